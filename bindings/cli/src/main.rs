@@ -1,0 +1,2 @@
+//! The fuelrail command.
+fn main() {}

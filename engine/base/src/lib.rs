@@ -1,0 +1,18 @@
+//! The ground floor: the types every other floor speaks in.
+//!
+//! Holds ids, units, limits, the error type, virtual-or-real time, seeded randomness and metrics. Owns no
+//! resource, starts no thread, reads no clock: time and randomness enter as values.
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod ids;
+pub mod limits;
+pub mod metrics;
+pub mod prng;
+pub mod time;
+pub mod units;
+
+pub use error::{Error, Kind, Result};
+pub use ids::{BatchSeq, BlockId, SampleId, ShardId};
+pub use time::{Duration, Instant};
+pub use units::ByteSize;

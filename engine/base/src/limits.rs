@@ -1,0 +1,39 @@
+//! Every maximum in one place, with its reason. Relations between limits are checked when the crate compiles.
+
+/// Longest response head accepted. S3 heads are below 1 KiB; nginx refuses request heads above 8 KiB by default.
+pub const RESPONSE_HEAD_BYTES_MAX: usize = 16 << 10;
+/// Most header lines accepted in one head.
+pub const RESPONSE_HEADERS_MAX: usize = 96;
+/// Longest object key: what S3 allows.
+pub const KEY_BYTES_MAX: usize = 1024;
+/// Most samples in one data set: ids are 32 bits wide.
+pub const SAMPLES_MAX: u64 = u32::MAX as u64;
+/// Largest object: what S3 allows (5 TiB).
+pub const OBJECT_BYTES_MAX: u64 = 5 << 40;
+/// Default span of a block. Large enough that a request's cost vanishes, small enough to spread one object over connections.
+pub const BLOCK_BYTES_DEFAULT: u64 = 8 << 20;
+/// Largest block: its length must fit one range request and one receive.
+pub const BLOCK_BYTES_MAX: u64 = 1 << 30;
+/// Most shards: one per core of the largest machine we plan for.
+pub const SHARDS_MAX: u16 = 256;
+/// Most connections one shard opens.
+pub const CONNECTIONS_PER_SHARD_MAX: usize = 256;
+/// Most requests outstanding on one connection.
+pub const PIPELINE_DEPTH_MAX: usize = 32;
+/// Bytes of scratch memory per connection: heads land here, at most one maximal head and what follows it.
+pub const SCRATCH_BYTES: usize = 16 << 10;
+/// Pieces one receive may scatter over: head and body of each pipelined response.
+pub const SCATTER_PIECES_MAX: usize = 32;
+/// Entries in a lane between two shards.
+pub const LANE_ENTRIES: usize = 1024;
+/// Alignment of every sample inside its batch and of every cached block: a cache line.
+pub const SAMPLE_ALIGN: usize = 64;
+/// Batches one shard may hold open or ready at once.
+pub const OPEN_BATCHES_MAX: usize = 1024;
+/// Largest listing or error document read by the control plane.
+pub const DOCUMENT_BYTES_MAX: usize = 64 << 20;
+
+const _: () = assert!(SCRATCH_BYTES >= RESPONSE_HEAD_BYTES_MAX, "a maximal head must fit the scratch memory");
+const _: () = assert!(SCATTER_PIECES_MAX >= 2, "a receive needs room for a head and its body");
+const _: () = assert!(BLOCK_BYTES_DEFAULT <= BLOCK_BYTES_MAX);
+const _: () = assert!(SAMPLE_ALIGN.is_power_of_two());

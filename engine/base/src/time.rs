@@ -1,0 +1,36 @@
+//! Time as a value. Real back-ends fill it from the monotonic clock, the simulator from its own.
+
+pub use core::time::Duration;
+
+/// Nanoseconds since an arbitrary origin of the ring that handed it out. Never wall time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Instant(pub u64);
+
+impl Instant {
+    /// The origin.
+    pub const ZERO: Instant = Instant(0);
+
+    /// This instant moved later; saturates at the end of time (584 years).
+    #[must_use]
+    pub fn after(self, by: Duration) -> Instant {
+        Instant(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// Time from `earlier` to this instant; zero when `earlier` is later.
+    #[must_use]
+    pub fn since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saturates_both_ways() {
+        assert_eq!(Instant(u64::MAX).after(Duration::from_secs(1)), Instant(u64::MAX));
+        assert_eq!(Instant(1).since(Instant(5)), Duration::ZERO);
+        assert_eq!(Instant(5).after(Duration::from_nanos(2)).since(Instant(5)), Duration::from_nanos(2));
+    }
+}
