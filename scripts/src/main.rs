@@ -1,2 +1,3 @@
 //! cargo x.
+#![forbid(unsafe_code)]
 fn main() {}

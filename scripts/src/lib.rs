@@ -1,0 +1,8 @@
+//! The project's own commands, run as `cargo x`: checks of the house (`tidy`), and the steps of `test`, `demo`, `sim`, `bench`.
+//!
+//! Imports nothing of ours: it must compile and complain while the rest does not.
+#![forbid(unsafe_code)]
+
+pub mod rooms;
+pub mod source;
+pub mod tree;
