@@ -3,6 +3,9 @@
 //! Imports nothing of ours: it must compile and complain while the rest does not.
 #![forbid(unsafe_code)]
 
+pub mod house;
 pub mod rooms;
 pub mod source;
+pub mod steps;
+pub mod tidy;
 pub mod tree;

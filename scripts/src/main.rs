@@ -1,3 +1,160 @@
-//! cargo x.
+//! `cargo x`: the project's commands. Reads the command line and runs what `lib.rs` holds; owns the exit code.
 #![forbid(unsafe_code)]
-fn main() {}
+
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use xtask::house::House;
+use xtask::steps::{self, Log, Outcome, Tally, cargo, run, run_watched, say};
+use xtask::tidy;
+use xtask::tree::Tree;
+
+#[derive(Parser)]
+#[command(name = "cargo x", about = "The project's own commands", disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Subject,
+}
+
+#[derive(Subcommand)]
+enum Subject {
+    /// Check the house: import table, knots, sizes, words, unsafe, promises, top level
+    Tidy {
+        /// Lower the ratchet's entries to the present sizes and drop those no longer needed
+        #[arg(long)]
+        tighten: bool,
+    },
+    /// Format, lint, tidy, test: what must pass before a change goes in
+    Test,
+    /// Format all sources
+    Fmt,
+    /// Run the demo: `fuelrail demo`, built for release
+    Demo(Forwarded),
+    /// Run a benchmark: `fuelrail bench`, built for release
+    Bench(Forwarded),
+    /// Run the simulator: one seed (`--seed N`) or a swarm (`--seeds 200`)
+    Sim(Forwarded),
+}
+
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+struct Forwarded {
+    /// Handed on as they are
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
+fn main() -> ExitCode {
+    let root = root();
+    match Arguments::parse().command {
+        Subject::Tidy { tighten } => finish(tidy_step(&root, tighten)),
+        Subject::Test => test_command(&root),
+        Subject::Fmt => finish(run(at(&root, cargo(["fmt", "--all"])))),
+        Subject::Demo(f) => forward("fuelrail-cli", "fuelrail", Some("demo"), f.arguments),
+        Subject::Bench(f) => forward("fuelrail-cli", "fuelrail", Some("bench"), f.arguments),
+        Subject::Sim(f) => forward("fuelrail-sim", "fuelrail-sim", None, f.arguments),
+    }
+}
+
+/// The root of the workspace: cargo says where our manifest was when we were built.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
+
+fn at(root: &Path, mut command: Command) -> Command {
+    command.current_dir(root);
+    command
+}
+
+fn tidy_step(root: &Path, tighten: bool) -> Outcome {
+    let read = || Tree::read(root).map_err(|e| format!("cannot read the tree below {}: {e}", root.display()));
+    let outcome = read().and_then(|tree| {
+        if tighten {
+            let (house, _) = House::read(tree);
+            std::fs::write(root.join(tidy::RATCHET), tidy::tightened(&house)).map_err(|e| e.to_string())?;
+            return read().map(tidy::check);
+        }
+        Ok(tidy::check(tree))
+    });
+    match outcome {
+        Err(why) => Outcome::Failed(why),
+        Ok((house, problems)) => {
+            for problem in &problems {
+                say(&problem.to_string());
+            }
+            let functions: usize = house.sources.values().map(|s| s.functions.len()).sum();
+            let (crates, files) = (house.crates.len(), house.sources.len());
+            if problems.is_empty() {
+                say(&format!("tidy: {crates} crates, {files} Rust files, {functions} functions, no problems"));
+                return Outcome::Passed;
+            }
+            Outcome::Failed(format!("tidy: {} problems in {crates} crates, {files} Rust files", problems.len()))
+        }
+    }
+}
+
+/// All steps run even when one fails, so that one round shows everything; the tests come last, so that their count is last.
+fn test_command(root: &Path) -> ExitCode {
+    let mut log = Log::default();
+    let on_root = |args: &[&str]| at(root, cargo(args.iter().copied()));
+    log.step("format", || run(on_root(&["fmt", "--all", "--", "--check"])));
+    log.step("tidy", || tidy_step(root, false));
+    log.step("dependencies (cargo deny)", || {
+        if steps::has_subcommand("deny") {
+            run(on_root(&["deny", "--all-features", "check"]))
+        } else {
+            Outcome::Skipped("cargo-deny is not installed".to_owned())
+        }
+    });
+    log.step("lints (clippy)", || {
+        run(on_root(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
+    });
+    let mut tally = Tally::default();
+    let nextest = steps::has_subcommand("nextest");
+    if nextest {
+        log.step("examples in the docs", || {
+            run_watched(on_root(&["test", "--workspace", "--doc", "--quiet"]), |l| tally.see(l))
+        });
+        log.step("tests (cargo nextest)", || {
+            run(on_root(&["nextest", "run", "--workspace", "--profile", "ci", "--no-tests=fail"]))
+        });
+    } else {
+        log.step("tests (cargo test; cargo-nextest is not installed)", || {
+            run_watched(on_root(&["test", "--workspace", "--no-fail-fast"]), |l| tally.see(l))
+        });
+    }
+    let Tally { passed, failed, ignored } = tally;
+    let counted = if nextest { "examples in the docs" } else { "tests" };
+    say(&format!("\n{counted}: {passed} passed, {failed} failed, {ignored} ignored"));
+    say(log.summary().trim_end());
+    if log.sound() {
+        say("cargo x test: all passed");
+        ExitCode::SUCCESS
+    } else {
+        say("cargo x test: FAILED");
+        ExitCode::FAILURE
+    }
+}
+
+/// Builds and runs one of our programs where the caller stands; its exit code becomes ours.
+fn forward(package: &str, program: &str, subject: Option<&str>, arguments: Vec<OsString>) -> ExitCode {
+    let manifest = root().join("Cargo.toml");
+    let mut command = cargo(["run", "--release", "--quiet", "--manifest-path"]);
+    command.arg(manifest).args(["--package", package, "--bin", program, "--"]).args(subject).args(arguments);
+    match command.status() {
+        Ok(status) => status.code().map_or(ExitCode::FAILURE, |code| ExitCode::from(code.clamp(0, 255) as u8)),
+        Err(error) => finish(Outcome::Failed(format!("cargo could not be started: {error}"))),
+    }
+}
+
+fn finish(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Outcome::Passed | Outcome::Skipped(_) => ExitCode::SUCCESS,
+        Outcome::Failed(why) => {
+            say(&why);
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -102,14 +102,14 @@ pub struct Import {
 pub fn parse(text: &str) -> Result<Source, (usize, String)> {
     let fault = |e: syn::Error| (e.span().start().line, e.to_string());
     let file = syn::parse_file(text).map_err(fault)?;
-    let mut reader = Reader::default();
-    reader.test_depth = usize::from(only_for_tests(&file.attrs));
+    let mut reader = Reader { test_depth: usize::from(only_for_tests(&file.attrs)), ..Reader::default() };
     reader.source.forbids_unsafe = file.attrs.iter().any(|a| {
         a.path().is_ident("forbid")
             && a.parse_args::<syn::Path>().is_ok_and(|p| p.get_ident().is_some_and(|i| i == "unsafe_code"))
     });
     reader.visit_file(&file);
-    let tokens: TokenStream = text.parse().map_err(|e: proc_macro2::LexError| (e.span().start().line, e.to_string()))?;
+    let tokens: TokenStream =
+        text.parse().map_err(|e: proc_macro2::LexError| (e.span().start().line, e.to_string()))?;
     find_unsafe(tokens, &mut reader.source.unsafe_lines);
     Ok(reader.source)
 }
@@ -454,14 +454,14 @@ mod tests {
              proptest! { #![config] #[test] fn property(x in 0..3) { } fn not_either() {} }",
         )
         .unwrap();
-        let tests: Vec<_> =
-            source.tests.iter().map(|t| (t.module.as_str(), t.name.as_str(), t.ignored)).collect();
+        let tests: Vec<_> = source.tests.iter().map(|t| (t.module.as_str(), t.name.as_str(), t.ignored)).collect();
         assert_eq!(tests, [("tests", "plain", false), ("tests", "waits", true), ("", "property", false)]);
     }
 
     #[test]
     fn sees_unsafe_in_code_only() {
-        let source = parse("#![forbid(unsafe_code)]\n// unsafe\nfn f() { \"unsafe\"; }\nfn g() { unsafe { h() } }").unwrap();
+        let source =
+            parse("#![forbid(unsafe_code)]\n// unsafe\nfn f() { \"unsafe\"; }\nfn g() { unsafe { h() } }").unwrap();
         assert_eq!(source.unsafe_lines, [4]);
         assert!(source.forbids_unsafe);
         assert!(!parse("#![deny(unsafe_code)]").unwrap().forbids_unsafe);
