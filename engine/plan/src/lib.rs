@@ -1,1 +1,15 @@
-//! Placeholder floor.
+//! The deterministic brain: which sample is next, when a block is used again, what to keep, how far to look ahead,
+//! how many requests to have in flight, when to try again.
+//!
+//! Pure: facts, time and seeds are arguments, decisions are return values. Never reads a clock, starts a thread, opens a
+//! file or socket, or draws ambient randomness.
+#![forbid(unsafe_code)]
+
+pub mod order;
+pub mod policy;
+pub mod prefetch;
+pub mod retry;
+pub mod run;
+pub mod schedule;
+pub mod split;
+pub mod window;

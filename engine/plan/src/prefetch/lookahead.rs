@@ -1,0 +1,106 @@
+//! Our prefetch: as many batches ahead as the consumer's deadlines ask for, within a budget of bytes. No knobs.
+//!
+//! The depth (batches opened and not taken) starts at two: one to deliver, one to follow. It doubles when the consumer
+//! had to wait, grows before that when batches take longer to fill than the gate holds time for, and shrinks by one when
+//! the gate has stayed nearly full for many batches: memory not needed here serves the cache.
+
+use super::{Prefetch, View};
+use fuelrail_base::{Instant, limits};
+
+/// Depth at the start, and the least ever: one batch to deliver while the next one fills.
+const DEPTH_MIN: u64 = 2;
+/// No more batches than one shard may hold open.
+const DEPTH_MAX: u64 = limits::OPEN_BATCHES_MAX as u64;
+/// Depth shrinks only after the gate was nearly full for this many times as many batches as are open: growth answers a
+/// stall and must be quick, shrinking saves memory and can wait.
+const CALM_ROUNDS: u64 = 8;
+
+const _: () = assert!(DEPTH_MIN <= DEPTH_MAX, "the least depth must be allowed");
+
+/// Look-ahead steered by deadlines and gate occupancy.
+#[derive(Clone, Debug)]
+pub struct Lookahead {
+    depth: u64,
+    /// `taken_batches` when the depth last doubled: one missed deadline doubles it once.
+    doubled_at: u64,
+    /// When the present stall began or last doubled the depth.
+    stalled_since: Option<Instant>,
+    /// `taken_batches` when the gate was last less than nearly full.
+    busy_at: u64,
+}
+
+impl Default for Lookahead {
+    fn default() -> Lookahead {
+        Lookahead::new()
+    }
+}
+
+impl Lookahead {
+    /// A look-ahead of two batches, to begin with.
+    #[must_use]
+    pub fn new() -> Lookahead {
+        Lookahead { depth: DEPTH_MIN, doubled_at: 0, stalled_since: None, busy_at: 0 }
+    }
+
+    /// Batches it wants opened and not taken, as of the last question. For reports.
+    #[must_use]
+    pub fn depth(&self) -> u64 {
+        self.depth
+    }
+
+    fn grow_on_stall(&mut self, view: &View) {
+        if !view.consumer_waits || view.ready_batches > 0 {
+            self.stalled_since = None;
+            return;
+        }
+        let since = *self.stalled_since.get_or_insert(view.now);
+        // The wait for the first batch of a run is no sign of too little depth.
+        let missed = view.taken_batches > self.doubled_at;
+        // A stall that outlasts the time a batch takes to fill is a new one.
+        let lasting = !view.fill_time.is_zero() && view.now.since(since) > view.fill_time;
+        // With fewer open than the depth allows, it is the budget or the end of the run that limits, and depth is no cure.
+        if view.open_batches >= self.depth && (missed || lasting) {
+            self.depth = (self.depth * 2).min(DEPTH_MAX);
+            self.doubled_at = view.taken_batches;
+            self.stalled_since = Some(view.now);
+        }
+    }
+
+    /// A batch opened now is due after all those before it have been computed: it is late when that takes less time than
+    /// filling it. So depth times step time must cover the fill time, with one batch to spare.
+    fn deadline_depth(view: &View) -> u64 {
+        if view.step_time.is_zero() || view.fill_time.is_zero() {
+            return DEPTH_MIN;
+        }
+        let steps = view.fill_time.as_nanos().div_ceil(view.step_time.as_nanos().max(1));
+        u64::try_from(steps).unwrap_or(DEPTH_MAX).saturating_add(1).clamp(DEPTH_MIN, DEPTH_MAX)
+    }
+
+    fn shrink_when_calm(&mut self, view: &View, floor: u64) {
+        // Nearly full: no more than a quarter of the open batches are still filling (and the one opened last).
+        let nearly_full = view.ready_batches > 0 && view.ready_batches + view.open_batches / 4 + 1 >= view.open_batches;
+        if !nearly_full || view.consumer_waits {
+            self.busy_at = view.taken_batches;
+        } else if view.taken_batches - self.busy_at >= CALM_ROUNDS * view.open_batches {
+            // From what is open, not from the depth: where the budget limits, the depth may lie far above.
+            self.depth = self.depth.min(view.open_batches).saturating_sub(1).max(floor);
+            self.busy_at = view.taken_batches;
+        }
+    }
+}
+
+impl Prefetch for Lookahead {
+    fn credit(&mut self, view: &View) -> u64 {
+        self.grow_on_stall(view);
+        let floor = Lookahead::deadline_depth(view);
+        self.depth = self.depth.max(floor);
+        self.shrink_when_calm(view, floor);
+        let fits = view.open_bytes.saturating_add(view.next_batch_bytes) <= view.budget_bytes;
+        // The next batch is always wanted when none is open: that is progress, whatever the depth.
+        if fits && view.open_batches < self.depth { view.next_batch_samples } else { 0 }
+    }
+
+    fn name(&self) -> &'static str {
+        "lookahead"
+    }
+}

@@ -1,0 +1,61 @@
+//! DELI's prefetch as published (IC2E 2021): when the queue falls to the threshold T, ask for the next F samples.
+//!
+//! Speaks in samples only, as DELI does: it knows no bytes, and the caller's memory budget is what stops it.
+
+use super::{Prefetch, View};
+use fuelrail_base::{Error, Kind, Result};
+
+/// Fetch size F and threshold T.
+#[derive(Clone, Debug)]
+pub struct Watermarks {
+    fetch_size: u64,
+    threshold: u64,
+    /// Samples asked for since the run began. Opening them may take several calls; they are asked for once.
+    asked: u64,
+}
+
+impl Watermarks {
+    /// Asks for `fetch_size` samples whenever no more than `threshold` of those asked for are left.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] when `fetch_size` is zero: nothing would ever be fetched.
+    pub fn new(fetch_size: u64, threshold: u64) -> Result<Watermarks> {
+        if fetch_size == 0 {
+            return Err(Error::new(Kind::Usage, "prefetch fetch size is 0 samples").cure("ask for at least one sample"));
+        }
+        Ok(Watermarks { fetch_size, threshold, asked: 0 })
+    }
+
+    /// "Full fetch": T = 0, F = C.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] when the cache holds no sample.
+    pub fn full_fetch(cache_samples: u64) -> Result<Watermarks> {
+        Watermarks::new(cache_samples, 0)
+    }
+
+    /// "50/50", the best setting DELI found: F = T = C / 2.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] when the cache holds fewer than two samples.
+    pub fn half_and_half(cache_samples: u64) -> Result<Watermarks> {
+        Watermarks::new(cache_samples / 2, cache_samples / 2)
+    }
+}
+
+impl Prefetch for Watermarks {
+    fn credit(&mut self, view: &View) -> u64 {
+        let taken = view.opened_samples - view.queued_samples;
+        // The queue is what has been asked for and not taken. The sampler looks at it after every sample; here a whole
+        // batch is taken at once, so several fetches may be due. At the start it is empty: F = T asks twice.
+        let short = (taken + self.threshold).checked_sub(self.asked);
+        if let Some(short) = short {
+            self.asked += (short / self.fetch_size + 1) * self.fetch_size;
+        }
+        self.asked - view.opened_samples.min(self.asked)
+    }
+
+    fn name(&self) -> &'static str {
+        "watermarks"
+    }
+}

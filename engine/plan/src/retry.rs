@@ -1,0 +1,168 @@
+//! Whether and when to try a failed fetch again.
+//!
+//! Waits follow exponential back-off with full jitter (Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog,
+//! 2015): uniform below a ceiling that doubles. A retry budget (token bucket, as in Finagle's `RetryBudget` and the AWS
+//! SDKs' standard mode) keeps a failing server from being asked twice as often as a healthy one: when it is spent, waits
+//! stretch, but the run goes on; only the number of attempts per block ends it. Owns the budget and a seeded generator.
+//! Never counts blocks or holds timers.
+
+use fuelrail_base::{Duration, Error, Kind, Result, prng::Prng};
+
+/// Limits of retrying. Times in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RetryConfig {
+    /// Attempts per block in all, the first included.
+    pub attempts_max: u32,
+    /// Ceiling of the first wait.
+    pub base_us: u64,
+    /// Ceiling of the first wait after the server asked to slow down.
+    pub throttled_base_us: u64,
+    /// No ceiling grows beyond this.
+    pub cap_us: u64,
+    /// Longest Retry-After that is honoured; longer ones are cut to it.
+    pub retry_after_us_max: u64,
+    /// Retries the budget holds when full; it starts full.
+    pub budget_retries: u32,
+    /// Successes that earn one retry.
+    pub budget_successes_per_retry: u32,
+    /// How many times longer waits are while the budget is spent.
+    pub spent_stretch: u32,
+}
+
+impl Default for RetryConfig {
+    fn default() -> RetryConfig {
+        RetryConfig {
+            attempts_max: 10,
+            base_us: 50_000,
+            throttled_base_us: 500_000,
+            cap_us: 20_000_000,
+            retry_after_us_max: 60_000_000,
+            budget_retries: 100,
+            budget_successes_per_retry: 10,
+            spent_stretch: 4,
+        }
+    }
+}
+
+impl RetryConfig {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`], naming the field and its value.
+    pub fn validate(&self) -> Result<()> {
+        let usage = |cause: String, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
+        let &RetryConfig { base_us, throttled_base_us, cap_us, .. } = self;
+        if self.attempts_max == 0 {
+            return usage("retry attempts_max is 0".into(), "1 means a single attempt and no retry");
+        }
+        if base_us == 0 || throttled_base_us == 0 {
+            let cause = format!("retry waits start at {base_us} and {throttled_base_us} us");
+            return usage(cause, "use at least 1 us: a retry without any wait floods the server");
+        }
+        if cap_us < base_us || cap_us < throttled_base_us {
+            let cause = format!("retry cap_us {cap_us} is below the first waits {base_us} and {throttled_base_us} us");
+            return usage(cause, "raise cap_us or lower the first waits");
+        }
+        if self.budget_successes_per_retry == 0 || self.spent_stretch == 0 {
+            return usage("retry budget_successes_per_retry or spent_stretch is 0".into(), "use 1 or more");
+        }
+        Ok(())
+    }
+}
+
+/// What was tried for one block so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tries {
+    failed: u32,
+    changed: u32,
+}
+
+impl Tries {
+    /// Failed attempts so far: what an error reports.
+    #[must_use]
+    pub fn failed(&self) -> u32 {
+        self.failed
+    }
+}
+
+/// The answer to a failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Try again after this long.
+    After(Duration),
+    /// Report the error.
+    GiveUp,
+}
+
+/// Decides on failures; one per shard.
+#[derive(Clone, Debug)]
+pub struct Retry {
+    config: RetryConfig,
+    random: Prng,
+    /// The budget, in successes: a retry costs `budget_successes_per_retry` of them.
+    budget: u64,
+}
+
+impl Retry {
+    /// A full budget and a generator of jitter.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] when the configuration is out of range.
+    pub fn new(config: RetryConfig, seed: u64) -> Result<Retry> {
+        config.validate()?;
+        let mut retry = Retry { config, random: Prng::new(seed), budget: 0 };
+        retry.budget = retry.budget_max();
+        Ok(retry)
+    }
+
+    /// Whether to try a block again that has just failed with `kind`, and after how long. `retry_after` is what the
+    /// server asked for, if it did. Counts the failure in `tries`.
+    pub fn verdict(&mut self, tries: &mut Tries, kind: Kind, retry_after: Option<Duration>) -> Verdict {
+        tries.failed += 1;
+        tries.changed += u32::from(kind == Kind::Changed);
+        // One stale replica may answer with another ETag; two different answers mean that the object did change.
+        if !kind.retryable() || tries.failed >= self.config.attempts_max || tries.changed > 1 {
+            return Verdict::GiveUp;
+        }
+        let price = u64::from(self.config.budget_successes_per_retry);
+        let spent = self.budget < price;
+        if !spent {
+            self.budget -= price;
+        }
+        let stretch = if spent { u64::from(self.config.spent_stretch) } else { 1 };
+        let first = if kind == Kind::Throttled { self.config.throttled_base_us } else { self.config.base_us };
+        let doublings = (tries.failed - 1).min(63);
+        let ceiling = first.saturating_mul(1 << doublings).saturating_mul(stretch).min(self.config.cap_us);
+        let wait = match retry_after {
+            // On top of what was asked for, or all would be back at the same moment.
+            Some(asked) => {
+                let asked = u64::try_from(asked.as_micros()).unwrap_or(u64::MAX);
+                asked.min(self.config.retry_after_us_max).saturating_add(self.up_to(first))
+            }
+            // Spent: no wait is short.
+            None if spent => ceiling / 2 + self.up_to(ceiling - ceiling / 2),
+            None => self.up_to(ceiling),
+        };
+        Verdict::After(Duration::from_micros(wait))
+    }
+
+    /// Records a fetch that succeeded: it earns a part of a retry.
+    pub fn success(&mut self) {
+        self.budget = (self.budget + 1).min(self.budget_max());
+    }
+
+    /// Whole retries left in the budget. For reports.
+    #[must_use]
+    pub fn budget_retries(&self) -> u64 {
+        self.budget / u64::from(self.config.budget_successes_per_retry)
+    }
+
+    /// Uniform in `0..=ceiling`.
+    fn up_to(&mut self, ceiling: u64) -> u64 {
+        self.random.below(ceiling.saturating_add(1))
+    }
+
+    fn budget_max(&self) -> u64 {
+        u64::from(self.config.budget_retries) * u64::from(self.config.budget_successes_per_retry)
+    }
+}

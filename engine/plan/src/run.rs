@@ -1,0 +1,218 @@
+//! One rank's run: its batches from a start cursor to the end of the last epoch, numbered and found in O(1).
+//!
+//! Joins [`Order`] and [`Split`] over epochs. Owns no state: what has been delivered is the caller's to count, and a
+//! [`Cursor`] is all that needs saving.
+
+use crate::order::Order;
+use crate::split::Split;
+use core::ops::Range;
+use fuelrail_base::{BatchSeq, Error, Kind, Result, SampleId, limits};
+
+/// Most epochs of one run: with 32-bit samples, every use of every sample then has its own 64-bit time.
+pub const EPOCHS_MAX: u64 = u32::MAX as u64;
+
+/// A place between two global steps: everything before it has been delivered to some rank.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Cursor {
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// First position of that epoch that nobody has taken yet.
+    pub position: u64,
+}
+
+/// What a run is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunConfig {
+    /// Samples in the data set, `1..=SAMPLES_MAX`.
+    pub samples: u64,
+    /// Seed of the order.
+    pub seed: u64,
+    /// Whether epochs are shuffled; otherwise every epoch goes in listing order.
+    pub shuffle: bool,
+    /// Number of ranks that share each epoch.
+    pub world: u32,
+    /// This rank, in `0..world`.
+    pub rank: u32,
+    /// Samples per batch and rank.
+    pub batch_size: u32,
+    /// Whether a last global step that is not full is dropped.
+    pub drop_last: bool,
+    /// Epochs of the whole run, counted from epoch 0 whatever the start: the last one is `epochs - 1`.
+    pub epochs: u64,
+    /// Where to start; a cursor at the end of the run makes a run without batches.
+    pub start: Cursor,
+}
+
+impl RunConfig {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`], with the numbers that do not fit.
+    pub fn validate(&self) -> Result<()> {
+        let usage = |cause: String, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
+        let &RunConfig { samples, world, rank, batch_size, epochs, start, .. } = self;
+        if samples == 0 {
+            return usage("the data set has no samples".into(), "check the prefix or the manifest");
+        }
+        if samples > limits::SAMPLES_MAX {
+            let cause = format!("{samples} samples are more than the {} that fit 32-bit ids", limits::SAMPLES_MAX);
+            return usage(cause, "pack small samples into fewer, larger objects");
+        }
+        if world == 0 || rank >= world {
+            return usage(format!("rank {rank} is not in a world of {world}"), "ranks count from 0 to world - 1");
+        }
+        if batch_size == 0 {
+            return usage("batch_size is 0".into(), "ask for at least one sample per batch");
+        }
+        if epochs == 0 || epochs > EPOCHS_MAX {
+            return usage(format!("epochs is {epochs}"), "ask for 1 to 4294967295 epochs");
+        }
+        let stride = u64::from(world) * u64::from(batch_size);
+        if self.drop_last && samples < stride {
+            let cause = format!(
+                "drop_last drops everything: {samples} samples do not fill one step of {world} ranks x {batch_size}"
+            );
+            return usage(cause, "use a smaller batch_size, or drop_last = false");
+        }
+        let cure = "resume with the data set and number of epochs the state was saved with, or more epochs";
+        if start.position > samples {
+            return usage(format!("start position {} is beyond the {samples} samples", start.position), cure);
+        }
+        if start.epoch > epochs || (start.epoch == epochs && start.position > 0) {
+            let cause =
+                format!("start epoch {} position {} is beyond the {epochs} epochs", start.epoch, start.position);
+            return usage(cause, cure);
+        }
+        Ok(())
+    }
+}
+
+/// One batch of one rank.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BatchSpec {
+    /// Its number in this run of this rank, from 0 at the start cursor.
+    pub seq: BatchSeq,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its step in that epoch, counted from where this run enters the epoch.
+    pub step: u64,
+    /// The positions of the epoch it takes; may be empty in the last step of an epoch.
+    pub positions: Range<u64>,
+}
+
+impl BatchSpec {
+    /// Number of samples.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.positions.end - self.positions.start
+    }
+}
+
+/// One rank's batches from its start to the end of the last epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    config: RunConfig,
+    order: Order,
+    /// The epoch the run starts in, from the start position on.
+    first: Split,
+    /// Every later epoch.
+    later: Split,
+}
+
+impl Run {
+    /// A run over this configuration.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] when a field is out of range or the fields contradict each other.
+    pub fn new(config: RunConfig) -> Result<Run> {
+        config.validate()?;
+        let RunConfig { samples, seed, shuffle, world, rank, batch_size, drop_last, start, .. } = config;
+        let split = |from| Split::new(samples, from, world, rank, batch_size, drop_last);
+        let order = Order::new(samples, seed, shuffle);
+        Ok(Run { config, order, first: split(start.position), later: split(0) })
+    }
+
+    /// The configuration it was made from.
+    #[must_use]
+    pub fn config(&self) -> &RunConfig {
+        &self.config
+    }
+
+    /// The order of its samples.
+    #[must_use]
+    pub fn order(&self) -> &Order {
+        &self.order
+    }
+
+    /// Batches of this rank in all; the same for every rank.
+    #[must_use]
+    pub fn batches(&self) -> u64 {
+        match self.config.epochs.checked_sub(self.config.start.epoch + 1) {
+            // Saturating keeps the sum right where it matters: nobody reaches 2^64 batches.
+            Some(later_epochs) => self.first.steps().saturating_add(later_epochs.saturating_mul(self.later.steps())),
+            None => 0,
+        }
+    }
+
+    /// The batch with this number, in O(1); `None` beyond the end of the run.
+    #[must_use]
+    pub fn batch(&self, seq: BatchSeq) -> Option<BatchSpec> {
+        if seq.0 >= self.batches() {
+            return None;
+        }
+        let (epoch, step) = self.epoch_and_step(seq);
+        Some(BatchSpec { seq, epoch, step, positions: self.split_of(epoch).positions(step) })
+    }
+
+    /// The samples of a batch, in order.
+    pub fn samples(&self, batch: &BatchSpec) -> impl ExactSizeIterator<Item = SampleId> + Clone + use<> {
+        let order = self.order.epoch(batch.epoch);
+        let from = batch.positions.start;
+        // A batch has at most 2^32 - 1 samples, so the offsets fit 32 bits (a range of u64 has no exact size).
+        let count = u32::try_from(batch.samples()).expect("a batch is no larger than its 32-bit size");
+        (0..count).map(move |offset| order.sample_at(from + u64::from(offset)))
+    }
+
+    /// Where to start again once this batch has been delivered on every rank. An epoch that is done gives the start of
+    /// the next.
+    ///
+    /// # Panics
+    /// When the batch is beyond the end of the run.
+    #[must_use]
+    pub fn cursor_after(&self, seq: BatchSeq) -> Cursor {
+        assert!(seq.0 < self.batches(), "batch {} of {}", seq.0, self.batches());
+        let (epoch, step) = self.epoch_and_step(seq);
+        let split = self.split_of(epoch);
+        if step + 1 == split.steps() {
+            Cursor { epoch: epoch + 1, position: 0 }
+        } else {
+            Cursor { epoch, position: split.end_of(step) }
+        }
+    }
+
+    /// The batch of this rank that takes this position; `None` when another rank takes it, it lies before the start or
+    /// beyond the end, or `drop_last` drops it.
+    #[must_use]
+    pub fn seq_of_position(&self, epoch: u64, position: u64) -> Option<BatchSeq> {
+        if epoch >= self.config.epochs {
+            return None;
+        }
+        let passed = epoch.checked_sub(self.config.start.epoch)?;
+        let step = self.split_of(epoch).step_of(position)?;
+        Some(BatchSeq(match passed.checked_sub(1) {
+            None => step,
+            Some(whole_epochs) => self.first.steps() + whole_epochs * self.later.steps() + step,
+        }))
+    }
+
+    fn epoch_and_step(&self, seq: BatchSeq) -> (u64, u64) {
+        match seq.0.checked_sub(self.first.steps()) {
+            None => (self.config.start.epoch, seq.0),
+            Some(rest) => (self.config.start.epoch + 1 + rest / self.later.steps(), rest % self.later.steps()),
+        }
+    }
+
+    fn split_of(&self, epoch: u64) -> &Split {
+        if epoch == self.config.start.epoch { &self.first } else { &self.later }
+    }
+}

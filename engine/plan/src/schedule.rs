@@ -1,0 +1,92 @@
+//! When a sample is used again by this rank: arithmetic on the order, no table.
+//!
+//! Owns a copy of the run and a horizon; every answer costs O(1) per epoch looked at and no memory. Never knows what is
+//! cached or delivered.
+
+use crate::run::{Cursor, Run};
+use fuelrail_base::SampleId;
+
+/// A moment of the run: `epoch * samples + position`. Grows along the run; the same on every rank.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct UseTime(pub u64);
+
+/// First, last and next uses of samples by this rank within a horizon.
+///
+/// The horizon is a number of whole epochs looked at beyond the one a question is asked in: with 1, an answer may lie
+/// anywhere in the rest of this epoch and in all of the next. A sample comes to a given rank of `world` once in `world`
+/// epochs on average, so several ranks want a horizon of a few times `world`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Schedule {
+    run: Run,
+    horizon_epochs: u64,
+}
+
+impl Schedule {
+    /// A schedule over `run`, looking `horizon_epochs` whole epochs ahead.
+    #[must_use]
+    pub fn new(run: &Run, horizon_epochs: u64) -> Schedule {
+        Schedule { run: *run, horizon_epochs }
+    }
+
+    /// The moment of a position of an epoch.
+    ///
+    /// # Panics
+    /// When the position is not one of the data set, or the epoch is beyond every run.
+    #[must_use]
+    pub fn time(&self, epoch: u64, position: u64) -> UseTime {
+        assert!(position < self.samples() && epoch <= crate::run::EPOCHS_MAX, "epoch {epoch} position {position}");
+        UseTime(epoch * self.samples() + position)
+    }
+
+    /// The epoch and position of a moment.
+    #[must_use]
+    pub fn cursor(&self, time: UseTime) -> Cursor {
+        Cursor { epoch: time.0 / self.samples(), position: time.0 % self.samples() }
+    }
+
+    /// The next time this rank uses `sample`, strictly later than `after`; `None` when that is beyond the horizon or the
+    /// end of the run.
+    ///
+    /// # Panics
+    /// When the sample is not one of the data set.
+    #[must_use]
+    pub fn next_use(&self, sample: SampleId, after: UseTime) -> Option<UseTime> {
+        let from = UseTime(after.0.saturating_add(1));
+        self.epochs_from(after).find_map(|epoch| self.use_in(epoch, sample, from))
+    }
+
+    /// The first time this rank uses `sample` at `from` or later, within the horizon of `from`.
+    ///
+    /// # Panics
+    /// When the sample is not one of the data set.
+    #[must_use]
+    pub fn first_use(&self, sample: SampleId, from: UseTime) -> Option<UseTime> {
+        self.epochs_from(from).find_map(|epoch| self.use_in(epoch, sample, from))
+    }
+
+    /// The last time this rank uses `sample` at `from` or later, within the horizon of `from`.
+    ///
+    /// # Panics
+    /// When the sample is not one of the data set.
+    #[must_use]
+    pub fn last_use(&self, sample: SampleId, from: UseTime) -> Option<UseTime> {
+        self.epochs_from(from).rev().find_map(|epoch| self.use_in(epoch, sample, from))
+    }
+
+    fn use_in(&self, epoch: u64, sample: SampleId, from: UseTime) -> Option<UseTime> {
+        let position = self.run.order().position_of(epoch, sample);
+        let time = self.time(epoch, position);
+        (time >= from && self.run.seq_of_position(epoch, position).is_some()).then_some(time)
+    }
+
+    fn epochs_from(&self, from: UseTime) -> core::ops::Range<u64> {
+        let config = self.run.config();
+        let asked_in = self.cursor(from).epoch;
+        let end = asked_in.saturating_add(self.horizon_epochs).saturating_add(1).min(config.epochs);
+        asked_in.max(config.start.epoch)..end
+    }
+
+    fn samples(&self) -> u64 {
+        self.run.config().samples
+    }
+}

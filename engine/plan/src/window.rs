@@ -1,0 +1,309 @@
+//! How many connections a shard wants and how many requests it may have in flight, found from what it observes.
+//!
+//! Three rules. *The window opens when the core idles while work waits*: connections double, at most once per round
+//! (the time a fetch takes), and blindly only up to a bound before anything has landed. *Growth must pay*: a doubling that
+//! does not raise the landing rate by 5 % is taken back and not tried again for a while. *Throttling halves* the requests
+//! in flight, at most once per round, and landings win them back one by one (AIMD: Chiu, Jain 1989).
+//! Owns these few numbers. Never opens a connection, and never sees a block.
+
+use fuelrail_base::{Duration, Error, Instant, Kind, Result, limits};
+
+/// Least time between doublings: below it, the core has not even seen what the last one did.
+const DOUBLING_SPACING: Duration = Duration::from_micros(250);
+/// Connections wanted before anything has landed. Beyond it, growth needs evidence.
+const BLIND_CONNECTIONS_MAX: usize = 32;
+/// Growth pays when the landing rate rises by this factor.
+const PAYS: f64 = 1.05;
+/// A landing weighs its bytes and this many more: what else a request costs server and wire. It keeps the rate of small
+/// objects of mixed sizes from being noise.
+const REQUEST_WEIGHT_BYTES: u64 = 32 << 10;
+/// Rounds without growth after one that did not pay; doubles each time in a row, up to the last.
+const HOLD_ROUNDS: u64 = 32;
+/// Longest such hold.
+const HOLD_ROUNDS_MAX: u64 = 4096;
+/// A round has at least this many landings, or its rate is chance.
+const ROUND_LANDINGS_MIN: u64 = 8;
+/// Bytes one connection should have under way: half the default receive buffer of Linux, so that the next response is
+/// there when one has been read.
+const PIPELINE_BYTES: u64 = 64 << 10;
+/// Longest time a request should stand behind others on its connection: servers answer one at a time, and a batch waits
+/// for its slowest sample.
+const PIPELINE_WAIT: Duration = Duration::from_millis(2);
+/// Up to here (half of [`PIPELINE_WAIT`]) even a large block has another request behind it.
+const PIPELINE_LEAST: usize = 2;
+
+/// Bounds of a window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowConfig {
+    /// Connections wanted at the start.
+    pub connections_start: usize,
+    /// Most connections ever wanted.
+    pub connections_max: usize,
+    /// Most requests on one connection.
+    pub depth_max: usize,
+}
+
+impl Default for WindowConfig {
+    fn default() -> WindowConfig {
+        WindowConfig {
+            connections_start: 8,
+            connections_max: limits::CONNECTIONS_PER_SHARD_MAX,
+            depth_max: limits::PIPELINE_DEPTH_MAX,
+        }
+    }
+}
+
+impl WindowConfig {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] when a bound is zero or above its limit, or the start above the maximum.
+    pub fn validate(&self) -> Result<()> {
+        let &WindowConfig { connections_start, connections_max, depth_max } = self;
+        if connections_start == 0 || connections_start > connections_max {
+            let cause = format!("connections_start {connections_start} is not in 1..={connections_max}");
+            return Err(Error::new(Kind::Usage, cause).cure("start with at least 1 and at most connections_max"));
+        }
+        if connections_max > limits::CONNECTIONS_PER_SHARD_MAX {
+            let most = limits::CONNECTIONS_PER_SHARD_MAX;
+            let cause = format!("connections_max {connections_max} is above {most} per shard");
+            return Err(Error::new(Kind::Usage, cause).cure("use more shards"));
+        }
+        if depth_max == 0 || depth_max > limits::PIPELINE_DEPTH_MAX {
+            let cause = format!("pipeline depth_max {depth_max} is not in 1..={}", limits::PIPELINE_DEPTH_MAX);
+            return Err(Error::new(Kind::Usage, cause).cure("1 means no pipelining"));
+        }
+        Ok(())
+    }
+}
+
+/// A doubling whose effect is not known yet.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    /// Connections wanted before it.
+    from: usize,
+    /// Landing rate before it, weight per second.
+    rate: f64,
+    /// Full rounds since. The first still carries what was sent before; the second shows the effect.
+    rounds: u32,
+}
+
+/// What happened since the round began.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    since: Instant,
+    weight: u64,
+    landings: u64,
+    failures: u64,
+    first_byte_least: Duration,
+    /// The core slept while fetches waited for a connection: the window was what limited.
+    hungry: bool,
+    /// The core slept with nothing to fetch: the rate says nothing about the window.
+    sated: bool,
+}
+
+impl Round {
+    fn new(since: Instant) -> Round {
+        let first_byte_least = Duration::MAX;
+        Round { since, weight: 0, landings: 0, failures: 0, first_byte_least, hungry: false, sated: false }
+    }
+}
+
+/// The window of one shard.
+#[derive(Clone, Debug)]
+pub struct Window {
+    config: WindowConfig,
+    wanted: usize,
+    /// Requests in flight allowed by throttling; infinite until the first.
+    limit: f64,
+    cut_at: Option<Instant>,
+    grown_at: Option<Instant>,
+    /// The present round; none before the first landing.
+    round: Option<Round>,
+    /// Smoothed time from sending a request to its last byte.
+    round_trip: Duration,
+    /// Least time to the first byte lately: what the server takes when nothing stands before the request.
+    first_byte: Duration,
+    /// Doublings not judged yet, the older one first. Two, because effects show only after two rounds and a window that
+    /// waited for each would open at half the speed.
+    trials: [Option<Trial>; 2],
+    hold_rounds: u64,
+    hold_next: u64,
+}
+
+impl Window {
+    /// A window at its start.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] when the configuration is out of range.
+    pub fn new(config: WindowConfig) -> Result<Window> {
+        config.validate()?;
+        Ok(Window {
+            config,
+            wanted: config.connections_start,
+            limit: f64::INFINITY,
+            cut_at: None,
+            grown_at: None,
+            round: None,
+            round_trip: Duration::ZERO,
+            first_byte: Duration::ZERO,
+            trials: [None; 2],
+            hold_rounds: 0,
+            hold_next: HOLD_ROUNDS,
+        })
+    }
+
+    /// Connections wanted now. Fewer than before means: use fewer; the idle ones may stay open.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.wanted.min(self.in_flight_limit())
+    }
+
+    /// Most requests to have on one connection when blocks are of this size: many for small blocks on a near server,
+    /// one or two for large ones, one on a far server, where more connections serve better.
+    #[must_use]
+    pub fn depth(&self, block_bytes: u64) -> usize {
+        if self.first_byte.is_zero() {
+            return 1;
+        }
+        let by_bytes = PIPELINE_BYTES.div_ceil(block_bytes.max(1)).max(PIPELINE_LEAST as u64);
+        let by_wait = PIPELINE_WAIT.as_nanos() / self.first_byte.as_nanos().max(1);
+        let depth = u128::from(by_bytes).min(by_wait).clamp(1, self.config.depth_max as u128);
+        depth as usize
+    }
+
+    /// Most requests to have in flight over all connections.
+    #[must_use]
+    pub fn in_flight_max(&self) -> usize {
+        self.in_flight_limit().min(self.wanted * self.config.depth_max)
+    }
+
+    /// Smoothed time of a fetch from request to last byte; zero before the first landing.
+    #[must_use]
+    pub fn round_trip(&self) -> Duration {
+        self.round_trip
+    }
+
+    /// The shard is about to sleep, with `in_flight` requests out and `waiting` fetches without a connection to go on.
+    /// Call it also when none waits: it tells that the rate is not the window's doing.
+    pub fn idle(&mut self, now: Instant, in_flight: usize, waiting: usize) {
+        let Some(round) = &mut self.round else {
+            let spaced = self.grown_at.is_none_or(|at| now.since(at) >= DOUBLING_SPACING);
+            if waiting > 0 && in_flight > 0 && spaced && self.wanted < BLIND_CONNECTIONS_MAX {
+                self.grow(now);
+            }
+            return;
+        };
+        if waiting > 0 {
+            round.hungry = true;
+        } else {
+            round.sated = true;
+        }
+        self.close_round(now);
+    }
+
+    /// A fetch of `bytes` has landed, `first_byte` and `total` after its request was sent.
+    pub fn landed(&mut self, now: Instant, bytes: u64, first_byte: Duration, total: Duration) {
+        if self.round_trip.is_zero() {
+            self.round_trip = total;
+            self.first_byte = first_byte;
+        } else {
+            // Weight 1/8, as TCP smooths its round-trip time (RFC 6298).
+            self.round_trip = (self.round_trip * 7 + total) / 8;
+        }
+        if self.limit.is_finite() {
+            self.limit += 1.0 / self.limit;
+        }
+        let round = self.round.get_or_insert_with(|| Round::new(now));
+        round.weight += bytes + REQUEST_WEIGHT_BYTES;
+        round.landings += 1;
+        round.first_byte_least = round.first_byte_least.min(first_byte);
+        self.close_round(now);
+    }
+
+    /// The server asked to slow down while `in_flight` requests were out, this one included.
+    pub fn throttled(&mut self, now: Instant, in_flight: usize) {
+        let spacing = self.round_trip.max(DOUBLING_SPACING);
+        if self.cut_at.is_some_and(|at| now.since(at) < spacing) {
+            return;
+        }
+        self.cut_at = Some(now);
+        self.limit = (self.limit.min(in_flight.max(1) as f64) / 2.0).max(1.0);
+        // What comes next is the cut's doing.
+        self.trials = [None; 2];
+        if let Some(round) = &mut self.round {
+            *round = Round::new(now);
+        }
+    }
+
+    /// A fetch failed otherwise. A round with many failures opens nothing.
+    pub fn failed(&mut self, now: Instant) {
+        if let Some(round) = &mut self.round {
+            round.failures += 1;
+        }
+        self.close_round(now);
+    }
+
+    /// Ends the round once it is as long as a fetch takes and has landings enough; then judges, then grows.
+    fn close_round(&mut self, now: Instant) {
+        let Some(round) = self.round else { return };
+        let elapsed = now.since(round.since);
+        if elapsed < self.round_trip.max(DOUBLING_SPACING) || round.landings < ROUND_LANDINGS_MIN {
+            return;
+        }
+        self.round = Some(Round::new(now));
+        self.hold_rounds = self.hold_rounds.saturating_sub(1);
+        // The least rises slowly, so that one lucky moment does not stand for ever.
+        self.first_byte = round.first_byte_least.min(self.first_byte * 9 / 8);
+        if round.sated {
+            return;
+        }
+        let rate = round.weight as f64 / elapsed.as_secs_f64();
+        let paid = self.judge(rate);
+        let failing = round.failures * 8 > round.landings;
+        let limited = self.wanted >= self.in_flight_limit();
+        if paid && round.hungry && !failing && !limited && self.hold_rounds == 0 && self.trials[1].is_none() {
+            let trial = Trial { from: self.wanted, rate, rounds: 0 };
+            if self.grow(now) {
+                let free = usize::from(self.trials[0].is_some());
+                self.trials[free] = Some(trial);
+            }
+        }
+    }
+
+    /// Judges the doublings whose effect shows in this round's rate. False when the window stepped back.
+    fn judge(&mut self, rate: f64) -> bool {
+        for trial in self.trials.iter_mut().flatten() {
+            trial.rounds += 1;
+        }
+        let Some(oldest) = self.trials[0] else { return true };
+        if oldest.rounds < 2 {
+            return true;
+        }
+        if rate > oldest.rate * PAYS {
+            self.trials = [self.trials[1], None];
+            self.hold_next = HOLD_ROUNDS;
+            return true;
+        }
+        // The newer doubling goes as well: it built on one that did nothing.
+        self.wanted = oldest.from;
+        self.trials = [None; 2];
+        self.hold_rounds = self.hold_next;
+        self.hold_next = (self.hold_next * 2).min(HOLD_ROUNDS_MAX);
+        false
+    }
+
+    /// Doubles the connections wanted. False at the maximum.
+    fn grow(&mut self, now: Instant) -> bool {
+        let wanted = (self.wanted * 2).min(self.config.connections_max);
+        let grows = wanted > self.wanted;
+        self.wanted = wanted;
+        self.grown_at = Some(now);
+        grows
+    }
+
+    fn in_flight_limit(&self) -> usize {
+        // Saturates: infinity becomes the largest number.
+        self.limit as usize
+    }
+}
