@@ -1,1 +1,27 @@
-//! Placeholder floor.
+//! Bytes in, meaning out: everything Fuelrail says and hears over HTTP/1.1, and the documents it reads.
+//!
+//! Holds the writer of requests, the parsers of response heads, body framing, ranges, listings and manifests. Owns no
+//! resource: no socket, file, clock, thread or ambient randomness. Every parser takes hostile bytes and answers with a
+//! value or a typed error, never a panic, and keeps to the maxima of `fuelrail_base::limits`.
+#![forbid(unsafe_code)]
+
+mod escape;
+pub mod etag;
+pub mod framing;
+#[doc(hidden)]
+pub mod fuzz;
+pub mod head;
+pub mod list;
+pub mod manifest;
+pub mod range;
+pub mod request;
+pub mod uri;
+mod xml;
+
+pub use etag::Etag;
+pub use framing::{Body, Expect, Framing};
+pub use head::{Parsed, ResponseHead, parse_head};
+pub use list::{Entry, ListPage, list_path, parse_error, parse_list};
+pub use range::ContentRange;
+pub use request::{Method, Request, write_get};
+pub use uri::{Endpoint, Scheme};

@@ -1,0 +1,173 @@
+//! What must hold for any bytes at all, one function per parser. Fuzz targets and the corpus test run the same ones.
+//!
+//! Each function panics when an invariant breaks and returns otherwise. Nothing here is for users of the crate.
+
+use crate::framing::{Body, CHUNK_LINE_BYTES_MAX, Expect, Framing, TRAILER_BYTES_MAX};
+use crate::head::{Parsed, parse_head};
+use crate::list::{parse_error, parse_list};
+use crate::request::{Method, write_get};
+use crate::uri::Endpoint;
+use crate::{escape, manifest};
+use fuelrail_base::limits::{KEY_BYTES_MAX, OBJECT_BYTES_MAX, RESPONSE_HEAD_BYTES_MAX};
+use fuelrail_base::prng::Prng;
+use fuelrail_base::{Error, Kind};
+
+/// A head's length never exceeds the buffer or the limit, does not depend on what follows, and no shorter piece of the
+/// head passes for a whole one.
+pub fn head(bytes: &[u8]) {
+    for method in [Method::Get, Method::Head] {
+        let parsed = match parse_head(bytes, method) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                assert_eq!(error.kind(), Kind::Protocol);
+                continue;
+            }
+        };
+        let len = match parsed {
+            Parsed::Partial => {
+                assert!(bytes.len() < RESPONSE_HEAD_BYTES_MAX, "a full buffer is a verdict");
+                continue;
+            }
+            Parsed::Interim { len } => len,
+            Parsed::Complete { head, len } => {
+                assert!((200..600).contains(&head.status));
+                assert!(method == Method::Get || head.framing == Framing::None);
+                assert!(head.framing != Framing::UntilClose || !head.keep_alive);
+                len
+            }
+        };
+        assert!((1..=bytes.len().min(RESPONSE_HEAD_BYTES_MAX)).contains(&len));
+        assert_eq!(parse_head(&bytes[..len], method).expect("the head alone is enough"), parsed);
+        for cut in [len - 1, len / 2, len / 3] {
+            assert_eq!(parse_head(&bytes[..cut], method).expect("a piece of a head is no error"), Parsed::Partial);
+        }
+    }
+}
+
+/// Any chopping of a body gives the same payload, the same end and the same verdict. The first two bytes choose the
+/// framing and the seed of the chopping, the rest is the body.
+pub fn framing(bytes: &[u8]) {
+    let [choice, seed, body @ ..] = bytes else { return };
+    let framing = match choice % 8 {
+        0 => Framing::None,
+        1 => Framing::Length(u64::from(*seed)),
+        2 => Framing::UntilClose,
+        _ => Framing::Chunked,
+    };
+    let whole = receive(framing, body, |most| most);
+    let mut prng = Prng::new(u64::from(*seed));
+    assert_eq!(receive(framing, body, |most| 1 + prng.below(most as u64) as usize), whole, "chopped at random");
+    assert_eq!(receive(framing, body, |_| 1), whole, "byte by byte");
+}
+
+/// How a body came through.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Received {
+    /// Its payload.
+    pub payload: Vec<u8>,
+    /// Bytes of the input it took up to its end, or to the error.
+    pub taken: usize,
+    /// Whether its end was reached before the input's.
+    pub ended: bool,
+    /// The first error, and else what closing the connection behind the input means.
+    pub verdict: Result<(), Error>,
+}
+
+/// Feeds `input` through a [`Body`], the next piece as long as `piece` says of the longest possible. Reads control bytes
+/// no further than announced, so that payload always lands in place.
+pub fn receive(framing: Framing, input: &[u8], mut piece: impl FnMut(usize) -> usize) -> Received {
+    let mut body = Body::new(framing);
+    let mut payload = Vec::new();
+    let mut taken = 0;
+    while taken < input.len() {
+        let left = &input[taken..];
+        match body.expect() {
+            Expect::End => break,
+            Expect::Payload { at_most } => {
+                assert!(at_most > 0 && (framing == Framing::UntilClose || body.landed() + at_most <= OBJECT_BYTES_MAX));
+                let bytes = piece(usize::try_from(at_most).unwrap_or(usize::MAX).min(left.len()));
+                payload.extend_from_slice(&left[..bytes]);
+                body.payload(bytes as u64);
+                taken += bytes;
+            }
+            Expect::Control { at_least } => {
+                assert!((1..=7).contains(&at_least));
+                let offered = &left[..piece(at_least.min(left.len()))];
+                let mut ahead = body;
+                match body.control(offered) {
+                    Ok(consumed) => {
+                        assert_eq!(consumed, offered.len(), "what is certain to be control is consumed");
+                        check_overread(&mut ahead, left, &body);
+                        taken += consumed;
+                    }
+                    Err(error) => return Received { payload, taken: 0, ended: false, verdict: Err(error) },
+                }
+            }
+        }
+        assert_eq!(body.landed(), payload.len() as u64);
+    }
+    let ended = body.expect() == Expect::End;
+    Received { payload, taken, ended, verdict: body.closed() }
+}
+
+/// Offered all that is left at once, a body takes the control bytes and stops at the first one that is not.
+fn check_overread(ahead: &mut Body, left: &[u8], stepped: &Body) {
+    let Ok(consumed) = ahead.control(left) else { return };
+    assert!(consumed <= left.len() && consumed <= (CHUNK_LINE_BYTES_MAX + TRAILER_BYTES_MAX) as usize + 4);
+    let at_rest = !matches!(ahead.expect(), Expect::Control { .. });
+    assert!(at_rest || consumed == left.len(), "control bytes were left behind");
+    assert_eq!(ahead.landed(), stepped.landed());
+}
+
+/// A listing that parses is usable as it stands; all else is a protocol error.
+pub fn list(bytes: &[u8]) {
+    if let Some((code, message)) = parse_error(bytes) {
+        assert!(!code.is_empty() && !code.contains(char::is_control) && !message.contains(char::is_control));
+        assert!(parse_list(bytes).is_err(), "an error document is no listing");
+    }
+    match parse_list(bytes) {
+        Ok(page) => {
+            assert_eq!(page.is_truncated, page.next.is_some());
+            for entry in &page.entries {
+                assert!((1..=KEY_BYTES_MAX).contains(&entry.key.len()) && entry.size <= OBJECT_BYTES_MAX);
+                let mut request = Vec::new();
+                write_get(&mut request, "h", "/", None, entry.etag.as_deref()).expect("a listed tag can be asked for");
+                assert_eq!(request.iter().filter(|byte| **byte == b'\n').count() as u32, lines_of(&entry.etag));
+            }
+        }
+        Err(error) => assert_eq!(error.kind(), Kind::Protocol),
+    }
+}
+
+/// Lines of a GET for a whole object: request, host, agent, coding, checksum, blank; and one for a strong tag.
+fn lines_of(etag: &Option<String>) -> u32 {
+    6 + u32::from(etag.as_ref().is_some_and(|tag| !tag.starts_with("W/")))
+}
+
+/// A manifest that parses is written and parsed again without a change.
+pub fn manifest(bytes: &[u8]) {
+    match manifest::parse(bytes) {
+        Ok(entries) => {
+            let mut text = Vec::new();
+            manifest::write(&mut text, &entries);
+            assert_eq!(manifest::parse(&text).expect("what was written can be read"), entries);
+        }
+        Err(error) => assert_eq!(error.kind(), Kind::Usage),
+    }
+}
+
+/// An endpoint that parses prints as a URI of itself, and its paths are clean and decode to what they name.
+pub fn uri(bytes: &[u8]) {
+    let Ok(text) = core::str::from_utf8(bytes) else { return };
+    match text.parse::<Endpoint>() {
+        Ok(endpoint) => {
+            assert_eq!(endpoint.to_string().parse::<Endpoint>().expect("a printed endpoint can be read"), endpoint);
+            let path = endpoint.object_path(&endpoint.prefix);
+            let slash = if endpoint.bucket.is_empty() { "" } else { "/" };
+            assert_eq!(escape::decode(&path), Ok(format!("/{}{slash}{}", endpoint.bucket, endpoint.prefix)));
+            let mut request = Vec::new();
+            write_get(&mut request, &endpoint.authority(), &path, None, None).expect("paths are fit for a request");
+        }
+        Err(error) => assert_eq!(error.kind(), Kind::Usage),
+    }
+}

@@ -1,0 +1,245 @@
+//! Response heads, through `httparse`: from bytes to the few facts the engine acts on.
+//!
+//! Owns the decision how a body is framed. Never keeps a reference into the buffer and never allocates on success.
+
+use crate::escape::shown;
+use crate::etag::Etag;
+use crate::framing::Framing;
+use crate::range::{ContentRange, decimal};
+use crate::request::Method;
+use core::mem::MaybeUninit;
+use fuelrail_base::limits::{RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX};
+use fuelrail_base::{Error, Kind, Result};
+
+/// What a response's head says, as far as it matters here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResponseHead {
+    /// Status code, 200 to 599.
+    pub status: u16,
+    /// How the body that follows is delimited. [`Framing::None`] for HEAD, 204 and 304.
+    pub framing: Framing,
+    /// The Content-Length line, bytes. For HEAD and 304: of the body a GET would have had.
+    pub content_length: Option<u64>,
+    /// Which bytes of the object the body carries. Only with status 206.
+    pub content_range: Option<ContentRange>,
+    /// The object's entity tag.
+    pub etag: Option<Etag>,
+    /// CRC-32C of the whole object. Absent when S3 only keeps a checksum of the checksums of its parts.
+    pub crc32c: Option<u32>,
+    /// Whether the connection may carry another response after this one.
+    pub keep_alive: bool,
+    /// How long the server asks to wait before the next try, seconds. A date is ignored: there is no clock here.
+    pub retry_after_s: Option<u32>,
+}
+
+impl ResponseHead {
+    /// What kind of failure the status is, or `None` when it brings the object (200, 206).
+    #[must_use]
+    pub fn failure(&self) -> Option<Kind> {
+        match self.status {
+            200 | 206 => None,
+            401 | 403 | 407 => Some(Kind::Denied),
+            404 | 410 => Some(Kind::NotFound),
+            408 => Some(Kind::Server),
+            412 => Some(Kind::Changed),
+            416 => Some(Kind::Mismatch),
+            429 | 503 => Some(Kind::Throttled),
+            300..=499 => Some(Kind::Usage),
+            500..=599 => Some(Kind::Server),
+            _ => Some(Kind::Protocol),
+        }
+    }
+}
+
+/// How far the bytes at hand go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parsed {
+    /// The head has not ended yet: read more and parse again from the start.
+    Partial,
+    /// An interim response (1xx) of `len` bytes: skip it, the real head follows.
+    Interim {
+        /// Bytes to skip.
+        len: usize,
+    },
+    /// A whole head of `len` bytes. What follows is body, or the next head.
+    Complete {
+        /// What the head says.
+        head: ResponseHead,
+        /// Bytes of the head, blank line included.
+        len: usize,
+    },
+}
+
+/// Parses the response head at the start of `buf`, the answer to a request by `method`.
+///
+/// # Errors
+/// [`Kind::Protocol`] when the bytes are no HTTP/1 head, exceed `RESPONSE_HEAD_BYTES_MAX` or `RESPONSE_HEADERS_MAX`,
+/// frame the body in two ways at once, contradict themselves, or announce a body in a content coding.
+pub fn parse_head(buf: &[u8], method: Method) -> Result<Parsed> {
+    let mut lines = [const { MaybeUninit::uninit() }; RESPONSE_HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut []);
+    let outcome = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, buf, &mut lines);
+    let len = match outcome.map_err(|error| garbage(error, buf))? {
+        httparse::Status::Complete(len) if len <= RESPONSE_HEAD_BYTES_MAX => len,
+        httparse::Status::Partial if buf.len() < RESPONSE_HEAD_BYTES_MAX => return Ok(Parsed::Partial),
+        _ => return Err(protocol(format!("a response head is longer than {RESPONSE_HEAD_BYTES_MAX} bytes"))),
+    };
+    let (Some(status), Some(version)) = (response.code, response.version) else {
+        return Err(protocol("a response head has no status line"));
+    };
+    match status {
+        101 => return Err(protocol("the server switches protocols (101) though nobody asked")),
+        100..=199 => return Ok(Parsed::Interim { len }),
+        200..=599 => {}
+        _ => return Err(protocol(format!("no such HTTP status: {status}"))),
+    }
+    let mut lines = Lines::default();
+    for header in response.headers.iter() {
+        lines.take(status, header.name, header.value)?;
+    }
+    Ok(Parsed::Complete { head: lines.into_head(method, status, version)?, len })
+}
+
+/// The header lines seen so far.
+#[derive(Default)]
+struct Lines {
+    content_length: Option<u64>,
+    chunked: bool,
+    content_range: Option<ContentRange>,
+    etag: Option<Etag>,
+    crc32c: Option<u32>,
+    composite: bool,
+    close: bool,
+    keep_alive: bool,
+    retry_after_s: Option<u32>,
+}
+
+impl Lines {
+    fn take(&mut self, status: u16, name: &str, value: &[u8]) -> Result<()> {
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        if is("content-length") {
+            let length =
+                decimal(value).ok_or_else(|| protocol(format!("unreadable Content-Length '{}'", shown(value, 64))))?;
+            once(&mut self.content_length, length, "Content-Length")?;
+        } else if is("etag") {
+            once(&mut self.etag, Etag::of_bytes(value), "ETag")?;
+        } else if is("content-range") && status == 206 {
+            once(&mut self.content_range, ContentRange::parse(value)?, "Content-Range")?;
+        } else if is("connection") {
+            for token in tokens(value) {
+                self.close |= token.eq_ignore_ascii_case(b"close");
+                self.keep_alive |= token.eq_ignore_ascii_case(b"keep-alive");
+            }
+        } else if is("transfer-encoding") {
+            if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                return Err(protocol(format!("unknown Transfer-Encoding '{}'", shown(value, 64)))
+                    .cure("only a single 'chunked' is understood"));
+            }
+            self.chunked = true;
+        } else if is("content-encoding") && (200..300).contains(&status) {
+            if let Some(coding) = tokens(value).find(|token| !token.eq_ignore_ascii_case(b"identity")) {
+                return Err(protocol(format!("the body comes in Content-Encoding '{}'", shown(coding, 64)))
+                    .cure("serve the object's own bytes: remove its Content-Encoding and turn off compression"));
+            }
+        } else if is("x-amz-checksum-crc32c") {
+            // "…-7" is a checksum over the checksums of seven parts: it says nothing about the bytes as a whole.
+            if !value.contains(&b'-') {
+                let crc = checksum(value)
+                    .ok_or_else(|| protocol(format!("unreadable x-amz-checksum-crc32c '{}'", shown(value, 64))))?;
+                once(&mut self.crc32c, crc, "x-amz-checksum-crc32c")?;
+            }
+        } else if is("x-amz-checksum-type") {
+            self.composite |= value.eq_ignore_ascii_case(b"composite");
+        } else if is("retry-after") {
+            self.retry_after_s = decimal(value).map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
+        }
+        Ok(())
+    }
+
+    fn into_head(self, method: Method, status: u16, version: u8) -> Result<ResponseHead> {
+        let framing = self.framing(method, status, version)?;
+        if let (Some(range), Some(length)) = (self.content_range, self.content_length)
+            && range.span_bytes() != length
+        {
+            let (first, last) = (range.first, range.last);
+            return Err(protocol(format!("Content-Length {length} contradicts Content-Range {first}-{last}")));
+        }
+        let persistent = if version == 0 { self.keep_alive } else { true };
+        Ok(ResponseHead {
+            status,
+            framing,
+            content_length: self.content_length,
+            content_range: self.content_range,
+            etag: self.etag,
+            crc32c: self.crc32c.filter(|_| !self.composite),
+            keep_alive: persistent && !self.close && framing != Framing::UntilClose,
+            retry_after_s: self.retry_after_s,
+        })
+    }
+
+    /// RFC 9112, section 6.3, without its leniences: what frames a body twice is how responses are smuggled.
+    fn framing(&self, method: Method, status: u16, version: u8) -> Result<Framing> {
+        if self.chunked && self.content_length.is_some() {
+            return Err(protocol("both Content-Length and Transfer-Encoding frame the body"));
+        }
+        if self.chunked && version == 0 {
+            return Err(protocol("Transfer-Encoding in an HTTP/1.0 response"));
+        }
+        if method == Method::Head || status == 204 || status == 304 {
+            return Ok(Framing::None);
+        }
+        Ok(match self.content_length {
+            _ if self.chunked => Framing::Chunked,
+            Some(length) => Framing::Length(length),
+            None => Framing::UntilClose,
+        })
+    }
+}
+
+fn protocol(cause: impl Into<String>) -> Error {
+    Error::new(Kind::Protocol, cause)
+}
+
+/// Fills `slot`, which a head may do twice only with the same value.
+fn once<T: PartialEq>(slot: &mut Option<T>, value: T, name: &str) -> Result<()> {
+    if slot.as_ref().is_some_and(|before| *before != value) {
+        return Err(protocol(format!("two different {name} lines in one head")));
+    }
+    *slot = Some(value);
+    Ok(())
+}
+
+/// The members of a comma-separated header value, trimmed, without empty ones.
+fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
+}
+
+/// Four bytes, big-endian, in padded base64: `yZRlqg==`.
+fn checksum(text: &[u8]) -> Option<u32> {
+    let digits = text.strip_suffix(b"==").filter(|digits| digits.len() == 6)?;
+    let bits = digits.iter().try_fold(0u64, |bits, digit| {
+        let sextet = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        Some(bits << 6 | u64::from(sextet))
+    })?;
+    // 36 bits were written; the last four are padding and zero in a canonical encoding.
+    if bits & 0xF != 0 { None } else { u32::try_from(bits >> 4).ok() }
+}
+
+fn garbage(error: httparse::Error, buf: &[u8]) -> Error {
+    if error == httparse::Error::TooManyHeaders {
+        return protocol(format!("a response head has more than {RESPONSE_HEADERS_MAX} lines"));
+    }
+    let cure = match buf {
+        // A TLS record: alert or handshake, version 3.x.
+        [0x15 | 0x16, 3, ..] => "the port speaks TLS: name the server's plain HTTP port",
+        _ => "check that host and port are those of an HTTP server",
+    };
+    protocol(format!("not an HTTP/1 response ({error}): '{}'", shown(buf, 32))).cure(cure)
+}
