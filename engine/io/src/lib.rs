@@ -1,1 +1,40 @@
-//! Placeholder floor.
+//! The only kernel room: memory the kernel may write to, the ring that makes it write, and what the kernel can do.
+//!
+//! Owns the [`Arena`] (one mapping, a hard byte budget), its [`Slot`]s and [`Window`]s, the [`Ring`] trait with its
+//! back-ends ([`UringRing`] on io_uring, [`SimRing`] in virtual time), timers, wakers, the mesh's lanes, and the probes
+//! of kernel, cgroup and processor. Knows nothing of HTTP, of blocks or of batches. It is the only crate of the engine
+//! with `unsafe`; every such block says who keeps the memory alive, and until what event.
+
+mod affinity;
+mod arena;
+mod clock;
+#[doc(hidden)]
+pub mod conformance;
+mod extent;
+mod fork;
+mod mesh;
+mod probe;
+mod region;
+mod ring;
+mod scatter;
+mod slot;
+mod timer;
+mod usage;
+mod wake;
+
+pub use affinity::{allowed_cores, pin_current_thread};
+pub use arena::{Arena, ArenaConfig, ArenaReport, Budget, Huge, HugePages, default_budget};
+pub use clock::monotonic_now;
+pub use extent::{EXTENT_GRANULE, Extents};
+pub use fork::ForkGuard;
+pub use mesh::{Receiver, Sender, lane};
+pub use probe::{Features, Finding, Grade, Probe, probe};
+pub use region::Region;
+pub use ring::sim::{Host, Replies, SimCounts, SimFaults, SimRing, SimWorld};
+pub use ring::uring::{UringConfig, UringRing};
+pub use ring::{Done, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId, Times};
+pub use scatter::{Landed, Scatter};
+pub use slot::{Filling, Slot, Window};
+pub use timer::{TimerKey, Timers};
+pub use usage::{MemoryUse, memory_use, process_cpu, thread_cpu};
+pub use wake::Waker;

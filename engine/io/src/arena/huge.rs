@@ -1,0 +1,147 @@
+//! Mapping the arena, on the largest pages there are.
+
+use core::ptr::{NonNull, null_mut};
+
+use fuelrail_base::{ByteSize, Error, Kind, Result};
+
+use super::{ArenaConfig, HUGE_PAGE_BYTES, Huge, HugePages, Mapping, PAGE_BYTES};
+
+/// The mapping, the page size asked for, and how huge pages went.
+pub(super) fn map(config: &ArenaConfig) -> Result<(Mapping, u64, Huge)> {
+    let regions = u64::from(config.regions);
+    // Every region a whole number of pages, and never above the budget.
+    let whole = |page: u64| config.bytes / regions / page * page * regions;
+    if config.huge_pages == HugePages::Off {
+        return Ok((ordinary(whole(PAGE_BYTES))?, PAGE_BYTES, Huge::None("huge pages were switched off".into())));
+    }
+    let huge_bytes = whole(HUGE_PAGE_BYTES);
+    if huge_bytes == 0 {
+        let why = format!("a region is smaller than one huge page of {}", ByteSize(HUGE_PAGE_BYTES));
+        return Ok((ordinary(whole(PAGE_BYTES))?, PAGE_BYTES, Huge::None(why)));
+    }
+    if let Some(mapping) = anonymous(huge_bytes as usize, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB) {
+        return Ok((mapping, HUGE_PAGE_BYTES, Huge::Explicit));
+    }
+    match thp_mode() {
+        ThpMode::Always | ThpMode::Madvise => {
+            let mapping = aligned(huge_bytes as usize)?;
+            let (base, len) = mapping.range();
+            // SAFETY: advice about our own mapping; it changes which pages back it, never what they hold.
+            if unsafe { libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE) } == 0 {
+                return Ok((mapping, HUGE_PAGE_BYTES, Huge::Transparent));
+            }
+            let why = format!("the kernel refused MADV_HUGEPAGE: {}", std::io::Error::last_os_error());
+            Ok((mapping, PAGE_BYTES, Huge::None(why)))
+        }
+        mode => {
+            let why = format!(
+                "no free reserved huge pages ({} free) and transparent ones are {}; reserve some \
+                 (sysctl vm.nr_hugepages={}) or allow transparent ones (echo madvise > {THP_ENABLED})",
+                free_huge_pages(),
+                if mode == ThpMode::Never { "switched off" } else { "not built into this kernel" },
+                huge_bytes / HUGE_PAGE_BYTES,
+            );
+            Ok((ordinary(whole(PAGE_BYTES))?, PAGE_BYTES, Huge::None(why)))
+        }
+    }
+}
+
+fn ordinary(bytes: u64) -> Result<Mapping> {
+    anonymous(bytes as usize, 0).ok_or_else(|| refused(bytes))
+}
+
+/// A mapping that starts at a multiple of the huge page size, so that every huge page of it can be one.
+fn aligned(bytes: usize) -> Result<Mapping> {
+    let huge = HUGE_PAGE_BYTES as usize;
+    let loose = anonymous(bytes + huge, 0).ok_or_else(|| refused(bytes as u64))?;
+    let (base, len) = loose.range();
+    let skip = base.align_offset(huge);
+    // From here on the two trimmed ends and the rest are separate mappings with separate owners.
+    std::mem::forget(loose);
+    let part = |from: usize, len: usize| {
+        // SAFETY: `from + len` lies inside the mapping just made; the pointer is not null because its base is not.
+        Mapping { base: unsafe { NonNull::new_unchecked(base.add(from)) }, len }
+    };
+    if skip > 0 {
+        drop(part(0, skip));
+    }
+    let tail = skip + bytes;
+    if tail < len {
+        drop(part(tail, len - tail));
+    }
+    Ok(part(skip, bytes))
+}
+
+/// A private anonymous mapping: zeroes, populated when touched.
+fn anonymous(bytes: usize, more_flags: libc::c_int) -> Option<Mapping> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | more_flags;
+    // SAFETY: asks for a new range anywhere; no existing memory is affected.
+    let base = unsafe { libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return None;
+    }
+    Some(Mapping { base: NonNull::new(base.cast())?, len: bytes })
+}
+
+fn refused(bytes: u64) -> Error {
+    let cause = format!("mapping {}: {}", ByteSize(bytes), std::io::Error::last_os_error());
+    Error::new(Kind::Budget, cause).cure("ask for less memory, or raise the address-space limit (ulimit -v)")
+}
+
+pub(crate) const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+/// The kernel's mode for transparent huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ThpMode {
+    Always,
+    Madvise,
+    Never,
+    Absent,
+}
+
+pub(crate) fn thp_mode() -> ThpMode {
+    parse_thp(&std::fs::read_to_string(THP_ENABLED).unwrap_or_default())
+}
+
+/// The bracketed word of `always [madvise] never`.
+fn parse_thp(text: &str) -> ThpMode {
+    match text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word) {
+        Some("always") => ThpMode::Always,
+        Some("madvise") => ThpMode::Madvise,
+        Some(_) => ThpMode::Never,
+        None => ThpMode::Absent,
+    }
+}
+
+/// Reserved huge pages of the default size that are free.
+pub(crate) fn free_huge_pages() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("HugePages_Free:"));
+    line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_bracketed_mode() {
+        assert_eq!(parse_thp("always [madvise] never\n"), ThpMode::Madvise);
+        assert_eq!(parse_thp("[always] madvise never\n"), ThpMode::Always);
+        assert_eq!(parse_thp("always madvise [never]\n"), ThpMode::Never);
+        assert_eq!(parse_thp(""), ThpMode::Absent);
+    }
+
+    #[test]
+    fn aligned_mappings_are_aligned_and_usable_to_the_last_byte() {
+        let mapping = aligned(3 * HUGE_PAGE_BYTES as usize).unwrap();
+        let (base, len) = mapping.range();
+        assert!((base as usize).is_multiple_of(HUGE_PAGE_BYTES as usize));
+        // SAFETY: both bytes lie inside the mapping, which lives until the end of this function.
+        unsafe {
+            base.write(1);
+            base.add(len - 1).write(2);
+            assert_eq!((base.read(), base.add(1).read(), base.add(len - 1).read()), (1, 0, 2));
+        }
+    }
+}

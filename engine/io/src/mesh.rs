@@ -1,0 +1,174 @@
+//! The mesh's lanes: bounded single-producer single-consumer queues between shards, with a wake at the far end.
+//!
+//! Built on `rtrb` (wait-free). A lane never blocks and never allocates after it is made.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::wake::Waker;
+
+/// A lane of at most `entries` items: the two ends, each for one thread.
+///
+/// # Panics
+/// When `entries` is zero.
+#[must_use]
+pub fn lane<T: Send>(entries: usize) -> (Sender<T>, Receiver<T>) {
+    assert!(entries > 0, "a lane holds at least one item");
+    let (producer, consumer) = rtrb::RingBuffer::new(entries);
+    // Set once by the receiving side and read by the sending one; a wake before it is set is not needed, because
+    // a receiver looks at its lane after it has set its waker.
+    let waker = Arc::new(OnceLock::new());
+    (Sender { producer: Some(producer), waker: waker.clone() }, Receiver { consumer, waker })
+}
+
+/// The sending end. Dropping it closes the lane and wakes the receiver, which still gets what was sent.
+#[derive(Debug)]
+pub struct Sender<T> {
+    producer: Option<rtrb::Producer<T>>,
+    waker: Arc<OnceLock<Waker>>,
+}
+
+impl<T> Sender<T> {
+    /// Sends one item and wakes the receiver.
+    ///
+    /// # Errors
+    /// Gives the item back when the lane is full or [closed](Sender::is_closed).
+    pub fn send(&mut self, item: T) -> Result<(), T> {
+        let producer = self.producer.as_mut().expect("the producer leaves only on drop");
+        if producer.is_abandoned() {
+            return Err(item);
+        }
+        producer.push(item).map_err(|rtrb::PushError::Full(item)| item)?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Items that can be sent before the lane is full.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.producer.as_ref().map_or(0, rtrb::Producer::slots)
+    }
+
+    /// Whether the receiving end is gone.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.producer.as_ref().is_none_or(rtrb::Producer::is_abandoned)
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        // First the producer, so that a receiver woken by this sees the lane closed.
+        self.producer = None;
+        self.wake();
+    }
+}
+
+/// The receiving end. Dropping it closes the lane; items not yet received are dropped with it.
+#[derive(Debug)]
+pub struct Receiver<T> {
+    consumer: rtrb::Consumer<T>,
+    waker: Arc<OnceLock<Waker>>,
+}
+
+impl<T> Receiver<T> {
+    /// The oldest item, if any.
+    pub fn recv(&mut self) -> Option<T> {
+        self.consumer.pop().ok()
+    }
+
+    /// Whether nothing is waiting.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.consumer.is_empty()
+    }
+
+    /// Items waiting.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.consumer.slots()
+    }
+
+    /// Whether the sending end is gone. Items may still be waiting.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.consumer.is_abandoned()
+    }
+
+    /// Sets whom each send wakes. Items sent before are found by looking once after this call.
+    ///
+    /// # Panics
+    /// When it was set before: a lane has one receiver for life.
+    pub fn set_waker(&self, waker: Waker) {
+        assert!(self.waker.set(waker).is_ok(), "a lane's waker is set once");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounded_and_closed_at_both_ends() {
+        let (mut tx, mut rx) = lane::<u32>(2);
+        assert_eq!((tx.send(1), tx.send(2), tx.send(3)), (Ok(()), Ok(()), Err(3)));
+        assert_eq!((tx.room(), rx.len(), rx.recv()), (0, 2, Some(1)));
+        drop(tx);
+        assert!(rx.is_closed() && !rx.is_empty());
+        assert_eq!((rx.recv(), rx.recv()), (Some(2), None));
+
+        let (mut tx, rx) = lane::<u32>(2);
+        drop(rx);
+        assert!(tx.is_closed());
+        assert_eq!(tx.send(7), Err(7), "a closed lane gives the item back");
+    }
+
+    #[test]
+    fn sends_and_the_drop_wake_the_receiver() {
+        let (mut tx, rx) = lane::<u32>(2);
+        tx.send(1).unwrap();
+        let waker = Waker::flag();
+        rx.set_waker(waker.clone());
+        assert!(!waker.is_notified() && !rx.is_empty());
+        tx.send(2).unwrap();
+        assert!(waker.is_notified());
+        waker.disarm();
+        drop(tx);
+        assert!(waker.is_notified() && rx.is_closed());
+    }
+
+    /// All items arrive once and in order while the receiver sleeps without a timeout between them.
+    #[test]
+    fn everything_arrives_in_order_across_threads() {
+        const ITEMS: u64 = 100_000;
+        let (mut tx, mut rx) = lane::<u64>(64);
+        rx.set_waker(Waker::for_current_thread());
+        let waker = rx.waker.get().unwrap().clone();
+        let sender = std::thread::spawn(move || {
+            for mut item in 0..ITEMS {
+                while let Err(back) = tx.send(item) {
+                    item = back;
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let mut expected = 0;
+        while expected < ITEMS {
+            while let Some(item) = rx.recv() {
+                assert_eq!(item, expected);
+                expected += 1;
+            }
+            if waker.arm() && rx.is_empty() && expected < ITEMS {
+                std::thread::park();
+            }
+            waker.disarm();
+        }
+        sender.join().unwrap();
+        assert!(rx.is_closed() && rx.is_empty());
+    }
+}

@@ -1,0 +1,201 @@
+//! The ring: owned operations in, owned operations and results out.
+//!
+//! An operation owns its memory from [`Ring::push`] until it comes back from [`Ring::pop`], exactly once, whatever
+//! happens to it in between. Completions are queued by [`Ring::wait`] and acted on by the caller, never inside the reap.
+
+use std::net::SocketAddr;
+
+use fuelrail_base::{Instant, Result};
+
+use crate::scatter::Scatter;
+use crate::wake::Waker;
+
+pub(crate) mod sim;
+mod table;
+pub(crate) mod uring;
+
+/// A socket of one ring. Stale as soon as the socket is closed, and never mistaken for a later one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SockId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// An operation in a ring. Stale as soon as the operation came back, and never mistaken for a later one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct OpId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// What the kernel is asked to do, with everything it needs for it.
+#[derive(Debug)]
+#[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "operations travel inline so that none costs a heap allocation")]
+pub enum Op {
+    /// Connects the socket. Result: zero.
+    Connect {
+        /// The socket, unconnected.
+        sock: SockId,
+        /// The peer.
+        addr: SocketAddr,
+    },
+    /// Sends `bytes[from..]`. Result: how many were taken, at least one; the rest is for another operation.
+    Send {
+        /// The socket, connected.
+        sock: SockId,
+        /// The message.
+        bytes: Vec<u8>,
+        /// Bytes of it sent before.
+        from: usize,
+    },
+    /// Receives into the scatter's pieces, in order. Result: how many bytes came; zero means the peer has finished.
+    Recv {
+        /// The socket, connected.
+        sock: SockId,
+        /// Where the bytes land.
+        into: Scatter,
+    },
+}
+
+impl Op {
+    /// The socket this is about.
+    #[must_use]
+    pub fn sock(&self) -> SockId {
+        match self {
+            Op::Connect { sock, .. } | Op::Send { sock, .. } | Op::Recv { sock, .. } => *sock,
+        }
+    }
+
+    /// What every ring demands of an operation. A send or receive of nothing has a result that cannot be told from the
+    /// peer's end of stream, so it is a broken invariant of the caller.
+    pub(crate) fn check(&self) {
+        match self {
+            Op::Connect { .. } => {}
+            Op::Send { bytes, from, .. } => assert!(*from < bytes.len(), "a send has at least one byte to send"),
+            Op::Recv { into, .. } => assert!(into.asked() > 0, "a receive has at least one byte to fill"),
+        }
+    }
+}
+
+/// When an operation passed which door, by the ring's clock. Queued for `submitted - pushed`, in the kernel's hands and
+/// waiting for the shard to wake for `reaped - submitted`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Times {
+    /// Given to [`Ring::push`]; precise to one turn of the loop.
+    pub pushed: Instant,
+    /// Handed to the kernel.
+    pub submitted: Instant,
+    /// Seen completed.
+    pub reaped: Instant,
+}
+
+/// An operation that came back.
+#[derive(Debug)]
+pub struct Done {
+    /// The caller's number, as given to [`Ring::push`].
+    pub token: u64,
+    /// The operation with all it owns; received bytes are accounted for in its scatter.
+    pub op: Op,
+    /// Bytes moved (zero for a connect), or the error number. A cancelled operation says `ECANCELED`, unless it was
+    /// done before the cancellation reached it; an operation on a stale socket says `EBADF`.
+    pub result: Result<usize, i32>,
+    /// Where the time went.
+    pub times: Times,
+}
+
+/// The ring has no room: the operation comes back untouched. Room returns with [`Ring::pop`].
+#[derive(Debug)]
+pub struct Full(pub Op);
+
+/// How much a ring has done since it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RingCounts {
+    /// System calls that entered the kernel to submit or wait.
+    pub enters: u64,
+    /// Waits that may have put the thread to sleep.
+    pub sleeps: u64,
+    /// Wakes by another thread that ended a sleep.
+    pub wakes: u64,
+    /// Operations taken by `push`.
+    pub ops: u64,
+    /// Operations given back by `pop`.
+    pub completions: u64,
+    /// Operations that came back with an error, cancelled ones not counted.
+    pub failures: u64,
+    /// Operations that came back cancelled.
+    pub cancelled: u64,
+    /// Times `push` found no room.
+    pub full: u64,
+    /// Receives that used registered memory.
+    pub fixed_receives: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+}
+
+/// What a ring is and how it is doing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RingFacts {
+    /// Name of the back-end: `uring`, `sim`.
+    pub backend: &'static str,
+    /// Kernel abilities in use.
+    pub abilities: Vec<&'static str>,
+    /// What was wanted and not given, with cause and cure. Print these at start.
+    pub refusals: Vec<String>,
+    /// Counters.
+    pub counts: RingCounts,
+}
+
+/// One shard's interface to the kernel. Belongs to the thread that made it.
+///
+/// Dropping a ring cancels everything, waits until the kernel owns nothing, and closes its sockets.
+pub trait Ring {
+    /// The clock of this ring.
+    fn now(&self) -> Instant;
+
+    /// A new TCP socket of the address's family, with Nagle's algorithm off.
+    ///
+    /// # Errors
+    /// `Environment` when the process has no file descriptor left or the family is not supported, `Budget` when the
+    /// ring's socket table is full.
+    fn socket(&mut self, addr: &SocketAddr) -> Result<SockId>;
+
+    /// Closes a socket. Operations still on it are cancelled and come back through [`pop`](Ring::pop); the descriptor
+    /// is freed when the last of them is reaped. A stale id is ignored.
+    fn close(&mut self, sock: SockId);
+
+    /// Queues an operation; it is submitted by the next [`wait`](Ring::wait).
+    ///
+    /// # Errors
+    /// [`Full`] gives the operation back when the ring has no room.
+    ///
+    /// # Panics
+    /// When a send or a receive is of zero bytes.
+    #[expect(clippy::result_large_err, reason = "the operation comes back whole: it owns memory")]
+    fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full>;
+
+    /// Asks for an operation back early, best effort: it still comes back exactly once. A stale id is ignored.
+    fn cancel(&mut self, op: OpId);
+
+    /// Submits what is queued, then returns when at least one completion can be popped, a waker was woken, or `until`
+    /// has passed (`None`: no limit; an instant that has passed: submit and look, without sleeping). May return early.
+    /// Look at all queues after it.
+    ///
+    /// # Errors
+    /// `Environment` when the kernel refuses the ring itself, or after a fork.
+    fn wait(&mut self, until: Option<Instant>) -> Result<()>;
+
+    /// The next operation that came back.
+    fn pop(&mut self) -> Option<Done>;
+
+    /// Operations pushed whose completion was not seen by [`wait`](Ring::wait) yet.
+    fn in_flight(&self) -> usize;
+
+    /// A handle that ends this ring's sleep from any thread.
+    fn waker(&self) -> Waker;
+
+    /// What this ring is and how it is doing.
+    fn facts(&self) -> RingFacts;
+}

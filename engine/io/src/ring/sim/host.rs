@@ -1,0 +1,52 @@
+//! The far side of the simulated network: who is connected to, and what it answers.
+
+use fuelrail_base::{Duration, Instant};
+
+/// The servers of a simulated world. Told of every connection, answers with [`Replies`].
+pub trait Host {
+    /// A socket connects as connection `conn` (a number never used before). Returns how long that takes and whether it
+    /// succeeds; the error is an error number such as `ECONNREFUSED`.
+    fn connect(&mut self, conn: u64, now: Instant) -> (Duration, Result<(), i32>);
+
+    /// Bytes arrived on a connection; they may be any part of what was sent, in order.
+    fn receive(&mut self, conn: u64, bytes: &[u8], now: Instant, out: &mut Replies);
+
+    /// The client closed this connection, or it was reset.
+    fn closed(&mut self, conn: u64, now: Instant);
+}
+
+/// What a host answers, in the order it answers.
+#[derive(Debug, Default)]
+pub struct Replies {
+    pub(super) list: Vec<(Duration, Reply)>,
+}
+
+#[derive(Debug)]
+pub(super) enum Reply {
+    Bytes(Vec<u8>),
+    Finish,
+    Reset,
+    Stall,
+}
+
+impl Replies {
+    /// These bytes reach the client `after` now, and after all bytes answered before on this connection.
+    pub fn send(&mut self, after: Duration, bytes: Vec<u8>) {
+        self.list.push((after, Reply::Bytes(bytes)));
+    }
+
+    /// The connection ends in order, `after` now and after all bytes answered before.
+    pub fn finish(&mut self, after: Duration) {
+        self.list.push((after, Reply::Finish));
+    }
+
+    /// The connection is reset `after` now, and after all bytes answered before; unread bytes are lost.
+    pub fn reset(&mut self, after: Duration) {
+        self.list.push((after, Reply::Reset));
+    }
+
+    /// Nothing more ever comes on this connection, whatever is answered later.
+    pub fn stall(&mut self) {
+        self.list.push((Duration::ZERO, Reply::Stall));
+    }
+}

@@ -1,0 +1,109 @@
+//! A table of fixed capacity whose entries are named by index and generation: a name goes stale when its entry leaves,
+//! and is never mistaken for a later one in the same place (generations wrap after 2^32 reuses of one place).
+
+/// Name of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Name {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl Name {
+    /// As one number, for the kernel to carry.
+    pub(crate) fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Name {
+        Name { index: bits as u32, generation: (bits >> 32) as u32 }
+    }
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    places: Box<[Place<T>]>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Place<T> {
+    generation: u32,
+    entry: Option<T>,
+}
+
+impl<T> Table<T> {
+    pub(crate) fn new(capacity: u32) -> Table<T> {
+        Table {
+            places: (0..capacity).map(|_| Place { generation: 0, entry: None }).collect(),
+            free: (0..capacity).rev().collect(),
+        }
+    }
+
+    /// Entries in the table.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// Adds an entry; gives it back when the table is full.
+    pub(crate) fn insert(&mut self, entry: T) -> Result<Name, T> {
+        let Some(index) = self.free.pop() else { return Err(entry) };
+        let place = &mut self.places[index as usize];
+        place.entry = Some(entry);
+        Ok(Name { index, generation: place.generation })
+    }
+
+    pub(crate) fn get(&self, name: Name) -> Option<&T> {
+        self.places.get(name.index as usize).filter(|place| place.generation == name.generation)?.entry.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, name: Name) -> Option<&mut T> {
+        let place = self.places.get_mut(name.index as usize)?;
+        if place.generation == name.generation { place.entry.as_mut() } else { None }
+    }
+
+    pub(crate) fn remove(&mut self, name: Name) -> Option<T> {
+        let place = self.places.get_mut(name.index as usize)?;
+        if place.generation != name.generation {
+            return None;
+        }
+        let entry = place.entry.take()?;
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(name.index);
+        Some(entry)
+    }
+
+    /// Names and entries, by place.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Name, &T)> {
+        self.places.iter().enumerate().filter_map(|(index, place)| {
+            let name = Name { index: index as u32, generation: place.generation };
+            place.entry.as_ref().map(|entry| (name, entry))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_stale_and_capacity_is_fixed() {
+        let mut table = Table::new(2);
+        let a = table.insert('a').unwrap();
+        let b = table.insert('b').unwrap();
+        assert_eq!((table.insert('c'), table.is_full(), table.len()), (Err('c'), true, 2));
+        assert_eq!(table.remove(a), Some('a'));
+        assert_eq!((table.remove(a), table.get(a)), (None, None));
+        let c = table.insert('c').unwrap();
+        assert_eq!((c.index, c == a), (a.index, false));
+        assert!(table.get_mut(a).is_none());
+        assert_eq!((table.get(c), table.get(b)), (Some(&'c'), Some(&'b')));
+        assert_eq!(Name::from_bits(c.to_bits()), c);
+        assert_eq!(table.iter().map(|(name, entry)| (name, *entry)).collect::<Vec<_>>(), [(c, 'c'), (b, 'b')]);
+        assert_eq!(table.get(Name { index: 9, generation: 0 }), None);
+    }
+}

@@ -1,0 +1,268 @@
+//! Slots, the only way bytes travel, and the two states around being filled.
+//!
+//! A [`Slot`] is one owned piece of the arena. To be filled by several receives at once it becomes a [`Filling`], from
+//! which [`Window`]s are carved: disjoint by construction, because a cursor only moves forward. A window may travel
+//! into an operation of the ring; the bytes can be read again when every window is back and the filling is sealed.
+//!
+//! Never copies on its own, never allocates, never frees: a dropped part goes home through its region.
+
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
+
+use crate::region::Hold;
+
+/// Unique owner of a piece of the arena. Dropped on any thread, it goes home to its region.
+pub struct Slot {
+    hold: Hold,
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a slot is the only way to its bytes; `hold` keeps the mapping alive until the slot is dropped, on whatever
+// thread that happens, and its count is atomic.
+unsafe impl Send for Slot {}
+// SAFETY: through a shared slot bytes can only be read.
+unsafe impl Sync for Slot {}
+
+impl Slot {
+    pub(crate) fn new(hold: Hold, ptr: NonNull<u8>, len: usize) -> Slot {
+        Slot { hold, ptr, len }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Shortens the slot to `len` bytes. The memory behind stays reserved until the slot is dropped.
+    ///
+    /// # Panics
+    /// When `len` is longer than the slot.
+    pub fn truncate(&mut self, len: usize) {
+        assert!(len <= self.len, "a slot of {} bytes cannot be truncated to {len}", self.len);
+        self.len = len;
+    }
+
+    /// Starts filling from byte 0.
+    #[must_use]
+    pub fn fill(self) -> Filling {
+        Filling { slot: self, at: 0 }
+    }
+
+    /// Where the kernel may write `len` bytes from `from` on, for operations of the ring only.
+    pub(crate) fn target(&mut self, from: usize, len: usize) -> *mut u8 {
+        assert!(from + len <= self.len, "a target lies inside its slot");
+        self.ptr.as_ptr().wrapping_add(from)
+    }
+}
+
+impl Deref for Slot {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `ptr..ptr+len` lies in the mapping, which the hold keeps alive until this slot is dropped; the bytes
+        // are initialised (anonymous mappings start as zeroes) and nobody writes them: no window or operation exists
+        // while the slot is a slot.
+        unsafe { core::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Slot {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`; `&mut self` makes this the only access.
+        unsafe { core::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slot({} bytes)", self.len)
+    }
+}
+
+/// A slot being filled: its bytes cannot be read until it is sealed.
+#[derive(Debug)]
+pub struct Filling {
+    slot: Slot,
+    at: usize,
+}
+
+impl Filling {
+    /// Takes the next `len` bytes as a window. `None` when fewer are left.
+    pub fn carve(&mut self, len: usize) -> Option<Window> {
+        if len > self.slot.len - self.at {
+            return None;
+        }
+        // SAFETY: `at <= len of the slot`, so the pointer stays inside (or one past) the slot's memory, kept alive by
+        // the clone of the hold until the window is dropped.
+        let ptr = unsafe { self.slot.ptr.add(self.at) };
+        self.at += len;
+        Some(Window { hold: self.slot.hold.clone(), ptr, len, filled: 0 })
+    }
+
+    /// Leaves the next `len` bytes as they are (padding between samples).
+    ///
+    /// # Panics
+    /// When fewer are left.
+    pub fn skip(&mut self, len: usize) {
+        assert!(len <= self.slot.len - self.at, "cannot skip {len} bytes at {} of {}", self.at, self.slot.len);
+        self.at += len;
+    }
+
+    /// The cursor: bytes carved or skipped so far.
+    #[must_use]
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Length of the slot, in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slot.len
+    }
+
+    /// Whether the slot has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slot.len == 0
+    }
+
+    /// Windows not yet dropped.
+    #[must_use]
+    pub fn windows_out(&self) -> usize {
+        self.slot.hold.others()
+    }
+
+    /// The slot again, with every byte its windows wrote visible to this thread.
+    ///
+    /// # Errors
+    /// Gives the filling back while windows are out.
+    pub fn seal(self) -> Result<Slot, Filling> {
+        if self.windows_out() == 0 { Ok(self.slot) } else { Err(self) }
+    }
+}
+
+/// The unique right to one part of a filling, with a cursor of how much of it is filled. Dropped on any thread.
+pub struct Window {
+    hold: Hold,
+    ptr: NonNull<u8>,
+    len: usize,
+    filled: usize,
+}
+
+// SAFETY: windows of one filling are disjoint, so a window is the only way to its bytes; its hold keeps the mapping
+// alive until the window is dropped, on whatever thread that happens.
+unsafe impl Send for Window {}
+// SAFETY: through a shared window bytes can only be read, and only the filled ones.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes filled so far, from the start.
+    #[must_use]
+    pub fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// Bytes still to fill.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.len - self.filled
+    }
+
+    /// The filled part.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the first `filled` bytes lie in the mapping, kept alive by the hold; this window is the only writer
+        // of them and is borrowed shared.
+        unsafe { core::slice::from_raw_parts(self.ptr.as_ptr(), self.filled) }
+    }
+
+    /// Copies from `bytes` with the CPU; returns how many fitted.
+    pub fn put(&mut self, bytes: &[u8]) -> usize {
+        let n = bytes.len().min(self.room());
+        // SAFETY: `n` bytes from the cursor on lie inside this window, whose memory the hold keeps alive and which
+        // nobody else can reach; `bytes` cannot overlap it, because a borrow of these bytes would borrow the window.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.ptr.as_ptr().add(self.filled), n) };
+        self.filled += n;
+        n
+    }
+
+    /// Moves the cursor back to `filled` bytes: what follows will be filled again.
+    ///
+    /// # Panics
+    /// When the cursor is not that far yet.
+    pub fn rewind(&mut self, filled: usize) {
+        assert!(filled <= self.filled, "cannot rewind from {} to {filled}", self.filled);
+        self.filled = filled;
+    }
+
+    /// Splits in two at byte `at`: this window keeps `0..at`, the returned one is `at..len`. The filled part is shared
+    /// out accordingly.
+    ///
+    /// # Panics
+    /// When `at` is beyond the end.
+    #[must_use = "the part behind `at` would be given up"]
+    pub fn split_off(&mut self, at: usize) -> Window {
+        assert!(at <= self.len, "cannot split a window of {} bytes at {at}", self.len);
+        // SAFETY: `at <= len`: the pointer stays inside (or one past) this window's memory; the clone of the hold keeps
+        // it alive until the second window is dropped.
+        let ptr = unsafe { self.ptr.add(at) };
+        let tail = Window { hold: self.hold.clone(), ptr, len: self.len - at, filled: self.filled.saturating_sub(at) };
+        self.len = at;
+        self.filled = self.filled.min(at);
+        tail
+    }
+
+    /// Makes one window of two neighbours.
+    ///
+    /// # Errors
+    /// Gives both back unless `next` starts where this one ends, in the same slot, and this one is full (or nothing of
+    /// `next` is filled: the cursor must stay one number).
+    pub fn join(mut self, next: Window) -> Result<Window, (Window, Window)> {
+        let adjacent = self.hold.same(&next.hold) && self.ptr.as_ptr().wrapping_add(self.len) == next.ptr.as_ptr();
+        if !adjacent || (self.room() > 0 && next.filled > 0) {
+            return Err((self, next));
+        }
+        self.len += next.len;
+        self.filled += next.filled;
+        Ok(self)
+    }
+
+    /// Where the kernel may write the next `len` bytes, for operations of the ring only.
+    pub(crate) fn target(&mut self, len: usize) -> *mut u8 {
+        assert!(len <= self.room(), "a target lies inside its window");
+        self.ptr.as_ptr().wrapping_add(self.filled)
+    }
+
+    /// Moves the cursor over `n` bytes the kernel wrote.
+    pub(crate) fn advance(&mut self, n: usize) {
+        assert!(n <= self.room(), "the kernel cannot write past the window's end");
+        self.filled += n;
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window({} of {} bytes)", self.filled, self.len)
+    }
+}

@@ -1,0 +1,174 @@
+//! Waking a sleeping shard (or any thread) from another one, without losing a wake-up and without a system call when
+//! it is not asleep.
+//!
+//! A waker is a three-state cell: idle, armed (its owner is about to sleep or sleeps), notified. A wake that finds the
+//! owner awake leaves `notified` behind, and the next [`Waker::arm`] refuses, so the owner does not go to sleep over
+//! it. An owner that looks at its queues after every [`Waker::disarm`] therefore misses nothing.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread::Thread;
+
+use fuelrail_base::{Error, Kind, Result};
+
+const IDLE: u8 = 0;
+const ARMED: u8 = 1;
+const NOTIFIED: u8 = 2;
+
+/// A handle that wakes one owner. Clones wake the same owner.
+#[derive(Clone, Debug)]
+pub struct Waker {
+    bell: Arc<Bell>,
+}
+
+#[derive(Debug)]
+struct Bell {
+    state: AtomicU8,
+    means: Means,
+}
+
+/// How the owner sleeps.
+#[derive(Debug)]
+enum Means {
+    /// In a ring that polls this eventfd.
+    Event(File),
+    /// In `std::thread::park`.
+    Thread(Thread),
+    /// In virtual time: the world looks at the state.
+    Flag,
+}
+
+impl Waker {
+    fn new(means: Means) -> Waker {
+        Waker { bell: Arc::new(Bell { state: AtomicU8::new(IDLE), means }) }
+    }
+
+    /// A waker for the calling thread, which sleeps with [`std::thread::park`] or `park_timeout` between
+    /// [`arm`](Waker::arm) and [`disarm`](Waker::disarm).
+    #[must_use]
+    pub fn for_current_thread() -> Waker {
+        Waker::new(Means::Thread(std::thread::current()))
+    }
+
+    /// A waker nobody sleeps on: virtual time looks at its state.
+    pub(crate) fn flag() -> Waker {
+        Waker::new(Means::Flag)
+    }
+
+    /// A waker whose owner polls an eventfd.
+    ///
+    /// # Errors
+    /// `Environment` when the process has no file descriptor left.
+    pub(crate) fn eventfd() -> Result<Waker> {
+        // SAFETY: no memory is passed to the kernel.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+            return Err(Error::from_errno(Kind::Environment, "creating an eventfd", errno)
+                .cure("raise the limit of open files (ulimit -n)"));
+        }
+        // SAFETY: `fd` was just returned by the kernel and nobody else owns it; the File closes it with the last clone.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        Ok(Waker::new(Means::Event(file)))
+    }
+
+    /// The eventfd behind this waker, for the ring that polls it.
+    pub(crate) fn event_fd(&self) -> Option<RawFd> {
+        match &self.bell.means {
+            Means::Event(file) => Some(file.as_raw_fd()),
+            Means::Thread(_) | Means::Flag => None,
+        }
+    }
+
+    /// Announces that the owner is about to sleep. False when a wake came since the last [`disarm`](Waker::disarm):
+    /// the owner should look at its queues instead of sleeping. Calling it twice is harmless.
+    pub fn arm(&self) -> bool {
+        match self.bell.state.compare_exchange(IDLE, ARMED, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(state) => state == ARMED,
+        }
+    }
+
+    /// Announces that the owner is awake, and forgets wakes so far: the owner must look at its queues *after* this.
+    pub fn disarm(&self) {
+        // AcqRel: what a waking thread published before its wake is visible after this.
+        self.bell.state.swap(IDLE, Ordering::AcqRel);
+    }
+
+    /// Whether a wake is waiting to be noticed.
+    #[must_use]
+    pub fn is_notified(&self) -> bool {
+        self.bell.state.load(Ordering::Acquire) == NOTIFIED
+    }
+
+    /// Wakes the owner: one atomic exchange, and a system call only when it sleeps.
+    pub fn wake(&self) {
+        if self.bell.state.swap(NOTIFIED, Ordering::AcqRel) == ARMED {
+            self.ring_bell();
+        }
+    }
+
+    #[cold]
+    fn ring_bell(&self) {
+        match &self.bell.means {
+            Means::Event(file) => {
+                // Refused only when the counter is full (2^64 - 2 unread wakes): the owner is being woken already.
+                let _ = (&*file).write(&1u64.to_ne_bytes());
+            }
+            Means::Thread(thread) => thread.unpark(),
+            Means::Flag => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn wake_before_arm_refuses_sleep_once() {
+        let waker = Waker::flag();
+        assert!(waker.arm());
+        waker.disarm();
+        waker.wake();
+        assert!(waker.is_notified());
+        assert!(!waker.arm(), "a wake since the last disarm must keep the owner awake");
+        waker.disarm();
+        assert!(waker.arm());
+        assert!(waker.arm(), "arming twice is harmless");
+    }
+
+    /// A lost wake-up hangs this test: every item must be seen, and the consumer parks without a timeout.
+    #[test]
+    fn no_wake_up_is_lost() {
+        const ITEMS: u64 = 200_000;
+        let published = Arc::new(AtomicU64::new(0));
+        let (handle, theirs) = std::sync::mpsc::channel();
+        let producer = std::thread::spawn({
+            let published = published.clone();
+            move || {
+                let waker: Waker = theirs.recv().unwrap();
+                for n in 1..=ITEMS {
+                    published.store(n, Ordering::Relaxed);
+                    waker.wake();
+                }
+            }
+        });
+        let waker = Waker::for_current_thread();
+        handle.send(waker.clone()).unwrap();
+        let mut sleeps = 0u64;
+        while published.load(Ordering::Relaxed) < ITEMS {
+            if waker.arm() {
+                sleeps += 1;
+                std::thread::park();
+            }
+            waker.disarm();
+        }
+        producer.join().unwrap();
+        assert!(sleeps > 0, "the consumer never slept: the test proved nothing");
+    }
+}
