@@ -154,7 +154,9 @@ impl Visit for Reading {
             [Root, Contents] => {
                 let key = self.key.take().ok_or_else(|| protocol("<Contents> without <Key>"))?;
                 let size = self.size.take().ok_or_else(|| protocol("<Contents> without <Size>").object(&*key))?;
-                self.page.entries.push(Entry { key, size, etag: self.etag.take().filter(|tag| !tag.is_empty()) });
+                // Some servers write an empty tag for objects that never got one.
+                let etag = self.etag.take().filter(|tag| !matches!(tag.as_str(), "" | "\"\""));
+                self.page.entries.push(Entry { key, size, etag });
                 Ok(())
             }
             [Root, CommonPrefixes, Tag::Prefix] => once(&mut self.prefix, text.to_owned(), "Prefix"),
