@@ -11,7 +11,7 @@ use xtask::tidy;
 use xtask::tree::Tree;
 
 #[derive(Parser)]
-#[command(name = "cargo x", about = "The project's own commands", disable_help_subcommand = true)]
+#[command(name = "xtask", bin_name = "cargo x", about = "The project's own commands", disable_help_subcommand = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Subject,
@@ -57,10 +57,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// The root of the workspace: cargo says where our manifest was when we were built.
+/// The root of the workspace, one above our manifest: cargo says where that is, at run time and when we were built.
 fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_owned()
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    here.parent().map_or_else(|| here.clone(), Path::to_owned)
 }
 
 fn at(root: &Path, mut command: Command) -> Command {
