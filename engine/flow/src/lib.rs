@@ -1,1 +1,29 @@
-//! Placeholder floor.
+//! The stages in order, the gates between them, and the shard that drives them.
+//!
+//! `fetch` → (`cache`) → `assemble` → `deliver`, each told what to do by the brain. Knows no clock but the ring's, no
+//! file, no thread: the same flow runs on io_uring and in virtual time.
+#![forbid(unsafe_code)]
+
+mod assemble;
+mod board;
+mod cache;
+mod conn;
+mod deliver;
+mod exchange;
+mod fetch;
+mod gate;
+mod letter;
+mod mesh;
+mod objects;
+mod predict;
+mod shard;
+
+pub use assemble::{Assembled, BadSamples, Finished, Placed};
+pub use board::{Board, Snapshot};
+pub use deliver::{Consumer, Outlet};
+pub use exchange::Proof;
+pub use fetch::FetchStats;
+pub use gate::Gate;
+pub use mesh::{MeshEnds, mesh};
+pub use objects::{Listed, Objects};
+pub use shard::{Shard, ShardConfig, ShardEnds};

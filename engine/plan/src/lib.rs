@@ -5,6 +5,8 @@
 //! file or socket, or draws ambient randomness.
 #![forbid(unsafe_code)]
 
+pub mod brain;
+pub mod catalog;
 pub mod order;
 pub mod policy;
 pub mod prefetch;

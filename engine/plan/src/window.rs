@@ -9,7 +9,7 @@
 use fuelrail_base::{Duration, Error, Instant, Kind, Result, limits};
 
 /// Least time between doublings: below it, the core has not even seen what the last one did.
-const DOUBLING_SPACING: Duration = Duration::from_micros(250);
+pub const DOUBLING_SPACING: Duration = Duration::from_micros(250);
 /// Connections wanted before anything has landed. Beyond it, growth needs evidence.
 const BLIND_CONNECTIONS_MAX: usize = 32;
 /// Growth pays when the landing rate rises by this factor.

@@ -1,0 +1,271 @@
+//! The assemble stage: batches being filled, sample by sample, each in its final place.
+//!
+//! Owns the slots of open batches. A sample's place is known before its request is sent; when its blocks are home it is
+//! checked (one ETag over all its blocks, CRC-32C when the server offers it) and counted. Never fetches, never orders.
+
+use crate::exchange::Proof;
+use crate::letter::{Answer, Ask};
+use crate::objects::Objects;
+use fuelrail_base::limits::SAMPLE_ALIGN;
+use fuelrail_base::{BatchSeq, BlockId, Error, Kind, SampleId, ShardId};
+use fuelrail_io::{Filling, Slot, Window};
+use fuelrail_plan::run::{BatchSpec, Run};
+use fuelrail_plan::schedule::{Schedule, UseTime};
+use slab::Slab;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What happens when a sample cannot be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum BadSamples {
+    /// The batch fails with the sample's error and the run ends.
+    #[default]
+    Raise,
+    /// The batch comes without the sample, which is counted.
+    Skip,
+    /// As `Skip`, and the sample is left out of all later batches without being tried again.
+    Quarantine,
+}
+
+/// A sample's place in a delivered batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placed {
+    /// Which sample.
+    pub id: SampleId,
+    /// First byte in the batch's memory.
+    pub offset: usize,
+    /// Length, bytes.
+    pub len: usize,
+}
+
+/// A batch whose samples are all in place.
+#[derive(Debug)]
+pub struct Assembled {
+    /// Epoch, step and positions.
+    pub spec: BatchSpec,
+    /// The memory.
+    pub slot: Slot,
+    /// The samples, in order of position.
+    pub samples: Vec<Placed>,
+    /// Samples left out under `Skip` or `Quarantine`, with the reason.
+    pub left_out: Vec<(SampleId, Error)>,
+}
+
+/// A batch on its way to the consumer: complete, or failed under `Raise`.
+#[derive(Debug)]
+pub struct Finished {
+    /// Which batch.
+    pub seq: BatchSeq,
+    /// Its samples, or why there are none.
+    pub result: Result<Assembled, Error>,
+}
+
+struct Sample {
+    placed: Placed,
+    /// Blocks not home yet.
+    missing: u32,
+    /// Windows of the blocks that are home, kept until the sample is proved, by block index.
+    parts: Vec<Option<Window>>,
+    proof: Proof,
+    changed: bool,
+    rechecks: u32,
+    bad: Option<Error>,
+}
+
+struct Open {
+    spec: BatchSpec,
+    filling: Filling,
+    samples: Vec<Sample>,
+    missing: usize,
+}
+
+/// Where an answer belongs.
+#[derive(Clone, Copy)]
+struct Pending {
+    batch: usize,
+    sample: u32,
+    block: BlockId,
+}
+
+/// How often a sample whose proof fails is fetched anew.
+const RECHECKS_MAX: u32 = 2;
+
+/// The assemble stage of one shard.
+pub(crate) struct AssembleStage {
+    shard: ShardId,
+    objects: Arc<Objects>,
+    run: Run,
+    schedule: Schedule,
+    bad_samples: BadSamples,
+    open: Slab<Open>,
+    pending: Slab<Pending>,
+    quarantine: HashMap<SampleId, Error>,
+    finished: Vec<Finished>,
+    /// Samples whose bytes did not match their checksum or whose blocks were of two versions.
+    pub unproved: u64,
+}
+
+impl AssembleStage {
+    pub(crate) fn new(shard: ShardId, objects: Arc<Objects>, run: Run, bad_samples: BadSamples) -> AssembleStage {
+        AssembleStage {
+            shard,
+            objects,
+            schedule: Schedule::new(&run, 1),
+            run,
+            bad_samples,
+            open: Slab::with_capacity(64),
+            pending: Slab::with_capacity(1024),
+            quarantine: HashMap::new(),
+            finished: Vec::with_capacity(64),
+            unproved: 0,
+        }
+    }
+
+    /// Opens a batch in `slot` and appends an ask for every block of it.
+    pub(crate) fn open(&mut self, seq: BatchSeq, slot: Slot, asks: &mut Vec<Ask>) {
+        let spec = self.run.batch(seq).expect("only batches of the run are opened");
+        let mut filling = slot.fill();
+        let mut samples = Vec::with_capacity((spec.positions.end - spec.positions.start) as usize);
+        let mut windows = Vec::new();
+        let catalog = Arc::clone(self.objects.catalog());
+        for id in self.run.samples(&spec) {
+            let (offset, len) = (filling.at(), catalog.size(id) as usize);
+            let blocks = catalog.blocks(id);
+            let bad = self.quarantine.get(&id).cloned();
+            let missing = if bad.is_some() { 0 } else { blocks };
+            for index in 0..missing {
+                let block = BlockId { sample: id, index };
+                let window = filling.carve(catalog.block_len(block) as usize).expect("the slot has the batch's room");
+                windows.push((samples.len() as u32, block, window));
+            }
+            let parts = (0..missing).map(|_| None).collect();
+            let placed = Placed { id, offset, len };
+            let proof = Proof::default();
+            samples.push(Sample { placed, missing, parts, proof, changed: false, rechecks: 0, bad });
+            filling.skip(filling.at().next_multiple_of(SAMPLE_ALIGN) - filling.at());
+        }
+        let missing = samples.iter().filter(|s| s.missing > 0).count();
+        let times: Vec<UseTime> = spec.positions.clone().map(|p| self.schedule.time(spec.epoch, p)).collect();
+        let batch = self.open.insert(Open { spec, filling, samples, missing });
+        for (sample, block, window) in windows {
+            let key = self.pending.insert(Pending { batch, sample, block }) as u32;
+            asks.push(Ask { home: self.shard, key, block, at: times[sample as usize], window, fresh: false });
+        }
+        if missing == 0 {
+            self.finish(batch);
+        }
+    }
+
+    /// An answer came home. May append asks when a sample has to be fetched anew.
+    pub(crate) fn answer(&mut self, answer: Answer, asks: &mut Vec<Ask>) {
+        let Pending { batch, sample: at, block } = self.pending.remove(answer.key as usize);
+        let open = &mut self.open[batch];
+        let sample = &mut open.samples[at as usize];
+        sample.missing -= 1;
+        match answer.result {
+            Err(error) => {
+                sample.bad.get_or_insert(error);
+            }
+            Ok((proof, _)) => {
+                sample.changed |= matches!((sample.proof.etag, proof.etag), (Some(a), Some(b)) if a != b);
+                sample.proof.etag = sample.proof.etag.or(proof.etag);
+                sample.proof.crc32c = sample.proof.crc32c.or(proof.crc32c);
+                sample.parts[block.index as usize] = Some(answer.window);
+            }
+        }
+        if sample.missing > 0 {
+            return;
+        }
+        let fault = if sample.bad.is_none() { prove(sample) } else { None };
+        if let Some(fault) = fault {
+            self.unproved += 1;
+            if sample.rechecks < RECHECKS_MAX {
+                self.ask_again(batch, at, asks);
+                return;
+            }
+            sample.bad = Some(fault);
+        }
+        sample.parts.clear();
+        if let Some(error) = &mut sample.bad {
+            let key = self.objects.key(sample.placed.id);
+            *error = error.clone().object(key);
+            if self.bad_samples == BadSamples::Quarantine {
+                self.quarantine.insert(sample.placed.id, error.clone());
+            }
+        }
+        open.missing -= 1;
+        if open.missing == 0 {
+            self.finish(batch);
+        }
+    }
+
+    /// Asks for all blocks of a sample again, past the caches.
+    fn ask_again(&mut self, batch: usize, at: u32, asks: &mut Vec<Ask>) {
+        let open = &mut self.open[batch];
+        let due = self.schedule.time(open.spec.epoch, open.spec.positions.start + u64::from(at));
+        let sample = &mut open.samples[at as usize];
+        sample.rechecks += 1;
+        sample.changed = false;
+        sample.proof = Proof::default();
+        sample.missing = sample.parts.len() as u32;
+        let id = sample.placed.id;
+        for (index, part) in sample.parts.iter_mut().enumerate() {
+            let mut window = part.take().expect("all parts are home");
+            window.rewind(0);
+            let block = BlockId { sample: id, index: index as u32 };
+            let key = self.pending.insert(Pending { batch, sample: at, block }) as u32;
+            asks.push(Ask { home: self.shard, key, block, at: due, window, fresh: true });
+        }
+    }
+
+    fn finish(&mut self, batch: usize) {
+        let Open { spec, filling, samples, .. } = self.open.remove(batch);
+        let seq = spec.seq;
+        let slot = filling.seal().unwrap_or_else(|_| unreachable!("all windows of a finished batch are home"));
+        let mut placed = Vec::with_capacity(samples.len());
+        let mut left_out = Vec::new();
+        for sample in samples {
+            match sample.bad {
+                None => placed.push(sample.placed),
+                Some(error) => left_out.push((sample.placed.id, error)),
+            }
+        }
+        let result = match left_out.first() {
+            Some((_, error)) if self.bad_samples == BadSamples::Raise => Err(error.clone()),
+            _ => Ok(Assembled { spec, slot, samples: placed, left_out }),
+        };
+        self.finished.push(Finished { seq, result });
+    }
+
+    /// Batches finished since the last call.
+    pub(crate) fn finished(&mut self) -> std::vec::Drain<'_, Finished> {
+        self.finished.drain(..)
+    }
+
+    /// One line for the watchdog.
+    pub(crate) fn describe(&self) -> String {
+        let oldest = self.open.iter().min_by_key(|(_, o)| o.spec.seq).map_or(String::new(), |(_, o)| {
+            let stuck = o.samples.iter().find(|s| s.missing > 0);
+            let key = stuck.map_or("", |s| self.objects.key(s.placed.id));
+            format!(", oldest {} lacks {} samples, first '{}'", o.spec.seq.0, o.missing, key.escape_debug())
+        });
+        format!("assemble: {} batches open, {} blocks awaited{oldest}", self.open.len(), self.pending.len())
+    }
+}
+
+/// Checks a complete sample. `None` when it is good.
+fn prove(sample: &Sample) -> Option<Error> {
+    if sample.changed {
+        return Some(
+            Error::new(Kind::Changed, "its parts come from two versions of the object")
+                .cure("the object changes while it is read: keep the data set immutable"),
+        );
+    }
+    let promised = sample.proof.crc32c?;
+    let parts = sample.parts.iter().map(|p| p.as_ref().expect("all parts are home").bytes());
+    let actual = parts.fold(0, crc32c::crc32c_append);
+    (actual != promised).then(|| {
+        Error::new(Kind::Mismatch, format!("its CRC-32C is {actual:08x}, the server promised {promised:08x}"))
+            .cure("the bytes were damaged in the server or on the way")
+    })
+}

@@ -1,0 +1,87 @@
+//! The board: what a shard shows to the outside, and how it is told to stop.
+//!
+//! Nothing is published unless asked for: reading costs the hot loop one relaxed load per turn.
+
+use crate::fetch::FetchStats;
+use fuelrail_base::metrics::Histogram;
+use fuelrail_io::RingFacts;
+use fuelrail_plan::brain::BrainStats;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Counters and state of one shard at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Which publication this is; 0 is none.
+    pub serial: u64,
+    /// The brain's counters.
+    pub brain: BrainStats,
+    /// The fetch stage's counters.
+    pub fetch: FetchStats,
+    /// Payload bytes our own code copied: out of mispredicted receives, into and out of the cache, between batches.
+    pub copied_bytes: u64,
+    /// Samples fetched anew because their proof failed.
+    pub unproved: u64,
+    /// Time from request to last byte of each block.
+    pub get_latency: Histogram,
+    /// The ring's facts and counters.
+    pub ring: Option<RingFacts>,
+    /// Mean number of finished batches waiting for the consumer.
+    pub deliver_occupancy: f64,
+    /// The state of every stage, a line each.
+    pub text: String,
+}
+
+/// Shared between one shard and whoever watches it.
+#[derive(Debug, Default)]
+pub struct Board {
+    stop: AtomicBool,
+    wanted: AtomicU64,
+    beats: AtomicU64,
+    snapshot: Mutex<Snapshot>,
+}
+
+impl Board {
+    /// Tells the shard to stop. Wake it afterwards.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    /// The shard has been told to stop.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Asks for a snapshot; returns its serial. Wake the shard afterwards.
+    pub fn request(&self) -> u64 {
+        self.wanted.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// The latest snapshot.
+    ///
+    /// # Panics
+    /// Never: a poisoned lock still holds the last good snapshot, which is taken.
+    #[must_use]
+    pub fn latest(&self) -> Snapshot {
+        self.snapshot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    /// Moves whenever the shard does something.
+    #[must_use]
+    pub fn beats(&self) -> u64 {
+        self.beats.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn beat(&self) {
+        self.beats.store(self.beats.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn wanted(&self) -> u64 {
+        self.wanted.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn publish(&self, snapshot: Snapshot) {
+        *self.snapshot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = snapshot;
+    }
+}

@@ -1,0 +1,89 @@
+//! The RAM cache of blocks: bytes only. Which blocks it holds is the brain's decision.
+//!
+//! Owns one slot of the arena and cuts it into extents. A block may lie in several extents, so the cache is never too
+//! fragmented to hold what the brain says fits; hits copy into the batch anyway, so being in pieces costs nothing.
+
+use crate::exchange::Proof;
+use fuelrail_base::BlockId;
+use fuelrail_io::{EXTENT_GRANULE, Extents, Slot, Window};
+use std::collections::HashMap;
+
+/// Extents deal in granules. One of them stands for one byte here, so that small blocks waste nothing of the capacity the
+/// brain accounts for.
+const BYTE: u64 = EXTENT_GRANULE;
+
+struct Cached {
+    pieces: Vec<(u64, u64)>,
+    proof: Proof,
+}
+
+/// The cache stage of one shard.
+pub(crate) struct CacheStage {
+    memory: Slot,
+    extents: Extents,
+    blocks: HashMap<BlockId, Cached>,
+    /// Payload bytes copied in and out.
+    pub copied_bytes: u64,
+}
+
+impl CacheStage {
+    pub(crate) fn new(memory: Slot) -> CacheStage {
+        CacheStage {
+            extents: Extents::new(memory.len() as u64 * BYTE),
+            memory,
+            blocks: HashMap::with_capacity(1024),
+            copied_bytes: 0,
+        }
+    }
+
+    /// Copies a block in.
+    ///
+    /// # Panics
+    /// When the brain's account of the capacity is wrong.
+    pub(crate) fn keep(&mut self, block: BlockId, bytes: &[u8], proof: Proof) {
+        let mut pieces = Vec::with_capacity(1);
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (at, len) =
+                self.extents.alloc_up_to(rest.len() as u64 * BYTE).expect("the brain keeps within the capacity");
+            let (at, len) = (at / BYTE, len / BYTE);
+            let (now, later) = rest.split_at(len as usize);
+            self.memory[at as usize..(at + len) as usize].copy_from_slice(now);
+            pieces.push((at, len));
+            rest = later;
+        }
+        self.copied_bytes += bytes.len() as u64;
+        let before = self.blocks.insert(block, Cached { pieces, proof });
+        assert!(before.is_none(), "block {block:?} is kept twice");
+    }
+
+    /// Copies a block out into an empty window.
+    ///
+    /// # Panics
+    /// When the block is not here.
+    pub(crate) fn serve(&mut self, block: BlockId, window: &mut Window) -> Proof {
+        let cached = &self.blocks[&block];
+        for &(at, len) in &cached.pieces {
+            self.copied_bytes += window.put(&self.memory[at as usize..(at + len) as usize]) as u64;
+        }
+        cached.proof
+    }
+
+    /// Drops a block.
+    pub(crate) fn evict(&mut self, block: BlockId) {
+        let cached = self.blocks.remove(&block).expect("the brain evicts only what it kept");
+        for (at, len) in cached.pieces {
+            self.extents.free(at * BYTE, len * BYTE);
+        }
+    }
+
+    /// One line for the watchdog.
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "cache: {} blocks, {} of {} bytes free",
+            self.blocks.len(),
+            self.extents.free_bytes() / BYTE,
+            self.memory.len()
+        )
+    }
+}

@@ -1,0 +1,179 @@
+//! One request and its response on a connection: what was asked, and where its bytes land.
+//!
+//! Owns the window while the exchange is open. Judges a response head against what was asked; never touches a socket.
+
+use fuelrail_base::{Error, Instant, Kind, Result, SampleId};
+use fuelrail_io::Window;
+use fuelrail_plan::brain::{AskId, FetchId};
+use fuelrail_wire::{Etag, Framing, ResponseHead};
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// The fetch it belongs to.
+    pub fetch: FetchId,
+    /// The ask whose window receives it.
+    pub ask: AskId,
+    /// The object.
+    pub sample: SampleId,
+    /// First byte wanted, in the object.
+    pub first: u64,
+    /// Bytes wanted.
+    pub len: u64,
+    /// Length of the object as listed.
+    pub object_len: u64,
+    /// ETag as listed or as first seen.
+    pub etag: Option<Etag>,
+}
+
+impl Asked {
+    /// Whether the request carries a Range header: only a whole object goes without.
+    pub(crate) fn ranged(&self) -> bool {
+        self.len != self.object_len
+    }
+
+    /// Whether a response with this head brings exactly the bytes asked for, framed by length.
+    pub(crate) fn is_answered_in_place(&self, head: &ResponseHead) -> bool {
+        head.status == if self.ranged() { 206 } else { 200 }
+            && matches!(head.framing, Framing::Length(n) if n == self.len)
+    }
+}
+
+/// What a successful response proves about the bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Proof {
+    /// The object's ETag as the response gave it.
+    pub etag: Option<Etag>,
+    /// CRC-32C of the whole object, when the server offers it.
+    pub crc32c: Option<u32>,
+}
+
+/// Where a response's body goes.
+pub(crate) enum Sink {
+    /// Into the window, straight.
+    Window,
+    /// A refusal: the text is read for its message and dropped.
+    Refusal { status: u16, retry_after_s: Option<u32>, text: Vec<u8> },
+}
+
+/// An exchange waiting for, or receiving, its response.
+pub(crate) struct Exchange {
+    pub asked: Asked,
+    /// `None` only while a receive holds it.
+    pub window: Option<Window>,
+    pub sink: Sink,
+    pub proof: Proof,
+    pub sent_at: Instant,
+    pub first_byte_at: Option<Instant>,
+    /// Window bytes that had landed before this attempt.
+    pub resumed_at: usize,
+}
+
+/// Bytes of a refusal's text that are kept for the message.
+pub(crate) const REFUSAL_TEXT_BYTES_MAX: usize = 2048;
+/// A refusal longer than this closes the connection instead of being read to its end.
+const REFUSAL_BYTES_MAX: u64 = 64 << 10;
+
+impl Exchange {
+    pub(crate) fn new(asked: Asked, window: Window, now: Instant) -> Exchange {
+        Exchange {
+            resumed_at: window.filled(),
+            asked,
+            window: Some(window),
+            sink: Sink::Window,
+            proof: Proof::default(),
+            sent_at: now,
+            first_byte_at: None,
+        }
+    }
+
+    /// Clears what landed in this attempt: its head was never understood.
+    pub(crate) fn forget_landed(&mut self) {
+        self.window.as_mut().expect("no receive is in flight").rewind(self.resumed_at);
+    }
+
+    /// Judges the head. On success says how the body is framed and the window stands where the body begins.
+    pub(crate) fn accept(&mut self, head: &ResponseHead) -> Result<Framing> {
+        self.proof = Proof { etag: head.etag, crc32c: head.crc32c };
+        match head.status {
+            200 => self.accept_whole(head),
+            206 => self.accept_part(head),
+            status => {
+                let text = Vec::new();
+                self.sink = Sink::Refusal { status, retry_after_s: head.retry_after_s, text };
+                match head.framing {
+                    Framing::Length(n) if n > REFUSAL_BYTES_MAX => Err(self.refusal()),
+                    framing => Ok(framing),
+                }
+            }
+        }
+    }
+
+    fn accept_whole(&mut self, head: &ResponseHead) -> Result<Framing> {
+        self.check_etag(head)?;
+        let asked = self.asked;
+        if asked.ranged() {
+            // The server ignores Range. That still serves a fetch which wants the whole object after all.
+            let window = self.window.as_mut().expect("no receive is in flight while a head is judged");
+            if window.len() as u64 != asked.object_len {
+                return Err(Error::new(
+                    Kind::Mismatch,
+                    "the server ignored the Range header and sent the whole object",
+                )
+                .cure("this server cannot serve parts: raise block_bytes above the largest object"));
+            }
+            window.rewind(0);
+            self.resumed_at = 0;
+        }
+        self.check_length(head, asked.object_len)
+    }
+
+    fn accept_part(&mut self, head: &ResponseHead) -> Result<Framing> {
+        self.check_etag(head)?;
+        let Asked { first, len, object_len, .. } = self.asked;
+        let range = head.content_range.ok_or_else(|| {
+            Error::new(Kind::Protocol, "a 206 response without Content-Range").cure("the server or a proxy is broken")
+        })?;
+        range.check(first, first + len - 1, object_len)?;
+        self.check_length(head, len)
+    }
+
+    fn check_etag(&self, head: &ResponseHead) -> Result<()> {
+        match (self.asked.etag, head.etag) {
+            (Some(listed), Some(got)) if listed != got => {
+                Err(Error::new(Kind::Changed, "its ETag is not the listed one")
+                    .cure("the object changed after it was listed: start a new run, or keep the data set immutable"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_length(&self, head: &ResponseHead, wanted: u64) -> Result<Framing> {
+        match head.content_length {
+            Some(got) if got != wanted => Err(Error::new(
+                Kind::Mismatch,
+                format!("the server announces {got} bytes where the listing promises {wanted}"),
+            )
+            .cure("the object changed after it was listed, or the server lies about lengths")),
+            _ => Ok(head.framing),
+        }
+    }
+
+    /// The error a complete refusal stands for.
+    pub(crate) fn refusal(&self) -> Error {
+        let Sink::Refusal { status, text, .. } = &self.sink else {
+            unreachable!("only a refusal is turned into an error")
+        };
+        let (kind, cure) = match status {
+            404 | 410 => (Kind::NotFound, "it was deleted after it was listed, or bucket and prefix are wrong"),
+            401 | 403 => (Kind::Denied, "check the bucket's policy: this loader sends no credentials yet"),
+            412 => (Kind::Changed, "the object changed after it was listed: start a new run"),
+            416 => (Kind::Mismatch, "the object is shorter than it was listed"),
+            429 | 503 => (Kind::Throttled, "the server asks to slow down: fewer shards or connections may help"),
+            500..=599 => (Kind::Server, "see the server's logs"),
+            _ => (Kind::Protocol, "the address may not be an object store"),
+        };
+        let said = fuelrail_wire::parse_error(text).map_or(String::new(), |(code, _)| format!(" ({code})"));
+        Error::new(kind, format!("the server answered {status}{said}")).cure(cure)
+    }
+}

@@ -1,0 +1,327 @@
+//! The fetch stage: requests spread over keep-alive connections.
+//!
+//! Owns the connections and the scratch memory they hold. Opens connections on demand up to the number the brain wants,
+//! prefers idle ones, pipelines when all are busy, notices silence. Never decides what to fetch or whether to try again.
+
+use crate::conn::{Conn, Context, Outcome, State};
+use crate::exchange::{Asked, Exchange};
+use crate::objects::Objects;
+use crate::predict::HeadPredictor;
+use fuelrail_base::limits::{CONNECTIONS_PER_SHARD_MAX, SCRATCH_BYTES};
+use fuelrail_base::metrics::Histogram;
+use fuelrail_base::{Duration, Error, Instant, Kind};
+use fuelrail_io::{Done, Full, Op, Region, Ring, Window};
+use slab::Slab;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Counters of the fetch stage since its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FetchStats {
+    /// Requests written.
+    pub requests: u64,
+    /// Connections opened.
+    pub connections: u64,
+    /// Connections open now.
+    pub connections_open: u64,
+    /// Connections closed because of an error.
+    pub connections_failed: u64,
+    /// Payload bytes landed.
+    pub landed_bytes: u64,
+    /// Payload bytes our own code copied on the way to their place.
+    pub copied_bytes: u64,
+    /// Response heads whose length was guessed right.
+    pub heads_predicted: u64,
+    /// Response heads whose length was guessed wrong.
+    pub heads_mispredicted: u64,
+}
+
+/// The fetch stage of one shard.
+pub(crate) struct FetchStage {
+    objects: Arc<Objects>,
+    conns: Slab<Conn>,
+    /// Connections that may have something to push.
+    dirty: VecDeque<usize>,
+    predictor: HeadPredictor,
+    outcomes: Vec<Outcome>,
+    waiting: VecDeque<Exchange>,
+    host: String,
+    /// The request being written.
+    text: Vec<u8>,
+    stall_after: Duration,
+    next_sweep: Instant,
+    next_address: usize,
+    /// Set when the system refuses another socket; cleared when one closes.
+    sockets_exhausted: bool,
+    stats: FetchStats,
+    /// Time from request to last byte.
+    pub get_latency: Histogram,
+}
+
+/// Which of a connection's ops a token names.
+const CONNECT: u64 = 0;
+const SEND: u64 = 1;
+const RECV: u64 = 2;
+
+impl FetchStage {
+    pub(crate) fn new(objects: Arc<Objects>, stall_after: Duration) -> FetchStage {
+        FetchStage {
+            host: objects.endpoint().authority(),
+            text: Vec::with_capacity(2048),
+            objects,
+            conns: Slab::with_capacity(CONNECTIONS_PER_SHARD_MAX),
+            dirty: VecDeque::with_capacity(CONNECTIONS_PER_SHARD_MAX),
+            predictor: HeadPredictor::default(),
+            outcomes: Vec::with_capacity(256),
+            waiting: VecDeque::with_capacity(256),
+            stall_after,
+            next_sweep: Instant::ZERO,
+            next_address: 0,
+            sockets_exhausted: false,
+            stats: FetchStats::default(),
+            get_latency: Histogram::new(),
+        }
+    }
+
+    /// Takes a request for the missing end of `window`. It waits when no connection has a place.
+    pub(crate) fn request(&mut self, asked: Asked, window: Window, now: Instant) {
+        self.waiting.push_back(Exchange::new(asked, window, now));
+    }
+
+    /// Requests that wait for a place on a connection.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Requests sent or about to be sent on connections.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.conns.iter().map(|(_, c)| c.queued()).sum()
+    }
+
+    /// Gives waiting requests to connections and pushes all ops that are due. `depth` tells how many requests of a length
+    /// may be outstanding on one connection.
+    pub(crate) fn pump<R: Ring>(
+        &mut self,
+        ring: &mut R,
+        region: &mut Region,
+        wanted: usize,
+        depth: impl Fn(u64) -> usize,
+    ) {
+        let now = ring.now();
+        while let Some(exchange) = self.waiting.front() {
+            let Some(at) = self.choose(ring, region, wanted, depth(exchange.asked.len)) else { break };
+            let mut exchange = self.waiting.pop_front().expect("just seen");
+            exchange.sent_at = now;
+            self.send_request(at, exchange);
+        }
+        self.push_ops(ring);
+    }
+
+    fn send_request(&mut self, at: usize, exchange: Exchange) {
+        let asked = exchange.asked;
+        let window = exchange.window.as_ref().expect("not sent yet");
+        let landed = window.filled() as u64;
+        let range = asked.ranged().then(|| (asked.first, asked.first + asked.len - 1));
+        debug_assert_eq!(window.len() as u64 - landed, asked.len, "a request asks for what is missing");
+        let key = self.objects.key(asked.sample);
+        self.text.clear();
+        let path = self.objects.endpoint().object_path(key);
+        match fuelrail_wire::write_get(&mut self.text, &self.host, &path, range, None) {
+            Ok(()) => {
+                self.conns[at].request(exchange, &self.text);
+                self.stats.requests += 1;
+                self.dirty.push_back(at);
+            }
+            Err(error) => self.refuse(exchange, error),
+        }
+    }
+
+    /// The connection for the next request: an idle one, else a new one while more are wanted, else the least busy.
+    fn choose<R: Ring>(&mut self, ring: &mut R, region: &mut Region, wanted: usize, depth: usize) -> Option<usize> {
+        let best = self
+            .conns
+            .iter()
+            .filter(|(_, c)| c.takes_requests() && c.queued() < depth)
+            .min_by_key(|(_, c)| (c.queued(), c.outstanding_bytes()))
+            .map(|(at, c)| (at, c.queued()));
+        match best {
+            Some((at, 0)) => Some(at),
+            _ if self.conns.len() < wanted.min(CONNECTIONS_PER_SHARD_MAX) => {
+                self.open(ring, region).or(best.map(|(at, _)| at))
+            }
+            _ => best.map(|(at, _)| at),
+        }
+    }
+
+    fn open<R: Ring>(&mut self, ring: &mut R, region: &mut Region) -> Option<usize> {
+        if self.sockets_exhausted && !self.conns.is_empty() {
+            return None;
+        }
+        let addresses = self.objects.addresses();
+        let addr = addresses[self.next_address % addresses.len()];
+        let scratch = region.alloc(SCRATCH_BYTES)?;
+        match ring.socket(&addr) {
+            Ok(sock) => {
+                let at = self.conns.insert(Conn::new(sock, scratch, ring.now()));
+                self.stats.connections += 1;
+                let token = (at as u64) << 2 | CONNECT;
+                if let Err(Full(_)) = ring.push(Op::Connect { sock, addr }, token) {
+                    ring.close(sock);
+                    self.conns.remove(at);
+                    return None;
+                }
+                Some(at)
+            }
+            Err(error) => {
+                self.sockets_exhausted = true;
+                if self.conns.is_empty()
+                    && let Some(exchange) = self.waiting.pop_front()
+                {
+                    self.refuse(exchange, error);
+                }
+                None
+            }
+        }
+    }
+
+    /// A request that cannot even be sent.
+    fn refuse(&mut self, exchange: Exchange, error: Error) {
+        let (asked, proof) = (exchange.asked, exchange.proof);
+        let window = exchange.window.expect("not sent yet");
+        self.outcomes.push(Outcome::Failed { asked, window, proof, error, retry_after: None, new_bytes: 0 });
+    }
+
+    fn push_ops<R: Ring>(&mut self, ring: &mut R) {
+        for _ in 0..self.dirty.len() {
+            let Some(at) = self.dirty.pop_front() else { return };
+            let Some(conn) = self.conns.get_mut(at) else { continue };
+            let token = (at as u64) << 2;
+            let send = conn.send_op().map_or(Ok(()), |op| ring.push(op, token | SEND).map(drop));
+            let sent = send.and_then(|()| {
+                conn.recv_op(&self.predictor).map_or(Ok(()), |op| ring.push(op, token | RECV).map(drop))
+            });
+            if let Err(Full(op)) = sent {
+                conn.take_back(op);
+                self.dirty.push_back(at);
+                return;
+            }
+        }
+    }
+
+    /// An op came home from the ring.
+    pub(crate) fn done<R: Ring>(&mut self, ring: &mut R, done: Done) {
+        let at = usize::try_from(done.token >> 2).expect("tokens are made from connection numbers");
+        let conn = &mut self.conns[at];
+        let mut cx = Context {
+            now: ring.now(),
+            predictor: &mut self.predictor,
+            outcomes: &mut self.outcomes,
+            copied_bytes: &mut self.stats.copied_bytes,
+        };
+        match done.op {
+            Op::Connect { addr, .. } => {
+                if let Err(errno) = done.result {
+                    self.next_address += 1;
+                    let error = Error::from_errno(Kind::Network, &format!("connecting to {addr}"), errno)
+                        .cure("check that the server runs and the address is right");
+                    conn.connected(Err(error), &mut cx);
+                } else {
+                    conn.connected(Ok(()), &mut cx);
+                }
+            }
+            Op::Send { bytes, from, .. } => {
+                let rest = conn.sent(bytes, from, done.result, &mut cx);
+                if let Some(Err(Full(op))) = rest.map(|op| ring.push(op, done.token)) {
+                    conn.take_back(op);
+                }
+            }
+            Op::Recv { into, .. } => conn.received(into, done.result, &mut cx),
+        }
+        self.after(ring, at);
+    }
+
+    /// Closes and forgets what is finished, else marks the connection for the next pump.
+    fn after<R: Ring>(&mut self, ring: &mut R, at: usize) {
+        let conn = &mut self.conns[at];
+        if conn.state == State::Closing {
+            if !conn.close_sent {
+                conn.close_sent = true;
+                ring.close(conn.sock());
+            }
+            if conn.is_quiet() {
+                self.stats.connections_failed += u64::from(conn.failed);
+                self.conns.remove(at);
+                self.sockets_exhausted = false;
+            }
+        } else {
+            self.dirty.push_back(at);
+        }
+    }
+
+    /// Fails connections that have been silent for too long. Returns when it wants to look again.
+    pub(crate) fn sweep<R: Ring>(&mut self, ring: &mut R) -> Option<Instant> {
+        let now = ring.now();
+        if now >= self.next_sweep {
+            self.next_sweep = now.after(self.stall_after / 4);
+            let stuck: Vec<usize> = self
+                .conns
+                .iter()
+                .filter(|(_, c)| c.state != State::Closing && c.queued() > 0)
+                .filter(|(_, c)| now.since(c.last_heard) >= self.stall_after)
+                .map(|(at, _)| at)
+                .collect();
+            for at in stuck {
+                let secs = self.stall_after.as_secs_f64();
+                let error = Error::new(Kind::Stalled, format!("no byte came for {secs} s"));
+                let mut cx = Context {
+                    now,
+                    predictor: &mut self.predictor,
+                    outcomes: &mut self.outcomes,
+                    copied_bytes: &mut self.stats.copied_bytes,
+                };
+                self.conns[at].fail(error, &mut cx);
+                self.after(ring, at);
+            }
+        }
+        (self.outstanding() > 0).then_some(self.next_sweep)
+    }
+
+    /// What ended since the last call.
+    pub(crate) fn outcomes(&mut self) -> Vec<Outcome> {
+        core::mem::take(&mut self.outcomes)
+    }
+
+    /// Gives an emptied outcome list back, so that its memory is used again.
+    pub(crate) fn recycle(&mut self, mut outcomes: Vec<Outcome>) {
+        outcomes.clear();
+        if self.outcomes.is_empty() {
+            self.outcomes = outcomes;
+        }
+    }
+
+    pub(crate) fn landed(&mut self, bytes: u64, latency: Duration) {
+        self.stats.landed_bytes += bytes;
+        self.get_latency.record(latency);
+    }
+
+    pub(crate) fn stats(&self) -> FetchStats {
+        FetchStats {
+            connections_open: self.conns.len() as u64,
+            heads_predicted: self.predictor.right,
+            heads_mispredicted: self.predictor.wrong,
+            ..self.stats
+        }
+    }
+
+    /// One line for the watchdog.
+    pub(crate) fn describe(&self, now: Instant) -> String {
+        let oldest = self.conns.iter().filter(|(_, c)| c.queued() > 0).map(|(_, c)| now.since(c.last_heard)).max();
+        format!(
+            "fetch: {} connections, {} requests outstanding, {} waiting for a place, longest silence {:.3} s",
+            self.conns.len(),
+            self.outstanding(),
+            self.waiting.len(),
+            oldest.unwrap_or_default().as_secs_f64(),
+        )
+    }
+}

@@ -1,0 +1,32 @@
+//! What shards send each other over the mesh: asks from a batch's home to a block's owner, and the answers.
+//!
+//! The window travels with the letter, so exactly one shard can write to it at any time and no byte is copied from core
+//! to core.
+
+use crate::exchange::Proof;
+use fuelrail_base::{BlockId, Error, ShardId};
+use fuelrail_io::Window;
+use fuelrail_plan::brain::Source;
+use fuelrail_plan::schedule::UseTime;
+
+/// A home wants a block.
+pub(crate) struct Ask {
+    /// Who asks.
+    pub home: ShardId,
+    /// The home's name for this ask.
+    pub key: u32,
+    pub block: BlockId,
+    pub at: UseTime,
+    /// Empty, as long as the block.
+    pub window: Window,
+    /// The cached copy proved wrong.
+    pub fresh: bool,
+}
+
+/// The owner's reply.
+pub(crate) struct Answer {
+    pub key: u32,
+    /// Full when `result` is `Ok`.
+    pub window: Window,
+    pub result: Result<(Proof, Source), Error>,
+}

@@ -1,0 +1,133 @@
+//! The mesh: bounded lanes between every two shards, for asks and for answers.
+//!
+//! A home keeps at most as many asks open with one owner as a lane holds, so an answer always finds room: the mesh cannot
+//! lock up.
+
+use crate::letter::{Answer, Ask};
+use fuelrail_base::limits::LANE_ENTRIES;
+use fuelrail_io::{Receiver, Sender, Waker, lane};
+use std::collections::VecDeque;
+
+/// One shard's ends of the mesh.
+pub struct MeshEnds {
+    /// By peer; the place of the shard itself is empty.
+    peers: Vec<Option<Peer>>,
+}
+
+struct Peer {
+    asks_out: Sender<Ask>,
+    asks_in: Receiver<Ask>,
+    answers_out: Sender<Answer>,
+    answers_in: Receiver<Answer>,
+    /// Asks not sent yet.
+    backlog: VecDeque<Ask>,
+    /// Asks sent and not answered.
+    open: usize,
+}
+
+/// Builds the mesh of `shards` shards.
+#[must_use]
+pub fn mesh(shards: u16) -> Vec<MeshEnds> {
+    let n = usize::from(shards);
+    let mut asks: Vec<Vec<_>> = (0..n).map(|_| (0..n).map(|_| Some(lane::<Ask>(LANE_ENTRIES))).collect()).collect();
+    let mut answers: Vec<Vec<_>> =
+        (0..n).map(|_| (0..n).map(|_| Some(lane::<Answer>(LANE_ENTRIES))).collect()).collect();
+    // asks[i][j] carries asks from i to j, answers[i][j] answers from i to j. Each end is taken once.
+    let mut ends: Vec<Vec<Option<Parts>>> = (0..n).map(|_| (0..n).map(|_| Some(Parts::default())).collect()).collect();
+    for i in 0..n {
+        for j in (0..n).filter(|&j| j != i) {
+            let (out, into) = asks[i][j].take().expect("taken once");
+            parts(&mut ends, i, j).asks_out = Some(out);
+            parts(&mut ends, j, i).asks_in = Some(into);
+            let (out, into) = answers[i][j].take().expect("taken once");
+            parts(&mut ends, i, j).answers_out = Some(out);
+            parts(&mut ends, j, i).answers_in = Some(into);
+        }
+    }
+    ends.into_iter()
+        .map(|row| MeshEnds { peers: row.into_iter().map(|p| p.and_then(Parts::complete)).collect() })
+        .collect()
+}
+
+#[derive(Default)]
+struct Parts {
+    asks_out: Option<Sender<Ask>>,
+    asks_in: Option<Receiver<Ask>>,
+    answers_out: Option<Sender<Answer>>,
+    answers_in: Option<Receiver<Answer>>,
+}
+
+impl Parts {
+    fn complete(self) -> Option<Peer> {
+        Some(Peer {
+            asks_out: self.asks_out?,
+            asks_in: self.asks_in?,
+            answers_out: self.answers_out?,
+            answers_in: self.answers_in?,
+            backlog: VecDeque::new(),
+            open: 0,
+        })
+    }
+}
+
+fn parts(ends: &mut [Vec<Option<Parts>>], i: usize, j: usize) -> &mut Parts {
+    ends[i][j].as_mut().expect("filled for all pairs")
+}
+
+impl MeshEnds {
+    /// Sets who is woken when a letter comes.
+    pub fn set_waker(&self, waker: &Waker) {
+        for peer in self.peers.iter().flatten() {
+            peer.asks_in.set_waker(waker.clone());
+            peer.answers_in.set_waker(waker.clone());
+        }
+    }
+
+    /// Puts an ask in the queue for its owner.
+    pub(crate) fn ask(&mut self, owner: usize, ask: Ask) {
+        self.peers[owner].as_mut().expect("an ask to oneself does not travel").backlog.push_back(ask);
+    }
+
+    /// Sends queued asks as far as there is room.
+    pub(crate) fn flush(&mut self) {
+        for peer in self.peers.iter_mut().flatten() {
+            while peer.open < LANE_ENTRIES {
+                let Some(ask) = peer.backlog.pop_front() else { break };
+                if let Err(ask) = peer.asks_out.send(ask) {
+                    peer.backlog.push_front(ask);
+                    break;
+                }
+                peer.open += 1;
+            }
+        }
+    }
+
+    /// Sends an answer. A peer that is gone does not need it.
+    pub(crate) fn answer(&mut self, home: usize, answer: Answer) {
+        let peer = self.peers[home].as_mut().expect("an answer to oneself does not travel");
+        if peer.answers_out.send(answer).is_err() {
+            assert!(peer.answers_out.is_closed(), "open asks are bounded by the lane, so an answer has room");
+        }
+    }
+
+    /// The next ask from any peer.
+    pub(crate) fn next_ask(&mut self) -> Option<Ask> {
+        self.peers.iter_mut().flatten().find_map(|p| p.asks_in.recv())
+    }
+
+    /// The next answer from any peer.
+    pub(crate) fn next_answer(&mut self) -> Option<Answer> {
+        self.peers.iter_mut().flatten().find_map(|p| {
+            let answer = p.answers_in.recv()?;
+            p.open -= 1;
+            Some(answer)
+        })
+    }
+
+    /// One line for the watchdog.
+    pub(crate) fn describe(&self) -> String {
+        let open: usize = self.peers.iter().flatten().map(|p| p.open).sum();
+        let queued: usize = self.peers.iter().flatten().map(|p| p.backlog.len()).sum();
+        format!("mesh: {open} asks open with other shards, {queued} not sent yet")
+    }
+}

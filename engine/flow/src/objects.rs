@@ -1,0 +1,87 @@
+//! What the listing told: where the bucket is, the name of every sample and its ETag. Read-only, shared by all shards.
+//!
+//! Owns the keys, packed in one string. Never fetches anything.
+
+use fuelrail_base::{Error, Kind, Result, SampleId};
+use fuelrail_plan::catalog::Catalog;
+use fuelrail_wire::{Endpoint, Etag};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// One listed object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Full key in the bucket.
+    pub key: String,
+    /// Length, bytes.
+    pub size: u64,
+    /// ETag as listed, if any.
+    pub etag: Option<String>,
+}
+
+/// The data set's names and sizes.
+#[derive(Debug)]
+pub struct Objects {
+    endpoint: Endpoint,
+    addresses: Vec<SocketAddr>,
+    catalog: Arc<Catalog>,
+    keys: String,
+    ends: Vec<u64>,
+    etags: Vec<Option<Etag>>,
+}
+
+impl Objects {
+    /// Packs a listing, in the order given: the place in it is the sample's id.
+    ///
+    /// # Errors
+    /// `Usage` when the listing is empty or out of limits (see [`Catalog::new`]), `Network` when `addresses` is empty.
+    pub fn new(endpoint: Endpoint, addresses: Vec<SocketAddr>, listed: &[Listed], block_bytes: u64) -> Result<Objects> {
+        if addresses.is_empty() {
+            return Err(Error::new(Kind::Network, "the bucket's host has no address"));
+        }
+        let catalog = Arc::new(Catalog::new(listed.iter().map(|o| o.size).collect(), block_bytes)?);
+        let mut keys = String::with_capacity(listed.iter().map(|o| o.key.len()).sum());
+        let mut ends = Vec::with_capacity(listed.len());
+        for object in listed {
+            keys.push_str(&object.key);
+            ends.push(keys.len() as u64);
+        }
+        let etags = listed.iter().map(|o| o.etag.as_deref().map(Etag::of)).collect();
+        Ok(Objects { endpoint, addresses, catalog, keys, ends, etags })
+    }
+
+    /// Where the bucket is.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The bucket's addresses, tried in turn.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Sizes and blocks.
+    #[must_use]
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// The key of a sample.
+    ///
+    /// # Panics
+    /// When the id is not of this data set.
+    #[must_use]
+    pub fn key(&self, sample: SampleId) -> &str {
+        let at = sample.0 as usize;
+        let from = if at == 0 { 0 } else { self.ends[at - 1] as usize };
+        &self.keys[from..self.ends[at] as usize]
+    }
+
+    /// The listed ETag of a sample.
+    #[must_use]
+    pub fn etag(&self, sample: SampleId) -> Option<Etag> {
+        self.etags[sample.0 as usize]
+    }
+}

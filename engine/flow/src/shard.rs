@@ -1,0 +1,432 @@
+//! A shard: one thread, one ring, one brain, its share of the arena. The only place that knows all stages.
+//!
+//! A turn takes completions, letters and the consumer's state in, tells the brain, carries out its commands until there
+//! are none, and pushes what is due; then the shard sleeps in the ring. Bytes never pass through here, only windows.
+
+use crate::assemble::{AssembleStage, BadSamples, Finished};
+use crate::board::{Board, Snapshot};
+use crate::cache::CacheStage;
+use crate::conn::Outcome;
+use crate::deliver::{Consumer, DeliverStage};
+use crate::exchange::{Asked, Proof};
+use crate::fetch::FetchStage;
+use crate::letter::{Answer, Ask};
+use crate::mesh::MeshEnds;
+use crate::objects::Objects;
+use fuelrail_base::limits::OPEN_BATCHES_MAX;
+use fuelrail_base::{BlockId, Duration, Error, Kind, Result, ShardId};
+use fuelrail_io::{Region, Ring, Sender, Waker, Window};
+use fuelrail_plan::brain::{AskId, Brain, BrainConfig, Command, Fact, Source};
+use fuelrail_plan::run::Run;
+use fuelrail_wire::Etag;
+use slab::Slab;
+use std::sync::Arc;
+
+/// Plain configuration of one shard.
+#[derive(Clone, Debug)]
+pub struct ShardConfig {
+    /// The brain's part.
+    pub brain: BrainConfig,
+    /// What happens when a sample cannot be had.
+    pub bad_samples: BadSamples,
+    /// Silence on a connection with open requests, after which it is given up.
+    pub stall_after: Duration,
+}
+
+/// What a shard is connected to.
+pub struct ShardEnds {
+    /// To the other shards.
+    pub mesh: MeshEnds,
+    /// To the consumer.
+    pub deliver: Sender<Finished>,
+    /// What the consumer says.
+    pub consumer: Arc<Consumer>,
+    /// What the outside sees.
+    pub board: Arc<Board>,
+}
+
+/// An ask this shard owns the block of.
+struct OwnedAsk {
+    home: ShardId,
+    key: u32,
+    block: BlockId,
+    /// `None` only while a connection holds it.
+    window: Option<Window>,
+    proof: Proof,
+    /// ETag of the bytes landed so far, when the listing gave none.
+    etag_seen: Option<Etag>,
+    error: Option<Error>,
+}
+
+/// One shard.
+pub struct Shard<R: Ring> {
+    id: ShardId,
+    shards: u16,
+    ring: R,
+    region: Region,
+    waker: Waker,
+    objects: Arc<Objects>,
+    brain: Brain,
+    fetch: FetchStage,
+    cache: Option<CacheStage>,
+    assemble: AssembleStage,
+    deliver: DeliverStage,
+    mesh: MeshEnds,
+    consumer: Arc<Consumer>,
+    board: Arc<Board>,
+    owned: Slab<OwnedAsk>,
+    asks: Vec<Ask>,
+    free_bytes_seen: u64,
+    shared_copied_bytes: u64,
+    published: u64,
+}
+
+impl<R: Ring> Shard<R> {
+    /// Builds a shard around its ring and region. The cache's memory is taken from the region here, once.
+    ///
+    /// # Errors
+    /// `Budget` when the region has no room for the cache.
+    pub fn new(
+        ring: R,
+        mut region: Region,
+        objects: Arc<Objects>,
+        run: &Run,
+        config: &ShardConfig,
+        ends: ShardEnds,
+    ) -> Result<Shard<R>> {
+        let BrainConfig { shard, shards, cache_bytes, .. } = config.brain;
+        let cache =
+            if cache_bytes == 0 { None } else { Some(CacheStage::new(cache_memory(&mut region, cache_bytes)?)) };
+        let waker = ring.waker();
+        ends.mesh.set_waker(&waker);
+        region.set_waker(waker.clone());
+        let free_bytes_seen = region.free_bytes();
+        Ok(Shard {
+            id: shard,
+            shards,
+            brain: Brain::new(&config.brain, *run, Arc::clone(objects.catalog()))?,
+            fetch: FetchStage::new(Arc::clone(&objects), config.stall_after),
+            cache,
+            assemble: AssembleStage::new(shard, Arc::clone(&objects), *run, config.bad_samples),
+            deliver: DeliverStage::new(ends.deliver, shard.0, shards, OPEN_BATCHES_MAX),
+            mesh: ends.mesh,
+            consumer: ends.consumer,
+            board: ends.board,
+            owned: Slab::with_capacity(1024),
+            asks: Vec::with_capacity(1024),
+            ring,
+            region,
+            waker,
+            objects,
+            free_bytes_seen,
+            shared_copied_bytes: 0,
+            published: 0,
+        })
+    }
+
+    /// Runs until told to stop or until the consumer is gone.
+    ///
+    /// # Errors
+    /// What the ring reports when it cannot go on.
+    pub fn run(mut self) -> Result<()> {
+        while self.turn() {
+            self.sleep()?;
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Does everything that can be done now without waiting. False when the shard shall end.
+    pub fn turn(&mut self) -> bool {
+        let mut moved = false;
+        loop {
+            let mut again = self.take_completions();
+            again |= self.take_letters();
+            again |= self.obey();
+            if !again {
+                break;
+            }
+            moved = true;
+        }
+        self.watch_memory();
+        let taken = self.consumer.taken_of(u64::from(self.id.0), u64::from(self.shards));
+        self.tell(Fact::Consumer { taken, waits: self.consumer.waits() });
+        self.obey();
+        let connected = self.deliver.flush(self.ring.now(), taken);
+        self.pump();
+        if moved {
+            self.board.beat();
+        }
+        if self.board.wanted() != self.published {
+            self.publish();
+        }
+        connected && !self.board.is_stopped()
+    }
+
+    /// Sleeps in the ring until something may have happened.
+    ///
+    /// # Errors
+    /// What the ring reports when it cannot go on.
+    pub fn sleep(&mut self) -> Result<()> {
+        let mut until = self.fetch.sweep(&mut self.ring);
+        if self.brain.queued() + self.fetch.waiting() > 0 {
+            // Only a core that finds nothing to reap is idle; then the window may open.
+            let now = self.ring.now();
+            self.ring.wait(Some(now))?;
+            if self.take_completions() {
+                return Ok(());
+            }
+        }
+        self.tell(Fact::Idle);
+        self.obey();
+        self.pump();
+        if let Some(deadline) = self.brain.deadline() {
+            until = Some(until.map_or(deadline, |u| u.min(deadline)));
+        }
+        // Whoever sends a letter, takes a batch or returns a slot wakes this shard: nothing else needs a second look.
+        let until = if self.waker.arm() { until } else { Some(self.ring.now()) };
+        let result = self.ring.wait(until);
+        self.waker.disarm();
+        result
+    }
+
+    /// The ring, for those who drive a shard by hand.
+    pub fn ring(&mut self) -> &mut R {
+        &mut self.ring
+    }
+
+    fn tell(&mut self, fact: Fact) {
+        self.brain.tell(self.ring.now(), fact);
+    }
+
+    fn pump(&mut self) {
+        self.mesh.flush();
+        let brain = &self.brain;
+        self.fetch.pump(&mut self.ring, &mut self.region, brain.connections(), |bytes| brain.depth(bytes));
+    }
+
+    fn take_completions(&mut self) -> bool {
+        let mut any = false;
+        while let Some(done) = self.ring.pop() {
+            self.fetch.done(&mut self.ring, done);
+            any = true;
+        }
+        let mut outcomes = self.fetch.outcomes();
+        for outcome in outcomes.drain(..) {
+            any = true;
+            self.take_outcome(outcome);
+        }
+        self.fetch.recycle(outcomes);
+        any
+    }
+
+    fn take_outcome(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Landed { asked, window, proof, first_byte, total } => {
+                let bytes = window.len() as u64;
+                self.fetch.landed(bytes, total);
+                let owned = &mut self.owned[asked.ask.0 as usize];
+                owned.window = Some(window);
+                owned.proof = proof;
+                self.tell(Fact::Landed { fetch: asked.fetch, bytes, first_byte, total });
+            }
+            Outcome::Failed { asked, window, proof, error, retry_after, new_bytes } => {
+                let (kind, len) = (error.kind(), window.len());
+                let owned = &mut self.owned[asked.ask.0 as usize];
+                owned.etag_seen = if window.filled() == 0 { None } else { owned.etag_seen.or(proof.etag) };
+                owned.window = Some(window);
+                owned.error = Some(error);
+                let progressed = new_bytes >= PROGRESS_BYTES_MIN.max(len / 64);
+                self.tell(Fact::Failed { fetch: asked.fetch, kind, retry_after, progressed });
+            }
+            Outcome::Unserved { asked, window } => {
+                self.owned[asked.ask.0 as usize].window = Some(window);
+                self.tell(Fact::Unserved(asked.fetch));
+            }
+        }
+    }
+
+    fn take_letters(&mut self) -> bool {
+        let mut any = false;
+        while let Some(answer) = self.mesh.next_answer() {
+            any = true;
+            self.come_home(answer);
+        }
+        while let Some(ask) = self.mesh.next_ask() {
+            any = true;
+            self.own(ask);
+        }
+        any
+    }
+
+    /// Slots came home, from this thread or another.
+    fn watch_memory(&mut self) {
+        self.region.collect();
+        let free = self.region.free_bytes();
+        if free > self.free_bytes_seen {
+            self.tell(Fact::Room);
+        }
+        self.free_bytes_seen = free;
+    }
+
+    /// Carries out the brain's commands until there are none. True when there were any.
+    fn obey(&mut self) -> bool {
+        let mut any = false;
+        while let Some(command) = self.brain.pop() {
+            any = true;
+            self.carry_out(command);
+        }
+        any
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Open { seq, bytes } => match self.region.alloc(bytes as usize) {
+                Some(slot) => {
+                    self.free_bytes_seen = self.region.free_bytes();
+                    self.assemble.open(seq, slot, &mut self.asks);
+                    self.tell(Fact::Opened(seq));
+                    self.send_asks();
+                    self.hand_over();
+                }
+                None => self.tell(Fact::NoRoom(seq)),
+            },
+            Command::Serve { ask, block } => {
+                let owned = &mut self.owned[ask.0 as usize];
+                let window = owned.window.as_mut().expect("nobody else fills it");
+                owned.proof = self.cache.as_mut().expect("there is a cache to hit").serve(block, window);
+            }
+            Command::Fetch { fetch, ask, block } => {
+                let owned = &mut self.owned[ask.0 as usize];
+                let window = owned.window.take().expect("one attempt at a time");
+                let catalog = self.objects.catalog();
+                let landed = window.filled() as u64;
+                let asked = Asked {
+                    fetch,
+                    ask,
+                    sample: block.sample,
+                    first: catalog.block_first(block) + landed,
+                    len: catalog.block_len(block) - landed,
+                    object_len: catalog.size(block.sample),
+                    etag: self.objects.etag(block.sample).or(owned.etag_seen),
+                };
+                self.fetch.request(asked, window, self.ring.now());
+            }
+            Command::Share { from, to } => {
+                let full = self.owned[from.0 as usize].window.take().expect("it has landed");
+                let proof = self.owned[from.0 as usize].proof;
+                let other = &mut self.owned[to.0 as usize];
+                self.shared_copied_bytes += other.window.as_mut().expect("nobody fills it").put(full.bytes()) as u64;
+                other.proof = proof;
+                self.owned[from.0 as usize].window = Some(full);
+            }
+            Command::Keep { block, ask } => {
+                let owned = &self.owned[ask.0 as usize];
+                let bytes = owned.window.as_ref().expect("it has landed").bytes();
+                self.cache.as_mut().expect("the brain keeps only within a capacity").keep(block, bytes, owned.proof);
+            }
+            Command::Evict(block) => self.cache.as_mut().expect("only kept blocks are evicted").evict(block),
+            Command::Answer { ask, source } => {
+                let proof = self.owned[ask.0 as usize].proof;
+                self.reply(ask, Ok((proof, source)));
+            }
+            Command::Refuse { ask, failed, attempts } => {
+                let error = self.owned[failed.0 as usize].error.clone();
+                let error = error.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up"));
+                self.reply(ask, Err(error.attempts(attempts)));
+            }
+        }
+    }
+
+    /// Routes new asks to the blocks' owners.
+    fn send_asks(&mut self) {
+        let mut asks = core::mem::take(&mut self.asks);
+        for ask in asks.drain(..) {
+            let owner = ask.block.owner(self.shards);
+            if owner == self.id { self.own(ask) } else { self.mesh.ask(usize::from(owner.0), ask) }
+        }
+        self.asks = asks;
+    }
+
+    fn own(&mut self, ask: Ask) {
+        let Ask { home, key, block, at, window, fresh } = ask;
+        let window = Some(window);
+        let id = self.owned.insert(OwnedAsk {
+            home,
+            key,
+            block,
+            window,
+            proof: Proof::default(),
+            etag_seen: None,
+            error: None,
+        });
+        self.tell(Fact::Asked { ask: AskId(id as u32), block, at, fresh });
+    }
+
+    fn reply(&mut self, ask: AskId, result: Result<(Proof, Source)>) {
+        let OwnedAsk { home, key, window, block, .. } = self.owned.remove(ask.0 as usize);
+        let window = window.expect("no connection holds an answered ask");
+        debug_assert!(result.is_err() || window.room() == 0, "an answered block is whole: {block:?}");
+        let answer = Answer { key, window, result };
+        if home == self.id { self.come_home(answer) } else { self.mesh.answer(usize::from(home.0), answer) }
+    }
+
+    fn come_home(&mut self, answer: Answer) {
+        self.assemble.answer(answer, &mut self.asks);
+        self.send_asks();
+        self.hand_over();
+    }
+
+    /// Passes finished batches on to the deliver stage.
+    fn hand_over(&mut self) {
+        let now = self.ring.now();
+        for finished in self.assemble.finished() {
+            self.brain.tell(now, Fact::Ready(finished.seq));
+            self.deliver.put(finished);
+        }
+    }
+
+    /// Counters and the state of every stage.
+    pub fn snapshot(&mut self) -> Snapshot {
+        let fetch = self.fetch.stats();
+        let cache = self.cache.as_ref();
+        let text = [
+            format!("shard {}: {}", self.id.0, self.brain),
+            self.fetch.describe(self.ring.now()),
+            cache.map_or_else(|| "cache: none".to_string(), CacheStage::describe),
+            self.assemble.describe(),
+            self.deliver.describe(),
+            self.mesh.describe(),
+            format!("ring: {} ops in flight", self.ring.in_flight()),
+            format!("arena: {} of {} bytes free", self.region.free_bytes(), self.region.capacity()),
+        ]
+        .join("\n  ");
+        Snapshot {
+            serial: self.board.wanted(),
+            brain: self.brain.stats(),
+            fetch,
+            copied_bytes: fetch.copied_bytes + cache.map_or(0, |c| c.copied_bytes) + self.shared_copied_bytes,
+            unproved: self.assemble.unproved,
+            get_latency: self.fetch.get_latency.clone(),
+            ring: Some(self.ring.facts()),
+            deliver_occupancy: self.deliver.gate.mean_occupancy(),
+            text,
+        }
+    }
+
+    fn publish(&mut self) {
+        let snapshot = self.snapshot();
+        self.published = snapshot.serial;
+        self.board.publish(snapshot);
+    }
+}
+
+/// An attempt that brought fewer new bytes than this (or than a 64th of the block) counts as a failed one.
+const PROGRESS_BYTES_MIN: usize = 4096;
+
+fn cache_memory(region: &mut Region, bytes: u64) -> Result<fuelrail_io::Slot> {
+    region.alloc(bytes as usize).ok_or_else(|| {
+        Error::new(Kind::Budget, format!("no room for a cache of {bytes} bytes in {}", region.free_bytes()))
+            .cure("lower cache_limit or raise memory_limit")
+    })
+}

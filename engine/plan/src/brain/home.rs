@@ -1,0 +1,192 @@
+//! The home role: when this shard's next batch is opened.
+
+use super::{BrainConfig, Command};
+use crate::catalog::Catalog;
+use crate::prefetch::{Prefetch, Strategy, View};
+use crate::run::Run;
+use core::fmt;
+use fuelrail_base::{BatchSeq, Duration, Instant};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Look-ahead state of one home shard. Batches are opened strictly in order, so the next one to be delivered always has
+/// its room before any later one: a full arena can delay, never deadlock.
+pub(super) struct Home {
+    run: Run,
+    catalog: Arc<Catalog>,
+    prefetch: Strategy,
+    room_bytes: u64,
+    next: u64,
+    end: u64,
+    stride: u64,
+    /// The batch asked room for and not answered yet: (samples, bytes).
+    opening: Option<(u64, u64)>,
+    /// Room and samples of `next`, once computed.
+    measured: Option<(u64, u64)>,
+    blocked: bool,
+    credit: u64,
+    /// Samples and bytes of every opened batch that is not taken, oldest first.
+    open: VecDeque<(u64, u64)>,
+    open_samples: u64,
+    open_bytes: u64,
+    opened_samples: u64,
+    /// Batches that are filling, with the moment they were opened.
+    unready: BTreeMap<BatchSeq, Instant>,
+    taken: u64,
+    waits: bool,
+    /// When the consumer last took a batch, and since when it has been waiting for the next.
+    taken_at: Option<Instant>,
+    waits_since: Option<Instant>,
+    step_time: Duration,
+    fill_time: Duration,
+}
+
+impl Home {
+    pub(super) fn new(config: &BrainConfig, run: Run, catalog: Arc<Catalog>) -> Home {
+        Home {
+            end: run.batches(),
+            run,
+            catalog,
+            prefetch: config.prefetch.clone(),
+            room_bytes: config.batch_room_bytes,
+            next: u64::from(config.shard.0),
+            stride: u64::from(config.shards),
+            opening: None,
+            measured: None,
+            blocked: false,
+            credit: 0,
+            open: VecDeque::new(),
+            open_samples: 0,
+            open_bytes: 0,
+            opened_samples: 0,
+            unready: BTreeMap::new(),
+            taken: 0,
+            waits: false,
+            taken_at: None,
+            waits_since: None,
+            step_time: Duration::ZERO,
+            fill_time: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn opened(&mut self, now: Instant, seq: BatchSeq) {
+        let (samples, bytes) = self.opening.take().expect("a batch is opened only when asked for");
+        assert_eq!(seq.0, self.next, "batches are opened in order");
+        self.next += self.stride;
+        self.measured = None;
+        self.credit = self.credit.saturating_sub(samples);
+        self.open.push_back((samples, bytes));
+        self.open_samples += samples;
+        self.open_bytes += bytes;
+        self.opened_samples += samples;
+        self.unready.insert(seq, now);
+    }
+
+    pub(super) fn no_room(&mut self, seq: BatchSeq) {
+        assert_eq!(seq.0, self.next, "batches are opened in order");
+        self.opening = None;
+        self.blocked = true;
+    }
+
+    pub(super) fn room(&mut self) {
+        self.blocked = false;
+    }
+
+    pub(super) fn ready(&mut self, now: Instant, seq: BatchSeq) {
+        let opened = self.unready.remove(&seq).expect("a batch becomes ready once, after it was opened");
+        self.fill_time = smoothed(self.fill_time, now.since(opened));
+    }
+
+    pub(super) fn consumer(&mut self, now: Instant, taken: u64, waits: bool) {
+        if taken > self.taken {
+            if let Some(before) = self.taken_at {
+                // What the consumer spent waiting is not its step.
+                let waited = self.waits_since.map_or(Duration::ZERO, |since| now.since(since));
+                let steps = u32::try_from(taken - self.taken).unwrap_or(u32::MAX);
+                self.step_time = smoothed(self.step_time, now.since(before).saturating_sub(waited) / steps);
+            }
+            self.taken_at = Some(now);
+            self.waits_since = None;
+        }
+        while self.taken < taken {
+            let (samples, bytes) = self.open.pop_front().expect("only opened batches can be taken");
+            self.open_samples -= samples;
+            self.open_bytes -= bytes;
+            self.taken += 1;
+            self.blocked = false;
+        }
+        if waits && !self.waits {
+            self.waits_since = Some(now);
+        }
+        self.waits = waits;
+    }
+
+    pub(super) fn open_next(&mut self, now: Instant, out: &mut VecDeque<Command>) {
+        if self.opening.is_some() || self.blocked || self.next >= self.end {
+            return;
+        }
+        let (samples, bytes) = self.measure_next();
+        if self.credit == 0 {
+            let ready = self.open.len().saturating_sub(self.unready.len()) as u64;
+            self.credit = self.prefetch.credit(&View {
+                opened_samples: self.opened_samples,
+                queued_samples: self.open_samples,
+                open_batches: self.open.len() as u64,
+                next_batch_samples: samples,
+                next_batch_bytes: bytes,
+                open_bytes: self.open_bytes,
+                budget_bytes: self.room_bytes,
+                ready_batches: ready,
+                consumer_waits: self.waits && ready == 0,
+                taken_batches: self.taken,
+                step_time: self.step_time,
+                fill_time: self.fill_time,
+                now,
+            });
+        }
+        if self.credit == 0 && samples > 0 {
+            return;
+        }
+        self.opening = Some((samples, bytes));
+        out.push_back(Command::Open { seq: BatchSeq(self.next), bytes });
+    }
+
+    /// Samples and room of the next batch; summed once per batch.
+    fn measure_next(&mut self) -> (u64, u64) {
+        if let Some(known) = self.measured {
+            return known;
+        }
+        let spec = self.run.batch(BatchSeq(self.next)).expect("next is below the run's end");
+        let bytes = self.run.samples(&spec).map(|sample| self.catalog.room(sample)).sum();
+        let known = (spec.positions.end - spec.positions.start, bytes);
+        self.measured = Some(known);
+        known
+    }
+
+    pub(super) fn all_opened(&self) -> bool {
+        self.next >= self.end
+    }
+}
+
+impl fmt::Display for Home {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "home: next batch {} of {}, {} open ({} bytes of {}), {} incomplete, {} taken{}{}",
+            self.next,
+            self.end,
+            self.open.len(),
+            self.open_bytes,
+            self.room_bytes,
+            self.unready.len(),
+            self.taken,
+            if self.blocked { ", blocked for room" } else { "" },
+            if self.waits { ", consumer waits" } else { "" },
+        )
+    }
+}
+
+/// Exponentially smoothed with weight 1/8, as TCP smooths its round-trip time (RFC 6298). The first value stands alone.
+fn smoothed(mean: Duration, value: Duration) -> Duration {
+    if mean.is_zero() { value } else { (mean * 7 + value) / 8 }
+}

@@ -1,0 +1,254 @@
+//! The owner role: what is served from the cache, fetched, tried again, kept and dropped.
+
+use super::{AskId, BrainConfig, BrainStats, Command, FetchId, Source};
+use crate::catalog::Catalog;
+use crate::policy::{self, Policy};
+use crate::retry::{Retry, Tries, Verdict};
+use crate::run::Run;
+use crate::schedule::{Schedule, UseTime};
+use crate::window::{DOUBLING_SPACING, Window};
+use core::cmp::Reverse;
+use core::fmt;
+use fuelrail_base::{BlockId, Duration, Instant, Kind, Result};
+use slab::Slab;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
+
+/// One block on its way, over all attempts.
+struct Fetch {
+    block: BlockId,
+    /// The first receives the bytes; the others share them.
+    asks: Vec<AskId>,
+    /// When the first ask is due: the urgency.
+    at: UseTime,
+    /// When the last ask is due: the next use lies behind it.
+    last_at: UseTime,
+    tries: Tries,
+}
+
+pub(super) struct Owner {
+    catalog: Arc<Catalog>,
+    schedule: Schedule,
+    policy: Box<dyn Policy>,
+    retry: Retry,
+    window: Window,
+    fetches: Slab<Fetch>,
+    by_block: HashMap<BlockId, FetchId>,
+    /// Fetches waiting for a place, most urgent first; the second field keeps equal ones in order of arrival.
+    queue: BinaryHeap<Reverse<(UseTime, u64, FetchId)>>,
+    arrivals: u64,
+    /// Fetches waiting for their next attempt.
+    delayed: BinaryHeap<Reverse<(Instant, FetchId)>>,
+    in_flight: usize,
+    evicted: Vec<BlockId>,
+    idle_again: Option<Instant>,
+    stats: BrainStats,
+}
+
+impl Owner {
+    pub(super) fn new(config: &BrainConfig, run: &Run, catalog: Arc<Catalog>) -> Result<Owner> {
+        Ok(Owner {
+            catalog,
+            schedule: Schedule::new(run, config.horizon_epochs),
+            policy: policy::build(config.policy, config.cache_bytes),
+            retry: Retry::new(config.retry, config.seed)?,
+            window: Window::new(config.window)?,
+            fetches: Slab::with_capacity(1024),
+            by_block: HashMap::with_capacity(1024),
+            queue: BinaryHeap::with_capacity(1024),
+            arrivals: 0,
+            delayed: BinaryHeap::with_capacity(64),
+            in_flight: 0,
+            evicted: Vec::with_capacity(64),
+            idle_again: None,
+            stats: BrainStats::default(),
+        })
+    }
+
+    pub(super) fn asked(&mut self, ask: AskId, block: BlockId, at: UseTime, fresh: bool, out: &mut VecDeque<Command>) {
+        let bytes = self.catalog.block_len(block);
+        self.stats.asks += 1;
+        self.stats.asked_bytes += bytes;
+        if let Some(&fetch) = self.by_block.get(&block) {
+            self.stats.shared += 1;
+            let shared = &mut self.fetches[fetch.0 as usize];
+            shared.asks.push(ask);
+            shared.last_at = shared.last_at.max(at);
+            return;
+        }
+        if fresh {
+            if self.policy.remove(block) {
+                out.push_back(Command::Evict(block));
+            }
+        } else if self.policy.contains(&block) {
+            self.stats.hits += 1;
+            self.stats.hit_bytes += bytes;
+            out.push_back(Command::Serve { ask, block });
+            let next = self.schedule.next_use(block.sample, at);
+            self.policy.hit(block, next, &mut self.evicted);
+            self.evict(out);
+            out.push_back(Command::Answer { ask, source: Source::Cache });
+            return;
+        }
+        let key = self.fetches.insert(Fetch { block, asks: vec![ask], at, last_at: at, tries: Tries::default() });
+        let fetch = FetchId(u32::try_from(key).expect("asks are bounded by the batches' samples, below 2^32"));
+        self.by_block.insert(block, fetch);
+        self.enqueue(fetch);
+    }
+
+    pub(super) fn landed(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        bytes: u64,
+        first_byte: Duration,
+        total: Duration,
+        out: &mut VecDeque<Command>,
+    ) {
+        self.in_flight -= 1;
+        self.window.landed(now, bytes, first_byte, total);
+        self.retry.success();
+        let Fetch { block, asks, last_at, .. } = self.fetches.remove(id.0 as usize);
+        self.by_block.remove(&block);
+        for &to in &asks[1..] {
+            out.push_back(Command::Share { from: asks[0], to });
+        }
+        self.keep(block, asks[0], last_at, out);
+        for (i, &ask) in asks.iter().enumerate() {
+            let source = if i == 0 { Source::Bucket } else { Source::Shared };
+            out.push_back(Command::Answer { ask, source });
+        }
+    }
+
+    /// Offers a landed block to the cache, valued by its next use after the last ask that this fetch served.
+    fn keep(&mut self, block: BlockId, ask: AskId, at: UseTime, out: &mut VecDeque<Command>) {
+        let next = self.schedule.next_use(block.sample, at);
+        let bytes = self.catalog.block_len(block);
+        if self.policy.offer(block, bytes, next, &mut self.evicted) {
+            self.evict(out);
+            out.push_back(Command::Keep { block, ask });
+        } else {
+            self.evict(out);
+        }
+    }
+
+    fn evict(&mut self, out: &mut VecDeque<Command>) {
+        self.stats.evictions += self.evicted.len() as u64;
+        out.extend(self.evicted.drain(..).map(Command::Evict));
+    }
+
+    pub(super) fn failed(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        kind: Kind,
+        retry_after: Option<Duration>,
+        progressed: bool,
+        out: &mut VecDeque<Command>,
+    ) {
+        self.in_flight -= 1;
+        if kind == Kind::Throttled {
+            self.stats.throttled += 1;
+            self.window.throttled(now, self.in_flight + 1);
+        } else {
+            self.window.failed(now);
+        }
+        let fetch = &mut self.fetches[id.0 as usize];
+        if progressed {
+            fetch.tries = Tries::default();
+        }
+        match self.retry.verdict(&mut fetch.tries, kind, retry_after) {
+            Verdict::After(pause) => {
+                self.stats.retries += 1;
+                self.delayed.push(Reverse((now.after(pause), id)));
+            }
+            Verdict::GiveUp => {
+                self.stats.given_up += 1;
+                let Fetch { block, asks, tries, .. } = self.fetches.remove(id.0 as usize);
+                self.by_block.remove(&block);
+                // The ask that holds the error goes last: the others copy it from there.
+                for &ask in asks.iter().rev() {
+                    out.push_back(Command::Refuse { ask, failed: asks[0], attempts: tries.failed() });
+                }
+            }
+        }
+    }
+
+    pub(super) fn unserved(&mut self, id: FetchId) {
+        self.in_flight -= 1;
+        self.enqueue(id);
+    }
+
+    pub(super) fn idle(&mut self, now: Instant) {
+        let before = self.window.connections();
+        self.window.idle(now, self.in_flight, self.queue.len());
+        self.idle_again = (self.window.connections() > before).then(|| now.after(DOUBLING_SPACING));
+    }
+
+    /// Requests that may be out at once when blocks are as long as this one.
+    fn places(&self, block: BlockId) -> usize {
+        let depth = self.window.depth(self.catalog.block_len(block));
+        self.window.in_flight_max().min(self.window.connections() * depth)
+    }
+
+    /// Hands out fetches while the window has room.
+    pub(super) fn issue(&mut self, now: Instant, out: &mut VecDeque<Command>) {
+        while let Some(&Reverse((due, id))) = self.delayed.peek() {
+            if due > now {
+                break;
+            }
+            self.delayed.pop();
+            self.enqueue(id);
+        }
+        while let Some(&Reverse((_, _, id))) = self.queue.peek() {
+            let fetch = &self.fetches[id.0 as usize];
+            if self.in_flight >= self.places(fetch.block) {
+                break;
+            }
+            self.queue.pop();
+            self.in_flight += 1;
+            out.push_back(Command::Fetch { fetch: id, ask: fetch.asks[0], block: fetch.block });
+        }
+    }
+
+    fn enqueue(&mut self, id: FetchId) {
+        self.arrivals += 1;
+        self.queue.push(Reverse((self.fetches[id.0 as usize].at, self.arrivals, id)));
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let retry = self.delayed.peek().map(|Reverse((due, _))| *due);
+        [retry, self.idle_again].into_iter().flatten().min()
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.window.connections()
+    }
+
+    pub(super) fn depth(&self, block_bytes: u64) -> usize {
+        self.window.depth(block_bytes)
+    }
+
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn stats(&self) -> BrainStats {
+        self.stats
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "owner: {} fetches in flight, {} queued, {} waiting to retry, cache {} of {} bytes ({})",
+            self.in_flight,
+            self.queue.len(),
+            self.delayed.len(),
+            self.policy.used_bytes(),
+            self.policy.capacity_bytes(),
+            self.policy.name(),
+        )
+    }
+}

@@ -1,0 +1,132 @@
+//! The catalog: how long every sample is and how it is cut into blocks. Arithmetic on sizes from the listing.
+//!
+//! Owns one `u64` per sample. Never knows a key: names live with the listing, upstairs.
+
+use fuelrail_base::limits::{BLOCK_BYTES_MAX, OBJECT_BYTES_MAX, SAMPLE_ALIGN, SAMPLES_MAX};
+use fuelrail_base::{BlockId, Error, Kind, Result, SampleId};
+
+/// Sizes of all samples and the block length.
+#[derive(Clone, Debug)]
+pub struct Catalog {
+    sizes: Vec<u64>,
+    block_bytes: u64,
+    total_bytes: u64,
+}
+
+impl Catalog {
+    /// A catalog of `sizes` bytes, indexed by [`SampleId`], cut into blocks of at most `block_bytes`.
+    ///
+    /// # Errors
+    /// `Usage` when there is no sample, more than 2^32−1 of them, an object above 5 TiB or a block length out of range.
+    pub fn new(sizes: Vec<u64>, block_bytes: u64) -> Result<Catalog> {
+        if sizes.is_empty() {
+            return Err(Error::new(Kind::Usage, "the data set is empty")
+                .cure("check the bucket and prefix; `fuelrail ls URI` shows what is there"));
+        }
+        if sizes.len() as u64 > SAMPLES_MAX {
+            return Err(Error::new(
+                Kind::Usage,
+                format!("{} objects; at most {SAMPLES_MAX} are supported", sizes.len()),
+            )
+            .cure("pack small objects into shards"));
+        }
+        if !(1..=BLOCK_BYTES_MAX).contains(&block_bytes) {
+            return Err(Error::new(Kind::Usage, format!("block_bytes is {block_bytes}"))
+                .cure(format!("choose between 1 and {BLOCK_BYTES_MAX}")));
+        }
+        if let Some(at) = sizes.iter().position(|&size| size > OBJECT_BYTES_MAX) {
+            return Err(Error::new(Kind::Usage, format!("object number {at} has {} bytes", sizes[at]))
+                .cure(format!("objects have at most {OBJECT_BYTES_MAX} bytes")));
+        }
+        let total_bytes = sizes.iter().sum();
+        Ok(Catalog { sizes, block_bytes, total_bytes })
+    }
+
+    /// Number of samples.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.sizes.len() as u64
+    }
+
+    /// Sum of all sizes, bytes.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    /// Length of a sample, bytes.
+    ///
+    /// # Panics
+    /// When the id is not of this catalog.
+    #[must_use]
+    pub fn size(&self, sample: SampleId) -> u64 {
+        self.sizes[sample.0 as usize]
+    }
+
+    /// How many blocks a sample has: 0 for an empty one.
+    #[must_use]
+    pub fn blocks(&self, sample: SampleId) -> u32 {
+        u32::try_from(self.size(sample).div_ceil(self.block_bytes)).unwrap_or(u32::MAX)
+    }
+
+    /// First byte of a block in its object.
+    #[must_use]
+    pub fn block_first(&self, block: BlockId) -> u64 {
+        u64::from(block.index) * self.block_bytes
+    }
+
+    /// Length of a block, bytes.
+    #[must_use]
+    pub fn block_len(&self, block: BlockId) -> u64 {
+        (self.size(block.sample) - self.block_first(block)).min(self.block_bytes)
+    }
+
+    /// Room a sample takes in a batch slot: its size rounded up to the sample alignment.
+    #[must_use]
+    pub fn room(&self, sample: SampleId) -> u64 {
+        self.size(sample).next_multiple_of(SAMPLE_ALIGN as u64)
+    }
+
+    /// The most room any batch of `samples` samples can take, bytes: the sum of the largest ones.
+    #[must_use]
+    pub fn batch_room_max(&self, samples: u64) -> u64 {
+        let take = usize::try_from(samples).unwrap_or(usize::MAX).min(self.sizes.len());
+        if take == 0 {
+            return 0;
+        }
+        let mut rooms: Vec<u64> = self.sizes.iter().map(|s| s.next_multiple_of(SAMPLE_ALIGN as u64)).collect();
+        let (largest, mid, _) = rooms.select_nth_unstable_by(take - 1, |a, b| b.cmp(a));
+        largest.iter().sum::<u64>() + *mid
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_objects_into_blocks() {
+        let c = Catalog::new(vec![0, 1, 8, 9, 20], 8).unwrap();
+        let blocks: Vec<u32> = (0..5).map(|s| c.blocks(SampleId(s))).collect();
+        assert_eq!(blocks, [0, 1, 1, 2, 3]);
+        let last = BlockId { sample: SampleId(4), index: 2 };
+        assert_eq!((c.block_first(last), c.block_len(last)), (16, 4));
+        assert_eq!(c.total_bytes(), 38);
+    }
+
+    #[test]
+    fn batch_room_is_an_upper_bound() {
+        let c = Catalog::new(vec![1, 65, 500, 0, 64], 8).unwrap();
+        assert_eq!(c.batch_room_max(1), 512);
+        assert_eq!(c.batch_room_max(2), 512 + 128);
+        assert_eq!(c.batch_room_max(100), 512 + 128 + 64 + 64);
+        assert_eq!(c.batch_room_max(0), 0);
+    }
+
+    #[test]
+    fn refuses_what_cannot_be() {
+        assert_eq!(Catalog::new(vec![], 8).unwrap_err().kind(), Kind::Usage);
+        assert_eq!(Catalog::new(vec![1], 0).unwrap_err().kind(), Kind::Usage);
+        assert_eq!(Catalog::new(vec![u64::MAX], 8).unwrap_err().kind(), Kind::Usage);
+    }
+}
