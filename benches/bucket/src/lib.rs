@@ -1,1 +1,43 @@
-//! Placeholder floor.
+//! An embedded bucket: an S3-like HTTP/1.1 server in the process that tests and measures a client, serving a folder or a
+//! generated data set, and misbehaving on script.
+//!
+//! ```
+//! use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
+//!
+//! let set = DataSet::digits(100, 7);
+//! let bucket = Bucket::start(BucketConfig {
+//!     source: Source::Generated(set.clone()),
+//!     script: "latency=uniform:1ms..5ms,reset=0.01@512".parse()?,
+//!     ..BucketConfig::default()
+//! })?;
+//! println!("serving {} objects at {}", set.len(), bucket.url("training/"));
+//! assert_eq!(bucket.counters().requests(), 0);
+//! # Ok::<(), fuelrail_bucket::Error>(())
+//! ```
+//!
+//! Path style: `GET /bucket/key` with `Range`, `If-Match`, `If-None-Match` and `If-Range`, `HEAD`, `PUT`, and
+//! ListObjectsV2 at `GET /bucket?list-type=2`. No authentication, no deletion. Keep-alive and pipelining work.
+//!
+//! Every byte of a generated set is a pure function ([`DataSet::fill`], [`DataSet::verify`]), so a reader checks what it
+//! got without a second copy. Every drawn fault is a pure function of the script's seed, the key and the attempt.
+
+#![forbid(unsafe_code)]
+
+mod alarm;
+mod bucket;
+mod counters;
+mod dataset;
+mod error;
+mod pace;
+mod pattern;
+mod script;
+mod server;
+mod store;
+mod words;
+
+pub use bucket::{Bucket, BucketConfig};
+pub use counters::Counters;
+pub use dataset::{COUNT_MAX, DataSet, SetKind, Written};
+pub use error::{Error, ErrorKind, Result};
+pub use script::{Fault, FaultKind, Latency, Script};
+pub use store::Source;

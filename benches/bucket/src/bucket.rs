@@ -1,0 +1,270 @@
+//! The bucket as its users hold it: configuration, start, stop. Owns the threads.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::{Arc, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+use tokio::task::LocalSet;
+
+use crate::alarm::AlarmThread;
+use crate::counters::{Counters, Tally};
+use crate::dataset::DataSet;
+use crate::error::{Error, Result};
+use crate::script::{Act, Script};
+use crate::server::{Checksums, Desk, Pool, Site, serve};
+use crate::store::{Source, Store};
+
+/// Most threads a bucket serves with.
+const THREADS_MAX: usize = 256;
+/// Connections the kernel keeps for us before they are accepted.
+const BACKLOG: u32 = 1024;
+/// Accepted connections waiting for a thread to take them.
+const HANDED_OVER_MAX: usize = 1024;
+
+/// What to serve and how.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BucketConfig {
+    /// Where to listen; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// The bucket's name: the first part of every path. Not empty, no `/`.
+    pub bucket: String,
+    /// The objects.
+    pub source: Source,
+    /// How it misbehaves.
+    pub script: Script,
+    /// Serving threads, 1 to 256. Connections are dealt to them in turn.
+    pub threads: usize,
+    /// Whether a folder accepts `PUT`. A generated set always does, into memory (1 GiB in all).
+    pub writable: bool,
+    /// Whether objects up to 1 MiB carry `x-amz-checksum-crc32c` of the whole object.
+    pub checksums: bool,
+}
+
+impl Default for BucketConfig {
+    /// A thousand digits as bucket `bucket` on a free port of 127.0.0.1, two threads, no script.
+    fn default() -> BucketConfig {
+        BucketConfig {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            bucket: "bucket".to_owned(),
+            source: Source::Generated(DataSet::digits(1000, 0)),
+            script: Script::default(),
+            threads: 2,
+            writable: false,
+            checksums: true,
+        }
+    }
+}
+
+impl BucketConfig {
+    /// Whether the fields make sense. Whether the folder exists and the address is free shows at the start.
+    ///
+    /// # Errors
+    /// `Usage` that names the field, its value and its bounds.
+    pub fn validate(&self) -> Result<()> {
+        if self.bucket.is_empty() || self.bucket.contains('/') {
+            let cause = format!("bucket name `{}` is empty or has a slash", self.bucket);
+            return Err(Error::usage(cause).cure("use a plain name such as `bucket`"));
+        }
+        if !(1..=THREADS_MAX).contains(&self.threads) {
+            return Err(Error::usage(format!("threads = {} is outside 1 to {THREADS_MAX}", self.threads)));
+        }
+        if let Source::Generated(set) = &self.source {
+            set.validate()?;
+        }
+        self.script.validate()
+    }
+}
+
+/// A running bucket. Dropping it stops it: connections are cut and its threads joined.
+pub struct Bucket {
+    addr: SocketAddr,
+    site: Arc<Site>,
+    stop: watch::Sender<bool>,
+    threads: Vec<JoinHandle<()>>,
+    /// Last, so that sleeping tasks are gone before the thread that would wake them.
+    alarm: Option<AlarmThread>,
+}
+
+impl Bucket {
+    /// Starts the threads and returns when the socket listens.
+    ///
+    /// # Errors
+    /// `Usage` for a configuration that makes no sense; `System` when the folder cannot be read, the address cannot be
+    /// bound or a thread cannot be started.
+    pub fn start(config: BucketConfig) -> Result<Bucket> {
+        config.validate()?;
+        let store = Store::open(config.source, config.writable)?;
+        let alarm = AlarmThread::start()?;
+        let site = Arc::new(Site {
+            bucket: config.bucket,
+            store,
+            tally: Tally::default(),
+            alarm: alarm.alarm(),
+            checksums: config.checksums.then(Checksums::default),
+            act: RwLock::new(Arc::new(Act::new(config.script))),
+        });
+        let (stop, stopped) = watch::channel(false);
+        let mut runtimes = Vec::with_capacity(config.threads);
+        for _ in 0..config.threads {
+            runtimes.push(runtime()?);
+        }
+        let listener = listen(config.listen, &runtimes[0])?;
+        let addr = listener.local_addr().map_err(|e| Error::system("asking for the port", &e))?;
+        let (senders, receivers): (Vec<_>, Vec<_>) = runtimes.iter().map(|_| mpsc::channel(HANDED_OVER_MAX)).unzip();
+        let mut dealer = Some(Dealer { listener, threads: senders });
+        let mut bucket = Bucket { addr, site, stop, threads: Vec::new(), alarm: Some(alarm) };
+        for (number, (runtime, connections)) in runtimes.into_iter().zip(receivers).enumerate() {
+            let (site, stopped, dealer) = (Arc::clone(&bucket.site), stopped.clone(), dealer.take());
+            // On failure the bucket is dropped here, which stops the threads that did start.
+            let thread = std::thread::Builder::new()
+                .name(format!("bucket-{number}"))
+                .spawn(move || work(&runtime, site, connections, dealer, stopped))
+                .map_err(|e| Error::system("starting a bucket thread", &e))?;
+            bucket.threads.push(thread);
+        }
+        Ok(bucket)
+    }
+
+    /// Where it listens, with the port that was taken.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// URL of a key or prefix, percent-encoded; `""` is the bucket itself. A bucket that listens on every address is
+    /// reached through the loopback one.
+    #[must_use]
+    pub fn url(&self, prefix: &str) -> String {
+        const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
+        let mut addr = self.addr;
+        match addr.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => addr.set_ip(Ipv4Addr::LOCALHOST.into()),
+            IpAddr::V6(ip) if ip.is_unspecified() => addr.set_ip(Ipv6Addr::LOCALHOST.into()),
+            _ => {}
+        }
+        let encode = |text| utf8_percent_encode(text, &PLAIN);
+        format!("http://{addr}/{}/{}", encode(&self.site.bucket), encode(prefix))
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.site.tally.snapshot()
+    }
+
+    /// Counts from zero again.
+    pub fn reset_counters(&self) {
+        self.site.tally.reset();
+    }
+
+    /// Plays another script from the next request on; attempts per key start anew. Requests under way keep the old one.
+    ///
+    /// # Errors
+    /// `Usage` for a script that makes no sense; the old one stays.
+    pub fn set_script(&self, script: Script) -> Result<()> {
+        script.validate()?;
+        *self.site.act.write().expect("no act holder panics") = Arc::new(Act::new(script));
+        Ok(())
+    }
+
+    /// Stops listening, cuts every connection and joins the threads.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Bucket {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        for thread in self.threads.drain(..) {
+            // A panic there has already printed itself; there is nothing left to undo here.
+            let _ = thread.join();
+        }
+        self.alarm.take();
+    }
+}
+
+impl core::fmt::Debug for Bucket {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Bucket").field("addr", &self.addr).field("bucket", &self.site.bucket).finish_non_exhaustive()
+    }
+}
+
+fn runtime() -> Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(|e| Error::system("starting a runtime", &e))
+}
+
+fn listen(addr: SocketAddr, runtime: &Runtime) -> Result<TcpListener> {
+    let _inside = runtime.enter();
+    let listening = || {
+        let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        socket.bind(addr)?;
+        socket.listen(BACKLOG)
+    };
+    listening().map_err(|e| Error::system(format!("listening on {addr}"), &e).cure("use port 0 for a free one"))
+}
+
+/// Accepts connections and deals them to the threads in turn.
+struct Dealer {
+    listener: TcpListener,
+    threads: Vec<mpsc::Sender<std::net::TcpStream>>,
+}
+
+impl Dealer {
+    async fn deal(self) {
+        for thread in self.threads.iter().cycle() {
+            let socket = loop {
+                match self.listener.accept().await.and_then(|(socket, _)| socket.into_std()) {
+                    Ok(socket) => break socket,
+                    // Out of descriptors, or the client has gone: what is open must end first.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            };
+            if thread.send(socket).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// One serving thread, until stopped. Dropping the local set cuts its connections.
+fn work(
+    runtime: &Runtime,
+    site: Arc<Site>,
+    mut connections: mpsc::Receiver<std::net::TcpStream>,
+    dealer: Option<Dealer>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let desk = Rc::new(Desk { site, pool: Rc::new(Pool::default()) });
+    let local = LocalSet::new();
+    if let Some(dealer) = dealer {
+        local.spawn_local(dealer.deal());
+    }
+    let serving = local.run_until(async {
+        while let Some(socket) = connections.recv().await {
+            // It was a socket a moment ago in the dealer's runtime; if it fails here it was closed meanwhile.
+            if let Ok(socket) = TcpStream::from_std(socket) {
+                tokio::task::spawn_local(serve(socket, Rc::clone(&desk)));
+            }
+        }
+    });
+    runtime.block_on(async {
+        tokio::select! {
+            () = serving => {}
+            _ = stopped.wait_for(|stopped| *stopped) => {}
+        }
+    });
+}

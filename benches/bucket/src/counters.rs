@@ -1,0 +1,122 @@
+//! What a bucket counted: live atomics inside (`Tally`), a plain snapshot outside (`Counters`).
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use serde::{Deserialize, Serialize};
+
+use crate::script::{FaultKind, Operation};
+
+/// A snapshot of what the bucket counted since its start or since the last reset.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Counters {
+    /// `GET` requests for objects.
+    pub get_requests: u64,
+    /// `HEAD` requests.
+    pub head_requests: u64,
+    /// Listings.
+    pub list_requests: u64,
+    /// `PUT` requests.
+    pub put_requests: u64,
+    /// Everything else, answered with an error.
+    pub other_requests: u64,
+    /// Bytes written to sockets: heads, bodies, garbage.
+    pub sent_bytes: u64,
+    /// Object bytes handed to connections. More than arrived where a fault or the client cut a body.
+    pub body_bytes: u64,
+    /// Connections accepted.
+    pub connections_opened: u64,
+    /// Connections open now. Not reset.
+    pub connections_open: u64,
+    /// Largest number of connections open at once.
+    pub connections_open_max: u64,
+    /// Injected faults by kind; kinds that never happened are absent.
+    pub faults: BTreeMap<FaultKind, u64>,
+}
+
+impl Counters {
+    /// All requests.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.get_requests + self.head_requests + self.list_requests + self.put_requests + self.other_requests
+    }
+
+    /// How often faults of this kind were injected.
+    #[must_use]
+    pub fn injected(&self, kind: FaultKind) -> u64 {
+        self.faults.get(&kind).copied().unwrap_or(0)
+    }
+
+    /// All injected faults.
+    #[must_use]
+    pub fn faults_total(&self) -> u64 {
+        self.faults.values().sum()
+    }
+}
+
+/// The live counters.
+#[derive(Default, Debug)]
+pub(crate) struct Tally {
+    requests: [AtomicU64; 5],
+    sent_bytes: AtomicU64,
+    body_bytes: AtomicU64,
+    opened: AtomicU64,
+    open: AtomicU64,
+    open_max: AtomicU64,
+    faults: Mutex<BTreeMap<FaultKind, u64>>,
+}
+
+impl Tally {
+    pub(crate) fn request(&self, operation: Operation) {
+        self.requests[operation as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.sent_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn body(&self, bytes: usize) {
+        self.body_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn fault(&self, kind: FaultKind) {
+        *self.faults.lock().expect("no tally holder panics").entry(kind).or_default() += 1;
+    }
+
+    pub(crate) fn connection_opened(&self) {
+        self.opened.fetch_add(1, Relaxed);
+        let open = self.open.fetch_add(1, Relaxed) + 1;
+        self.open_max.fetch_max(open, Relaxed);
+    }
+
+    pub(crate) fn connection_closed(&self) {
+        self.open.fetch_sub(1, Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> Counters {
+        let requests = |operation: Operation| self.requests[operation as usize].load(Relaxed);
+        Counters {
+            get_requests: requests(Operation::Get),
+            head_requests: requests(Operation::Head),
+            list_requests: requests(Operation::List),
+            put_requests: requests(Operation::Put),
+            other_requests: requests(Operation::Other),
+            sent_bytes: self.sent_bytes.load(Relaxed),
+            body_bytes: self.body_bytes.load(Relaxed),
+            connections_opened: self.opened.load(Relaxed),
+            connections_open: self.open.load(Relaxed),
+            connections_open_max: self.open_max.load(Relaxed),
+            faults: self.faults.lock().expect("no tally holder panics").clone(),
+        }
+    }
+
+    /// Everything to zero but the gauge of open connections, which is also where its maximum restarts.
+    pub(crate) fn reset(&self) {
+        for counter in self.requests.iter().chain([&self.sent_bytes, &self.body_bytes, &self.opened]) {
+            counter.store(0, Relaxed);
+        }
+        self.open_max.store(self.open.load(Relaxed), Relaxed);
+        self.faults.lock().expect("no tally holder panics").clear();
+    }
+}

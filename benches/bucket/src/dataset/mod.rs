@@ -1,0 +1,366 @@
+//! Generated data sets: every key, size and byte is a pure function of `(kind, seed, count, …)`, so any reader can check
+//! every byte it received without a copy of the data, and a server can serve petabytes from nothing.
+//!
+//! Objects are numbered in the order of their keys' bytes, which is the order a listing gives. Sizes are known without
+//! generating content. Owns no state; never reads a clock or ambient randomness.
+
+mod digits;
+mod photos;
+mod tokens;
+mod volumes;
+mod write;
+
+use core::fmt;
+use core::ops::Range;
+use core::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::words::mix;
+
+pub use write::Written;
+
+/// Largest number of objects in a generated set.
+pub const COUNT_MAX: u64 = 1_000_000_000;
+
+/// What a generated set holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SetKind {
+    /// 28×28 greyscale PNGs of the ten digits, shifted, rotated and noisy; keys `training/<class>/<id>.png`; about 1 KiB.
+    Digits,
+    /// JPEGs, log-normal around 110 KiB, 5 to 500 KiB; keys `train/<class>/<id>.jpg`.
+    Photos,
+    /// `.npy` arrays of `<u8`, normal around 140 MiB with a deviation of 65 MiB; keys `case_00000.npy`.
+    Volumes,
+    /// Shards of little-endian `u16` token ids below 50 257; keys `shard_000000.bin`.
+    Tokens,
+}
+
+impl SetKind {
+    /// The kind as one word, the one `from_str` takes.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            SetKind::Digits => "digits",
+            SetKind::Photos => "photos",
+            SetKind::Volumes => "volumes",
+            SetKind::Tokens => "tokens",
+        }
+    }
+}
+
+impl fmt::Display for SetKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl FromStr for SetKind {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<SetKind> {
+        [SetKind::Digits, SetKind::Photos, SetKind::Volumes, SetKind::Tokens]
+            .into_iter()
+            .find(|kind| kind.word() == text)
+            .ok_or_else(|| {
+                Error::usage(format!("unknown data set `{text}`")).cure("use digits, photos, volumes or tokens")
+            })
+    }
+}
+
+/// A generated set. Two sets with equal fields have equal keys, sizes and bytes, on every machine.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSet {
+    /// What it holds.
+    pub kind: SetKind,
+    /// Chooses the content.
+    pub seed: u64,
+    /// Number of objects, at most [`COUNT_MAX`].
+    pub count: u64,
+    /// Multiplies the sizes of `volumes`; 1 is the published size. Other kinds ignore it.
+    #[serde(default = "scale_default")]
+    pub scale: f64,
+    /// Bytes of every `tokens` shard, even. Other kinds ignore it.
+    #[serde(default = "shard_bytes_default")]
+    pub shard_bytes: u64,
+}
+
+fn scale_default() -> f64 {
+    1.0
+}
+
+fn shard_bytes_default() -> u64 {
+    64 << 20
+}
+
+/// One object, resolved: what content functions need to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Item {
+    index: u64,
+    class: u64,
+    seed: u64,
+    size: u64,
+}
+
+impl Item {
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The stream that content of `generation` is drawn from. Generation 0 is the listed content; others are what an
+    /// overwritten object holds.
+    fn stream(&self, generation: u64) -> u64 {
+        mix(self.seed ^ generation.wrapping_mul(0xD6E8_FEB8_6659_FD93))
+    }
+}
+
+impl DataSet {
+    /// A set with default `scale` and `shard_bytes`.
+    #[must_use]
+    pub fn new(kind: SetKind, count: u64, seed: u64) -> DataSet {
+        DataSet { kind, seed, count, scale: scale_default(), shard_bytes: shard_bytes_default() }
+    }
+
+    /// `count` digit images. See [`SetKind::Digits`].
+    #[must_use]
+    pub fn digits(count: u64, seed: u64) -> DataSet {
+        DataSet::new(SetKind::Digits, count, seed)
+    }
+
+    /// `count` photos. See [`SetKind::Photos`].
+    #[must_use]
+    pub fn photos(count: u64, seed: u64) -> DataSet {
+        DataSet::new(SetKind::Photos, count, seed)
+    }
+
+    /// `count` volumes with sizes multiplied by `scale`. See [`SetKind::Volumes`].
+    #[must_use]
+    pub fn volumes(count: u64, seed: u64, scale: f64) -> DataSet {
+        DataSet { scale, ..DataSet::new(SetKind::Volumes, count, seed) }
+    }
+
+    /// `count` shards of `shard_bytes` each. See [`SetKind::Tokens`].
+    #[must_use]
+    pub fn tokens(count: u64, seed: u64, shard_bytes: u64) -> DataSet {
+        DataSet { shard_bytes, ..DataSet::new(SetKind::Tokens, count, seed) }
+    }
+
+    /// Whether the fields make sense.
+    ///
+    /// # Errors
+    /// `Usage` that names the field, its value and its bounds.
+    pub fn validate(&self) -> Result<()> {
+        if self.count > COUNT_MAX {
+            return Err(Error::usage(format!("count = {} is above {COUNT_MAX}", self.count)));
+        }
+        if !(self.scale > 0.0 && self.scale <= 64.0) {
+            return Err(Error::usage(format!("scale = {} is outside 0 < scale <= 64", self.scale)));
+        }
+        if !self.shard_bytes.is_multiple_of(2) || self.shard_bytes > 1 << 40 {
+            let cause = format!("shard_bytes = {} is not an even number up to 1 TiB", self.shard_bytes);
+            return Err(Error::usage(cause).cure("a token takes two bytes"));
+        }
+        Ok(())
+    }
+
+    /// Number of objects.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// Whether there are no objects.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Key of object `index`; keys ascend bytewise with the index.
+    ///
+    /// # Panics
+    /// When `index >= len()`.
+    #[must_use]
+    pub fn key(&self, index: u64) -> String {
+        assert!(index < self.count, "object {index} of {}", self.count);
+        let width = digits_of(self.count - 1);
+        match self.kind {
+            SetKind::Digits => format!("training/{}/{index:0w$}.png", self.class(index), w = width.max(5)),
+            SetKind::Photos => format!("train/{:04}/{index:0w$}.jpg", self.class(index), w = width.max(7)),
+            SetKind::Volumes => format!("case_{index:0w$}.npy", w = width.max(5)),
+            SetKind::Tokens => format!("shard_{index:0w$}.bin", w = width.max(6)),
+        }
+    }
+
+    /// Index of the object with this key; `None` when there is none.
+    #[must_use]
+    pub fn index(&self, key: &str) -> Option<u64> {
+        let name = key.rsplit('/').next()?;
+        let id = name.split('.').next()?;
+        let id = id.rsplit('_').next()?;
+        let index: u64 = id.parse().ok()?;
+        (index < self.count && self.key(index) == key).then_some(index)
+    }
+
+    /// Class of object `index` (the folder in its key), for `digits` and `photos`; 0 for kinds without classes.
+    #[must_use]
+    pub fn class(&self, index: u64) -> u64 {
+        let classes = self.classes().min(self.count.max(1));
+        let (each, longer) = (self.count / classes, self.count % classes);
+        let in_longer = longer * (each + 1);
+        if index < in_longer { index / (each + 1) } else { longer + (index - in_longer) / each }
+    }
+
+    /// Exact size in bytes of object `index`, without generating it.
+    ///
+    /// # Panics
+    /// When `index >= len()`.
+    #[must_use]
+    pub fn size(&self, index: u64) -> u64 {
+        self.item(index).size
+    }
+
+    /// Sum of all sizes; takes time in proportion to `len()`.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        (0..self.count).map(|index| self.size(index)).sum()
+    }
+
+    /// The whole content of object `index`.
+    ///
+    /// # Panics
+    /// When `index >= len()`.
+    #[must_use]
+    pub fn content(&self, index: u64) -> Vec<u8> {
+        self.content_range(index, 0..self.size(index))
+    }
+
+    /// Bytes `range` of object `index`.
+    ///
+    /// # Panics
+    /// When `index >= len()` or the range reaches past the object's end.
+    #[must_use]
+    pub fn content_range(&self, index: u64, range: Range<u64>) -> Vec<u8> {
+        let item = self.item(index);
+        assert!(range.start <= range.end && range.end <= item.size, "{range:?} of {} bytes", item.size);
+        let mut out = vec![0; (range.end - range.start) as usize];
+        self.fill_item(&item, 0, range.start, &mut out);
+        out
+    }
+
+    /// Writes the object's bytes from `offset` on into the whole of `out`.
+    ///
+    /// # Errors
+    /// `NotFound` for a key outside the set; `Usage` when `offset + out.len()` is past the object's end.
+    pub fn fill(&self, key: &str, offset: u64, out: &mut [u8]) -> Result<()> {
+        let item = self.find(key)?;
+        if offset.checked_add(out.len() as u64).is_none_or(|end| end > item.size) {
+            let cause = format!("{} bytes at {offset} reach past the {} bytes of `{key}`", out.len(), item.size);
+            return Err(Error::usage(cause));
+        }
+        self.fill_item(&item, 0, offset, out);
+        Ok(())
+    }
+
+    /// Checks that `bytes` are exactly the object.
+    ///
+    /// # Errors
+    /// `NotFound` for a key outside the set; `Mismatch` that names the sizes or the first wrong byte.
+    pub fn verify(&self, key: &str, bytes: &[u8]) -> Result<()> {
+        let item = self.find(key)?;
+        if bytes.len() as u64 != item.size {
+            let cause = format!("`{key}` has {} bytes, not {}", item.size, bytes.len());
+            return Err(Error::new(ErrorKind::Mismatch, cause));
+        }
+        self.verify_range(key, 0, bytes)
+    }
+
+    /// Checks that `bytes` are the object's bytes from `offset` on.
+    ///
+    /// # Errors
+    /// As [`DataSet::verify`]; bytes past the object's end are a `Mismatch`.
+    pub fn verify_range(&self, key: &str, offset: u64, bytes: &[u8]) -> Result<()> {
+        let item = self.find(key)?;
+        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > item.size) {
+            let cause = format!("{} bytes at {offset} reach past the {} bytes of `{key}`", bytes.len(), item.size);
+            return Err(Error::new(ErrorKind::Mismatch, cause));
+        }
+        let mut want = vec![0; bytes.len().min(VERIFY_BYTES)];
+        for (step, got) in bytes.chunks(VERIFY_BYTES).enumerate() {
+            let at = offset + (step * VERIFY_BYTES) as u64;
+            let want = &mut want[..got.len()];
+            self.fill_item(&item, 0, at, want);
+            if want != got {
+                let first = want.iter().zip(got).position(|(want, got)| want != got).unwrap_or(0);
+                let (want, got) = (want[first], got[first]);
+                let cause = format!("`{key}` differs at byte {}: {got:#04x} for {want:#04x}", at + first as u64);
+                return Err(Error::new(ErrorKind::Mismatch, cause));
+            }
+        }
+        Ok(())
+    }
+
+    /// Strong entity tag of object `index`, quotes included: 32 hexadecimal digits from key, seed and size.
+    #[must_use]
+    pub fn etag(&self, index: u64) -> String {
+        self.etag_item(&self.item(index), 0)
+    }
+
+    pub(crate) fn etag_item(&self, item: &Item, generation: u64) -> String {
+        let mut identity = [0u8; 24];
+        identity[..8].copy_from_slice(&item.seed.to_le_bytes());
+        identity[8..16].copy_from_slice(&item.size.to_le_bytes());
+        identity[16..].copy_from_slice(&generation.to_le_bytes());
+        format!("\"{:032x}\"", xxh3_128_with_seed(&identity, self.seed))
+    }
+
+    pub(crate) fn item(&self, index: u64) -> Item {
+        let key = self.key(index);
+        let class = self.class(index);
+        let seed = xxh3_64_with_seed(key.as_bytes(), self.seed);
+        let size = match self.kind {
+            SetKind::Digits => digits::size(seed),
+            SetKind::Photos => photos::size(seed),
+            SetKind::Volumes => volumes::size(seed, self.scale),
+            SetKind::Tokens => self.shard_bytes,
+        };
+        Item { index, class, seed, size }
+    }
+
+    /// The caller has checked that `offset + out.len()` is within the item.
+    pub(crate) fn fill_item(&self, item: &Item, generation: u64, offset: u64, out: &mut [u8]) {
+        let stream = item.stream(generation);
+        match self.kind {
+            SetKind::Digits => digits::fill(item.class, item.seed, stream, offset, out),
+            SetKind::Photos => photos::fill(item.seed, item.size, stream, offset, out),
+            SetKind::Volumes => volumes::fill(item.size, stream, offset, out),
+            SetKind::Tokens => tokens::fill(stream, offset, out),
+        }
+    }
+
+    fn find(&self, key: &str) -> Result<Item> {
+        let index = self.index(key).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("no object `{key}` in {} {}", self.count, self.kind))
+        })?;
+        Ok(self.item(index))
+    }
+
+    fn classes(&self) -> u64 {
+        match self.kind {
+            SetKind::Digits => 10,
+            SetKind::Photos => 1000,
+            SetKind::Volumes | SetKind::Tokens => 1,
+        }
+    }
+}
+
+/// Bytes generated at once when checking: small enough to stay in the second-level cache.
+const VERIFY_BYTES: usize = 64 << 10;
+
+/// Decimal digits of `number`.
+fn digits_of(number: u64) -> usize {
+    number.checked_ilog10().unwrap_or(0) as usize + 1
+}

@@ -1,0 +1,65 @@
+//! Pacing by reservation: each reservation is told the moment from which it may go. One word of state, no timer.
+
+use std::time::{Duration, Instant};
+
+/// A rate with a small burst.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    ns_per_unit: f64,
+    burst: Duration,
+    /// When everything reserved so far will have been sent at the rate.
+    spent_until: Option<Instant>,
+}
+
+impl Pace {
+    /// Bytes a second; two milliseconds' worth may go at once, so that timer slack does not lower the rate.
+    pub(crate) fn bytes(per_s: u64) -> Pace {
+        Pace { ns_per_unit: 1e9 / per_s as f64, burst: Duration::from_millis(2), spent_until: None }
+    }
+
+    /// Requests a second; a tenth of a second's worth may come at once.
+    pub(crate) fn requests(per_s: u32) -> Pace {
+        Pace { ns_per_unit: 1e9 / f64::from(per_s), burst: Duration::from_millis(100), spent_until: None }
+    }
+
+    /// Reserves `units` and returns when they may go.
+    pub(crate) fn reserve(&mut self, now: Instant, units: u64) -> Instant {
+        let from = self.spent_until.map_or(now, |spent| spent.max(now));
+        self.spent_until = Some(from + Duration::from_nanos((self.ns_per_unit * units as f64) as u64));
+        from.checked_sub(self.burst).map_or(now, |early| early.max(now))
+    }
+
+    /// Takes one unit when the rate allows it now.
+    pub(crate) fn admit(&mut self, now: Instant) -> bool {
+        let from = self.spent_until.map_or(now, |spent| spent.max(now));
+        if from.saturating_duration_since(now) > self.burst {
+            return false;
+        }
+        self.spent_until = Some(from + Duration::from_nanos(self.ns_per_unit as u64));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reservations_follow_each_other_at_the_rate() {
+        let now = Instant::now();
+        let mut pace = Pace::bytes(1_000_000);
+        let last = (0..101).map(|_| pace.reserve(now, 10_000)).last().unwrap();
+        // A hundred frames of 10 ms before it, less the burst.
+        assert_eq!(last - now, Duration::from_millis(998));
+        let later = now + Duration::from_secs(60);
+        assert_eq!(pace.reserve(later, 1), later, "unused time does not pile up");
+    }
+
+    #[test]
+    fn admits_the_rate_and_a_burst() {
+        let now = Instant::now();
+        let mut pace = Pace::requests(100);
+        let admitted = (0..2_000).filter(|ms| pace.admit(now + Duration::from_millis(*ms))).count();
+        assert!((200..=212).contains(&admitted), "{admitted}");
+    }
+}

@@ -1,0 +1,273 @@
+//! The honest answer to a request, before any fault is put on it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http_body_util::BodyExt;
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::header;
+use hyper::{HeaderMap, Request, StatusCode};
+use tokio::task::spawn_blocking;
+
+use super::conditions::{Verdict, judge, names, text};
+use super::connection::{Connection, Pacing};
+use super::payload::{Chunk, FRAME_BYTES, Payload, Stream};
+use super::reply::{Refusal, Response, ascii, bare, checksum_text, http_date, xml};
+use super::target::Target;
+use super::{CHECKSUM_OBJECT_BYTES_MAX, Checksums, Desk, list};
+use crate::script::Act;
+use crate::store::{Object, Store};
+
+/// Largest object that can be `PUT` into a folder, as S3 for one request.
+const PUT_BYTES_MAX: u64 = 5 << 30;
+
+/// How the script wants an object's answer.
+pub(crate) struct Manner<'a> {
+    pub(crate) act: &'a Arc<Act>,
+    /// Answer as if the object had been replaced since the listing.
+    pub(crate) replaced: bool,
+    /// Never in one piece: a fault will be put on the body.
+    pub(crate) streamed: bool,
+}
+
+pub(crate) async fn answer(
+    connection: &Rc<Connection>,
+    target: &Target,
+    request: Request<Incoming>,
+    manner: &Manner<'_>,
+) -> Result<Response, Refusal> {
+    let desk = &connection.desk;
+    match target {
+        Target::Get(key) => {
+            let object = find(desk, key, manner).await?;
+            get(connection, key, object, request.headers(), manner).await
+        }
+        Target::Head(key) => {
+            let object = find(desk, key, manner).await?;
+            head(desk, key, object, request.headers()).await
+        }
+        Target::Put(key) => put(desk, key, request).await,
+        Target::HeadBucket => Ok(hyper::Response::new(Payload::empty())),
+        Target::List(query) => {
+            let page = if desk.site.store.blocks() {
+                let (site, query) = (Arc::clone(&desk.site), query.clone());
+                spawn_blocking(move || site.store.list(&query)).await.unwrap_or_else(|_| Err(Refusal::internal()))?
+            } else {
+                desk.site.store.list(query)?
+            };
+            Ok(xml(hyper::Response::builder(), list::document(&desk.site.bucket, query, &page), false))
+        }
+    }
+}
+
+async fn find(desk: &Desk, key: &str, manner: &Manner<'_>) -> Result<Object, Refusal> {
+    if manner.act.is_missing(key) {
+        return Err(Refusal::no_such_key(key));
+    }
+    let object = find_listed(desk, key).await?;
+    Ok(if manner.replaced { object.replaced() } else { object })
+}
+
+async fn find_listed(desk: &Desk, key: &str) -> Result<Object, Refusal> {
+    if !desk.site.store.blocks() {
+        return desk.site.store.find(key);
+    }
+    let (site, key) = (Arc::clone(&desk.site), key.to_owned());
+    spawn_blocking(move || site.store.find(&key)).await.unwrap_or_else(|_| Err(Refusal::internal()))
+}
+
+async fn get(
+    connection: &Rc<Connection>,
+    key: &str,
+    object: Object,
+    headers: &HeaderMap,
+    manner: &Manner<'_>,
+) -> Result<Response, Refusal> {
+    let desk = &connection.desk;
+    let (status, range) = match judge(headers, &object.etag, object.size) {
+        Verdict::Whole => (StatusCode::OK, 0..object.size),
+        Verdict::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
+        other => return refused(&other, &object),
+    };
+    let is_small = object.size <= FRAME_BYTES as u64;
+    let in_one_piece = is_small && status == StatusCode::OK && !manner.streamed && !manner.act.is_paced();
+    let (payload, checksum) = if in_one_piece {
+        let chunk = read(desk, key, &object).await?;
+        let checksum = desk.site.checksums.as_ref().map(|known| known.of(key, &object.etag, &chunk));
+        desk.site.tally.body(object.size as usize);
+        (Payload::whole(chunk), checksum)
+    } else {
+        let checksum = checksum(desk, key, &object).await?;
+        let stream = Stream::new(object.content.clone(), range.clone(), desk, Pacing::new(connection, manner.act));
+        (Payload::stream(stream), checksum)
+    };
+    let mut response = described(&object, payload, checksum, range.end - range.start);
+    if status == StatusCode::PARTIAL_CONTENT {
+        *response.status_mut() = status;
+        let content_range = format!("bytes {}-{}/{}", range.start, range.end - 1, object.size);
+        response.headers_mut().insert(header::CONTENT_RANGE, ascii(&content_range));
+    }
+    Ok(response)
+}
+
+async fn head(desk: &Rc<Desk>, key: &str, object: Object, headers: &HeaderMap) -> Result<Response, Refusal> {
+    match judge(headers, &object.etag, object.size) {
+        Verdict::Whole => {
+            let checksum = checksum(desk, key, &object).await?;
+            Ok(described(&object, Payload::empty(), checksum, object.size))
+        }
+        Verdict::Part(range) => {
+            let checksum = checksum(desk, key, &object).await?;
+            let mut response = described(&object, Payload::empty(), checksum, range.end - range.start);
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+            let content_range = format!("bytes {}-{}/{}", range.start, range.end - 1, object.size);
+            response.headers_mut().insert(header::CONTENT_RANGE, ascii(&content_range));
+            Ok(response)
+        }
+        other => refused(&other, &object),
+    }
+}
+
+fn refused(verdict: &Verdict, object: &Object) -> Result<Response, Refusal> {
+    match verdict {
+        Verdict::NotModified => Ok(bare(StatusCode::NOT_MODIFIED, &object.etag)),
+        Verdict::Failed => Err(Refusal::precondition_failed()),
+        _ => Err(Refusal::invalid_range(object.size)),
+    }
+}
+
+/// 200 with everything that describes the object.
+fn described(object: &Object, payload: Payload, checksum: Option<u32>, length: u64) -> Response {
+    let mut response = hyper::Response::new(payload);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_LENGTH, length.into());
+    headers.insert(header::CONTENT_TYPE, ascii("binary/octet-stream"));
+    headers.insert(header::ACCEPT_RANGES, ascii("bytes"));
+    headers.insert(header::ETAG, ascii(&object.etag));
+    headers.insert(header::LAST_MODIFIED, ascii(&http_date(object.modified_s)));
+    if let Some(checksum) = checksum {
+        headers.insert("x-amz-checksum-crc32c", ascii(&checksum_text(checksum)));
+    }
+    response
+}
+
+/// The whole of a small object.
+async fn read(desk: &Rc<Desk>, key: &str, object: &Object) -> Result<Chunk, Refusal> {
+    let bytes = object.size as usize;
+    let mut buffer = desk.pool.take(bytes);
+    if !object.content.blocks() {
+        object.content.read_at(0, &mut buffer[..bytes]).map_err(|e| Refusal::from_io(key, &e))?;
+        return Ok(Chunk::pooled(buffer, bytes, &desk.pool));
+    }
+    let content = object.content.clone();
+    let read = spawn_blocking(move || content.read_at(0, &mut buffer[..bytes]).map(|()| buffer)).await;
+    let buffer = read.map_err(|_| Refusal::internal())?.map_err(|e| Refusal::from_io(key, &e))?;
+    Ok(Chunk::pooled(buffer, bytes, &desk.pool))
+}
+
+/// CRC-32C of the whole object when it is small enough and checksums are on.
+async fn checksum(desk: &Rc<Desk>, key: &str, object: &Object) -> Result<Option<u32>, Refusal> {
+    let Some(known) = desk.site.checksums.as_ref().filter(|_| object.size <= CHECKSUM_OBJECT_BYTES_MAX) else {
+        return Ok(None);
+    };
+    match known.get(Checksums::identity(key, &object.etag)) {
+        Some(checksum) => Ok(Some(checksum)),
+        None => Ok(Some(known.of(key, &object.etag, &read(desk, key, object).await?))),
+    }
+}
+
+impl Checksums {
+    /// The object's checksum, computed from its whole content only when it is not known yet.
+    fn of(&self, key: &str, etag: &str, whole: &Chunk) -> u32 {
+        let identity = Checksums::identity(key, etag);
+        self.get(identity).unwrap_or_else(|| {
+            let checksum = crc32c::crc32c(hyper::body::Buf::chunk(whole));
+            self.insert(identity, checksum);
+            checksum
+        })
+    }
+}
+
+async fn put(desk: &Rc<Desk>, key: &str, request: Request<Incoming>) -> Result<Response, Refusal> {
+    let (parts, mut body) = request.into_parts();
+    if parts.headers.contains_key("x-amz-copy-source") {
+        return Err(Refusal::not_implemented("Objects cannot be copied here."));
+    }
+    if text(&parts.headers, &header::CONTENT_ENCODING).is_some_and(|coding| coding.contains("aws-chunked")) {
+        return Err(Refusal::not_implemented("Signed chunks are not decoded: send the body plainly."));
+    }
+    check_put_conditions(desk, key, &parts.headers).await?;
+    let bytes_max = match &desk.site.store {
+        Store::Files(_) => PUT_BYTES_MAX,
+        Store::Generated { .. } => crate::store::MEMORY_BYTES_MAX,
+    };
+    if body.size_hint().lower() > bytes_max {
+        return Err(Refusal::too_large(body.size_hint().lower(), bytes_max));
+    }
+    let etag = match &desk.site.store {
+        Store::Generated { overlay, .. } => {
+            let mut bytes = Vec::new();
+            while let Some(frame) = next_frame(&mut body).await? {
+                if (bytes.len() + frame.len()) as u64 > bytes_max {
+                    return Err(Refusal::too_large((bytes.len() + frame.len()) as u64, bytes_max));
+                }
+                bytes.extend_from_slice(&frame);
+            }
+            overlay.put(key, Bytes::from(bytes))?
+        }
+        Store::Files(_) => put_file(desk, key, &mut body).await?,
+    };
+    Ok(bare(StatusCode::OK, &etag))
+}
+
+/// Frames go to the file one by one on the blocking pool; memory use is one frame.
+async fn put_file(desk: &Rc<Desk>, key: &str, body: &mut Incoming) -> Result<String, Refusal> {
+    let (site, owned) = (Arc::clone(&desk.site), key.to_owned());
+    let gone = |_| Refusal::internal();
+    let begin = spawn_blocking(move || match &site.store {
+        Store::Files(files) => files.upload(&owned),
+        Store::Generated { .. } => Err(Refusal::read_only()),
+    });
+    let mut upload = begin.await.map_err(gone)??;
+    let mut total = 0;
+    while let Some(frame) = next_frame(body).await? {
+        total += frame.len() as u64;
+        if total > PUT_BYTES_MAX {
+            return Err(Refusal::too_large(total, PUT_BYTES_MAX));
+        }
+        upload = spawn_blocking(move || upload.write(&frame).map(|()| upload)).await.map_err(gone)??;
+    }
+    let site = Arc::clone(&desk.site);
+    let finish = spawn_blocking(move || match &site.store {
+        Store::Files(files) => files.finish(upload),
+        Store::Generated { .. } => Err(Refusal::read_only()),
+    });
+    finish.await.map_err(gone)?
+}
+
+/// `If-Match` and `If-None-Match` of a `PUT`, against the object that is there.
+async fn check_put_conditions(desk: &Desk, key: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+    let (wanted, unwanted) = (text(headers, &header::IF_MATCH), text(headers, &header::IF_NONE_MATCH));
+    if wanted.is_none() && unwanted.is_none() {
+        return Ok(());
+    }
+    let there = find_listed(desk, key).await.ok();
+    let is_named = |list: &str| there.as_ref().is_some_and(|object| names(list, &object.etag));
+    if wanted.is_some_and(|list| !is_named(list)) || unwanted.is_some_and(is_named) {
+        return Err(Refusal::precondition_failed());
+    }
+    Ok(())
+}
+
+/// The next bytes of a request's body; `None` at its end.
+async fn next_frame(body: &mut Incoming) -> Result<Option<Bytes>, Refusal> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|e| {
+            Refusal::new(StatusCode::BAD_REQUEST, "IncompleteBody", format!("The body ended early: {e}."))
+        })?;
+        if let Ok(bytes) = frame.into_data() {
+            return Ok(Some(bytes));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,299 @@
+//! ListObjectsV2: cutting pages from ordered keys, and writing them as XML. Pages are found by binary search, so a page of
+//! a billion-object set costs what a page of a small one does.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::reply::{iso_date, xml_text};
+use crate::dataset::DataSet;
+use crate::store::generated_entry;
+
+/// One listed object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) size: u64,
+    pub(crate) etag: String,
+    pub(crate) modified_s: u64,
+}
+
+/// Where a page begins.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) enum After {
+    #[default]
+    Start,
+    /// Behind this key.
+    Key(String),
+    /// Behind every key with this prefix.
+    Prefix(String),
+}
+
+impl After {
+    /// Whether the key lies before the page. True for all keys up to some point, false behind it.
+    pub(crate) fn covers(&self, key: &str) -> bool {
+        match self {
+            After::Start => false,
+            After::Key(last) => key <= last.as_str(),
+            After::Prefix(prefix) => key < prefix.as_str() || key.starts_with(prefix),
+        }
+    }
+
+    /// As an opaque token: hexadecimal, so it needs no escaping anywhere.
+    fn token(&self) -> String {
+        let (tag, text) = match self {
+            After::Start => ('s', ""),
+            After::Key(key) => ('k', key.as_str()),
+            After::Prefix(prefix) => ('p', prefix.as_str()),
+        };
+        text.bytes().fold(String::from(tag), |mut token, byte| {
+            token.extend([byte >> 4, byte & 15].map(|nibble| char::from(b"0123456789abcdef"[nibble as usize])));
+            token
+        })
+    }
+
+    pub(crate) fn from_token(token: &str) -> Option<After> {
+        let (tag, digits) = token.split_at_checked(1)?;
+        if !digits.len().is_multiple_of(2) || !digits.is_ascii() {
+            return None;
+        }
+        let bytes = (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok());
+        let text = String::from_utf8(bytes.collect::<Option<_>>()?).ok()?;
+        match tag {
+            "k" => Some(After::Key(text)),
+            "p" => Some(After::Prefix(text)),
+            _ => None,
+        }
+    }
+}
+
+/// What a listing asks for.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct ListQuery {
+    pub(crate) prefix: String,
+    /// Empty for none.
+    pub(crate) delimiter: String,
+    pub(crate) start_after: String,
+    pub(crate) after: After,
+    pub(crate) keys_max: usize,
+    pub(crate) is_url_encoded: bool,
+}
+
+impl ListQuery {
+    /// Identifies the page for scripts, whatever the order of its parameters.
+    pub(crate) fn identity(&self) -> String {
+        format!("{}\n{}\n{}\n{}", self.prefix, self.delimiter, self.after.token(), self.keys_max)
+    }
+}
+
+/// One page.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Page {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) prefixes: Vec<String>,
+    /// Where the next page begins; `None` for the last.
+    pub(crate) next: Option<After>,
+}
+
+/// Keys in ascending byte order.
+pub(crate) trait Keys {
+    fn len(&self) -> u64;
+    fn key(&self, index: u64) -> Cow<'_, str>;
+    fn entry(&self, index: u64) -> Entry;
+}
+
+impl Keys for [Entry] {
+    fn len(&self) -> u64 {
+        <[Entry]>::len(self) as u64
+    }
+
+    fn key(&self, index: u64) -> Cow<'_, str> {
+        Cow::Borrowed(&self[index as usize].key)
+    }
+
+    fn entry(&self, index: u64) -> Entry {
+        self[index as usize].clone()
+    }
+}
+
+impl Keys for DataSet {
+    fn len(&self) -> u64 {
+        self.count
+    }
+
+    fn key(&self, index: u64) -> Cow<'_, str> {
+        Cow::Owned(DataSet::key(self, index))
+    }
+
+    fn entry(&self, index: u64) -> Entry {
+        generated_entry(self, index)
+    }
+}
+
+/// First index whose key is in the page's prefix and behind `after`.
+fn seek<K: Keys + ?Sized>(keys: &K, prefix: &str, after: &After) -> u64 {
+    let (mut low, mut high) = (0, keys.len());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let key = keys.key(middle);
+        if key.as_ref() < prefix || after.covers(&key) { low = middle + 1 } else { high = middle }
+    }
+    low
+}
+
+/// Cuts one page from `base` with `overlay` laid over it: where both have a key, the overlay's entry counts.
+pub(crate) fn page<K: Keys + ?Sized>(base: &K, overlay: &[Entry], query: &ListQuery) -> Page {
+    let mut page = Page::default();
+    let mut last = query.after.clone();
+    let mut at = (seek(base, &query.prefix, &last), seek(overlay, &query.prefix, &last));
+    loop {
+        let below = (at.0 < base.len()).then(|| base.key(at.0));
+        let above = (at.1 < Keys::len(overlay)).then(|| overlay.key(at.1));
+        let (from_overlay, key) = match (below, above) {
+            (None, None) => return page,
+            (Some(below), None) => (false, below),
+            (Some(below), Some(above)) if below < above => (false, below),
+            (below, Some(above)) => {
+                // The overlay's entry shadows the base's.
+                at.0 += u64::from(below.is_some_and(|below| below == above));
+                (true, above)
+            }
+        };
+        if !key.starts_with(&query.prefix) {
+            return page;
+        }
+        if page.entries.len() + page.prefixes.len() >= query.keys_max {
+            // A page of no keys is complete, or asking again would never end.
+            page.next = (query.keys_max > 0).then_some(last);
+            return page;
+        }
+        if let Some(common) = common_prefix(&key, query) {
+            page.prefixes.push(common.to_owned());
+            last = After::Prefix(common.to_owned());
+            at = (seek(base, &query.prefix, &last), seek(overlay, &query.prefix, &last));
+            continue;
+        }
+        let entry = if from_overlay { overlay.entry(at.1) } else { base.entry(at.0) };
+        last = After::Key(entry.key.clone());
+        page.entries.push(entry);
+        at = if from_overlay { (at.0, at.1 + 1) } else { (at.0 + 1, at.1) };
+    }
+}
+
+/// The key up to and with the first delimiter behind the prefix.
+fn common_prefix<'a>(key: &'a str, query: &ListQuery) -> Option<&'a str> {
+    if query.delimiter.is_empty() {
+        return None;
+    }
+    let end = key[query.prefix.len()..].find(&query.delimiter)?;
+    Some(&key[..query.prefix.len() + end + query.delimiter.len()])
+}
+
+/// What stays as it is under `encoding-type=url`.
+const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b'*');
+
+/// The page as S3's `ListBucketResult`.
+pub(crate) fn document(bucket: &str, query: &ListQuery, page: &Page) -> String {
+    let text = |text: &str| {
+        if query.is_url_encoded { utf8_percent_encode(text, &PLAIN).to_string() } else { xml_text(text) }
+    };
+    let mut out = String::with_capacity(512 + page.entries.len() * 300);
+    let mut element = |name: &str, value: &str| {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "<{name}>{value}</{name}>");
+    };
+    element("Name", &xml_text(bucket));
+    element("Prefix", &text(&query.prefix));
+    element("KeyCount", &(page.entries.len() + page.prefixes.len()).to_string());
+    element("MaxKeys", &query.keys_max.to_string());
+    element("IsTruncated", if page.next.is_some() { "true" } else { "false" });
+    if !query.delimiter.is_empty() {
+        element("Delimiter", &text(&query.delimiter));
+    }
+    if !query.start_after.is_empty() {
+        element("StartAfter", &text(&query.start_after));
+    }
+    if query.is_url_encoded {
+        element("EncodingType", "url");
+    }
+    if let Some(next) = &page.next {
+        element("NextContinuationToken", &next.token());
+    }
+    for entry in &page.entries {
+        let contents = format!(
+            "<Key>{}</Key><LastModified>{}</LastModified><ETag>{}</ETag><Size>{}</Size>\
+             <StorageClass>STANDARD</StorageClass>",
+            text(&entry.key),
+            iso_date(entry.modified_s),
+            xml_text(&entry.etag),
+            entry.size
+        );
+        element("Contents", &contents);
+    }
+    for prefix in &page.prefixes {
+        element("CommonPrefixes", &format!("<Prefix>{}</Prefix>", text(prefix)));
+    }
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+         <ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{out}</ListBucketResult>"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(key: &str, size: u64) -> Entry {
+        Entry { key: key.to_owned(), size, etag: "\"e\"".to_owned(), modified_s: 0 }
+    }
+
+    /// Every page of a listing, joined; and how many pages it took.
+    fn all(base: &[Entry], overlay: &[Entry], query: &ListQuery) -> (Vec<(String, u64)>, usize) {
+        let mut query = query.clone();
+        let mut found = Vec::new();
+        for pages in 1.. {
+            let page = page(base, overlay, &query);
+            assert!(page.entries.len() + page.prefixes.len() <= query.keys_max);
+            let mut both: Vec<_> = page.entries.into_iter().map(|entry| (entry.key, entry.size)).collect();
+            both.extend(page.prefixes.into_iter().map(|prefix| (prefix, u64::MAX)));
+            both.sort();
+            found.extend(both);
+            match page.next {
+                Some(next) => query.after = After::from_token(&next.token()).unwrap(),
+                None => return (found, pages),
+            }
+        }
+        unreachable!("a listing ends");
+    }
+
+    #[test]
+    fn pages_join_to_the_whole_with_any_page_size() {
+        let base: Vec<Entry> =
+            ["a", "a-b", "a/1", "a/2", "a/2/x", "a0", "b/1", "c", "ä"].map(|key| entry(key, 1)).into();
+        let overlay: Vec<Entry> = ["0", "a/2", "a/3", "zz"].map(|key| entry(key, 2)).into();
+        for prefix in ["", "a", "a/", "b", "nothing", "z"] {
+            for delimiter in ["", "/", "/2"] {
+                let query = ListQuery {
+                    prefix: prefix.to_owned(),
+                    delimiter: delimiter.to_owned(),
+                    keys_max: 1000,
+                    ..ListQuery::default()
+                };
+                let (whole, pages) = all(&base, &overlay, &query);
+                assert_eq!(pages, 1);
+                for keys_max in 1..8 {
+                    let (paged, _) = all(&base, &overlay, &ListQuery { keys_max, ..query.clone() });
+                    assert_eq!(paged, whole, "{prefix:?} {delimiter:?} {keys_max}");
+                }
+            }
+        }
+        let query = ListQuery { keys_max: 1000, delimiter: "/".to_owned(), ..ListQuery::default() };
+        let (names, _) = all(&base, &overlay, &query);
+        let names: Vec<&str> = names.iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(names, ["0", "a", "a-b", "a/", "a0", "b/", "c", "zz", "ä"]);
+        let query = ListQuery { keys_max: 1000, ..ListQuery::default() };
+        let shadowed = all(&base, &overlay, &query).0;
+        assert_eq!(shadowed.iter().filter(|(key, _)| key == "a/2").collect::<Vec<_>>(), [&("a/2".to_owned(), 2)]);
+    }
+}

@@ -1,0 +1,87 @@
+//! Answers that HTTP does not allow, written to the socket byte by byte. Every one ends its connection.
+
+use core::future::poll_fn;
+use std::io;
+
+use hyper::body::Buf;
+use hyper::header;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use super::Desk;
+use super::connection::{drain, linger};
+use super::payload::Payload;
+use super::reply::Response;
+
+/// How a raw answer ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// FIN.
+    Close,
+    /// RST.
+    Reset,
+    /// Silence until the client gives up.
+    Hang,
+}
+
+/// A head, so much of a body, and an end.
+pub(crate) struct RawReply {
+    pub(crate) head: Vec<u8>,
+    pub(crate) payload: Payload,
+    pub(crate) body_bytes: u64,
+    pub(crate) end: End,
+}
+
+impl RawReply {
+    /// A response as hyper would send it, but for the promised length, cut after `body_bytes`.
+    pub(crate) fn new(response: Response, promised_bytes: Option<u64>, body_bytes: u64, end: End) -> RawReply {
+        let (mut parts, payload) = response.into_parts();
+        if let Some(promised) = promised_bytes {
+            parts.headers.insert(header::CONTENT_LENGTH, promised.into());
+        }
+        let reason = parts.status.canonical_reason().unwrap_or("Unknown");
+        let mut head = format!("HTTP/1.1 {} {reason}\r\n", parts.status.as_str()).into_bytes();
+        for (name, value) in &parts.headers {
+            head.extend_from_slice(name.as_str().as_bytes());
+            head.extend_from_slice(b": ");
+            head.extend_from_slice(value.as_bytes());
+            head.extend_from_slice(b"\r\n");
+        }
+        head.extend_from_slice(b"\r\n");
+        RawReply { head, payload, body_bytes, end }
+    }
+
+    /// Bytes that are no answer at all, then FIN.
+    pub(crate) fn noise(head: Vec<u8>) -> RawReply {
+        RawReply { head, payload: Payload::empty(), body_bytes: 0, end: End::Close }
+    }
+}
+
+/// Sends the answer and ends the connection. A client that has gone ends it early.
+pub(crate) async fn send(reply: RawReply, socket: &mut TcpStream, desk: &Desk) {
+    let end = reply.end;
+    if write(reply, socket, desk).await.is_err() {
+        return;
+    }
+    match end {
+        End::Close => linger(socket).await,
+        // The caller drops the socket; with a zero linger time that sends RST.
+        End::Reset => drop(socket.set_zero_linger()),
+        End::Hang => drain(socket).await,
+    }
+}
+
+async fn write(mut reply: RawReply, socket: &mut TcpStream, desk: &Desk) -> io::Result<()> {
+    socket.write_all(&reply.head).await?;
+    desk.site.tally.sent(reply.head.len());
+    let mut left = reply.body_bytes;
+    while left > 0 {
+        let Some(chunk) = poll_fn(|context| reply.payload.poll_chunk(context)).await else { break };
+        let chunk = chunk?;
+        let bytes = chunk.remaining().min(usize::try_from(left).unwrap_or(usize::MAX));
+        socket.write_all(&chunk.chunk()[..bytes]).await?;
+        desk.site.tally.sent(bytes);
+        left -= bytes as u64;
+    }
+    Ok(())
+}

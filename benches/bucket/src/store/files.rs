@@ -1,0 +1,209 @@
+//! A folder as a bucket. Keys are relative paths with `/` between names; nothing outside the folder is ever opened: a key
+//! with an empty, `.` or `..` name is refused, and what a path resolves to must lie under the folder's real path.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::{Content, Object};
+use crate::error::{Error, Result};
+use crate::server::{After, Entry, ListQuery, Refusal};
+
+/// Deepest folder that listings enter.
+const DEPTH_MAX: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct FileStore {
+    root: PathBuf,
+    writable: bool,
+    /// The last walk and where it began: pages after the first are cut from it.
+    walked: Mutex<Option<(PathBuf, Arc<Vec<Entry>>)>>,
+    uploads: AtomicU64,
+}
+
+impl FileStore {
+    pub(super) fn open(root: &Path, writable: bool) -> Result<FileStore> {
+        let doing = || format!("opening the folder {}", root.display());
+        let real = root.canonicalize().map_err(|e| Error::system(doing(), &e))?;
+        if !real.is_dir() {
+            return Err(Error::usage(format!("{} is not a folder", root.display())));
+        }
+        Ok(FileStore { root: real, writable, walked: Mutex::default(), uploads: AtomicU64::new(0) })
+    }
+
+    pub(super) fn find(&self, key: &str) -> Result<Object, Refusal> {
+        let absent = || Refusal::no_such_key(key);
+        let path = self.root.join(relative(key)?);
+        let real = path.canonicalize().map_err(|_| absent())?;
+        if !real.starts_with(&self.root) {
+            return Err(absent());
+        }
+        // Opening anything but a regular file could wait for ever (a FIFO) or have effects (a device).
+        let seen = fs::symlink_metadata(&real).map_err(|_| absent())?;
+        if !seen.is_file() {
+            return Err(absent());
+        }
+        let file = File::open(&real).map_err(|e| Refusal::from_io(key, &e))?;
+        let opened = file.metadata().map_err(|e| Refusal::from_io(key, &e))?;
+        if (opened.dev(), opened.ino()) != (seen.dev(), seen.ino()) {
+            // Swapped between the check and the opening: what was checked is gone.
+            return Err(absent());
+        }
+        Ok(Object {
+            size: opened.len(),
+            etag: etag(&opened),
+            modified_s: u64::try_from(opened.mtime()).unwrap_or(0),
+            content: Content::File { file: Arc::new(file), generation: 0 },
+        })
+    }
+
+    /// All entries under the query's prefix, and maybe more, in order.
+    pub(super) fn entries(&self, query: &ListQuery) -> Result<Arc<Vec<Entry>>, Refusal> {
+        let folder = query.prefix.rfind('/').map_or("", |end| &query.prefix[..end]);
+        let Ok(folder) = (if folder.is_empty() { Ok(PathBuf::new()) } else { relative(folder) }) else {
+            return Ok(Arc::default());
+        };
+        if query.after != After::Start
+            && let Some((from, entries)) = self.walked.lock().expect("no walk holder panics").as_ref()
+            && *from == folder
+        {
+            return Ok(Arc::clone(entries));
+        }
+        let mut entries = Vec::new();
+        if self.is_plain_folder(&folder) {
+            let prefix = folder.to_str().map_or(String::new(), str::to_owned);
+            self.walk(&self.root.join(&folder), &prefix, 0, &mut entries);
+        }
+        entries.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        let entries = Arc::new(entries);
+        *self.walked.lock().expect("no walk holder panics") = Some((folder, Arc::clone(&entries)));
+        Ok(entries)
+    }
+
+    /// Begins to write the object of this key. Nothing is visible until [`Upload::finish`].
+    pub(crate) fn upload(&self, key: &str) -> Result<Upload, Refusal> {
+        if !self.writable {
+            return Err(Refusal::read_only());
+        }
+        let target = self.root.join(relative(key)?);
+        let folder = target.parent().unwrap_or(&self.root).to_path_buf();
+        self.make_folder(&folder, key)?;
+        let number = self.uploads.fetch_add(1, Relaxed);
+        let partial = folder.join(format!("{}{number}", partial_prefix()));
+        let file = File::create_new(&partial).map_err(|e| Refusal::from_io(key, &e))?;
+        Ok(Upload { file, partial, target, key: key.to_owned(), finished: false })
+    }
+
+    /// Moves an upload to its key and returns the new entity tag.
+    pub(crate) fn finish(&self, mut upload: Upload) -> Result<String, Refusal> {
+        let failed = |e: &io::Error| Refusal::from_io(&upload.key, e);
+        let metadata = upload.file.metadata().map_err(|e| failed(&e))?;
+        fs::rename(&upload.partial, &upload.target).map_err(|e| failed(&e))?;
+        upload.finished = true;
+        *self.walked.lock().expect("no walk holder panics") = None;
+        Ok(etag(&metadata))
+    }
+
+    /// Makes the folders down to `folder`, refusing to pass through a link that leaves the root.
+    fn make_folder(&self, folder: &Path, key: &str) -> Result<(), Refusal> {
+        let mut existing = folder;
+        while fs::symlink_metadata(existing).is_err() {
+            existing = existing.parent().unwrap_or(&self.root);
+        }
+        let real = existing.canonicalize().map_err(|e| Refusal::from_io(key, &e))?;
+        if !real.starts_with(&self.root) {
+            return Err(Refusal::invalid_uri("the key leads out of the bucket"));
+        }
+        fs::create_dir_all(folder).map_err(|e| Refusal::from_io(key, &e))
+    }
+
+    /// Whether every step from the root is a folder and no link.
+    fn is_plain_folder(&self, folder: &Path) -> bool {
+        let mut path = self.root.clone();
+        folder.components().all(|step| {
+            path.push(step);
+            fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir())
+        })
+    }
+
+    /// Unreadable folders and files that vanish meanwhile are left out, as they are for `find`.
+    fn walk(&self, folder: &Path, prefix: &str, depth: usize, entries: &mut Vec<Entry>) {
+        let Ok(names) = fs::read_dir(folder) else { return };
+        for found in names.flatten() {
+            let name = found.file_name();
+            let Some(name) = name.to_str().filter(|name| !name.starts_with(&partial_prefix())) else { continue };
+            let Ok(kind) = found.file_type() else { continue };
+            let key = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}/{name}") };
+            if kind.is_dir() {
+                if depth < DEPTH_MAX {
+                    self.walk(&found.path(), &key, depth + 1, entries);
+                }
+                continue;
+            }
+            if let Some(metadata) = self.listed_file(&found.path(), kind.is_symlink()) {
+                let modified_s = u64::try_from(metadata.mtime()).unwrap_or(0);
+                entries.push(Entry { key, size: metadata.len(), etag: etag(&metadata), modified_s });
+            }
+        }
+    }
+
+    fn listed_file(&self, path: &Path, is_link: bool) -> Option<Metadata> {
+        if is_link && !path.canonicalize().ok()?.starts_with(&self.root) {
+            return None;
+        }
+        fs::metadata(path).ok().filter(Metadata::is_file)
+    }
+}
+
+/// An object on its way in: a partial file that disappears unless it is finished.
+pub(crate) struct Upload {
+    file: File,
+    partial: PathBuf,
+    target: PathBuf,
+    key: String,
+    finished: bool,
+}
+
+impl Upload {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+        self.file.write_all(bytes).map_err(|e| Refusal::from_io(&self.key, &e))
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if !self.finished {
+            // Best effort: the partial file is hidden and never overwrites anything.
+            let _ = fs::remove_file(&self.partial);
+        }
+    }
+}
+
+/// The key as a relative path, refused when a name is empty, `.` or `..` or holds a NUL byte.
+fn relative(key: &str) -> Result<PathBuf, Refusal> {
+    if key.split('/').any(|name| name.is_empty() || name == "." || name == ".." || name.contains('\0')) {
+        return Err(Refusal::invalid_uri("a name in the key is empty, `.`, `..` or holds a NUL byte"));
+    }
+    Ok(PathBuf::from(key))
+}
+
+/// What this process's unfinished uploads are called; listings leave them out.
+fn partial_prefix() -> String {
+    format!(".upload-{}-", std::process::id())
+}
+
+/// From what changes whenever the content does, so listings need not read files: size, time and inode.
+fn etag(metadata: &Metadata) -> String {
+    let mut identity = [0u8; 40];
+    identity[..8].copy_from_slice(&metadata.len().to_le_bytes());
+    identity[8..16].copy_from_slice(&metadata.mtime().to_le_bytes());
+    identity[16..24].copy_from_slice(&metadata.mtime_nsec().to_le_bytes());
+    identity[24..32].copy_from_slice(&metadata.dev().to_le_bytes());
+    identity[32..].copy_from_slice(&metadata.ino().to_le_bytes());
+    format!("\"{:032x}\"", xxh3_128(&identity))
+}
