@@ -134,21 +134,23 @@ impl Scatter {
         }
     }
 
-    /// Copies `bytes` into the pieces, in order, as the kernel would; returns how many fitted.
-    pub(crate) fn land(&mut self, bytes: &[u8]) -> usize {
+    /// Copies `bytes` to where the kernel would put them, in order, without accounting; returns how many fitted.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         for piece in &mut self.pieces {
+            let asked = match piece {
+                Landed::Head { asked, .. } | Landed::Body { asked, .. } => *asked,
+            };
+            let (now, later) = rest.split_at(rest.len().min(asked));
             match piece {
-                Landed::Head { from, asked, got } => {
-                    let (now, later) = rest.split_at(rest.len().min(*asked));
-                    self.scratch[*from..*from + now.len()].copy_from_slice(now);
-                    (*got, rest) = (now.len(), later);
-                }
-                Landed::Body { window, asked, got } => {
-                    let (now, later) = rest.split_at(rest.len().min(*asked));
-                    (*got, rest) = (window.put(now), later);
+                Landed::Head { from, .. } => self.scratch[*from..*from + now.len()].copy_from_slice(now),
+                Landed::Body { window, .. } => {
+                    let filled = window.filled();
+                    window.put(now);
+                    window.rewind(filled);
                 }
             }
+            rest = later;
         }
         bytes.len() - rest.len()
     }

@@ -10,6 +10,7 @@ use fuelrail_base::{Instant, Result};
 use crate::scatter::Scatter;
 use crate::wake::Waker;
 
+mod desk;
 pub(crate) mod sim;
 mod table;
 pub(crate) mod uring;
@@ -30,7 +31,6 @@ pub struct OpId {
 
 /// What the kernel is asked to do, with everything it needs for it.
 #[derive(Debug)]
-#[non_exhaustive]
 #[expect(clippy::large_enum_variant, reason = "operations travel inline so that none costs a heap allocation")]
 pub enum Op {
     /// Connects the socket. Result: zero.

@@ -1,12 +1,42 @@
-//! The io_uring back-end.
+//! The io_uring back-end: one ring per shard, one system call per turn of its loop.
+//!
+//! Operations live in a table of fixed capacity that never moves; their index and generation travel through the kernel
+//! as user data. The memory an operation names belongs to the operation, which stays in the table until its completion
+//! is reaped: neither a cancellation nor a drop of the ring frees it earlier.
 
+mod setup;
+mod wires;
+
+pub(crate) use setup::{Mode, memlock_bytes, refusal};
+
+use core::marker::PhantomData;
+use core::mem::{self, ManuallyDrop};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
-use fuelrail_base::{Instant, Result};
+use fuelrail_base::{Duration, Error, Instant, Kind, Result};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
+use self::setup::{BUFFER_BYTES_MAX, Opened};
+use self::wires::Wires;
+use super::desk::Desk;
+use super::table::Name;
 use super::{Done, Full, Op, OpId, Ring, RingFacts, SockId};
-use crate::arena::Arena;
+use crate::arena::{Arena, Mapping};
+use crate::clock::monotonic_now;
+use crate::fork::ForkGuard;
 use crate::wake::Waker;
+
+/// Completions of the ring's own requests. No operation has these numbers: indices are below 2^15.
+const WAKE: u64 = u64::MAX;
+const CANCEL: u64 = u64::MAX - 1;
+
+/// Longest single receive or send handed to the kernel; it may be cut short anyway.
+const TRANSFER_BYTES_MAX: usize = 1 << 30;
+/// How long a dropped ring waits for the kernel to give its operations back.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How to make an io_uring ring.
 #[derive(Clone, Debug)]
@@ -15,54 +45,384 @@ pub struct UringConfig {
     pub entries: u32,
     /// Sockets that can be open.
     pub sockets: u32,
-    /// Arena to register with the kernel, so that receives into one window skip the page look-up.
+    /// Arena to register with the kernel, so that receives into one window skip the page look-up. Registering touches
+    /// and locks all of it. When it is refused, the ring works without and [`RingFacts::refusals`] says why.
     pub register: Option<Arena>,
 }
 
 impl Default for UringConfig {
+    /// 512 operations, 512 sockets, nothing registered.
     fn default() -> UringConfig {
         UringConfig { entries: 512, sockets: 512, register: None }
     }
 }
 
-/// A ring on io_uring.
-pub struct UringRing;
+impl UringConfig {
+    /// Checks that such a ring can exist.
+    ///
+    /// # Errors
+    /// `Usage` for counts of zero or beyond the kernel's limits.
+    pub fn validate(&self) -> Result<()> {
+        for (name, count, most) in [("operations", self.entries, 1 << 14), ("sockets", self.sockets, 1 << 15)] {
+            if count == 0 || count > most {
+                return Err(Error::new(Kind::Usage, format!("a ring has 1 to {most} {name}, not {count}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A ring on io_uring. Must be made on the thread that uses it.
+pub struct UringRing {
+    ring: IoUring,
+    desk: ManuallyDrop<Desk<OwnedFd>>,
+    wires: ManuallyDrop<Wires>,
+    /// Keeps registered memory mapped until `ring` is closed.
+    registered: ManuallyDrop<Option<Arc<Mapping>>>,
+    fixed_files: bool,
+    /// Requests that found the submission queue full; they go first at the next submission.
+    backlog: VecDeque<squeue::Entry>,
+    waker: Waker,
+    /// Whether the kernel polls the waker's eventfd.
+    wake_polled: bool,
+    guard: ForkGuard,
+    abilities: Vec<&'static str>,
+    refusals: Vec<String>,
+    /// The kernel ties a ring to the thread that made it.
+    not_send: PhantomData<*const ()>,
+}
 
 impl UringRing {
     /// Opens a ring for the calling thread.
     ///
     /// # Errors
-    /// `Environment`, with cause and cure, when the kernel refuses.
-    pub fn new(_config: &UringConfig) -> Result<UringRing> {
-        unreachable!()
+    /// As [`UringConfig::validate`]; `Environment`, with cause and cure, when the kernel refuses.
+    pub fn new(config: &UringConfig) -> Result<UringRing> {
+        config.validate()?;
+        let Opened { ring, fixed_files, registered, abilities, refusals } = setup::open(config)?;
+        Ok(UringRing {
+            ring,
+            desk: ManuallyDrop::new(Desk::new(config.entries, config.sockets, monotonic_now())),
+            wires: ManuallyDrop::new(Wires::new(config.entries)),
+            registered: ManuallyDrop::new(registered),
+            fixed_files,
+            backlog: VecDeque::with_capacity(config.entries as usize),
+            waker: Waker::eventfd()?,
+            wake_polled: false,
+            guard: ForkGuard::new(),
+            abilities,
+            refusals,
+            not_send: PhantomData,
+        })
+    }
+
+    /// The request for an operation just booked.
+    fn request(&mut self, name: Name) -> squeue::Entry {
+        let desk = &mut *self.desk;
+        let Some((op, fd)) = desk.flight(name) else { unreachable!("{name:?} was just booked") };
+        let (fd, flags) = if self.fixed_files {
+            (types::Fd(op.sock().index as i32), squeue::Flags::FIXED_FILE)
+        } else {
+            (types::Fd(fd.as_raw_fd()), squeue::Flags::empty())
+        };
+        let entry = match op {
+            Op::Connect { addr, .. } => {
+                let (addr, len) = self.wires.address(name.index, addr);
+                opcode::Connect::new(fd, addr, len).build()
+            }
+            Op::Send { bytes, from, .. } => {
+                let rest = &bytes[*from..];
+                let len = rest.len().min(TRANSFER_BYTES_MAX) as u32;
+                opcode::Send::new(fd, rest.as_ptr(), len).flags(libc::MSG_NOSIGNAL).build()
+            }
+            Op::Recv { into, .. } if into.pieces() > 1 => {
+                opcode::RecvMsg::new(fd, self.wires.receive(name.index, into.targets())).build()
+            }
+            Op::Recv { into, .. } => {
+                let fixed = self.registered.as_ref().filter(|_| into.is_one_body());
+                let Some((target, len)) = into.targets().next() else { unreachable!("checked to ask for bytes") };
+                let len = len.min(TRANSFER_BYTES_MAX);
+                match fixed {
+                    Some(mapping) => {
+                        // A piece that crosses from one registered buffer into the next is cut short there.
+                        let offset = target as usize - mapping.range().0 as usize;
+                        let len = len.min(BUFFER_BYTES_MAX - offset % BUFFER_BYTES_MAX);
+                        desk.counts.fixed_receives += 1;
+                        opcode::ReadFixed::new(fd, target, len as u32, (offset / BUFFER_BYTES_MAX) as u16).build()
+                    }
+                    None => opcode::Recv::new(fd, target, len as u32).build(),
+                }
+            }
+        };
+        entry.flags(flags).user_data(name.to_bits())
+    }
+
+    fn enqueue(&mut self, entry: squeue::Entry) {
+        if self.backlog.is_empty() {
+            // SAFETY: every address in `entry` belongs to an operation in `desk.flights`, to `wires` or to `waker`; the
+            // ring keeps all of them, unmoved, until the completion is reaped, and leaks them if it never is.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+        }
+        self.backlog.push_back(entry);
+    }
+
+    fn enqueue_cancel(&mut self, name: Name) {
+        self.enqueue(opcode::AsyncCancel::new(name.to_bits()).build().user_data(CANCEL));
+    }
+
+    /// Hands everything queued to the kernel; sleeps until a completion when `sleep`, at most for `limit`.
+    fn enter(&mut self, sleep: bool, limit: Option<Duration>) -> Result<()> {
+        loop {
+            let mut queue = self.ring.submission();
+            while let Some(entry) = self.backlog.front() {
+                // SAFETY: as in `enqueue`.
+                if unsafe { queue.push(entry) }.is_err() {
+                    break;
+                }
+                self.backlog.pop_front();
+            }
+            queue.sync();
+            let idle = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow();
+            drop(queue);
+            let last = self.backlog.is_empty();
+            let sleep = sleep && last;
+            if idle && !sleep {
+                return Ok(());
+            }
+            match self.enter_once(sleep, limit) {
+                Ok(()) if last => return Ok(()),
+                Ok(()) => {}
+                Err(errno) => match errno {
+                    // Time is up, a signal came, or the kernel wants completions reaped or memory freed first.
+                    libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY => return Ok(()),
+                    _ => return Err(Error::from_errno(Kind::Environment, "entering io_uring", errno)),
+                },
+            }
+        }
+    }
+
+    fn enter_once(&mut self, sleep: bool, limit: Option<Duration>) -> core::result::Result<(), i32> {
+        self.desk.counts.enters += 1;
+        let queued = self.ring.submission().len() as u32;
+        let submitter = self.ring.submitter();
+        let outcome = if sleep {
+            self.desk.counts.sleeps += 1;
+            let spec = limit.map(|limit| types::Timespec::new().sec(limit.as_secs()).nsec(limit.subsec_nanos()));
+            let mut args = types::SubmitArgs::new();
+            if let Some(spec) = &spec {
+                args = args.timespec(spec);
+            }
+            submitter.submit_with_args(1, &args)
+        } else {
+            let flags = io_uring::EnterFlags::GETEVENTS.bits();
+            // SAFETY: no argument is passed; what the queued requests point to is kept as said in `enqueue`.
+            unsafe { submitter.enter::<libc::sigset_t>(queued, 0, flags, None) }
+        };
+        outcome.map(drop).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+    }
+
+    /// Takes all completions the kernel has posted.
+    fn reap(&mut self) {
+        self.desk.begin_turn(monotonic_now());
+        let mut seen = false;
+        for entry in self.ring.completion() {
+            seen = true;
+            match entry.user_data() {
+                CANCEL => {}
+                WAKE => {
+                    self.desk.counts.wakes += 1;
+                    self.wake_polled = cqueue::more(entry.flags());
+                }
+                bits => self.desk.land(Name::from_bits(bits), entry.result()),
+            }
+        }
+        if seen {
+            self.close_idle_socks();
+        }
+    }
+
+    fn close_idle_socks(&mut self) {
+        while let Some(id) = self.desk.closable.pop() {
+            if self.fixed_files {
+                // The table's reference would keep the connection open. Refused only if the index were out of range.
+                let cleared = self.ring.submitter().register_files_update(id.index, &[-1]);
+                debug_assert!(cleared.is_ok(), "{cleared:?}");
+            }
+            // Dropping the descriptor closes it.
+            self.desk.socks.remove(id.into());
+        }
+    }
+
+    /// Keeps one multishot poll on the waker's eventfd. The counter is never read: every write is an edge.
+    fn poll_wake(&mut self) {
+        if self.wake_polled {
+            return;
+        }
+        if let Some(fd) = self.waker.event_fd() {
+            let poll = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).multi(true).build();
+            self.enqueue(poll.user_data(WAKE));
+            self.wake_polled = true;
+        }
+    }
+
+    /// Cancels everything and waits until the kernel owns nothing, within limits. Returns whether it does.
+    fn drain(&mut self) -> bool {
+        let deadline = monotonic_now().after(DRAIN_PATIENCE);
+        loop {
+            if self.desk.in_flight == 0 && !self.wake_polled {
+                return true;
+            }
+            if monotonic_now() > deadline {
+                return false;
+            }
+            let flying: Vec<Name> = self.desk.flying().map(|(name, _)| name).collect();
+            for name in flying {
+                self.desk.mark_cancelled(name);
+                self.enqueue_cancel(name);
+            }
+            if self.wake_polled {
+                self.enqueue(opcode::AsyncCancel::new(WAKE).build().user_data(CANCEL));
+            }
+            if self.enter(true, Some(Duration::from_millis(50))).is_err() {
+                return false;
+            }
+            self.reap();
+        }
     }
 }
 
 impl Ring for UringRing {
     fn now(&self) -> Instant {
-        unreachable!()
+        monotonic_now()
     }
-    fn socket(&mut self, _addr: &SocketAddr) -> Result<SockId> {
-        unreachable!()
+
+    fn socket(&mut self, addr: &SocketAddr) -> Result<SockId> {
+        self.guard.check()?;
+        let fd = tcp_socket(addr)?;
+        let raw = fd.as_raw_fd();
+        let id = self.desk.open(fd).map_err(|_| {
+            let cause = format!("all {} sockets of this ring are open", self.desk.socks.len());
+            Error::new(Kind::Budget, cause).cure("close some first, or give the ring a larger socket table")
+        })?;
+        if self.fixed_files
+            && let Err(error) = self.ring.submitter().register_files_update(id.index, &[raw])
+        {
+            self.desk.socks.remove(id.into());
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            return Err(Error::from_errno(Kind::Environment, "registering a socket with io_uring", errno));
+        }
+        Ok(id)
     }
-    fn close(&mut self, _sock: SockId) {}
-    fn push(&mut self, _op: Op, _token: u64) -> Result<OpId, Full> {
-        unreachable!()
+
+    fn close(&mut self, sock: SockId) {
+        let mut flying = Vec::new();
+        self.desk.close(sock, &mut flying);
+        for name in flying {
+            self.enqueue_cancel(name);
+        }
+        self.close_idle_socks();
     }
-    fn cancel(&mut self, _op: OpId) {}
-    fn wait(&mut self, _until: Option<Instant>) -> Result<()> {
-        unreachable!()
+
+    fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
+        op.check();
+        let (name, flies) = self.desk.book(op, token)?;
+        if flies {
+            let entry = self.request(name);
+            self.enqueue(entry);
+        }
+        Ok(OpId { index: name.index, generation: name.generation })
     }
+
+    fn cancel(&mut self, op: OpId) {
+        let name = op.into();
+        if self.desk.mark_cancelled(name) {
+            self.enqueue_cancel(name);
+        }
+    }
+
+    fn wait(&mut self, until: Option<Instant>) -> Result<()> {
+        self.guard.check()?;
+        self.poll_wake();
+        let now = monotonic_now();
+        self.desk.submitting(now);
+        let limit = until.map(|until| until.since(now));
+        let wants_sleep = !self.desk.has_ready() && limit != Some(Duration::ZERO);
+        let sleep = wants_sleep && self.waker.arm();
+        let outcome = self.enter(sleep, limit);
+        if wants_sleep {
+            self.waker.disarm();
+        }
+        self.reap();
+        outcome
+    }
+
     fn pop(&mut self) -> Option<Done> {
-        unreachable!()
+        self.desk.pop()
     }
+
     fn in_flight(&self) -> usize {
-        unreachable!()
+        self.desk.in_flight
     }
+
     fn waker(&self) -> Waker {
-        unreachable!()
+        self.waker.clone()
     }
+
     fn facts(&self) -> RingFacts {
-        unreachable!()
+        RingFacts {
+            backend: "uring",
+            abilities: self.abilities.clone(),
+            refusals: self.refusals.clone(),
+            counts: self.desk.counts,
+        }
     }
+}
+
+impl Drop for UringRing {
+    fn drop(&mut self) {
+        // In a forked child the kernel works for the parent's memory, not for this copy: nothing to wait for here.
+        if self.guard.holds() && !self.drain() {
+            eprintln!(
+                "fuelrail: io_uring gave {} operations not back within {DRAIN_PATIENCE:?}; their memory is leaked, \
+                 because the kernel may still write to it",
+                self.desk.in_flight
+            );
+            return;
+        }
+        // SAFETY: the kernel owns no operation any more, so nothing it may touch is freed here; none of the three is
+        // used after this. Registered pages are pinned by the kernel on its own account until `ring` closes.
+        unsafe {
+            ManuallyDrop::drop(&mut self.desk);
+            ManuallyDrop::drop(&mut self.wires);
+            ManuallyDrop::drop(&mut self.registered);
+        }
+    }
+}
+
+fn tcp_socket(addr: &SocketAddr) -> Result<OwnedFd> {
+    let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let failed = |doing: &str| {
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+        Error::from_errno(Kind::Environment, doing, errno)
+    };
+    // In blocking mode: io_uring never blocks on a socket, but would hand EAGAIN back from a non-blocking one.
+    // SAFETY: no memory is passed to the kernel.
+    let raw = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, libc::IPPROTO_TCP) };
+    if raw < 0 {
+        return Err(failed("opening a socket").cure("raise the limit of open files (ulimit -n)"));
+    }
+    // SAFETY: `raw` was just returned by the kernel and nobody else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    let one: libc::c_int = 1;
+    // SAFETY: the kernel reads `one`, which lives until after the call.
+    let rc = unsafe {
+        let value = (&raw const one).cast();
+        libc::setsockopt(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, value, mem::size_of_val(&one) as libc::socklen_t)
+    };
+    if rc != 0 {
+        return Err(failed("setting TCP_NODELAY"));
+    }
+    Ok(fd)
 }

@@ -1,0 +1,222 @@
+//! Opening an io_uring: the best mode the kernel gives, registered files and memory, and refusals in plain words.
+
+use std::sync::Arc;
+
+use fuelrail_base::{ByteSize, Error, Kind, Result};
+use io_uring::IoUring;
+
+use super::UringConfig;
+use crate::arena::Mapping;
+
+/// Most bytes one registered buffer may have: the kernel's limit.
+pub(super) const BUFFER_BYTES_MAX: usize = 1 << 30;
+/// Most registered buffers of one ring: the kernel's limit.
+const BUFFERS_MAX: usize = 1 << 14;
+
+/// An open ring and what it got.
+pub(super) struct Opened {
+    pub(super) ring: IoUring,
+    pub(super) fixed_files: bool,
+    /// The registered memory, to be kept until the ring is closed.
+    pub(super) registered: Option<Arc<Mapping>>,
+    pub(super) abilities: Vec<&'static str>,
+    pub(super) refusals: Vec<String>,
+}
+
+/// How completions reach the thread, best first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    /// Completion work runs when the thread waits, never in between (kernel 6.1).
+    Deferred,
+    /// Completion work runs at the thread's next system call, without interrupting it (kernel 5.19).
+    Cooperative,
+    /// Completion work interrupts the thread.
+    Plain,
+}
+
+impl Mode {
+    pub(crate) const BEST_FIRST: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Plain];
+
+    fn name(self) -> &'static str {
+        match self {
+            Mode::Deferred => "single_issuer+defer_taskrun",
+            Mode::Cooperative => "coop_taskrun",
+            Mode::Plain => "interrupting completions",
+        }
+    }
+
+    pub(crate) fn build(self, entries: u32, completions: u32) -> std::io::Result<IoUring> {
+        let mut builder = IoUring::builder();
+        builder.setup_clamp().setup_cqsize(completions);
+        match self {
+            Mode::Deferred => {
+                builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
+            }
+            Mode::Cooperative => {
+                builder.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+            }
+            Mode::Plain => {}
+        }
+        builder.build(entries)
+    }
+}
+
+pub(super) fn open(config: &UringConfig) -> Result<Opened> {
+    let entries = config.entries.next_power_of_two();
+    // Every operation, one cancellation each, and the wake poll fit without overflow.
+    let completions = entries.saturating_mul(4);
+    let (ring, mode) = open_best(entries, completions)?;
+    if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
+        return Err(Error::new(Kind::Environment, "this kernel's io_uring has no timed waits").cure(OLD_KERNEL));
+    }
+    let (mut abilities, mut refusals) = (vec![mode.name()], Vec::new());
+    if mode != Mode::Deferred {
+        refusals.push("deferred completions are not available: every wake-up costs more; kernel 6.1 has them".into());
+    }
+    let fixed_files = match ring.submitter().register_files_sparse(config.sockets) {
+        Ok(()) => {
+            abilities.push("registered files");
+            true
+        }
+        Err(error) => {
+            refusals.push(format!("registering a table of {} files: {error}; kernel 5.19 has them", config.sockets));
+            false
+        }
+    };
+    let registered = config.register.as_ref().and_then(|arena| {
+        let mapping = arena.mapping();
+        match register_memory(&ring, &mapping) {
+            Ok(()) => {
+                abilities.push("registered memory");
+                Some(mapping)
+            }
+            Err(why) => {
+                refusals.push(why);
+                None
+            }
+        }
+    });
+    Ok(Opened { ring, fixed_files, registered, abilities, refusals })
+}
+
+fn open_best(entries: u32, completions: u32) -> Result<(IoUring, Mode)> {
+    let mut last = libc::EINVAL;
+    for mode in Mode::BEST_FIRST {
+        match mode.build(entries, completions) {
+            Ok(ring) => return Ok((ring, mode)),
+            // An unknown flag: an older kernel.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(error) => {
+                last = error.raw_os_error().unwrap_or(libc::EIO);
+                break;
+            }
+        }
+    }
+    Err(refusal(last))
+}
+
+fn register_memory(ring: &IoUring, mapping: &Mapping) -> core::result::Result<(), String> {
+    let (base, len) = mapping.range();
+    let buffers: Vec<libc::iovec> = (0..len)
+        .step_by(BUFFER_BYTES_MAX)
+        .map(|offset| libc::iovec {
+            iov_base: base.wrapping_add(offset).cast(),
+            iov_len: (len - offset).min(BUFFER_BYTES_MAX),
+        })
+        .collect();
+    let size = ByteSize(len as u64);
+    if buffers.len() > BUFFERS_MAX {
+        return Err(format!("registering {size}: the kernel's limit is {}", ByteSize((BUFFERS_MAX as u64) << 30)));
+    }
+    // SAFETY: the buffers are this mapping, which the ring keeps (`Opened::registered`) until it is closed.
+    unsafe { ring.submitter().register_buffers(&buffers) }.map_err(|error| {
+        let cure = match error.raw_os_error() {
+            Some(libc::ENOMEM) => {
+                let limit = memlock_bytes().map_or("unlimited".to_owned(), |limit| ByteSize(limit).to_string());
+                format!(
+                    "the locked-memory limit is {limit}: raise it (ulimit -l, LimitMEMLOCK=, docker --ulimit memlock=-1) \
+                     or grant CAP_IPC_LOCK"
+                )
+            }
+            _ => "receives use unregistered memory instead, which costs a little more".to_owned(),
+        };
+        format!("registering {size} of memory with io_uring: {error}; {cure}")
+    })
+}
+
+const OLD_KERNEL: &str = "use kernel 5.11 or later (6.1 for full speed)";
+
+/// Why `io_uring_setup` failed, and what to do.
+pub(crate) fn refusal(errno: i32) -> Error {
+    let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let filtered = status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"));
+    let (cause, cure) = explain(errno, disabled.trim(), filtered);
+    Error::from_errno(Kind::Environment, &cause, errno).cure(cure)
+}
+
+fn explain(errno: i32, disabled: &str, filtered: bool) -> (String, String) {
+    const PROFILE: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the container's seccomp profile \
+                           (docker run --security-opt seccomp=PROFILE.json, or seccompProfile in the pod)";
+    let refused = matches!(errno, libc::EPERM | libc::EACCES | libc::ENOSYS);
+    match (errno, disabled) {
+        (libc::EPERM, "2") => (
+            "io_uring is switched off for everyone (sysctl kernel.io_uring_disabled=2)".into(),
+            "switch it on: sysctl -w kernel.io_uring_disabled=0".into(),
+        ),
+        (libc::EPERM, "1") => (
+            "io_uring is switched off for unprivileged processes (sysctl kernel.io_uring_disabled=1)".into(),
+            "switch it on (sysctl -w kernel.io_uring_disabled=0), join the group kernel.io_uring_group, or grant \
+             CAP_SYS_ADMIN"
+                .into(),
+        ),
+        _ if refused && filtered => (
+            "a seccomp filter refuses io_uring (the default of Docker 25 and of containerd 2 does)".into(),
+            PROFILE.into(),
+        ),
+        (libc::ENOSYS, _) => ("this kernel has no io_uring".into(), OLD_KERNEL.into()),
+        _ if refused => {
+            ("a security module refuses io_uring".into(), "allow it in the SELinux or AppArmor policy".into())
+        }
+        (libc::ENOMEM, _) => (
+            "the kernel has no memory for a ring".into(),
+            "raise the locked-memory limit (ulimit -l): kernels before 5.12 count rings against it".into(),
+        ),
+        (libc::EMFILE | libc::ENFILE, _) => {
+            ("no file descriptor left for a ring".into(), "raise the limit of open files (ulimit -n)".into())
+        }
+        _ => ("opening an io_uring".into(), OLD_KERNEL.into()),
+    }
+}
+
+/// The limit on locked memory, in bytes. `None` when there is none.
+pub(crate) fn memlock_bytes() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one `rlimit` into `limit`, which lives until after the call.
+    let rc = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    (rc == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_name_cause_and_cure() {
+        for (errno, disabled, filtered, cause, cure) in [
+            (libc::EPERM, "2", false, "switched off for everyone", "io_uring_disabled=0"),
+            (libc::EPERM, "1", true, "unprivileged", "io_uring_group"),
+            (libc::EPERM, "0", true, "seccomp filter", "seccomp profile"),
+            (libc::ENOSYS, "", true, "seccomp filter", "seccomp profile"),
+            (libc::ENOSYS, "", false, "no io_uring", "kernel 5.11"),
+            (libc::EACCES, "0", false, "security module", "SELinux"),
+            (libc::ENOMEM, "0", false, "no memory", "ulimit -l"),
+            (libc::EMFILE, "0", false, "file descriptor", "ulimit -n"),
+            (libc::EINVAL, "0", false, "opening", "kernel 5.11"),
+        ] {
+            let (said_cause, said_cure) = explain(errno, disabled, filtered);
+            assert!(said_cause.contains(cause), "{errno}: {said_cause}");
+            assert!(said_cure.contains(cure), "{errno}: {said_cure}");
+        }
+    }
+}
