@@ -41,12 +41,12 @@ pub(super) struct Sock<S> {
 
 pub(super) struct Desk<S> {
     flights: Table<Flight>,
-    pub(super) socks: Table<Sock<S>>,
+    socks: Table<Sock<S>>,
     /// Pushed since the last submission.
     fresh: Vec<Name>,
     ready: VecDeque<Name>,
     /// Closing sockets whose last operation came back.
-    pub(super) closable: Vec<SockId>,
+    closable: Vec<SockId>,
     pub(super) counts: RingCounts,
     pub(super) in_flight: usize,
     /// When the current turn began: the time of all pushes in it.
@@ -182,6 +182,22 @@ impl<S> Desk<S> {
                 self.closable.push(sock_id);
             }
         }
+    }
+
+    /// Takes out the next closing socket whose last operation came back: its place in the table and what is kept.
+    pub(super) fn take_closable(&mut self) -> Option<(u32, S)> {
+        let id = self.closable.pop()?;
+        self.socks.remove(id.into()).map(|sock| (id.index, sock.inner))
+    }
+
+    /// Takes a socket out at once that no operation was ever on.
+    pub(super) fn discard(&mut self, id: SockId) {
+        self.socks.remove(id.into());
+    }
+
+    /// What is kept per open socket.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &S> {
+        self.socks.iter().map(|(_, sock)| &sock.inner)
     }
 
     pub(super) fn has_ready(&self) -> bool {

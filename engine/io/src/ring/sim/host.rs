@@ -1,17 +1,19 @@
 //! The far side of the simulated network: who is connected to, and what it answers.
 
+use std::net::SocketAddr;
+
 use fuelrail_base::{Duration, Instant};
 
 /// The servers of a simulated world. Told of every connection, answers with [`Replies`].
 pub trait Host {
-    /// A socket connects as connection `conn` (a number never used before). Returns how long that takes and whether it
-    /// succeeds; the error is an error number such as `ECONNREFUSED`.
-    fn connect(&mut self, conn: u64, now: Instant) -> (Duration, Result<(), i32>);
+    /// A socket connects to `addr` as connection `conn` (a number never used before). Returns how long that takes and
+    /// whether it succeeds; the error is an error number such as `ECONNREFUSED`.
+    fn connect(&mut self, conn: u64, addr: SocketAddr, now: Instant) -> (Duration, Result<(), i32>);
 
     /// Bytes arrived on a connection; they may be any part of what was sent, in order.
     fn receive(&mut self, conn: u64, bytes: &[u8], now: Instant, out: &mut Replies);
 
-    /// The client closed this connection, or it was reset.
+    /// An accepted connection is gone: the client closed it, or an injected fault broke it. Told once.
     fn closed(&mut self, conn: u64, now: Instant);
 }
 

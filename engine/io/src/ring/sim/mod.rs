@@ -1,7 +1,11 @@
 //! A ring in virtual time: a whole network in one thread, exactly repeatable by seed.
+//!
+//! All rings of a world share its clock, its faults and its host. Nothing here reads a real clock or sleeps.
 
+mod conn;
 mod faults;
 mod host;
+mod world;
 
 pub use faults::{SimCounts, SimFaults};
 pub use host::{Host, Replies};
@@ -12,12 +16,13 @@ use std::rc::Rc;
 
 use fuelrail_base::{Instant, Result};
 
+use self::world::World;
 use super::{Done, Full, Op, OpId, Ring, RingFacts, SockId};
 use crate::wake::Waker;
 
-struct World;
-
 /// The world all simulated rings of a test share. Clones are the same world.
+///
+/// A [`Host`] is called from inside the world and must not use its handles: it gets the time as an argument.
 #[derive(Clone)]
 pub struct SimWorld {
     world: Rc<RefCell<World>>,
@@ -26,73 +31,105 @@ pub struct SimWorld {
 impl SimWorld {
     /// A world whose every choice follows from `seed`.
     #[must_use]
-    pub fn new(_seed: u64, _faults: SimFaults, _host: Box<dyn Host>) -> SimWorld {
-        SimWorld { world: Rc::new(RefCell::new(World)) }
+    pub fn new(seed: u64, faults: SimFaults, host: Box<dyn Host>) -> SimWorld {
+        SimWorld { world: Rc::new(RefCell::new(World::new(seed, faults, host))) }
     }
 
     /// Virtual time.
     #[must_use]
     pub fn now(&self) -> Instant {
-        unreachable!()
+        self.world.borrow().now()
     }
 
-    /// Jumps to the next event or the next wake-up a ring waits for. False when nothing is pending.
+    /// Jumps to the next event or to the next instant a ring waits for, whichever is first, and lets it happen. Stays
+    /// where it is when a ring was woken and has not looked yet. False when nothing is pending: if the rings have
+    /// nothing to do either, the world stands still for ever.
     pub fn advance(&self) -> bool {
-        unreachable!()
+        self.world.borrow_mut().advance()
     }
 
     /// What was injected so far.
     #[must_use]
     pub fn counts(&self) -> SimCounts {
-        unreachable!()
+        self.world.borrow().counts()
     }
 }
 
 /// One shard's ring in a simulated world.
 pub struct SimRing {
     world: Rc<RefCell<World>>,
+    id: usize,
+    waker: Waker,
 }
 
 impl SimRing {
-    /// A ring of 1024 operations.
+    /// A ring with the default size of the real one: 512 operations, 512 sockets.
     #[must_use]
     pub fn new(world: &SimWorld) -> SimRing {
-        SimRing::with_entries(world, 1024)
+        SimRing::with_capacity(world, 512, 512)
     }
 
-    /// A ring of so many operations.
+    /// A ring of so many operations in flight and so many sockets.
     #[must_use]
-    pub fn with_entries(world: &SimWorld, _entries: u32) -> SimRing {
-        SimRing { world: world.world.clone() }
+    pub fn with_capacity(world: &SimWorld, entries: u32, sockets: u32) -> SimRing {
+        let waker = Waker::flag();
+        let id = world.world.borrow_mut().add_ring(entries, sockets, waker.clone());
+        SimRing { world: world.world.clone(), id, waker }
     }
 }
 
 impl Ring for SimRing {
     fn now(&self) -> Instant {
-        let _ = &self.world;
-        unreachable!()
+        self.world.borrow().now()
     }
+
     fn socket(&mut self, _addr: &SocketAddr) -> Result<SockId> {
-        unreachable!()
+        self.world.borrow_mut().socket(self.id)
     }
-    fn close(&mut self, _sock: SockId) {}
-    fn push(&mut self, _op: Op, _token: u64) -> Result<OpId, Full> {
-        unreachable!()
+
+    fn close(&mut self, sock: SockId) {
+        self.world.borrow_mut().close(self.id, sock);
     }
-    fn cancel(&mut self, _op: OpId) {}
-    fn wait(&mut self, _until: Option<Instant>) -> Result<()> {
-        unreachable!()
+
+    fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
+        op.check();
+        self.world.borrow_mut().push(self.id, op, token)
     }
+
+    fn cancel(&mut self, op: OpId) {
+        self.world.borrow_mut().cancel(self.id, op.into());
+    }
+
+    /// Never sleeps: notes `until` as a wake-up the world must not jump over.
+    fn wait(&mut self, until: Option<Instant>) -> Result<()> {
+        self.world.borrow_mut().wait(self.id, until);
+        Ok(())
+    }
+
     fn pop(&mut self) -> Option<Done> {
-        unreachable!()
+        self.world.borrow_mut().pop(self.id)
     }
+
     fn in_flight(&self) -> usize {
-        unreachable!()
+        self.world.borrow().in_flight(self.id)
     }
+
     fn waker(&self) -> Waker {
-        unreachable!()
+        self.waker.clone()
     }
+
     fn facts(&self) -> RingFacts {
-        unreachable!()
+        RingFacts {
+            backend: "sim",
+            abilities: vec!["virtual time"],
+            refusals: Vec::new(),
+            counts: self.world.borrow().ring_counts(self.id),
+        }
+    }
+}
+
+impl Drop for SimRing {
+    fn drop(&mut self) {
+        self.world.borrow_mut().remove_ring(self.id);
     }
 }

@@ -244,14 +244,13 @@ impl UringRing {
     }
 
     fn close_idle_socks(&mut self) {
-        while let Some(id) = self.desk.closable.pop() {
+        while let Some((index, fd)) = self.desk.take_closable() {
             if self.fixed_files {
                 // The table's reference would keep the connection open. Refused only if the index were out of range.
-                let cleared = self.ring.submitter().register_files_update(id.index, &[-1]);
+                let cleared = self.ring.submitter().register_files_update(index, &[-1]);
                 debug_assert!(cleared.is_ok(), "{cleared:?}");
             }
-            // Dropping the descriptor closes it.
-            self.desk.socks.remove(id.into());
+            drop(fd);
         }
     }
 
@@ -303,13 +302,13 @@ impl Ring for UringRing {
         let fd = tcp_socket(addr)?;
         let raw = fd.as_raw_fd();
         let id = self.desk.open(fd).map_err(|_| {
-            let cause = format!("all {} sockets of this ring are open", self.desk.socks.len());
-            Error::new(Kind::Budget, cause).cure("close some first, or give the ring a larger socket table")
+            Error::new(Kind::Budget, "all sockets of this ring are open")
+                .cure("close some first, or give the ring a larger socket table")
         })?;
         if self.fixed_files
             && let Err(error) = self.ring.submitter().register_files_update(id.index, &[raw])
         {
-            self.desk.socks.remove(id.into());
+            self.desk.discard(id);
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
             return Err(Error::from_errno(Kind::Environment, "registering a socket with io_uring", errno));
         }

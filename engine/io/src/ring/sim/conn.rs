@@ -1,0 +1,83 @@
+//! One simulated connection, as its client sees it.
+
+use std::collections::VecDeque;
+
+use fuelrail_base::Instant;
+
+use super::host::Reply;
+use super::world::FlightKey;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    Fresh,
+    Connecting,
+    Open,
+    /// Broken for good, with the error number every operation on it gets.
+    Broken(i32),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) phase: Phase,
+    /// The host accepted it and was not told of its end.
+    pub(super) host_knows: bool,
+    /// Bytes arrived and not received.
+    inbox: VecDeque<u8>,
+    /// The peer has finished: after the inbox, zero.
+    finished: bool,
+    /// The peer answers nothing more.
+    pub(super) stalled: bool,
+    /// When the last answer scheduled so far arrives: answers keep their order.
+    pub(super) last_arrival: Instant,
+    /// Receives waiting for bytes, oldest first.
+    pub(super) receivers: VecDeque<FlightKey>,
+}
+
+impl Conn {
+    pub(super) fn new() -> Conn {
+        Conn {
+            phase: Phase::Fresh,
+            host_knows: false,
+            inbox: VecDeque::new(),
+            finished: false,
+            stalled: false,
+            last_arrival: Instant::ZERO,
+            receivers: VecDeque::new(),
+        }
+    }
+
+    /// An answer of the peer arrives. A broken connection hears nothing.
+    pub(super) fn arrive(&mut self, reply: Reply) {
+        if matches!(self.phase, Phase::Broken(_)) {
+            return;
+        }
+        match reply {
+            Reply::Bytes(bytes) => self.inbox.extend(bytes),
+            Reply::Finish => self.finished = true,
+            Reply::Reset => self.break_with(libc::ECONNRESET),
+            Reply::Stall => self.stalled = true,
+        }
+    }
+
+    /// Breaks the connection; unread bytes are lost.
+    pub(super) fn break_with(&mut self, errno: i32) {
+        self.phase = Phase::Broken(errno);
+        self.inbox.clear();
+    }
+
+    /// What a receive finds: the number of bytes that can be taken (zero: finished), an error number, or nothing yet.
+    pub(super) fn readable(&self) -> Option<Result<usize, i32>> {
+        match self.phase {
+            Phase::Broken(errno) => Some(Err(errno)),
+            Phase::Fresh | Phase::Connecting => Some(Err(libc::ENOTCONN)),
+            Phase::Open if !self.inbox.is_empty() => Some(Ok(self.inbox.len())),
+            Phase::Open => self.finished.then_some(Ok(0)),
+        }
+    }
+
+    /// Takes the next `n` bytes.
+    pub(super) fn take(&mut self, n: usize) -> Vec<u8> {
+        self.inbox.drain(..n).collect()
+    }
+}
