@@ -166,3 +166,115 @@ impl Retry {
         u64::from(self.config.budget_retries) * u64::from(self.config.budget_successes_per_retry)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn retry() -> Retry {
+        Retry::new(RetryConfig::default(), 7).unwrap()
+    }
+
+    /// Waits of one block that keeps failing with `kind`, until the verdict is to give up.
+    fn waits(retry: &mut Retry, kind: Kind) -> Vec<Duration> {
+        let mut tries = Tries::default();
+        let mut waits = Vec::new();
+        while let Verdict::After(wait) = retry.verdict(&mut tries, kind, None) {
+            waits.push(wait);
+        }
+        assert_eq!(tries.failed() as usize, waits.len() + 1);
+        waits
+    }
+
+    #[test]
+    fn attempts_end_and_final_kinds_are_never_retried() {
+        assert_eq!(waits(&mut retry(), Kind::Network).len(), 9, "ten attempts, nine waits between");
+        for kind in [Kind::NotFound, Kind::Denied, Kind::Usage, Kind::Cancelled, Kind::File] {
+            assert_eq!(waits(&mut retry(), kind).len(), 0, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn changed_is_retried_once_whatever_else_failed() {
+        assert_eq!(waits(&mut retry(), Kind::Changed).len(), 1);
+        let (mut retry, mut tries) = (retry(), Tries::default());
+        for kind in [Kind::Network, Kind::Changed, Kind::Truncated] {
+            assert!(matches!(retry.verdict(&mut tries, kind, None), Verdict::After(_)), "{kind:?}");
+        }
+        assert_eq!(retry.verdict(&mut tries, Kind::Changed, None), Verdict::GiveUp);
+    }
+
+    #[test]
+    fn ceilings_double_up_to_the_cap_and_jitter_fills_them() {
+        let config = RetryConfig { attempts_max: 12, budget_retries: u32::MAX, ..RetryConfig::default() };
+        for (kind, base_us) in [(Kind::Network, config.base_us), (Kind::Throttled, config.throttled_base_us)] {
+            let mut retry = Retry::new(config, 3).unwrap();
+            let blocks: Vec<_> = (0..400).map(|_| waits(&mut retry, kind)).collect();
+            for attempt in 0..11 {
+                let ceiling = Duration::from_micros((base_us << attempt).min(config.cap_us));
+                let longest = *blocks.iter().map(|waits| &waits[attempt]).max().unwrap();
+                let mean = blocks.iter().map(|waits| waits[attempt]).sum::<Duration>() / 400;
+                assert!(
+                    longest <= ceiling && longest > ceiling * 9 / 10,
+                    "{kind:?} {attempt}: {longest:?} {ceiling:?}"
+                );
+                assert!(mean > ceiling * 4 / 10 && mean < ceiling * 6 / 10, "{kind:?} {attempt}: mean {mean:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn retry_after_is_honoured_within_bounds() {
+        let first = Duration::from_micros(RetryConfig::default().throttled_base_us);
+        for (asked, least) in [(3, 3), (86_400, 60)] {
+            let mut tries = Tries::default();
+            let asked = Some(Duration::from_secs(asked));
+            let Verdict::After(wait) = retry().verdict(&mut tries, Kind::Throttled, asked) else { panic!("gave up") };
+            let least = Duration::from_secs(least);
+            assert!(wait >= least && wait <= least + first, "{wait:?}");
+        }
+    }
+
+    #[test]
+    fn a_spent_budget_stretches_waits_and_successes_refill_it() {
+        let mut retry = retry();
+        assert_eq!(retry.budget_retries(), 100);
+        let first_wait = |retry: &mut Retry| match retry.verdict(&mut Tries::default(), Kind::Server, None) {
+            Verdict::After(wait) => wait,
+            Verdict::GiveUp => panic!("a spent budget must not end the run"),
+        };
+        let ceiling = Duration::from_micros(RetryConfig::default().base_us);
+        assert!((0..100).all(|_| first_wait(&mut retry) <= ceiling));
+        assert_eq!(retry.budget_retries(), 0);
+        assert!((0..100).all(|_| (ceiling * 2..=ceiling * 4).contains(&first_wait(&mut retry))));
+        (0..9).for_each(|_| retry.success());
+        assert_eq!(retry.budget_retries(), 0);
+        retry.success();
+        assert_eq!(retry.budget_retries(), 1);
+        assert!(first_wait(&mut retry) <= ceiling);
+        (0..10_000).for_each(|_| retry.success());
+        assert_eq!(retry.budget_retries(), 100, "no fuller than full");
+    }
+
+    #[test]
+    fn one_seed_one_sequence() {
+        let sequence = |seed| waits(&mut Retry::new(RetryConfig::default(), seed).unwrap(), Kind::Stalled);
+        assert_eq!(sequence(1), sequence(1));
+        assert_ne!(sequence(1), sequence(2));
+    }
+
+    #[test]
+    fn refuses_a_configuration_that_cannot_work() {
+        let good = RetryConfig::default();
+        for bad in [
+            RetryConfig { attempts_max: 0, ..good },
+            RetryConfig { base_us: 0, ..good },
+            RetryConfig { throttled_base_us: 0, ..good },
+            RetryConfig { cap_us: 1, ..good },
+            RetryConfig { budget_successes_per_retry: 0, ..good },
+            RetryConfig { spent_stretch: 0, ..good },
+        ] {
+            assert_eq!(Retry::new(bad, 0).unwrap_err().kind(), Kind::Usage, "{bad:?}");
+        }
+    }
+}

@@ -1,27 +1,24 @@
 //! How many connections a shard wants and how many requests it may have in flight, found from what it observes.
 //!
-//! Three rules. *The window opens when the core idles while work waits*: connections double, at most once per round
-//! (the time a fetch takes), and blindly only up to a bound before anything has landed. *Growth must pay*: a doubling that
-//! does not raise the landing rate by 5 % is taken back and not tried again for a while. *Throttling halves* the requests
+//! Three rules. *The window opens when the core idles while work waits*: connections double, once per round (the time a
+//! fetch takes), and blindly only up to a bound before anything has landed. *Growth must pay*: a doubling that does not
+//! raise the landing rate by 5 % is taken back and not tried again for a while (`level`). *Throttling halves* the requests
 //! in flight, at most once per round, and landings win them back one by one (AIMD: Chiu, Jain 1989).
 //! Owns these few numbers. Never opens a connection, and never sees a block.
 
-use fuelrail_base::{Duration, Error, Instant, Kind, Result, limits};
+mod level;
 
-/// Least time between doublings: below it, the core has not even seen what the last one did.
+use fuelrail_base::{Duration, Error, Instant, Kind, Result, limits};
+use level::{Level, Measure};
+
+/// Least time between doublings, and before the first: what answers within it needs no more connections to be fast.
 pub const DOUBLING_SPACING: Duration = Duration::from_micros(250);
 /// Connections wanted before anything has landed. Beyond it, growth needs evidence.
 const BLIND_CONNECTIONS_MAX: usize = 32;
-/// Growth pays when the landing rate rises by this factor.
-const PAYS: f64 = 1.05;
 /// A landing weighs its bytes and this many more: what else a request costs server and wire. It keeps the rate of small
 /// objects of mixed sizes from being noise.
 const REQUEST_WEIGHT_BYTES: u64 = 32 << 10;
-/// Rounds without growth after one that did not pay; doubles each time in a row, up to the last.
-const HOLD_ROUNDS: u64 = 32;
-/// Longest such hold.
-const HOLD_ROUNDS_MAX: u64 = 4096;
-/// A round has at least this many landings, or its rate is chance.
+/// A round has at least this many landings, and one per connection, or its rate is chance.
 const ROUND_LANDINGS_MIN: u64 = 8;
 /// Bytes one connection should have under way: half the default receive buffer of Linux, so that the next response is
 /// there when one has been read.
@@ -77,17 +74,6 @@ impl WindowConfig {
     }
 }
 
-/// A doubling whose effect is not known yet.
-#[derive(Clone, Copy, Debug)]
-struct Trial {
-    /// Connections wanted before it.
-    from: usize,
-    /// Landing rate before it, weight per second.
-    rate: f64,
-    /// Full rounds since. The first still carries what was sent before; the second shows the effect.
-    rounds: u32,
-}
-
 /// What happened since the round began.
 #[derive(Clone, Copy, Debug)]
 struct Round {
@@ -113,22 +99,18 @@ impl Round {
 #[derive(Clone, Debug)]
 pub struct Window {
     config: WindowConfig,
-    wanted: usize,
+    level: Level,
     /// Requests in flight allowed by throttling; infinite until the first.
     limit: f64,
     cut_at: Option<Instant>,
-    grown_at: Option<Instant>,
+    /// When fetches first waited, or connections last doubled, before anything had landed.
+    blind_since: Option<Instant>,
     /// The present round; none before the first landing.
     round: Option<Round>,
     /// Smoothed time from sending a request to its last byte.
     round_trip: Duration,
     /// Least time to the first byte lately: what the server takes when nothing stands before the request.
     first_byte: Duration,
-    /// Doublings not judged yet, the older one first. Two, because effects show only after two rounds and a window that
-    /// waited for each would open at half the speed.
-    trials: [Option<Trial>; 2],
-    hold_rounds: u64,
-    hold_next: u64,
 }
 
 impl Window {
@@ -140,23 +122,20 @@ impl Window {
         config.validate()?;
         Ok(Window {
             config,
-            wanted: config.connections_start,
+            level: Level::new(config.connections_start, config.connections_max),
             limit: f64::INFINITY,
             cut_at: None,
-            grown_at: None,
+            blind_since: None,
             round: None,
             round_trip: Duration::ZERO,
             first_byte: Duration::ZERO,
-            trials: [None; 2],
-            hold_rounds: 0,
-            hold_next: HOLD_ROUNDS,
         })
     }
 
     /// Connections wanted now. Fewer than before means: use fewer; the idle ones may stay open.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.wanted.min(self.in_flight_limit())
+        self.level.wanted().min(self.in_flight_limit())
     }
 
     /// Most requests to have on one connection when blocks are of this size: many for small blocks on a near server,
@@ -175,7 +154,7 @@ impl Window {
     /// Most requests to have in flight over all connections.
     #[must_use]
     pub fn in_flight_max(&self) -> usize {
-        self.in_flight_limit().min(self.wanted * self.config.depth_max)
+        self.in_flight_limit().min(self.level.wanted() * self.config.depth_max)
     }
 
     /// Smoothed time of a fetch from request to last byte; zero before the first landing.
@@ -185,21 +164,17 @@ impl Window {
     }
 
     /// The shard is about to sleep, with `in_flight` requests out and `waiting` fetches without a connection to go on.
-    /// Call it also when none waits: it tells that the rate is not the window's doing.
-    pub fn idle(&mut self, now: Instant, in_flight: usize, waiting: usize) {
-        let Some(round) = &mut self.round else {
-            let spaced = self.grown_at.is_none_or(|at| now.since(at) >= DOUBLING_SPACING);
-            if waiting > 0 && in_flight > 0 && spaced && self.wanted < BLIND_CONNECTIONS_MAX {
-                self.grow(now);
-            }
-            return;
-        };
+    /// Call it also when none waits: it tells that the rate is not the window's doing. Returns when to wake and call
+    /// again if nothing else happens before.
+    pub fn idle(&mut self, now: Instant, in_flight: usize, waiting: usize) -> Option<Instant> {
+        let Some(round) = &mut self.round else { return self.idle_blind(now, in_flight, waiting) };
         if waiting > 0 {
             round.hungry = true;
         } else {
             round.sated = true;
         }
         self.close_round(now);
+        None
     }
 
     /// A fetch of `bytes` has landed, `first_byte` and `total` after its request was sent.
@@ -229,8 +204,7 @@ impl Window {
         }
         self.cut_at = Some(now);
         self.limit = (self.limit.min(in_flight.max(1) as f64) / 2.0).max(1.0);
-        // What comes next is the cut's doing.
-        self.trials = [None; 2];
+        self.level.disturbed(now);
         if let Some(round) = &mut self.round {
             *round = Round::new(now);
         }
@@ -244,62 +218,41 @@ impl Window {
         self.close_round(now);
     }
 
-    /// Ends the round once it is as long as a fetch takes and has landings enough; then judges, then grows.
+    /// Nothing has landed yet: the longer that takes, the more requests belong on the way.
+    fn idle_blind(&mut self, now: Instant, in_flight: usize, waiting: usize) -> Option<Instant> {
+        if waiting == 0 || in_flight == 0 || self.level.wanted() >= BLIND_CONNECTIONS_MAX || self.limit.is_finite() {
+            return None;
+        }
+        let mut since = *self.blind_since.get_or_insert(now);
+        if now.since(since) >= DOUBLING_SPACING {
+            self.level.double();
+            since = now;
+            self.blind_since = Some(now);
+        }
+        Some(since.after(DOUBLING_SPACING))
+    }
+
+    /// Ends the round once it is as long as a fetch takes and has landings enough.
     fn close_round(&mut self, now: Instant) {
         let Some(round) = self.round else { return };
         let elapsed = now.since(round.since);
-        if elapsed < self.round_trip.max(DOUBLING_SPACING) || round.landings < ROUND_LANDINGS_MIN {
+        let landings_least = (self.connections() as u64).max(ROUND_LANDINGS_MIN);
+        if elapsed < self.round_trip.max(DOUBLING_SPACING) || round.landings < landings_least {
             return;
         }
         self.round = Some(Round::new(now));
-        self.hold_rounds = self.hold_rounds.saturating_sub(1);
         // The least rises slowly, so that one lucky moment does not stand for ever.
         self.first_byte = round.first_byte_least.min(self.first_byte * 9 / 8);
-        if round.sated {
-            return;
-        }
-        let rate = round.weight as f64 / elapsed.as_secs_f64();
-        let paid = self.judge(rate);
         let failing = round.failures * 8 > round.landings;
-        let limited = self.wanted >= self.in_flight_limit();
-        if paid && round.hungry && !failing && !limited && self.hold_rounds == 0 && self.trials[1].is_none() {
-            let trial = Trial { from: self.wanted, rate, rounds: 0 };
-            if self.grow(now) {
-                let free = usize::from(self.trials[0].is_some());
-                self.trials[free] = Some(trial);
-            }
-        }
-    }
-
-    /// Judges the doublings whose effect shows in this round's rate. False when the window stepped back.
-    fn judge(&mut self, rate: f64) -> bool {
-        for trial in self.trials.iter_mut().flatten() {
-            trial.rounds += 1;
-        }
-        let Some(oldest) = self.trials[0] else { return true };
-        if oldest.rounds < 2 {
-            return true;
-        }
-        if rate > oldest.rate * PAYS {
-            self.trials = [self.trials[1], None];
-            self.hold_next = HOLD_ROUNDS;
-            return true;
-        }
-        // The newer doubling goes as well: it built on one that did nothing.
-        self.wanted = oldest.from;
-        self.trials = [None; 2];
-        self.hold_rounds = self.hold_next;
-        self.hold_next = (self.hold_next * 2).min(HOLD_ROUNDS_MAX);
-        false
-    }
-
-    /// Doubles the connections wanted. False at the maximum.
-    fn grow(&mut self, now: Instant) -> bool {
-        let wanted = (self.wanted * 2).min(self.config.connections_max);
-        let grows = wanted > self.wanted;
-        self.wanted = wanted;
-        self.grown_at = Some(now);
-        grows
+        let limited = self.level.wanted() >= self.in_flight_limit();
+        self.level.round(&Measure {
+            now,
+            elapsed,
+            weight: round.weight as f64,
+            may_grow: round.hungry && !failing && !limited,
+            sated: round.sated,
+            round_trip: self.round_trip,
+        });
     }
 
     fn in_flight_limit(&self) -> usize {

@@ -1,0 +1,279 @@
+//! The window against small models of servers, in virtual time.
+
+use fuelrail_base::{Duration, Instant, Kind, prng::Prng};
+use fuelrail_plan::window::{Window, WindowConfig};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// A server, the way to it, and the client's core. Times in microseconds.
+#[derive(Clone, Copy)]
+struct World {
+    /// From request to first byte, on a connection of its own; requests on one connection are answered in turn.
+    latency_us: u64,
+    /// The server starts one request per this time, over all connections.
+    service_us: u64,
+    /// What the client's core needs per response.
+    client_us: u64,
+    /// All bodies share this link.
+    link_bytes_per_us: u64,
+    /// Requests served at once; one more is refused with "slow down".
+    slots: usize,
+    block_bytes: u64,
+}
+
+const NEAR: World = World {
+    latency_us: 50,
+    service_us: 1,
+    client_us: 1,
+    link_bytes_per_us: 100_000,
+    slots: usize::MAX,
+    block_bytes: 100_000,
+};
+const FAR: World = World { latency_us: 55_000, ..NEAR };
+
+struct Connection {
+    usable_from_us: u64,
+    free_at_us: u64,
+    requests: usize,
+}
+
+/// One response: when it is complete, on which connection, when its request was sent and its first byte came.
+type Response = Reverse<(u64, usize, u64, u64, bool)>;
+
+struct Shard {
+    world: World,
+    window: Window,
+    random: Prng,
+    connections: Vec<Connection>,
+    responses: BinaryHeap<Response>,
+    clock_us: u64,
+    server_free_us: u64,
+    link_free_us: u64,
+    /// Fetches still to be sent.
+    work: u64,
+    landed: u64,
+    throttled: u64,
+    /// Microseconds spent wanting each number of connections.
+    wanted_us: std::collections::BTreeMap<usize, u64>,
+}
+
+impl Shard {
+    fn new(world: World, work: u64) -> Shard {
+        Shard {
+            world,
+            window: Window::new(WindowConfig::default()).unwrap(),
+            random: Prng::new(1),
+            connections: Vec::new(),
+            responses: BinaryHeap::new(),
+            clock_us: 0,
+            server_free_us: 0,
+            link_free_us: 0,
+            work,
+            landed: 0,
+            throttled: 0,
+            wanted_us: Default::default(),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant(self.clock_us * 1_000)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.responses.len()
+    }
+
+    fn send(&mut self, on: usize) {
+        let World { latency_us, service_us, link_bytes_per_us, slots, block_bytes, .. } = self.world;
+        let busy = self.in_flight();
+        let connection = &mut self.connections[on];
+        let start = self.clock_us.max(connection.usable_from_us).max(connection.free_at_us);
+        let jitter = self.random.below(latency_us / 4 + 1);
+        let (first_us, done_us) = if busy >= slots {
+            (start + latency_us / 4, start + latency_us / 4)
+        } else {
+            self.server_free_us = self.server_free_us.max(start) + service_us;
+            let first = self.server_free_us + latency_us + jitter;
+            let bytes = block_bytes / 2 + self.random.below(block_bytes);
+            self.link_free_us = self.link_free_us.max(first) + bytes / link_bytes_per_us;
+            (first, self.link_free_us)
+        };
+        connection.free_at_us = done_us;
+        connection.requests += 1;
+        self.work -= 1;
+        self.responses.push(Reverse((done_us, on, self.clock_us, first_us, busy >= slots)));
+    }
+
+    fn issue(&mut self) {
+        while self.connections.len() < self.window.connections() {
+            // A connection takes a round trip to open, shorter than a request that the server has to think about.
+            let usable_from_us = self.clock_us + self.world.latency_us / 4;
+            self.connections.push(Connection { usable_from_us, free_at_us: 0, requests: 0 });
+        }
+        let depth = self.window.depth(self.world.block_bytes);
+        while self.work > 0 && self.in_flight() < self.window.in_flight_max() {
+            let usable = self.connections.iter().take(self.window.connections()).enumerate();
+            let (on, least) = usable.min_by_key(|(_, connection)| connection.requests).unwrap();
+            if least.requests >= depth {
+                break;
+            }
+            self.send(on);
+        }
+    }
+
+    /// Runs until `end_us`, or until all work is done.
+    fn run(&mut self, end_us: u64) {
+        while self.clock_us < end_us {
+            self.issue();
+            let Some(&Reverse((next_us, ..))) = self.responses.peek() else { return };
+            let mut until = next_us;
+            if next_us > self.clock_us {
+                let (in_flight, waiting) = (self.in_flight(), self.work as usize);
+                let before = self.window.connections();
+                let again = self.window.idle(self.now(), in_flight, waiting);
+                until = again.map_or(next_us, |at| next_us.min(at.0 / 1_000));
+                if self.window.connections() > before {
+                    continue;
+                }
+            }
+            *self.wanted_us.entry(self.window.connections()).or_default() += until.saturating_sub(self.clock_us);
+            self.clock_us = self.clock_us.max(until);
+            if until == next_us {
+                self.land();
+            }
+        }
+    }
+
+    fn land(&mut self) {
+        let Reverse((_, on, sent_us, first_us, throttled)) = self.responses.pop().unwrap();
+        self.connections[on].requests -= 1;
+        self.clock_us += self.world.client_us;
+        *self.wanted_us.entry(self.window.connections()).or_default() += self.world.client_us;
+        if throttled {
+            self.throttled += 1;
+            self.work += 1;
+            self.window.throttled(self.now(), self.in_flight() + 1);
+            return;
+        }
+        self.landed += 1;
+        let since = |us: u64| Duration::from_micros(us - sent_us);
+        self.window.landed(self.now(), self.world.block_bytes, since(first_us), since(self.clock_us));
+    }
+
+    /// Share of the time in which no more than this many connections were wanted.
+    fn share_up_to(&self, connections: usize) -> f64 {
+        let up_to: u64 = self.wanted_us.range(..=connections).map(|(_, us)| us).sum();
+        up_to as f64 / self.wanted_us.values().sum::<u64>() as f64
+    }
+}
+
+const ENDLESS: u64 = 1 << 40;
+
+#[test]
+fn a_far_server_gets_all_connections_within_a_few_round_trips() {
+    let mut shard = Shard::new(FAR, ENDLESS);
+    shard.run(8 * FAR.latency_us);
+    assert_eq!(shard.window.connections(), 256, "after {} landings", shard.landed);
+    assert_eq!(shard.window.depth(1_000), 1, "another connection serves better than a place behind a slow answer");
+    shard.run(100 * FAR.latency_us);
+    assert!(shard.share_up_to(128) < 0.2, "it stays open: {:?}", shard.wanted_us);
+}
+
+#[test]
+fn it_settles_where_littles_law_says() {
+    // A request per millisecond and 60 ms of latency: 60 in flight saturate it, 32 do not.
+    let world = World { service_us: 1_000, ..FAR };
+    let mut shard = Shard::new(world, ENDLESS);
+    shard.run(200 * world.latency_us);
+    assert!(shard.share_up_to(32) < 0.1, "{:?}", shard.wanted_us);
+    assert!(shard.share_up_to(128) > 0.9, "{:?}", shard.wanted_us);
+    let possible = shard.clock_us / world.service_us;
+    assert!(shard.landed * 10 > possible * 9, "{} of {possible}", shard.landed);
+}
+
+#[test]
+fn a_busy_core_opens_nothing() {
+    let world = World { client_us: 20, ..NEAR };
+    let mut shard = Shard::new(world, ENDLESS);
+    shard.run(1_000_000);
+    assert_eq!(shard.wanted_us.keys().copied().collect::<Vec<_>>(), [8]);
+    assert!(shard.landed > 45_000, "the core is the limit: {}", shard.landed);
+}
+
+#[test]
+fn a_near_server_that_is_the_limit_is_left_alone() {
+    let world = World { service_us: 100, ..NEAR };
+    let mut shard = Shard::new(world, ENDLESS);
+    shard.run(20_000_000);
+    assert!(shard.share_up_to(8) > 0.95, "{:?}", shard.wanted_us);
+    assert!(shard.landed > 195_000, "the server is the limit: {}", shard.landed);
+}
+
+#[test]
+fn a_slow_link_does_not_end_with_all_connections() {
+    // 10 MB/s: one 1 MiB block takes 105 ms, 8 connections are more than enough.
+    let world = World { link_bytes_per_us: 10, block_bytes: 1 << 20, ..FAR };
+    let mut shard = Shard::new(world, ENDLESS);
+    shard.run(600_000_000);
+    assert!(shard.share_up_to(32) > 0.9 && shard.window.connections() <= 16, "{:?}", shard.wanted_us);
+    assert!(shard.landed > 5_000, "the link is the limit: {}", shard.landed);
+}
+
+#[test]
+fn throttling_converges_without_collapse() {
+    let world = World { slots: 40, ..FAR };
+    let mut shard = Shard::new(world, ENDLESS);
+    shard.run(20 * world.latency_us);
+    (shard.landed, shard.throttled) = (0, 0);
+    let (since_us, rounds) = (shard.clock_us, 400);
+    shard.run(since_us + rounds * world.latency_us);
+    // 40 at once, each 55 ms and up to a quarter more.
+    let possible = rounds as f64 * 40.0 / 1.125;
+    assert!(shard.landed as f64 > 0.7 * possible, "landed {} of {possible}", shard.landed);
+    assert!(shard.throttled * 20 < shard.landed, "{} refused, {} landed", shard.throttled, shard.landed);
+    // The server recovers: the window opens again.
+    shard.world.slots = usize::MAX;
+    shard.run(shard.clock_us + 400 * world.latency_us);
+    assert!(shard.window.in_flight_max() > 100, "{}", shard.window.in_flight_max());
+}
+
+#[test]
+fn one_round_of_refusals_halves_once_and_never_below_one() {
+    let mut window = Window::new(WindowConfig::default()).unwrap();
+    let ms = |ms: u64| Instant(ms * 1_000_000);
+    window.landed(ms(1), 1_000, Duration::from_millis(50), Duration::from_millis(50));
+    (0..8).for_each(|_| window.throttled(ms(2), 8));
+    assert_eq!((window.in_flight_max(), window.connections()), (4, 4));
+    for round in 1..20 {
+        window.throttled(ms(2 + 60 * round), 8);
+    }
+    assert_eq!((window.in_flight_max(), window.connections()), (1, 1));
+    (0..8).for_each(|_| window.landed(ms(2_000), 1_000, Duration::from_millis(50), Duration::from_millis(50)));
+    assert!((3..=4).contains(&window.in_flight_max()), "won back one by one: {}", window.in_flight_max());
+}
+
+#[test]
+fn depth_follows_size_and_distance() {
+    let mut window = Window::new(WindowConfig::default()).unwrap();
+    assert_eq!(window.depth(1), 1, "nothing is known yet");
+    window.landed(Instant(1), 1_000, Duration::from_micros(60), Duration::from_micros(80));
+    let depths = [0, 784, 16 << 10, 110 << 10, 8 << 20].map(|bytes| window.depth(bytes));
+    assert_eq!(depths, [32, 32, 4, 2, 2]);
+    let mut far = Window::new(WindowConfig::default()).unwrap();
+    far.landed(Instant(1), 1_000, Duration::from_millis(3), Duration::from_millis(3));
+    assert_eq!([784, 8 << 20].map(|bytes| far.depth(bytes)), [1, 1]);
+}
+
+#[test]
+fn refuses_bounds_beyond_the_limits() {
+    let good = WindowConfig::default();
+    for bad in [
+        WindowConfig { connections_start: 0, ..good },
+        WindowConfig { connections_start: 9, connections_max: 8, ..good },
+        WindowConfig { connections_max: 257, ..good },
+        WindowConfig { depth_max: 0, ..good },
+        WindowConfig { depth_max: 33, ..good },
+    ] {
+        assert_eq!(Window::new(bad).unwrap_err().kind(), Kind::Usage, "{bad:?}");
+    }
+}
