@@ -103,6 +103,7 @@ fn what_could_smuggle_a_body_is_refused() {
         ("Content-Encoding: gzip\r\nContent-Length: 5\r\n", "Content-Encoding 'gzip'"),
         ("ETag: \"a\"\r\nETag: \"b\"\r\n", "two different ETag"),
         ("x-amz-checksum-crc32c: nonsense\r\n", "unreadable x-amz-checksum-crc32c"),
+        ("x-amz-checksum-crc32c: AAAAAB==\r\n", "unreadable x-amz-checksum-crc32c"),
         ("Content-Length: 5\r\n folded\r\n", "not an HTTP/1 response"),
     ] {
         let error = refused(&format!("HTTP/1.1 200 OK\r\n{lines}\r\n"));

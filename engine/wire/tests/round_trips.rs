@@ -84,5 +84,6 @@ fn odd_keys_survive_one_by_one_in_their_own_form() {
         let mut text = Vec::new();
         manifest::write(&mut text, &entries);
         assert_eq!(manifest::parse(&text).unwrap(), entries, "{key:?}");
+        assert!(!text.contains(&b'\r'), "a carriage return is never bare: other readers take it for a line end");
     }
 }
