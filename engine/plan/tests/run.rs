@@ -1,8 +1,7 @@
-//! Splits and runs: every sample exactly once, equal steps on every rank, whatever the world and wherever it stops.
+//! Runs: every sample exactly once, whatever the world and wherever it stops; batches, positions and cursors agree.
 
 use fuelrail_base::{BatchSeq, Kind, SampleId};
 use fuelrail_plan::run::{BatchSpec, Cursor, EPOCHS_MAX, Run, RunConfig};
-use fuelrail_plan::split::Split;
 use proptest::prelude::*;
 
 fn config(samples: u64, world: u32, batch_size: u32, epochs: u64) -> RunConfig {
@@ -23,53 +22,7 @@ fn all_batches(run: &Run) -> Vec<BatchSpec> {
     (0..run.batches()).map(|seq| run.batch(BatchSeq(seq)).expect("below batches()")).collect()
 }
 
-#[test]
-fn the_last_step_is_divided_evenly() {
-    let sizes = |samples, rank| {
-        let split = Split::new(samples, 0, 3, rank, 4, false);
-        (split.steps(), split.positions(split.steps() - 1))
-    };
-    assert_eq!([0, 1, 2].map(|rank| sizes(12, rank)), [(1, 0..4), (1, 4..8), (1, 8..12)]);
-    assert_eq!([0, 1, 2].map(|rank| sizes(17, rank)), [(2, 12..14), (2, 14..16), (2, 16..17)]);
-    assert_eq!([0, 1, 2].map(|rank| sizes(13, rank)), [(2, 12..13), (2, 13..13), (2, 13..13)]);
-    let dropped = Split::new(17, 0, 3, 1, 4, true);
-    assert_eq!((dropped.steps(), dropped.positions(0), dropped.end_of(0)), (1, 4..8, 12));
-    assert_eq!([3, 4, 7, 8, 14].map(|position| dropped.step_of(position)), [None, Some(0), Some(0), None, None]);
-}
-
 proptest! {
-    /// Any world covers the rest of an epoch exactly once, in equal steps, and `step_of` finds every position.
-    #[test]
-    fn split_is_exactly_once(
-        samples in 0u64..3_000, start in 0u64..3_000, world in 1u32..9, batch in 1u32..70, drop_last: bool,
-    ) {
-        let start = start.min(samples);
-        let splits: Vec<_> = (0..world).map(|rank| Split::new(samples, start, world, rank, batch, drop_last)).collect();
-        let mut at = start;
-        for step in 0..splits[0].steps() {
-            let mut sizes = Vec::new();
-            for split in &splits {
-                let positions = split.positions(step);
-                prop_assert_eq!(positions.start, at, "shares are contiguous");
-                at = positions.end;
-                sizes.push(positions.end - positions.start);
-                for position in positions {
-                    let owners: Vec<_> = splits.iter().map(|split| split.step_of(position)).collect();
-                    prop_assert_eq!(owners.iter().flatten().collect::<Vec<_>>(), vec![&step], "one owner");
-                    prop_assert_eq!(split.step_of(position), Some(step));
-                }
-            }
-            prop_assert!(splits.iter().all(|split| split.end_of(step) == at));
-            prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
-            prop_assert!(*sizes.iter().max().unwrap() <= u64::from(batch));
-        }
-        prop_assert!(splits.iter().all(|split| split.steps() == splits[0].steps()));
-        let left = samples - at;
-        let most_left = if drop_last { u64::from(world * batch) - 1 } else { 0 };
-        prop_assert!(left <= most_left);
-        prop_assert!(splits.iter().all(|split| (at..samples).all(|position| split.step_of(position).is_none())));
-    }
-
     /// Stop after any step, go on with another world and batch size, several times over: every epoch is whole.
     #[test]
     fn elastic_runs_are_exactly_once(

@@ -2,8 +2,8 @@
 //!
 //! Uses change nothing; a full cache drops what came first. Ignores next uses. O(1) per call.
 
+use super::contract::{Policy, PolicyName};
 use super::queue::Queue;
-use super::{Policy, PolicyName};
 use crate::schedule::UseTime;
 use fuelrail_base::BlockId;
 

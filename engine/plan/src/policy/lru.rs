@@ -3,8 +3,8 @@
 //! A use moves a block to the back of the line; a full cache drops the front. Ignores next uses. O(1) per call. Over
 //! epochs it does badly: what was used longest ago is what comes again soonest.
 
+use super::contract::{Policy, PolicyName};
 use super::queue::Queue;
-use super::{Policy, PolicyName};
 use crate::schedule::UseTime;
 use fuelrail_base::BlockId;
 

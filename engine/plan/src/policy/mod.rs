@@ -3,6 +3,7 @@
 //! A policy owns the accounting of a byte capacity, never the bytes themselves: it names blocks to drop, and the caller
 //! drops them. It never fetches, and never knows the order: next uses are told to it.
 
+mod contract;
 mod fifo;
 mod index;
 mod lru;
@@ -13,100 +14,12 @@ mod queue;
 #[doc(hidden)]
 pub mod conformance;
 
+pub use contract::{Policy, PolicyName};
 pub use fifo::Fifo;
 pub use index::BlockMap;
 pub use lru::Lru;
 pub use next_use::NextUse;
 pub use pinned::Pinned;
-
-use crate::schedule::UseTime;
-use core::fmt;
-use core::str::FromStr;
-use fuelrail_base::{BlockId, Error, Kind, Result};
-
-/// Decides which blocks stay, within a capacity in bytes.
-///
-/// Blocks that have to go are appended to `evicted`, each exactly once, and are no longer contained when the call
-/// returns; the vector is never cleared here, so one can serve many calls.
-pub trait Policy: Send {
-    /// The name used in configuration and reports.
-    fn name(&self) -> &'static str;
-
-    /// Bytes the cache may hold.
-    fn capacity_bytes(&self) -> u64;
-
-    /// Bytes of the blocks held. Never above the capacity.
-    fn used_bytes(&self) -> u64;
-
-    /// Number of blocks held.
-    fn len(&self) -> usize;
-
-    /// Whether nothing is held.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Whether the block is held. No use is recorded.
-    fn contains(&self, block: &BlockId) -> bool;
-
-    /// Records a use of a block and when it is used next (`None`: not within the horizon). Returns whether the block was
-    /// held: a miss changes nothing. The use itself may make the block worthless and evict it: `evicted` then names it.
-    fn hit(&mut self, block: BlockId, next_use: Option<UseTime>, evicted: &mut Vec<BlockId>) -> bool;
-
-    /// Offers a block of `bytes` that has just been used and is used next at `next_use`. Returns whether it is held
-    /// afterwards; what was evicted for it is appended to `evicted`. A refusal evicts nothing. A block already held keeps
-    /// its first size and counts as a hit.
-    fn offer(&mut self, block: BlockId, bytes: u64, next_use: Option<UseTime>, evicted: &mut Vec<BlockId>) -> bool;
-
-    /// Forgets a block (its bytes were lost or found wrong). Returns whether it was held.
-    fn remove(&mut self, block: BlockId) -> bool;
-}
-
-/// The policies by name.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum PolicyName {
-    /// First in, first out: the published baseline.
-    Fifo,
-    /// Least recently used: the usual baseline.
-    Lru,
-    /// Farthest next use leaves first: optimal, as the order is known.
-    #[default]
-    NextUse,
-    /// First come stays for ever: optimal over uniform epochs without any look-ahead.
-    Pinned,
-}
-
-impl PolicyName {
-    /// All of them, for help texts and tests.
-    pub const ALL: [PolicyName; 4] = [PolicyName::Fifo, PolicyName::Lru, PolicyName::NextUse, PolicyName::Pinned];
-
-    /// The name as written in configuration.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            PolicyName::Fifo => "fifo",
-            PolicyName::Lru => "lru",
-            PolicyName::NextUse => "next-use",
-            PolicyName::Pinned => "pinned",
-        }
-    }
-}
-
-impl fmt::Display for PolicyName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
-    }
-}
-
-impl FromStr for PolicyName {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<PolicyName> {
-        PolicyName::ALL.into_iter().find(|name| name.word() == text).ok_or_else(|| {
-            Error::new(Kind::Usage, format!("'{text}' is not a cache policy")).cure("use fifo, lru, next-use or pinned")
-        })
-    }
-}
 
 /// A policy by name, empty, with this capacity. Zero is allowed: nothing is ever held.
 #[must_use]

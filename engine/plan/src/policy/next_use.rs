@@ -4,8 +4,8 @@
 //! that would have to go is used later than it; otherwise it is the newcomer that would be dropped first, and nothing
 //! moves. O(log n) per call and block evicted.
 
+use super::contract::{Policy, PolicyName};
 use super::index::BlockMap;
-use super::{Policy, PolicyName};
 use crate::schedule::UseTime;
 use fuelrail_base::BlockId;
 use std::collections::BTreeMap;

@@ -3,8 +3,8 @@
 //! Ignores next uses, also when there is none within the horizon: a pinned cache is the one that needs to know nothing
 //! about the future, and over uniform epochs it loses nothing by it. Blocks leave only through `remove`. O(1) per call.
 
+use super::contract::{Policy, PolicyName};
 use super::index::BlockMap;
-use super::{Policy, PolicyName};
 use crate::schedule::UseTime;
 use fuelrail_base::BlockId;
 

@@ -4,7 +4,7 @@
 //! had to wait, grows before that when batches take longer to fill than the gate holds time for, and shrinks by one when
 //! the gate has stayed nearly full for many batches: memory not needed here serves the cache.
 
-use super::{Prefetch, View};
+use super::view::{Prefetch, View};
 use fuelrail_base::{Instant, limits};
 
 /// Depth at the start, and the least ever: one batch to deliver while the next one fills.

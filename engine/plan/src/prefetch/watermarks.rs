@@ -2,7 +2,7 @@
 //!
 //! Speaks in samples only, as DELI does: it knows no bytes, and the caller's memory budget is what stops it.
 
-use super::{Prefetch, View};
+use super::view::{Prefetch, View};
 use fuelrail_base::{Error, Kind, Result};
 
 /// Fetch size F and threshold T.
