@@ -1,1 +1,44 @@
-//! Placeholder floor.
+//! Fuelrail: streams the objects of a bucket into pinned batches, in an order that is a function of a seed.
+//!
+//! ```no_run
+//! # fn main() -> fuelrail::Result<()> {
+//! let loader = fuelrail::Loader::builder("http://127.0.0.1:9000/bucket/training/").batch_size(64).epochs(2).build()?;
+//! for batch in loader {
+//!     let batch = batch?;
+//!     for sample in batch.samples() {
+//!         println!("{} {} {}", sample.id.0, sample.label, sample.bytes.len());
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Owns the loader's threads: one per shard, one that watches. Never exits the process, never forks, never falls back to
+//! something slower without saying so in [`Loader::notices`].
+#![forbid(unsafe_code)]
+
+mod audit;
+mod batch;
+mod builder;
+mod config;
+mod control;
+mod labels;
+mod layout;
+mod loader;
+mod state;
+mod stats;
+mod watch;
+
+pub use audit::{Audit, AuditVerdict, EpochVerdict};
+pub use batch::{Batch, Sample};
+pub use builder::LoaderBuilder;
+pub use config::{Config, Overrides};
+pub use control::{get, list, read_manifest, write_manifest};
+pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
+pub use fuelrail_flow::{BadSamples, Listed};
+pub use fuelrail_io::{Finding, Grade, MemoryUse, Probe, memory_use, probe, process_cpu, thread_cpu};
+pub use fuelrail_plan::policy::PolicyName;
+pub use labels::NO_LABEL;
+pub use loader::Loader;
+pub use state::State;
+pub use stats::{Quantiles, Stats};

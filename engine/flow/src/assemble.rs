@@ -242,6 +242,11 @@ impl AssembleStage {
         self.finished.drain(..)
     }
 
+    /// No batch is being filled.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
     /// One line for the watchdog.
     pub(crate) fn describe(&self) -> String {
         let oldest = self.open.iter().min_by_key(|(_, o)| o.spec.seq).map_or(String::new(), |(_, o)| {

@@ -28,6 +28,8 @@ pub struct Snapshot {
     pub ring: Option<RingFacts>,
     /// Mean number of finished batches waiting for the consumer.
     pub deliver_occupancy: f64,
+    /// The next batch waits for room and nothing is on its way that could make some: only the consumer can.
+    pub waits_for_leases: bool,
     /// The state of every stage, a line each.
     pub text: String,
 }
@@ -38,6 +40,7 @@ pub struct Board {
     stop: AtomicBool,
     wanted: AtomicU64,
     beats: AtomicU64,
+    gone: AtomicBool,
     snapshot: Mutex<Snapshot>,
 }
 
@@ -71,6 +74,16 @@ impl Board {
     #[must_use]
     pub fn beats(&self) -> u64 {
         self.beats.load(Ordering::Relaxed)
+    }
+
+    /// The shard has ended: its last snapshot is final.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn leave(&self) {
+        self.gone.store(true, Ordering::Release);
     }
 
     pub(crate) fn beat(&self) {

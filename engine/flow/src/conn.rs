@@ -124,6 +124,11 @@ impl Conn {
         self.sock
     }
 
+    /// The scratch memory of a connection that is quiet.
+    pub(crate) fn into_scratch(self) -> Option<Slot> {
+        self.scratch
+    }
+
     pub(crate) fn queued(&self) -> usize {
         self.queue.len()
     }

@@ -53,7 +53,7 @@ pub(crate) enum Sink {
     /// Into the window, straight.
     Window,
     /// A refusal: the text is read for its message and dropped.
-    Refusal { status: u16, retry_after_s: Option<u32>, text: Vec<u8> },
+    Refusal { status: u16, kind: Kind, retry_after_s: Option<u32>, text: Vec<u8> },
 }
 
 /// An exchange waiting for, or receiving, its response.
@@ -99,8 +99,8 @@ impl Exchange {
             200 => self.accept_whole(head),
             206 => self.accept_part(head),
             status => {
-                let text = Vec::new();
-                self.sink = Sink::Refusal { status, retry_after_s: head.retry_after_s, text };
+                let (kind, text) = (head.failure().unwrap_or(Kind::Protocol), Vec::new());
+                self.sink = Sink::Refusal { status, kind, retry_after_s: head.retry_after_s, text };
                 match head.framing {
                     Framing::Length(n) if n > REFUSAL_BYTES_MAX => Err(self.refusal()),
                     framing => Ok(framing),
@@ -161,19 +161,19 @@ impl Exchange {
 
     /// The error a complete refusal stands for.
     pub(crate) fn refusal(&self) -> Error {
-        let Sink::Refusal { status, text, .. } = &self.sink else {
+        let Sink::Refusal { status, kind, text, .. } = &self.sink else {
             unreachable!("only a refusal is turned into an error")
         };
-        let (kind, cure) = match status {
-            404 | 410 => (Kind::NotFound, "it was deleted after it was listed, or bucket and prefix are wrong"),
-            401 | 403 => (Kind::Denied, "check the bucket's policy: this loader sends no credentials yet"),
-            412 => (Kind::Changed, "the object changed after it was listed: start a new run"),
-            416 => (Kind::Mismatch, "the object is shorter than it was listed"),
-            429 | 503 => (Kind::Throttled, "the server asks to slow down: fewer shards or connections may help"),
-            500..=599 => (Kind::Server, "see the server's logs"),
-            _ => (Kind::Protocol, "the address may not be an object store"),
+        let cure = match kind {
+            Kind::NotFound => "it was deleted after it was listed, or bucket and prefix are wrong",
+            Kind::Denied => "check the bucket's policy: this loader sends no credentials yet",
+            Kind::Changed => "the object changed after it was listed: start a new run",
+            Kind::Mismatch => "the object is shorter than it was listed",
+            Kind::Throttled => "the server asks to slow down: fewer shards or connections may help",
+            Kind::Server => "see the server's logs",
+            _ => "the address may not be an object store",
         };
         let said = fuelrail_wire::parse_error(text).map_or(String::new(), |(code, _)| format!(" ({code})"));
-        Error::new(kind, format!("the server answered {status}{said}")).cure(cure)
+        Error::new(*kind, format!("the server answered {status}{said}")).cure(cure)
     }
 }

@@ -7,10 +7,10 @@ use crate::conn::{Conn, Context, Outcome, State};
 use crate::exchange::{Asked, Exchange};
 use crate::objects::Objects;
 use crate::predict::HeadPredictor;
-use fuelrail_base::limits::{CONNECTIONS_PER_SHARD_MAX, SCRATCH_BYTES};
+use fuelrail_base::limits::CONNECTIONS_PER_SHARD_MAX;
 use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{Duration, Error, Instant, Kind};
-use fuelrail_io::{Done, Full, Op, Region, Ring, Window};
+use fuelrail_io::{Done, Full, Op, Ring, Slot, Window};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,6 +42,8 @@ pub(crate) struct FetchStage {
     conns: Slab<Conn>,
     /// Connections that may have something to push.
     dirty: VecDeque<usize>,
+    /// Scratch memory of connections that are not open; the last one used is the first one taken: it is warm.
+    scratch: Vec<Slot>,
     predictor: HeadPredictor,
     outcomes: Vec<Outcome>,
     waiting: VecDeque<Exchange>,
@@ -64,13 +66,14 @@ const SEND: u64 = 1;
 const RECV: u64 = 2;
 
 impl FetchStage {
-    pub(crate) fn new(objects: Arc<Objects>, stall_after: Duration) -> FetchStage {
+    pub(crate) fn new(objects: Arc<Objects>, stall_after: Duration, scratch: Vec<Slot>) -> FetchStage {
         FetchStage {
             host: objects.endpoint().authority(),
             text: Vec::with_capacity(2048),
             objects,
             conns: Slab::with_capacity(CONNECTIONS_PER_SHARD_MAX),
             dirty: VecDeque::with_capacity(CONNECTIONS_PER_SHARD_MAX),
+            scratch,
             predictor: HeadPredictor::default(),
             outcomes: Vec::with_capacity(256),
             waiting: VecDeque::with_capacity(256),
@@ -103,13 +106,12 @@ impl FetchStage {
     pub(crate) fn pump<R: Ring>(
         &mut self,
         ring: &mut R,
-        region: &mut Region,
         wanted: usize,
         depth: impl Fn(u64) -> usize,
     ) {
         let now = ring.now();
         while let Some(exchange) = self.waiting.front() {
-            let Some(at) = self.choose(ring, region, wanted, depth(exchange.asked.len)) else { break };
+            let Some(at) = self.choose(ring, wanted, depth(exchange.asked.len)) else { break };
             let mut exchange = self.waiting.pop_front().expect("just seen");
             exchange.sent_at = now;
             self.send_request(at, exchange);
@@ -137,7 +139,7 @@ impl FetchStage {
     }
 
     /// The connection for the next request: an idle one, else a new one while more are wanted, else the least busy.
-    fn choose<R: Ring>(&mut self, ring: &mut R, region: &mut Region, wanted: usize, depth: usize) -> Option<usize> {
+    fn choose<R: Ring>(&mut self, ring: &mut R, wanted: usize, depth: usize) -> Option<usize> {
         let best = self
             .conns
             .iter()
@@ -147,27 +149,30 @@ impl FetchStage {
         match best {
             Some((at, 0)) => Some(at),
             _ if self.conns.len() < wanted.min(CONNECTIONS_PER_SHARD_MAX) => {
-                self.open(ring, region).or(best.map(|(at, _)| at))
+                self.open(ring).or(best.map(|(at, _)| at))
             }
             _ => best.map(|(at, _)| at),
         }
     }
 
-    fn open<R: Ring>(&mut self, ring: &mut R, region: &mut Region) -> Option<usize> {
+    fn open<R: Ring>(&mut self, ring: &mut R) -> Option<usize> {
         if self.sockets_exhausted && !self.conns.is_empty() {
             return None;
         }
         let addresses = self.objects.addresses();
         let addr = addresses[self.next_address % addresses.len()];
-        let scratch = region.alloc(SCRATCH_BYTES)?;
+        if self.scratch.is_empty() {
+            return None;
+        }
         match ring.socket(&addr) {
             Ok(sock) => {
+                let scratch = self.scratch.pop()?;
                 let at = self.conns.insert(Conn::new(sock, scratch, ring.now()));
                 self.stats.connections += 1;
                 let token = (at as u64) << 2 | CONNECT;
                 if let Err(Full(_)) = ring.push(Op::Connect { sock, addr }, token) {
                     ring.close(sock);
-                    self.conns.remove(at);
+                    self.scratch.extend(self.conns.remove(at).into_scratch());
                     return None;
                 }
                 Some(at)
@@ -250,7 +255,7 @@ impl FetchStage {
             }
             if conn.is_quiet() {
                 self.stats.connections_failed += u64::from(conn.failed);
-                self.conns.remove(at);
+                self.scratch.extend(self.conns.remove(at).into_scratch());
                 self.sockets_exhausted = false;
             }
         } else {

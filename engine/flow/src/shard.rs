@@ -13,7 +13,7 @@ use crate::fetch::FetchStage;
 use crate::letter::{Answer, Ask};
 use crate::mesh::MeshEnds;
 use crate::objects::Objects;
-use fuelrail_base::limits::OPEN_BATCHES_MAX;
+use fuelrail_base::limits::{OPEN_BATCHES_MAX, SCRATCH_BYTES};
 use fuelrail_base::{BlockId, Duration, Error, Kind, Result, ShardId};
 use fuelrail_io::{Region, Ring, Sender, Waker, Window};
 use fuelrail_plan::brain::{AskId, Brain, BrainConfig, Command, Fact, Source};
@@ -31,6 +31,8 @@ pub struct ShardConfig {
     pub bad_samples: BadSamples,
     /// Silence on a connection with open requests, after which it is given up.
     pub stall_after: Duration,
+    /// Most connections; each has its scratch memory set aside at start.
+    pub connections_max: usize,
 }
 
 /// What a shard is connected to.
@@ -97,6 +99,7 @@ impl<R: Ring> Shard<R> {
         let BrainConfig { shard, shards, cache_bytes, .. } = config.brain;
         let cache =
             if cache_bytes == 0 { None } else { Some(CacheStage::new(cache_memory(&mut region, cache_bytes)?)) };
+        let scratch = scratch_memory(&mut region, config.connections_max)?;
         let waker = ring.waker();
         ends.mesh.set_waker(&waker);
         region.set_waker(waker.clone());
@@ -105,7 +108,7 @@ impl<R: Ring> Shard<R> {
             id: shard,
             shards,
             brain: Brain::new(&config.brain, *run, Arc::clone(objects.catalog()))?,
-            fetch: FetchStage::new(Arc::clone(&objects), config.stall_after),
+            fetch: FetchStage::new(Arc::clone(&objects), config.stall_after, scratch),
             cache,
             assemble: AssembleStage::new(shard, Arc::clone(&objects), *run, config.bad_samples),
             deliver: DeliverStage::new(ends.deliver, shard.0, shards, OPEN_BATCHES_MAX),
@@ -129,11 +132,13 @@ impl<R: Ring> Shard<R> {
     /// # Errors
     /// What the ring reports when it cannot go on.
     pub fn run(mut self) -> Result<()> {
-        while self.turn() {
-            self.sleep()?;
+        let mut result = Ok(());
+        while result.is_ok() && self.turn() {
+            result = self.sleep();
         }
         self.publish();
-        Ok(())
+        self.board.leave();
+        result
     }
 
     /// Does everything that can be done now without waiting. False when the shard shall end.
@@ -202,7 +207,7 @@ impl<R: Ring> Shard<R> {
     fn pump(&mut self) {
         self.mesh.flush();
         let brain = &self.brain;
-        self.fetch.pump(&mut self.ring, &mut self.region, brain.connections(), |bytes| brain.depth(bytes));
+        self.fetch.pump(&mut self.ring, brain.connections(), |bytes| brain.depth(bytes));
     }
 
     fn take_completions(&mut self) -> bool {
@@ -410,6 +415,7 @@ impl<R: Ring> Shard<R> {
             get_latency: self.fetch.get_latency.clone(),
             ring: Some(self.ring.facts()),
             deliver_occupancy: self.deliver.gate.mean_occupancy(),
+            waits_for_leases: self.brain.is_blocked() && self.assemble.is_empty() && self.deliver.gate.occupancy() == 0,
             text,
         }
     }
@@ -429,4 +435,15 @@ fn cache_memory(region: &mut Region, bytes: u64) -> Result<fuelrail_io::Slot> {
         Error::new(Kind::Budget, format!("no room for a cache of {bytes} bytes in {}", region.free_bytes()))
             .cure("lower cache_limit or raise memory_limit")
     })
+}
+
+fn scratch_memory(region: &mut Region, connections: usize) -> Result<Vec<fuelrail_io::Slot>> {
+    (0..connections)
+        .map(|_| {
+            region.alloc(SCRATCH_BYTES).ok_or_else(|| {
+                Error::new(Kind::Budget, format!("no room for the scratch memory of {connections} connections"))
+                    .cure("lower connections_max or raise memory_limit")
+            })
+        })
+        .collect()
 }

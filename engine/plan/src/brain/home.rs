@@ -163,6 +163,10 @@ impl Home {
         known
     }
 
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
     pub(super) fn all_opened(&self) -> bool {
         self.next >= self.end
     }

@@ -281,6 +281,12 @@ impl Brain {
         self.owner.queued()
     }
 
+    /// The next batch waits for room.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.home.is_blocked()
+    }
+
     /// All batches of this shard have been opened.
     #[must_use]
     pub fn all_opened(&self) -> bool {

@@ -1,0 +1,244 @@
+//! The exactly-once proof: a log of what was delivered, and the judgement over one or many logs.
+//!
+//! A log is JSON lines: a header that names the run and where it starts, then one line per batch with the cursor behind
+//! it. Logs of runs that continue each other (after a crash, with any number of ranks) are joined: what a run delivered
+//! at or behind the point where the next one started was lost with the crash and delivered again.
+
+use crate::batch::Batch;
+use crate::state::State;
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_plan::run::Cursor;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    fuelrail_audit: u32,
+    rank: u32,
+    world: u32,
+    /// Where this run starts.
+    start: State,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    epoch: u64,
+    /// First position of the batch.
+    from: u64,
+    /// Cursor behind the global step.
+    next: (u64, u64),
+    ids: Vec<u32>,
+    /// Left out under `skip` or `quarantine`.
+    left_out: Vec<u32>,
+}
+
+/// A log being written, or one read back.
+#[derive(Debug)]
+pub struct Audit {
+    header: Header,
+    lines: Vec<Line>,
+    file: Option<File>,
+}
+
+/// What the logs prove about one epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EpochVerdict {
+    /// The epoch.
+    pub epoch: u64,
+    /// Samples delivered exactly once.
+    pub once: u64,
+    /// Samples delivered more than once.
+    pub repeated: u64,
+    /// Samples not delivered.
+    pub missing: u64,
+    /// Samples left out by the policy for bad samples.
+    pub left_out: u64,
+}
+
+/// What the logs prove.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditVerdict {
+    /// Epoch by epoch.
+    pub epochs: Vec<EpochVerdict>,
+    /// Every sample of every epoch seen was delivered exactly once or left out by policy.
+    pub exactly_once: bool,
+}
+
+impl Audit {
+    pub(crate) fn create(path: &Path, rank: u32, world: u32, start: State) -> Result<Audit> {
+        let failed = |e: std::io::Error| file_error(path, &e);
+        let mut file = File::create(path).map_err(failed)?;
+        let header = Header { fuelrail_audit: 1, rank, world, start };
+        let text = serde_json::to_string(&header).expect("plain fields serialise");
+        writeln!(file, "{text}").map_err(failed)?;
+        Ok(Audit { header, lines: Vec::new(), file: Some(file) })
+    }
+
+    /// Adds a delivered batch. One write per batch, so that a killed process leaves whole lines or one torn last line.
+    pub(crate) fn observe(&mut self, batch: &Batch, next: Cursor) -> Result<()> {
+        let line = Line {
+            epoch: batch.epoch(),
+            from: batch.positions().start,
+            next: (next.epoch, next.position),
+            ids: batch.ids().iter().map(|id| id.0).collect(),
+            left_out: batch.left_out().iter().map(|(id, _)| id.0).collect(),
+        };
+        let mut text = serde_json::to_string(&line).expect("plain fields serialise");
+        text.push('\n');
+        let file = self.file.as_mut().expect("a log that is written has its file");
+        file.write_all(text.as_bytes())
+            .map_err(|e| Error::new(Kind::File, format!("cannot append to the audit log: {e}")))
+    }
+
+    /// Reads a log. A torn last line is what a crash leaves and is dropped.
+    ///
+    /// # Errors
+    /// `File` when it cannot be read, `Usage` when it is not an audit log.
+    pub fn read(path: &Path) -> Result<Audit> {
+        let text = std::fs::read_to_string(path).map_err(|e| file_error(path, &e))?;
+        Audit::parse(&text).map_err(|e| Error::new(e.kind(), format!("{}: {}", path.display(), e.cause())))
+    }
+
+    /// Reads a log from its text.
+    ///
+    /// # Errors
+    /// `Usage` when it is not an audit log.
+    pub fn parse(text: &str) -> Result<Audit> {
+        let bad = |what: String| Error::new(Kind::Usage, what);
+        let torn = !text.ends_with('\n');
+        let mut lines: Vec<&str> = text.lines().collect();
+        if torn && lines.len() > 1 {
+            lines.pop();
+        }
+        let (first, rest) = lines.split_first().ok_or_else(|| bad("an empty audit log".into()))?;
+        let header: Header = serde_json::from_str(first).map_err(|e| bad(format!("not an audit log: {e}")))?;
+        if header.fuelrail_audit != 1 {
+            return Err(bad(format!("an audit log of version {}; this build reads 1", header.fuelrail_audit)));
+        }
+        let samples = header.start.samples;
+        let mut parsed = Vec::with_capacity(rest.len());
+        for (n, line) in rest.iter().enumerate() {
+            let line: Line = serde_json::from_str(line).map_err(|e| bad(format!("line {}: {e}", n + 2)))?;
+            if line.ids.iter().chain(&line.left_out).any(|&id| u64::from(id) >= samples) {
+                return Err(bad(format!("line {}: a sample beyond the data set's {samples}", n + 2)));
+            }
+            parsed.push(line);
+        }
+        Ok(Audit { header, lines: parsed, file: None })
+    }
+
+    /// Where the run of this log started.
+    #[must_use]
+    pub fn start(&self) -> &State {
+        &self.header.start
+    }
+
+    /// The state behind the last batch of this log.
+    #[must_use]
+    pub fn last_state(&self) -> State {
+        let mut state = self.header.start.clone();
+        if let Some(line) = self.lines.last() {
+            (state.epoch, state.position) = line.next;
+        }
+        state
+    }
+
+    /// Joins the logs of all ranks of all runs that continued each other.
+    ///
+    /// # Errors
+    /// `Usage` when there is no log or they belong to different data sets or orders.
+    pub fn join(logs: &[Audit]) -> Result<AuditVerdict> {
+        let first = logs.first().ok_or_else(|| Error::new(Kind::Usage, "no audit log is given"))?;
+        let reference = &first.header.start;
+        for log in logs {
+            let start = &log.header.start;
+            start.check(reference.seed, reference.shuffle, reference.samples, &reference.listing)?;
+        }
+        let mut starts: Vec<(u64, u64)> = logs.iter().map(Audit::cursor).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        let samples = reference.samples as usize;
+        let mut seen: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        let mut left_out: BTreeMap<u64, u64> = BTreeMap::new();
+        for log in logs {
+            let next_start = starts.iter().find(|&&s| s > log.cursor()).copied().unwrap_or((u64::MAX, 0));
+            for line in log.lines.iter().filter(|l| (l.epoch, l.from) < next_start) {
+                let counts = seen.entry(line.epoch).or_insert_with(|| vec![0; samples]);
+                for &id in line.ids.iter().chain(&line.left_out) {
+                    counts[id as usize] = counts[id as usize].saturating_add(1);
+                }
+                *left_out.entry(line.epoch).or_default() += line.left_out.len() as u64;
+            }
+        }
+        let epochs: Vec<EpochVerdict> = seen
+            .into_iter()
+            .map(|(epoch, counts)| EpochVerdict {
+                epoch,
+                once: counts.iter().filter(|&&c| c == 1).count() as u64,
+                repeated: counts.iter().filter(|&&c| c > 1).count() as u64,
+                missing: counts.iter().filter(|&&c| c == 0).count() as u64,
+                left_out: left_out.get(&epoch).copied().unwrap_or(0),
+            })
+            .collect();
+        let exactly_once = !epochs.is_empty() && epochs.iter().all(|e| e.repeated == 0 && e.missing == 0);
+        Ok(AuditVerdict { epochs, exactly_once })
+    }
+
+    fn cursor(&self) -> (u64, u64) {
+        (self.header.start.epoch, self.header.start.position)
+    }
+}
+
+fn file_error(path: &Path, e: &std::io::Error) -> Error {
+    Error::new(Kind::File, format!("audit log {}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(rank: u32, world: u32, position: u64, lines: &[(u64, u64, &[u32])]) -> Audit {
+        let start =
+            State { version: 1, seed: 1, shuffle: true, samples: 6, listing: "x".into(), epoch: 0, position };
+        let header = Header { fuelrail_audit: 1, rank, world, start };
+        let lines = lines
+            .iter()
+            .map(|&(from, next, ids)| Line { epoch: 0, from, next: (0, next), ids: ids.to_vec(), left_out: vec![] })
+            .collect();
+        Audit { header, lines, file: None }
+    }
+
+    #[test]
+    fn joins_a_crashed_run_with_its_successor() {
+        // Two ranks; the second step was delivered by one of them, then lost; one rank went on from position 2.
+        let logs = [
+            log(0, 2, 0, &[(0, 2, &[5]), (2, 4, &[1])]),
+            log(1, 2, 0, &[(1, 2, &[0])]),
+            log(0, 1, 2, &[(2, 4, &[1, 2]), (4, 6, &[3, 4])]),
+        ];
+        let verdict = Audit::join(&logs).unwrap();
+        assert!(verdict.exactly_once, "{verdict:?}");
+    }
+
+    #[test]
+    fn finds_what_is_missing_and_what_is_twice() {
+        let verdict = Audit::join(&[log(0, 1, 0, &[(0, 3, &[0, 1, 1]), (3, 6, &[2, 3])])]).unwrap();
+        let epoch = &verdict.epochs[0];
+        assert_eq!((verdict.exactly_once, epoch.repeated, epoch.missing), (false, 1, 2));
+    }
+
+    #[test]
+    fn a_torn_last_line_is_dropped_and_garbage_is_not() {
+        let whole = serde_json::to_string(&log(0, 1, 0, &[]).header).unwrap()
+            + "\n{\"epoch\":0,\"from\":0,\"next\":[0,2],\"ids\":[0,1],\"left_out\":[]}\n";
+        assert_eq!(Audit::parse(&whole).unwrap().last_state().position, 2);
+        assert_eq!(Audit::parse(&(whole.clone() + "{\"epo")).unwrap().last_state().position, 2);
+        assert!(Audit::parse(&(whole.clone() + "{\"epo\n")).is_err());
+        assert!(Audit::parse(&whole.replace("[0,1]", "[0,99]")).is_err());
+    }
+}

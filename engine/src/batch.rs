@@ -1,0 +1,153 @@
+//! A batch: samples delivered together in one stretch of pinned memory. Holding it is a lease: dropping it gives the
+//! memory back to the shard that filled it.
+
+use crate::labels::Labels;
+use fuelrail_base::{Error, SampleId};
+use fuelrail_flow::Assembled;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Counts a lease as long as it lives.
+#[derive(Debug)]
+pub(crate) struct LeaseMark(Arc<AtomicUsize>);
+
+impl LeaseMark {
+    pub(crate) fn new(count: &Arc<AtomicUsize>) -> LeaseMark {
+        count.fetch_add(1, Ordering::Relaxed);
+        LeaseMark(Arc::clone(count))
+    }
+}
+
+impl Drop for LeaseMark {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Samples delivered together.
+pub struct Batch {
+    inner: Assembled,
+    ids: Vec<SampleId>,
+    labels: Vec<u32>,
+    offsets: Vec<usize>,
+    _lease: LeaseMark,
+}
+
+/// One sample of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<'a> {
+    /// Its place in the sorted listing.
+    pub id: SampleId,
+    /// Its class, or [`NO_LABEL`](crate::NO_LABEL).
+    pub label: u32,
+    /// Its bytes, as the bucket has them.
+    pub bytes: &'a [u8],
+}
+
+impl Batch {
+    pub(crate) fn new(inner: Assembled, labels: &Labels, lease: LeaseMark) -> Batch {
+        let ids: Vec<SampleId> = inner.samples.iter().map(|s| s.id).collect();
+        let classes = ids.iter().map(|id| labels.of[id.0 as usize]).collect();
+        let offsets = inner.samples.iter().map(|s| s.offset).collect();
+        Batch { ids, labels: classes, offsets, inner, _lease: lease }
+    }
+
+    /// The epoch it belongs to, from 0.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.inner.spec.epoch
+    }
+
+    /// The global step within the epoch (within what is left of it after a resume), from 0.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.inner.spec.step
+    }
+
+    /// Number of the batch in this run of this rank, from 0.
+    #[must_use]
+    pub fn seq(&self) -> u64 {
+        self.inner.spec.seq.0
+    }
+
+    /// Positions of the epoch's order this batch covers, left-out samples included.
+    #[must_use]
+    pub fn positions(&self) -> std::ops::Range<u64> {
+        self.inner.spec.positions.clone()
+    }
+
+    /// Number of samples. The last step of an epoch may hold fewer than `batch_size`, even none.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// No samples.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Bytes of sample `i` of this batch.
+    ///
+    /// # Panics
+    /// When `i` is not below [`Batch::len`].
+    #[must_use]
+    pub fn sample(&self, i: usize) -> &[u8] {
+        let placed = self.inner.samples[i];
+        &self.inner.slot[placed.offset..placed.offset + placed.len]
+    }
+
+    /// All samples in order.
+    pub fn samples(&self) -> impl ExactSizeIterator<Item = Sample<'_>> {
+        (0..self.len()).map(|i| Sample { id: self.ids[i], label: self.labels[i], bytes: self.sample(i) })
+    }
+
+    /// Which samples, in order.
+    #[must_use]
+    pub fn ids(&self) -> &[SampleId] {
+        &self.ids
+    }
+
+    /// Their classes, in order.
+    #[must_use]
+    pub fn labels(&self) -> &[u32] {
+        &self.labels
+    }
+
+    /// Where each sample starts in [`Batch::bytes`]; multiples of 64.
+    #[must_use]
+    pub fn offsets(&self) -> &[usize] {
+        &self.offsets
+    }
+
+    /// The whole stretch of memory, bytes between samples included: what a device copy starts from.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.inner.slot
+    }
+
+    /// Sum of the samples' lengths, bytes.
+    #[must_use]
+    pub fn payload_bytes(&self) -> u64 {
+        self.inner.samples.iter().map(|s| s.len as u64).sum()
+    }
+
+    /// Samples that could not be had, under `skip` and `quarantine`, with the reason.
+    #[must_use]
+    pub fn left_out(&self) -> &[(SampleId, Error)] {
+        &self.inner.left_out
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch")
+            .field("seq", &self.seq())
+            .field("epoch", &self.epoch())
+            .field("samples", &self.len())
+            .field("bytes", &self.payload_bytes())
+            .finish_non_exhaustive()
+    }
+}

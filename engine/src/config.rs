@@ -1,0 +1,259 @@
+//! The configuration of a loader: one plain struct, pure defaults, one function that reads it.
+//!
+//! Precedence: argument (builder or [`Overrides`]) > environment `FUELRAIL_<FIELD>` > TOML file > default. Unknown keys
+//! and unknown `FUELRAIL_*` variables are errors: a misspelt setting must not be silently ignored.
+
+use fuelrail_base::limits::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, CONNECTIONS_PER_SHARD_MAX, SHARDS_MAX};
+use fuelrail_base::{ByteSize, Error, Kind, Result};
+use fuelrail_plan::policy::PolicyName;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Every setting of a loader. The effective one is printed into every result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// `http://HOST:PORT/BUCKET/PREFIX`.
+    pub uri: String,
+    /// A manifest that names the objects, for servers that cannot list.
+    pub manifest: Option<PathBuf>,
+    /// Samples per batch and rank.
+    pub batch_size: u32,
+    /// Epochs of the whole run, counted from epoch 0 also when resuming.
+    pub epochs: u64,
+    /// Seed of the order.
+    pub seed: u64,
+    /// Shuffled epochs, or key order.
+    pub shuffle: bool,
+    /// Drop the last step of an epoch when it is not full.
+    pub drop_last: bool,
+    /// This rank.
+    pub rank: u32,
+    /// How many ranks share each epoch.
+    pub world: u32,
+    /// Shards (threads); 0 chooses one per allowed core, as far as memory feeds them.
+    pub shards: u16,
+    /// All buffers together, bytes; 0 takes half of the cgroup's limit or of the machine.
+    pub memory_limit_bytes: u64,
+    /// RAM cache of blocks inside that, payload bytes; 0 keeps nothing.
+    pub cache_limit_bytes: u64,
+    /// What the cache keeps: `next-use`, `lru`, `fifo` or `pinned`.
+    pub cache_policy: String,
+    /// How far to look ahead: `lookahead`, or DELI's `full-fetch` and `50/50` over `prefetch_samples`.
+    pub prefetch: String,
+    /// For DELI's strategies: their cache size, samples.
+    pub prefetch_samples: u64,
+    /// Longest span fetched and cached as one, bytes.
+    pub block_bytes: u64,
+    /// What happens when a sample cannot be had: `raise`, `skip` or `quarantine`.
+    pub bad_samples: String,
+    /// Silence on a busy connection after which it is given up, ms.
+    pub stall_after_ms: u64,
+    /// No progress for this long prints every stage's state, ms; 0 never.
+    pub watchdog_after_ms: u64,
+    /// Most connections per shard.
+    pub connections_max: usize,
+    /// Most attempts per block without progress.
+    pub attempts_max: u32,
+    /// Bind each shard to a core.
+    pub pin: bool,
+    /// Register the arena with the ring: cheaper receives, but all of it becomes resident at start.
+    pub register: bool,
+    /// Where to log what was delivered, for the exactly-once proof.
+    pub audit: Option<PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            uri: String::new(),
+            manifest: None,
+            batch_size: 64,
+            epochs: 1,
+            seed: 0,
+            shuffle: true,
+            drop_last: false,
+            rank: 0,
+            world: 1,
+            shards: 0,
+            memory_limit_bytes: 0,
+            cache_limit_bytes: 0,
+            cache_policy: "next-use".into(),
+            prefetch: "lookahead".into(),
+            prefetch_samples: 2048,
+            block_bytes: BLOCK_BYTES_DEFAULT,
+            bad_samples: "raise".into(),
+            stall_after_ms: 10_000,
+            watchdog_after_ms: 30_000,
+            connections_max: 128,
+            attempts_max: 10,
+            pin: true,
+            register: false,
+            audit: None,
+        }
+    }
+}
+
+/// Settings given as arguments: they win over environment and file. Values are written as in TOML or as plain text.
+pub type Overrides = Vec<(String, String)>;
+
+/// Fields that are sizes: their text may carry units.
+const SIZES: [&str; 3] = ["memory_limit_bytes", "cache_limit_bytes", "block_bytes"];
+/// Fields that are text: their value is never read as a number.
+const TEXTS: [&str; 6] = ["uri", "manifest", "cache_policy", "prefetch", "bad_samples", "audit"];
+
+impl Config {
+    /// Reads the effective configuration. `environment` is what the process was started with (`std::env::vars()`).
+    ///
+    /// # Errors
+    /// `Usage` naming the unknown key, the bad value or the field out of range; `File` when `file` cannot be read.
+    pub fn load(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (String, String)>,
+        overrides: &Overrides,
+    ) -> Result<Config> {
+        let mut table = match file {
+            None => toml::Table::new(),
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|e| Error::new(Kind::File, format!("cannot read {}: {e}", path.display())))?;
+                text.parse().map_err(|e| usage(format!("{} is not TOML: {e}", path.display())))?
+            }
+        };
+        for name in SIZES {
+            if let Some(toml::Value::String(text)) = table.get(name) {
+                let bytes = whole(text.parse::<ByteSize>()?.0)?;
+                table.insert(name.into(), bytes);
+            }
+        }
+        for (name, text) in environment {
+            if let Some(field) = name.strip_prefix("FUELRAIL_") {
+                set(&mut table, &field.to_ascii_lowercase(), &text)
+                    .map_err(|e| usage(format!("environment variable {name}: {}", e.cause())))?;
+            }
+        }
+        for (field, text) in overrides {
+            set(&mut table, field, text)?;
+        }
+        let config: Config = table.try_into().map_err(|e: toml::de::Error| usage(e.message().to_string()))?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Checks every field that can be checked without the listing.
+    ///
+    /// # Errors
+    /// `Usage` naming the field and what to write.
+    pub fn validate(&self) -> Result<()> {
+        let check = |good: bool, cause: String, cure: &str| {
+            if good { Ok(()) } else { Err(Error::new(Kind::Usage, cause).cure(cure)) }
+        };
+        check(!self.uri.is_empty(), "no uri is given".into(), "write http://HOST:PORT/BUCKET/PREFIX")?;
+        check(self.batch_size > 0, "batch_size is 0".into(), "ask for at least one sample per batch")?;
+        check(self.epochs > 0, "epochs is 0".into(), "ask for at least one epoch")?;
+        check(
+            self.world > 0 && self.rank < self.world,
+            format!("rank {} of a world of {}", self.rank, self.world),
+            "ranks count from 0 to world - 1",
+        )?;
+        check(
+            self.shards <= SHARDS_MAX,
+            format!("{} shards", self.shards),
+            "one per core is enough, at most 256",
+        )?;
+        check(
+            (4096..=BLOCK_BYTES_MAX).contains(&self.block_bytes),
+            format!("block_bytes is {}", self.block_bytes),
+            "choose between 4096 and 1 GiB",
+        )?;
+        check(
+            (1..=CONNECTIONS_PER_SHARD_MAX).contains(&self.connections_max),
+            format!("connections_max is {}", self.connections_max),
+            "choose between 1 and 256",
+        )?;
+        check(self.attempts_max > 0, "attempts_max is 0".into(), "allow at least one attempt")?;
+        check(self.stall_after_ms >= 10, format!("stall_after_ms is {}", self.stall_after_ms), "wait at least 10 ms")?;
+        self.cache_policy.parse::<PolicyName>()?;
+        self.bad_samples()?;
+        Ok(())
+    }
+
+    /// The policy for bad samples.
+    ///
+    /// # Errors
+    /// `Usage` for an unknown name.
+    pub fn bad_samples(&self) -> Result<fuelrail_flow::BadSamples> {
+        use fuelrail_flow::BadSamples;
+        match self.bad_samples.as_str() {
+            "raise" => Ok(BadSamples::Raise),
+            "skip" => Ok(BadSamples::Skip),
+            "quarantine" => Ok(BadSamples::Quarantine),
+            other => Err(usage(format!("bad_samples is '{other}'")).cure("use raise, skip or quarantine")),
+        }
+    }
+}
+
+fn usage(cause: String) -> Error {
+    Error::new(Kind::Usage, cause)
+}
+
+fn whole(n: u64) -> Result<toml::Value> {
+    i64::try_from(n).map(toml::Value::Integer).map_err(|_| usage(format!("{n} is too large")))
+}
+
+/// Puts a value written as text into the table; its type follows from what the text looks like and the field needs.
+fn set(table: &mut toml::Table, field: &str, text: &str) -> Result<()> {
+    let value = if SIZES.contains(&field) {
+        whole(text.parse::<ByteSize>()?.0)?
+    } else if TEXTS.contains(&field) {
+        toml::Value::String(text.into())
+    } else if let Ok(n) = text.parse::<i64>() {
+        toml::Value::Integer(n)
+    } else if let Ok(b) = text.parse::<bool>() {
+        toml::Value::Boolean(b)
+    } else {
+        toml::Value::String(text.into())
+    };
+    table.insert(field.into(), value);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(a: &str, b: &str) -> (String, String) {
+        (a.into(), b.into())
+    }
+
+    #[test]
+    fn argument_beats_environment_beats_file_beats_default() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("f.toml");
+        std::fs::write(&file, "uri = \"http://h/b\"\nbatch_size = 1\nseed = 2\nepochs = 3\nblock_bytes = \"1 MiB\"\n")
+            .unwrap();
+        let env = [pair("FUELRAIL_SEED", "20"), pair("FUELRAIL_EPOCHS", "30"), pair("HOME", "/")];
+        let config = Config::load(Some(&file), env, &vec![pair("epochs", "300")]).unwrap();
+        assert_eq!((config.batch_size, config.seed, config.epochs), (1, 20, 300));
+        assert_eq!((config.block_bytes, config.world), (1 << 20, 1));
+    }
+
+    #[test]
+    fn unknown_and_wrong_settings_are_refused_by_name() {
+        let refused = |env: (String, String)| {
+            Config::load(None, [pair("FUELRAIL_URI", "http://h/b"), env], &vec![]).unwrap_err().to_string()
+        };
+        assert!(refused(pair("FUELRAIL_BATCHSIZE", "3")).contains("batchsize"));
+        assert!(refused(pair("FUELRAIL_BATCH_SIZE", "many")).contains("many"));
+        assert!(refused(pair("FUELRAIL_CACHE_LIMIT_BYTES", "1 parsec")).contains("parsec"));
+        assert!(refused(pair("FUELRAIL_CACHE_POLICY", "best")).contains("best"));
+        assert!(refused(pair("FUELRAIL_BAD_SAMPLES", "eat")).contains("eat"));
+    }
+
+    #[test]
+    fn the_default_round_trips_through_toml() {
+        let config = Config { uri: "http://h/b".into(), ..Config::default() };
+        let text = toml::to_string(&config).unwrap();
+        assert_eq!(toml::from_str::<Config>(&text).unwrap(), config);
+    }
+}

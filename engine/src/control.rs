@@ -1,0 +1,272 @@
+//! The control plane: listing a bucket and fetching single objects, outside the hot path, with hyper on tokio.
+//!
+//! One thread, started per call and joined before it returns, so that callers inside another runtime are not disturbed.
+
+use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_flow::Listed;
+use fuelrail_io::monotonic_now;
+use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
+use fuelrail_wire::{Endpoint, Entry, list_path, manifest, parse_error, parse_list};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+type HttpClient = Client<HttpConnector, Empty<Bytes>>;
+
+/// Longest wait for one answer of the control plane.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Runs `work` on the control thread and waits for it.
+fn on_control_thread<T: Send>(work: impl AsyncFnOnce(HttpClient) -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("fuelrail-control".into());
+        let spawned = thread.spawn_scoped(scope, || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|e| Error::new(Kind::Environment, format!("starting tokio: {e}")))?;
+            let mut connector = HttpConnector::new();
+            connector.set_nodelay(true);
+            connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+            let client = Client::builder(TokioExecutor::new()).build(connector);
+            runtime.block_on(work(client))
+        });
+        let joined = spawned
+            .map_err(|e| Error::new(Kind::Environment, format!("starting the control thread: {e}")))?
+            .join();
+        joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The addresses of an endpoint.
+///
+/// # Errors
+/// `Network` when the name cannot be resolved.
+pub(crate) fn resolve(endpoint: &Endpoint) -> Result<Vec<SocketAddr>> {
+    use std::net::ToSocketAddrs;
+    let host = endpoint.host.as_str();
+    let failed = |why: String| {
+        Error::new(Kind::Network, format!("cannot resolve '{host}': {why}")).cure("check the host name in the URI")
+    };
+    let found: Vec<SocketAddr> = (host, endpoint.port).to_socket_addrs().map_err(|e| failed(e.to_string()))?.collect();
+    if found.is_empty() { Err(failed("it has no address".into())) } else { Ok(found) }
+}
+
+/// Lists all objects under a URI, all pages, sorted by key. Keys that end in `/` and are empty are folder markers of
+/// consoles, not objects, and are left out. `progress` is told the number of objects so far after each page.
+///
+/// # Errors
+/// `Usage` for a bad URI, `NotFound`, `Denied`, `Network` … for what the server answers after retries.
+pub fn list(uri: &str, mut progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
+    let endpoint: Endpoint = uri.parse()?;
+    let mut found = on_control_thread(async |client| {
+        let mut found = Vec::new();
+        let mut token: Option<String> = None;
+        loop {
+            let path = list_path(&endpoint, token.as_deref(), 1000, None);
+            let (status, body) = ask(&client, &endpoint, &path).await?;
+            if status != StatusCode::OK {
+                return Err(refusal(status, &body).object(format!("{}/{}", endpoint.bucket, endpoint.prefix)));
+            }
+            let page = parse_list(&body)?;
+            found.extend(page.entries.into_iter().map(listed));
+            progress(found.len() as u64);
+            match page.next {
+                Some(next) if Some(&next) != token.as_ref() => token = Some(next),
+                Some(_) => {
+                    return Err(Error::new(Kind::Protocol, "the listing repeats one page for ever")
+                        .cure("the server's continuation tokens are broken: use a manifest"));
+                }
+                None => return Ok(found),
+            }
+        }
+    })?;
+    found.retain(|o| o.size > 0 || !o.key.ends_with('/'));
+    found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    if let Some(pair) = found.windows(2).find(|pair| pair[0].key == pair[1].key) {
+        return Err(Error::new(Kind::Protocol, "the listing names it twice").object(pair[0].key.clone()));
+    }
+    Ok(found)
+}
+
+fn listed(entry: Entry) -> Listed {
+    Listed { key: entry.key, size: entry.size, etag: entry.etag }
+}
+
+/// Reads a manifest, sorted by key.
+///
+/// # Errors
+/// `File` when it cannot be read, `Usage` naming the line that is wrong.
+pub fn read_manifest(path: &Path) -> Result<Vec<Listed>> {
+    let text =
+        std::fs::read(path).map_err(|e| Error::new(Kind::File, format!("manifest {}: {e}", path.display())))?;
+    let entries = manifest::parse(&text)
+        .map_err(|e| Error::new(e.kind(), format!("manifest {}: {}", path.display(), e.cause())))?;
+    let mut found: Vec<Listed> = entries.into_iter().map(listed).collect();
+    found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    Ok(found)
+}
+
+/// Writes a manifest.
+///
+/// # Errors
+/// `File` when it cannot be written.
+pub fn write_manifest(path: &Path, objects: &[Listed]) -> Result<()> {
+    let entries: Vec<Entry> =
+        objects.iter().map(|o| Entry { key: o.key.clone(), size: o.size, etag: o.etag.clone() }).collect();
+    let mut text = Vec::new();
+    manifest::write(&mut text, &entries);
+    std::fs::write(path, text).map_err(|e| Error::new(Kind::File, format!("manifest {}: {e}", path.display())))
+}
+
+/// Copies one object to `out`, resumed where it broke off. The URI's prefix is the whole key. Returns its length.
+///
+/// # Errors
+/// As [`list`]; `File` when `out` fails; `Truncated` when the server keeps cutting it short.
+pub fn get(uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
+    let endpoint: Endpoint = uri.parse()?;
+    let key = endpoint.prefix.clone();
+    let path = endpoint.object_path(&key);
+    let copied = on_control_thread(async |client| {
+        let mut progress = Progress::default();
+        let mut retry = Retry::new(RetryConfig::default(), monotonic_now().0)?;
+        let mut tries = Tries::default();
+        loop {
+            let before = progress.copied;
+            let error = match get_once(&client, &endpoint, &path, &mut progress, out).await {
+                Ok(()) => return Ok(progress.copied),
+                Err(error) => error,
+            };
+            if progress.copied > before {
+                tries = Tries::default();
+            }
+            match retry.verdict(&mut tries, error.kind(), None) {
+                Verdict::After(pause) => tokio::time::sleep(pause).await,
+                Verdict::GiveUp => return Err(error.attempts(tries.failed())),
+            }
+        }
+    });
+    copied.map_err(|e| e.object(key))
+}
+
+#[derive(Default)]
+struct Progress {
+    copied: u64,
+    etag: Option<String>,
+}
+
+async fn get_once(
+    client: &HttpClient,
+    endpoint: &Endpoint,
+    path: &str,
+    progress: &mut Progress,
+    out: &mut (dyn Write + Send),
+) -> Result<()> {
+    let range = (progress.copied > 0).then_some(progress.copied);
+    let response = send(client, endpoint, path, range).await?;
+    let status = response.status();
+    let wanted = if range.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
+    if status != wanted {
+        let body = collect(response).await?;
+        return Err(refusal(status, &body));
+    }
+    let etag = response.headers().get("etag").and_then(|v| v.to_str().ok()).map(str::to_string);
+    if range.is_some() && etag != progress.etag {
+        return Err(Error::new(Kind::Changed, "its ETag changed while it was read").cure("start again"));
+    }
+    progress.etag = etag;
+    let mut body = response.into_body();
+    while let Some(frame) = within(ANSWER_TIMEOUT, body.frame()).await? {
+        let frame = frame.map_err(|e| Error::new(Kind::Truncated, format!("the body broke off: {e}")))?;
+        if let Some(bytes) = frame.data_ref() {
+            out.write_all(bytes).map_err(|e| Error::new(Kind::File, format!("writing: {e}")))?;
+            progress.copied += bytes.len() as u64;
+        }
+    }
+    Ok(())
+}
+
+/// One document, with retries.
+async fn ask(client: &HttpClient, endpoint: &Endpoint, path: &str) -> Result<(StatusCode, Bytes)> {
+    let mut retry = Retry::new(RetryConfig::default(), monotonic_now().0)?;
+    let mut tries = Tries::default();
+    loop {
+        let outcome = async {
+            let response = send(client, endpoint, path, None).await?;
+            let status = response.status();
+            let body = collect(response).await?;
+            if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
+                return Err(refusal(status, &body));
+            }
+            Ok((status, body))
+        }
+        .await;
+        let error = match outcome {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        match retry.verdict(&mut tries, error.kind(), None) {
+            Verdict::After(pause) => tokio::time::sleep(pause).await,
+            Verdict::GiveUp => return Err(error.attempts(tries.failed())),
+        }
+    }
+}
+
+async fn send(
+    client: &HttpClient,
+    endpoint: &Endpoint,
+    path: &str,
+    from: Option<u64>,
+) -> Result<Response<hyper::body::Incoming>> {
+    let authority = endpoint.authority();
+    let mut request = Request::get(format!("http://{authority}{path}"));
+    if let Some(from) = from {
+        request = request.header("range", format!("bytes={from}-"));
+    }
+    let request = request
+        .body(Empty::new())
+        .map_err(|e| Error::new(Kind::Usage, format!("cannot be asked for over HTTP: {e}")))?;
+    let answer = within(ANSWER_TIMEOUT, client.request(request)).await?;
+    answer.map_err(|e| {
+        let mut why = e.to_string();
+        let mut source = std::error::Error::source(&e);
+        while let Some(inner) = source {
+            why = inner.to_string();
+            source = inner.source();
+        }
+        Error::new(Kind::Network, format!("cannot reach {authority}: {why}"))
+            .cure("check that the server runs and the address is right")
+    })
+}
+
+async fn collect(response: Response<hyper::body::Incoming>) -> Result<Bytes> {
+    let body = within(ANSWER_TIMEOUT, Limited::new(response.into_body(), DOCUMENT_BYTES_MAX).collect()).await?;
+    let body = body.map_err(|e| Error::new(Kind::Truncated, format!("reading the answer: {e}")))?;
+    Ok(body.to_bytes())
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T> {
+    tokio::time::timeout(limit, work)
+        .await
+        .map_err(|_| Error::new(Kind::Stalled, format!("no answer for {} s", limit.as_secs())))
+}
+
+fn refusal(status: StatusCode, body: &[u8]) -> Error {
+    let said = parse_error(body).map_or(String::new(), |(code, text)| format!(" ({code}: {text})"));
+    let (kind, cure) = match status.as_u16() {
+        401 | 403 => (Kind::Denied, "this loader sends no credentials yet: the bucket must be readable without"),
+        404 | 405 | 501 => (Kind::NotFound, "check bucket and key; a server that cannot list takes --manifest FILE"),
+        429 | 503 => (Kind::Throttled, "the server asks to slow down"),
+        500..=599 => (Kind::Server, "see the server's logs"),
+        _ => (Kind::Protocol, "the address may not be an object store"),
+    };
+    Error::new(kind, format!("the server answered {status}{said}")).cure(cure)
+}
+

@@ -1,0 +1,108 @@
+//! How a memory budget is shared out: how many shards it feeds, and what each gets for batches, cache and scratch.
+//!
+//! Pure arithmetic. Refuses a budget that cannot hold one batch per shard, with the number that would do.
+
+use fuelrail_base::limits::{SAMPLE_ALIGN, SCRATCH_BYTES};
+use fuelrail_base::{ByteSize, Error, Kind, Result};
+
+/// What the layout is made from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// The budget, bytes.
+    pub memory_bytes: u64,
+    /// Cache for all shards, payload bytes.
+    pub cache_bytes: u64,
+    /// The most room one batch can take, bytes.
+    pub batch_bytes_max: u64,
+    /// Shards asked for; 0 chooses.
+    pub shards: u16,
+    /// Cores allowed.
+    pub cores: u16,
+    /// Connections per shard at most.
+    pub connections_max: usize,
+}
+
+/// One shard's share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    pub shards: u16,
+    pub region_bytes: u64,
+    pub cache_bytes: u64,
+    pub batch_bytes: u64,
+}
+
+/// Regions are cut at page boundaries.
+const PAGE_BYTES: u64 = 4096;
+
+impl Wanted {
+    fn scratch_bytes(&self) -> u64 {
+        (self.connections_max * SCRATCH_BYTES) as u64
+    }
+
+    /// What one shard needs to hold `batches` of the largest batches.
+    fn needs(&self, shards: u16, batches: u64) -> u64 {
+        let cache = (self.cache_bytes / u64::from(shards)).next_multiple_of(SAMPLE_ALIGN as u64);
+        (self.batch_bytes_max * batches + cache + self.scratch_bytes()).next_multiple_of(PAGE_BYTES)
+    }
+
+    fn feeds(&self, shards: u16, batches: u64) -> bool {
+        self.needs(shards, batches).saturating_mul(u64::from(shards)) <= self.memory_bytes
+    }
+
+    /// Shares the budget out.
+    ///
+    /// # Errors
+    /// `Budget` with the bytes needed.
+    pub(crate) fn share_out(&self) -> Result<Layout> {
+        let shards = match self.shards {
+            // A shard that cannot fill one batch while another is in use only takes turns: rather have fewer.
+            0 => (1..=self.cores.max(1)).rev().find(|&n| self.feeds(n, 2)).unwrap_or(1),
+            n => n,
+        };
+        if !self.feeds(shards, 1) {
+            let need = self.needs(shards, 1) * u64::from(shards);
+            let cause = format!(
+                "memory_limit is {} ({} bytes); {shards} shard(s), a batch of up to {}, a cache of {} and connections \
+                 need at least {need} bytes ({})",
+                ByteSize(self.memory_bytes),
+                self.memory_bytes,
+                ByteSize(self.batch_bytes_max),
+                ByteSize(self.cache_bytes),
+                ByteSize(need),
+            );
+            return Err(Error::new(Kind::Budget, cause)
+                .cure(format!("raise memory_limit to {need}, or lower batch_size, cache_limit or shards")));
+        }
+        let region_bytes = self.memory_bytes / u64::from(shards) / PAGE_BYTES * PAGE_BYTES;
+        let cache_bytes = self.cache_bytes / u64::from(shards);
+        let aligned = cache_bytes.next_multiple_of(SAMPLE_ALIGN as u64);
+        Ok(Layout { shards, region_bytes, cache_bytes, batch_bytes: region_bytes - aligned - self.scratch_bytes() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(memory_bytes: u64, shards: u16) -> Wanted {
+        Wanted { memory_bytes, cache_bytes: 1 << 20, batch_bytes_max: 10 << 20, shards, cores: 4, connections_max: 8 }
+    }
+
+    #[test]
+    fn shards_follow_what_memory_feeds() {
+        assert_eq!(wanted(1 << 30, 0).share_out().unwrap().shards, 4);
+        assert_eq!(wanted(45 << 20, 0).share_out().unwrap().shards, 2);
+        assert_eq!(wanted(12 << 20, 0).share_out().unwrap().shards, 1);
+    }
+
+    #[test]
+    fn the_refusal_names_a_sufficient_number() {
+        let error = wanted(5 << 20, 2).share_out().unwrap_err();
+        assert_eq!(error.kind(), Kind::Budget);
+        let words = error.to_string();
+        let need: u64 = words.split("raise memory_limit to ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
+        let layout = wanted(need, 2).share_out().unwrap();
+        assert!(layout.batch_bytes >= 10 << 20);
+        assert!(wanted(need - 8192, 2).share_out().is_err(), "the number is not far above what is needed");
+    }
+}

@@ -1,0 +1,335 @@
+//! The loader: the consumer's end of the engine.
+
+use crate::audit::Audit;
+use crate::batch::{Batch, LeaseMark};
+use crate::builder::LoaderBuilder;
+use crate::config::Config;
+use crate::labels::Labels;
+use crate::state::{State, VERSION};
+use crate::stats::{Stats, Tally};
+use crate::watch::{Watch, Watchdog, Watched, snapshots};
+use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
+use fuelrail_flow::{Finished, Objects, Outlet};
+use fuelrail_io::{ForkGuard, Waker};
+use fuelrail_plan::run::{Cursor, Run};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Streams a bucket into batches. An iterator of `Result<Batch>`; after an error it ends.
+pub struct Loader {
+    config: Config,
+    objects: Arc<Objects>,
+    run: Run,
+    labels: Labels,
+    fingerprint: String,
+    outlet: Outlet,
+    shards: Vec<Watched>,
+    threads: Vec<JoinHandle<Result<()>>>,
+    notices: Vec<String>,
+    audit: Option<Audit>,
+    leases: Arc<AtomicUsize>,
+    waiting: Arc<AtomicBool>,
+    tally: Tally,
+    started: Instant,
+    cursor: Cursor,
+    failed: bool,
+    guard: ForkGuard,
+    watchdog: Option<Watchdog>,
+}
+
+/// What the builder hands over.
+pub(crate) struct Parts {
+    pub config: Config,
+    pub objects: Arc<Objects>,
+    pub run: Run,
+    pub labels: Labels,
+    pub fingerprint: String,
+    pub outlet: Outlet,
+    pub shards: Vec<Watched>,
+    pub threads: Vec<JoinHandle<Result<()>>>,
+    pub notices: Vec<String>,
+    pub audit: Option<Audit>,
+    pub report: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+/// The longest sleep of a waiting consumer before it looks whether a shard died or leases hold all memory.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How long all memory must have been held by leases before that is called an error.
+const LEASE_PATIENCE: Duration = Duration::from_secs(1);
+
+impl Loader {
+    /// Settings for a loader over `http://HOST:PORT/BUCKET/PREFIX`.
+    #[must_use]
+    pub fn builder(uri: &str) -> LoaderBuilder {
+        LoaderBuilder::new(Config { uri: uri.into(), ..Config::default() })
+    }
+
+    pub(crate) fn new(parts: Parts) -> Result<Loader> {
+        let Parts { config, objects, run, labels, fingerprint, outlet, shards, threads, notices, audit, report } = parts;
+        let waiting = Arc::new(AtomicBool::new(false));
+        let mut loader = Loader {
+            cursor: run.config().start,
+            config,
+            objects,
+            run,
+            labels,
+            fingerprint,
+            outlet,
+            shards,
+            threads,
+            notices,
+            audit,
+            leases: Arc::default(),
+            waiting,
+            tally: Tally::default(),
+            started: Instant::now(),
+            failed: false,
+            guard: ForkGuard::new(),
+            watchdog: None,
+        };
+        loader.watchdog = Some(Watchdog::start(Watch {
+            shards: loader.shards.clone(),
+            waiting: Arc::clone(&loader.waiting),
+            after: Duration::from_millis(loader.config.watchdog_after_ms),
+            report,
+        })?);
+        Ok(loader)
+    }
+
+    /// The next batch, in order; blocks until it is there. `None` when the run is over or has failed.
+    ///
+    /// # Errors
+    /// The error of a sample under `raise`; `Budget` when all memory is held by batches the caller keeps;
+    /// `Environment` when a shard could not go on or the process was forked; `File` when the audit log cannot be written.
+    pub fn next_batch(&mut self) -> Option<Result<Batch>> {
+        if self.failed {
+            return None;
+        }
+        let outcome = self.guard.check().and_then(|()| self.take());
+        match outcome {
+            Ok(None) => None,
+            Ok(Some(batch)) => Some(Ok(batch)),
+            Err(error) => {
+                self.failed = true;
+                Some(Err(error))
+            }
+        }
+    }
+
+    fn take(&mut self) -> Result<Option<Batch>> {
+        if self.outlet.is_finished() {
+            return Ok(None);
+        }
+        let begun = Instant::now();
+        let at_once = self.outlet.try_take();
+        self.tally.calls += 1;
+        self.tally.ready += u64::from(at_once.is_some());
+        let taken = match at_once {
+            Some(finished) => Ok(finished),
+            None => self.wait(begun),
+        };
+        let waited = begun.elapsed();
+        self.tally.wait += waited;
+        self.tally.waits.record(waited);
+        let Finished { seq, result } = taken?;
+        let assembled = result?;
+        let batch = Batch::new(assembled, &self.labels, LeaseMark::new(&self.leases));
+        self.count(&batch, seq)?;
+        Ok(Some(batch))
+    }
+
+    fn count(&mut self, batch: &Batch, seq: BatchSeq) -> Result<()> {
+        if self.tally.batches == 0 {
+            self.tally.first_batch = self.started.elapsed();
+        }
+        self.tally.batches += 1;
+        self.tally.samples += batch.len() as u64;
+        self.tally.bytes += batch.payload_bytes();
+        self.tally.left_out += batch.left_out().len() as u64;
+        let next = self.run.cursor_after(seq);
+        if let Some(audit) = &mut self.audit {
+            audit.observe(batch, next)?;
+        }
+        self.cursor = next;
+        Ok(())
+    }
+
+    /// Sleeps until the next batch comes, looking up now and then for what would make that impossible.
+    fn wait(&mut self, begun: Instant) -> Result<Finished> {
+        let waker = Waker::for_current_thread();
+        self.outlet.set_waker(&waker);
+        self.outlet.set_waiting(true);
+        self.waiting.store(true, Ordering::Release);
+        let mut held_since: Option<Instant> = None;
+        let outcome = loop {
+            let sleep = waker.arm();
+            if let Some(finished) = self.outlet.try_take() {
+                break Ok(finished);
+            }
+            if self.outlet.is_cut_off() {
+                break Err(self.cause_of_death());
+            }
+            if sleep {
+                std::thread::park_timeout(LOOK_AGAIN);
+            }
+            waker.disarm();
+            if self.leases.load(Ordering::Relaxed) == 0 || begun.elapsed() < LEASE_PATIENCE {
+                held_since = None;
+            } else if self.is_held_up_by_leases() {
+                let since = *held_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= LEASE_PATIENCE {
+                    break Err(self.lease_error());
+                }
+            } else {
+                held_since = None;
+            }
+        };
+        self.waiting.store(false, Ordering::Release);
+        self.outlet.set_waiting(false);
+        outcome
+    }
+
+    fn is_held_up_by_leases(&self) -> bool {
+        snapshots(&self.shards, LOOK_AGAIN).iter().any(|s| s.waits_for_leases)
+    }
+
+    fn lease_error(&self) -> Error {
+        let leases = self.leases.load(Ordering::Relaxed);
+        let need = self.objects.catalog().batch_room_max(u64::from(self.config.batch_size));
+        Error::new(Kind::Budget, format!("the {leases} batches you hold leave no room for the next one"))
+            .cure(format!("drop batches before asking for more, or raise memory_limit by at least {need} bytes"))
+    }
+
+    /// Why a shard ended before its batches were delivered.
+    fn cause_of_death(&mut self) -> Error {
+        for thread in self.threads.drain(..) {
+            match thread.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return error,
+                Err(_) => {
+                    return Error::new(Kind::Environment, "a shard panicked: a bug of the loader")
+                        .cure("report it with the message above");
+                }
+            }
+        }
+        Error::new(Kind::Cancelled, "the shards have stopped")
+    }
+
+    /// Where the run stands behind the last batch taken.
+    #[must_use]
+    pub fn state(&self) -> State {
+        state_at(&self.run, &self.fingerprint, self.cursor)
+    }
+
+    /// Counters and latencies so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let shards = snapshots(&self.shards, Duration::from_secs(1));
+        Stats::new(&self.tally, self.started.elapsed(), &shards)
+    }
+
+    /// The effective configuration: zeroes that stand for a choice are replaced by what was chosen.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What is not as fast or as safe as it could be, each with cause and cure. Print them.
+    #[must_use]
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// Samples in the data set.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.objects.catalog().samples()
+    }
+
+    /// Batches of this rank in this run, from its start.
+    #[must_use]
+    pub fn batches(&self) -> u64 {
+        self.run.batches()
+    }
+
+    /// Bytes of the data set.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.objects.catalog().total_bytes()
+    }
+
+    /// The key of a sample.
+    ///
+    /// # Panics
+    /// When the id is not of this data set.
+    #[must_use]
+    pub fn key(&self, sample: SampleId) -> &str {
+        self.objects.key(sample)
+    }
+
+    /// The listed length of a sample, bytes.
+    ///
+    /// # Panics
+    /// When the id is not of this data set.
+    #[must_use]
+    pub fn size(&self, sample: SampleId) -> u64 {
+        self.objects.catalog().size(sample)
+    }
+
+    /// Names of the classes; a batch's labels index them.
+    #[must_use]
+    pub fn classes(&self) -> &[String] {
+        &self.labels.classes
+    }
+}
+
+/// The state at a cursor of a run.
+pub(crate) fn state_at(run: &Run, fingerprint: &str, cursor: Cursor) -> State {
+    let config = run.config();
+    State {
+        version: VERSION,
+        seed: config.seed,
+        shuffle: config.shuffle,
+        samples: config.samples,
+        listing: fingerprint.into(),
+        epoch: cursor.epoch,
+        position: cursor.position,
+    }
+}
+
+impl Iterator for Loader {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Result<Batch>> {
+        self.next_batch()
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.watchdog = None;
+        if self.guard.check().is_err() {
+            // In a forked child the shards do not exist: there is nothing to stop and nobody to wait for.
+            for thread in self.threads.drain(..) {
+                core::mem::forget(thread);
+            }
+            return;
+        }
+        for shard in &self.shards {
+            shard.board.stop();
+            shard.waker.wake();
+        }
+        for thread in self.threads.drain(..) {
+            // A shard's error that mattered was returned by next_batch; this one has nobody left to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Loader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loader").field("config", &self.config).field("cursor", &self.cursor).finish_non_exhaustive()
+    }
+}

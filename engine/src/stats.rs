@@ -1,0 +1,170 @@
+//! What a loader measured: the consumer's side (data wait, readiness) and the shards' counters, added up.
+
+use fuelrail_base::Duration;
+use fuelrail_base::metrics::{Histogram, Summary};
+use fuelrail_flow::Snapshot;
+use serde::{Deserialize, Serialize};
+
+/// Quantiles of a latency, µs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// Median.
+    pub p50: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p999: u64,
+    /// Largest.
+    pub max: u64,
+}
+
+impl From<Summary> for Quantiles {
+    fn from(s: Summary) -> Quantiles {
+        Quantiles { p50: s.p50_us, p99: s.p99_us, p999: s.p999_us, max: s.max_us }
+    }
+}
+
+/// Counters and latencies since the loader was built.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Batches delivered.
+    pub batches: u64,
+    /// Samples delivered.
+    pub samples: u64,
+    /// Payload bytes delivered.
+    pub bytes: u64,
+    /// Samples left out under `skip` and `quarantine`.
+    pub left_out: u64,
+    /// Time since the shards started, s.
+    pub wall_s: f64,
+    /// Time spent inside `next_batch`, s.
+    pub data_wait_s: f64,
+    /// Share of `next_batch` calls that did not wait.
+    pub readiness: f64,
+    /// From the start of the shards to the first batch, µs.
+    pub first_batch_us: u64,
+    /// Time inside each `next_batch` call, µs.
+    pub batch_wait_us: Quantiles,
+    /// From request to last byte of each block, µs.
+    pub get_latency_us: Quantiles,
+    /// Requests sent.
+    pub requests: u64,
+    /// Attempts after the first.
+    pub retries: u64,
+    /// Times the server asked to slow down.
+    pub throttled: u64,
+    /// Blocks given up.
+    pub given_up: u64,
+    /// Samples fetched anew because checksum or ETags did not agree.
+    pub unproved: u64,
+    /// Blocks asked for.
+    pub asks: u64,
+    /// … served from the cache.
+    pub hits: u64,
+    /// … served by a fetch under way for another batch.
+    pub shared: u64,
+    /// Payload bytes asked for.
+    pub asked_bytes: u64,
+    /// … served from the cache.
+    pub hit_bytes: u64,
+    /// `hits / asks`.
+    pub hit_ratio: f64,
+    /// Blocks dropped from the cache.
+    pub evictions: u64,
+    /// Payload bytes that came over the network.
+    pub landed_bytes: u64,
+    /// Payload bytes our own code copied.
+    pub copied_bytes: u64,
+    /// … per byte delivered.
+    pub copied_bytes_per_byte: f64,
+    /// Connections opened.
+    pub connections: u64,
+    /// … open now.
+    pub connections_open: u64,
+    /// … ended by an error.
+    pub connections_failed: u64,
+    /// Response heads whose length was guessed right, and wrong.
+    pub heads_predicted: u64,
+    /// See `heads_predicted`.
+    pub heads_mispredicted: u64,
+    /// System calls of the rings.
+    pub enters: u64,
+    /// Completions reaped.
+    pub completions: u64,
+    /// Mean number of finished batches waiting for the consumer.
+    pub deliver_occupancy: f64,
+    /// The ring's back-end and the kernel abilities it uses.
+    pub ring: String,
+}
+
+/// What the consumer's side counts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub batches: u64,
+    pub samples: u64,
+    pub bytes: u64,
+    pub left_out: u64,
+    pub calls: u64,
+    pub ready: u64,
+    pub wait: Duration,
+    pub waits: Histogram,
+    pub first_batch: Duration,
+}
+
+impl Stats {
+    pub(crate) fn new(tally: &Tally, wall: Duration, shards: &[Snapshot]) -> Stats {
+        let mut gets = Histogram::new();
+        let mut stats = Stats {
+            batches: tally.batches,
+            samples: tally.samples,
+            bytes: tally.bytes,
+            left_out: tally.left_out,
+            wall_s: wall.as_secs_f64(),
+            data_wait_s: tally.wait.as_secs_f64(),
+            readiness: ratio(tally.ready, tally.calls),
+            first_batch_us: u64::try_from(tally.first_batch.as_micros()).unwrap_or(u64::MAX),
+            batch_wait_us: tally.waits.summary().into(),
+            ..Stats::default()
+        };
+        for shard in shards {
+            stats.add(shard);
+            gets.merge(&shard.get_latency);
+        }
+        stats.get_latency_us = gets.summary().into();
+        stats.hit_ratio = ratio(stats.hits, stats.asks);
+        stats.copied_bytes_per_byte = ratio(stats.copied_bytes, stats.bytes);
+        stats
+    }
+
+    fn add(&mut self, shard: &Snapshot) {
+        let (brain, fetch) = (&shard.brain, &shard.fetch);
+        self.requests += fetch.requests;
+        self.landed_bytes += fetch.landed_bytes;
+        self.connections += fetch.connections;
+        self.connections_open += fetch.connections_open;
+        self.connections_failed += fetch.connections_failed;
+        self.heads_predicted += fetch.heads_predicted;
+        self.heads_mispredicted += fetch.heads_mispredicted;
+        self.retries += brain.retries;
+        self.throttled += brain.throttled;
+        self.given_up += brain.given_up;
+        self.asks += brain.asks;
+        self.hits += brain.hits;
+        self.shared += brain.shared;
+        self.asked_bytes += brain.asked_bytes;
+        self.hit_bytes += brain.hit_bytes;
+        self.evictions += brain.evictions;
+        self.copied_bytes += shard.copied_bytes;
+        self.unproved += shard.unproved;
+        self.deliver_occupancy += shard.deliver_occupancy;
+        if let Some(ring) = &shard.ring {
+            self.enters += ring.counts.enters;
+            self.completions += ring.counts.completions;
+            self.ring = format!("{} ({})", ring.backend, ring.abilities.join(", "));
+        }
+    }
+}
+
+fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { a as f64 / b as f64 }
+}

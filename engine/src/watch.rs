@@ -1,0 +1,127 @@
+//! The watchdog: one thread that notices when nothing moves and prints every stage's state; also on SIGUSR1.
+
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_flow::{Board, Snapshot};
+use fuelrail_io::Waker;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A shard as seen from outside.
+#[derive(Clone)]
+pub(crate) struct Watched {
+    pub board: Arc<Board>,
+    pub waker: Waker,
+}
+
+/// Fresh snapshots of all shards; a shard that does not answer within `patience` gives its last one.
+pub(crate) fn snapshots(shards: &[Watched], patience: Duration) -> Vec<Snapshot> {
+    let wanted: Vec<u64> = shards
+        .iter()
+        .map(|s| {
+            let serial = s.board.request();
+            s.waker.wake();
+            serial
+        })
+        .collect();
+    let deadline = Instant::now() + patience;
+    let mut found = Vec::with_capacity(shards.len());
+    for (shard, serial) in shards.iter().zip(wanted) {
+        loop {
+            let latest = shard.board.latest();
+            if latest.serial >= serial || shard.board.is_gone() || Instant::now() >= deadline {
+                found.push(latest);
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+    found
+}
+
+/// Called with the report when nothing has moved for too long, or on SIGUSR1.
+pub(crate) type Report = dyn Fn(&str) + Send + Sync;
+
+/// The watching thread; stops when dropped.
+pub(crate) struct Watchdog {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+    signal: Option<signal_hook::SigId>,
+}
+
+/// What the watchdog looks at.
+pub(crate) struct Watch {
+    pub shards: Vec<Watched>,
+    /// The consumer is inside `next_batch`.
+    pub waiting: Arc<AtomicBool>,
+    /// Silence that is reported; zero never.
+    pub after: Duration,
+    pub report: Box<Report>,
+}
+
+impl Watchdog {
+    pub(crate) fn start(watch: Watch) -> Result<Watchdog> {
+        let asked = Arc::new(AtomicBool::new(false));
+        let signal = signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&asked)).ok();
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("fuelrail-watch".into())
+            .spawn(move || watch.run(&stopped, &asked))
+            .map_err(|e| Error::new(Kind::Environment, format!("starting the watchdog: {e}")))?;
+        Ok(Watchdog { stop, thread: Some(thread), signal })
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stop.1.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the watchdog was printed when it happened; it must not take the loader with it.
+            let _ = thread.join();
+        }
+        if let Some(signal) = self.signal.take() {
+            signal_hook::low_level::unregister(signal);
+        }
+    }
+}
+
+impl Watch {
+    fn run(&self, stop: &(Mutex<bool>, Condvar), asked: &AtomicBool) {
+        let tick = if self.after.is_zero() { Duration::from_millis(250) } else { (self.after / 4).min(TICK_MAX) };
+        let mut beats = self.beats();
+        let mut moved = Instant::now();
+        let mut stopped = stop.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*stopped {
+            stopped = stop.1.wait_timeout(stopped, tick).unwrap_or_else(PoisonError::into_inner).0;
+            let now = self.beats();
+            if now != beats || !self.waiting.load(Ordering::Acquire) {
+                beats = now;
+                moved = Instant::now();
+            }
+            if asked.swap(false, Ordering::AcqRel) {
+                (self.report)(&self.describe("state of all stages (SIGUSR1)"));
+            }
+            if !self.after.is_zero() && moved.elapsed() >= self.after {
+                let secs = moved.elapsed().as_secs_f64();
+                (self.report)(&self.describe(&format!("nothing moved for {secs:.1} s while the consumer waits")));
+                beats = self.beats();
+                moved = Instant::now();
+            }
+        }
+    }
+
+    fn beats(&self) -> u64 {
+        self.shards.iter().map(|s| s.board.beats()).sum()
+    }
+
+    fn describe(&self, why: &str) -> String {
+        let texts: Vec<String> =
+            snapshots(&self.shards, Duration::from_millis(200)).into_iter().map(|s| s.text).collect();
+        format!("fuelrail: {why}\n{}", texts.join("\n"))
+    }
+}
+
+const TICK_MAX: Duration = Duration::from_millis(250);
