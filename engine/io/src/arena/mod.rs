@@ -17,7 +17,7 @@ mod huge;
 
 pub(crate) use budget::cgroup_limit;
 pub use budget::{Budget, default_budget};
-pub(crate) use huge::{ThpMode, free_huge_pages, thp_mode};
+pub(crate) use huge::{THP_ENABLED, ThpMode, free_huge_pages, thp_mode};
 
 /// Regions start at multiples of this many bytes where there are huge pages.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;

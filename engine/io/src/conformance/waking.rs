@@ -1,0 +1,118 @@
+//! Checks of sleeping and waking.
+
+use fuelrail_base::Duration;
+
+use super::{Check, PATIENCE, Script, Stage, Venue, Verdict, ensure};
+use crate::mesh::lane;
+use crate::ring::{Op, Ring};
+
+pub(super) fn checks<V: Venue>() -> Vec<Check<V>> {
+    vec![
+        ("a wait ends in time", a_wait_ends_in_time),
+        ("a wake ends a wait", a_wake_ends_a_wait),
+        ("no wake-up is lost", no_wake_up_is_lost),
+        ("wakes do not disturb operations", wakes_do_not_disturb_operations),
+    ]
+}
+
+fn a_wait_ends_in_time<V: Venue>(venue: &mut V) -> Verdict {
+    let mut stage = Stage::new(venue, 16)?;
+    // Over at once, with nothing to do, in the past and now.
+    for until in [stage.ring.now(), fuelrail_base::Instant::ZERO] {
+        stage.ring.wait(Some(until)).map_err(|error| error.to_string())?;
+    }
+    let sock = stage.connect(Script::Silent)?;
+    let (into, filling) = stage.one_window(10)?;
+    stage.push(Op::Recv { sock, into })?;
+    let until = stage.ring.now().after(Duration::from_millis(30));
+    let mut turns = 0;
+    while stage.ring.now() < until {
+        stage.ring.wait(Some(until)).map_err(|error| error.to_string())?;
+        stage.venue.pass();
+        ensure!(stage.ring.pop().is_none(), "a completion out of nothing");
+        turns += 1;
+        ensure!(turns < 100, "waiting does not wait");
+    }
+    stage.ring.close(sock);
+    stage.next()?;
+    drop(filling);
+    stage.strike()
+}
+
+fn a_wake_ends_a_wait<V: Venue>(venue: &mut V) -> Verdict {
+    let mut stage = Stage::new(venue, 16)?;
+    for pause in [Duration::ZERO, Duration::from_millis(10), Duration::from_millis(10)] {
+        let waker = stage.ring.waker();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(pause);
+            waker.wake();
+        });
+        let until = stage.ring.now().after(PATIENCE);
+        stage.ring.wait(Some(until)).map_err(|error| error.to_string())?;
+        ensure!(stage.ring.now() < until, "a wake did not end the wait");
+        thread.join().map_err(|_| "the waking thread panicked")?;
+    }
+    stage.strike()
+}
+
+/// Another thread sends items one by one; the ring sleeps whenever its lane is empty. A lost wake-up ends in patience.
+fn no_wake_up_is_lost<V: Venue>(venue: &mut V) -> Verdict {
+    const ITEMS: u32 = 50_000;
+    let mut stage = Stage::new(venue, 16)?;
+    let (mut tx, mut rx) = lane::<u32>(8);
+    rx.set_waker(stage.ring.waker());
+    let sender = std::thread::spawn(move || {
+        for mut item in 0..ITEMS {
+            while let Err(back) = tx.send(item) {
+                if tx.is_closed() {
+                    return;
+                }
+                item = back;
+                std::thread::yield_now();
+            }
+        }
+    });
+    let mut expected = 0;
+    while expected < ITEMS {
+        while let Some(item) = rx.recv() {
+            ensure!(item == expected, "item {item} instead of {expected}");
+            expected += 1;
+        }
+        if expected < ITEMS && !rx.is_closed() {
+            let until = stage.ring.now().after(PATIENCE);
+            stage.ring.wait(Some(until)).map_err(|error| error.to_string())?;
+            ensure!(stage.ring.now() < until, "a wake-up was lost after {expected} items");
+        }
+    }
+    sender.join().map_err(|_| "the sending thread panicked")?;
+    stage.strike()
+}
+
+/// Echo goes on undisturbed while another thread wakes without pause.
+fn wakes_do_not_disturb_operations<V: Venue>(venue: &mut V) -> Verdict {
+    let mut stage = Stage::new(venue, 16)?;
+    let sock = stage.connect(Script::Echo)?;
+    let waker = stage.ring.waker();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+            waker.wake();
+            std::thread::yield_now();
+        }
+    });
+    let outcome = (0..100u8).try_for_each(|round| {
+        stage.send_all(sock, vec![round; 100])?;
+        let mut left = 100;
+        while left > 0 {
+            let bytes = stage.receive(sock, left)?.map_err(|errno| format!("error {errno}"))?;
+            ensure!(!bytes.is_empty() && bytes.iter().all(|b| *b == round), "round {round}: {bytes:?}");
+            left -= bytes.len();
+        }
+        Ok(())
+    });
+    drop(stop);
+    thread.join().map_err(|_| "the waking thread panicked")?;
+    outcome?;
+    stage.ring.close(sock);
+    stage.strike()
+}

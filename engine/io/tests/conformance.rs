@@ -1,0 +1,125 @@
+//! Both back-ends pass the one suite: io_uring against real peers on the loopback interface, the simulated ring in
+//! virtual time under every mix of harmless faults.
+
+use std::net::SocketAddr;
+
+use fuelrail_base::Duration;
+use fuelrail_io::conformance::{Script, ScriptedHost, TcpPeers, Venue, suite};
+use fuelrail_io::{Arena, Ring, SimFaults, SimRing, SimWorld, UringConfig, UringRing};
+
+/// Real sockets.
+#[derive(Default)]
+struct Loopback {
+    peers: TcpPeers,
+    register: bool,
+}
+
+impl Venue for Loopback {
+    type Ring = UringRing;
+
+    fn ring(&mut self, entries: u32, arena: &Arena) -> UringRing {
+        let register = self.register.then(|| arena.clone());
+        UringRing::new(&UringConfig { entries, sockets: 64, register }).expect("io_uring on the testing machine")
+    }
+
+    fn peer(&mut self, script: Script) -> SocketAddr {
+        self.peers.listen(script)
+    }
+
+    fn nobody(&mut self) -> SocketAddr {
+        TcpPeers::nobody()
+    }
+
+    fn rest(&mut self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}
+
+/// A simulated world.
+struct Simulated {
+    world: SimWorld,
+}
+
+impl Simulated {
+    fn new(seed: u64, faults: SimFaults) -> Simulated {
+        let host = ScriptedHost::new(Duration::from_micros(seed % 3 * 150));
+        Simulated { world: SimWorld::new(seed, faults, Box::new(host)) }
+    }
+}
+
+impl Venue for Simulated {
+    type Ring = SimRing;
+
+    fn ring(&mut self, entries: u32, _arena: &Arena) -> SimRing {
+        SimRing::with_capacity(&self.world, entries, 64)
+    }
+
+    fn peer(&mut self, script: Script) -> SocketAddr {
+        ScriptedHost::addr(script)
+    }
+
+    fn nobody(&mut self) -> SocketAddr {
+        ScriptedHost::nobody()
+    }
+
+    fn pass(&mut self) {
+        self.world.advance();
+    }
+
+    fn rest(&mut self, time: Duration) {
+        let until = self.world.now().after(time);
+        while self.world.now() < until && self.world.advance() {}
+    }
+}
+
+/// Faults a correct caller must not notice in the bytes.
+fn harmless(seed: u64) -> SimFaults {
+    SimFaults { transient_errno: 0.0, fatal_errno: 0.0, ..SimFaults::swarm(seed) }
+}
+
+#[test]
+fn uring_passes() {
+    for (name, check) in suite::<Loopback>() {
+        check(&mut Loopback::default()).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+    }
+}
+
+#[test]
+fn uring_passes_with_registered_memory() {
+    for (name, check) in suite::<Loopback>() {
+        let mut venue = Loopback { register: true, ..Loopback::default() };
+        check(&mut venue).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+    }
+}
+
+#[test]
+fn sim_passes_without_faults() {
+    for (name, check) in suite::<Simulated>() {
+        let mut venue = Simulated::new(0, SimFaults::default());
+        check(&mut venue).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+    }
+}
+
+#[test]
+fn sim_passes_with_harmless_faults() {
+    // The checks of waking use real threads, which spin against a ring that never sleeps; faults do not touch them.
+    let checks: Vec<_> = suite::<Simulated>().into_iter().filter(|(name, _)| !name.contains("wake")).collect();
+    for seed in 1..40 {
+        for (name, check) in &checks {
+            let mut venue = Simulated::new(seed, harmless(seed));
+            check(&mut venue).unwrap_or_else(|wrong| panic!("seed {seed}: {name}: {wrong}"));
+        }
+    }
+}
+
+/// Registered memory is really used, or the ring says why not.
+#[test]
+fn registered_memory_is_used_or_refused_aloud() {
+    let config = fuelrail_io::ArenaConfig { bytes: 4 << 20, ..fuelrail_io::ArenaConfig::default() };
+    let (arena, _regions) = Arena::new(&config).unwrap();
+    let ring = UringRing::new(&UringConfig { register: Some(arena), ..UringConfig::default() }).unwrap();
+    let facts = ring.facts();
+    let used = facts.abilities.contains(&"registered memory");
+    let refused = facts.refusals.iter().any(|why| why.contains("registering"));
+    assert!(used != refused, "{facts:?}");
+}
