@@ -127,6 +127,23 @@ proptest! {
     }
 }
 
+#[test]
+fn next_use_keeps_what_it_has_when_the_newcomer_is_no_sooner() {
+    let mut policy = build(PolicyName::NextUse, 2);
+    let mut evicted = Vec::new();
+    let span = |index| BlockId { sample: SampleId(7), index };
+    let at = |time| Some(UseTime(time));
+    assert!(policy.offer(span(0), 1, at(50), &mut evicted) && policy.offer(span(1), 1, at(50), &mut evicted));
+    assert!(!policy.offer(span(2), 1, at(50), &mut evicted), "equally soon: moving bytes gains nothing");
+    assert!(!policy.offer(block(1), 1, at(51), &mut evicted), "later");
+    assert!(evicted.is_empty());
+    assert!(!policy.offer(block(2), 1, None, &mut evicted), "never again within the horizon");
+    assert!(policy.offer(block(3), 1, at(49), &mut evicted), "sooner");
+    assert_eq!(evicted, [span(1)]);
+    assert!(policy.hit(block(3), None, &mut evicted), "its last use is a hit, and then it leaves");
+    assert_eq!((evicted.as_slice(), policy.len()), ([span(1), block(3)].as_slice(), 1));
+}
+
 /// Hit ratio of the last of several epochs: the first is all misses, and some policies take a while to settle.
 fn settled_ratio(name: PolicyName, share: f64) -> f64 {
     let (samples, runs) = (10_000, 8);

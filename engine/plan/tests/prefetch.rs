@@ -154,6 +154,7 @@ fn a_trainer_that_only_reads_gets_all_the_budget() {
     trainer.train(200);
     let steady = trainer.train(1_000);
     assert!((60..=61).contains(&(trainer.most_open + 1)), "{} open", trainer.most_open);
+    assert!(trainer.lookahead.depth() <= 128, "depth is no cure for a budget: {}", trainer.lookahead.depth());
     // 59 batches per round trip of 505 ms, and no worse than the pipe allows.
     assert!(steady < 1_000 * 505 / 58, "{steady} ms");
 }
