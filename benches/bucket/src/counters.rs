@@ -21,7 +21,8 @@ pub struct Counters {
     pub put_requests: u64,
     /// Everything else, answered with an error.
     pub other_requests: u64,
-    /// Bytes written to sockets: heads, bodies, garbage.
+    /// Bytes written to sockets: heads, bodies, garbage. Counted right after the write, so a client that has just received
+    /// bytes may be ahead of it; every other counter is ahead of the client.
     pub sent_bytes: u64,
     /// Object bytes handed to connections. More than arrived where a fault or the client cut a body.
     pub body_bytes: u64,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header;
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Request, StatusCode};
 use tokio::task::spawn_blocking;
 
@@ -21,6 +22,33 @@ use crate::store::{Object, Store};
 /// Largest object that can be `PUT` into a folder, as S3 for one request.
 const PUT_BYTES_MAX: u64 = 5 << 30;
 
+/// Most of a refused request's body that is read so that the connection can go on; a longer one closes it.
+const REFUSED_BYTES_MAX: u64 = 1 << 20;
+
+/// A request, its body read or not.
+pub(crate) struct Asked {
+    pub(crate) parts: Parts,
+    body: Incoming,
+}
+
+impl Asked {
+    pub(crate) fn new(request: Request<Incoming>) -> Asked {
+        let (parts, body) = request.into_parts();
+        Asked { parts, body }
+    }
+
+    /// Reads what is left of a body nobody wanted, unless the client waits to be told to send it.
+    pub(crate) async fn forget_body(&mut self) {
+        let mut left = REFUSED_BYTES_MAX;
+        while left > 0 && !self.body.is_end_stream() && !self.parts.headers.contains_key(header::EXPECT) {
+            match next_frame(&mut self.body).await {
+                Ok(Some(frame)) => left = left.saturating_sub(frame.len() as u64),
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+}
+
 /// How the script wants an object's answer.
 pub(crate) struct Manner<'a> {
     pub(crate) act: &'a Arc<Act>,
@@ -33,20 +61,20 @@ pub(crate) struct Manner<'a> {
 pub(crate) async fn answer(
     connection: &Rc<Connection>,
     target: &Target,
-    request: Request<Incoming>,
+    asked: &mut Asked,
     manner: &Manner<'_>,
 ) -> Result<Response, Refusal> {
     let desk = &connection.desk;
     match target {
         Target::Get(key) => {
             let object = find(desk, key, manner).await?;
-            get(connection, key, object, request.headers(), manner).await
+            get(connection, key, object, &asked.parts.headers, manner).await
         }
         Target::Head(key) => {
             let object = find(desk, key, manner).await?;
-            head(desk, key, object, request.headers()).await
+            head(desk, key, object, &asked.parts.headers).await
         }
-        Target::Put(key) => put(desk, key, request).await,
+        Target::Put(key) => put(desk, key, asked).await,
         Target::HeadBucket => Ok(hyper::Response::new(Payload::empty())),
         Target::List(query) => {
             let page = if desk.site.store.blocks() {
@@ -188,8 +216,8 @@ impl Checksums {
     }
 }
 
-async fn put(desk: &Rc<Desk>, key: &str, request: Request<Incoming>) -> Result<Response, Refusal> {
-    let (parts, mut body) = request.into_parts();
+async fn put(desk: &Rc<Desk>, key: &str, asked: &mut Asked) -> Result<Response, Refusal> {
+    let Asked { parts, body } = asked;
     if parts.headers.contains_key("x-amz-copy-source") {
         return Err(Refusal::not_implemented("Objects cannot be copied here."));
     }
@@ -207,7 +235,7 @@ async fn put(desk: &Rc<Desk>, key: &str, request: Request<Incoming>) -> Result<R
     let etag = match &desk.site.store {
         Store::Generated { overlay, .. } => {
             let mut bytes = Vec::new();
-            while let Some(frame) = next_frame(&mut body).await? {
+            while let Some(frame) = next_frame(body).await? {
                 if (bytes.len() + frame.len()) as u64 > bytes_max {
                     return Err(Refusal::too_large((bytes.len() + frame.len()) as u64, bytes_max));
                 }
@@ -215,7 +243,7 @@ async fn put(desk: &Rc<Desk>, key: &str, request: Request<Incoming>) -> Result<R
             }
             overlay.put(key, Bytes::from(bytes))?
         }
-        Store::Files(_) => put_file(desk, key, &mut body).await?,
+        Store::Files(_) => put_file(desk, key, body).await?,
     };
     Ok(bare(StatusCode::OK, &etag))
 }

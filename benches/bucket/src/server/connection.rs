@@ -37,7 +37,13 @@ pub(crate) struct Connection {
     takeover: RefCell<Option<RawReply>>,
     /// Set when hyper flushed after the take-over was asked for.
     flushed: Cell<bool>,
-    /// Bandwidth of this connection under the act it was made for.
+    /// Shared with the bodies in flight, which must not hold the connection that holds them.
+    pub(crate) bandwidth: Rc<Bandwidth>,
+}
+
+/// Bandwidth of one connection, under the act it was last used with.
+#[derive(Default)]
+pub(crate) struct Bandwidth {
     pace: RefCell<Option<(Arc<Act>, Pace)>>,
 }
 
@@ -53,7 +59,9 @@ impl Connection {
         *self.takeover.borrow_mut() = Some(reply);
         core::future::pending().await
     }
+}
 
+impl Bandwidth {
     fn reserve(&self, act: &Arc<Act>, now: Instant, bytes: u64) -> Instant {
         let Some(rate) = act.script.bandwidth_connection_bytes_per_s else { return now };
         let mut pace = self.pace.borrow_mut();
@@ -66,14 +74,14 @@ impl Connection {
 
 /// Bandwidth of one body: the connection's and the bucket's.
 pub(crate) struct Pacing {
-    connection: Rc<Connection>,
+    bandwidth: Rc<Bandwidth>,
     act: Arc<Act>,
 }
 
 impl Pacing {
     /// Pacing of a body sent on `connection` under `act`; `None` when the act sets no pace.
-    pub(crate) fn new(connection: &Rc<Connection>, act: &Arc<Act>) -> Option<Pacing> {
-        act.is_paced().then(|| Pacing { connection: Rc::clone(connection), act: Arc::clone(act) })
+    pub(crate) fn new(connection: &Connection, act: &Arc<Act>) -> Option<Pacing> {
+        act.is_paced().then(|| Pacing { bandwidth: Rc::clone(&connection.bandwidth), act: Arc::clone(act) })
     }
 
     pub(crate) fn frame_bytes(&self, largest: usize) -> usize {
@@ -82,7 +90,7 @@ impl Pacing {
 
     /// Reserves bytes; they may go at the returned moment.
     pub(crate) fn reserve(&self, now: Instant, bytes: u64) -> Instant {
-        self.connection.reserve(&self.act, now, bytes).max(self.act.reserve_total(now, bytes))
+        self.bandwidth.reserve(&self.act, now, bytes).max(self.act.reserve_total(now, bytes))
     }
 }
 
@@ -113,15 +121,15 @@ pub(crate) async fn serve(socket: TcpStream, desk: Rc<Desk>) {
         requests: Cell::new(0),
         takeover: RefCell::new(None),
         flushed: Cell::new(false),
-        pace: RefCell::new(None),
+        bandwidth: Rc::default(),
     });
     drive(&connection).await;
-    let takeover = connection.takeover.borrow_mut().take();
-    // hyper and its service are gone, so nobody else borrows the pipe across these waits.
-    let mut pipe = connection.pipe.borrow_mut();
-    match takeover {
-        Some(reply) => send(reply, &mut pipe.socket, &desk).await,
-        None => linger(&mut pipe.socket).await,
+    // `drive` dropped hyper, the service and every request with it; bodies under way hold only the bandwidth.
+    let connection = Rc::into_inner(connection).expect("hyper has let go of the connection");
+    let mut socket = connection.pipe.into_inner().into_socket();
+    match connection.takeover.into_inner() {
+        Some(reply) => send(reply, socket, &desk).await,
+        None => linger(&mut socket).await,
     }
 }
 
@@ -133,9 +141,10 @@ async fn drive(connection: &Rc<Connection>) {
     };
     let mut hyper =
         pin!(http1::Builder::new().half_close(true).serve_connection(TokioIo::new(Link::new(connection)), service));
+    let mut ended = false;
     poll_fn(|context| {
         // An error here is the client's doing or a body that could not be read; either way the connection is over.
-        let ended = hyper.as_mut().poll(context).is_ready();
+        ended = ended || hyper.as_mut().poll(context).is_ready();
         let mut pipe = connection.pipe.borrow_mut();
         let sent = pipe.poll_send_held(context, &connection.desk.site.tally);
         let broken = matches!(sent, Poll::Ready(Err(_)));

@@ -177,6 +177,9 @@ impl Body for Payload {
     }
 }
 
+/// A read on the blocking pool: the buffer it was given, and how much of it is the frame.
+type Reading = JoinHandle<io::Result<(Vec<u8>, usize)>>;
+
 /// A range of an object, frame by frame.
 pub(crate) struct Stream {
     content: Content,
@@ -189,7 +192,7 @@ pub(crate) struct Stream {
     reserved: bool,
     pause: Option<(u64, Duration)>,
     waiting: Option<Sleep>,
-    reading: Option<JoinHandle<io::Result<(Vec<u8>, usize)>>>,
+    reading: Option<Reading>,
 }
 
 impl Stream {

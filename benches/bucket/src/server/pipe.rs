@@ -20,13 +20,17 @@ const SLICES_MAX: usize = 65;
 
 /// The socket and the bytes held back.
 pub(crate) struct Pipe {
-    pub(crate) socket: TcpStream,
+    socket: TcpStream,
     held: Vec<u8>,
 }
 
 impl Pipe {
     pub(crate) fn new(socket: TcpStream) -> Pipe {
         Pipe { socket, held: Vec::new() }
+    }
+
+    pub(crate) fn into_socket(self) -> TcpStream {
+        self.socket
     }
 
     pub(crate) fn has_held(&self) -> bool {

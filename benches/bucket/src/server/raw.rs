@@ -58,16 +58,16 @@ impl RawReply {
 }
 
 /// Sends the answer and ends the connection. A client that has gone ends it early.
-pub(crate) async fn send(reply: RawReply, socket: &mut TcpStream, desk: &Desk) {
+pub(crate) async fn send(reply: RawReply, mut socket: TcpStream, desk: &Desk) {
     let end = reply.end;
-    if write(reply, socket, desk).await.is_err() {
+    if write(reply, &mut socket, desk).await.is_err() {
         return;
     }
     match end {
-        End::Close => linger(socket).await,
-        // The caller drops the socket; with a zero linger time that sends RST.
+        End::Close => linger(&mut socket).await,
+        // Closing with a zero linger time sends RST. Were it refused, the client would see a truncation instead.
         End::Reset => drop(socket.set_zero_linger()),
-        End::Hang => drain(socket).await,
+        End::Hang => drain(&mut socket).await,
     }
 }
 

@@ -10,12 +10,12 @@ use hyper::StatusCode;
 use hyper::body::Incoming;
 use hyper::header;
 
-use super::answer::{Manner, answer};
+use super::answer::{Asked, Manner, answer};
 use super::connection::Connection;
 use super::raw::{End, RawReply};
 use super::reply::{Refusal, Response, ascii};
 use super::target::Target;
-use crate::script::{Act, Drawn, Fault, FaultKind, Operation, Request as Asked};
+use crate::script::{Act, Drawn, Fault, FaultKind, Operation, Request as Scripted};
 use crate::store::other_etag;
 
 /// A head that no client should read to its end.
@@ -41,6 +41,7 @@ pub(crate) async fn attend(connection: Rc<Connection>, request: Request<Incoming
     let target = Target::parse(request.method(), request.uri(), &site.bucket);
     let operation = target.as_ref().map_or(Operation::Other, Target::operation);
     site.tally.request(operation);
+    let mut asked = Asked::new(request);
     let drawn = draw(&act, operation, target.as_ref().ok());
     let too_fast = act.over_rate(arrived);
     if drawn.latency > Duration::ZERO {
@@ -52,11 +53,12 @@ pub(crate) async fn attend(connection: Rc<Connection>, request: Request<Incoming
             site.tally.fault(FaultKind::SlowdownRate);
             Outcome::Proper(Refusal::slow_down(act.script.retry_after_s).respond(&resource, is_head))
         }
-        Ok(target) => match play(&connection, &act, &target, request, drawn).await {
+        Ok(target) => match play(&connection, &act, &target, &mut asked, drawn).await {
             Ok(outcome) => outcome,
             Err(refusal) => Outcome::Proper(refusal.respond(&resource, is_head)),
         },
     };
+    asked.forget_body().await;
     match close_on_count(&connection, &act, number, outcome) {
         Outcome::Proper(response) => Ok(response),
         Outcome::Raw(reply) => match connection.take_over(reply).await {},
@@ -65,9 +67,9 @@ pub(crate) async fn attend(connection: Rc<Connection>, request: Request<Incoming
 
 fn draw(act: &Act, operation: Operation, target: Option<&Target>) -> Drawn {
     match target {
-        Some(Target::Get(key) | Target::Head(key) | Target::Put(key)) => act.draw(Asked { operation, key }),
-        Some(Target::List(query)) => act.draw(Asked { operation, key: &query.identity() }),
-        Some(Target::HeadBucket) | None => act.draw(Asked { operation, key: "" }),
+        Some(Target::Get(key) | Target::Head(key) | Target::Put(key)) => act.draw(Scripted { operation, key }),
+        Some(Target::List(query)) => act.draw(Scripted { operation, key: &query.identity() }),
+        Some(Target::HeadBucket) | None => act.draw(Scripted { operation, key: "" }),
     }
 }
 
@@ -76,7 +78,7 @@ async fn play(
     connection: &Rc<Connection>,
     act: &Arc<Act>,
     target: &Target,
-    request: Request<Incoming>,
+    asked: &mut Asked,
     mut drawn: Drawn,
 ) -> Result<Outcome, Refusal> {
     let tally = &connection.desk.site.tally;
@@ -95,7 +97,7 @@ async fn play(
     let key = match target {
         Target::Get(key) | Target::Head(key) => key.as_str(),
         _ => {
-            return answer(connection, target, request, &Manner { act, replaced: false, streamed: false })
+            return answer(connection, target, asked, &Manner { act, replaced: false, streamed: false })
                 .await
                 .map(Outcome::Proper);
         }
@@ -106,7 +108,7 @@ async fn play(
     let always_replaced = act.is_changed(key);
     let manner =
         Manner { act, replaced: always_replaced || kind == Some(FaultKind::Changed), streamed: drawn.fault.is_some() };
-    let answered = answer(connection, target, request, &manner).await;
+    let answered = answer(connection, target, asked, &manner).await;
     let status = answered.as_ref().map_or_else(|refusal| refusal.status, |response| response.status());
     if status != StatusCode::NOT_FOUND {
         if always_replaced {
