@@ -10,7 +10,6 @@ use crate::slot::{Slot, Window};
 
 /// One piece of a receive, and how much of it arrived.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "pieces travel inline so that no receive costs a heap allocation")]
 pub enum Landed {
     /// Bytes `from..from+got` of the scratch memory were received, of `asked`.
     Head {

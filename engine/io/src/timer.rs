@@ -80,7 +80,6 @@ impl<T> Timers<T> {
 
     /// When the next timer is due.
     #[must_use]
-    #[expect(clippy::should_implement_trait, reason = "looks, does not advance: not an iterator")]
     pub fn next(&self) -> Option<Instant> {
         self.heap.first().map(|index| self.entries[*index as usize].at)
     }

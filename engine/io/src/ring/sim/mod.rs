@@ -4,6 +4,7 @@
 
 mod conn;
 mod faults;
+mod flight;
 mod host;
 mod world;
 

@@ -4,14 +4,13 @@
 //! of its seed and of what the rings ask for.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use fuelrail_base::prng::Prng;
-use fuelrail_base::{Duration, Error, Instant, Kind, Result};
+use fuelrail_base::{Error, Instant, Kind, Result};
 
 use super::conn::{Conn, Phase};
 use super::faults::{SimCounts, SimFaults};
-use super::host::{Host, Replies, Reply};
+use super::host::{Host, Reply};
 use crate::ring::desk::Desk;
 use crate::ring::table::Name;
 use crate::ring::{Done, Full, Op, OpId, RingCounts, SockId};
@@ -22,7 +21,7 @@ use crate::wake::Waker;
 pub(super) type FlightKey = (usize, u64);
 
 #[derive(Debug)]
-enum Event {
+pub(super) enum Event {
     /// A delayed operation starts.
     Start(FlightKey),
     /// A connect is answered.
@@ -35,37 +34,37 @@ enum Event {
 
 /// Where an operation is that has been submitted and has not landed.
 #[derive(Debug)]
-enum Stage {
+pub(super) enum Stage {
     /// An event will move it on; a connect also names its connection.
     Scheduled(TimerKey, Option<u64>),
     /// It waits for bytes on this connection.
     Receiving(u64),
 }
 
-struct Seat {
-    desk: Desk<u64>,
-    waker: Waker,
+pub(super) struct Seat {
+    pub(super) desk: Desk<u64>,
+    pub(super) waker: Waker,
     /// Pushed, not submitted.
-    queued: Vec<Name>,
+    pub(super) queued: Vec<Name>,
     /// To be cancelled at the next submission; the flag says whether its socket is closing.
-    cancels: Vec<(Name, bool)>,
+    pub(super) cancels: Vec<(Name, bool)>,
     /// Done, not seen by the ring.
-    landed: Vec<(Name, i32)>,
+    pub(super) landed: Vec<(Name, i32)>,
     /// When the ring wants to be woken.
-    wanted: Option<Instant>,
+    pub(super) wanted: Option<Instant>,
 }
 
 pub(super) struct World {
-    now: Instant,
-    prng: Prng,
-    faults: SimFaults,
-    counts: SimCounts,
-    host: Box<dyn Host>,
-    events: Timers<Event>,
-    seats: Vec<Option<Seat>>,
-    conns: BTreeMap<u64, Conn>,
-    next_conn: u64,
-    stages: BTreeMap<FlightKey, Stage>,
+    pub(super) now: Instant,
+    pub(super) prng: Prng,
+    pub(super) faults: SimFaults,
+    pub(super) counts: SimCounts,
+    pub(super) host: Box<dyn Host>,
+    pub(super) events: Timers<Event>,
+    pub(super) seats: Vec<Option<Seat>>,
+    pub(super) conns: BTreeMap<u64, Conn>,
+    pub(super) next_conn: u64,
+    pub(super) stages: BTreeMap<FlightKey, Stage>,
 }
 
 impl World {
@@ -131,8 +130,6 @@ impl World {
             Event::Cancel(key) => self.cancel_now(key),
         }
     }
-
-    // What the rings call.
 
     pub(super) fn add_ring(&mut self, entries: u32, sockets: u32, waker: Waker) -> usize {
         self.seats.push(Some(Seat {
@@ -232,191 +229,6 @@ impl World {
         self.seats[ring].as_ref().map_or(RingCounts::default(), |seat| seat.desk.counts)
     }
 
-    // What happens to an operation.
-
-    fn submit(&mut self, key: FlightKey) {
-        if self.faults.delay > 0.0 && self.prng.chance(self.faults.delay) {
-            self.counts.delays += 1;
-            let by = self.some_delay();
-            self.schedule(key, by, None, Event::Start(key));
-        } else {
-            self.perform(key);
-        }
-    }
-
-    fn perform(&mut self, key: FlightKey) {
-        let Some((op, conn)) = self.flight(key) else { return };
-        let connecting = match op {
-            Op::Connect { .. } => true,
-            Op::Send { .. } | Op::Recv { .. } => false,
-        };
-        if self.prng.chance(self.faults.transient_errno) {
-            self.counts.transient_errnos += 1;
-            let errno = self.pick(&[libc::EINTR, libc::EAGAIN, libc::ENOBUFS]);
-            return self.land(key, -errno);
-        }
-        if self.prng.chance(self.faults.fatal_errno) {
-            self.counts.fatal_errnos += 1;
-            let errno = match connecting {
-                true => self.pick(&[libc::ECONNREFUSED, libc::ETIMEDOUT]),
-                false => self.pick(&[libc::ECONNRESET, libc::ETIMEDOUT, libc::EPIPE]),
-            };
-            self.snap(conn, errno);
-            return self.land(key, -errno);
-        }
-        match self.flight(key).map(|(op, _)| op) {
-            Some(Op::Connect { addr, .. }) => {
-                let addr = *addr;
-                self.perform_connect(key, conn, addr);
-            }
-            Some(Op::Send { bytes, from, .. }) => {
-                let rest = bytes[*from..].to_vec();
-                self.perform_send(key, conn, &rest);
-            }
-            Some(Op::Recv { .. }) => {
-                self.stages.insert(key, Stage::Receiving(conn));
-                if let Some(conn) = self.conns.get_mut(&conn) {
-                    conn.receivers.push_back(key);
-                }
-                self.serve_receivers(conn);
-            }
-            None => {}
-        }
-    }
-
-    fn perform_connect(&mut self, key: FlightKey, id: u64, addr: SocketAddr) {
-        let Some(conn) = self.conns.get_mut(&id) else { return };
-        match conn.phase {
-            Phase::Fresh => {}
-            Phase::Broken(errno) => return self.land(key, -errno),
-            Phase::Connecting => return self.land(key, -libc::EALREADY),
-            Phase::Open => return self.land(key, -libc::EISCONN),
-        }
-        conn.phase = Phase::Connecting;
-        let (after, result) = self.host.connect(id, addr, self.now);
-        conn.host_knows = result.is_ok();
-        self.schedule(key, after, Some(id), Event::Connected(key, id, result));
-    }
-
-    fn perform_send(&mut self, key: FlightKey, id: u64, bytes: &[u8]) {
-        let Some(conn) = self.conns.get(&id) else { return };
-        match conn.phase {
-            Phase::Open => {}
-            Phase::Broken(errno) => return self.land(key, -errno),
-            Phase::Fresh | Phase::Connecting => return self.land(key, -libc::ENOTCONN),
-        }
-        let mut n = bytes.len();
-        if n > 1 && self.prng.chance(self.faults.short_send) {
-            self.counts.short_sends += 1;
-            n = 1 + self.prng.below(n as u64 - 1) as usize;
-        }
-        let mut replies = Replies::default();
-        self.host.receive(id, &bytes[..n], self.now, &mut replies);
-        self.schedule_replies(id, replies);
-        self.land(key, n as i32);
-    }
-
-    fn schedule_replies(&mut self, id: u64, replies: Replies) {
-        let Some(conn) = self.conns.get_mut(&id) else { return };
-        for (after, reply) in replies.list {
-            if conn.stalled {
-                return;
-            }
-            match reply {
-                Reply::Stall => conn.stalled = true,
-                reply => {
-                    conn.last_arrival = conn.last_arrival.max(self.now.after(after));
-                    self.events.insert(conn.last_arrival, Event::Arrive(id, reply));
-                }
-            }
-        }
-    }
-
-    /// Gives waiting receives what has arrived, oldest first.
-    fn serve_receivers(&mut self, id: u64) {
-        loop {
-            let Some(conn) = self.conns.get_mut(&id) else { return };
-            let (Some(&key), Some(readable)) = (conn.receivers.front(), conn.readable()) else { return };
-            conn.receivers.pop_front();
-            self.stages.remove(&key);
-            let result = match readable {
-                Ok(0) => 0,
-                Ok(available) => self.receive(key, id, available),
-                Err(errno) => -errno,
-            };
-            self.land(key, result);
-        }
-    }
-
-    fn receive(&mut self, key: FlightKey, id: u64, available: usize) -> i32 {
-        let asked = match self.flight(key) {
-            Some((Op::Recv { into, .. }, _)) => into.asked(),
-            _ => return 0,
-        };
-        let mut n = available.min(asked);
-        if n > 1 && self.prng.chance(self.faults.short_receive) {
-            self.counts.short_receives += 1;
-            n = 1 + self.prng.below(n as u64 - 1) as usize;
-        }
-        let mut bytes = self.conns.get_mut(&id).map_or_else(Vec::new, |conn| conn.take(n));
-        if self.prng.chance(self.faults.corrupt) {
-            self.counts.corruptions += 1;
-            let bit = self.prng.below(8 * n as u64);
-            bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
-        }
-        if let Some((Op::Recv { into, .. }, _)) = self.flight(key) {
-            into.write(&bytes);
-        }
-        n as i32
-    }
-
-    fn submit_cancel(&mut self, key: FlightKey, closing: bool) {
-        // Closing a socket is not a race against its peer; a cancellation is, when time passes at all.
-        if !closing && self.faults.delay > 0.0 && self.prng.chance(self.faults.delay) {
-            let by = self.some_delay();
-            self.events.insert(self.now.after(by), Event::Cancel(key));
-        } else {
-            self.cancel_now(key);
-        }
-    }
-
-    fn cancel_now(&mut self, key: FlightKey) {
-        if self.unstage(key) {
-            self.land(key, -libc::ECANCELED);
-        }
-    }
-
-    /// Takes a submitted operation out of whatever it waits for; false when it has landed.
-    fn unstage(&mut self, key: FlightKey) -> bool {
-        match self.stages.remove(&key) {
-            Some(Stage::Scheduled(timer, conn)) => {
-                self.events.cancel(timer);
-                if let Some(conn) = conn.and_then(|conn| self.conns.get_mut(&conn)) {
-                    conn.break_with(libc::ECANCELED);
-                }
-                true
-            }
-            Some(Stage::Receiving(conn)) => {
-                if let Some(conn) = self.conns.get_mut(&conn) {
-                    conn.receivers.retain(|waiting| *waiting != key);
-                }
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn schedule(&mut self, key: FlightKey, after: Duration, conn: Option<u64>, event: Event) {
-        let timer = self.events.insert(self.now.after(after), event);
-        self.stages.insert(key, Stage::Scheduled(timer, conn));
-    }
-
-    fn land(&mut self, (ring, bits): FlightKey, result: i32) {
-        if let Some(seat) = self.seats[ring].as_mut() {
-            seat.landed.push((Name::from_bits(bits), result));
-        }
-    }
-
     fn reap(&mut self, ring: usize) {
         let now = self.now;
         let mut landed = core::mem::take(&mut self.seat(ring).landed);
@@ -445,34 +257,11 @@ impl World {
         self.conns.remove(&id);
     }
 
-    /// Breaks a connection by an injected fault: the host hears of it, waiting receives get the error.
-    fn snap(&mut self, id: u64, errno: i32) {
-        self.tell_closed(id);
-        if let Some(conn) = self.conns.get_mut(&id) {
-            conn.break_with(errno);
-        }
-        self.serve_receivers(id);
-    }
-
     /// Tells the host, once, that a connection it knows is gone.
-    fn tell_closed(&mut self, id: u64) {
+    pub(super) fn tell_closed(&mut self, id: u64) {
         if let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.host_knows) {
             conn.host_knows = false;
             self.host.closed(id, self.now);
         }
-    }
-
-    fn flight(&mut self, (ring, bits): FlightKey) -> Option<(&mut Op, u64)> {
-        let (op, conn) = self.seats[ring].as_mut()?.desk.flight(Name::from_bits(bits))?;
-        Some((op, *conn))
-    }
-
-    fn some_delay(&mut self) -> Duration {
-        let most = u64::try_from(self.faults.delay_max.as_nanos()).unwrap_or(u64::MAX).max(1);
-        Duration::from_nanos(self.prng.below(most))
-    }
-
-    fn pick(&mut self, errnos: &[i32]) -> i32 {
-        errnos[self.prng.below(errnos.len() as u64) as usize]
     }
 }

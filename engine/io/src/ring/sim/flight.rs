@@ -1,0 +1,219 @@
+//! What happens to an operation in a simulated world: from its submission, through faults, to its landing.
+
+use std::net::SocketAddr;
+
+use fuelrail_base::Duration;
+
+use super::conn::Phase;
+use super::host::{Replies, Reply};
+use super::world::{Event, FlightKey, Stage, World};
+use crate::ring::Op;
+use crate::ring::table::Name;
+
+impl World {
+    pub(super) fn submit(&mut self, key: FlightKey) {
+        if self.faults.delay > 0.0 && self.prng.chance(self.faults.delay) {
+            self.counts.delays += 1;
+            let by = self.some_delay();
+            self.schedule(key, by, None, Event::Start(key));
+        } else {
+            self.perform(key);
+        }
+    }
+
+    pub(super) fn perform(&mut self, key: FlightKey) {
+        let Some((op, conn)) = self.flight(key) else { return };
+        let connecting = match op {
+            Op::Connect { .. } => true,
+            Op::Send { .. } | Op::Recv { .. } => false,
+        };
+        if self.prng.chance(self.faults.transient_errno) {
+            self.counts.transient_errnos += 1;
+            let errno = self.pick(&[libc::EINTR, libc::EAGAIN, libc::ENOBUFS]);
+            return self.land(key, -errno);
+        }
+        if self.prng.chance(self.faults.fatal_errno) {
+            self.counts.fatal_errnos += 1;
+            let errno = match connecting {
+                true => self.pick(&[libc::ECONNREFUSED, libc::ETIMEDOUT]),
+                false => self.pick(&[libc::ECONNRESET, libc::ETIMEDOUT, libc::EPIPE]),
+            };
+            self.snap(conn, errno);
+            return self.land(key, -errno);
+        }
+        match self.flight(key).map(|(op, _)| op) {
+            Some(Op::Connect { addr, .. }) => {
+                let addr = *addr;
+                self.perform_connect(key, conn, addr);
+            }
+            Some(Op::Send { bytes, from, .. }) => {
+                let rest = bytes[*from..].to_vec();
+                self.perform_send(key, conn, &rest);
+            }
+            Some(Op::Recv { .. }) => {
+                self.stages.insert(key, Stage::Receiving(conn));
+                if let Some(conn) = self.conns.get_mut(&conn) {
+                    conn.receivers.push_back(key);
+                }
+                self.serve_receivers(conn);
+            }
+            None => {}
+        }
+    }
+
+    fn perform_connect(&mut self, key: FlightKey, id: u64, addr: SocketAddr) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        match conn.phase {
+            Phase::Fresh => {}
+            Phase::Broken(errno) => return self.land(key, -errno),
+            Phase::Connecting => return self.land(key, -libc::EALREADY),
+            Phase::Open => return self.land(key, -libc::EISCONN),
+        }
+        conn.phase = Phase::Connecting;
+        let (after, result) = self.host.connect(id, addr, self.now);
+        conn.host_knows = result.is_ok();
+        self.schedule(key, after, Some(id), Event::Connected(key, id, result));
+    }
+
+    fn perform_send(&mut self, key: FlightKey, id: u64, bytes: &[u8]) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        match conn.phase {
+            Phase::Open => {}
+            Phase::Broken(errno) => return self.land(key, -errno),
+            Phase::Fresh | Phase::Connecting => return self.land(key, -libc::ENOTCONN),
+        }
+        let mut n = bytes.len();
+        if n > 1 && self.prng.chance(self.faults.short_send) {
+            self.counts.short_sends += 1;
+            n = 1 + self.prng.below(n as u64 - 1) as usize;
+        }
+        let mut replies = Replies::default();
+        self.host.receive(id, &bytes[..n], self.now, &mut replies);
+        self.schedule_replies(id, replies);
+        self.land(key, n as i32);
+    }
+
+    fn schedule_replies(&mut self, id: u64, replies: Replies) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        for (after, reply) in replies.list {
+            if conn.stalled {
+                return;
+            }
+            match reply {
+                Reply::Stall => conn.stalled = true,
+                reply => {
+                    conn.last_arrival = conn.last_arrival.max(self.now.after(after));
+                    self.events.insert(conn.last_arrival, Event::Arrive(id, reply));
+                }
+            }
+        }
+    }
+
+    /// Gives waiting receives what has arrived, oldest first.
+    pub(super) fn serve_receivers(&mut self, id: u64) {
+        loop {
+            let Some(conn) = self.conns.get_mut(&id) else { return };
+            let (Some(&key), Some(readable)) = (conn.receivers.front(), conn.readable()) else { return };
+            conn.receivers.pop_front();
+            self.stages.remove(&key);
+            let result = match readable {
+                Ok(0) => 0,
+                Ok(available) => self.receive(key, id, available),
+                Err(errno) => -errno,
+            };
+            self.land(key, result);
+        }
+    }
+
+    fn receive(&mut self, key: FlightKey, id: u64, available: usize) -> i32 {
+        let asked = match self.flight(key) {
+            Some((Op::Recv { into, .. }, _)) => into.asked(),
+            _ => return 0,
+        };
+        let mut n = available.min(asked);
+        if n > 1 && self.prng.chance(self.faults.short_receive) {
+            self.counts.short_receives += 1;
+            n = 1 + self.prng.below(n as u64 - 1) as usize;
+        }
+        let mut bytes = self.conns.get_mut(&id).map_or_else(Vec::new, |conn| conn.take(n));
+        if self.prng.chance(self.faults.corrupt) {
+            self.counts.corruptions += 1;
+            let bit = self.prng.below(8 * n as u64);
+            bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+        }
+        if let Some((Op::Recv { into, .. }, _)) = self.flight(key) {
+            into.write(&bytes);
+        }
+        n as i32
+    }
+
+    pub(super) fn submit_cancel(&mut self, key: FlightKey, closing: bool) {
+        // Closing a socket is not a race against its peer; a cancellation is, when time passes at all.
+        if !closing && self.faults.delay > 0.0 && self.prng.chance(self.faults.delay) {
+            let by = self.some_delay();
+            self.events.insert(self.now.after(by), Event::Cancel(key));
+        } else {
+            self.cancel_now(key);
+        }
+    }
+
+    pub(super) fn cancel_now(&mut self, key: FlightKey) {
+        if self.unstage(key) {
+            self.land(key, -libc::ECANCELED);
+        }
+    }
+
+    /// Takes a submitted operation out of whatever it waits for; false when it has landed.
+    pub(super) fn unstage(&mut self, key: FlightKey) -> bool {
+        match self.stages.remove(&key) {
+            Some(Stage::Scheduled(timer, conn)) => {
+                self.events.cancel(timer);
+                if let Some(conn) = conn.and_then(|conn| self.conns.get_mut(&conn)) {
+                    conn.break_with(libc::ECANCELED);
+                }
+                true
+            }
+            Some(Stage::Receiving(conn)) => {
+                if let Some(conn) = self.conns.get_mut(&conn) {
+                    conn.receivers.retain(|waiting| *waiting != key);
+                }
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn schedule(&mut self, key: FlightKey, after: Duration, conn: Option<u64>, event: Event) {
+        let timer = self.events.insert(self.now.after(after), event);
+        self.stages.insert(key, Stage::Scheduled(timer, conn));
+    }
+
+    pub(super) fn land(&mut self, (ring, bits): FlightKey, result: i32) {
+        if let Some(seat) = self.seats[ring].as_mut() {
+            seat.landed.push((Name::from_bits(bits), result));
+        }
+    }
+
+    /// Breaks a connection by an injected fault: the host hears of it, waiting receives get the error.
+    fn snap(&mut self, id: u64, errno: i32) {
+        self.tell_closed(id);
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.break_with(errno);
+        }
+        self.serve_receivers(id);
+    }
+
+    fn flight(&mut self, (ring, bits): FlightKey) -> Option<(&mut Op, u64)> {
+        let (op, conn) = self.seats[ring].as_mut()?.desk.flight(Name::from_bits(bits))?;
+        Some((op, *conn))
+    }
+
+    fn some_delay(&mut self) -> Duration {
+        let most = u64::try_from(self.faults.delay_max.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Duration::from_nanos(self.prng.below(most))
+    }
+
+    fn pick(&mut self, errnos: &[i32]) -> i32 {
+        errnos[self.prng.below(errnos.len() as u64) as usize]
+    }
+}

@@ -1,0 +1,199 @@
+//! What only a real kernel can show: no allocation and one system call per turn, forks, and the locked-memory limit.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use fuelrail_base::Kind;
+use fuelrail_io::conformance::{Script, TcpPeers};
+use fuelrail_io::{
+    Arena, ArenaConfig, Done, HugePages, Landed, Op, Region, Ring, Scatter, Slot, SockId, UringConfig, UringRing,
+    Window,
+};
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: hands every request on to the system allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // A thread that is ending has no counter any more; nobody looks at it then.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise about `layout` is handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from `alloc` above with this layout, that is from the system allocator.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn memory(bytes: u64) -> (Arena, Region) {
+    let config = ArenaConfig { bytes, regions: 1, huge_pages: HugePages::Off, slots_per_region: 64 };
+    let (arena, mut regions) = Arena::new(&config).unwrap();
+    (arena, regions.pop().unwrap())
+}
+
+fn next(ring: &mut UringRing) -> Done {
+    loop {
+        if let Some(done) = ring.pop() {
+            return done;
+        }
+        ring.wait(None).unwrap();
+    }
+}
+
+fn connect(ring: &mut UringRing, peers: &mut TcpPeers) -> SockId {
+    let addr = peers.listen(Script::Echo);
+    let sock = ring.socket(&addr).unwrap();
+    ring.push(Op::Connect { sock, addr }, 0).unwrap();
+    assert_eq!(next(ring).result, Ok(0));
+    sock
+}
+
+/// One echo with a head and a body piece; gives back what it was given, ready for the next.
+fn round(
+    ring: &mut UringRing,
+    sock: SockId,
+    bytes: Vec<u8>,
+    mut window: Window,
+    mut scratch: Slot,
+) -> (Vec<u8>, Window, Slot) {
+    let (len, mut left, mut message) = (bytes.len(), bytes.len(), None);
+    window.rewind(0);
+    ring.push(Op::Send { sock, bytes, from: 0 }, 1).unwrap();
+    while left > 0 || message.is_none() {
+        let mut into = Scatter::new(scratch);
+        assert!(into.push_head(10.min(left.max(1))));
+        into.push_body(window, len).unwrap();
+        ring.push(Op::Recv { sock, into }, 2).unwrap();
+        let (head, body) = loop {
+            let done = next(ring);
+            let n = done.result.unwrap();
+            match done.op {
+                Op::Send { bytes, from, .. } if from + n < len => {
+                    ring.push(Op::Send { sock, bytes, from: from + n }, 1).unwrap();
+                }
+                Op::Send { bytes, .. } => message = Some(bytes),
+                Op::Recv { into, .. } => {
+                    left -= n;
+                    let (slot, mut pieces) = into.finish();
+                    let Some(Landed::Body { window, .. }) = pieces.pop() else { panic!("the body is the last piece") };
+                    break (slot, window);
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        (scratch, window) = (head, body);
+        while left == 0 && message.is_none() {
+            if let Op::Send { bytes, .. } = next(ring).op {
+                message = Some(bytes);
+            }
+        }
+    }
+    (message.unwrap(), window, scratch)
+}
+
+#[test]
+fn the_hot_loop_allocates_nothing_and_enters_once_a_turn() {
+    let (_arena, mut region) = memory(1 << 20);
+    let mut peers = TcpPeers::default();
+    let mut ring = UringRing::new(&UringConfig::default()).unwrap();
+    let sock = connect(&mut ring, &mut peers);
+    let mut window = region.alloc(1_000).unwrap().fill().carve(1_000).unwrap();
+    let mut scratch = region.alloc(64).unwrap();
+    let mut bytes = vec![7u8; 1_000];
+    for _ in 0..50 {
+        (bytes, window, scratch) = round(&mut ring, sock, bytes, window, scratch);
+    }
+    let (allocations, counts) = (ALLOCATIONS.get(), ring.facts().counts);
+    let allocations_of_facts = ALLOCATIONS.get() - allocations;
+    for _ in 0..2_000 {
+        (bytes, window, scratch) = round(&mut ring, sock, bytes, window, scratch);
+        // Slots come and go in the hot loop, too.
+        drop((region.alloc(300), region.alloc(5_000)));
+    }
+    let after = ALLOCATIONS.get();
+    assert_eq!(after - allocations - allocations_of_facts, 0, "heap allocations in the hot loop");
+    let (ops, enters) = (ring.facts().counts.ops - counts.ops, ring.facts().counts.enters - counts.enters);
+    assert!(ops >= 4_000 && enters <= ops, "{enters} system calls for {ops} operations");
+    drop((bytes, window, scratch));
+    ring.close(sock);
+}
+
+#[test]
+fn a_forked_child_is_refused_and_does_not_disturb_the_parent() {
+    let (_arena, mut region) = memory(1 << 20);
+    let mut peers = TcpPeers::default();
+    let mut ring = UringRing::new(&UringConfig::default()).unwrap();
+    let sock = connect(&mut ring, &mut peers);
+    let window = region.alloc(100).unwrap().fill().carve(100).unwrap();
+    let mut into = Scatter::new(region.alloc(64).unwrap());
+    into.push_body(window, 100).unwrap();
+    ring.push(Op::Recv { sock, into }, 5).unwrap();
+    ring.wait(Some(ring.now())).unwrap();
+    // SAFETY: the child touches only its own copy of this ring, allocates (glibc makes that safe after fork), and leaves
+    // by `_exit` without running anything of the parent's.
+    let status = unsafe {
+        match libc::fork() {
+            0 => {
+                let refused = matches!(ring.wait(None), Err(error) if error.kind() == Kind::Environment);
+                drop(ring);
+                libc::_exit(if refused { 42 } else { 1 });
+            }
+            child => {
+                let mut status = 0;
+                assert_eq!(libc::waitpid(child, &mut status, 0), child);
+                libc::WEXITSTATUS(status)
+            }
+        }
+    };
+    assert_eq!(status, 42, "the child's ring must refuse to work");
+    ring.push(Op::Send { sock, bytes: b"still here".to_vec(), from: 0 }, 6).unwrap();
+    let results: Vec<_> = (0..2).map(|_| next(&mut ring)).map(|done| (done.token, done.result)).collect();
+    assert!(results.contains(&(5, Ok(10))) && results.contains(&(6, Ok(10))), "{results:?}");
+}
+
+/// Without privileges, registering more than the locked-memory limit is refused aloud and receives work all the same.
+#[test]
+fn the_locked_memory_limit_is_reported_and_survived() {
+    std::thread::spawn(|| {
+        let (arena, mut region) = memory(64 << 20);
+        let mut peers = TcpPeers::default();
+        // SAFETY: the raw call changes the identity of this thread only; fails harmlessly when it has no right to.
+        unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
+        let limit = fuelrail_io::probe().memlock_bytes;
+        let mut ring = UringRing::new(&UringConfig { register: Some(arena), ..UringConfig::default() }).unwrap();
+        let facts = ring.facts();
+        match limit {
+            Some(limit) if limit < 64 << 20 => {
+                assert!(facts.refusals.iter().any(|why| why.contains("locked-memory limit")), "{facts:?}");
+            }
+            _ => assert!(facts.abilities.contains(&"registered memory"), "{facts:?}"),
+        }
+        let sock = connect(&mut ring, &mut peers);
+        let window = region.alloc(100).unwrap().fill().carve(100).unwrap();
+        let scratch = region.alloc(64).unwrap();
+        let (_, window, _) = round(&mut ring, sock, vec![9; 90], window, scratch);
+        assert_eq!(window.bytes().last(), Some(&9));
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn wrong_configurations_are_refused() {
+    for (entries, sockets) in [(0, 1), (1, 0), (1 << 20, 1), (1, 1 << 20)] {
+        let Err(error) = UringRing::new(&UringConfig { entries, sockets, register: None }) else {
+            panic!("{entries} operations and {sockets} sockets were accepted");
+        };
+        assert_eq!(error.kind(), Kind::Usage, "{error}");
+    }
+}
