@@ -1,1 +1,10 @@
-//! Placeholder floor.
+//! The benchmark harness: what a run costs, on which machine, and how the published system does beside it.
+//!
+//! Owns the shape of result files. Never draws on a terminal and never decides what a command line means.
+#![forbid(unsafe_code)]
+
+pub mod machine;
+pub mod read;
+
+pub use machine::Machine;
+pub use read::{Progress, ReadReport, Reading, read};

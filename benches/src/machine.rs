@@ -1,0 +1,130 @@
+//! What machine a result was measured on: the facts that every result file carries, so that numbers can be compared.
+//!
+//! Owns nothing; reads `/proc`, `/sys` and the system clock once, when asked. Never names the host or its user: result
+//! files are published.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// The machine, the build and the day of a measurement.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// The processor, as the kernel names it; `unknown` when it does not.
+    pub cpu: String,
+    /// Logical cores this process may use, its cgroup's share of processor time included.
+    pub cores: usize,
+    /// Memory of the machine, bytes; 0 when `/proc` is not mounted.
+    pub memory_bytes: u64,
+    /// Kernel release, as `uname -r` says it.
+    pub kernel: String,
+    /// Frequency governor of the first core, where the kernel shows one. Virtual machines often do not.
+    pub governor: Option<String>,
+    /// Whether this build was optimised. Speeds of a debug build say nothing.
+    pub optimised: bool,
+    /// Version of the program.
+    pub version: String,
+    /// Commit the program was built from, when it was built inside its repository.
+    pub git_commit: Option<String>,
+    /// When it was measured: UTC, as `2026-03-01T12:30:00Z`.
+    pub date: String,
+}
+
+impl Machine {
+    /// This machine, now.
+    #[must_use]
+    pub fn here() -> Machine {
+        let read = |path: &str| fs::read_to_string(path).ok();
+        let line = |path: &str| read(path).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Machine {
+            cpu: read("/proc/cpuinfo").as_deref().and_then(cpu_model).unwrap_or_else(|| "unknown".to_owned()),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: read("/proc/meminfo").as_deref().and_then(memory_total).unwrap_or(0),
+            kernel: line("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
+            governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            optimised: !cfg!(debug_assertions),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            git_commit: option_env!("FUELRAIL_COMMIT").map(str::to_owned),
+            date: utc(since_1970.as_secs()),
+        }
+    }
+
+    /// One line for people: `2 cores of Xeon …, 23.0 GiB, Linux 6.18.5`.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let memory = fuelrail_base::ByteSize(self.memory_bytes);
+        let build = if self.optimised { "" } else { ", unoptimised build" };
+        format!("{} cores of {}, {memory}, Linux {}{build}", self.cores, self.cpu, self.kernel)
+    }
+}
+
+fn cpu_model(cpuinfo: &str) -> Option<String> {
+    // Arm kernels give no `model name`; the implementer and part numbers are all there is.
+    let field = |name: &str| {
+        let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_once(':')?.1.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    field("model name")
+        .or_else(|| Some(format!("implementer {} part {}", field("CPU implementer")?, field("CPU part")?)))
+}
+
+fn memory_total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+}
+
+/// A moment as `YYYY-MM-DDThh:mm:ssZ`. The civil calendar from a day count, by eras of 400 years that start in March, so
+/// that the leap day is a year's last.
+fn utc(since_1970_s: u64) -> String {
+    let (days, second) = (since_1970_s / 86_400, since_1970_s % 86_400);
+    let days = days + 719_468; // from the first of March of year 0
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_match_the_calendar() {
+        for (second, date) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_709_164_800, "2024-02-29T00:00:00Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(second), date);
+        }
+    }
+
+    #[test]
+    fn reads_what_the_kernel_writes() {
+        let intel = "processor\t: 0\nmodel\t\t: 143\nmodel name\t: Intel(R) Xeon(R)  Processor @ 2.60GHz\n";
+        assert_eq!(cpu_model(intel).unwrap(), "Intel(R) Xeon(R) Processor @ 2.60GHz");
+        let arm = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n";
+        assert_eq!(cpu_model(arm).unwrap(), "implementer 0x41 part 0xd40");
+        assert_eq!(cpu_model(""), None);
+        assert_eq!(memory_total("MemFree: 1 kB\nMemTotal:       24123456 kB\n"), Some(24_123_456 << 10));
+    }
+
+    #[test]
+    fn knows_this_machine() {
+        let here = Machine::here();
+        assert!(here.cores > 0 && here.memory_bytes > 1 << 20, "{here:?}");
+        assert!(here.date.len() == 20 && here.date.starts_with("20"), "{here:?}");
+        assert!(here.line().contains("cores of"), "{here:?}");
+    }
+}

@@ -1,0 +1,290 @@
+//! Reading a bucket as a trainer would, and what it cost: the question behind `fuelrail bench read`.
+//!
+//! Owns the measuring and the shape of its result. Never prints. What is counted, and from when to when:
+//!
+//! * **Wall time** runs from before the listing to the end of the last batch, simulated steps included.
+//! * **CPU** is user and system time of the whole process, from before the listing until the loader is gone with its
+//!   threads and memory. The bucket's own CPU is in it when the bucket runs in this process: measure against another.
+//! * **The content hash** (XXH3-128 over the delivered samples in the order of delivery) is the harness's work, not the
+//!   loader's: the time of the hashing thread's own CPU clock is taken off the user time and told as `hash_cpu_s`. It is
+//!   still in the wall time, and it warms the caches: `hash: false` measures speed without it.
+//! * **Peak memory** is that of the process since it started.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fuelrail::{Batch, Config, Error, Kind, Loader, LoaderBuilder, Quantiles, Result, State, Stats};
+use fuelrail_base::metrics::Histogram;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::machine::Machine;
+
+/// Version of the result's shape.
+pub const SCHEMA: u32 = 1;
+
+/// What to read and how to consume it.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// The loader's configuration.
+    pub config: Config,
+    /// Whether to hash the samples.
+    pub hash: bool,
+    /// The trainer's step, simulated by waiting after every batch.
+    pub step: Duration,
+    /// Where the loader's state is kept: resumed from when the file exists, written after every batch.
+    pub state: Option<PathBuf>,
+}
+
+/// How far a reading has come.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Progress {
+    /// Batches consumed.
+    pub batches: u64,
+    /// Batches this run will consume; 0 while the listing is not there yet.
+    pub batches_total: u64,
+    /// Samples consumed.
+    pub samples: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What a reading cost. Rates per byte or sample are absent when nothing was delivered. GB are 10⁹ bytes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadReport {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// From before the listing to the end of the last batch, s.
+    pub wall_s: f64,
+    /// Payload delivered.
+    pub bytes: u64,
+    /// Samples delivered.
+    pub samples: u64,
+    /// Batches delivered.
+    pub batches: u64,
+    /// Payload per wall time, GB/s.
+    pub gb_per_s: f64,
+    /// Samples per wall time.
+    pub samples_per_s: f64,
+    /// User time of the process, without the hashing, s.
+    pub cpu_user_s: f64,
+    /// System time of the process, s.
+    pub cpu_sys_s: f64,
+    /// User and system time per payload, s/GB.
+    pub cpu_s_per_gb: Option<f64>,
+    /// User and system time per sample, µs.
+    pub cpu_us_per_sample: Option<f64>,
+    /// CPU time of the content hash, which is in none of the above, s.
+    pub hash_cpu_s: f64,
+    /// Most memory the process ever had resident.
+    pub peak_rss_bytes: u64,
+    /// Payload bytes the loader's own code copied, per byte delivered. The kernel's copy is not counted.
+    pub copied_bytes_per_byte: f64,
+    /// Time inside `next_batch`, per batch.
+    pub batch_wait_us: Quantiles,
+    /// From before the listing to the first batch, µs.
+    pub first_batch_us: u64,
+    /// Time to the first batch of every epoch: of the run's first as `first_batch_us`, of the others inside `next_batch`.
+    pub epoch_first_batch_us: Quantiles,
+    /// Time inside `next_batch`, all batches together, s.
+    pub data_wait_s: f64,
+    /// Share of `next_batch` calls that did not wait.
+    pub readiness: f64,
+    /// Blocks found in the cache, per block asked for.
+    pub hit_ratio: f64,
+    /// Attempts beyond the first.
+    pub retries: u64,
+    /// Requests sent.
+    pub requests: u64,
+    /// Samples left out by the policy for bad samples.
+    pub left_out: u64,
+    /// XXH3-128 over the delivered samples in order, 32 hexadecimal digits; absent when not asked for.
+    pub content_hash: Option<String>,
+    /// What the loader said aloud: what it fell back to, why, and what to do about it.
+    pub notices: Vec<String>,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// The effective configuration.
+    pub config: Config,
+    /// Whether the samples were hashed.
+    pub hash: bool,
+    /// The simulated step, ms.
+    pub step_ms: f64,
+}
+
+/// Reads all that `reading` asks for. `watch` hears of every batch, and once before the first.
+///
+/// # Errors
+/// Those of the loader; `Usage` when the state file is not a state of this run, `File` when it cannot be read or written.
+pub fn read(reading: &Reading, watch: &mut dyn FnMut(Progress)) -> Result<ReadReport> {
+    let cpu_before = fuelrail::process_cpu();
+    let start = Instant::now();
+    let mut loader = open(reading)?;
+    let mut tally = Tally { start, ..Tally::new(reading.hash) };
+    let mut progress = Progress { batches_total: loader.batches(), ..Progress::default() };
+    watch(progress);
+    loop {
+        let asked = Instant::now();
+        let Some(batch) = loader.next_batch() else { break };
+        let batch = batch?;
+        tally.arrived(&batch, asked);
+        tally.hash(&batch);
+        progress.batches += 1;
+        progress.samples += batch.len() as u64;
+        progress.bytes += batch.payload_bytes();
+        // The trainer works on its own copy on a device: the batch's memory is free again during the step.
+        drop(batch);
+        if !reading.step.is_zero() {
+            std::thread::sleep(reading.step);
+        }
+        if let Some(path) = &reading.state {
+            save(&loader.state(), path)?;
+        }
+        watch(progress);
+    }
+    let wall = start.elapsed();
+    let (stats, config, notices) = (loader.stats(), loader.config().clone(), loader.notices().to_vec());
+    drop(loader);
+    let cpu_after = fuelrail::process_cpu();
+    let hash_cpu = tally.hash_cpu;
+    let used =
+        Used { wall, user: (cpu_after.0 - cpu_before.0).saturating_sub(hash_cpu), system: cpu_after.1 - cpu_before.1 };
+    Ok(tally.report(reading, progress, &used, &stats, config, notices))
+}
+
+fn open(reading: &Reading) -> Result<Loader> {
+    let builder = LoaderBuilder::new(reading.config.clone());
+    match reading.state.as_deref().map(saved).transpose()?.flatten() {
+        Some(state) => builder.resume(state).build(),
+        None => builder.build(),
+    }
+}
+
+/// The state in the file; `None` when there is no file yet.
+fn saved(path: &Path) -> Result<Option<State>> {
+    match fs::read_to_string(path) {
+        Ok(text) => State::from_json(&text).map(Some).map_err(|error| {
+            Error::new(error.kind(), format!("{}: {error}", path.display())).cure("remove the file to start anew")
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::new(Kind::File, format!("reading the state {}: {error}", path.display()))),
+    }
+}
+
+/// Replaces the file in one step: a process killed at any moment leaves the old state or the new one, never a torn one.
+fn save(state: &State, path: &Path) -> Result<()> {
+    let beside = path.with_added_extension("new");
+    let written = fs::File::create(&beside)
+        .and_then(|mut file| file.write_all(state.to_json().as_bytes()))
+        .and_then(|()| fs::rename(&beside, path));
+    written.map_err(|error| Error::new(Kind::File, format!("writing the state {}: {error}", path.display())))
+}
+
+struct Used {
+    wall: Duration,
+    user: Duration,
+    system: Duration,
+}
+
+/// What the consumer sees, batch by batch.
+struct Tally {
+    start: Instant,
+    waits: Histogram,
+    epoch_first: Histogram,
+    first_batch: Option<Duration>,
+    epoch: Option<u64>,
+    waited: Duration,
+    hash: Option<Box<Xxh3>>,
+    hash_cpu: Duration,
+}
+
+impl Tally {
+    fn new(hash: bool) -> Tally {
+        Tally {
+            start: Instant::now(),
+            waits: Histogram::new(),
+            epoch_first: Histogram::new(),
+            first_batch: None,
+            epoch: None,
+            waited: Duration::ZERO,
+            hash: hash.then(Box::default),
+            hash_cpu: Duration::ZERO,
+        }
+    }
+
+    fn arrived(&mut self, batch: &Batch, asked: Instant) {
+        let now = Instant::now();
+        let wait = now - asked;
+        self.waits.record(wait);
+        self.waited += wait;
+        let first = *self.first_batch.get_or_insert(now - self.start);
+        if self.epoch != Some(batch.epoch()) {
+            self.epoch_first.record(if self.epoch.is_none() { first } else { wait });
+            self.epoch = Some(batch.epoch());
+        }
+    }
+
+    fn hash(&mut self, batch: &Batch) {
+        let Some(hash) = &mut self.hash else { return };
+        let before = thread_cpu();
+        for sample in batch.samples() {
+            hash.update(sample.bytes);
+        }
+        self.hash_cpu += thread_cpu().saturating_sub(before);
+    }
+
+    fn report(
+        self,
+        reading: &Reading,
+        progress: Progress,
+        used: &Used,
+        stats: &Stats,
+        config: Config,
+        notices: Vec<String>,
+    ) -> ReadReport {
+        let cpu_s = (used.user + used.system).as_secs_f64();
+        let wall_s = used.wall.as_secs_f64();
+        let gb = progress.bytes as f64 / 1e9;
+        ReadReport {
+            schema: SCHEMA,
+            wall_s,
+            bytes: progress.bytes,
+            samples: progress.samples,
+            batches: progress.batches,
+            gb_per_s: gb / wall_s,
+            samples_per_s: progress.samples as f64 / wall_s,
+            cpu_user_s: used.user.as_secs_f64(),
+            cpu_sys_s: used.system.as_secs_f64(),
+            cpu_s_per_gb: (progress.bytes > 0).then(|| cpu_s / gb),
+            cpu_us_per_sample: (progress.samples > 0).then(|| cpu_s * 1e6 / progress.samples as f64),
+            hash_cpu_s: self.hash_cpu.as_secs_f64(),
+            peak_rss_bytes: fuelrail::memory_use().peak_rss_bytes,
+            copied_bytes_per_byte: stats.copied_bytes_per_byte,
+            batch_wait_us: self.waits.summary().into(),
+            first_batch_us: self.first_batch.map_or(0, |first| first.as_micros() as u64),
+            epoch_first_batch_us: self.epoch_first.summary().into(),
+            data_wait_s: self.waited.as_secs_f64(),
+            readiness: stats.readiness,
+            hit_ratio: stats.hit_ratio,
+            retries: stats.retries,
+            requests: stats.requests,
+            left_out: stats.left_out,
+            content_hash: self.hash.map(|hash| format!("{:032x}", hash.digest128())),
+            notices,
+            machine: Machine::here(),
+            config,
+            hash: reading.hash,
+            step_ms: reading.step.as_secs_f64() * 1e3,
+        }
+    }
+}
+
+/// CPU time of this thread, to the nanosecond: `getrusage` moves with the scheduler's ticks, too coarse for one batch.
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

@@ -1,0 +1,245 @@
+//! `fuelrail bench`: measurements that anyone can repeat, with the machine and the configuration in the result.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Subcommand};
+use fuelrail::{ByteSize, Config, Overrides};
+use fuelrail_benches::{ReadReport, Reading, read};
+
+use crate::failure::{Outcome, usage};
+use crate::screen::{Bar, JsonTo, Table, micros, note};
+
+const EXAMPLES: &str = "Examples:
+  fuelrail bench read http://127.0.0.1:9000/bucket/training/ --batch-size 512 --epochs 2
+  fuelrail bench read http://127.0.0.1:8080/set/ --manifest set.tsv --shards 1 --memory-limit 512MiB --hash false --json run.json";
+
+const READ_EXAMPLES: &str = "Examples:
+  fuelrail bench read http://127.0.0.1:9000/bucket/training/ --batch-size 512 --epochs 2 --cache-limit 1gb
+  fuelrail bench read http://127.0.0.1:8080/set/ --manifest set.tsv --shards 1 --hash false --json run.json
+  fuelrail bench read http://127.0.0.1:9000/bucket/ --shuffle false --json | jq -r .content_hash
+  fuelrail bench read http://127.0.0.1:9000/bucket/ --state run.state --audit run-1.log
+
+Settings come from the argument, else the variable FUELRAIL_<FIELD> (FUELRAIL_BATCH_SIZE=64), else the --config file, else the
+default. The effective ones are in the result.
+
+What is measured: wall time from before the listing to the end of the last batch; user and system time of this process until
+the loader is gone, without the content hash, whose own CPU time is told apart as hash_cpu_s. The hash is XXH3-128 over the
+samples in the order of delivery; with --shuffle false that is the order of the keys' bytes, so `xxhsum -H2` over the
+concatenated files must agree. For speed without the hash: --hash false.";
+
+/// Measure what reading costs
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    question: Question,
+}
+
+#[derive(Subcommand, Debug)]
+enum Question {
+    Read(Box<Read>),
+}
+
+/// Read a prefix as a trainer would: wall time, CPU-seconds per GB, waits, hits, content hash
+#[derive(Args, Debug)]
+#[command(after_help = READ_EXAMPLES)]
+struct Read {
+    /// What to read: http://HOST:PORT/BUCKET/PREFIX
+    uri: Option<String>,
+    /// Samples per batch [default: 64]
+    #[arg(long, value_name = "N")]
+    batch_size: Option<u32>,
+    /// Epochs of the whole run [default: 1]
+    #[arg(long, value_name = "N")]
+    epochs: Option<u64>,
+    /// Shuffled epochs, or the order of the keys [default: true]
+    #[arg(long, value_name = "true|false", action = ArgAction::Set)]
+    shuffle: Option<bool>,
+    /// Seed of the order [default: 0]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Drop the last step of an epoch when it is not full [default: false]
+    #[arg(long, value_name = "true|false", action = ArgAction::Set)]
+    drop_last: Option<bool>,
+    /// Ranks that share each epoch [default: 1]
+    #[arg(long, value_name = "N")]
+    world: Option<u32>,
+    /// Which of them this is, from 0 [default: 0]
+    #[arg(long, value_name = "N")]
+    rank: Option<u32>,
+    /// Threads, each with a core, a ring and its share of memory; 0 chooses [default: 0]
+    #[arg(long, value_name = "N")]
+    shards: Option<u16>,
+    /// All buffers together; 0 takes half of the cgroup's limit [default: 0]
+    #[arg(long, value_name = "SIZE")]
+    memory_limit: Option<ByteSize>,
+    /// RAM cache inside the memory limit [default: 0]
+    #[arg(long, value_name = "SIZE")]
+    cache_limit: Option<ByteSize>,
+    /// What the cache keeps: next-use, lru, fifo or pinned [default: next-use]
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+    /// How to look ahead: lookahead, or DELI's full-fetch and 50/50 [default: lookahead]
+    #[arg(long, value_name = "NAME")]
+    prefetch: Option<String>,
+    /// Longest span fetched and cached as one [default: 8MiB]
+    #[arg(long, value_name = "SIZE")]
+    block_size: Option<ByteSize>,
+    /// Most connections per shard [default: 128]
+    #[arg(long, value_name = "N")]
+    connections: Option<usize>,
+    /// When a sample cannot be had: raise, skip or quarantine [default: raise]
+    #[arg(long, value_name = "NAME")]
+    bad_samples: Option<String>,
+    /// Register the memory with the ring [default: false]
+    #[arg(long, value_name = "true|false", action = ArgAction::Set)]
+    register: Option<bool>,
+    /// Bind each shard to a core [default: true]
+    #[arg(long, value_name = "true|false", action = ArgAction::Set)]
+    pin: Option<bool>,
+    /// The objects as key<TAB>size or JSON lines, for servers that cannot list
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<String>,
+    /// A TOML file with settings
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Resume from FILE when it is there, and keep the state in it after every batch
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+    /// Log what is delivered, for `fuelrail inspect`
+    #[arg(long, value_name = "FILE")]
+    audit: Option<String>,
+    /// The trainer's step, simulated by waiting after every batch
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    step_ms: f64,
+    /// Hash the delivered samples
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value_t = true)]
+    hash: bool,
+    /// Print the result as one JSON document, or write it to FILE beside the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<String>,
+}
+
+pub(crate) fn run(bench: Bench) -> Outcome {
+    let Question::Read(args) = bench.question;
+    let (uri, json) = uri_and_json(args.uri.as_deref(), args.json.as_deref());
+    let config = Config::load(args.config.as_deref(), std::env::vars(), &overrides(&args, uri))?;
+    let step = Duration::try_from_secs_f64(args.step_ms / 1e3)
+        .map_err(|error| usage(format!("--step-ms {}: {error}", args.step_ms), "give a number of milliseconds"))?;
+    let reading = Reading { config, hash: args.hash, step, state: args.state };
+    refuse_old_log(&reading)?;
+    let bar = Bar::new(Some(0), "batches");
+    let report = read(&reading, &mut |so_far| {
+        bar.total(so_far.batches_total);
+        bar.at(so_far.batches, || ByteSize(so_far.bytes).to_string());
+    })?;
+    drop(bar);
+    for notice in &report.notices {
+        note(notice);
+    }
+    json.show(&report, || text(&report))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `--json` may stand alone, so `--json http://…` is a switch followed by the URI, not a file of that name.
+fn uri_and_json<'a>(uri: Option<&'a str>, json: Option<&'a str>) -> (Option<&'a str>, JsonTo) {
+    match (uri, json) {
+        (uri, None) => (uri, JsonTo::Nowhere),
+        (uri, Some("-")) => (uri, JsonTo::Output),
+        (None, Some(taken)) if taken.contains("://") => (Some(taken), JsonTo::Output),
+        (uri, Some(path)) => (uri, JsonTo::File(PathBuf::from(path))),
+    }
+}
+
+fn overrides(args: &Read, uri: Option<&str>) -> Overrides {
+    fn text<T: ToString>(value: Option<&T>) -> Option<String> {
+        value.map(ToString::to_string)
+    }
+    let bytes = |size: Option<ByteSize>| size.map(|size| size.0.to_string());
+    let given = [
+        ("uri", uri.map(str::to_owned)),
+        ("batch_size", text(args.batch_size.as_ref())),
+        ("epochs", text(args.epochs.as_ref())),
+        ("shuffle", text(args.shuffle.as_ref())),
+        ("seed", text(args.seed.as_ref())),
+        ("drop_last", text(args.drop_last.as_ref())),
+        ("world", text(args.world.as_ref())),
+        ("rank", text(args.rank.as_ref())),
+        ("shards", text(args.shards.as_ref())),
+        ("memory_limit_bytes", bytes(args.memory_limit)),
+        ("cache_limit_bytes", bytes(args.cache_limit)),
+        ("cache_policy", args.policy.clone()),
+        ("prefetch", args.prefetch.clone()),
+        ("block_bytes", bytes(args.block_size)),
+        ("connections_max", text(args.connections.as_ref())),
+        ("bad_samples", args.bad_samples.clone()),
+        ("register", text(args.register.as_ref())),
+        ("pin", text(args.pin.as_ref())),
+        ("manifest", args.manifest.clone()),
+        ("audit", args.audit.clone()),
+    ];
+    given.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect()
+}
+
+/// A resumed run that logged over the log of the run before it would destroy what the proof needs.
+fn refuse_old_log(reading: &Reading) -> Outcome<()> {
+    let resumes = reading.state.as_ref().is_some_and(|path| path.exists());
+    match &reading.config.audit {
+        Some(log) if resumes && log.exists() => {
+            let cause = format!("the audit log {} is there already and this run resumes", log.display());
+            Err(usage(cause, "name a new log for every run: `fuelrail inspect` joins them"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The result as a table.
+pub(crate) fn text(report: &ReadReport) -> String {
+    let mut table = Table::new(&[]);
+    let mut row = |name: &str, value: String| {
+        table.row([name.to_owned(), value]);
+    };
+    let absent = || "-".to_owned();
+    row("delivered", format!("{} samples, {} in {} batches", report.samples, ByteSize(report.bytes), report.batches));
+    row("wall time", format!("{:.3} s", report.wall_s));
+    row("speed", format!("{:.3} GB/s, {:.0} samples/s", report.gb_per_s, report.samples_per_s));
+    row("CPU", format!("{:.3} s user, {:.3} s system", report.cpu_user_s, report.cpu_sys_s));
+    row("CPU per GB", report.cpu_s_per_gb.map_or_else(absent, |cost| format!("{cost:.3} s")));
+    row("CPU per sample", report.cpu_us_per_sample.map_or_else(absent, |cost| format!("{cost:.1} µs")));
+    row("content hash CPU", format!("{:.3} s, not in the above", report.hash_cpu_s));
+    row("peak memory", ByteSize(report.peak_rss_bytes).to_string());
+    row("copied per byte", format!("{:.4}", report.copied_bytes_per_byte));
+    row("first batch", micros(report.first_batch_us));
+    for (name, q) in [("batch wait", report.batch_wait_us), ("first of an epoch", report.epoch_first_batch_us)] {
+        let [p50, p99, p999, max] = [q.p50, q.p99, q.p999, q.max].map(micros);
+        row(name, format!("p50 {p50}, p99 {p99}, p99.9 {p999}, max {max}"));
+    }
+    row("data wait", format!("{:.3} s, {:.1} % of batches ready", report.data_wait_s, report.readiness * 100.0));
+    row("cache hits", format!("{:.4}", report.hit_ratio));
+    row("requests", format!("{}, {} retries, {} samples left out", report.requests, report.retries, report.left_out));
+    row("content hash", report.content_hash.clone().unwrap_or_else(absent));
+    row("machine", report.machine.line());
+    row("configuration", serde_json::to_string(&report.config).expect("a configuration is a plain structure"));
+    table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_alone_does_not_swallow_the_uri() {
+        let uri = "http://h/b";
+        for (given, wanted) in [
+            ((Some(uri), None), (Some(uri), JsonTo::Nowhere)),
+            ((Some(uri), Some("-")), (Some(uri), JsonTo::Output)),
+            ((None, Some(uri)), (Some(uri), JsonTo::Output)),
+            ((Some(uri), Some("f.json")), (Some(uri), JsonTo::File("f.json".into()))),
+            ((None, Some("f.json")), (None, JsonTo::File("f.json".into()))),
+        ] {
+            assert_eq!(uri_and_json(given.0, given.1), wanted);
+        }
+    }
+}

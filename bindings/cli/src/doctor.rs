@@ -1,0 +1,109 @@
+//! `fuelrail doctor`: what this machine allows, and the cure for what it does not.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use fuelrail::{Finding, Grade, Kind};
+use fuelrail_benches::Machine;
+use serde::Serialize;
+
+use crate::failure::Outcome;
+use crate::screen::JsonTo;
+
+const EXAMPLES: &str = "Examples:
+  fuelrail doctor
+  fuelrail doctor --json | jq '.findings[] | select(.grade != \"good\")'
+
+Exit codes: 0 when the engine can run, 3 when io_uring is refused.";
+
+/// Say what this machine allows: io_uring, memory, huge pages, cores; with cures
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Doctor {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Diagnosis<'a> {
+    schema: u32,
+    /// Whether the engine can run here.
+    runs: bool,
+    findings: Vec<Line<'a>>,
+    machine: Machine,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    name: &'a str,
+    value: &'a str,
+    grade: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cure: Option<&'a str>,
+}
+
+pub(crate) fn run(args: &Doctor) -> Outcome {
+    let probe = fuelrail::probe();
+    let findings = probe.findings();
+    let runs = probe.io_uring.is_ok();
+    let lines = findings.iter().map(|f| Line {
+        name: f.name,
+        value: &f.value,
+        grade: mark(f.grade).1,
+        cure: f.cure.as_deref(),
+    });
+    let diagnosis = Diagnosis { schema: 1, runs, findings: lines.collect(), machine: Machine::here() };
+    JsonTo::output(args.json).show(&diagnosis, || text(&diagnosis.machine, &findings, runs))?;
+    Ok(if runs { ExitCode::SUCCESS } else { ExitCode::from(Kind::Environment.exit_code()) })
+}
+
+/// A sign for the eye, and the word that says the same.
+fn mark(grade: Grade) -> (char, &'static str) {
+    match grade {
+        Grade::Good => ('✓', "good"),
+        Grade::Degraded => ('!', "degraded"),
+        Grade::Refused => ('✗', "refused"),
+    }
+}
+
+fn text(machine: &Machine, findings: &[Finding], runs: bool) -> String {
+    let width = findings.iter().map(|f| f.name.chars().count()).max().unwrap_or(0);
+    let mut text = format!("{}\n\n", machine.line());
+    for finding in findings {
+        let (sign, word) = mark(finding.grade);
+        text.push_str(&format!("{sign} {word:8}  {:width$}  {}\n", finding.name, finding.value));
+        if let Some(cure) = finding.cure.as_deref() {
+            text.push_str(&format!("              cure: {cure}\n"));
+        }
+    }
+    let degraded = findings.iter().filter(|f| f.grade != Grade::Good).count();
+    let verdict = match (runs, degraded) {
+        (false, _) => "the engine cannot run here: io_uring is refused",
+        (true, 0) => "the engine runs here as it should",
+        (true, _) => "the engine runs here, slower or with less than it could",
+    };
+    text.push_str(&format!("\n{verdict}\n"));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_finding_says_its_grade_in_a_word_and_its_cure() {
+        let finding = |name, grade, cure: Option<&str>| Finding {
+            name,
+            value: "found".to_owned(),
+            grade,
+            cure: cure.map(str::to_owned),
+        };
+        let findings =
+            [finding("io_uring", Grade::Refused, Some("allow it")), finding("huge pages", Grade::Good, None)];
+        let text = text(&Machine::here(), &findings, false);
+        assert!(text.contains("✗ refused   io_uring    found\n              cure: allow it\n"), "{text}");
+        assert!(text.contains("✓ good      huge pages  found\n"), "{text}");
+        assert!(text.ends_with("the engine cannot run here: io_uring is refused\n"), "{text}");
+    }
+}

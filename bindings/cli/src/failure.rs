@@ -1,0 +1,59 @@
+//! How a command can end badly: with an error to be told, or because nobody reads its output any more.
+//!
+//! Owns the way from errors of other rooms to the one error type, and from there to exit codes.
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use fuelrail::{Error, Kind};
+
+/// Why a command stopped early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// An error, not yet printed.
+    Told(Error),
+    /// The reader of our standard output has gone (`fuelrail ls … | head`): no error, and nobody to tell.
+    ReaderGone,
+}
+
+/// What a command comes to.
+pub(crate) type Outcome<T = ExitCode> = Result<T, Failure>;
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Told(error)
+    }
+}
+
+impl From<fuelrail_bucket::Error> for Failure {
+    fn from(error: fuelrail_bucket::Error) -> Failure {
+        use fuelrail_bucket::ErrorKind;
+        let kind = match error.kind() {
+            ErrorKind::Usage => Kind::Usage,
+            // A port that is taken or not ours, threads that cannot be started: the machine says no.
+            ErrorKind::System => Kind::Environment,
+            ErrorKind::NotFound => Kind::NotFound,
+            _ => Kind::Mismatch,
+        };
+        Failure::Told(Error::new(kind, error.to_string()))
+    }
+}
+
+/// Wrong use of the command line.
+pub(crate) fn usage(cause: impl Into<String>, cure: impl Into<String>) -> Failure {
+    Failure::Told(Error::new(Kind::Usage, cause).cure(cure))
+}
+
+/// A local file that could not be read or written.
+pub(crate) fn file(doing: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::Told(Error::new(Kind::File, format!("{doing} {}: {error}", path.display())))
+}
+
+/// Standard output that could not be written.
+pub(crate) fn output(error: &io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Failure::ReaderGone;
+    }
+    Failure::Told(Error::new(Kind::File, format!("writing to standard output: {error}")))
+}

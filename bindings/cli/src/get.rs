@@ -1,0 +1,107 @@
+//! `fuelrail get`: one object, resumed at the byte where it broke off.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Args;
+use fuelrail::ByteSize;
+use serde::Serialize;
+
+use crate::failure::{Failure, Outcome, output, usage};
+use crate::screen::{Bar, JsonTo, note};
+use crate::whole::WholeFile;
+
+const EXAMPLES: &str = "Examples:
+  fuelrail get http://127.0.0.1:9000/bucket/training/3/00317.png -o 317.png
+  fuelrail get http://127.0.0.1:9000/bucket/shard_000000.bin | sha256sum
+  fuelrail get http://127.0.0.1:9000/bucket/case_00000.npy -o case.npy --json";
+
+/// Fetch one object
+///
+/// Breaks are mended: the rest is asked for from the last good byte, as long as the entity tag stays the same. FILE appears
+/// when the object is whole, never before.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Get {
+    /// The object: http://HOST:PORT/BUCKET/KEY
+    uri: String,
+    /// Write to FILE instead of standard output
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print what was done as one JSON document; needs --output
+    #[arg(long, requires = "output")]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Fetched<'a> {
+    schema: u32,
+    uri: &'a str,
+    file: String,
+    bytes: u64,
+    wall_s: f64,
+}
+
+pub(crate) fn run(args: &Get) -> Outcome {
+    let start = Instant::now();
+    let Some(path) = &args.output else {
+        if io::stdout().is_terminal() {
+            return Err(usage("an object is bytes, not text for a terminal", "add -o FILE, or pipe it into a program"));
+        }
+        // The bare descriptor: the standard library's handle would look for line ends in the bytes.
+        let out = io::stdout().as_fd().try_clone_to_owned().map_err(|error| output(&error))?;
+        copy(&args.uri, &mut File::from(out))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut file = WholeFile::create(path)?;
+    let bytes = copy(&args.uri, &mut file)?;
+    file.finish()?;
+    let fetched = Fetched {
+        schema: 1,
+        uri: &args.uri,
+        file: path.display().to_string(),
+        bytes,
+        wall_s: start.elapsed().as_secs_f64(),
+    };
+    if args.json {
+        JsonTo::Output.show(&fetched, String::new)?;
+    } else {
+        note(&format!("{} in {:.2} s, written to {}", ByteSize(bytes), fetched.wall_s, fetched.file));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Copies the object to `out`, which keeps no bytes back, under a progress bar.
+fn copy(uri: &str, out: &mut (impl Write + Send)) -> Outcome<u64> {
+    let mut watched = Watched { out, bar: Bar::new(None, "bytes"), bytes: 0, reader_gone: false };
+    match fuelrail::get(uri, &mut watched) {
+        Err(_) if watched.reader_gone => Err(Failure::ReaderGone),
+        copied => Ok(copied?),
+    }
+}
+
+/// Counts for the progress bar, and remembers that the reader has gone, which an error from below no longer tells.
+struct Watched<'a, W> {
+    out: &'a mut W,
+    bar: Bar,
+    bytes: u64,
+    reader_gone: bool,
+}
+
+impl<W: Write> Write for Watched<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes);
+        self.reader_gone |= written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+        self.bytes += *written.as_ref().unwrap_or(&0) as u64;
+        self.bar.at(self.bytes, || ByteSize(self.bytes).to_string());
+        written
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}

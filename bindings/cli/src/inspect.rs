@@ -1,0 +1,304 @@
+//! `fuelrail inspect`: what a file of ours is, whether it is sound, and what it says.
+//!
+//! Owns the recognising. The formats belong to the rooms that write them: their own readers judge.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use fuelrail::{Audit, AuditVerdict, ByteSize, Error, Kind, Listed, State};
+use fuelrail_benches::ReadReport;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::bench;
+use crate::failure::{Outcome, file};
+use crate::screen::{JsonTo, Table};
+
+const EXAMPLES: &str = "Examples:
+  fuelrail inspect run.state
+  fuelrail inspect report.json
+  fuelrail inspect train.tsv --json | jq .files[0].bytes
+  fuelrail inspect run-1.log run-2.log run-3.log
+
+Audit logs given together are joined: the logs of all ranks of all runs that continued each other. Exit codes: 0 when all
+files are sound and joined logs prove exactly-once delivery, 1 when not.";
+
+/// Recognise, check and show a state, a result, a manifest or audit logs
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Inspect {
+    /// The files to look at
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a file turned out to be.
+enum Found {
+    State(State),
+    Read(Box<ReadReport>),
+    Demo(Value),
+    Manifest(Vec<Listed>),
+    Audit(Audit),
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    files: Vec<File<'a>>,
+    /// The verdict over all audit logs among the files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit: Option<&'a AuditVerdict>,
+}
+
+#[derive(Serialize)]
+struct File<'a> {
+    file: String,
+    kind: &'static str,
+    #[serde(flatten)]
+    content: Content<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Content<'a> {
+    State { state: &'a State },
+    Read { report: &'a ReadReport },
+    Demo { report: &'a Value },
+    Manifest { objects: usize, bytes: u64, with_etag: usize, largest_bytes: u64 },
+    Audit { start: &'a State, last: State },
+}
+
+pub(crate) fn run(args: &Inspect) -> Outcome {
+    let found = args.files.iter().map(|path| recognise(path)).collect::<Outcome<Vec<_>>>()?;
+    let (mut names, mut others, mut logs) = (Vec::new(), Vec::new(), Vec::new());
+    for (path, found) in args.files.iter().zip(found) {
+        match found {
+            Found::Audit(log) => {
+                names.push(path);
+                logs.push(log);
+            }
+            other => others.push((path, other)),
+        }
+    }
+    let verdict = if logs.is_empty() { None } else { Some(Audit::join(&logs)?) };
+    let files = others.iter().map(|(path, found)| document_of(path, found));
+    let files = files.chain(names.iter().zip(&logs).map(|(path, log)| audit_document(path, log)));
+    let document = Document { schema: 1, files: files.collect(), audit: verdict.as_ref() };
+    JsonTo::output(args.json).show(&document, || {
+        let mut parts: Vec<String> = others.iter().map(|(path, found)| text_of(path, found)).collect();
+        parts.extend(verdict.as_ref().map(|verdict| audit_text(&names, &logs, verdict)));
+        parts.join("\n")
+    })?;
+    let proved = verdict.is_none_or(|verdict| verdict.exactly_once);
+    Ok(if proved { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn recognise(path: &Path) -> Outcome<Found> {
+    let bytes = fs::read(path).map_err(|error| file("reading", path, &error))?;
+    let text = String::from_utf8_lossy(&bytes);
+    if text.starts_with("{\"fuelrail_audit\"") {
+        return Ok(Found::Audit(Audit::read(path)?));
+    }
+    let within = |error: Error| Error::new(error.kind(), format!("{}: {error}", path.display()));
+    if let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(&text) {
+        if fields.contains_key("position") && fields.contains_key("epoch") {
+            return Ok(Found::State(State::from_json(&text).map_err(within)?));
+        }
+        if fields.contains_key("batch_wait_us") {
+            return Ok(Found::Read(Box::new(read_report(&text).map_err(within)?)));
+        }
+        if fields.contains_key("rows") {
+            return Ok(Found::Demo(demo_report(Value::Object(fields)).map_err(within)?));
+        }
+        if !fields.contains_key("key") {
+            return Err(unknown(path).into());
+        }
+    }
+    let first = text.trim_start_matches('\u{FEFF}').lines().find(|line| !line.trim().is_empty());
+    if first.is_none_or(|line| !line.starts_with('{') && !line.contains('\t')) {
+        return Err(unknown(path).into());
+    }
+    Ok(Found::Manifest(fuelrail::read_manifest(path)?))
+}
+
+fn unknown(path: &Path) -> Error {
+    let cause = format!("{} is no file of ours", path.display());
+    Error::new(Kind::File, cause)
+        .cure("give a loader's state, a JSON result of bench or demo, a manifest or an audit log")
+}
+
+fn unsound(cause: String) -> Error {
+    Error::new(Kind::File, cause).cure("write it anew with this version of fuelrail")
+}
+
+fn read_report(text: &str) -> Result<ReadReport, Error> {
+    let report: ReadReport =
+        serde_json::from_str(text).map_err(|error| unsound(format!("not a sound result of bench read: {error}")))?;
+    if report.schema != fuelrail_benches::read::SCHEMA {
+        return Err(unsound(format!("a result of schema {}, this build reads 1", report.schema)));
+    }
+    Ok(report)
+}
+
+/// Columns of a demo report's rows, with how each is shown.
+const DEMO_COLUMNS: [&str; 8] = [
+    "data_wait_s",
+    "wait_reduction",
+    "epoch_s",
+    "first_batch_ms",
+    "miss_rate",
+    "batch_wait_p99_ms",
+    "cpu_s",
+    "peak_rss_bytes",
+];
+
+/// Checks what others rely on: the names in every row, and a number or nothing behind each.
+fn demo_report(report: Value) -> Result<Value, Error> {
+    let wrong = |what: String| Err(unsound(format!("not a sound report of the demo: {what}")));
+    if report["schema"] != 1 {
+        return wrong(format!("its schema is {}, this build reads 1", report["schema"]));
+    }
+    if !report["machine"].is_object() || !report["config"].is_object() || !report["verified_bytes"].is_boolean() {
+        return wrong("machine, config or verified_bytes is missing".to_owned());
+    }
+    let Some(rows) = report["rows"].as_array().filter(|rows| !rows.is_empty()) else {
+        return wrong("there are no rows".to_owned());
+    };
+    for (number, row) in rows.iter().enumerate() {
+        let Some(name) = row["name"].as_str() else { return wrong(format!("row {number} has no name")) };
+        for column in DEMO_COLUMNS {
+            match row.get(column) {
+                Some(Value::Number(_) | Value::Null) => {}
+                Some(other) => return wrong(format!("{column} of row {name} is {other}")),
+                None => return wrong(format!("row {name} lacks {column}")),
+            }
+        }
+    }
+    Ok(report)
+}
+
+fn document_of<'a>(path: &Path, found: &'a Found) -> File<'a> {
+    let (kind, content) = match found {
+        Found::State(state) => ("state", Content::State { state }),
+        Found::Read(report) => ("bench read", Content::Read { report }),
+        Found::Demo(report) => ("demo", Content::Demo { report }),
+        Found::Manifest(objects) => ("manifest", manifest_content(objects)),
+        Found::Audit(log) => return audit_document(path, log),
+    };
+    File { file: path.display().to_string(), kind, content }
+}
+
+fn audit_document<'a>(path: &Path, log: &'a Audit) -> File<'a> {
+    let content = Content::Audit { start: log.start(), last: log.last_state() };
+    File { file: path.display().to_string(), kind: "audit log", content }
+}
+
+fn manifest_content(objects: &[Listed]) -> Content<'static> {
+    Content::Manifest {
+        objects: objects.len(),
+        bytes: objects.iter().map(|o| o.size).sum(),
+        with_etag: objects.iter().filter(|o| o.etag.is_some()).count(),
+        largest_bytes: objects.iter().map(|o| o.size).max().unwrap_or(0),
+    }
+}
+
+fn text_of(path: &Path, found: &Found) -> String {
+    let name = path.display();
+    match found {
+        Found::State(state) => format!("{name}: the state of a loader\n{}", state_text(state)),
+        Found::Read(report) => {
+            format!("{name}: a result of bench read, {}\n{}", report.machine.date, bench::text(report))
+        }
+        Found::Demo(report) => format!("{name}: a report of the demo\n{}", demo_text(report)),
+        Found::Manifest(objects) => {
+            let bytes = objects.iter().map(|o| o.size).sum();
+            let largest = objects.iter().max_by_key(|o| o.size);
+            let largest = largest.map_or(String::new(), |o| format!(", the largest {}", ByteSize(o.size)));
+            let tagged = objects.iter().filter(|o| o.etag.is_some()).count();
+            let counts =
+                format!("{} objects, {}{largest}, {tagged} with an entity tag", objects.len(), ByteSize(bytes));
+            format!("{name}: a manifest\n{counts}\n")
+        }
+        Found::Audit(_) => format!("{name}: an audit log\n"),
+    }
+}
+
+fn state_text(state: &State) -> String {
+    let mut table = Table::new(&[]);
+    let order = if state.shuffle { format!("shuffled by seed {}", state.seed) } else { "in key order".to_owned() };
+    let share = state.position as f64 / state.samples.max(1) as f64 * 100.0;
+    table.row(["order".to_owned(), order]);
+    table.row(["data set".to_owned(), format!("{} samples, listing {}", state.samples, state.listing)]);
+    table.row(["goes on at".to_owned(), format!("epoch {}, position {} ({share:.1} %)", state.epoch, state.position)]);
+    table.text()
+}
+
+fn demo_text(report: &Value) -> String {
+    let mut table = Table::new(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    table.row(["row"].into_iter().chain(DEMO_COLUMNS));
+    for row in report["rows"].as_array().into_iter().flatten() {
+        let name = row["name"].as_str().unwrap_or_default().to_owned();
+        let number = |column: &&str| match row[*column].as_f64() {
+            Some(value) if *column == "peak_rss_bytes" => ByteSize(value as u64).to_string(),
+            Some(value) => format!("{value:.3}"),
+            None => "-".to_owned(),
+        };
+        table.row([name].into_iter().chain(DEMO_COLUMNS.iter().map(number)));
+    }
+    let verified = if report["verified_bytes"] == true { "every byte verified" } else { "bytes not verified" };
+    format!("{}{verified}\n", table.text())
+}
+
+fn audit_text(names: &[&PathBuf], logs: &[Audit], verdict: &AuditVerdict) -> String {
+    let mut text = String::new();
+    for (path, log) in names.iter().zip(logs) {
+        let (start, last) = (log.start(), log.last_state());
+        text.push_str(&format!(
+            "{}: an audit log, from epoch {} position {} to epoch {} position {}\n",
+            path.display(),
+            start.epoch,
+            start.position,
+            last.epoch,
+            last.position
+        ));
+    }
+    let mut table = Table::new(&[0, 1, 2, 3, 4]);
+    table.row(["epoch", "once", "repeated", "missing", "left out"]);
+    for epoch in &verdict.epochs {
+        let counts = [epoch.epoch, epoch.once, epoch.repeated, epoch.missing, epoch.left_out];
+        table.row(counts.map(|count| count.to_string()));
+    }
+    let proved = match verdict.exactly_once {
+        true => "exactly once: yes, every sample of every epoch above",
+        false if verdict.epochs.is_empty() => "exactly once: not proved, the logs hold no batch",
+        false => "exactly once: no; an unfinished epoch or a log not given shows as missing",
+    };
+    format!("{text}{}{proved}\n", table.text())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_demo_report_must_keep_its_names() {
+        let row: serde_json::Map<String, Value> = DEMO_COLUMNS.iter().map(|c| ((*c).to_owned(), 1.5.into())).collect();
+        let mut report = serde_json::json!({
+            "schema": 1, "machine": {}, "config": {}, "verified_bytes": true, "rows": [row],
+        });
+        assert!(demo_report(report.clone()).unwrap_err().to_string().contains("row 0 has no name"));
+        report["rows"][0]["name"] = "bucket".into();
+        assert!(demo_text(&demo_report(report.clone()).unwrap()).contains("bucket"));
+        report["rows"][0]["epoch_s"] = "long".into();
+        assert!(demo_report(report.clone()).unwrap_err().to_string().contains("epoch_s of row bucket"));
+        report["rows"][0].as_object_mut().unwrap().remove("epoch_s");
+        assert!(demo_report(report.clone()).unwrap_err().to_string().contains("lacks epoch_s"));
+        report["schema"] = 2.into();
+        assert!(demo_report(report).unwrap_err().to_string().contains("schema is 2"));
+    }
+}

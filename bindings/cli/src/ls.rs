@@ -1,0 +1,102 @@
+//! `fuelrail ls`: what a prefix holds, and manifests for servers that cannot list.
+
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use fuelrail::{ByteSize, Error, Kind, Listed};
+use serde::Serialize;
+
+use crate::failure::{Outcome, output};
+use crate::screen::{Bar, JsonTo, note};
+
+const EXAMPLES: &str = "Examples:
+  fuelrail ls http://127.0.0.1:9000/bucket/training/
+  fuelrail ls http://127.0.0.1:9000/bucket --long
+  fuelrail ls http://127.0.0.1:9000/bucket/training/ --manifest train.tsv
+  fuelrail ls http://127.0.0.1:9000/bucket --json | jq .bytes";
+
+/// List the objects under a prefix
+///
+/// Prints one key per line in the order of the keys' bytes, or writes a manifest: lines of `key<TAB>size`, or of JSON with
+/// `key`, `size` and `etag` where there are entity tags. A prefix without objects is an error (exit code 1).
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Ls {
+    /// Where to look: http://HOST:PORT/BUCKET/PREFIX
+    uri: String,
+    /// Write the list to FILE as a manifest instead of printing it
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    /// Print size and entity tag before each key
+    #[arg(long, short)]
+    long: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Listing<'a> {
+    schema: u32,
+    uri: &'a str,
+    count: usize,
+    bytes: u64,
+    objects: Vec<Object<'a>>,
+}
+
+#[derive(Serialize)]
+struct Object<'a> {
+    key: &'a str,
+    size: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etag: Option<&'a str>,
+}
+
+pub(crate) fn run(args: &Ls) -> Outcome {
+    let bar = Bar::new(None, "objects");
+    let objects = fuelrail::list(&args.uri, |count| bar.at(count, String::new))?;
+    drop(bar);
+    if objects.is_empty() {
+        let nothing = Error::new(Kind::NotFound, format!("no object's key starts as '{}' says", args.uri));
+        return Err(nothing
+            .cure("check bucket and prefix: a prefix is the start of whole keys, bucket not included")
+            .into());
+    }
+    let bytes = objects.iter().map(|object| object.size).sum();
+    if let Some(path) = &args.manifest {
+        fuelrail::write_manifest(path, &objects)?;
+    }
+    if args.json {
+        let listing = Listing { schema: 1, uri: &args.uri, count: objects.len(), bytes, objects: shown(&objects) };
+        JsonTo::Output.show(&listing, String::new)?;
+    } else if let Some(path) = &args.manifest {
+        note(&format!("{} objects, {}, written to {}", objects.len(), ByteSize(bytes), path.display()));
+    } else {
+        print_keys(&objects, args.long).map_err(|error| output(&error))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn shown(objects: &[Listed]) -> Vec<Object<'_>> {
+    objects.iter().map(|o| Object { key: &o.key, size: o.size, etag: o.etag.as_deref() }).collect()
+}
+
+/// Line by line, not as one text: a bucket may hold more keys than a terminal's reader wants.
+fn print_keys(objects: &[Listed], long: bool) -> std::io::Result<()> {
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let etag_chars = objects.iter().filter_map(|o| o.etag.as_ref()).map(|etag| etag.chars().count()).max().unwrap_or(1);
+    for object in objects {
+        if long {
+            write!(out, "{:>14}  {:etag_chars$}  ", object.size, object.etag.as_deref().unwrap_or("-"))?;
+        }
+        // A key may hold line ends and escape sequences of terminals; neither may pass for something else.
+        if object.key.contains(char::is_control) {
+            writeln!(out, "{}", object.key.escape_default())?;
+        } else {
+            writeln!(out, "{}", object.key)?;
+        }
+    }
+    out.flush()
+}

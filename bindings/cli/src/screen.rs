@@ -1,0 +1,173 @@
+//! What people and programs read: text and tables on standard output, notes on standard error, JSON on either a stream or
+//! in a file, and progress bars where a terminal watches.
+//!
+//! Owns the two streams. Never decides what is said.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::failure::{Outcome, file, output};
+use crate::whole::WholeFile;
+
+/// Prints text that ends its own lines.
+pub(crate) fn print(text: &str) -> Outcome<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| output(&error))
+}
+
+/// Prints one line for people on standard error. When that is closed there is nobody to tell.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "fuelrail: {text}");
+}
+
+/// Where a JSON document goes, from `--json` (standard output) or `--json FILE`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum JsonTo {
+    /// Nobody asked.
+    Nowhere,
+    /// Standard output, which then holds nothing else.
+    Output,
+    /// A file, beside the text for people.
+    File(PathBuf),
+}
+
+impl JsonTo {
+    /// From a plain switch.
+    pub(crate) fn output(asked: bool) -> JsonTo {
+        if asked { JsonTo::Output } else { JsonTo::Nowhere }
+    }
+
+    /// Shows a result: the document where it was asked for, and the text unless the document took its place.
+    pub(crate) fn show(&self, document: &impl Serialize, text: impl FnOnce() -> String) -> Outcome<()> {
+        let json = || {
+            let mut json = serde_json::to_string_pretty(document).expect("reports are plain structures");
+            json.push('\n');
+            json
+        };
+        match self {
+            JsonTo::Nowhere => print(&text()),
+            JsonTo::Output => print(&json()),
+            JsonTo::File(path) => {
+                let mut whole = WholeFile::create(path)?;
+                whole.write_all(json().as_bytes()).map_err(|error| file("writing", path, &error))?;
+                whole.finish()?;
+                print(&text())
+            }
+        }
+    }
+}
+
+/// A table of columns, each as wide as its widest cell; columns of numbers are set right.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+    right: Vec<usize>,
+}
+
+impl Table {
+    /// A table whose columns `right` are set right.
+    pub(crate) fn new(right: &[usize]) -> Table {
+        Table { rows: Vec::new(), right: right.to_vec() }
+    }
+
+    /// Adds a row.
+    pub(crate) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) -> &mut Table {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// The table as lines, two blanks between columns and none at the end of a line.
+    pub(crate) fn text(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width =
+            |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (column, cell) in row.iter().enumerate() {
+                let pad = " ".repeat(widths[column] - cell.chars().count());
+                let (before, after) = if self.right.contains(&column) { (&pad[..], "") } else { ("", &pad[..]) };
+                line.push_str(&format!("{before}{cell}{after}  "));
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Microseconds in the unit people read them in.
+pub(crate) fn micros(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} µs"),
+        1_000..1_000_000 => format!("{:.2} ms", us as f64 / 1e3),
+        _ => format!("{:.2} s", us as f64 / 1e6),
+    }
+}
+
+/// A progress bar on standard error, or nothing when no terminal watches.
+#[derive(Debug)]
+pub(crate) struct Bar {
+    bar: ProgressBar,
+}
+
+impl Bar {
+    /// A bar over `total` steps, or a turning wheel when the end is not known; `what` names what is counted.
+    pub(crate) fn new(total: Option<u64>, what: &str) -> Bar {
+        if !io::stderr().is_terminal() {
+            return Bar { bar: ProgressBar::hidden() };
+        }
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+        let style = match total {
+            Some(_) => "{bar:32} {pos}/{len} {prefix}  {msg}  {eta} left",
+            None => "{spinner} {pos} {prefix}  {msg}  {elapsed}",
+        };
+        bar.set_style(ProgressStyle::with_template(style).expect("the template is a constant that parses"));
+        bar.set_prefix(what.to_owned());
+        Bar { bar }
+    }
+
+    /// Learns the end.
+    pub(crate) fn total(&self, total: u64) {
+        self.bar.set_length(total);
+    }
+
+    /// Moves to `done` with a word on the side. The word is only made when a terminal watches.
+    pub(crate) fn at(&self, done: u64, word: impl FnOnce() -> String) {
+        if !self.bar.is_hidden() {
+            self.bar.set_position(done);
+            self.bar.set_message(word());
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_lines_end_clean() {
+        let mut table = Table::new(&[1]);
+        table.row(["name", "bytes", ""]).row(["é", "1 000", "x"]).row(["longer", "7"]);
+        assert_eq!(table.text(), "name    bytes\né       1 000  x\nlonger      7\n");
+        assert_eq!(Table::default().text(), "");
+    }
+
+    #[test]
+    fn times_carry_their_unit() {
+        assert_eq!(
+            (micros(999), micros(1_500), micros(2_000_000)),
+            ("999 µs".into(), "1.50 ms".into(), "2.00 s".into())
+        );
+    }
+}

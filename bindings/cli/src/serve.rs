@@ -1,0 +1,257 @@
+//! `fuelrail serve`: the embedded bucket as a process of its own, or its data sets as files.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use clap::Args;
+use fuelrail::{ByteSize, Error, Kind};
+use fuelrail_bucket::{Bucket, BucketConfig, Counters, DataSet, Script, SetKind, Source};
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::failure::{Failure, Outcome, usage};
+use crate::screen::{Bar, JsonTo, Table, note, print};
+
+const EXAMPLES: &str = "Examples:
+  fuelrail serve digits --count 14000 --port 9000
+  fuelrail serve photos --script latency=lognormal:50ms/0.5,slowdown=0.02
+  fuelrail serve volumes --count 4 --scale 0.1 --for 60 --json
+  fuelrail serve ~/images --bucket mine --threads 4
+  fuelrail serve tokens --count 8 --write-to shards/
+
+Scripts are settings joined by commas:
+  seed=7                                chooses every draw
+  latency=fixed:55ms                    or uniform:5ms..40ms, lognormal:50ms/0.5, pareto:20ms/1.5
+  bandwidth=100MiB                      body bytes per second of one connection; bandwidth_total= of all
+  slowdown=0.05                         probability of 503; slowdown_rps=200 above that rate; retry_after=1
+  reset=0.01@4096                       reset, truncate, stall: probability, body byte, stall=0.01@4096/500ms
+  length_long=0.01 length_short=0.01    wrong Content-Length; @N by how many bytes
+  error= wrong_etag= changed= garbage= overlong_head= bad_status= chunked=       probability
+  missing_keys=a*;b changed_keys=c*     patterns; only=a* limits which keys meet faults; per_key_max=3 how many
+  close_after=100 drop_after=100        requests per connection";
+
+/// Serve a folder or a generated data set as an S3-like bucket
+///
+/// The first line printed is the URL. Runs until interrupted or for --for seconds, then prints what it counted. A generated
+/// set is the same on every machine for the same kind, count and seed, and costs no disk.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Serve {
+    /// What to serve: digits, photos, volumes, tokens, or a folder
+    #[arg(value_name = "SET|DIR")]
+    what: String,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, default_value_t = 0)]
+    port: u16,
+    /// Address to listen on
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    host: IpAddr,
+    /// Objects of a generated set [default: digits 14000, photos 1000, volumes 8, tokens 8]
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// Chooses the content of a generated set [default: 0]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Multiplies the sizes of volumes [default: 1, a mean of 140 MiB]
+    #[arg(long, value_name = "FACTOR")]
+    scale: Option<f64>,
+    /// Size of each shard of tokens [default: 64MiB]
+    #[arg(long, value_name = "SIZE")]
+    shard_size: Option<ByteSize>,
+    /// How the bucket misbehaves, see below
+    #[arg(long, value_name = "SPEC", conflicts_with = "write_to")]
+    script: Option<String>,
+    /// Name of the bucket
+    #[arg(long, value_name = "NAME", default_value = "bucket")]
+    bucket: String,
+    /// Serving threads
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    threads: usize,
+    /// Stop after this many seconds
+    #[arg(long = "for", value_name = "SECONDS", conflicts_with = "write_to")]
+    duration_s: Option<f64>,
+    /// Write the generated set to a folder instead of serving it
+    #[arg(long, value_name = "DIR")]
+    write_to: Option<PathBuf>,
+    /// Print JSON, one document per line: {"url":…} at the start, {"counters":…} at the end
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Started<'a> {
+    schema: u32,
+    url: &'a str,
+    source: &'a Source,
+    script: &'a Script,
+}
+
+#[derive(Serialize)]
+struct Stopped<'a> {
+    schema: u32,
+    url: &'a str,
+    counters: &'a Counters,
+}
+
+#[derive(Serialize)]
+struct WrittenOut<'a> {
+    schema: u32,
+    dir: String,
+    objects: u64,
+    bytes: u64,
+    set: &'a DataSet,
+}
+
+pub(crate) fn run(args: &Serve) -> Outcome {
+    let source = source(args)?;
+    match (&args.write_to, source) {
+        (Some(dir), Source::Generated(set)) => write_out(&set, dir, args.json),
+        (Some(_), Source::Directory(dir)) => {
+            let cause = format!("{} is a folder of files already", dir.display());
+            Err(usage(cause, "--write-to takes digits, photos, volumes or tokens"))
+        }
+        (None, source) => serve(args, source),
+    }
+}
+
+/// The data set or folder that is meant. A folder named like a set is written `./digits`.
+fn source(args: &Serve) -> Outcome<Source> {
+    let Ok(kind) = args.what.parse::<SetKind>() else {
+        let dir = PathBuf::from(&args.what);
+        if !dir.is_dir() {
+            let cause = format!("'{}' is neither a data set nor a folder", args.what);
+            return Err(usage(cause, "use digits, photos, volumes, tokens or the path of a folder"));
+        }
+        let given = [("--count", args.count.is_some()), ("--seed", args.seed.is_some())];
+        let sized = [("--scale", args.scale.is_some()), ("--shard-size", args.shard_size.is_some())];
+        if let Some((name, _)) = given.iter().chain(&sized).find(|(_, given)| *given) {
+            return Err(usage(
+                format!("{name} does not apply to a folder"),
+                "leave it out: files are served as they are",
+            ));
+        }
+        return Ok(Source::Directory(dir));
+    };
+    let count = args.count.unwrap_or(match kind {
+        SetKind::Digits => 14_000,
+        SetKind::Photos => 1_000,
+        SetKind::Volumes | SetKind::Tokens => 8,
+    });
+    let mut set = DataSet::new(kind, count, args.seed.unwrap_or(0));
+    for (name, given, wanted) in [
+        ("--scale", args.scale.is_some(), SetKind::Volumes),
+        ("--shard-size", args.shard_size.is_some(), SetKind::Tokens),
+    ] {
+        if given && kind != wanted {
+            return Err(usage(format!("{name} does not apply to {kind}"), format!("leave it out, or serve {wanted}")));
+        }
+    }
+    set.scale = args.scale.unwrap_or(set.scale);
+    set.shard_bytes = args.shard_size.map_or(set.shard_bytes, |size| size.0);
+    set.validate()?;
+    Ok(Source::Generated(set))
+}
+
+fn write_out(set: &DataSet, dir: &Path, json: bool) -> Outcome {
+    let bar = Bar::new(Some(set.len()), "objects");
+    let written = set.write_to(dir, |so_far| bar.at(so_far.objects, || ByteSize(so_far.bytes).to_string()));
+    // A full disk is not the machine refusing a service, as the same error of a server would be.
+    let written = written.map_err(|error| Failure::Told(Error::new(Kind::File, error.to_string())))?;
+    drop(bar);
+    let dir = dir.display().to_string();
+    let document = WrittenOut { schema: 1, dir, objects: written.objects, bytes: written.bytes, set };
+    JsonTo::output(json).show(&document, || {
+        format!("{} {} written to {}, {}\n", written.objects, set.kind, document.dir, ByteSize(written.bytes))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve(args: &Serve, source: Source) -> Outcome {
+    let duration = match args.duration_s.map(Duration::try_from_secs_f64).transpose() {
+        Ok(duration) => duration,
+        Err(error) => return Err(usage(format!("--for: {error}"), "give a number of seconds")),
+    };
+    let script: Script = args.script.as_deref().unwrap_or_default().parse()?;
+    // Before the bucket starts, so that no signal finds the default action once the URL is out.
+    let told = signals()?;
+    let bucket = Bucket::start(BucketConfig {
+        listen: SocketAddr::new(args.host, args.port),
+        bucket: args.bucket.clone(),
+        source: source.clone(),
+        script: script.clone(),
+        threads: args.threads,
+        ..BucketConfig::default()
+    })?;
+    let url = bucket.url("");
+    if args.json {
+        print_line(&Started { schema: 1, url: &url, source: &source, script: &script })?;
+    } else {
+        print(&format!("{url}\n"))?;
+        note(&format!("serving {}; ends with Ctrl-C", described(&source)));
+    }
+    let _ = match duration {
+        Some(duration) => told.recv_timeout(duration),
+        None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
+    };
+    let counters = bucket.counters();
+    bucket.stop();
+    if args.json {
+        print_line(&Stopped { schema: 1, url: &url, counters: &counters })?;
+    } else {
+        print(&table(&counters))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A channel that hears of the first interrupt or request to end.
+fn signals() -> Outcome<mpsc::Receiver<i32>> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])
+        .map_err(|error| Error::new(Kind::Environment, format!("listening for signals: {error}")))?;
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            // The command may be over already; then nobody waits.
+            let _ = tell.send(signal);
+        }
+    });
+    Ok(told)
+}
+
+fn print_line(document: &impl Serialize) -> Outcome<()> {
+    let json = serde_json::to_string(document).expect("reports are plain structures");
+    print(&format!("{json}\n"))
+}
+
+fn described(source: &Source) -> String {
+    match source {
+        Source::Directory(dir) => format!("the files under {}", dir.display()),
+        Source::Generated(set) => format!("{} {}, seed {}", set.len(), set.kind, set.seed),
+    }
+}
+
+fn table(counters: &Counters) -> String {
+    let mut table = Table::new(&[1]);
+    table.row(["requests".to_owned(), counters.requests().to_string()]);
+    for (name, count) in [
+        ("  get", counters.get_requests),
+        ("  head", counters.head_requests),
+        ("  list", counters.list_requests),
+        ("  put", counters.put_requests),
+        ("  other", counters.other_requests),
+    ] {
+        table.row([name.to_owned(), count.to_string()]);
+    }
+    table.row(["body bytes".to_owned(), counters.body_bytes.to_string()]);
+    table.row(["sent bytes".to_owned(), counters.sent_bytes.to_string()]);
+    table.row(["connections".to_owned(), counters.connections_opened.to_string()]);
+    table.row(["  most at once".to_owned(), counters.connections_open_max.to_string()]);
+    table.row(["faults injected".to_owned(), counters.faults_total().to_string()]);
+    for (kind, count) in &counters.faults {
+        table.row([format!("  {kind}"), count.to_string()]);
+    }
+    table.text()
+}
