@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 
 use fuelrail_base::Duration;
 use fuelrail_io::conformance::{Script, ScriptedHost, TcpPeers, Venue, suite};
-use fuelrail_io::{Arena, Ring, SimFaults, SimRing, SimWorld, UringConfig, UringRing};
+use fuelrail_io::{Arena, Kernel, Ring, SimFaults, SimRing, SimWorld, UringConfig, UringRing};
 
 /// Real sockets.
-#[derive(Default)]
 struct Loopback {
     peers: TcpPeers,
     register: bool,
+    kernel: Kernel,
 }
 
 impl Venue for Loopback {
@@ -19,7 +19,8 @@ impl Venue for Loopback {
 
     fn ring(&mut self, entries: u32, arena: &Arena) -> UringRing {
         let register = self.register.then(|| arena.clone());
-        UringRing::new(&UringConfig { entries, sockets: 64, register }).expect("io_uring on the testing machine")
+        let config = UringConfig { entries, sockets: 64, register };
+        UringRing::as_on(&config, self.kernel).expect("io_uring on the testing machine")
     }
 
     fn peer(&mut self, script: Script) -> SocketAddr {
@@ -77,19 +78,31 @@ fn harmless(seed: u64) -> SimFaults {
     SimFaults { transient_errno: 0.0, fatal_errno: 0.0, ..SimFaults::swarm(seed) }
 }
 
-#[test]
-fn uring_passes() {
+fn loopback_passes(register: bool, kernel: Kernel) {
     for (name, check) in suite::<Loopback>() {
-        check(&mut Loopback::default()).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+        let mut venue = Loopback { peers: TcpPeers::default(), register, kernel };
+        check(&mut venue).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
     }
 }
 
 #[test]
+fn uring_passes() {
+    loopback_passes(false, Kernel::Running);
+}
+
+#[test]
 fn uring_passes_with_registered_memory() {
-    for (name, check) in suite::<Loopback>() {
-        let mut venue = Loopback { register: true, ..Loopback::default() };
-        check(&mut venue).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
-    }
+    loopback_passes(true, Kernel::Running);
+}
+
+#[test]
+fn uring_passes_with_cooperative_completions() {
+    loopback_passes(true, Kernel::V5_19);
+}
+
+#[test]
+fn uring_passes_without_registered_files() {
+    loopback_passes(false, Kernel::V5_11);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 mod setup;
 mod wires;
 
+pub use setup::Kernel;
 pub(crate) use setup::{Mode, memlock_bytes, refusal};
 
 use core::marker::PhantomData;
@@ -98,8 +99,17 @@ impl UringRing {
     /// # Errors
     /// As [`UringConfig::validate`]; `Environment`, with cause and cure, when the kernel refuses.
     pub fn new(config: &UringConfig) -> Result<UringRing> {
+        UringRing::as_on(config, Kernel::Running)
+    }
+
+    /// The same with the abilities of an older kernel, so that every fallback can be tested on a new one.
+    ///
+    /// # Errors
+    /// As [`UringRing::new`].
+    #[doc(hidden)]
+    pub fn as_on(config: &UringConfig, kernel: Kernel) -> Result<UringRing> {
         config.validate()?;
-        let Opened { ring, fixed_files, registered, abilities, refusals } = setup::open(config)?;
+        let Opened { ring, fixed_files, registered, abilities, refusals } = setup::open(config, kernel)?;
         Ok(UringRing {
             ring,
             desk: ManuallyDrop::new(Desk::new(config.entries, config.sockets, monotonic_now())),

@@ -61,11 +61,32 @@ impl Mode {
     }
 }
 
-pub(super) fn open(config: &UringConfig) -> Result<Opened> {
+/// Which kernel's abilities to use at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kernel {
+    /// All this one has.
+    Running,
+    /// Those of 5.19: registered files, cooperative completions.
+    V5_19,
+    /// Those of 5.11: timed waits, nothing else.
+    V5_11,
+}
+
+impl Kernel {
+    fn modes(self) -> &'static [Mode] {
+        match self {
+            Kernel::Running => &Mode::BEST_FIRST,
+            Kernel::V5_19 => &Mode::BEST_FIRST[1..],
+            Kernel::V5_11 => &Mode::BEST_FIRST[2..],
+        }
+    }
+}
+
+pub(super) fn open(config: &UringConfig, kernel: Kernel) -> Result<Opened> {
     let entries = config.entries.next_power_of_two();
     // Every operation, one cancellation each, and the wake poll fit without overflow.
     let completions = entries.saturating_mul(4);
-    let (ring, mode) = open_best(entries, completions)?;
+    let (ring, mode) = open_best(entries, completions, kernel.modes())?;
     if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
         return Err(Error::new(Kind::Environment, "this kernel's io_uring has no timed waits").cure(OLD_KERNEL));
     }
@@ -73,7 +94,11 @@ pub(super) fn open(config: &UringConfig) -> Result<Opened> {
     if mode != Mode::Deferred {
         refusals.push("deferred completions are not available: every wake-up costs more; kernel 6.1 has them".into());
     }
-    let fixed_files = match ring.submitter().register_files_sparse(config.sockets) {
+    let table = match kernel {
+        Kernel::V5_11 => Err(std::io::Error::from_raw_os_error(libc::EINVAL)),
+        Kernel::Running | Kernel::V5_19 => ring.submitter().register_files_sparse(config.sockets),
+    };
+    let fixed_files = match table {
         Ok(()) => {
             abilities.push("registered files");
             true
@@ -99,9 +124,9 @@ pub(super) fn open(config: &UringConfig) -> Result<Opened> {
     Ok(Opened { ring, fixed_files, registered, abilities, refusals })
 }
 
-fn open_best(entries: u32, completions: u32) -> Result<(IoUring, Mode)> {
+fn open_best(entries: u32, completions: u32, modes: &[Mode]) -> Result<(IoUring, Mode)> {
     let mut last = libc::EINVAL;
-    for mode in Mode::BEST_FIRST {
+    for mode in modes.iter().copied() {
         match mode.build(entries, completions) {
             Ok(ring) => return Ok((ring, mode)),
             // An unknown flag: an older kernel.
