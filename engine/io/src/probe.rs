@@ -16,7 +16,7 @@ pub struct Features {
     pub defer_taskrun: bool,
     /// Completion work does not interrupt the thread (kernel 5.19).
     pub coop_taskrun: bool,
-    /// Waits take a time limit (kernel 5.11). Without it there is no `uring` back-end.
+    /// Waits take a time limit and polls repeat (kernel 5.13). Without them there is no `uring` back-end.
     pub timed_waits: bool,
     /// Sockets can be registered in a table (kernel 5.19).
     pub registered_files: bool,
@@ -145,8 +145,15 @@ impl Probe {
             grade: if has { Grade::Good } else { Grade::Degraded },
             cure: (!has).then(|| cure.to_owned()),
         };
+        let usable = Finding { name, value: "yes".into(), grade: Grade::Good, cure: None };
+        let too_old = || Finding {
+            name,
+            value: "too old".into(),
+            grade: Grade::Refused,
+            cure: Some("use kernel 5.13 or later (6.1 for full speed)".into()),
+        };
         vec![
-            Finding { name, value: "yes".into(), grade: Grade::Good, cure: None },
+            if features.timed_waits { usable } else { too_old() },
             one("  deferred completions", features.defer_taskrun, "kernel 6.1 has them"),
             one("  registered files", features.registered_files, "kernel 5.19 has them"),
             one("  bundles", features.bundles, "kernel 6.10 has them"),
@@ -214,7 +221,7 @@ fn probe_io_uring() -> Result<Features> {
         }
     }
     let ring = first.ok_or_else(|| refusal(libc::EINVAL))?;
-    features.timed_waits = ring.params().is_feature_ext_arg();
+    features.timed_waits = ring.params().is_feature_ext_arg() && ring.params().is_feature_resource_tagging();
     features.registered_files = ring.submitter().register_files_sparse(4).is_ok();
     features.bundles = ring.params().is_feature_recvsend_bundle();
     let mut known = io_uring::Probe::new();

@@ -102,7 +102,7 @@ fn uring_passes_with_cooperative_completions() {
 
 #[test]
 fn uring_passes_without_registered_files() {
-    loopback_passes(false, Kernel::V5_11);
+    loopback_passes(false, Kernel::V5_13);
 }
 
 #[test]

@@ -68,8 +68,8 @@ pub enum Kernel {
     Running,
     /// Those of 5.19: registered files, cooperative completions.
     V5_19,
-    /// Those of 5.11: timed waits, nothing else.
-    V5_11,
+    /// Those of 5.13: timed waits and multishot polls, nothing else.
+    V5_13,
 }
 
 impl Kernel {
@@ -77,7 +77,7 @@ impl Kernel {
         match self {
             Kernel::Running => &Mode::BEST_FIRST,
             Kernel::V5_19 => &Mode::BEST_FIRST[1..],
-            Kernel::V5_11 => &Mode::BEST_FIRST[2..],
+            Kernel::V5_13 => &Mode::BEST_FIRST[2..],
         }
     }
 }
@@ -87,15 +87,17 @@ pub(super) fn open(config: &UringConfig, kernel: Kernel) -> Result<Opened> {
     // Every operation, one cancellation each, and the wake poll fit without overflow.
     let completions = entries.saturating_mul(4);
     let (ring, mode) = open_best(entries, completions, kernel.modes())?;
-    if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
-        return Err(Error::new(Kind::Environment, "this kernel's io_uring has no timed waits").cure(OLD_KERNEL));
+    // Resource tagging came with multishot polls, which have no flag of their own and which the waker needs.
+    let params = ring.params();
+    if !params.is_feature_ext_arg() || !params.is_feature_nodrop() || !params.is_feature_resource_tagging() {
+        return Err(Error::new(Kind::Environment, "this kernel's io_uring is too old").cure(OLD_KERNEL));
     }
     let (mut abilities, mut refusals) = (vec![mode.name()], Vec::new());
     if mode != Mode::Deferred {
         refusals.push("deferred completions are not available: every wake-up costs more; kernel 6.1 has them".into());
     }
     let table = match kernel {
-        Kernel::V5_11 => Err(std::io::Error::from_raw_os_error(libc::EINVAL)),
+        Kernel::V5_13 => Err(std::io::Error::from_raw_os_error(libc::EINVAL)),
         Kernel::Running | Kernel::V5_19 => ring.submitter().register_files_sparse(config.sockets),
     };
     let fixed_files = match table {
@@ -169,7 +171,7 @@ fn register_memory(ring: &IoUring, mapping: &Mapping) -> core::result::Result<()
     })
 }
 
-const OLD_KERNEL: &str = "use kernel 5.11 or later (6.1 for full speed)";
+const OLD_KERNEL: &str = "use kernel 5.13 or later (6.1 for full speed)";
 
 /// Why `io_uring_setup` failed, and what to do.
 pub(crate) fn refusal(errno: i32) -> Error {
@@ -233,11 +235,11 @@ mod tests {
             (libc::EPERM, "1", true, "unprivileged", "io_uring_group"),
             (libc::EPERM, "0", true, "seccomp filter", "seccomp profile"),
             (libc::ENOSYS, "", true, "seccomp filter", "seccomp profile"),
-            (libc::ENOSYS, "", false, "no io_uring", "kernel 5.11"),
+            (libc::ENOSYS, "", false, "no io_uring", "kernel 5.13"),
             (libc::EACCES, "0", false, "security module", "SELinux"),
             (libc::ENOMEM, "0", false, "no memory", "ulimit -l"),
             (libc::EMFILE, "0", false, "file descriptor", "ulimit -n"),
-            (libc::EINVAL, "0", false, "opening", "kernel 5.11"),
+            (libc::EINVAL, "0", false, "opening", "kernel 5.13"),
         ] {
             let (said_cause, said_cure) = explain(errno, disabled, filtered);
             assert!(said_cause.contains(cause), "{errno}: {said_cause}");
