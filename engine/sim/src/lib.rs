@@ -1,1 +1,29 @@
-//! Placeholder floor.
+//! A whole world in virtual time around the shipping brain and flow: one seed, one run, exactly repeatable.
+//!
+//! [`Scenario::draw`] turns a seed into a data set, loaders, a bucket, faults and a consumer; [`run`] plays it over
+//! simulated rings and has every batch checked against a plain model; a [`Canary`] is a planted bug that the checks
+//! must catch. Never reads a real clock, opens a file or socket, or holds a second copy of the engine's logic.
+#![forbid(unsafe_code)]
+
+mod books;
+mod bucket;
+mod canary;
+mod check;
+mod consumer;
+mod dataset;
+mod journal;
+mod model;
+mod rank;
+mod report;
+mod run;
+mod scenario;
+mod tap;
+mod world;
+
+pub use canary::Canary;
+pub use check::{Checker, Violation};
+pub use report::{Counters, SimReport};
+pub use run::{run, run_with_canary};
+pub use scenario::{
+    BucketShape, ConsumerShape, Despair, FaultShares, Flavour, LifeShape, LoaderShape, LookAhead, RingShares, Scenario,
+};

@@ -1,0 +1,247 @@
+//! The virtual bucket: an HTTP/1.1 object server in virtual time, with faults by seed.
+//!
+//! Owns its connections' queues and clocks. Requests may arrive chopped or many at a time; each connection answers one
+//! after another. Keeps books of what it did, and notes requests no sound client would send.
+
+mod answer;
+mod fault;
+mod request;
+
+use crate::books::Books;
+use crate::dataset::DataSet;
+use crate::scenario::{BucketShape, Despair, FaultShares, Scenario};
+use answer::Answer;
+use fault::{Effect, Fault};
+use fuelrail_base::prng::Prng;
+use fuelrail_base::{Duration, Instant, SampleId};
+use fuelrail_io::{Host, Replies};
+use request::Get;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// `ECONNREFUSED` of Linux.
+const REFUSED: i32 = 111;
+/// The address that answers to nobody, when the host has several.
+pub(crate) const DEAD_ADDRESS: &str = "10.0.0.1:9000";
+/// The address that answers.
+pub(crate) const LIVE_ADDRESS: &str = "10.0.0.2:9000";
+/// Where the bucket says it is.
+pub(crate) const URI: &str = "http://bucket.sim:9000/lake/set/";
+
+/// One connection, as the bucket sees it.
+struct Peer {
+    inbox: Vec<u8>,
+    /// When the last byte answered so far has arrived.
+    free_at: Instant,
+    responses: u64,
+    /// Nothing more is answered.
+    ended: bool,
+    /// It carries a fault after which no client may keep it: when that has arrived.
+    broken_at: Option<Instant>,
+    /// No further fault on it: the client need not live to see it.
+    spoilt: bool,
+}
+
+/// The server of a simulated world.
+pub(crate) struct Bucket {
+    shape: BucketShape,
+    shares: FaultShares,
+    block_bytes: u64,
+    stall_after: Duration,
+    objects: Rc<DataSet>,
+    hopeless: BTreeMap<SampleId, Despair>,
+    prng: Prng,
+    peers: BTreeMap<u64, Peer>,
+    /// When the shared pipe is free again.
+    pipe_free_at: Instant,
+    books: Rc<RefCell<Books>>,
+    /// The planted bug: one body has a flipped bit and no checksum.
+    flips_silently: bool,
+}
+
+impl Bucket {
+    pub(crate) fn new(
+        scenario: &Scenario,
+        life: usize,
+        objects: Rc<DataSet>,
+        books: Rc<RefCell<Books>>,
+        flips_silently: bool,
+    ) -> Bucket {
+        Bucket {
+            shape: scenario.bucket.clone(),
+            shares: scenario.faults,
+            block_bytes: scenario.block_bytes,
+            stall_after: Duration::from_millis(scenario.loader.stall_after_ms),
+            objects,
+            hopeless: scenario.hopeless.iter().map(|&(sample, why)| (SampleId(sample), why)).collect(),
+            prng: scenario.prng(life, "bucket"),
+            peers: BTreeMap::new(),
+            pipe_free_at: Instant::ZERO,
+            books,
+            flips_silently,
+        }
+    }
+
+    fn serve(&mut self, conn: u64, get: &Get, now: Instant, out: &mut Replies) {
+        let sample = get.sample;
+        {
+            let mut books = self.books.borrow_mut();
+            books.requests += 1;
+            *books.requests_of.entry(sample).or_default() += 1;
+        }
+        let Some(peer) = self.peers.get(&conn) else { return };
+        let last = self.shape.responses_per_connection.checked_sub(peer.responses + 1) == Some(0);
+        let fault = if peer.spoilt { None } else { self.draw_fault(get) };
+        let mut answer = match self.hopeless.get(&sample) {
+            Some(why) => answer::refusal(why, &self.shape, &mut self.prng),
+            None => answer::object(self.objects.as_ref(), get, &self.shape, last, &mut self.prng),
+        };
+        if core::mem::take(&mut self.flips_silently) {
+            answer.flip_silently();
+        }
+        let effect = fault.map_or(Effect::None, |fault| fault.apply(&mut answer, &self.shape, &mut self.prng));
+        self.send(conn, sample, &answer, effect, now, out);
+        if last || answer.until_close {
+            self.end(conn, now, out);
+        }
+    }
+
+    /// The fault for this request, if any, noted in the books.
+    fn draw_fault(&mut self, get: &Get) -> Option<Fault> {
+        if self.hopeless.contains_key(&get.sample) {
+            return None;
+        }
+        let fault = fault::draw(&self.shares, &mut self.prng)?;
+        let whole_bytes = self.objects.bytes(get.sample).len() as u64;
+        let sense = match fault {
+            Fault::WrongRange => get.range.is_some(),
+            Fault::IgnoredRange => get.range.is_some() && whole_bytes > self.block_bytes,
+            Fault::Flipped => get.range.is_none() && get.checksum && self.shape.crc32c,
+            Fault::Changed => self.shape.etags == (true, true),
+            Fault::WrongEtag => self.shape.etags.1,
+            _ => true,
+        };
+        let mut books = self.books.borrow_mut();
+        // Two different tags, or three damaged copies, rightly end the patience with an object.
+        let tags: u32 = ["changed", "wrong_etag"].iter().map(|name| books.faults_on(get.sample, Some(name))).sum();
+        let once_more = match fault {
+            Fault::Changed | Fault::WrongEtag => tags == 0,
+            Fault::Flipped => books.faults_on(get.sample, Some("flipped")) < 2,
+            _ => true,
+        };
+        if !sense || !once_more || books.faults_on(get.sample, None) >= self.shares.per_key_max {
+            return None;
+        }
+        books.fault(Some(get.sample), fault.name());
+        Some(fault)
+    }
+
+    /// Sends an answer in segments, at the speed of the connection and of the shared pipe.
+    fn send(&mut self, conn: u64, sample: SampleId, answer: &Answer, effect: Effect, now: Instant, out: &mut Replies) {
+        let Some(peer) = self.peers.get_mut(&conn) else { return };
+        peer.responses += 1;
+        let (least, most) = self.shape.latency_us;
+        let latency = Duration::from_micros(least + self.prng.below(most - least + 1));
+        let mut at = peer.free_at.max(now).after(latency);
+        let (end, pause, segment) = match effect {
+            Effect::Cut { at, .. } => (at, Duration::ZERO, self.shape.segment_bytes),
+            Effect::Drip => {
+                let pieces = 12.min(answer.wire.len()).max(1);
+                (answer.wire.len(), self.stall_after / 16, answer.wire.len().div_ceil(pieces))
+            }
+            Effect::None | Effect::Refusal | Effect::Breaks | Effect::Poisons => {
+                (answer.wire.len(), Duration::ZERO, self.shape.segment_bytes)
+            }
+        };
+        for piece in answer.wire[..end].chunks(segment.max(1)) {
+            let on_wire = Duration::from_secs_f64(piece.len() as f64 / self.shape.connection_bytes_per_s as f64);
+            at = at.after(on_wire + pause);
+            if self.shape.total_bytes_per_s > 0 {
+                let through = Duration::from_secs_f64(piece.len() as f64 / self.shape.total_bytes_per_s as f64);
+                self.pipe_free_at = self.pipe_free_at.max(now).after(through);
+                at = at.max(self.pipe_free_at);
+            }
+            out.send(at.since(now), piece.to_vec());
+        }
+        peer.free_at = at;
+        // A reset must not race with what came before it: those bytes count as read.
+        let just_after = at.after(Duration::from_nanos(1));
+        match effect {
+            Effect::Cut { how, .. } => {
+                match how {
+                    fault::Cut::Reset => out.reset(just_after.since(now)),
+                    fault::Cut::Finish => out.finish(just_after.since(now)),
+                    fault::Cut::Stall => out.stall(),
+                }
+                peer.ended = true;
+                // A body that is whole before its framing ends may rightly be taken as whole.
+                peer.broken_at = (end < answer.payload_end).then_some(just_after);
+            }
+            Effect::Breaks => peer.broken_at = Some(at),
+            Effect::Poisons => peer.spoilt = true,
+            Effect::Refusal => self.books.borrow_mut().refusals_due.entry(conn).or_default().push(at),
+            Effect::None | Effect::Drip => {}
+        }
+        peer.spoilt |= peer.broken_at.is_some();
+        if self.hopeless.contains_key(&sample) {
+            self.books.borrow_mut().refusals_due.entry(conn).or_default().push(at);
+        }
+    }
+
+    /// The bucket ends a connection in order.
+    fn end(&mut self, conn: u64, now: Instant, out: &mut Replies) {
+        if let Some(peer) = self.peers.get_mut(&conn).filter(|peer| !peer.ended) {
+            peer.ended = true;
+            out.finish(peer.free_at.since(now));
+        }
+    }
+}
+
+impl Host for Bucket {
+    fn connect(&mut self, conn: u64, addr: SocketAddr, now: Instant) -> (Duration, Result<(), i32>) {
+        let after = Duration::from_micros(1 + self.prng.below(self.shape.connect_us));
+        let dead = addr.to_string() == DEAD_ADDRESS;
+        if dead || self.prng.chance(self.shares.refused) {
+            let mut books = self.books.borrow_mut();
+            books.fault(None, if dead { "dead_address" } else { "refused" });
+            books.refused_due.push(now.after(after));
+            return (after, Err(REFUSED));
+        }
+        let peer = Peer { inbox: Vec::new(), free_at: now, responses: 0, ended: false, broken_at: None, spoilt: false };
+        self.peers.insert(conn, peer);
+        let mut books = self.books.borrow_mut();
+        books.connections += 1;
+        books.open += 1;
+        (after, Ok(()))
+    }
+
+    fn receive(&mut self, conn: u64, bytes: &[u8], now: Instant, out: &mut Replies) {
+        let Some(peer) = self.peers.get_mut(&conn) else { return };
+        peer.inbox.extend_from_slice(bytes);
+        loop {
+            let Some(peer) = self.peers.get_mut(&conn).filter(|peer| !peer.ended) else { return };
+            let Some(len) = request::head_len(&peer.inbox) else { return };
+            let head: Vec<u8> = peer.inbox.drain(..len).collect();
+            match request::parse(&head, self.objects.as_ref()) {
+                Ok(get) => self.serve(conn, &get, now, out),
+                Err(why) => {
+                    let text = format!("{why}: {}", String::from_utf8_lossy(&head).escape_debug());
+                    self.books.borrow_mut().unsound.push(text);
+                    peer.ended = true;
+                    out.reset(Duration::ZERO);
+                }
+            }
+        }
+    }
+
+    fn closed(&mut self, conn: u64, now: Instant) {
+        let Some(peer) = self.peers.remove(&conn) else { return };
+        let mut books = self.books.borrow_mut();
+        books.open -= 1;
+        books.broken_seen += u64::from(peer.broken_at.is_some_and(|at| at <= now));
+        let due = books.refusals_due.remove(&conn).unwrap_or_default();
+        books.refusals_seen += due.iter().filter(|due| **due <= now).count() as u64;
+    }
+}

@@ -1,0 +1,109 @@
+//! Canaries: planted bugs, one at a time, that the checks must catch. An instrument that lets one live is broken.
+//!
+//! They sit in the simulated world or around a shard's inputs and outputs, never inside the engine.
+
+use crate::scenario::{FaultShares, LifeShape, RingShares, Scenario};
+use core::fmt;
+use core::str::FromStr;
+use fuelrail_base::{Error, Kind, Result};
+use serde::Serialize;
+
+/// A planted bug.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub enum Canary {
+    /// A ring loses one completion, with all the operation owns.
+    LostCompletion,
+    /// A ring's timers are ten minutes late.
+    LateTimer,
+    /// The bucket flips a bit of one body and sends no checksum.
+    FlippedByte,
+    /// A batch is delivered twice, in place of its successor.
+    BatchTwice,
+    /// Two samples of a batch change places.
+    SwappedSamples,
+    /// A consumer's batch is never given back.
+    LeakedSlot,
+    /// A batch is written to while the consumer holds it, as when its slot is freed early.
+    EarlySlot,
+    /// A life resumes one step too late.
+    SkippedStep,
+    /// A life resumes one step too early.
+    DoubleStep,
+    /// The retry counter forgets half of the retries.
+    HiddenRetries,
+}
+
+impl Canary {
+    /// All of them.
+    pub const ALL: [Canary; 10] = [
+        Canary::LostCompletion,
+        Canary::LateTimer,
+        Canary::FlippedByte,
+        Canary::BatchTwice,
+        Canary::SwappedSamples,
+        Canary::LeakedSlot,
+        Canary::EarlySlot,
+        Canary::SkippedStep,
+        Canary::DoubleStep,
+        Canary::HiddenRetries,
+    ];
+
+    /// The name on the command line.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Canary::LostCompletion => "lost-completion",
+            Canary::LateTimer => "late-timer",
+            Canary::FlippedByte => "flipped-byte",
+            Canary::BatchTwice => "batch-twice",
+            Canary::SwappedSamples => "swapped-samples",
+            Canary::LeakedSlot => "leaked-slot",
+            Canary::EarlySlot => "early-slot",
+            Canary::SkippedStep => "skipped-step",
+            Canary::DoubleStep => "double-step",
+            Canary::HiddenRetries => "hidden-retries",
+        }
+    }
+
+    /// Makes the scenario one in which this bug has an effect: a run long enough, a fault where it needs one, a kill
+    /// where it needs one, and nothing that would excuse it.
+    pub(crate) fn prepare(self, scenario: &mut Scenario) {
+        let s = scenario;
+        let count = s.sizes.len().clamp(40, 120);
+        s.sizes = (0..count).map(|at| 500 + 37 * at as u64).collect();
+        (s.samples, s.total_bytes) = (count as u64, s.sizes.iter().sum());
+        (s.batch_size, s.epochs, s.drop_last, s.hopeless) = (3, 2, false, Vec::new());
+        (s.loader.room_bytes, s.loader.stall_after_ms) = (s.loader.room_bytes.max(64 << 10), 5_000);
+        s.block_bytes = 4096;
+        s.lives = vec![LifeShape { world: 2, kill_after_steps: None, kill_after_events: 0 }];
+        s.ring = RingShares::default();
+        s.faults = FaultShares::default();
+        (s.bucket.addresses, s.bucket.responses_per_connection, s.bucket.until_close) = (1, 0, 0.0);
+        match self {
+            Canary::SkippedStep | Canary::DoubleStep => {
+                s.lives.insert(0, LifeShape { world: 1, kill_after_steps: Some(5), kill_after_events: 3 });
+            }
+            Canary::LateTimer | Canary::HiddenRetries => {
+                s.faults = FaultShares { server_error: 0.5, per_key_max: 2, ..FaultShares::default() };
+            }
+            _ => {}
+        }
+    }
+}
+
+impl fmt::Display for Canary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+impl FromStr for Canary {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Canary> {
+        Canary::ALL.into_iter().find(|canary| canary.word() == text).ok_or_else(|| {
+            let all = Canary::ALL.map(Canary::word).join(", ");
+            Error::new(Kind::Usage, format!("'{text}' is not a canary")).cure(format!("use one of: {all}"))
+        })
+    }
+}

@@ -1,0 +1,199 @@
+//! One rank's loader: arena, mesh, shards and outlet, wired as the engine wires them, and turned by hand.
+
+use crate::canary::Canary;
+use crate::check::{Checked, Checker, Violation};
+use crate::dataset::DataSet;
+use crate::report::Counters;
+use crate::scenario::{LookAhead, Scenario};
+use crate::tap::TapRing;
+use fuelrail_base::limits::SCRATCH_BYTES;
+use fuelrail_base::{Duration, Result, ShardId};
+use fuelrail_flow::{BadSamples, Board, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, mesh};
+use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, SimRing, SimWorld, Waker, lane};
+use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::prefetch::{Strategy, Watermarks};
+use fuelrail_plan::retry::RetryConfig;
+use fuelrail_plan::run::Run;
+use fuelrail_plan::window::WindowConfig;
+use std::sync::Arc;
+
+const PAGE_BYTES: u64 = 4096;
+
+/// A loader of one rank in a simulated world.
+pub(crate) struct Rank {
+    arena: Arena,
+    shards: Vec<Option<Shard<TapRing>>>,
+    boards: Vec<Arc<Board>>,
+    pub(crate) outlet: Outlet,
+    /// Counters of shards that have ended.
+    ended: Counters,
+    /// Times a shard was turned.
+    pub(crate) turns: u64,
+}
+
+/// Everything one rank is made from.
+pub(crate) struct Make<'a> {
+    pub(crate) scenario: &'a Scenario,
+    pub(crate) objects: &'a DataSet,
+    pub(crate) world: &'a SimWorld,
+    pub(crate) run: Run,
+    pub(crate) seed: u64,
+    pub(crate) canary: Option<Canary>,
+}
+
+impl Rank {
+    pub(crate) fn new(make: &Make<'_>) -> Result<Rank> {
+        let l = &make.scenario.loader;
+        let (arena, regions) = Arena::new(&ArenaConfig {
+            bytes: u64::from(l.shards) * region_bytes(make.scenario),
+            regions: l.shards,
+            huge_pages: HugePages::Off,
+            slots_per_region: 2048,
+        })?;
+        let objects = Arc::new(listed(make)?);
+        let consumer = Arc::new(Consumer::default());
+        let boards: Vec<Arc<Board>> = (0..l.shards).map(|_| Arc::new(Board::default())).collect();
+        let (mut shards, mut lanes, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
+        for ((id, region), mesh) in (0..l.shards).zip(regions).zip(mesh(l.shards)) {
+            let (deliver, lane) = lane(l.deliver_entries);
+            lanes.push(lane);
+            let (consumer, board) = (Arc::clone(&consumer), Arc::clone(&boards[usize::from(id)]));
+            let ends = ShardEnds { mesh, deliver, consumer, board };
+            let (shard, waker) = new_shard(make, id, region, &objects, ends)?;
+            shards.push(Some(shard));
+            wakers.push(waker);
+        }
+        let outlet = Outlet::new(lanes, wakers, consumer, make.run.batches());
+        Ok(Rank { arena, shards, boards, outlet, ended: Counters::default(), turns: 0 })
+    }
+
+    /// Turns every shard once. True when any of them moved or has to be turned again before time may pass.
+    pub(crate) fn turn(&mut self) -> Checked<bool> {
+        let mut moved = false;
+        for (place, board) in self.shards.iter_mut().zip(&self.boards) {
+            let Some(shard) = place else { continue };
+            self.turns += 1;
+            let before = (shard.ring().moves(), board.beats());
+            if !shard.turn() {
+                self.ended.add_snapshot(&shard.snapshot());
+                *place = None;
+                moved = true;
+                continue;
+            }
+            let woken = shard.ring().is_woken();
+            shard.sleep().map_err(|error| Violation::new(Checker::Errors, format!("the ring failed: {error}")))?;
+            moved |= woken || shard.ring().is_due() || (shard.ring().moves(), board.beats()) != before;
+        }
+        Ok(moved)
+    }
+
+    /// Operations in flight over all shards.
+    pub(crate) fn in_flight(&mut self) -> usize {
+        use fuelrail_io::Ring as _;
+        self.shards.iter_mut().flatten().map(|shard| shard.ring().in_flight()).sum()
+    }
+
+    /// Tells all shards to end.
+    pub(crate) fn stop(&self) {
+        self.boards.iter().for_each(|board| board.stop());
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.shards.iter().all(Option::is_none)
+    }
+
+    /// The state of every stage of every shard.
+    pub(crate) fn describe(&mut self) -> String {
+        let texts: Vec<String> = self.shards.iter_mut().flatten().map(|shard| shard.snapshot().text).collect();
+        texts.join("\n")
+    }
+
+    pub(crate) fn counters(&mut self) -> Counters {
+        let mut counters = self.ended;
+        self.shards.iter_mut().flatten().for_each(|shard| counters.add_snapshot(&shard.snapshot()));
+        counters
+    }
+
+    /// Drops shards and outlet as they are; then all memory must be home.
+    pub(crate) fn tear_down(self) -> Checked<()> {
+        let Rank { arena, shards, outlet, .. } = self;
+        drop(shards);
+        drop(outlet);
+        match arena.outstanding() {
+            0 => Ok(()),
+            slots => Err(Violation::new(Checker::Memory, format!("{slots} slots are still out when all is torn down"))),
+        }
+    }
+}
+
+/// A shard's memory: its cache, its room for batches, the scratch memory of its connections, to the next page.
+fn region_bytes(scenario: &Scenario) -> u64 {
+    let l = &scenario.loader;
+    let cache = (l.cache_bytes / u64::from(l.shards)).next_multiple_of(64);
+    let scratch = (l.connections_max * SCRATCH_BYTES) as u64;
+    (cache + l.room_bytes.next_multiple_of(64) + scratch).next_multiple_of(PAGE_BYTES)
+}
+
+fn listed(make: &Make<'_>) -> Result<Objects> {
+    let bucket = &make.scenario.bucket;
+    let endpoint = crate::bucket::URI.parse()?;
+    let addresses = [crate::bucket::DEAD_ADDRESS, crate::bucket::LIVE_ADDRESS];
+    let addresses = addresses[2 - bucket.addresses.min(2)..].iter().flat_map(|address| address.parse()).collect();
+    Objects::new(endpoint, addresses, &make.objects.listing(bucket.etags.0), make.scenario.block_bytes)
+}
+
+fn new_shard(
+    make: &Make<'_>,
+    id: u16,
+    region: Region,
+    objects: &Arc<Objects>,
+    ends: ShardEnds,
+) -> Result<(Shard<TapRing>, Waker)> {
+    use fuelrail_io::Ring as _;
+    let l = &make.scenario.loader;
+    let inner = SimRing::with_capacity(make.world, l.ring_entries, 512);
+    let waker = inner.waker();
+    let planted = make.canary.filter(|_| id == 0);
+    let config = ShardConfig {
+        brain: BrainConfig {
+            shard: ShardId(id),
+            shards: l.shards,
+            prefetch: strategy(l.look_ahead)?,
+            policy: l.policy,
+            cache_bytes: l.cache_bytes / u64::from(l.shards),
+            batch_room_bytes: l.room_bytes,
+            horizon_epochs: l.horizon_epochs,
+            retry: RetryConfig {
+                attempts_max: l.attempts_max,
+                base_us: l.retry_base_us,
+                throttled_base_us: l.retry_base_us * 2,
+                cap_us: l.retry_cap_us,
+                ..RetryConfig::default()
+            },
+            window: WindowConfig {
+                connections_start: l.connections_start,
+                connections_max: l.connections_max,
+                depth_max: l.depth_max,
+            },
+            seed: make.seed ^ u64::from(id),
+        },
+        bad_samples: match l.bad_samples {
+            "skip" => BadSamples::Skip,
+            "quarantine" => BadSamples::Quarantine,
+            _ => BadSamples::Raise,
+        },
+        connections_max: l.connections_max,
+        stall_after: Duration::from_millis(l.stall_after_ms),
+    };
+    let shard = Shard::new(TapRing::new(inner, planted), region, Arc::clone(objects), &make.run, &config, ends)?;
+    Ok((shard, waker))
+}
+
+fn strategy(look_ahead: LookAhead) -> Result<Strategy> {
+    match look_ahead {
+        LookAhead::Lookahead => Ok(Strategy::default()),
+        LookAhead::Watermarks { fetch_size, threshold } => {
+            Watermarks::new(fetch_size, threshold).map(Strategy::Watermarks)
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! What a seed stands for: data set, order, lives, loaders, bucket, faults and consumer.
+//!
+//! Plain numbers with their units in the names; printed in every report. Decides nothing at run time.
+
+use fuelrail_base::prng::{Prng, mix64};
+use fuelrail_io::SimFaults;
+use fuelrail_plan::policy::PolicyName;
+use serde::Serialize;
+use std::time::Duration;
+
+mod draw;
+
+/// Everything one run is made of.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scenario {
+    /// The seed it was drawn from; all later randomness derives from it.
+    pub seed: u64,
+    /// Length of every object, bytes.
+    #[serde(skip)]
+    pub sizes: Vec<u64>,
+    /// Objects in the data set.
+    pub samples: u64,
+    /// Sum of their lengths.
+    pub total_bytes: u64,
+    /// Longest block, bytes.
+    pub block_bytes: u64,
+    /// Whether epochs are shuffled.
+    pub shuffle: bool,
+    /// Whether a last step that is not full is dropped.
+    pub drop_last: bool,
+    /// Epochs of the whole run.
+    pub epochs: u64,
+    /// Samples per batch and rank.
+    pub batch_size: u32,
+    /// Whether the ranks take their batches step by step together, as gradient exchange makes them do.
+    pub lockstep: bool,
+    /// One after another: each but the last is killed, the next resumes.
+    pub lives: Vec<LifeShape>,
+    /// How each rank's loader is configured.
+    pub loader: LoaderShape,
+    /// How the bucket behaves when nothing is wrong.
+    pub bucket: BucketShape,
+    /// What goes wrong in it.
+    pub faults: FaultShares,
+    /// What goes wrong in the rings.
+    pub ring: RingShares,
+    /// How the trainer takes its batches.
+    pub consumer: ConsumerShape,
+    /// Samples that can never be had, and why.
+    pub hopeless: Vec<(u32, Despair)>,
+}
+
+/// One life of the job: from a cursor to the end or to a kill.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LifeShape {
+    /// Ranks.
+    pub world: u32,
+    /// Kill all ranks after so many global steps (and a few events more); `None`: run to the end.
+    pub kill_after_steps: Option<u64>,
+    /// Events more.
+    pub kill_after_events: u64,
+}
+
+/// One rank's loader.
+#[derive(Clone, Debug, Serialize)]
+pub struct LoaderShape {
+    /// Shards per rank.
+    pub shards: u16,
+    /// RAM cache of one rank, bytes over all shards.
+    pub cache_bytes: u64,
+    /// Cache policy, as the configuration writes it.
+    #[serde(serialize_with = "as_word")]
+    pub policy: PolicyName,
+    /// Prefetch strategy.
+    pub look_ahead: LookAhead,
+    /// Epochs in which the next use is looked for.
+    pub horizon_epochs: u64,
+    /// Room for batches of each shard, bytes.
+    pub room_bytes: u64,
+    /// Connections of each shard at the start.
+    pub connections_start: usize,
+    /// Most connections of each shard.
+    pub connections_max: usize,
+    /// Most pipelined requests.
+    pub depth_max: usize,
+    /// Operations the simulated ring takes at a time.
+    pub ring_entries: u32,
+    /// Batches between a shard and the consumer.
+    pub deliver_entries: usize,
+    /// Silence after which a connection is given up, ms.
+    pub stall_after_ms: u64,
+    /// Attempts per block.
+    pub attempts_max: u32,
+    /// First retry wait, µs.
+    pub retry_base_us: u64,
+    /// Longest retry wait, µs.
+    pub retry_cap_us: u64,
+    /// `raise`, `skip` or `quarantine`.
+    pub bad_samples: &'static str,
+}
+
+/// Prefetch strategy.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub enum LookAhead {
+    /// Ours.
+    Lookahead,
+    /// DELI's.
+    Watermarks {
+        /// Fetch size, samples.
+        fetch_size: u64,
+        /// Threshold, samples.
+        threshold: u64,
+    },
+}
+
+/// The bucket's manners.
+#[derive(Clone, Debug, Serialize)]
+pub struct BucketShape {
+    /// Style of response heads.
+    pub flavour: Flavour,
+    /// Least and most time to the first byte, µs.
+    pub latency_us: (u64, u64),
+    /// Time to connect, µs.
+    pub connect_us: u64,
+    /// Bytes per second of one connection.
+    pub connection_bytes_per_s: u64,
+    /// Bytes per second of all connections together; 0 is no limit.
+    pub total_bytes_per_s: u64,
+    /// Bytes that arrive together.
+    pub segment_bytes: usize,
+    /// Share of responses sent in chunks.
+    pub chunked: f64,
+    /// Share of responses without length, ended by closing.
+    pub until_close: f64,
+    /// Close a connection after so many responses; 0 is never.
+    pub responses_per_connection: u64,
+    /// Whether that end is announced with `Connection: close`.
+    pub announces_close: bool,
+    /// Share of responses with interim heads in front.
+    pub interim: f64,
+    /// Whether listing and responses carry entity tags: (listing, responses).
+    pub etags: (bool, bool),
+    /// Whether whole objects come with their CRC-32C.
+    pub crc32c: bool,
+    /// Addresses the host resolves to; with more than one, the first answers to nobody.
+    pub addresses: usize,
+}
+
+/// Style of response heads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub enum Flavour {
+    /// Many lines of constant length.
+    S3,
+    /// Few lines.
+    Nginx,
+    /// The length changes from one to the next.
+    Varying,
+}
+
+/// Probability of each fault per request; at most one fault per response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct FaultShares {
+    /// 503, some with Retry-After.
+    pub slow_down: f64,
+    /// 500.
+    pub server_error: f64,
+    /// Reset within the response.
+    pub reset: f64,
+    /// Orderly end within the response.
+    pub finish: f64,
+    /// Silence within the response.
+    pub stall: f64,
+    /// Content-Length is not the object's.
+    pub wrong_length: f64,
+    /// Another entity tag on the right bytes.
+    pub wrong_etag: f64,
+    /// Another version of the object.
+    pub changed: f64,
+    /// Not HTTP.
+    pub garbage: f64,
+    /// Content-Range is not what was asked for.
+    pub wrong_range: f64,
+    /// The whole object instead of the part asked for.
+    pub ignored_range: f64,
+    /// Bytes after the end of the response.
+    pub extra_bytes: f64,
+    /// One bit of the body flipped, where a checksum tells.
+    pub flipped: f64,
+    /// The response drips in.
+    pub drip: f64,
+    /// A connection is refused.
+    pub refused: f64,
+    /// Most faults on one object in one life.
+    pub per_key_max: u32,
+}
+
+/// Faults of the rings, as probabilities per operation.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct RingShares {
+    /// A receive gets fewer bytes than have arrived.
+    pub short_receive: f64,
+    /// A send takes fewer bytes than it was given.
+    pub short_send: f64,
+    /// The completions of one turn are shuffled.
+    pub reorder: f64,
+    /// An operation fails for the moment.
+    pub transient_errno: f64,
+    /// An operation fails for good.
+    pub fatal_errno: f64,
+    /// A completion comes late.
+    pub delay: f64,
+    /// By at most this, µs.
+    pub delay_us_max: u64,
+}
+
+/// The trainer.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ConsumerShape {
+    /// Mean step, µs.
+    pub step_us: u64,
+    /// Share of steps that take long.
+    pub pause: f64,
+    /// How long, ms.
+    pub pause_ms: u64,
+    /// Batches held at once.
+    pub leases_max: usize,
+    /// How long each is held at most, ms.
+    pub lease_ms: u64,
+}
+
+/// Why a sample can never be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub enum Despair {
+    /// 404 always.
+    NotFound,
+    /// 403 always.
+    Denied,
+    /// 500 always.
+    ServerError,
+}
+
+impl Scenario {
+    /// A generator of its own for each part of a run, so that one part's draws do not move another's.
+    pub(crate) fn prng(&self, life: usize, part: &str) -> Prng {
+        let name = part.bytes().fold(0u64, |hash, byte| mix64(hash ^ u64::from(byte)));
+        Prng::new(mix64(self.seed) ^ mix64(name.wrapping_add(life as u64)))
+    }
+
+    /// Whether nothing at all goes wrong, in bucket and rings.
+    #[must_use]
+    pub fn is_calm(&self) -> bool {
+        self.faults == FaultShares { per_key_max: self.faults.per_key_max, drip: self.faults.drip, ..Default::default() }
+            && !self.ring.breaks()
+            && self.bucket.addresses == 1
+            && self.hopeless.is_empty()
+            && (self.bucket.responses_per_connection == 0 || self.bucket.announces_close)
+    }
+
+    /// Longest a batch may be waited for when nothing goes wrong: every rank's whole data set over one slow connection,
+    /// and what the consumer itself holds up.
+    pub(crate) fn calm_wait(&self, world: u32) -> Duration {
+        let b = &self.bucket;
+        let slowest = match b.total_bytes_per_s {
+            0 => b.connection_bytes_per_s,
+            total => total.min(b.connection_bytes_per_s),
+        };
+        let bytes = u64::from(world) * (self.total_bytes + self.samples * 1024);
+        let blocks = self.sizes.iter().map(|size| size.div_ceil(self.block_bytes)).sum::<u64>();
+        let transfer = Duration::from_secs_f64(bytes as f64 / slowest as f64);
+        let latency = Duration::from_micros(b.latency_us.1 + b.connect_us) * u32::try_from(blocks).unwrap_or(u32::MAX);
+        transfer + latency + Duration::from_millis(self.consumer.lease_ms) + Duration::from_secs(2)
+    }
+
+    /// Longest one fault may cost.
+    pub(crate) fn fault_cost(&self) -> Duration {
+        let l = &self.loader;
+        let stall = Duration::from_millis(l.stall_after_ms) * 5 / 4;
+        let retry = Duration::from_micros(l.retry_cap_us * 2);
+        stall + retry + Duration::from_secs(RETRY_AFTER_S_MAX) + Duration::from_micros(self.ring.delay_us_max)
+    }
+}
+
+/// Longest Retry-After the bucket sends, seconds.
+pub(crate) const RETRY_AFTER_S_MAX: u64 = 3;
+
+impl RingShares {
+    /// Whether it makes attempts fail.
+    pub(crate) fn breaks(&self) -> bool {
+        self.fatal_errno > 0.0 || self.transient_errno > 0.0
+    }
+
+    /// Whether it does anything at all.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.breaks() && self.short_receive == 0.0 && self.short_send == 0.0 && self.reorder == 0.0 && self.delay == 0.0
+    }
+
+    pub(crate) fn faults(&self) -> SimFaults {
+        let &RingShares { short_receive, short_send, reorder, transient_errno, fatal_errno, delay, delay_us_max } = self;
+        SimFaults {
+            short_receive,
+            short_send,
+            reorder,
+            transient_errno,
+            fatal_errno,
+            corrupt: 0.0,
+            delay,
+            delay_max: Duration::from_micros(delay_us_max),
+        }
+    }
+}
+
+fn as_word<S: serde::Serializer>(policy: &PolicyName, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(policy.word())
+}

@@ -1,0 +1,221 @@
+//! Drawing a scenario from a seed.
+//!
+//! Each kind of trouble is off in many seeds, so that faults are seen alone as well as mixed.
+
+use super::{
+    BucketShape, ConsumerShape, Despair, FaultShares, Flavour, LifeShape, LoaderShape, LookAhead, RingShares, Scenario,
+};
+use fuelrail_base::prng::{Prng, mix64};
+use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::policy::PolicyName;
+
+/// Bytes of the largest data set drawn: keeps a run in fractions of a second.
+const DATA_BYTES_MAX: u64 = 1 << 20;
+
+impl Scenario {
+    /// The scenario of a seed.
+    #[must_use]
+    pub fn draw(seed: u64) -> Scenario {
+        let mut p = Prng::new(mix64(seed ^ 0x5CE4_A210));
+        let calm = p.chance(0.2);
+        let sizes = sizes(&mut p);
+        let samples = sizes.len() as u64;
+        let block_bytes = *pick(&mut p, &[777, 4096, 16 << 10, 64 << 10, 1 << 20]);
+        let batch_size = within(&mut p, 1, 32) as u32;
+        let lives = lives(&mut p, samples, batch_size);
+        let world_max = lives.iter().map(|life| u64::from(life.world)).max().unwrap_or(1);
+        let drop_last = p.chance(0.3) && samples >= world_max * u64::from(batch_size);
+        let bucket = bucket(&mut p);
+        let mut loader = loader(&mut p, &sizes, block_bytes, batch_size);
+        let (faults, ring) = if calm {
+            (FaultShares::default(), if p.chance(0.5) { RingShares::default() } else { ring(&mut p).gentle() })
+        } else {
+            (faults(&mut p), if p.chance(0.4) { RingShares::default() } else { ring(&mut p) })
+        };
+        let hopeless = if calm { Vec::new() } else { hopeless(&mut p, samples, &mut loader) };
+        Scenario {
+            seed,
+            samples,
+            total_bytes: sizes.iter().sum(),
+            sizes,
+            block_bytes,
+            shuffle: p.chance(0.8),
+            drop_last,
+            epochs: within(&mut p, 1, 3),
+            batch_size,
+            lockstep: p.chance(0.7),
+            lives,
+            loader,
+            bucket: if calm { BucketShape { addresses: 1, announces_close: true, ..bucket } } else { bucket },
+            faults,
+            ring,
+            consumer: consumer(&mut p),
+            hopeless,
+        }
+    }
+}
+
+impl RingShares {
+    /// The same without anything that makes an attempt fail.
+    fn gentle(self) -> RingShares {
+        RingShares { transient_errno: 0.0, fatal_errno: 0.0, ..self }
+    }
+}
+
+fn pick<'a, T>(p: &mut Prng, list: &'a [T]) -> &'a T {
+    &list[p.below(list.len() as u64) as usize]
+}
+
+/// Uniform in `least..=most`.
+fn within(p: &mut Prng, least: u64, most: u64) -> u64 {
+    least + p.below(most - least + 1)
+}
+
+/// Log-uniform in `least..=most`: as many tenths as tens.
+fn spread(p: &mut Prng, least: u64, most: u64) -> u64 {
+    let (low, high) = ((least.max(1) as f64).ln(), (most as f64).ln());
+    ((low + p.unit() * (high - low)).exp().round() as u64).clamp(least, most)
+}
+
+/// Zero in about half of the draws.
+fn share(p: &mut Prng, most: f64) -> f64 {
+    if p.chance(0.5) { 0.0 } else { p.unit() * most }
+}
+
+fn sizes(p: &mut Prng) -> Vec<u64> {
+    let count = spread(p, 1, 240);
+    let largest = spread(p, 1, 128 << 10);
+    let mut sizes: Vec<u64> = (0..count)
+        .map(|_| match p.below(10) {
+            0 => 0,
+            1 => within(p, 1, 64),
+            2..=7 => spread(p, 1, largest),
+            _ => largest,
+        })
+        .collect();
+    let total: u64 = sizes.iter().sum();
+    if total > DATA_BYTES_MAX {
+        sizes.iter_mut().for_each(|size| *size = (*size * DATA_BYTES_MAX).div_ceil(total));
+    }
+    sizes
+}
+
+fn lives(p: &mut Prng, samples: u64, batch_size: u32) -> Vec<LifeShape> {
+    let count = 1 + usize::from(p.chance(0.4)) + usize::from(p.chance(0.3));
+    let steps = samples.div_ceil(u64::from(batch_size));
+    (0..count)
+        .map(|at| LifeShape {
+            world: within(p, 1, 4) as u32,
+            kill_after_steps: (at + 1 < count).then(|| p.below(steps + 1)),
+            kill_after_events: p.below(100),
+        })
+        .collect()
+}
+
+fn loader(p: &mut Prng, sizes: &[u64], block_bytes: u64, batch_size: u32) -> LoaderShape {
+    let total: u64 = sizes.iter().sum();
+    let largest = Catalog::new(sizes.to_vec(), block_bytes).map_or(0, |c| c.batch_room_max(u64::from(batch_size)));
+    let connections_max = spread(p, 1, 16) as usize;
+    let cache_samples = within(p, 2, 64);
+    LoaderShape {
+        shards: within(p, 1, 4) as u16,
+        cache_bytes: if p.chance(0.3) { 0 } else { (total as f64 * p.unit() * 1.2) as u64 },
+        policy: *pick(p, &PolicyName::ALL),
+        look_ahead: match p.below(3) {
+            0 => LookAhead::Watermarks { fetch_size: cache_samples, threshold: p.below(cache_samples) },
+            _ => LookAhead::Lookahead,
+        },
+        horizon_epochs: within(p, 1, 4),
+        room_bytes: (largest as f64 * (1.0 + share(p, 4.0))) as u64,
+        connections_start: within(p, 1, connections_max.min(8) as u64) as usize,
+        connections_max,
+        depth_max: spread(p, 1, 32) as usize,
+        ring_entries: *pick(p, &[4, 16, 512, 512]),
+        deliver_entries: spread(p, 1, 64) as usize,
+        stall_after_ms: within(p, 500, 5_000),
+        attempts_max: 40,
+        retry_base_us: within(p, 1_000, 50_000),
+        retry_cap_us: within(p, 100_000, 2_000_000),
+        bad_samples: "raise",
+    }
+}
+
+fn bucket(p: &mut Prng) -> BucketShape {
+    let least = spread(p, 10, 50_000);
+    let listed = p.chance(0.6);
+    BucketShape {
+        flavour: *pick(p, &[Flavour::S3, Flavour::Nginx, Flavour::Varying]),
+        latency_us: (least, least + spread(p, 1, 50_000)),
+        connect_us: spread(p, 10, 50_000),
+        connection_bytes_per_s: spread(p, 1 << 20, 10 << 30),
+        total_bytes_per_s: if p.chance(0.6) { 0 } else { spread(p, 16 << 20, 10 << 30) },
+        segment_bytes: spread(p, 100, 64 << 10) as usize,
+        chunked: *pick(p, &[0.0, 0.0, 0.2, 1.0]),
+        until_close: *pick(p, &[0.0, 0.0, 0.05]),
+        responses_per_connection: if p.chance(0.7) { 0 } else { spread(p, 1, 100) },
+        announces_close: p.chance(0.5),
+        interim: share(p, 0.2),
+        etags: (listed, listed || p.chance(0.5)),
+        crc32c: p.chance(0.5),
+        addresses: if p.chance(0.15) { 2 } else { 1 },
+    }
+}
+
+fn faults(p: &mut Prng) -> FaultShares {
+    FaultShares {
+        slow_down: share(p, 0.1),
+        server_error: share(p, 0.1),
+        reset: share(p, 0.1),
+        finish: share(p, 0.1),
+        stall: share(p, 0.02),
+        wrong_length: share(p, 0.05),
+        wrong_etag: share(p, 0.05),
+        changed: share(p, 0.05),
+        garbage: share(p, 0.05),
+        wrong_range: share(p, 0.05),
+        ignored_range: share(p, 0.05),
+        extra_bytes: share(p, 0.05),
+        flipped: share(p, 0.05),
+        drip: share(p, 0.05),
+        refused: share(p, 0.1),
+        per_key_max: within(p, 1, 6) as u32,
+    }
+}
+
+fn ring(p: &mut Prng) -> RingShares {
+    RingShares {
+        short_receive: share(p, 0.9),
+        short_send: share(p, 0.9),
+        reorder: share(p, 1.0),
+        transient_errno: share(p, 0.05),
+        fatal_errno: share(p, 0.01),
+        delay: share(p, 0.5),
+        delay_us_max: within(p, 1, 20_000),
+    }
+}
+
+/// Some seeds have samples that can never be had; the policy for them is drawn along.
+fn hopeless(p: &mut Prng, samples: u64, loader: &mut LoaderShape) -> Vec<(u32, Despair)> {
+    if !p.chance(0.2) {
+        return Vec::new();
+    }
+    loader.bad_samples = *pick::<&'static str>(p, &["raise", "skip", "skip", "quarantine", "quarantine"]);
+    let mut list: Vec<(u32, Despair)> = (0..within(p, 1, 3))
+        .map(|_| {
+            (p.below(samples) as u32, *pick(p, &[Despair::NotFound, Despair::Denied, Despair::ServerError]))
+        })
+        .collect();
+    list.sort_by_key(|(sample, _)| *sample);
+    list.dedup_by_key(|(sample, _)| *sample);
+    list
+}
+
+fn consumer(p: &mut Prng) -> ConsumerShape {
+    ConsumerShape {
+        step_us: *pick(p, &[0, 100, 5_000, 100_000]),
+        pause: share(p, 0.05),
+        pause_ms: within(p, 100, 8_000),
+        leases_max: within(p, 1, 4) as usize,
+        lease_ms: within(p, 1, 1_000),
+    }
+}

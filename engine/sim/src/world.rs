@@ -1,0 +1,233 @@
+//! One life: a world in virtual time with all ranks in it, played until they are done, killed or stuck.
+
+use crate::books::Books;
+use crate::bucket::Bucket;
+use crate::canary::Canary;
+use crate::check::{Checked, Checker, Inspector, Violation};
+use crate::consumer::Trainer;
+use crate::dataset::DataSet;
+use crate::model::Step;
+use crate::rank::{Make, Rank};
+use crate::report::Counters;
+use crate::scenario::{LifeShape, Scenario};
+use fuelrail_base::{Duration, Instant};
+use fuelrail_io::{SimCounts, SimRing, SimWorld};
+use fuelrail_plan::run::Run;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Turns of all shards at one instant after which time is said to stand still.
+const ROUNDS_MAX: u32 = 100_000;
+/// Jumps of virtual time in one life.
+const EVENTS_MAX: u64 = 3_000_000;
+
+/// How a life ended.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// All ranks took all their batches.
+    Finished,
+    /// Killed, after so many steps of the slowest rank.
+    Killed(usize),
+    /// A hopeless sample ended it.
+    Raised(String),
+}
+
+/// What a life leaves behind.
+pub(crate) struct Remains {
+    pub(crate) ending: Ending,
+    /// By rank, by step.
+    pub(crate) taken: Vec<Vec<Vec<crate::journal::Entry>>>,
+    pub(crate) counters: Counters,
+    pub(crate) books: Books,
+    pub(crate) ring: SimCounts,
+    pub(crate) virtual_time: Duration,
+    pub(crate) events: u64,
+    pub(crate) longest_wait: Duration,
+}
+
+/// A life being played.
+pub(crate) struct Life<'a> {
+    scenario: &'a Scenario,
+    shape: LifeShape,
+    inspector: Inspector<'a>,
+    steps: &'a [Step],
+    world: SimWorld,
+    books: Rc<RefCell<Books>>,
+    ranks: Vec<Rank>,
+    trainers: Vec<Trainer>,
+    events: u64,
+    canary: Option<Canary>,
+}
+
+impl<'a> Life<'a> {
+    /// Builds the world, the bucket and a loader and a trainer per rank. `runs` holds one run per rank.
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        life: usize,
+        objects: &'a Rc<DataSet>,
+        runs: &[Run],
+        steps: &'a [Step],
+        canary: Option<Canary>,
+    ) -> fuelrail_base::Result<Life<'a>> {
+        let books = Rc::new(RefCell::new(Books::default()));
+        let flips = canary == Some(Canary::FlippedByte);
+        let bucket = Bucket::new(scenario, life, Rc::clone(objects), Rc::clone(&books), flips);
+        let mut prng = scenario.prng(life, "world");
+        let world = SimWorld::new(prng.next(), scenario.ring.faults(), Box::new(bucket));
+        let (mut ranks, mut trainers) = (Vec::new(), Vec::new());
+        for (id, run) in runs.iter().enumerate() {
+            let planted = canary.filter(|_| id == 0);
+            let make =
+                Make { scenario, objects, world: &world, run: *run, seed: prng.next(), canary: planted };
+            ranks.push(Rank::new(&make)?);
+            let (timer, prng) = (SimRing::with_capacity(&world, 1, 1), fuelrail_base::prng::Prng::new(prng.next()));
+            trainers.push(Trainer::new(id, scenario.consumer, scenario.lockstep, prng, timer, canary));
+        }
+        let shape = scenario.lives[life];
+        let inspector = Inspector { scenario, objects };
+        Ok(Life { scenario, shape, inspector, steps, world, books, ranks, trainers, events: 0, canary })
+    }
+
+    /// Plays to the end.
+    pub(crate) fn play(mut self) -> Checked<Remains> {
+        let ending = self.live()?;
+        let finished = matches!(ending, Ending::Finished);
+        if finished {
+            self.come_to_rest()?;
+        }
+        let now = self.world.now();
+        let mut counters = Counters::default();
+        self.ranks.iter_mut().for_each(|rank| counters.add(&rank.counters()));
+        if self.canary == Some(Canary::HiddenRetries) {
+            counters.retries /= 2;
+        }
+        let books = self.books.borrow().clone();
+        self.inspector.counters(&counters, &books, now)?;
+        if finished {
+            self.stop()?;
+        }
+        let ring = self.world.counts();
+        let longest_wait = self.trainers.iter().map(|trainer| trainer.longest_wait).max().unwrap_or_default();
+        let taken = self.trainers.drain(..).map(|mut trainer| core::mem::take(&mut trainer.taken)).collect();
+        for rank in self.ranks {
+            rank.tear_down()?;
+        }
+        if finished && self.books.borrow().open > 0 {
+            let open = self.books.borrow().open;
+            return Err(Violation::new(Checker::Memory, format!("{open} connections are open when all is torn down")));
+        }
+        let virtual_time = now.since(Instant::ZERO);
+        Ok(Remains { ending, taken, counters, books, ring, virtual_time, events: self.events, longest_wait })
+    }
+
+    fn live(&mut self) -> Checked<Ending> {
+        let mut to_kill = self.shape.kill_after_events;
+        loop {
+            self.settle()?;
+            if let Some(error) = self.trainers.iter().find_map(|trainer| trainer.raised.clone()) {
+                return Ok(Ending::Raised(error));
+            }
+            if self.trainers.iter().all(Trainer::is_done) {
+                return Ok(Ending::Finished);
+            }
+            let slowest = self.slowest();
+            if self.shape.kill_after_steps.is_some_and(|steps| slowest as u64 >= steps) {
+                match to_kill.checked_sub(1) {
+                    Some(left) => to_kill = left,
+                    None => return Ok(Ending::Killed(slowest)),
+                }
+            }
+            self.check_waits()?;
+            self.advance()?;
+        }
+    }
+
+    /// Lets all that can happen at this instant happen.
+    fn settle(&mut self) -> Checked<()> {
+        for _ in 0..ROUNDS_MAX {
+            let mut moved = false;
+            for rank in &mut self.ranks {
+                moved |= rank.turn()?;
+            }
+            let slowest = self.slowest();
+            for (trainer, rank) in self.trainers.iter_mut().zip(&mut self.ranks) {
+                moved |= trainer.act(&mut rank.outlet, self.steps, slowest, &self.inspector)?;
+            }
+            if !moved {
+                return Ok(());
+            }
+        }
+        Err(self.stuck("busy without end at one instant"))
+    }
+
+    fn slowest(&self) -> usize {
+        self.trainers.iter().map(|trainer| trainer.taken.len()).min().unwrap_or(0)
+    }
+
+    fn advance(&mut self) -> Checked<()> {
+        self.events += 1;
+        if self.events > EVENTS_MAX {
+            return Err(self.stuck("no end in sight"));
+        }
+        if self.world.advance() { Ok(()) } else { Err(self.stuck("the world stands still")) }
+    }
+
+    /// How long a batch may be waited for, after the faults so far.
+    fn patience(&self) -> Duration {
+        let counts = self.world.counts();
+        let breaking = self.books.borrow().faults_total() + counts.transient_errnos + counts.fatal_errnos;
+        let faults = u32::try_from(breaking).unwrap_or(u32::MAX);
+        let delays = u32::try_from(counts.delays).unwrap_or(u32::MAX);
+        let hopeless = self.scenario.hopeless.len() as u32 * self.scenario.loader.attempts_max;
+        self.scenario.calm_wait(self.shape.world)
+            + self.scenario.fault_cost() * (faults + hopeless)
+            + Duration::from_micros(self.scenario.ring.delay_us_max) * delays
+    }
+
+    fn check_waits(&mut self) -> Checked<()> {
+        let (now, patience) = (self.world.now(), self.patience());
+        let Some(rank) = self.trainers.iter().position(|trainer| trainer.waiting(now) > patience) else {
+            return Ok(());
+        };
+        let (waited, step) = (self.trainers[rank].waiting(now), self.trainers[rank].taken.len());
+        let why = format!("rank {rank} has waited {waited:?} for batch {step}; faults explain {patience:?}");
+        let text = format!("{why}\n{}", self.ranks[rank].describe());
+        Err(Violation::new(Checker::Starvation, text))
+    }
+
+    fn stuck(&mut self, how: &str) -> Violation {
+        let now = self.world.now();
+        let states: Vec<String> = self.ranks.iter_mut().map(Rank::describe).collect();
+        let waits: Vec<String> =
+            self.trainers.iter().map(|t| format!("batch {} for {:?}", t.taken.len(), t.waiting(now))).collect();
+        let text = format!(
+            "{how} at {:.6} s, after {} events; trainers wait: {waits:?}\n{}",
+            now.since(Instant::ZERO).as_secs_f64(),
+            self.events,
+            states.join("\n")
+        );
+        Violation::new(Checker::Liveness, text)
+    }
+
+    /// All batches are taken and given back: nothing may be in flight any more, soon.
+    fn come_to_rest(&mut self) -> Checked<()> {
+        let until = self.world.now().after(self.patience());
+        loop {
+            self.settle()?;
+            let in_flight: usize = self.ranks.iter_mut().map(Rank::in_flight).sum();
+            if in_flight == 0 {
+                return Ok(());
+            }
+            if self.world.now() > until || !self.world.advance() {
+                return Err(self.stuck(&format!("{in_flight} operations are in flight with nothing left to do")));
+            }
+        }
+    }
+
+    /// Tells all shards to end, and sees that they do.
+    fn stop(&mut self) -> Checked<()> {
+        self.ranks.iter().for_each(Rank::stop);
+        self.settle()?;
+        if self.ranks.iter().all(Rank::is_over) { Ok(()) } else { Err(self.stuck("a shard does not stop")) }
+    }
+}
