@@ -203,8 +203,7 @@ mod tests {
     use super::*;
 
     fn log(rank: u32, world: u32, position: u64, lines: &[(u64, u64, &[u32])]) -> Audit {
-        let start =
-            State { version: 1, seed: 1, shuffle: true, samples: 6, listing: "x".into(), epoch: 0, position };
+        let start = State { version: 1, seed: 1, shuffle: true, samples: 6, listing: "x".into(), epoch: 0, position };
         let header = Header { fuelrail_audit: 1, rank, world, start };
         let lines = lines
             .iter()

@@ -346,10 +346,11 @@ impl Starting {
 
     /// Waits until all shards stand.
     fn wait(mut self, notices: &mut Vec<String>) -> Result<(Vec<Watched>, Vec<JoinHandle<Result<()>>>)> {
-        for greeting in &self.greetings {
-            let greeting = greeting.recv().unwrap_or_else(|_| {
-                Err(Error::new(Kind::Environment, "a shard's thread ended before its ring stood"))
-            });
+        while !self.greetings.is_empty() {
+            let greeting =
+                self.greetings.remove(0).recv().unwrap_or_else(|_| {
+                    Err(Error::new(Kind::Environment, "a shard's thread ended before its ring stood"))
+                });
             let (waker, said) = greeting?;
             self.wakers.push(waker);
             for line in said {

@@ -156,11 +156,7 @@ impl Config {
             format!("rank {} of a world of {}", self.rank, self.world),
             "ranks count from 0 to world - 1",
         )?;
-        check(
-            self.shards <= SHARDS_MAX,
-            format!("{} shards", self.shards),
-            "one per core is enough, at most 256",
-        )?;
+        check(self.shards <= SHARDS_MAX, format!("{} shards", self.shards), "one per core is enough, at most 256")?;
         check(
             (4096..=BLOCK_BYTES_MAX).contains(&self.block_bytes),
             format!("block_bytes is {}", self.block_bytes),

@@ -38,9 +38,8 @@ fn on_control_thread<T: Send>(work: impl AsyncFnOnce(HttpClient) -> Result<T> + 
             let client = Client::builder(TokioExecutor::new()).build(connector);
             runtime.block_on(work(client))
         });
-        let joined = spawned
-            .map_err(|e| Error::new(Kind::Environment, format!("starting the control thread: {e}")))?
-            .join();
+        let joined =
+            spawned.map_err(|e| Error::new(Kind::Environment, format!("starting the control thread: {e}")))?.join();
         joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
@@ -105,8 +104,7 @@ fn listed(entry: Entry) -> Listed {
 /// # Errors
 /// `File` when it cannot be read, `Usage` naming the line that is wrong.
 pub fn read_manifest(path: &Path) -> Result<Vec<Listed>> {
-    let text =
-        std::fs::read(path).map_err(|e| Error::new(Kind::File, format!("manifest {}: {e}", path.display())))?;
+    let text = std::fs::read(path).map_err(|e| Error::new(Kind::File, format!("manifest {}: {e}", path.display())))?;
     let entries = manifest::parse(&text)
         .map_err(|e| Error::new(e.kind(), format!("manifest {}: {}", path.display(), e.cause())))?;
     let mut found: Vec<Listed> = entries.into_iter().map(listed).collect();
@@ -269,4 +267,3 @@ fn refusal(status: StatusCode, body: &[u8]) -> Error {
     };
     Error::new(kind, format!("the server answered {status}{said}")).cure(cure)
 }
-

@@ -100,7 +100,8 @@ mod tests {
         let error = wanted(5 << 20, 2).share_out().unwrap_err();
         assert_eq!(error.kind(), Kind::Budget);
         let words = error.to_string();
-        let need: u64 = words.split("raise memory_limit to ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
+        let need: u64 =
+            words.split("raise memory_limit to ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
         let layout = wanted(need, 2).share_out().unwrap();
         assert!(layout.batch_bytes >= 10 << 20);
         assert!(wanted(need - 8192, 2).share_out().is_err(), "the number is not far above what is needed");

@@ -31,6 +31,7 @@ pub struct Loader {
     audit: Option<Audit>,
     leases: Arc<AtomicUsize>,
     waiting: Arc<AtomicBool>,
+    waker: Waker,
     tally: Tally,
     started: Instant,
     cursor: Cursor,
@@ -67,8 +68,11 @@ impl Loader {
     }
 
     pub(crate) fn new(parts: Parts) -> Result<Loader> {
-        let Parts { config, objects, run, labels, fingerprint, outlet, shards, threads, notices, audit, report } = parts;
+        let Parts { config, objects, run, labels, fingerprint, outlet, shards, threads, notices, audit, report } =
+            parts;
         let waiting = Arc::new(AtomicBool::new(false));
+        let waker = Waker::sleeper();
+        outlet.set_waker(&waker);
         let mut loader = Loader {
             cursor: run.config().start,
             config,
@@ -83,6 +87,7 @@ impl Loader {
             audit,
             leases: Arc::default(),
             waiting,
+            waker,
             tally: Tally::default(),
             started: Instant::now(),
             failed: false,
@@ -158,8 +163,7 @@ impl Loader {
 
     /// Sleeps until the next batch comes, looking up now and then for what would make that impossible.
     fn wait(&mut self, begun: Instant) -> Result<Finished> {
-        let waker = Waker::for_current_thread();
-        self.outlet.set_waker(&waker);
+        let waker = self.waker.clone();
         self.outlet.set_waiting(true);
         self.waiting.store(true, Ordering::Release);
         let mut held_since: Option<Instant> = None;
@@ -172,7 +176,7 @@ impl Loader {
                 break Err(self.cause_of_death());
             }
             if sleep {
-                std::thread::park_timeout(LOOK_AGAIN);
+                waker.sleep(LOOK_AGAIN);
             }
             waker.disarm();
             if self.leases.load(Ordering::Relaxed) == 0 || begun.elapsed() < LEASE_PATIENCE {

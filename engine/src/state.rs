@@ -71,7 +71,9 @@ impl State {
         }
         if self.position >= samples {
             let cause = format!("the state's position {} is not below {samples} samples", self.position);
-            return Err(Error::new(Kind::Usage, cause).cure("a finished epoch is written as the next one at position 0"));
+            return Err(
+                Error::new(Kind::Usage, cause).cure("a finished epoch is written as the next one at position 0")
+            );
         }
         Ok(())
     }

@@ -164,6 +164,8 @@ impl AssembleStage {
         sample.missing -= 1;
         match answer.result {
             Err(error) => {
+                // It may be the last one out, and the batch is sealed below.
+                drop(answer.window);
                 sample.bad.get_or_insert(error);
             }
             Ok((proof, _)) => {

@@ -545,19 +545,12 @@ fn put(exchange: &mut Exchange, bytes: &[u8], cx: &mut Context) -> Result<()> {
     Ok(())
 }
 
+/// The response has ended as its framing says.
 fn finish(exchange: Exchange, cx: &mut Context) {
     let error = match &exchange.sink {
         Sink::Refusal { .. } => exchange.refusal(),
         Sink::Window => {
             let window = exchange.window.as_ref().expect("no receive is in flight");
-            if window.room() == 0 {
-                let first_byte = exchange.first_byte_at.unwrap_or(cx.now).since(exchange.sent_at);
-                let total = cx.now.since(exchange.sent_at);
-                let (asked, proof) = (exchange.asked, exchange.proof);
-                let window = exchange.window.expect("just seen");
-                cx.outcomes.push(Outcome::Landed { asked, window, proof, first_byte, total });
-                return;
-            }
             let (got, want) = (window.filled(), window.len());
             Error::new(Kind::Truncated, format!("the body ended at byte {got} of {want}"))
         }
@@ -565,6 +558,8 @@ fn finish(exchange: Exchange, cx: &mut Context) {
     fail_exchange(exchange, error, cx);
 }
 
+/// Reports the exchange as failed with `error`, unless its window is full: then all payload came before the fault, only
+/// the end of its framing can be lost, and there is nothing to ask for again.
 fn fail_exchange(exchange: Exchange, error: Error, cx: &mut Context) {
     let mut window = exchange.window.expect("no receive is in flight");
     let retry_after = match exchange.sink {
@@ -574,8 +569,14 @@ fn fail_exchange(exchange: Exchange, error: Error, cx: &mut Context) {
     if matches!(error.kind(), Kind::Mismatch | Kind::Changed | Kind::Protocol) {
         window.rewind(0);
     }
-    let new_bytes = window.filled().saturating_sub(exchange.resumed_at);
     let (asked, proof) = (exchange.asked, exchange.proof);
+    if window.room() == 0 {
+        let first_byte = exchange.first_byte_at.unwrap_or(cx.now).since(exchange.sent_at);
+        let total = cx.now.since(exchange.sent_at);
+        cx.outcomes.push(Outcome::Landed { asked, window, proof, first_byte, total });
+        return;
+    }
+    let new_bytes = window.filled().saturating_sub(exchange.resumed_at);
     cx.outcomes.push(Outcome::Failed { asked, window, proof, error, retry_after, new_bytes });
 }
 

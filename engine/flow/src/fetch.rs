@@ -103,12 +103,7 @@ impl FetchStage {
 
     /// Gives waiting requests to connections and pushes all ops that are due. `depth` tells how many requests of a length
     /// may be outstanding on one connection.
-    pub(crate) fn pump<R: Ring>(
-        &mut self,
-        ring: &mut R,
-        wanted: usize,
-        depth: impl Fn(u64) -> usize,
-    ) {
+    pub(crate) fn pump<R: Ring>(&mut self, ring: &mut R, wanted: usize, depth: impl Fn(u64) -> usize) {
         let now = ring.now();
         while let Some(exchange) = self.waiting.front() {
             let Some(at) = self.choose(ring, wanted, depth(exchange.asked.len)) else { break };
@@ -148,9 +143,7 @@ impl FetchStage {
             .map(|(at, c)| (at, c.queued()));
         match best {
             Some((at, 0)) => Some(at),
-            _ if self.conns.len() < wanted.min(CONNECTIONS_PER_SHARD_MAX) => {
-                self.open(ring).or(best.map(|(at, _)| at))
-            }
+            _ if self.conns.len() < wanted.min(CONNECTIONS_PER_SHARD_MAX) => self.open(ring).or(best.map(|(at, _)| at)),
             _ => best.map(|(at, _)| at),
         }
     }

@@ -147,7 +147,7 @@ mod tests {
     fn everything_arrives_in_order_across_threads() {
         const ITEMS: u64 = 100_000;
         let (mut tx, mut rx) = lane::<u64>(64);
-        rx.set_waker(Waker::for_current_thread());
+        rx.set_waker(Waker::sleeper());
         let waker = rx.waker.get().unwrap().clone();
         let sender = std::thread::spawn(move || {
             for mut item in 0..ITEMS {
@@ -164,7 +164,7 @@ mod tests {
                 expected += 1;
             }
             if waker.arm() && rx.is_empty() && expected < ITEMS {
-                std::thread::park();
+                waker.sleep(std::time::Duration::from_secs(3600));
             }
             waker.disarm();
         }

@@ -10,9 +10,9 @@ use std::io::Write as _;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::thread::Thread;
+use std::sync::{Condvar, Mutex, PoisonError};
 
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{Duration, Error, Kind, Result};
 
 const IDLE: u8 = 0;
 const ARMED: u8 = 1;
@@ -35,8 +35,8 @@ struct Bell {
 enum Means {
     /// In a ring that polls this eventfd.
     Event(File),
-    /// In `std::thread::park`.
-    Thread(Thread),
+    /// In [`Waker::sleep`].
+    Sleeper(Mutex<()>, Condvar),
     /// In virtual time: the world looks at the state.
     Flag,
 }
@@ -46,11 +46,10 @@ impl Waker {
         Waker { bell: Arc::new(Bell { state: AtomicU8::new(IDLE), means }) }
     }
 
-    /// A waker for the calling thread, which sleeps with [`std::thread::park`] or `park_timeout` between
-    /// [`arm`](Waker::arm) and [`disarm`](Waker::disarm).
+    /// A waker for whoever calls [`sleep`](Waker::sleep): the sleeping thread may be another one each time.
     #[must_use]
-    pub fn for_current_thread() -> Waker {
-        Waker::new(Means::Thread(std::thread::current()))
+    pub fn sleeper() -> Waker {
+        Waker::new(Means::Sleeper(Mutex::new(()), Condvar::new()))
     }
 
     /// A waker nobody sleeps on: virtual time looks at its state.
@@ -79,7 +78,7 @@ impl Waker {
     pub(crate) fn event_fd(&self) -> Option<RawFd> {
         match &self.bell.means {
             Means::Event(file) => Some(file.as_raw_fd()),
-            Means::Thread(_) | Means::Flag => None,
+            Means::Sleeper(..) | Means::Flag => None,
         }
     }
 
@@ -90,6 +89,17 @@ impl Waker {
             Ok(_) => true,
             Err(state) => state == ARMED,
         }
+    }
+
+    /// Sleeps while armed, at most `limit`; returns at once when a wake came since [`arm`](Waker::arm).
+    ///
+    /// # Panics
+    /// When this waker is not a [`sleeper`](Waker::sleeper).
+    pub fn sleep(&self, limit: Duration) {
+        let Means::Sleeper(lock, bell) = &self.bell.means else { panic!("only a sleeper sleeps here") };
+        let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let armed = |_: &mut ()| self.bell.state.load(Ordering::Acquire) == ARMED;
+        drop(bell.wait_timeout_while(guard, limit, armed).unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Announces that the owner is awake, and forgets wakes so far: the owner must look at its queues *after* this.
@@ -118,7 +128,11 @@ impl Waker {
                 // Refused only when the counter is full (2^64 - 2 unread wakes): the owner is being woken already.
                 let _ = (&*file).write(&1u64.to_ne_bytes());
             }
-            Means::Thread(thread) => thread.unpark(),
+            Means::Sleeper(lock, bell) => {
+                // Taken so that the wake cannot fall between the sleeper's look at the state and its sleep.
+                drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
+                bell.notify_all();
+            }
             Means::Flag => {}
         }
     }
@@ -142,7 +156,7 @@ mod tests {
         assert!(waker.arm(), "arming twice is harmless");
     }
 
-    /// A lost wake-up hangs this test: every item must be seen, and the consumer parks without a timeout.
+    /// A lost wake-up hangs this test: every item must be seen, and the consumer sleeps for an hour.
     #[test]
     fn no_wake_up_is_lost() {
         const ITEMS: u64 = 200_000;
@@ -158,13 +172,13 @@ mod tests {
                 }
             }
         });
-        let waker = Waker::for_current_thread();
+        let waker = Waker::sleeper();
         handle.send(waker.clone()).unwrap();
         let mut sleeps = 0u64;
         while published.load(Ordering::Relaxed) < ITEMS {
             if waker.arm() {
                 sleeps += 1;
-                std::thread::park();
+                waker.sleep(Duration::from_secs(3600));
             }
             waker.disarm();
         }

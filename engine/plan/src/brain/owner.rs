@@ -6,7 +6,7 @@ use crate::policy::{self, Policy};
 use crate::retry::{Retry, Tries, Verdict};
 use crate::run::Run;
 use crate::schedule::{Schedule, UseTime};
-use crate::window::{DOUBLING_SPACING, Window};
+use crate::window::Window;
 use core::cmp::Reverse;
 use core::fmt;
 use fuelrail_base::{BlockId, Duration, Instant, Kind, Result};
@@ -180,9 +180,7 @@ impl Owner {
     }
 
     pub(super) fn idle(&mut self, now: Instant) {
-        let before = self.window.connections();
-        self.window.idle(now, self.in_flight, self.queue.len());
-        self.idle_again = (self.window.connections() > before).then(|| now.after(DOUBLING_SPACING));
+        self.idle_again = self.window.idle(now, self.in_flight, self.queue.len());
     }
 
     /// Requests that may be out at once when blocks are as long as this one.

@@ -12,7 +12,7 @@ use fuelrail_base::{Duration, Error, Instant, Kind, Result, limits};
 use level::{Level, Measure};
 
 /// Least time between doublings, and before the first: what answers within it needs no more connections to be fast.
-pub const DOUBLING_SPACING: Duration = Duration::from_micros(250);
+const DOUBLING_SPACING: Duration = Duration::from_micros(250);
 /// Connections wanted before anything has landed. Beyond it, growth needs evidence.
 const BLIND_CONNECTIONS_MAX: usize = 32;
 /// A landing weighs its bytes and this many more: what else a request costs server and wire. It keeps the rate of small
