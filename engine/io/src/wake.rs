@@ -156,31 +156,34 @@ mod tests {
         assert!(waker.arm(), "arming twice is harmless");
     }
 
-    /// A lost wake-up hangs this test: every item must be seen, and the consumer sleeps for an hour.
+    /// A lost wake-up hangs this test: every item must be seen, and the consumer sleeps for an hour. The producer waits
+    /// for each item to be seen, so that the consumer has every chance to fall asleep in between.
     #[test]
     fn no_wake_up_is_lost() {
-        const ITEMS: u64 = 200_000;
+        const ITEMS: u64 = 20_000;
         let published = Arc::new(AtomicU64::new(0));
-        let (handle, theirs) = std::sync::mpsc::channel();
+        let seen = Arc::new(AtomicU64::new(0));
+        let waker = Waker::sleeper();
         let producer = std::thread::spawn({
-            let published = published.clone();
+            let (published, seen, waker) = (published.clone(), seen.clone(), waker.clone());
             move || {
-                let waker: Waker = theirs.recv().unwrap();
                 for n in 1..=ITEMS {
                     published.store(n, Ordering::Relaxed);
                     waker.wake();
+                    while seen.load(Ordering::Acquire) < n {
+                        std::thread::yield_now();
+                    }
                 }
             }
         });
-        let waker = Waker::sleeper();
-        handle.send(waker.clone()).unwrap();
         let mut sleeps = 0u64;
-        while published.load(Ordering::Relaxed) < ITEMS {
+        while seen.load(Ordering::Relaxed) < ITEMS {
             if waker.arm() {
                 sleeps += 1;
                 waker.sleep(Duration::from_secs(3600));
             }
             waker.disarm();
+            seen.store(published.load(Ordering::Relaxed), Ordering::Release);
         }
         producer.join().unwrap();
         assert!(sleeps > 0, "the consumer never slept: the test proved nothing");

@@ -283,7 +283,7 @@ fn slots_come_home_from_many_threads() {
     const THREADS: usize = 4;
     const SLOTS: usize = 40_000;
     let (arena, mut region) = arena(1 << 20, 512);
-    let waker = Waker::for_current_thread();
+    let waker = Waker::sleeper();
     region.set_waker(waker.clone());
     let (senders, threads): (Vec<_>, Vec<_>) = (0..THREADS)
         .map(|_| {
@@ -304,11 +304,11 @@ fn slots_come_home_from_many_threads() {
         let len = prng.below(3_000) as usize;
         let mut slot = region.alloc(len);
         while slot.is_none() {
-            // No time limit: a lost wake-up hangs here.
+            // A lost wake-up hangs here for an hour.
             if waker.arm() {
                 slot = region.alloc(len);
                 if slot.is_none() {
-                    std::thread::park();
+                    waker.sleep(std::time::Duration::from_secs(3600));
                 }
             }
             waker.disarm();
