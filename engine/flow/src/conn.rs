@@ -551,6 +551,9 @@ fn finish(exchange: Exchange, cx: &mut Context) {
         Sink::Refusal { .. } => exchange.refusal(),
         Sink::Window => {
             let window = exchange.window.as_ref().expect("no receive is in flight");
+            if window.room() == 0 {
+                return land(exchange, cx);
+            }
             let (got, want) = (window.filled(), window.len());
             Error::new(Kind::Truncated, format!("the body ended at byte {got} of {want}"))
         }
@@ -558,25 +561,29 @@ fn finish(exchange: Exchange, cx: &mut Context) {
     fail_exchange(exchange, error, cx);
 }
 
-/// Reports the exchange as failed with `error`, unless its window is full: then all payload came before the fault, only
-/// the end of its framing can be lost, and there is nothing to ask for again.
-fn fail_exchange(exchange: Exchange, error: Error, cx: &mut Context) {
-    let mut window = exchange.window.expect("no receive is in flight");
+fn land(exchange: Exchange, cx: &mut Context) {
+    let first_byte = exchange.first_byte_at.unwrap_or(cx.now).since(exchange.sent_at);
+    let total = cx.now.since(exchange.sent_at);
+    let window = exchange.window.expect("no receive is in flight");
+    cx.outcomes.push(Outcome::Landed { asked: exchange.asked, window, proof: exchange.proof, first_byte, total });
+}
+
+fn fail_exchange(mut exchange: Exchange, error: Error, cx: &mut Context) {
+    let window = exchange.window.as_mut().expect("no receive is in flight");
+    if matches!(error.kind(), Kind::Mismatch | Kind::Changed | Kind::Protocol) {
+        window.rewind(0);
+    }
+    if window.room() == 0 {
+        // All payload came before the fault: only the end of its framing is lost, and nothing is left to ask for.
+        return land(exchange, cx);
+    }
     let retry_after = match exchange.sink {
         Sink::Refusal { retry_after_s: Some(s), .. } => Some(Duration::from_secs(u64::from(s))),
         _ => None,
     };
-    if matches!(error.kind(), Kind::Mismatch | Kind::Changed | Kind::Protocol) {
-        window.rewind(0);
-    }
-    let (asked, proof) = (exchange.asked, exchange.proof);
-    if window.room() == 0 {
-        let first_byte = exchange.first_byte_at.unwrap_or(cx.now).since(exchange.sent_at);
-        let total = cx.now.since(exchange.sent_at);
-        cx.outcomes.push(Outcome::Landed { asked, window, proof, first_byte, total });
-        return;
-    }
     let new_bytes = window.filled().saturating_sub(exchange.resumed_at);
+    let (asked, proof) = (exchange.asked, exchange.proof);
+    let window = exchange.window.expect("just seen");
     cx.outcomes.push(Outcome::Failed { asked, window, proof, error, retry_after, new_bytes });
 }
 

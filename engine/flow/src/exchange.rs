@@ -48,6 +48,13 @@ pub struct Proof {
     pub crc32c: Option<u32>,
 }
 
+impl Proof {
+    /// This proof, with what a later response for the rest of the same bytes adds to it.
+    pub(crate) fn with(self, later: Proof) -> Proof {
+        Proof { etag: self.etag.or(later.etag), crc32c: self.crc32c.or(later.crc32c) }
+    }
+}
+
 /// Where a response's body goes.
 pub(crate) enum Sink {
     /// Into the window, straight.

@@ -18,7 +18,6 @@ use fuelrail_base::{BlockId, Duration, Error, Kind, Result, ShardId};
 use fuelrail_io::{Region, Ring, Sender, Waker, Window};
 use fuelrail_plan::brain::{AskId, Brain, BrainConfig, Command, Fact, Source};
 use fuelrail_plan::run::Run;
-use fuelrail_wire::Etag;
 use slab::Slab;
 use std::sync::Arc;
 
@@ -55,8 +54,8 @@ struct OwnedAsk {
     /// `None` only while a connection holds it.
     window: Option<Window>,
     proof: Proof,
-    /// ETag of the bytes landed so far, when the listing gave none.
-    etag_seen: Option<Etag>,
+    /// What earlier attempts said about the bytes landed so far: a part fetched to complete them says less.
+    seen: Proof,
     error: Option<Error>,
 }
 
@@ -232,13 +231,13 @@ impl<R: Ring> Shard<R> {
                 self.fetch.landed(bytes, total);
                 let owned = &mut self.owned[asked.ask.0 as usize];
                 owned.window = Some(window);
-                owned.proof = proof;
+                owned.proof = owned.seen.with(proof);
                 self.tell(Fact::Landed { fetch: asked.fetch, bytes, first_byte, total });
             }
             Outcome::Failed { asked, window, proof, error, retry_after, new_bytes } => {
                 let (kind, len) = (error.kind(), window.len());
                 let owned = &mut self.owned[asked.ask.0 as usize];
-                owned.etag_seen = if window.filled() == 0 { None } else { owned.etag_seen.or(proof.etag) };
+                owned.seen = if window.filled() == 0 { Proof::default() } else { owned.seen.with(proof) };
                 owned.window = Some(window);
                 owned.error = Some(error);
                 let progressed = new_bytes >= PROGRESS_BYTES_MIN.max(len / 64);
@@ -313,7 +312,7 @@ impl<R: Ring> Shard<R> {
                     first: catalog.block_first(block) + landed,
                     len: catalog.block_len(block) - landed,
                     object_len: catalog.size(block.sample),
-                    etag: self.objects.etag(block.sample).or(owned.etag_seen),
+                    etag: self.objects.etag(block.sample).or(owned.seen.etag),
                 };
                 self.fetch.request(asked, window, self.ring.now());
             }
@@ -362,7 +361,7 @@ impl<R: Ring> Shard<R> {
             block,
             window,
             proof: Proof::default(),
-            etag_seen: None,
+            seen: Proof::default(),
             error: None,
         });
         self.tell(Fact::Asked { ask: AskId(id as u32), block, at, fresh });
