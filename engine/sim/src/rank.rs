@@ -22,13 +22,28 @@ const PAGE_BYTES: u64 = 4096;
 /// A loader of one rank in a simulated world.
 pub(crate) struct Rank {
     arena: Arena,
-    shards: Vec<Option<Shard<TapRing>>>,
+    shards: Vec<Option<Stepped>>,
     boards: Vec<Arc<Board>>,
     pub(crate) outlet: Outlet,
     /// Counters of shards that have ended.
     ended: Counters,
-    /// Times a shard was turned.
-    pub(crate) turns: u64,
+    wakers: Vec<Waker>,
+}
+
+/// A shard and where it is in its loop.
+struct Stepped {
+    shard: Shard<TapRing>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Its next act is a turn.
+    Awake,
+    /// Its next act is going to sleep.
+    Turned,
+    /// In the ring, until something wakes it.
+    Asleep,
 }
 
 /// Everything one rank is made from.
@@ -60,42 +75,52 @@ impl Rank {
             let (consumer, board) = (Arc::clone(&consumer), Arc::clone(&boards[usize::from(id)]));
             let ends = ShardEnds { mesh, deliver, consumer, board };
             let (shard, waker) = new_shard(make, id, region, &objects, ends)?;
-            shards.push(Some(shard));
+            shards.push(Some(Stepped { shard, phase: Phase::Awake }));
             wakers.push(waker);
         }
-        let outlet = Outlet::new(lanes, wakers, consumer, make.run.batches());
-        Ok(Rank { arena, shards, boards, outlet, ended: Counters::default(), turns: 0 })
+        let outlet = Outlet::new(lanes, wakers.clone(), consumer, make.run.batches());
+        Ok(Rank { arena, shards, boards, outlet, ended: Counters::default(), wakers })
     }
 
-    /// Turns every shard once. True when any of them moved or has to be turned again before time may pass.
-    pub(crate) fn turn(&mut self) -> Checked<bool> {
-        let mut moved = false;
-        for (place, board) in self.shards.iter_mut().zip(&self.boards) {
-            let Some(shard) = place else { continue };
-            self.turns += 1;
-            let before = (shard.ring().moves(), board.beats());
-            if !shard.turn() {
-                self.ended.add_snapshot(&shard.snapshot());
-                *place = None;
-                moved = true;
-                continue;
+    /// Shards that have something to do at this instant, by number.
+    pub(crate) fn runnable(&mut self, out: &mut Vec<usize>) {
+        out.clear();
+        for (at, place) in self.shards.iter_mut().enumerate() {
+            let Some(Stepped { shard, phase }) = place else { continue };
+            if *phase == Phase::Asleep && shard.ring().wakes() {
+                *phase = Phase::Awake;
             }
-            let woken = shard.ring().is_woken();
-            shard.sleep().map_err(|error| Violation::new(Checker::Errors, format!("the ring failed: {error}")))?;
-            moved |= woken || shard.ring().is_due() || (shard.ring().moves(), board.beats()) != before;
+            if *phase != Phase::Asleep {
+                out.push(at);
+            }
         }
-        Ok(moved)
+    }
+
+    /// Lets one shard do its next half of a round: its turn, or going to sleep. Between the two, others may act.
+    pub(crate) fn step(&mut self, at: usize) -> Checked<()> {
+        let Some(Stepped { shard, phase }) = &mut self.shards[at] else { return Ok(()) };
+        if *phase == Phase::Turned {
+            shard.sleep().map_err(|error| Violation::new(Checker::Errors, format!("the ring failed: {error}")))?;
+            *phase = Phase::Asleep;
+        } else if shard.turn() {
+            *phase = Phase::Turned;
+        } else {
+            self.ended.add_snapshot(&shard.snapshot());
+            self.shards[at] = None;
+        }
+        Ok(())
     }
 
     /// Operations in flight over all shards.
     pub(crate) fn in_flight(&mut self) -> usize {
         use fuelrail_io::Ring as _;
-        self.shards.iter_mut().flatten().map(|shard| shard.ring().in_flight()).sum()
+        self.shards.iter_mut().flatten().map(|s| s.shard.ring().in_flight()).sum()
     }
 
     /// Tells all shards to end.
     pub(crate) fn stop(&self) {
         self.boards.iter().for_each(|board| board.stop());
+        self.wakers.iter().for_each(Waker::wake);
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -104,13 +129,13 @@ impl Rank {
 
     /// The state of every stage of every shard.
     pub(crate) fn describe(&mut self) -> String {
-        let texts: Vec<String> = self.shards.iter_mut().flatten().map(|shard| shard.snapshot().text).collect();
+        let texts: Vec<String> = self.shards.iter_mut().flatten().map(|s| s.shard.snapshot().text).collect();
         texts.join("\n")
     }
 
     pub(crate) fn counters(&mut self) -> Counters {
         let mut counters = self.ended;
-        self.shards.iter_mut().flatten().for_each(|shard| counters.add_snapshot(&shard.snapshot()));
+        self.shards.iter_mut().flatten().for_each(|s| counters.add_snapshot(&s.shard.snapshot()));
         counters
     }
 

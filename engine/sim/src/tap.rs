@@ -1,4 +1,4 @@
-//! A tap on a shard's ring: the simulated ring, and whether its shard has anything left to do at this instant.
+//! A tap on a shard's ring: the simulated ring, and whether a shard asleep in it would be woken at this instant.
 //!
 //! Also where the ring's canaries sit.
 
@@ -18,30 +18,37 @@ pub(crate) struct TapRing {
     pushes: u64,
     pops: u64,
     receives: u64,
-    /// The last wait did not want to sleep.
-    restless: bool,
+    /// Until when the last wait wanted to sleep.
+    until: Option<Instant>,
     canary: Option<Canary>,
 }
 
 impl TapRing {
     pub(crate) fn new(inner: SimRing, canary: Option<Canary>) -> TapRing {
-        TapRing { inner, pushes: 0, pops: 0, receives: 0, restless: false, canary }
+        TapRing { inner, pushes: 0, pops: 0, receives: 0, until: None, canary }
     }
 
-    /// Moves whenever the shard pushes or pops.
-    pub(crate) fn moves(&self) -> u64 {
-        self.pushes + self.pops
+    /// Whether the shard that sleeps in this ring would be woken now: by a completion, a wake or its timer. If so the
+    /// waker is disarmed, as the shard does first when it wakes; a shard must not be turned without this, or wakes that
+    /// it loses would be found by chance.
+    pub(crate) fn wakes(&mut self) -> bool {
+        let waker = self.inner.waker();
+        if waker.is_notified() {
+            waker.disarm();
+            return true;
+        }
+        if self.until.is_some_and(|until| until <= self.now()) || self.ready() > 0 {
+            return true;
+        }
+        // Looks for completions; a simulated ring never refuses to wait.
+        let waited = self.inner.wait(self.until);
+        debug_assert!(waited.is_ok(), "a simulated ring never refuses to wait");
+        self.ready() > 0
     }
 
-    /// The shard has to be turned again before time may pass.
-    pub(crate) fn is_due(&self) -> bool {
-        let ready = self.pushes - self.pops > self.inner.in_flight() as u64;
-        ready || self.restless || self.inner.waker().is_notified()
-    }
-
-    /// A wake has come that the shard has not seen.
-    pub(crate) fn is_woken(&self) -> bool {
-        self.inner.waker().is_notified()
+    /// Completions that have been reaped and not popped.
+    fn ready(&self) -> u64 {
+        self.pushes - self.pops - self.inner.in_flight() as u64
     }
 }
 
@@ -69,10 +76,9 @@ impl Ring for TapRing {
     }
 
     fn wait(&mut self, until: Option<Instant>) -> Result<()> {
-        let now = self.now();
-        self.restless = until.is_some_and(|until| until <= now);
-        let late = self.canary == Some(Canary::LateTimer) && !self.restless;
-        self.inner.wait(if late { until.map(|until| until.after(LATENESS)) } else { until })
+        let late = self.canary == Some(Canary::LateTimer) && until.is_some_and(|until| until > self.now());
+        self.until = if late { until.map(|until| until.after(LATENESS)) } else { until };
+        self.inner.wait(self.until)
     }
 
     fn pop(&mut self) -> Option<Done> {

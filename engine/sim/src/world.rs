@@ -10,14 +10,15 @@ use crate::model::Step;
 use crate::rank::{Make, Rank};
 use crate::report::Counters;
 use crate::scenario::{LifeShape, Scenario};
+use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Instant};
 use fuelrail_io::{SimCounts, SimRing, SimWorld};
 use fuelrail_plan::run::Run;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Turns of all shards at one instant after which time is said to stand still.
-const ROUNDS_MAX: u32 = 100_000;
+/// Acts of all shards at one instant after which they are said to spin.
+const STEPS_MAX: u32 = 1_000_000;
 /// Jumps of virtual time in one life.
 const EVENTS_MAX: u64 = 3_000_000;
 
@@ -56,6 +57,10 @@ pub(crate) struct Life<'a> {
     ranks: Vec<Rank>,
     trainers: Vec<Trainer>,
     events: u64,
+    prng: Prng,
+    /// Scratch lists of [`Life::settle`]: (rank, shard), and shards of one rank.
+    ready: Vec<(usize, usize)>,
+    runnable: Vec<usize>,
     canary: Option<Canary>,
 }
 
@@ -80,12 +85,26 @@ impl<'a> Life<'a> {
             let make =
                 Make { scenario, objects, world: &world, run: *run, seed: prng.next(), canary: planted };
             ranks.push(Rank::new(&make)?);
-            let (timer, prng) = (SimRing::with_capacity(&world, 1, 1), fuelrail_base::prng::Prng::new(prng.next()));
-            trainers.push(Trainer::new(id, scenario.consumer, scenario.lockstep, prng, timer, canary));
+            let (timer, own) = (SimRing::with_capacity(&world, 1, 1), Prng::new(prng.next()));
+            trainers.push(Trainer::new(id, scenario.consumer, scenario.lockstep, own, timer, canary));
         }
         let shape = scenario.lives[life];
         let inspector = Inspector { scenario, objects };
-        Ok(Life { scenario, shape, inspector, steps, world, books, ranks, trainers, events: 0, canary })
+        Ok(Life {
+            scenario,
+            shape,
+            inspector,
+            steps,
+            world,
+            books,
+            ranks,
+            trainers,
+            events: 0,
+            prng,
+            ready: Vec::new(),
+            runnable: Vec::new(),
+            canary,
+        })
     }
 
     /// Plays to the end.
@@ -142,16 +161,27 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Lets all that can happen at this instant happen.
+    /// Lets all that can happen at this instant happen, shards and trainers interleaved at random.
     fn settle(&mut self) -> Checked<()> {
-        for _ in 0..ROUNDS_MAX {
-            let mut moved = false;
-            for rank in &mut self.ranks {
-                moved |= rank.turn()?;
+        for _ in 0..STEPS_MAX {
+            let mut ready = core::mem::take(&mut self.ready);
+            ready.clear();
+            for (rank, of) in self.ranks.iter_mut().enumerate() {
+                of.runnable(&mut self.runnable);
+                ready.extend(self.runnable.iter().map(|shard| (rank, *shard)));
             }
-            let slowest = self.slowest();
-            for (trainer, rank) in self.trainers.iter_mut().zip(&mut self.ranks) {
-                moved |= trainer.act(&mut rank.outlet, self.steps, slowest, &self.inspector)?;
+            let picked = (!ready.is_empty()).then(|| ready[self.prng.below(ready.len() as u64) as usize]);
+            self.ready = ready;
+            let turn_of_trainers = picked.is_none() || self.prng.chance(0.2);
+            let mut moved = picked.is_some();
+            if let Some((rank, shard)) = picked {
+                self.ranks[rank].step(shard)?;
+            }
+            if turn_of_trainers {
+                let slowest = self.slowest();
+                for (trainer, rank) in self.trainers.iter_mut().zip(&mut self.ranks) {
+                    moved |= trainer.act(&mut rank.outlet, self.steps, slowest, &self.inspector)?;
+                }
             }
             if !moved {
                 return Ok(());
