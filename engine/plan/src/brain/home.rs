@@ -121,7 +121,7 @@ impl Home {
         self.waits = waits;
     }
 
-    pub(super) fn open_next(&mut self, now: Instant, out: &mut VecDeque<Command>) {
+    pub(super) fn open_next(&mut self, now: Instant, queued_fetches: u64, out: &mut VecDeque<Command>) {
         if self.opening.is_some() || self.blocked || self.next >= self.end {
             return;
         }
@@ -139,6 +139,7 @@ impl Home {
                 ready_batches: ready,
                 consumer_waits: self.waits && ready == 0,
                 taken_batches: self.taken,
+                queued_fetches,
                 step_time: self.step_time,
                 fill_time: self.fill_time,
                 now,

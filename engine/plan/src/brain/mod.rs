@@ -249,7 +249,7 @@ impl Brain {
             Fact::Tick => {}
         }
         self.owner.issue(now, out);
-        self.home.open_next(now, out);
+        self.home.open_next(now, self.owner.queued() as u64, out);
     }
 
     /// The next command to carry out.

@@ -1,7 +1,7 @@
 //! Our prefetch: as many batches ahead as the consumer's deadlines ask for, within a budget of bytes. No knobs.
 //!
 //! The depth (batches opened and not taken) starts at two: one to deliver, one to follow. It doubles when the consumer
-//! had to wait, grows before that when batches take longer to fill than the gate holds time for, and shrinks by one when
+//! had to wait although the source had nothing queued, grows before that when batches take longer to fill than the gate holds time for, and shrinks by one when
 //! the gate has stayed nearly full for many batches: memory not needed here serves the cache.
 
 use super::view::{Prefetch, View};
@@ -91,6 +91,10 @@ impl Lookahead {
 
 impl Prefetch for Lookahead {
     fn credit(&mut self, view: &View) -> u64 {
+        if view.queued_fetches > 0 && view.open_batches >= DEPTH_MIN {
+            // The source is the limit: more open batches would only lengthen its queue and cool the memory.
+            return 0;
+        }
         self.grow_on_stall(view);
         let floor = Lookahead::deadline_depth(view);
         self.depth = self.depth.max(floor);

@@ -28,6 +28,8 @@ pub struct View {
     pub open_bytes: u64,
     /// The hard budget for batches, bytes.
     pub budget_bytes: u64,
+    /// Fetches that wait for a place in the window: work that is open and not being done yet.
+    pub queued_fetches: u64,
     /// How long the consumer computes between two batches, smoothed; zero while unknown.
     pub step_time: Duration,
     /// How long a batch takes from being opened to being ready, smoothed; zero while unknown.
