@@ -219,7 +219,11 @@ impl FetchStage {
         match done.op {
             Op::Connect { addr, .. } => {
                 if let Err(errno) = done.result {
-                    self.next_address += 1;
+                    // Once per address, however many connections to it fail together: else they could lead back to it.
+                    let addresses = self.objects.addresses();
+                    if addresses[self.next_address % addresses.len()] == addr {
+                        self.next_address += 1;
+                    }
                     let error = Error::from_errno(Kind::Network, &format!("connecting to {addr}"), errno)
                         .cure("check that the server runs and the address is right");
                     conn.connected(Err(error), &mut cx);
