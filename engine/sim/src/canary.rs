@@ -2,7 +2,7 @@
 //!
 //! They sit in the simulated world or around a shard's inputs and outputs, never inside the engine.
 
-use crate::scenario::{FaultShares, LifeShape, RingShares, Scenario};
+use crate::scenario::{FaultShares, LifeShape, LookAhead, RingShares, Scenario};
 use core::fmt;
 use core::str::FromStr;
 use fuelrail_base::{Error, Kind, Result};
@@ -71,7 +71,6 @@ impl Canary {
         let s = scenario;
         let count = s.sizes.len().clamp(40, 120);
         s.sizes = (0..count).map(|at| 500 + 37 * at as u64).collect();
-        (s.samples, s.total_bytes) = (count as u64, s.sizes.iter().sum());
         (s.batch_size, s.epochs, s.drop_last, s.hopeless) = (3, 2, false, Vec::new());
         (s.loader.room_bytes, s.loader.stall_after_ms) = (s.loader.room_bytes.max(64 << 10), 5_000);
         s.block_bytes = 4096;
@@ -83,11 +82,20 @@ impl Canary {
             Canary::SkippedStep | Canary::DoubleStep => {
                 s.lives.insert(0, LifeShape { world: 1, kill_after_steps: Some(5), kill_after_events: 3 });
             }
-            Canary::LateTimer | Canary::HiddenRetries => {
+            Canary::HiddenRetries => {
                 s.faults = FaultShares { server_error: 0.5, per_key_max: 2, ..FaultShares::default() };
+            }
+            Canary::LateTimer => {
+                // One thing at a time, so that nothing else wakes the shard when its timer does not.
+                s.faults = FaultShares { server_error: 0.5, per_key_max: 2, ..FaultShares::default() };
+                (s.batch_size, s.loader.shards, s.loader.connections_start, s.loader.connections_max) = (1, 1, 1, 1);
+                s.sizes = vec![3000; count];
+                (s.loader.look_ahead, s.loader.room_bytes) = (LookAhead::Lookahead, 3008);
+                (s.lives[0].world, s.consumer.step_us, s.consumer.pause) = (1, 0, 0.0);
             }
             _ => {}
         }
+        (s.samples, s.total_bytes) = (count as u64, s.sizes.iter().sum());
     }
 }
 

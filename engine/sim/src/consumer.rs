@@ -46,6 +46,8 @@ pub(crate) struct Trainer {
     /// A batch that failed as it had to.
     pub(crate) raised: Option<String>,
     pub(crate) longest_wait: Duration,
+    /// Longest wait that ended since it was last asked for.
+    ended_wait: Duration,
     canary: Option<Canary>,
 }
 
@@ -69,6 +71,7 @@ impl Trainer {
             taken: Vec::new(),
             raised: None,
             longest_wait: Duration::ZERO,
+            ended_wait: Duration::ZERO,
             canary: canary.filter(|_| rank == 0),
         }
     }
@@ -83,6 +86,16 @@ impl Trainer {
             State::Waits(since) => now.since(since),
             _ => Duration::ZERO,
         }
+    }
+
+    /// The longest wait since the last call, ended or not.
+    pub(crate) fn waited(&mut self, now: Instant) -> Duration {
+        self.waiting(now).max(core::mem::take(&mut self.ended_wait))
+    }
+
+    /// Drops all leases, as the end of its process does.
+    pub(crate) fn let_go(&mut self) {
+        self.leases.clear();
     }
 
     /// Does what is due. `slowest` is the number of steps the slowest rank has taken. True when anything happened.
@@ -109,7 +122,8 @@ impl Trainer {
         if let State::Waits(since) = self.state {
             if let Some(finished) = outlet.try_take() {
                 outlet.set_waiting(false);
-                self.longest_wait = self.longest_wait.max(now.since(since));
+                self.ended_wait = self.ended_wait.max(now.since(since));
+                self.longest_wait = self.longest_wait.max(self.ended_wait);
                 self.take(now, finished, steps, inspector)?;
                 moved = true;
             } else if outlet.is_cut_off() {

@@ -31,7 +31,8 @@ pub(crate) fn steps(scenario: &Scenario, order: &Order, world: u32, start: Curso
         while !rest.is_empty() {
             let (now, later) = rest.split_at(full.min(rest.len()));
             position += now.len() as u64;
-            let next = if later.is_empty() { Cursor { epoch: epoch + 1, position: 0 } } else { Cursor { epoch, position } };
+            let next =
+                if later.is_empty() { Cursor { epoch: epoch + 1, position: 0 } } else { Cursor { epoch, position } };
             steps.push(Step { epoch, shares: divide(now, world), next });
             rest = later;
         }
@@ -54,8 +55,7 @@ mod tests {
     #[test]
     fn deals_evenly_in_contiguous_stretches() {
         let samples: Vec<SampleId> = (0..8).map(SampleId).collect();
-        let lens: Vec<Vec<u32>> =
-            divide(&samples, 3).iter().map(|share| share.iter().map(|s| s.0).collect()).collect();
+        let lens: Vec<Vec<u32>> = divide(&samples, 3).iter().map(|share| share.iter().map(|s| s.0).collect()).collect();
         assert_eq!(lens, [vec![0, 1, 2], vec![3, 4, 5], vec![6, 7]]);
         assert_eq!(divide(&samples[..1], 3).iter().map(Vec::len).collect::<Vec<_>>(), [1, 0, 0]);
     }

@@ -7,7 +7,7 @@ use crate::journal::Journal;
 use crate::model::{self, Step};
 use crate::report::{Counters, SimReport};
 use crate::scenario::Scenario;
-use crate::world::{Ending, Life, Remains};
+use crate::world::{Account, Ending, Life};
 use fuelrail_base::{BatchSeq, Duration, Error};
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use std::collections::BTreeMap;
@@ -77,19 +77,21 @@ fn lives(scenario: &Scenario, canary: Option<Canary>, tally: &mut Tally) -> Chec
     let objects = Rc::new(DataSet::new(scenario.seed, &scenario.sizes));
     let inspector = Inspector { scenario, objects: &objects };
     let mut start = Cursor::default();
-    for (number, life) in scenario.lives.iter().enumerate() {
+    for (number, shape) in scenario.lives.iter().enumerate() {
         tally.lives += 1;
-        let runs = (0..life.world).map(|rank| new_run(scenario, life.world, rank, start)).collect::<Result<Vec<_>, _>>();
+        let runs =
+            (0..shape.world).map(|rank| new_run(scenario, shape.world, rank, start)).collect::<Result<Vec<_>, _>>();
         let runs = runs.map_err(refused)?;
-        let steps = model::steps(scenario, runs[0].order(), life.world, start);
+        let steps = model::steps(scenario, runs[0].order(), shape.world, start);
         arithmetic(&runs, &steps)?;
-        let remains = Life::new(scenario, number, &objects, &runs, &steps, canary).map_err(refused)?.play()?;
-        let whole = remains.taken.iter().map(Vec::len).min().unwrap_or(0);
+        let mut life = Life::new(scenario, number, &objects, &runs, &steps, canary).map_err(refused)?;
+        let outcome = life.play();
+        tally.add(&life.account());
+        let whole = life.taken().map(Vec::len).min().unwrap_or(0);
         for (at, step) in steps[..whole].iter().enumerate() {
-            tally.journal.step(step.epoch, remains.taken.iter().flat_map(|rank| rank[at].iter().copied()));
+            tally.journal.step(step.epoch, life.taken().flat_map(|rank| rank[at].iter().copied()));
         }
-        tally.add(&remains);
-        match remains.ending {
+        match outcome? {
             Ending::Finished => break,
             Ending::Raised(error) => {
                 tally.raised = Some(error);
@@ -148,18 +150,18 @@ fn resume_at(run: &Run, start: Cursor, steps: usize, canary: Option<Canary>) -> 
 }
 
 impl Tally {
-    fn add(&mut self, remains: &Remains) {
-        self.counters.add(&remains.counters);
-        self.virtual_time += remains.virtual_time;
-        self.events += remains.events;
-        self.longest_wait = self.longest_wait.max(remains.longest_wait);
+    fn add(&mut self, life: &Account) {
+        self.counters.add(&life.counters);
+        self.virtual_time += life.virtual_time;
+        self.events += life.events;
+        self.longest_wait = self.longest_wait.max(life.longest_wait);
         let mut note = |name: &str, count: u64| {
             if count > 0 {
                 *self.faults.entry(name.into()).or_default() += count;
             }
         };
-        remains.books.faults.iter().for_each(|(name, count)| note(name, *count));
-        let ring = &remains.ring;
+        life.books.faults.iter().for_each(|(name, count)| note(name, *count));
+        let ring = &life.ring;
         note("ring_short_receive", ring.short_receives);
         note("ring_short_send", ring.short_sends);
         note("ring_reorder", ring.reorders);

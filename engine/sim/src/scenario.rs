@@ -249,7 +249,8 @@ impl Scenario {
     /// Whether nothing at all goes wrong, in bucket and rings.
     #[must_use]
     pub fn is_calm(&self) -> bool {
-        self.faults == FaultShares { per_key_max: self.faults.per_key_max, drip: self.faults.drip, ..Default::default() }
+        self.faults
+            == FaultShares { per_key_max: self.faults.per_key_max, drip: self.faults.drip, ..Default::default() }
             && !self.ring.breaks()
             && self.bucket.addresses == 1
             && self.hopeless.is_empty()
@@ -259,24 +260,37 @@ impl Scenario {
     /// Longest a batch may be waited for when nothing goes wrong: every rank's whole data set over one slow connection,
     /// and what the consumer itself holds up.
     pub(crate) fn calm_wait(&self, world: u32) -> Duration {
-        let b = &self.bucket;
-        let slowest = match b.total_bytes_per_s {
-            0 => b.connection_bytes_per_s,
-            total => total.min(b.connection_bytes_per_s),
-        };
-        let bytes = u64::from(world) * (self.total_bytes + self.samples * 1024);
-        let blocks = self.sizes.iter().map(|size| size.div_ceil(self.block_bytes)).sum::<u64>();
-        let transfer = Duration::from_secs_f64(bytes as f64 / slowest as f64);
-        let latency = Duration::from_micros(b.latency_us.1 + b.connect_us) * u32::try_from(blocks).unwrap_or(u32::MAX);
-        transfer + latency + Duration::from_millis(self.consumer.lease_ms) + Duration::from_secs(2)
+        let blocks: u64 = self.sizes.iter().map(|size| size.div_ceil(self.block_bytes)).sum();
+        let (ranks, b) = (u64::from(world), &self.bucket);
+        let transfer = Duration::from_secs_f64((ranks * self.total_bytes) as f64 / self.slowest_bytes_per_s());
+        let requests = Duration::from_micros(b.latency_us.1 + b.connect_us) * u32::try_from(blocks).unwrap_or(u32::MAX);
+        transfer + requests + Duration::from_millis(self.consumer.lease_ms) + Duration::from_secs(1)
     }
 
-    /// Longest one fault may cost.
-    pub(crate) fn fault_cost(&self) -> Duration {
-        let l = &self.loader;
-        let stall = Duration::from_millis(l.stall_after_ms) * 5 / 4;
-        let retry = Duration::from_micros(l.retry_cap_us * 2);
-        stall + retry + Duration::from_secs(RETRY_AFTER_S_MAX) + Duration::from_micros(self.ring.delay_us_max)
+    /// Longest a silent connection is kept.
+    pub(crate) fn stall_cost(&self) -> Duration {
+        // The sweep looks four times in this time, and may just have looked.
+        Duration::from_millis(self.loader.stall_after_ms) * 3 / 2
+    }
+
+    /// Longest a block fetched in vain keeps a connection.
+    pub(crate) fn attempt_cost(&self) -> Duration {
+        let largest = self.sizes.iter().max().copied().unwrap_or(0).min(self.block_bytes) + 4096;
+        let b = &self.bucket;
+        Duration::from_secs_f64(largest as f64 / self.slowest_bytes_per_s())
+            + Duration::from_micros(b.latency_us.1 + b.connect_us + self.ring.delay_us_max)
+    }
+
+    /// Longest pause before an attempt.
+    pub(crate) fn retry_cost(&self) -> Duration {
+        let asked_for = if self.faults.slow_down > 0.0 { RETRY_AFTER_S_MAX } else { 0 };
+        Duration::from_micros(self.loader.retry_cap_us) + Duration::from_secs(asked_for)
+    }
+
+    fn slowest_bytes_per_s(&self) -> f64 {
+        let b = &self.bucket;
+        let total = if b.total_bytes_per_s == 0 { u64::MAX } else { b.total_bytes_per_s };
+        b.connection_bytes_per_s.min(total) as f64
     }
 }
 
@@ -291,11 +305,16 @@ impl RingShares {
 
     /// Whether it does anything at all.
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.breaks() && self.short_receive == 0.0 && self.short_send == 0.0 && self.reorder == 0.0 && self.delay == 0.0
+        !self.breaks()
+            && self.short_receive == 0.0
+            && self.short_send == 0.0
+            && self.reorder == 0.0
+            && self.delay == 0.0
     }
 
     pub(crate) fn faults(&self) -> SimFaults {
-        let &RingShares { short_receive, short_send, reorder, transient_errno, fatal_errno, delay, delay_us_max } = self;
+        let &RingShares { short_receive, short_send, reorder, transient_errno, fatal_errno, delay, delay_us_max } =
+            self;
         SimFaults {
             short_receive,
             short_send,

@@ -6,6 +6,7 @@ use crate::canary::Canary;
 use crate::check::{Checked, Checker, Inspector, Violation};
 use crate::consumer::Trainer;
 use crate::dataset::DataSet;
+use crate::journal::Entry;
 use crate::model::Step;
 use crate::rank::{Make, Rank};
 use crate::report::Counters;
@@ -33,11 +34,8 @@ pub(crate) enum Ending {
     Raised(String),
 }
 
-/// What a life leaves behind.
-pub(crate) struct Remains {
-    pub(crate) ending: Ending,
-    /// By rank, by step.
-    pub(crate) taken: Vec<Vec<Vec<crate::journal::Entry>>>,
+/// What a life adds to the run's account, however it ended.
+pub(crate) struct Account {
     pub(crate) counters: Counters,
     pub(crate) books: Books,
     pub(crate) ring: SimCounts,
@@ -61,6 +59,8 @@ pub(crate) struct Life<'a> {
     /// Scratch lists of [`Life::settle`]: (rank, shard), and shards of one rank.
     ready: Vec<(usize, usize)>,
     runnable: Vec<usize>,
+    /// Counters as of the last look; kept when the ranks are gone.
+    counted: Counters,
     canary: Option<Canary>,
 }
 
@@ -82,8 +82,7 @@ impl<'a> Life<'a> {
         let (mut ranks, mut trainers) = (Vec::new(), Vec::new());
         for (id, run) in runs.iter().enumerate() {
             let planted = canary.filter(|_| id == 0);
-            let make =
-                Make { scenario, objects, world: &world, run: *run, seed: prng.next(), canary: planted };
+            let make = Make { scenario, objects, world: &world, run: *run, seed: prng.next(), canary: planted };
             ranks.push(Rank::new(&make)?);
             let (timer, own) = (SimRing::with_capacity(&world, 1, 1), Prng::new(prng.next()));
             trainers.push(Trainer::new(id, scenario.consumer, scenario.lockstep, own, timer, canary));
@@ -103,46 +102,64 @@ impl<'a> Life<'a> {
             prng,
             ready: Vec::new(),
             runnable: Vec::new(),
+            counted: Counters::default(),
             canary,
         })
     }
 
-    /// Plays to the end.
-    pub(crate) fn play(mut self) -> Checked<Remains> {
+    /// Plays to the end, and sees that everything is given back there.
+    pub(crate) fn play(&mut self) -> Checked<Ending> {
         let ending = self.live()?;
         let finished = matches!(ending, Ending::Finished);
         if finished {
             self.come_to_rest()?;
         }
-        let now = self.world.now();
-        let mut counters = Counters::default();
-        self.ranks.iter_mut().for_each(|rank| counters.add(&rank.counters()));
-        if self.canary == Some(Canary::HiddenRetries) {
-            counters.retries /= 2;
-        }
-        let books = self.books.borrow().clone();
-        self.inspector.counters(&counters, &books, now)?;
+        let account = self.account();
+        self.inspector.counters(&account.counters, &account.books, self.world.now())?;
         if finished {
             self.stop()?;
         }
-        let ring = self.world.counts();
-        let longest_wait = self.trainers.iter().map(|trainer| trainer.longest_wait).max().unwrap_or_default();
-        let taken = self.trainers.drain(..).map(|mut trainer| core::mem::take(&mut trainer.taken)).collect();
-        for rank in self.ranks {
+        self.trainers.iter_mut().for_each(Trainer::let_go);
+        // What is dropped now is what a killed process drops: nothing is waited for.
+        for rank in self.ranks.drain(..) {
             rank.tear_down()?;
         }
-        if finished && self.books.borrow().open > 0 {
-            let open = self.books.borrow().open;
-            return Err(Violation::new(Checker::Memory, format!("{open} connections are open when all is torn down")));
+        match self.books.borrow().open {
+            0 => Ok(ending),
+            open => Err(Violation::new(Checker::Memory, format!("{open} connections outlive their rings"))),
         }
-        let virtual_time = now.since(Instant::ZERO);
-        Ok(Remains { ending, taken, counters, books, ring, virtual_time, events: self.events, longest_wait })
+    }
+
+    /// Counters and injected faults so far.
+    pub(crate) fn account(&mut self) -> Account {
+        if !self.ranks.is_empty() {
+            self.counted = Counters::default();
+            self.ranks.iter_mut().for_each(|rank| self.counted.add(&rank.counters()));
+        }
+        let mut counters = self.counted;
+        if self.canary == Some(Canary::HiddenRetries) {
+            counters.retries /= 2;
+        }
+        Account {
+            counters,
+            books: self.books.borrow().clone(),
+            ring: self.world.counts(),
+            virtual_time: self.world.now().since(Instant::ZERO),
+            events: self.events,
+            longest_wait: self.trainers.iter().map(|trainer| trainer.longest_wait).max().unwrap_or_default(),
+        }
+    }
+
+    /// What the ranks took, by rank and step.
+    pub(crate) fn taken(&self) -> impl Iterator<Item = &Vec<Vec<Entry>>> + Clone {
+        self.trainers.iter().map(|trainer| &trainer.taken)
     }
 
     fn live(&mut self) -> Checked<Ending> {
         let mut to_kill = self.shape.kill_after_events;
         loop {
             self.settle()?;
+            self.check_waits()?;
             if let Some(error) = self.trainers.iter().find_map(|trainer| trainer.raised.clone()) {
                 return Ok(Ending::Raised(error));
             }
@@ -156,7 +173,6 @@ impl<'a> Life<'a> {
                     None => return Ok(Ending::Killed(slowest)),
                 }
             }
-            self.check_waits()?;
             self.advance()?;
         }
     }
@@ -202,27 +218,37 @@ impl<'a> Life<'a> {
         if self.world.advance() { Ok(()) } else { Err(self.stuck("the world stands still")) }
     }
 
-    /// How long a batch may be waited for, after the faults so far.
+    /// How long a batch may be waited for, after the faults so far: each keeps a connection for a while, and the worst
+    /// block meets as many in a row as one object gets, with a pause before each further attempt.
     fn patience(&self) -> Duration {
-        let counts = self.world.counts();
-        let breaking = self.books.borrow().faults_total() + counts.transient_errnos + counts.fatal_errnos;
-        let faults = u32::try_from(breaking).unwrap_or(u32::MAX);
-        let delays = u32::try_from(counts.delays).unwrap_or(u32::MAX);
-        let hopeless = self.scenario.hopeless.len() as u32 * self.scenario.loader.attempts_max;
-        self.scenario.calm_wait(self.shape.world)
-            + self.scenario.fault_cost() * (faults + hopeless)
-            + Duration::from_micros(self.scenario.ring.delay_us_max) * delays
+        let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        let (books, ring, s) = (self.books.borrow(), self.world.counts(), self.scenario);
+        let silent = ["stall", "drip", "garbage", "extra_bytes"].iter().filter_map(|name| books.faults.get(name)).sum();
+        let connects = books.faults.get("refused").unwrap_or(&0) + books.faults.get("dead_address").unwrap_or(&0);
+        let broken = ring.transient_errnos + ring.fatal_errnos + connects;
+        let hopeless = count(s.hopeless.len() as u64) * s.loader.attempts_max;
+        let in_a_row = count(broken) + s.faults.per_key_max.min(count(books.faults_total())) + hopeless;
+        s.calm_wait(self.shape.world)
+            + s.stall_cost() * count(silent)
+            + s.attempt_cost() * (count(books.faults_total() + broken) + hopeless)
+            + s.retry_cost() * in_a_row
+            + Duration::from_micros(s.ring.delay_us_max) * count(ring.delays)
     }
 
     fn check_waits(&mut self) -> Checked<()> {
-        let (now, patience) = (self.world.now(), self.patience());
-        let Some(rank) = self.trainers.iter().position(|trainer| trainer.waiting(now) > patience) else {
+        let now = self.world.now();
+        let waits = self.trainers.iter_mut().map(|trainer| trainer.waited(now)).enumerate();
+        let Some((rank, waited)) = waits.max_by_key(|(_, waited)| *waited) else { return Ok(()) };
+        let patience = self.patience();
+        if waited <= patience {
             return Ok(());
-        };
-        let (waited, step) = (self.trainers[rank].waiting(now), self.trainers[rank].taken.len());
-        let why = format!("rank {rank} has waited {waited:?} for batch {step}; faults explain {patience:?}");
-        let text = format!("{why}\n{}", self.ranks[rank].describe());
-        Err(Violation::new(Checker::Starvation, text))
+        }
+        let why = format!(
+            "at {:.6} s rank {rank} has waited {waited:?} for one of its first {} batches; faults explain {patience:?}",
+            now.since(Instant::ZERO).as_secs_f64(),
+            self.trainers[rank].taken.len() + 1,
+        );
+        Err(Violation::new(Checker::Starvation, format!("{why}\n{}", self.ranks[rank].describe())))
     }
 
     fn stuck(&mut self, how: &str) -> Violation {

@@ -43,8 +43,7 @@ pub(super) struct Says {
 pub(super) fn object(objects: &DataSet, get: &Get, shape: &BucketShape, last: bool, prng: &mut Prng) -> Answer {
     let whole = objects.bytes(get.sample);
     let len = whole.len() as u64;
-    let span: Range<usize> =
-        get.range.map_or(0..whole.len(), |(first, last)| first as usize..last as usize + 1);
+    let span: Range<usize> = get.range.map_or(0..whole.len(), |(first, last)| first as usize..last as usize + 1);
     let until_close = prng.chance(shape.until_close);
     let chunked = !until_close && prng.chance(shape.chunked);
     let says = Says {

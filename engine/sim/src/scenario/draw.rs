@@ -201,9 +201,7 @@ fn hopeless(p: &mut Prng, samples: u64, loader: &mut LoaderShape) -> Vec<(u32, D
     }
     loader.bad_samples = *pick::<&'static str>(p, &["raise", "skip", "skip", "quarantine", "quarantine"]);
     let mut list: Vec<(u32, Despair)> = (0..within(p, 1, 3))
-        .map(|_| {
-            (p.below(samples) as u32, *pick(p, &[Despair::NotFound, Despair::Denied, Despair::ServerError]))
-        })
+        .map(|_| (p.below(samples) as u32, *pick(p, &[Despair::NotFound, Despair::Denied, Despair::ServerError])))
         .collect();
     list.sort_by_key(|(sample, _)| *sample);
     list.dedup_by_key(|(sample, _)| *sample);

@@ -1,0 +1,77 @@
+//! What the simulator found once, kept as scenarios that fail without the fix.
+
+use fuelrail_sim::{Despair, FaultShares, LifeShape, RingShares, Scenario, SimReport, run};
+
+/// One rank, one shard, one address, 60 objects, no trouble.
+fn plain(seed: u64) -> Scenario {
+    let mut s = Scenario::draw(seed);
+    s.sizes = (0..60).map(|at| 200 + 113 * at).collect();
+    (s.samples, s.total_bytes) = (60, s.sizes.iter().sum());
+    (s.block_bytes, s.batch_size, s.epochs, s.drop_last) = (1 << 20, 4, 2, false);
+    s.lives = vec![LifeShape { world: 1, kill_after_steps: None, kill_after_events: 0 }];
+    (s.loader.shards, s.loader.room_bytes, s.loader.bad_samples) = (1, 128 << 10, "raise");
+    (s.faults, s.ring, s.hopeless) = (FaultShares::default(), RingShares::default(), Vec::new());
+    (s.bucket.addresses, s.bucket.responses_per_connection, s.bucket.until_close) = (1, 0, 0.0);
+    s
+}
+
+fn sound(scenario: &Scenario) -> SimReport {
+    let report = run(scenario);
+    assert!(report.is_sound(), "{report}");
+    report
+}
+
+/// A chunked response cut behind its payload: the window is full, and a request for the rest would be for no byte.
+#[test]
+fn a_body_cut_behind_its_payload_has_landed() {
+    for seed in 0..10 {
+        let mut s = plain(seed);
+        s.bucket.chunked = 1.0;
+        s.faults = FaultShares { reset: 0.2, finish: 0.2, stall: 0.02, per_key_max: 4, ..FaultShares::default() };
+        sound(&s);
+    }
+}
+
+/// The first part of a body is damaged, then the connection breaks and a range completes it: parts carry no checksum, so
+/// the one promised with the first part must be kept.
+#[test]
+fn a_resumed_body_keeps_its_checksum() {
+    let mut unproved = 0;
+    for seed in 0..20 {
+        let mut s = plain(seed);
+        s.bucket.crc32c = true;
+        s.bucket.segment_bytes = 100;
+        s.faults = FaultShares { flipped: 0.5, per_key_max: 2, ..FaultShares::default() };
+        s.ring = RingShares { fatal_errno: 0.01, short_receive: 0.9, ..RingShares::default() };
+        unproved += sound(&s).counters.unproved;
+    }
+    assert!(unproved > 0, "nothing was damaged");
+}
+
+/// A sample that fails last of its batch must not leave its window out when the batch is sealed.
+#[test]
+fn a_batch_is_sealed_when_its_last_answer_is_an_error() {
+    for (policy, epochs) in [("skip", 2), ("quarantine", 2), ("raise", 1)] {
+        for why in [Despair::NotFound, Despair::Denied, Despair::ServerError] {
+            let mut s = plain(5);
+            s.epochs = epochs;
+            s.loader.bad_samples = policy;
+            s.hopeless = (0..3).map(|at| (at * 19, why)).collect();
+            let report = sound(&s);
+            assert_eq!(report.raised.is_some(), policy == "raise", "{report}");
+        }
+    }
+}
+
+/// Connections that fail together to a dead address must not lead the next ones back to it.
+#[test]
+fn a_dead_address_is_left_after_the_first_connections() {
+    for seed in 0..10 {
+        let mut s = plain(seed);
+        s.bucket.addresses = 2;
+        (s.loader.connections_start, s.loader.connections_max) = (8, 16);
+        let report = sound(&s);
+        let dead = report.faults.get("dead_address").copied().unwrap_or(0);
+        assert!((1..=16).contains(&dead), "{dead} connections to the dead address: {report}");
+    }
+}
