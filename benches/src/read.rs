@@ -39,12 +39,21 @@ pub struct Reading {
     pub state: Option<PathBuf>,
 }
 
+/// What a reading tells while it runs.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The loader stands: its effective configuration and its notices can be told.
+    Opened(&'a Loader),
+    /// A batch was consumed.
+    Batch(Progress),
+}
+
 /// How far a reading has come.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Progress {
     /// Batches consumed.
     pub batches: u64,
-    /// Batches this run will consume; 0 while the listing is not there yet.
+    /// Batches this run will consume.
     pub batches_total: u64,
     /// Samples consumed.
     pub samples: u64,
@@ -116,17 +125,17 @@ pub struct ReadReport {
     pub step_ms: f64,
 }
 
-/// Reads all that `reading` asks for. `watch` hears of every batch, and once before the first.
+/// Reads all that `reading` asks for. `watch` hears of the start and of every batch.
 ///
 /// # Errors
 /// Those of the loader; `Usage` when the state file is not a state of this run, `File` when it cannot be read or written.
-pub fn read(reading: &Reading, watch: &mut dyn FnMut(Progress)) -> Result<ReadReport> {
+pub fn read(reading: &Reading, watch: &mut dyn FnMut(Event<'_>)) -> Result<ReadReport> {
     let cpu_before = fuelrail::process_cpu();
     let start = Instant::now();
     let mut loader = open(reading)?;
     let mut tally = Tally { start, ..Tally::new(reading.hash) };
     let mut progress = Progress { batches_total: loader.batches(), ..Progress::default() };
-    watch(progress);
+    watch(Event::Opened(&loader));
     loop {
         let asked = Instant::now();
         let Some(batch) = loader.next_batch() else { break };
@@ -144,7 +153,7 @@ pub fn read(reading: &Reading, watch: &mut dyn FnMut(Progress)) -> Result<ReadRe
         if let Some(path) = &reading.state {
             save(&loader.state(), path)?;
         }
-        watch(progress);
+        watch(Event::Batch(progress));
     }
     let wall = start.elapsed();
     let (stats, config, notices) = (loader.stats(), loader.config().clone(), loader.notices().to_vec());
@@ -168,7 +177,8 @@ fn open(reading: &Reading) -> Result<Loader> {
 fn saved(path: &Path) -> Result<Option<State>> {
     match fs::read_to_string(path) {
         Ok(text) => State::from_json(&text).map(Some).map_err(|error| {
-            Error::new(error.kind(), format!("{}: {error}", path.display())).cure("remove the file to start anew")
+            let cause = format!("{}: {}", path.display(), error.cause());
+            Error::new(error.kind(), cause).cure("give another file, or remove this one to start anew")
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Error::new(Kind::File, format!("reading the state {}: {error}", path.display()))),

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Subcommand};
-use fuelrail::{ByteSize, Config, Overrides};
-use fuelrail_benches::{ReadReport, Reading, read};
+use fuelrail::{ByteSize, Config, Kind, Overrides};
+use fuelrail_benches::{Event, ReadReport, Reading, read};
 
 use crate::failure::{Outcome, usage};
 use crate::screen::{Bar, JsonTo, Table, micros, note};
@@ -125,20 +125,26 @@ struct Read {
 pub(crate) fn run(bench: Bench) -> Outcome {
     let Question::Read(args) = bench.question;
     let (uri, json) = uri_and_json(args.uri.as_deref(), args.json.as_deref());
-    let config = Config::load(args.config.as_deref(), std::env::vars(), &overrides(&args, uri))?;
+    let config = Config::load(args.config.as_deref(), std::env::vars(), &overrides(&args, uri));
+    // The one file it reads is named on the command line: when it is not there, that was wrong.
+    let config = config.map_err(|error| match error.kind() {
+        Kind::File => usage(error.cause(), "give a TOML file that can be read"),
+        _ => error.into(),
+    })?;
     let step = Duration::try_from_secs_f64(args.step_ms / 1e3)
         .map_err(|error| usage(format!("--step-ms {}: {error}", args.step_ms), "give a number of milliseconds"))?;
     let reading = Reading { config, hash: args.hash, step, state: args.state };
     refuse_old_log(&reading)?;
     let bar = Bar::new(Some(0), "batches");
-    let report = read(&reading, &mut |so_far| {
-        bar.total(so_far.batches_total);
-        bar.at(so_far.batches, || ByteSize(so_far.bytes).to_string());
+    let report = read(&reading, &mut |event| match event {
+        Event::Opened(loader) => {
+            note(&format!("configuration {}", config_text(loader.config())));
+            loader.notices().iter().for_each(|notice| note(notice));
+            bar.total(loader.batches());
+        }
+        Event::Batch(so_far) => bar.at(so_far.batches, || ByteSize(so_far.bytes).to_string()),
     })?;
     drop(bar);
-    for notice in &report.notices {
-        note(notice);
-    }
     json.show(&report, || text(&report))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -195,6 +201,10 @@ fn refuse_old_log(reading: &Reading) -> Outcome<()> {
     }
 }
 
+fn config_text(config: &Config) -> String {
+    serde_json::to_string(config).expect("a configuration is a plain structure")
+}
+
 /// The result as a table.
 pub(crate) fn text(report: &ReadReport) -> String {
     let mut table = Table::new(&[]);
@@ -221,7 +231,7 @@ pub(crate) fn text(report: &ReadReport) -> String {
     row("requests", format!("{}, {} retries, {} samples left out", report.requests, report.retries, report.left_out));
     row("content hash", report.content_hash.clone().unwrap_or_else(absent));
     row("machine", report.machine.line());
-    row("configuration", serde_json::to_string(&report.config).expect("a configuration is a plain structure"));
+    row("configuration", config_text(&report.config));
     table.text()
 }
 

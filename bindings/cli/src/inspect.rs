@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Inspect) -> Outcome {
 
 fn recognise(path: &Path) -> Outcome<Found> {
     let bytes = fs::read(path).map_err(|error| file("reading", path, &error))?;
-    let text = String::from_utf8_lossy(&bytes);
+    let text = String::from_utf8(bytes).map_err(|_| unknown(path))?;
     if text.starts_with("{\"fuelrail_audit\"") {
         return Ok(Found::Audit(Audit::read(path)?));
     }

@@ -20,7 +20,7 @@ const EXAMPLES: &str = "Examples:
 /// List the objects under a prefix
 ///
 /// Prints one key per line in the order of the keys' bytes, or writes a manifest: lines of `key<TAB>size`, or of JSON with
-/// `key`, `size` and `etag` where there are entity tags. A prefix without objects is an error (exit code 1).
+/// `key`, `size` and `etag` where there are entity tags. A prefix without objects is an error (exit code 2).
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Ls {
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Ls) -> Outcome {
     let objects = fuelrail::list(&args.uri, |count| bar.at(count, String::new))?;
     drop(bar);
     if objects.is_empty() {
-        let nothing = Error::new(Kind::NotFound, format!("no object's key starts as '{}' says", args.uri));
+        let nothing = Error::new(Kind::Usage, format!("no object's key starts as '{}' says", args.uri));
         return Err(nothing
             .cure("check bucket and prefix: a prefix is the start of whole keys, bucket not included")
             .into());

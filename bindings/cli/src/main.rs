@@ -89,12 +89,13 @@ fn parsed_badly(error: &clap::Error) -> Outcome {
     }
 }
 
-/// The parser's message without its `error:`, its usage lines and its line breaks.
+/// The parser's message without its `error:`, its usage lines, its line breaks, and the advice that a misspelt option could
+/// be a value.
 fn one_line(message: &str) -> String {
-    let lines =
-        message.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
-    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
-    let line = words.join(" ");
+    let lines = message.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let told =
+        lines.filter(|line| !line.is_empty() && !line.starts_with("For more") && !line.starts_with("tip: to pass"));
+    let line = told.collect::<Vec<_>>().join(" ");
     line.strip_prefix("error: ").unwrap_or(&line).replace(" tip: ", "; ")
 }
 

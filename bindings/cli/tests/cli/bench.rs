@@ -1,0 +1,167 @@
+//! `bench read`: the shape of its result, what the content hash proves, faults, kills and ranks.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Stdio;
+use std::time::Duration;
+
+use fuelrail_bucket::DataSet;
+use serde_json::Value;
+
+use crate::{SMALL, bench_read, bucket_of, fuelrail, key_order_hash, program, utf8};
+
+/// The names others rely on.
+const KEYS: [&str; 20] = [
+    "schema",
+    "wall_s",
+    "bytes",
+    "samples",
+    "gb_per_s",
+    "samples_per_s",
+    "cpu_user_s",
+    "cpu_sys_s",
+    "cpu_s_per_gb",
+    "cpu_us_per_sample",
+    "peak_rss_bytes",
+    "copied_bytes_per_byte",
+    "batch_wait_us",
+    "first_batch_us",
+    "hit_ratio",
+    "retries",
+    "requests",
+    "content_hash",
+    "machine",
+    "config",
+];
+
+#[test]
+fn the_result_keeps_its_names_and_anyone_can_check_the_hash() {
+    let set = DataSet::digits(300, 7);
+    let bucket = bucket_of(&set, "");
+    let read = bench_read(&bucket.url("training/"), &["--shuffle", "false", "--batch-size", "32", "--json"]).json();
+    for key in KEYS {
+        assert!(!read[key].is_null(), "{key} in {read}");
+    }
+    for quantile in ["p50", "p99", "p999", "max"] {
+        assert!(read["batch_wait_us"][quantile].is_u64(), "{quantile} in {read}");
+    }
+    assert_eq!(
+        (&read["schema"], &read["samples"], &read["bytes"]),
+        (&1.into(), &300.into(), &set.total_bytes().into())
+    );
+    assert_eq!(read["content_hash"], key_order_hash(&set));
+    assert_eq!((&read["config"]["batch_size"], &read["config"]["shuffle"]), (&32.into(), &false.into()));
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let machine = read["machine"].to_string();
+    assert!(host.trim().len() < 5 || !machine.contains(host.trim()), "no host names in results: {machine}");
+}
+
+#[test]
+fn the_result_goes_where_it_was_asked_for() {
+    let bucket = bucket_of(&DataSet::digits(50, 7), "");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("run.json");
+    let table = bench_read(&bucket.url(""), &["--hash", "false", "--json", utf8(&file)]).done();
+    assert!(table.contains("CPU per GB") && table.contains("batch wait"), "{table}");
+    let json: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!((&json["samples"], &json["content_hash"]), (&50.into(), &Value::Null));
+    // The switch before the URI takes nothing away from it.
+    let swapped = fuelrail(&[&["bench", "read", "--json", &bucket.url("")], &SMALL[..]].concat()).json();
+    assert_eq!(swapped["samples"], 50);
+}
+
+#[test]
+fn settings_come_from_argument_environment_and_file_in_that_order() {
+    let bucket = bucket_of(&DataSet::digits(50, 7), "");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("read.toml");
+    let text = "batch_size = 5\nseed = 5\nepochs = 5\nshards = 1\npin = false\nmemory_limit_bytes = \"64 MiB\"\n";
+    fs::write(&file, text).unwrap();
+    let output = program()
+        .args(["bench", "read", &bucket.url(""), "--config", utf8(&file), "--epochs", "2", "--json"])
+        .envs([("FUELRAIL_SEED", "6"), ("FUELRAIL_EPOCHS", "6")])
+        .output()
+        .unwrap();
+    let config = &crate::Ended::new(output).json()["config"];
+    let wanted = serde_json::json!([5, 6, 2]);
+    assert_eq!(serde_json::json!([config["batch_size"], config["seed"], config["epochs"]]), wanted);
+}
+
+#[test]
+fn faults_change_the_counters_and_not_the_content() {
+    let set = DataSet::digits(200, 8);
+    let args = ["--epochs", "2", "--seed", "3", "--json"];
+    let quiet = bucket_of(&set, "");
+    let calm = bench_read(&quiet.url(""), &args).json();
+    let rough = bucket_of(&set, "seed=5,error=0.05,reset=0.05,truncate=0.05,slowdown=0.05");
+    let faulty = bench_read(&rough.url(""), &args).json();
+    assert_eq!(calm["content_hash"], faulty["content_hash"]);
+    assert_eq!(calm["retries"], 0);
+    assert!(rough.counters().faults_total() > 0 && faulty["retries"].as_u64().unwrap() > 0, "{faulty}");
+    let other = bench_read(&quiet.url(""), &["--epochs", "2", "--seed", "4", "--json"]).json();
+    assert_ne!(calm["content_hash"], other["content_hash"], "another seed is another order");
+}
+
+#[test]
+fn a_killed_run_goes_on_and_the_joined_logs_prove_every_sample_once() {
+    let bucket = bucket_of(&DataSet::digits(400, 9), "");
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| utf8(&dir.path().join(name)).to_owned();
+    let (state, uri) = (path("run.state"), bucket.url(""));
+    let read = ["--batch-size", "4", "--epochs", "2", "--state", &state];
+    let logs = [path("1.log"), path("2.log"), path("3.log")];
+    for log in &logs[..2] {
+        let mut child = program()
+            .args(["bench", "read", &uri])
+            .args(SMALL)
+            .args(read)
+            .args(["--step-ms", "2", "--audit", log])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for_lines(log, 40);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let rest = bench_read(&uri, &[&read[..], &["--audit", &logs[2], "--json"]].concat()).json();
+    assert!(rest["samples"].as_u64().unwrap() < 800, "{rest}");
+    let [first, second, third] = logs.each_ref().map(String::as_str);
+    let joined = fuelrail(&["inspect", first, second, third]).done();
+    assert!(joined.contains("exactly once: yes"), "{joined}");
+    let json = fuelrail(&["inspect", "--json", first, second, third]).json();
+    assert_eq!((&json["audit"]["exactly_once"], &json["audit"]["epochs"][1]["once"]), (&true.into(), &400.into()));
+
+    let again = bench_read(&uri, &[&read[..], &["--audit", &logs[2]]].concat());
+    assert_eq!(again.code, 2, "a log that the proof needs is not written over: {}", again.err);
+}
+
+/// Waits until the log holds so many lines; gives up after a minute.
+fn wait_for_lines(log: &str, lines: usize) {
+    for _ in 0..6_000 {
+        if fs::read_to_string(log).is_ok_and(|text| text.lines().count() >= lines) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{log} does not grow to {lines} lines");
+}
+
+#[test]
+fn ranks_share_an_epoch_without_gap_or_overlap() {
+    let bucket = bucket_of(&DataSet::digits(101, 10), "");
+    let dir = tempfile::tempdir().unwrap();
+    let mut logs = Vec::new();
+    let mut steps = BTreeSet::new();
+    for rank in ["0", "1", "2"] {
+        logs.push(utf8(&dir.path().join(rank)).to_owned());
+        let args = ["--world", "3", "--rank", rank, "--batch-size", "8", "--audit", logs.last().unwrap(), "--json"];
+        steps.insert(bench_read(&bucket.url(""), &args).json()["batches"].as_u64());
+    }
+    assert_eq!(steps.len(), 1, "equal steps on every rank: {steps:?}");
+    let all: Vec<&str> = logs.iter().map(String::as_str).collect();
+    let joined = fuelrail(&[&["inspect"], &all[..]].concat()).done();
+    assert!(joined.contains("exactly once: yes"), "{joined}");
+    let partial = fuelrail(&["inspect", all[0], all[1]]);
+    assert!(partial.code == 1 && partial.out.contains("exactly once: no"), "{}", partial.out);
+}

@@ -1,0 +1,68 @@
+//! `inspect`: recognises what this project writes, and says no to what it does not.
+
+use std::fs;
+
+use fuelrail_bucket::DataSet;
+
+use crate::{bench_read, bucket_of, fuelrail, utf8};
+
+#[test]
+fn a_state_a_result_and_a_log_are_recognised_and_shown() {
+    let bucket = bucket_of(&DataSet::digits(64, 13), "");
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| utf8(&dir.path().join(name)).to_owned();
+    let (state, result, log) = (path("a.state"), path("a.json"), path("a.log"));
+    let args = ["--seed", "5", "--state", &state, "--json", &result, "--audit", &log];
+    bench_read(&bucket.url(""), &args).done();
+
+    let shown = fuelrail(&["inspect", &state, &result, &log]).done();
+    for says in
+        ["the state of a loader", "shuffled by seed 5", "epoch 1, position 0", "a result of bench read", "CPU per GB"]
+    {
+        assert!(shown.contains(says), "'{says}' in {shown}");
+    }
+    assert!(shown.contains("exactly once: yes"), "{shown}");
+    let json = fuelrail(&["inspect", "--json", &state, &result, &log]).json();
+    let kinds: Vec<_> = json["files"].as_array().unwrap().iter().map(|file| file["kind"].clone()).collect();
+    assert_eq!(kinds, ["state", "bench read", "audit log"]);
+    assert_eq!((&json["files"][0]["state"]["seed"], &json["files"][1]["report"]["samples"]), (&5.into(), &64.into()));
+}
+
+#[test]
+fn the_same_log_twice_is_every_sample_twice() {
+    let bucket = bucket_of(&DataSet::digits(20, 14), "");
+    let dir = tempfile::tempdir().unwrap();
+    let log = utf8(&dir.path().join("a.log")).to_owned();
+    bench_read(&bucket.url(""), &["--audit", &log]).done();
+    let ended = fuelrail(&["inspect", &log, &log]);
+    assert!(ended.code == 1 && ended.out.contains("exactly once: no"), "{}", ended.out);
+    // What a crash leaves: a torn last line, and samples that were never logged.
+    let text = fs::read_to_string(&log).unwrap();
+    fs::write(&log, &text[..text.len() - 5]).unwrap();
+    let ended = fuelrail(&["inspect", &log]);
+    assert!(ended.code == 1 && ended.out.contains("not proved"), "{}", ended.out);
+}
+
+#[test]
+fn what_is_broken_or_foreign_is_said_to_be() {
+    let dir = tempfile::tempdir().unwrap();
+    for (text, code, says) in [
+        (&b"hello"[..], 1, "no file of ours"),
+        (b"", 1, "no file of ours"),
+        (b"\xFF\xD8\xFF\tbinary", 1, "no file of ours"),
+        (b"{\"a\": 1}", 1, "no file of ours"),
+        (b"[1, 2]", 1, "no file of ours"),
+        (b"a.png\tten\n", 2, "line 1"),
+        (b"{\"version\":9,\"epoch\":0,\"position\":0}", 2, "not a loader state"),
+        (b"{\"schema\":1,\"batch_wait_us\":{}}", 1, "not a sound result"),
+        (b"{\"schema\":1,\"rows\":[]}", 1, "not a sound report"),
+        (b"{\"fuelrail_audit\":7}\n", 2, "audit log"),
+    ] {
+        let file = dir.path().join("file");
+        fs::write(&file, text).unwrap();
+        let ended = fuelrail(&["inspect", utf8(&file)]);
+        let shown = String::from_utf8_lossy(text);
+        assert_eq!(ended.code, code, "{shown}: {}", ended.err);
+        assert!(ended.err.starts_with("fuelrail: ") && ended.err.contains(says), "{shown}: {}", ended.err);
+    }
+}

@@ -1,0 +1,83 @@
+//! Every command end to end: the real program, against an embedded bucket on loopback.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod inspect;
+mod objects;
+mod refusals;
+mod serve;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
+use serde_json::Value;
+use xxhash_rust::xxh3::Xxh3;
+
+/// Settings that keep a loader small beside other tests: one shard, not bound to a core, little memory.
+const SMALL: [&str; 6] = ["--shards", "1", "--pin", "false", "--memory-limit", "64MiB"];
+
+/// How the program ended and what it said.
+struct Ended {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Ended {
+    fn new(output: Output) -> Ended {
+        let text = |bytes| String::from_utf8(bytes).expect("the program speaks UTF-8");
+        let code = output.status.code().expect("the program ends by itself");
+        Ended { code, out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// The output, of a program that must have succeeded.
+    fn done(self) -> String {
+        assert_eq!(self.code, 0, "{}", self.err);
+        self.out
+    }
+
+    /// The JSON document on the output of a program that must have succeeded.
+    fn json(self) -> Value {
+        serde_json::from_str(&self.done()).expect("one JSON document and nothing else")
+    }
+}
+
+/// The program with nothing of this process's settings.
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fuelrail"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FUELRAIL_")) {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+fn fuelrail(args: &[&str]) -> Ended {
+    Ended::new(program().args(args).output().expect("the program starts"))
+}
+
+/// `fuelrail bench read URI` with small settings and these.
+fn bench_read(uri: &str, args: &[&str]) -> Ended {
+    fuelrail(&[&["bench", "read", uri], &SMALL[..], args].concat())
+}
+
+fn bucket_of(set: &DataSet, script: &str) -> Bucket {
+    let config = BucketConfig {
+        source: Source::Generated(set.clone()),
+        script: script.parse().unwrap(),
+        ..BucketConfig::default()
+    };
+    Bucket::start(config).unwrap()
+}
+
+fn utf8(path: &Path) -> &str {
+    path.to_str().expect("temporary folders have plain names")
+}
+
+/// XXH3-128 over all objects of the set in key order.
+fn key_order_hash(set: &DataSet) -> String {
+    let mut hash = Xxh3::new();
+    (0..set.len()).for_each(|index| hash.update(&set.content(index)));
+    format!("{:032x}", hash.digest128())
+}

@@ -1,0 +1,109 @@
+//! `ls` and `get`: listings, manifests, single objects.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::Stdio;
+
+use fuelrail_bucket::DataSet;
+
+use crate::{bench_read, bucket_of, fuelrail, program, utf8};
+
+#[test]
+fn ls_names_every_object_in_key_order() {
+    let set = DataSet::digits(1_234, 1);
+    let bucket = bucket_of(&set, "");
+    let keys: Vec<String> = (0..set.len()).map(|index| set.key(index)).collect();
+    assert_eq!(fuelrail(&["ls", &bucket.url("")]).done().lines().collect::<Vec<_>>(), keys);
+
+    let long = fuelrail(&["ls", "--long", &bucket.url("training/0/")]).done();
+    let wanted = format!("{:>14}  {}  {}", set.size(0), set.etag(0), set.key(0));
+    assert_eq!(long.lines().next(), Some(wanted.as_str()));
+
+    let json = fuelrail(&["ls", "--json", &bucket.url("")]).json();
+    assert_eq!(
+        (&json["schema"], &json["count"], &json["bytes"]),
+        (&1.into(), &1_234.into(), &set.total_bytes().into())
+    );
+    let last = &json["objects"][1_233];
+    assert_eq!((&last["key"], &last["etag"]), (&set.key(1_233).into(), &set.etag(1_233).into()));
+}
+
+#[test]
+fn a_manifest_reads_back_and_stands_in_for_the_listing() {
+    let set = DataSet::digits(120, 2);
+    let bucket = bucket_of(&set, "");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("set.jsonl");
+    let told = fuelrail(&["ls", &bucket.url(""), "--manifest", utf8(&path)]);
+    assert!(told.err.contains("120 objects"), "{}", told.err);
+    assert_eq!(told.done(), "", "the keys are in the file, not on the screen");
+    let objects = fuelrail::read_manifest(&path).unwrap();
+    assert_eq!(objects.len(), 120);
+    for (index, object) in (0..).zip(&objects) {
+        assert_eq!((&object.key, object.size), (&set.key(index), set.size(index)));
+    }
+    let inspected = fuelrail(&["inspect", "--json", utf8(&path)]).json();
+    let file = &inspected["files"][0];
+    assert_eq!((&file["kind"], &file["bytes"]), (&"manifest".into(), &set.total_bytes().into()));
+
+    let listed = bench_read(&bucket.url(""), &["--json"]).json();
+    bucket.reset_counters();
+    let given = bench_read(&bucket.url(""), &["--json", "--manifest", utf8(&path)]).json();
+    assert_eq!(listed["content_hash"], given["content_hash"]);
+    assert_eq!((bucket.counters().list_requests, bucket.counters().get_requests), (0, 120));
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    let bucket = bucket_of(&DataSet::digits(12_000, 3), "");
+    for args in [vec!["ls"], vec!["ls", "--json"]] {
+        let mut child =
+            program().args(args).arg(bucket.url("")).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // More than a pipe holds is on its way; one byte is enough for us.
+        let mut one = [0];
+        child.stdout.take().unwrap().read_exact(&mut one).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!((ended.status.code(), String::from_utf8_lossy(&ended.stderr).as_ref()), (Some(0), ""));
+    }
+    let big = bucket_of(&DataSet::tokens(1, 3, 4 << 20), "");
+    let get =
+        program().args(["get", &big.url("shard_000000.bin")]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut get = get.unwrap();
+    let mut one = [0];
+    get.stdout.take().unwrap().read_exact(&mut one).unwrap();
+    let ended = get.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), String::from_utf8_lossy(&ended.stderr).as_ref()), (Some(0), ""));
+}
+
+#[test]
+fn get_brings_the_object_whole_through_breaks() {
+    let set = DataSet::tokens(2, 4, 300_000);
+    let bucket = bucket_of(&set, "reset=0.5@1000,truncate=0.5@250000,per_key_max=2");
+    let uri = bucket.url(&set.key(1));
+    let raw = program().args(["get", &uri]).output().unwrap();
+    assert_eq!(raw.status.code(), Some(0), "{}", String::from_utf8_lossy(&raw.stderr));
+    set.verify(&set.key(1), &raw.stdout).unwrap();
+    assert_eq!(bucket.counters().faults_total(), 2);
+
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("one.bin");
+    let json = fuelrail(&["get", &uri, "-o", utf8(&file), "--json"]).json();
+    assert_eq!((&json["bytes"], &json["file"]), (&300_000.into(), &utf8(&file).into()));
+    set.verify(&set.key(1), &fs::read(&file).unwrap()).unwrap();
+    assert_eq!(files_in(dir.path()), 1);
+}
+
+#[test]
+fn get_leaves_nothing_of_what_it_could_not_bring() {
+    let bucket = bucket_of(&DataSet::digits(10, 5), "");
+    let dir = tempfile::tempdir().unwrap();
+    let ended = fuelrail(&["get", &bucket.url("training/no.png"), "-o", utf8(&dir.path().join("no.png"))]);
+    assert_eq!(ended.code, 1);
+    assert!(ended.err.starts_with("fuelrail: object 'training/no.png': "), "{}", ended.err);
+    assert_eq!(files_in(dir.path()), 0);
+}
+
+fn files_in(dir: &Path) -> usize {
+    fs::read_dir(dir).unwrap().count()
+}

@@ -1,0 +1,136 @@
+//! What is refused, with which exit code, in one line that says why and what to do; and `doctor`.
+
+use std::net::TcpListener;
+
+use fuelrail_bucket::DataSet;
+
+use crate::{Ended, bench_read, bucket_of, fuelrail, program};
+
+/// The program said no in one line.
+fn refused(ended: &Ended, code: i32, says: &str) {
+    assert_eq!(ended.code, code, "{}", ended.err);
+    assert_eq!(ended.out, "", "nothing on the output");
+    let lines: Vec<&str> = ended.err.lines().filter(|line| !line.starts_with("fuelrail: configuration ")).collect();
+    assert!(lines.len() == 1 && lines[0].starts_with("fuelrail: "), "one line: {}", ended.err);
+    assert!(lines[0].contains(says), "'{says}' in: {}", ended.err);
+}
+
+#[test]
+fn wrong_use_is_2() {
+    for (args, says) in [
+        (&[][..], "no command is given"),
+        (&["ls"], "<URI>"),
+        (&["ls", "--lnog"], "a similar argument exists: '--long'"),
+        (&["lst"], "unrecognized subcommand 'lst'"),
+        (&["ls", "ftp://127.0.0.1/b"], "scheme"),
+        (&["ls", "https://127.0.0.1/b"], "https"),
+        (&["ls", "http://"], "no host"),
+        (&["ls", "bucket/prefix"], "write http://"),
+        (&["get", "http://127.0.0.1/b/k", "--json"], "--output"),
+        (&["bench", "read"], "no uri is given"),
+        (&["bench", "read", "http://h/b", "--batch-size", "many"], "--batch-size"),
+        (&["bench", "read", "http://h/b", "--batch-size", "0"], "batch_size is 0"),
+        (&["bench", "read", "http://h/b", "--cache-limit", "3 parsec"], "is not a size in bytes"),
+        (&["bench", "read", "http://h/b", "--policy", "best"], "best"),
+        (&["bench", "read", "http://h/b", "--bad-samples", "eat"], "eat"),
+        (&["bench", "read", "http://h/b", "--rank", "2", "--world", "2"], "rank 2 of a world of 2"),
+        (&["bench", "read", "http://h/b", "--config", "/no/such.toml"], "/no/such.toml"),
+        (&["bench", "read", "http://h/b", "--step-ms", "1e30"], "--step-ms"),
+        (&["serve", "/no/such/folder"], "neither a data set nor a folder"),
+        (&["serve", "digits", "--scale", "2"], "--scale does not apply to digits"),
+        (&["serve", "digits", "--script", "reset=2"], "outside 0 to 1"),
+        (&["serve", "digits", "--script", "rest=0.1"], "unknown setting `rest`"),
+        (&["serve", "digits", "--bucket", "a/b"], "bucket name"),
+        (&["serve", ".", "--write-to", "x"], "a folder of files already"),
+    ] {
+        refused(&fuelrail(args), 2, says);
+    }
+}
+
+#[test]
+fn settings_that_do_not_exist_are_2_wherever_they_stand() {
+    let read = ["bench", "read", "http://h/b"];
+    let output = program().args(read).env("FUELRAIL_BATCHSIZE", "3").output().unwrap();
+    refused(&Ended::new(output), 2, "batchsize");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f.toml");
+    std::fs::write(&file, "epoch = 3\n").unwrap();
+    refused(&fuelrail(&[&read[..], &["--config", crate::utf8(&file)]].concat()), 2, "epoch");
+}
+
+#[test]
+fn an_empty_prefix_is_2() {
+    let bucket = bucket_of(&DataSet::digits(10, 1), "");
+    let uri = bucket.url("nothing/");
+    refused(&fuelrail(&["ls", &uri]), 2, "nothing/");
+    refused(&bench_read(&uri, &[]), 2, "empty");
+}
+
+#[test]
+fn a_budget_too_small_is_2_and_names_the_bytes_that_do() {
+    let bucket = bucket_of(&DataSet::photos(64, 1), "");
+    let uri = bucket.url("");
+    let read = ["bench", "read", &uri, "--shards", "1", "--pin", "false", "--batch-size", "32", "--json"];
+    let ended = fuelrail(&[&read[..], &["--memory-limit", "1MiB"]].concat());
+    refused(&ended, 2, "memory_limit is 1.0 MiB");
+    let (_, after) = ended.err.split_once("raise memory_limit to ").expect("names the bytes needed");
+    let needed: String = after.chars().take_while(char::is_ascii_digit).collect();
+    let report = fuelrail(&[&read[..], &["--memory-limit", &needed]].concat()).json();
+    assert_eq!(report["samples"], 64, "the number named is enough");
+    let less = (needed.parse::<u64>().unwrap() - 1).to_string();
+    refused(&fuelrail(&[&read[..], &["--memory-limit", &less]].concat()), 2, &needed);
+}
+
+#[test]
+fn what_is_not_there_is_1() {
+    let bucket = bucket_of(&DataSet::digits(10, 1), "missing_keys=training/3/*");
+    refused(&fuelrail(&["get", &bucket.url("training/3/00003.png")]), 1, "404");
+    refused(&bench_read(&bucket.url(""), &[]), 1, "training/3/00003.png");
+    refused(&fuelrail(&["inspect", "/no/such/file"]), 1, "/no/such/file");
+}
+
+#[test]
+fn an_unreachable_host_is_1_after_trying_again() {
+    let closed = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    refused(&fuelrail(&["ls", &format!("http://{closed}/bucket/")]), 1, &format!("{closed}"));
+}
+
+#[test]
+fn a_port_that_is_taken_is_3() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    refused(&fuelrail(&["serve", "digits", "--port", &port]), 3, "use port 0");
+}
+
+#[test]
+fn help_shows_examples_and_version_the_version() {
+    for command in [&[][..], &["serve"], &["ls"], &["get"], &["bench"], &["bench", "read"], &["doctor"], &["inspect"]] {
+        let help = fuelrail(&[command, &["--help"]].concat()).done();
+        assert!(help.contains("Examples:\n  fuelrail "), "{help}");
+    }
+    assert_eq!(fuelrail(&["--version"]).done(), format!("fuelrail {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn doctor_grades_every_finding_and_cures_what_is_not_good() {
+    let probe = fuelrail::probe();
+    let code = if probe.io_uring.is_ok() { 0 } else { 3 };
+    let ended = fuelrail(&["doctor", "--json"]);
+    assert_eq!(ended.code, code, "{}", ended.err);
+    let json: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(json["runs"], code == 0);
+    let findings = json["findings"].as_array().unwrap();
+    assert!(findings.iter().any(|finding| finding["name"] == "io_uring"), "{json}");
+    for finding in findings {
+        assert!(finding["grade"] == "good" || finding["cure"].is_string(), "{finding}");
+    }
+    let text = fuelrail(&["doctor"]);
+    assert_eq!(text.code, code);
+    for finding in findings {
+        let (grade, name) = (finding["grade"].as_str().unwrap(), finding["name"].as_str().unwrap());
+        assert!(text.out.lines().any(|line| line.contains(grade) && line.contains(name)), "{finding}: {}", text.out);
+    }
+}
