@@ -7,4 +7,4 @@ pub mod machine;
 pub mod read;
 
 pub use machine::Machine;
-pub use read::{Progress, ReadReport, Reading, read};
+pub use read::{Event, Progress, ReadReport, Reading, read};

@@ -1,0 +1,121 @@
+//! Guesses how long the next response head is, so that head and body land in one receive: the head in scratch memory,
+//! the body straight in its place.
+//!
+//! A server's heads differ from one response to the next only in the digits of their lengths; the rest is constant.
+//! Wrong guesses are corrected by copying (see `conn.rs`), so they cost time, never bytes.
+
+use crate::exchange::Asked;
+use fuelrail_wire::ResponseHead;
+
+/// What to receive for a head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Guess {
+    /// The head is this long: the body may follow in the same receive.
+    Exact(usize),
+    /// Receive this much and look; no body bytes are expected to follow that far.
+    Probe(usize),
+}
+
+/// Bytes asked for when nothing is known: shorter than most heads, so that few body bytes come along.
+const FIRST_PROBE_BYTES: usize = 256;
+/// After this many wrong guesses more than right ones, guessing stops for good on this origin.
+const DISTRUST: i32 = 16;
+
+/// Per shard and origin: the constant part of the heads of whole and of partial responses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HeadPredictor {
+    whole: Option<usize>,
+    part: Option<usize>,
+    shortest: Option<usize>,
+    /// Wrong guesses raise it by two, right ones lower it by one, not below zero.
+    doubt: i32,
+    pub wrong: u64,
+    pub right: u64,
+}
+
+fn digits(n: u64) -> usize {
+    n.checked_ilog10().unwrap_or(0) as usize + 1
+}
+
+/// The digits of the numbers a head of this exchange spells out.
+fn variable_part(asked: &Asked) -> usize {
+    if asked.ranged() {
+        digits(asked.len) + digits(asked.first) + digits(asked.first + asked.len - 1) + digits(asked.object_len)
+    } else {
+        digits(asked.len)
+    }
+}
+
+impl HeadPredictor {
+    pub(crate) fn guess(&self, asked: &Asked) -> Guess {
+        let base = if asked.ranged() { self.part } else { self.whole };
+        match base {
+            Some(base) if self.doubt < DISTRUST => Guess::Exact(base + variable_part(asked)),
+            _ => Guess::Probe(self.shortest.unwrap_or(FIRST_PROBE_BYTES)),
+        }
+    }
+
+    /// Learns from a head of `len` bytes that answered `asked`.
+    pub(crate) fn learn(&mut self, asked: &Asked, head: &ResponseHead, len: usize) {
+        self.shortest = Some(self.shortest.map_or(len, |s| s.min(len)));
+        let slot = match head.status {
+            200 if !asked.ranged() => &mut self.whole,
+            206 if asked.ranged() => &mut self.part,
+            _ => return,
+        };
+        let base = len.saturating_sub(variable_part(asked));
+        match slot {
+            Some(known) if *known == base => {
+                self.right += 1;
+                self.doubt = (self.doubt - 1).max(0);
+            }
+            Some(known) => {
+                *known = base;
+                self.wrong += 1;
+                self.doubt += 2;
+            }
+            None => *slot = Some(base),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuelrail_base::SampleId;
+    use fuelrail_plan::brain::{AskId, FetchId};
+    use fuelrail_wire::{Parsed, parse_head};
+
+    fn asked(first: u64, len: u64, object_len: u64) -> Asked {
+        Asked { fetch: FetchId(0), ask: AskId(0), sample: SampleId(0), first, len, object_len, etag: None }
+    }
+
+    fn head(text: &str) -> (ResponseHead, usize) {
+        match parse_head(text.as_bytes(), fuelrail_wire::Method::Get).unwrap() {
+            Parsed::Complete { head, len } => (head, len),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn digits_of_lengths_are_the_only_difference() {
+        let mut p = HeadPredictor::default();
+        let small = asked(0, 7, 7);
+        assert_eq!(p.guess(&small), Guess::Probe(FIRST_PROBE_BYTES));
+        let text = |n: u64| format!("HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: {n}\r\n\r\n");
+        let (h, len) = head(&text(7));
+        p.learn(&small, &h, len);
+        assert_eq!(p.guess(&asked(0, 123_456, 123_456)), Guess::Exact(text(123_456).len()));
+    }
+
+    #[test]
+    fn stops_guessing_when_heads_vary() {
+        let mut p = HeadPredictor::default();
+        for i in 0..40 {
+            let text = format!("HTTP/1.1 200 OK\r\nX-Id: {}\r\nContent-Length: 5\r\n\r\n", "y".repeat(i % 7));
+            let (h, len) = head(&text);
+            p.learn(&asked(0, 5, 5), &h, len);
+        }
+        assert!(matches!(p.guess(&asked(0, 5, 5)), Guess::Probe(n) if n < 50), "{p:?}");
+    }
+}
