@@ -3,6 +3,7 @@
 //! Owns the shape of result files. Never draws on a terminal and never decides what a command line means.
 #![forbid(unsafe_code)]
 
+pub mod deli;
 pub mod machine;
 pub mod read;
 

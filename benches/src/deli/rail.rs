@@ -1,0 +1,114 @@
+//! Fuelrail in the experiment: the real engine, one loader per rank, with DELI's cache bytes as its whole budget.
+//!
+//! Owns nothing beside the loader. The budget covers the batches looked ahead, the batch the trainer holds and the RAM cache
+//! of blocks; only the receive scratch of the connections comes on top, as DELI's sockets and thread stacks do on its side.
+
+use fuelrail::{Batch, ByteSize, Loader};
+use fuelrail_base::limits::SCRATCH_BYTES;
+use fuelrail_base::{Error, Kind, Result, SampleId};
+
+use super::feed::{Counts, Feed};
+use super::originals::Originals;
+use super::scale::Scale;
+
+/// Share of the budget that is RAM cache, the rest being look-ahead: with a seventh of an epoch in memory and samples moving
+/// between ranks, looking ahead is worth more than keeping.
+const CACHE_PART: u64 = 8;
+/// The arena comes in pages of this size where the kernel has them, so budgets are rounded to it.
+const ARENA_STEP_BYTES: u64 = 2 << 20;
+/// Connections a loader has at least: more than one round of latency needs at any scale.
+const CONNECTIONS_MIN: u64 = 64;
+
+/// One rank's loader.
+pub(super) struct Rail {
+    loader: Loader,
+    batch: Option<Batch>,
+    batch_size: u64,
+    budget_bytes: u64,
+}
+
+impl Rail {
+    /// A loader of `uri` for one rank.
+    pub(super) fn open(uri: &str, scale: &Scale, rank: u32, originals: &Originals) -> Result<Rail> {
+        let budget_bytes = budget_bytes(scale, originals);
+        let (memory_bytes, connections) = with_connections(budget_bytes);
+        let loader = Loader::builder(uri)
+            .listing(originals.listing())
+            .batch_size(scale.batch_size)
+            .epochs(scale.epochs)
+            .seed(scale.seed)
+            .rank(rank, scale.ranks)
+            .shards(1)
+            .memory_limit(ByteSize(memory_bytes))
+            .cache_limit(ByteSize(budget_bytes / CACHE_PART))
+            .connections_max(connections)
+            .pin(false)
+            .build()?;
+        Ok(Rail { loader, batch: None, batch_size: u64::from(scale.batch_size), budget_bytes })
+    }
+
+    /// What the engine wants said aloud.
+    pub(super) fn notices(&self) -> &[String] {
+        self.loader.notices()
+    }
+}
+
+/// A limit of whole arena steps that leaves `budget_bytes` beside the scratch of so many connections, and that number: what
+/// rounding up adds goes to connections, never to batches or cache.
+pub(super) fn with_connections(budget_bytes: u64) -> (u64, usize) {
+    let memory_bytes = (budget_bytes + CONNECTIONS_MIN * SCRATCH_BYTES as u64).next_multiple_of(ARENA_STEP_BYTES);
+    (memory_bytes, (memory_bytes - budget_bytes) as usize / SCRATCH_BYTES)
+}
+
+/// Bytes of as many mean objects as DELI's cache holds.
+pub(super) fn budget_bytes(scale: &Scale, originals: &Originals) -> u64 {
+    scale.cache_samples * originals.total_bytes() / originals.len() as u64
+}
+
+impl Feed for Rail {
+    fn begin_epoch(&mut self, _epoch: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn next(&mut self, epoch: u64, step: u64) -> Result<()> {
+        self.batch = None;
+        let ended = || Error::new(Kind::Mismatch, format!("the loader ended before epoch {epoch} step {step}"));
+        let batch = self.loader.next_batch().ok_or_else(ended)??;
+        if (batch.epoch(), batch.step()) != (epoch, step) {
+            let found = format!("epoch {} step {} came for epoch {epoch} step {step}", batch.epoch(), batch.step());
+            return Err(Error::new(Kind::Mismatch, found));
+        }
+        self.batch = Some(batch);
+        Ok(())
+    }
+
+    fn visit(&self, see: &mut dyn FnMut(SampleId, &[u8]) -> Result<()>) -> Result<()> {
+        self.batch.iter().flat_map(Batch::samples).try_for_each(|sample| see(sample.id, sample.bytes))
+    }
+
+    fn counts(&self) -> Counts {
+        let stats = self.loader.stats();
+        // All samples of a batch that was not ready count as missed: what the trainer feels is the batch.
+        let late_batches = ((1.0 - stats.readiness) * stats.batches as f64).round() as u64;
+        Counts { misses: (late_batches * self.batch_size).min(stats.samples), gets: stats.requests, list_pages: 0 }
+    }
+
+    fn held_bytes_max(&self) -> u64 {
+        self.budget_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_goes_to_connections() {
+        for budget in [1, 66_000, 530_000, 1 << 20, 2_120_000, 50_000_000] {
+            let (memory, connections) = with_connections(budget);
+            let rest = memory - (connections * SCRATCH_BYTES) as u64;
+            assert!(memory.is_multiple_of(ARENA_STEP_BYTES) && (64..=256).contains(&connections), "{budget}");
+            assert!((budget..budget + SCRATCH_BYTES as u64).contains(&rest), "{budget} became {rest}");
+        }
+    }
+}
