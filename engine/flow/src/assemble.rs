@@ -3,7 +3,7 @@
 //! Owns the slots of open batches. A sample's place is known before its request is sent; when its blocks are home it is
 //! checked (one ETag over all its blocks, CRC-32C when the server offers it) and counted. Never fetches, never orders.
 
-use crate::exchange::Proof;
+use crate::conn::Proof;
 use crate::letter::{Answer, Ask};
 use crate::objects::Objects;
 use fuelrail_base::limits::SAMPLE_ALIGN;

@@ -3,7 +3,7 @@
 //! Owns one slot of the arena and cuts it into extents. A block may lie in several extents, so the cache is never too
 //! fragmented to hold what the brain says fits; hits copy into the batch anyway, so being in pieces costs nothing.
 
-use crate::exchange::Proof;
+use crate::conn::Proof;
 use fuelrail_base::BlockId;
 use fuelrail_io::{EXTENT_GRANULE, Extents, Slot, Window};
 use std::collections::HashMap;

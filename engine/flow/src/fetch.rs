@@ -3,10 +3,8 @@
 //! Owns the connections and the scratch memory they hold. Opens connections on demand up to the number the brain wants,
 //! prefers idle ones, pipelines when all are busy, notices silence. Never decides what to fetch or whether to try again.
 
-use crate::conn::{Conn, Context, Outcome, State};
-use crate::exchange::{Asked, Exchange};
+use crate::conn::{Asked, Conn, Context, Exchange, HeadPredictor, Outcome, State};
 use crate::objects::Objects;
-use crate::predict::HeadPredictor;
 use fuelrail_base::limits::CONNECTIONS_PER_SHARD_MAX;
 use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{Duration, Error, Instant, Kind};
@@ -50,6 +48,8 @@ pub(crate) struct FetchStage {
     host: String,
     /// The request being written.
     text: Vec<u8>,
+    /// Its path.
+    path: String,
     stall_after: Duration,
     next_sweep: Instant,
     next_address: usize,
@@ -70,6 +70,7 @@ impl FetchStage {
         FetchStage {
             host: objects.endpoint().authority(),
             text: Vec::with_capacity(2048),
+            path: String::with_capacity(1024),
             objects,
             conns: Slab::with_capacity(CONNECTIONS_PER_SHARD_MAX),
             dirty: VecDeque::with_capacity(CONNECTIONS_PER_SHARD_MAX),
@@ -122,8 +123,9 @@ impl FetchStage {
         debug_assert_eq!(window.len() as u64 - landed, asked.len, "a request asks for what is missing");
         let key = self.objects.key(asked.sample);
         self.text.clear();
-        let path = self.objects.endpoint().object_path(key);
-        match fuelrail_wire::write_get(&mut self.text, &self.host, &path, range, None) {
+        self.path.clear();
+        self.objects.endpoint().push_object_path(&mut self.path, key);
+        match fuelrail_wire::write_get(&mut self.text, &self.host, &self.path, range, None) {
             Ok(()) => {
                 self.conns[at].request(exchange, &self.text);
                 self.stats.requests += 1;
@@ -193,13 +195,7 @@ impl FetchStage {
         for _ in 0..self.dirty.len() {
             let Some(at) = self.dirty.pop_front() else { return };
             let Some(conn) = self.conns.get_mut(at) else { continue };
-            let token = (at as u64) << 2;
-            let send = conn.send_op().map_or(Ok(()), |op| ring.push(op, token | SEND).map(drop));
-            let sent = send.and_then(|()| {
-                conn.recv_op(&self.predictor).map_or(Ok(()), |op| ring.push(op, token | RECV).map(drop))
-            });
-            if let Err(Full(op)) = sent {
-                conn.take_back(op);
+            if !push_due(ring, conn, (at as u64) << 2, &self.predictor) {
                 self.dirty.push_back(at);
                 return;
             }
@@ -233,7 +229,9 @@ impl FetchStage {
             }
             Op::Send { bytes, from, .. } => {
                 let rest = conn.sent(bytes, from, done.result, &mut cx);
-                if let Some(Err(Full(op))) = rest.map(|op| ring.push(op, done.token)) {
+                if let Some(op) = rest
+                    && let Err(Full(op)) = ring.push(op, done.token)
+                {
                     conn.take_back(op);
                 }
             }
@@ -288,6 +286,11 @@ impl FetchStage {
         (self.outstanding() > 0).then_some(self.next_sweep)
     }
 
+    /// Something ended since [`outcomes`](FetchStage::outcomes) was called.
+    pub(crate) fn has_outcomes(&self) -> bool {
+        !self.outcomes.is_empty()
+    }
+
     /// What ended since the last call.
     pub(crate) fn outcomes(&mut self) -> Vec<Outcome> {
         core::mem::take(&mut self.outcomes)
@@ -326,4 +329,21 @@ impl FetchStage {
             oldest.unwrap_or_default().as_secs_f64(),
         )
     }
+}
+
+/// Pushes what is due on a connection. False when the ring is full: something stays due.
+fn push_due<R: Ring>(ring: &mut R, conn: &mut Conn, token: u64, predictor: &HeadPredictor) -> bool {
+    if let Some(op) = conn.send_op()
+        && let Err(Full(op)) = ring.push(op, token | SEND)
+    {
+        conn.take_back(op);
+        return false;
+    }
+    if let Some(op) = conn.recv_op(predictor)
+        && let Err(Full(op)) = ring.push(op, token | RECV)
+    {
+        conn.take_back(op);
+        return false;
+    }
+    true
 }

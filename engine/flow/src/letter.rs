@@ -3,7 +3,7 @@
 //! The window travels with the letter, so exactly one shard can write to it at any time and no byte is copied from core
 //! to core.
 
-use crate::exchange::Proof;
+use crate::conn::Proof;
 use fuelrail_base::{BlockId, Error, ShardId};
 use fuelrail_io::Window;
 use fuelrail_plan::brain::Source;

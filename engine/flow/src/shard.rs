@@ -6,9 +6,8 @@
 use crate::assemble::{AssembleStage, BadSamples, Finished};
 use crate::board::{Board, Snapshot};
 use crate::cache::CacheStage;
-use crate::conn::Outcome;
+use crate::conn::{Asked, Outcome, Proof};
 use crate::deliver::{Consumer, DeliverStage};
-use crate::exchange::{Asked, Proof};
 use crate::fetch::FetchStage;
 use crate::letter::{Answer, Ask};
 use crate::mesh::MeshEnds;
@@ -184,6 +183,10 @@ impl<R: Ring> Shard<R> {
         self.tell(Fact::Idle);
         self.obey();
         self.pump();
+        if self.fetch.has_outcomes() {
+            // A request that could not even be sent: no completion will tell of it.
+            return Ok(());
+        }
         if let Some(deadline) = self.brain.deadline() {
             until = Some(until.map_or(deadline, |u| u.min(deadline)));
         }

@@ -50,12 +50,19 @@ impl Endpoint {
     /// `a/../b` is a key like any other.
     #[must_use]
     pub fn object_path(&self, key: &str) -> String {
-        let mut path = self.bucket_path();
-        if !self.bucket.is_empty() {
-            path.push('/');
-        }
-        push_path(&mut path, key);
+        let mut path = String::new();
+        self.push_object_path(&mut path, key);
         path
+    }
+
+    /// Appends what [`Endpoint::object_path`] returns.
+    pub fn push_object_path(&self, out: &mut String, key: &str) {
+        out.push('/');
+        if !self.bucket.is_empty() {
+            push_path(out, &self.bucket);
+            out.push('/');
+        }
+        push_path(out, key);
     }
 
     /// The path of the bucket itself: `/bucket`, or `/` without a bucket.

@@ -79,7 +79,9 @@ pub(crate) struct Exchange {
 /// Bytes of a refusal's text that are kept for the message.
 pub(crate) const REFUSAL_TEXT_BYTES_MAX: usize = 2048;
 /// A refusal longer than this closes the connection instead of being read to its end.
-const REFUSAL_BYTES_MAX: u64 = 64 << 10;
+pub(crate) const REFUSAL_BYTES_MAX: u64 = 64 << 10;
+
+const HOME: &str = "a window is away only during a receive, and nothing ends then";
 
 impl Exchange {
     pub(crate) fn new(asked: Asked, window: Window, now: Instant) -> Exchange {
@@ -94,9 +96,25 @@ impl Exchange {
         }
     }
 
+    /// The window, between two receives.
+    pub(crate) fn home_window(&self) -> &Window {
+        self.window.as_ref().expect(HOME)
+    }
+
+    /// The window, between two receives.
+    pub(crate) fn home_window_mut(&mut self) -> &mut Window {
+        self.window.as_mut().expect(HOME)
+    }
+
+    /// Gives the window back, between two receives.
+    pub(crate) fn into_window(self) -> Window {
+        self.window.expect(HOME)
+    }
+
     /// Clears what landed in this attempt: its head was never understood.
     pub(crate) fn forget_landed(&mut self) {
-        self.window.as_mut().expect("no receive is in flight").rewind(self.resumed_at);
+        let resumed_at = self.resumed_at;
+        self.home_window_mut().rewind(resumed_at);
     }
 
     /// Judges the head. On success says how the body is framed and the window stands where the body begins.
@@ -121,7 +139,7 @@ impl Exchange {
         let asked = self.asked;
         if asked.ranged() {
             // The server ignores Range. That still serves a fetch which wants the whole object after all.
-            let window = self.window.as_mut().expect("no receive is in flight while a head is judged");
+            let window = self.home_window_mut();
             if window.len() as u64 != asked.object_len {
                 return Err(Error::new(
                     Kind::Mismatch,

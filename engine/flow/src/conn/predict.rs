@@ -1,10 +1,12 @@
 //! Guesses how long the next response head is, so that head and body land in one receive: the head in scratch memory,
 //! the body straight in its place.
 //!
-//! A server's heads differ from one response to the next only in the digits of their lengths; the rest is constant.
-//! Wrong guesses are corrected by copying (see `conn.rs`), so they cost time, never bytes.
+//! A server's heads differ from one response to the next only in the digits of their lengths: decimal ones in
+//! Content-Length and Content-Range, hexadecimal ones in the ETags of servers that make them from the size (nginx, Apache).
+//! The rest is constant, so one number is learnt for each count of hexadecimal digits of the object's length.
+//! Wrong guesses are corrected by copying (see `landing.rs`), so they cost time, never bytes.
 
-use crate::exchange::Asked;
+use super::exchange::Asked;
 use fuelrail_wire::ResponseHead;
 
 /// What to receive for a head.
@@ -21,11 +23,14 @@ const FIRST_PROBE_BYTES: usize = 256;
 /// After this many wrong guesses more than right ones, guessing stops for good on this origin.
 const DISTRUST: i32 = 16;
 
-/// Per shard and origin: the constant part of the heads of whole and of partial responses.
+/// The constant part of a kind of head, by the number of hexadecimal digits of the object's length.
+type Bases = [Option<usize>; 17];
+
+/// Per shard and origin: the constant parts of the heads of whole and of partial responses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HeadPredictor {
-    whole: Option<usize>,
-    part: Option<usize>,
+    whole: Bases,
+    part: Bases,
     shortest: Option<usize>,
     /// Wrong guesses raise it by two, right ones lower it by one, not below zero.
     doubt: i32,
@@ -35,6 +40,10 @@ pub(crate) struct HeadPredictor {
 
 fn digits(n: u64) -> usize {
     n.checked_ilog10().unwrap_or(0) as usize + 1
+}
+
+fn hex_digits(n: u64) -> usize {
+    n.checked_ilog2().unwrap_or(0) as usize / 4 + 1
 }
 
 /// The digits of the numbers a head of this exchange spells out.
@@ -48,8 +57,8 @@ fn variable_part(asked: &Asked) -> usize {
 
 impl HeadPredictor {
     pub(crate) fn guess(&self, asked: &Asked) -> Guess {
-        let base = if asked.ranged() { self.part } else { self.whole };
-        match base {
+        let bases = if asked.ranged() { &self.part } else { &self.whole };
+        match bases[hex_digits(asked.object_len)] {
             Some(base) if self.doubt < DISTRUST => Guess::Exact(base + variable_part(asked)),
             _ => Guess::Probe(self.shortest.unwrap_or(FIRST_PROBE_BYTES)),
         }
@@ -58,11 +67,12 @@ impl HeadPredictor {
     /// Learns from a head of `len` bytes that answered `asked`.
     pub(crate) fn learn(&mut self, asked: &Asked, head: &ResponseHead, len: usize) {
         self.shortest = Some(self.shortest.map_or(len, |s| s.min(len)));
-        let slot = match head.status {
+        let bases = match head.status {
             200 if !asked.ranged() => &mut self.whole,
             206 if asked.ranged() => &mut self.part,
             _ => return,
         };
+        let slot = &mut bases[hex_digits(asked.object_len)];
         let base = len.saturating_sub(variable_part(asked));
         match slot {
             Some(known) if *known == base => {
@@ -105,7 +115,21 @@ mod tests {
         let text = |n: u64| format!("HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: {n}\r\n\r\n");
         let (h, len) = head(&text(7));
         p.learn(&small, &h, len);
-        assert_eq!(p.guess(&asked(0, 123_456, 123_456)), Guess::Exact(text(123_456).len()));
+        assert_eq!(p.guess(&asked(0, 12, 12)), Guess::Exact(text(12).len()));
+    }
+
+    #[test]
+    fn etags_made_from_the_size_are_learnt_per_count_of_hexadecimal_digits() {
+        let mut p = HeadPredictor::default();
+        let text = |n: u64| format!("HTTP/1.1 200 OK\r\nETag: \"671e1a2b-{n:x}\"\r\nContent-Length: {n}\r\n\r\n");
+        for n in [9_000, 70_000] {
+            let (h, len) = head(&text(n));
+            p.learn(&asked(0, n, n), &h, len);
+        }
+        for n in [5_000, 65_535, 65_536, 99_999, 100_000, 500_000] {
+            assert_eq!(p.guess(&asked(0, n, n)), Guess::Exact(text(n).len()), "{n}");
+        }
+        assert_eq!(p.wrong, 0);
     }
 
     #[test]

@@ -1,0 +1,78 @@
+//! How an exchange ends, and how that is told.
+//!
+//! Every exchange ends in exactly one outcome, which carries its window home. Decides what of the landed bytes may be
+//! kept; never decides whether to try again.
+
+use super::exchange::{Asked, Exchange, Proof, Sink};
+use super::predict::HeadPredictor;
+use fuelrail_base::{Duration, Error, Instant, Kind};
+use fuelrail_io::Window;
+
+/// How an exchange ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// All bytes are in the window.
+    Landed { asked: Asked, window: Window, proof: Proof, first_byte: Duration, total: Duration },
+    /// This attempt failed; what landed before the fault stays in the window when it can be trusted.
+    Failed { asked: Asked, window: Window, proof: Proof, error: Error, retry_after: Option<Duration>, new_bytes: usize },
+    /// The connection closed before this request's turn.
+    Unserved { asked: Asked, window: Window },
+}
+
+/// What a connection shares with its shard while it is told something.
+pub(crate) struct Context<'a> {
+    pub now: Instant,
+    pub predictor: &'a mut HeadPredictor,
+    pub outcomes: &'a mut Vec<Outcome>,
+    pub copied_bytes: &'a mut u64,
+}
+
+/// The response has ended as its framing says.
+pub(super) fn finish(exchange: Exchange, cx: &mut Context) {
+    let error = match &exchange.sink {
+        Sink::Refusal { .. } => exchange.refusal(),
+        Sink::Window => {
+            let window = exchange.home_window();
+            if window.room() == 0 {
+                return land(exchange, cx);
+            }
+            let (got, want) = (window.filled(), window.len());
+            Error::new(Kind::Truncated, format!("the body ended at byte {got} of {want}"))
+        }
+    };
+    fail(exchange, error, cx);
+}
+
+/// The response ended in a fault.
+pub(super) fn fail(mut exchange: Exchange, error: Error, cx: &mut Context) {
+    let window = exchange.home_window_mut();
+    if matches!(error.kind(), Kind::Mismatch | Kind::Changed | Kind::Protocol) {
+        window.rewind(0);
+    }
+    if window.room() == 0 {
+        // All payload came before the fault: only the end of its framing is lost, and nothing is left to ask for.
+        return land(exchange, cx);
+    }
+    let new_bytes = window.filled().saturating_sub(exchange.resumed_at);
+    let retry_after = match exchange.sink {
+        Sink::Refusal { retry_after_s: Some(s), .. } => Some(Duration::from_secs(u64::from(s))),
+        _ => None,
+    };
+    let (asked, proof) = (exchange.asked, exchange.proof);
+    let window = exchange.into_window();
+    cx.outcomes.push(Outcome::Failed { asked, window, proof, error, retry_after, new_bytes });
+}
+
+/// The connection closes before this exchange's response was looked at: nothing that landed for it is known to be good.
+pub(super) fn unserved(mut exchange: Exchange, cx: &mut Context) {
+    exchange.forget_landed();
+    let asked = exchange.asked;
+    cx.outcomes.push(Outcome::Unserved { asked, window: exchange.into_window() });
+}
+
+fn land(exchange: Exchange, cx: &mut Context) {
+    let first_byte = exchange.first_byte_at.unwrap_or(cx.now).since(exchange.sent_at);
+    let total = cx.now.since(exchange.sent_at);
+    let (asked, proof) = (exchange.asked, exchange.proof);
+    cx.outcomes.push(Outcome::Landed { asked, window: exchange.into_window(), proof, first_byte, total });
+}
