@@ -2,7 +2,8 @@
 //!
 //! A log is JSON lines: a header that names the run and where it starts, then one line per batch with the cursor behind
 //! it. Logs of runs that continue each other (after a crash, with any number of ranks) are joined: what a run delivered
-//! at or behind the point where the next one started was lost with the crash and delivered again.
+//! at or behind the point where the next one started was lost with the crash and delivered again. A run that crashed
+//! before its first state was saved is followed by one that starts at the same point: then the later one counts.
 
 use crate::batch::Batch;
 use crate::state::State;
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,6 +22,8 @@ struct Header {
     fuelrail_audit: u32,
     rank: u32,
     world: u32,
+    /// When the log was begun, µs since 1970: of two runs from the same point, the later one counts.
+    begun_us: u64,
     /// Where this run starts.
     start: State,
 }
@@ -73,7 +77,9 @@ impl Audit {
     pub(crate) fn create(path: &Path, rank: u32, world: u32, start: State) -> Result<Audit> {
         let failed = |e: std::io::Error| file_error(path, &e);
         let mut file = File::create(path).map_err(failed)?;
-        let header = Header { fuelrail_audit: 1, rank, world, start };
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let begun_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+        let header = Header { fuelrail_audit: 1, rank, world, begun_us, start };
         let text = serde_json::to_string(&header).expect("plain fields serialise");
         writeln!(file, "{text}").map_err(failed)?;
         Ok(Audit { header, lines: Vec::new(), file: Some(file) })
@@ -165,7 +171,7 @@ impl Audit {
         let samples = reference.samples as usize;
         let mut seen: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         let mut left_out: BTreeMap<u64, u64> = BTreeMap::new();
-        for log in logs {
+        for (_, log) in logs.iter().enumerate().filter(|&(at, log)| !log.is_replaced(at, logs)) {
             let next_start = starts.iter().find(|&&s| s > log.cursor()).copied().unwrap_or((u64::MAX, 0));
             for line in log.lines.iter().filter(|l| (l.epoch, l.from) < next_start) {
                 let counts = seen.entry(line.epoch).or_insert_with(|| vec![0; samples]);
@@ -189,6 +195,17 @@ impl Audit {
         Ok(AuditVerdict { epochs, exactly_once })
     }
 
+    /// A later run went on from the very point where this one (number `at` of `logs`) started: nothing that this one
+    /// delivered was ever saved.
+    fn is_replaced(&self, at: usize, logs: &[Audit]) -> bool {
+        let mine = &self.header;
+        logs.iter().enumerate().any(|(other_at, other)| {
+            let its = &other.header;
+            let is_later = (its.begun_us, other_at) > (mine.begun_us, at);
+            is_later && other.cursor() == self.cursor() && (its.world != mine.world || its.rank == mine.rank)
+        })
+    }
+
     fn cursor(&self) -> (u64, u64) {
         (self.header.start.epoch, self.header.start.position)
     }
@@ -204,7 +221,7 @@ mod tests {
 
     fn log(rank: u32, world: u32, position: u64, lines: &[(u64, u64, &[u32])]) -> Audit {
         let start = State { version: 1, seed: 1, shuffle: true, samples: 6, listing: "x".into(), epoch: 0, position };
-        let header = Header { fuelrail_audit: 1, rank, world, start };
+        let header = Header { fuelrail_audit: 1, rank, world, begun_us: 0, start };
         let lines = lines
             .iter()
             .map(|&(from, next, ids)| Line { epoch: 0, from, next: (0, next), ids: ids.to_vec(), left_out: vec![] })
@@ -222,6 +239,27 @@ mod tests {
         ];
         let verdict = Audit::join(&logs).unwrap();
         assert!(verdict.exactly_once, "{verdict:?}");
+    }
+
+    #[test]
+    fn a_run_that_saved_nothing_is_replaced_by_the_next_one_from_the_same_point() {
+        let begun = |begun_us: u64, mut log: Audit| {
+            log.header.begun_us = begun_us;
+            log
+        };
+        let mut logs = vec![
+            begun(10, log(0, 1, 0, &[(0, 3, &[0, 1, 2])])),
+            begun(20, log(0, 2, 0, &[(0, 4, &[0, 1])])),
+            begun(21, log(1, 2, 0, &[(2, 4, &[2, 3])])),
+            begun(30, log(0, 1, 0, &[(0, 3, &[0, 1, 2]), (3, 6, &[3, 4, 5])])),
+        ];
+        for _ in 0..logs.len() {
+            // In whatever order the files are named.
+            logs.rotate_left(1);
+            assert!(Audit::join(&logs).unwrap().exactly_once);
+        }
+        logs.retain(|log| log.header.begun_us < 30);
+        assert_eq!(Audit::join(&logs).unwrap().epochs[0].once, 4, "two ranks of one run stand beside each other");
     }
 
     #[test]
