@@ -1,24 +1,55 @@
-//! What the loader's integration tests share: a bucket with a generated set, and a reader that checks every byte.
+//! What the loader's integration tests share: buckets with generated sets, loaders over them, the order a run must have,
+//! and a reader that checks every byte.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
-use fuelrail::{Batch, Loader, LoaderBuilder, Result};
+use fuelrail::{Batch, Listed, Loader, LoaderBuilder, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
+use fuelrail_plan::run::{Run, RunConfig};
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Longest time any test waits for something that must come. Far beyond what is needed: only a hang meets it.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A bucket that serves `set` and misbehaves as `script` says.
 pub fn bucket(set: &DataSet, script: &str) -> Bucket {
+    serve(Source::Generated(set.clone()), script)
+}
+
+/// A bucket that serves a folder.
+pub fn folder(path: &Path, script: &str) -> Bucket {
+    serve(Source::Directory(path.to_owned()), script)
+}
+
+fn serve(source: Source, script: &str) -> Bucket {
     let script: Script = script.parse().expect("the test's script parses");
-    let source = Source::Generated(set.clone());
     Bucket::start(BucketConfig { source, script, ..BucketConfig::default() }).expect("loopback can be listened on")
 }
 
 /// A small loader over the bucket: one shard, 64 MB, no cache.
 pub fn loader(bucket: &Bucket) -> LoaderBuilder {
-    Loader::builder(&bucket.url(""))
+    loader_at(&bucket.url(""))
+}
+
+/// As [`loader`], by address.
+pub fn loader_at(uri: &str) -> LoaderBuilder {
+    Loader::builder(uri)
         .memory_limit("64MB".parse().unwrap())
         .shards(1)
         .connections_max(32)
         .pin(false)
-        .watchdog_after_ms(3000)
+        .watchdog_after_ms(10_000)
+}
+
+/// The listing of a generated set, made without asking: a script's faults then meet nothing but objects.
+pub fn listing(set: &DataSet) -> Vec<Listed> {
+    (0..set.len()).map(|i| Listed { key: set.key(i), size: set.size(i), etag: Some(set.etag(i)) }).collect()
+}
+
+/// The same without ETags, as a plain manifest gives it.
+pub fn bare_listing(set: &DataSet) -> Vec<Listed> {
+    listing(set).into_iter().map(|object| Listed { etag: None, ..object }).collect()
 }
 
 /// Everything a loader delivered.
@@ -45,5 +76,57 @@ pub fn take(batch: &Batch, loader: &Loader, set: &DataSet, delivered: &mut Deliv
     for sample in batch.samples() {
         set.verify(loader.key(sample.id), sample.bytes).expect("every byte is the generator's");
         delivered.order.push((batch.epoch(), sample.id.0));
+    }
+}
+
+/// What the plan alone says a run delivers, in order.
+pub fn planned(config: RunConfig) -> Vec<(u64, u32)> {
+    let run = Run::new(config).expect("the test's run is sound");
+    let batches = (0..run.batches()).map(|seq| run.batch(fuelrail_base::BatchSeq(seq)).expect("below the end"));
+    batches.flat_map(|batch| run.samples(&batch).map(move |id| (batch.epoch, id.0)).collect::<Vec<_>>()).collect()
+}
+
+/// The plain run of one rank over `samples` samples.
+pub fn plain_run(samples: u64, seed: u64, batch_size: u32, epochs: u64) -> RunConfig {
+    RunConfig {
+        samples,
+        seed,
+        shuffle: true,
+        world: 1,
+        rank: 0,
+        batch_size,
+        drop_last: false,
+        epochs,
+        start: fuelrail_plan::run::Cursor::default(),
+    }
+}
+
+/// Runs `work` on every case, a few at a time: most of a faulty run is waiting. A failure names its case.
+pub fn side_by_side<C: std::fmt::Debug + Send + Sync>(cases: Vec<C>, work: impl Fn(&C) + Send + Sync) {
+    const AT_ONCE: usize = 6;
+    let cases = Mutex::new(cases.into_iter());
+    let next = || cases.lock().expect("taking a case never panics").next();
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(case) = next() {
+                    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&case))).is_err() {
+                        failed.lock().expect("noting a case never panics").push(case);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().expect("noting a case never panics");
+    assert!(failed.is_empty(), "failed: {failed:#?}");
+}
+
+/// Waits until `done`; panics with `what` when it never is.
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }

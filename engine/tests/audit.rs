@@ -1,0 +1,53 @@
+//! The exactly-once proof: logs of all ranks, joined.
+
+mod common;
+
+use common::{bucket, drain, loader, side_by_side};
+use fuelrail::{Audit, State};
+use fuelrail_bucket::DataSet;
+
+#[test]
+fn every_sample_once_an_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    side_by_side(vec![(1u32, 1u16), (2, 1), (3, 2)], |&(world, shards)| {
+        let set = DataSet::digits(211, 7);
+        // A log of every rank, under faults: what is proved is the order, not the weather.
+        let bucket = bucket(&set, "reset=0.05,truncate=0.05,latency=uniform:0ms..3ms");
+        let logs: Vec<Audit> = (0..world)
+            .map(|rank| {
+                let path = folder.path().join(format!("{world}-{rank}.jsonl"));
+                let builder = loader(&bucket).rank(rank, world).shards(shards).batch_size(8).epochs(3);
+                let mut loader = builder.seed(3).audit(path.clone()).build().unwrap();
+                let delivered = drain(&mut loader, &set).unwrap();
+                assert_eq!(loader.batches(), loader.stats().batches);
+                assert!(delivered.order.len() as u64 >= 3 * (211 / u64::from(world)));
+                Audit::read(&path).unwrap()
+            })
+            .collect();
+        let verdict = Audit::join(&logs).unwrap();
+        assert!(verdict.exactly_once, "{verdict:?}");
+        assert_eq!(
+            verdict.epochs.iter().map(|e| (e.epoch, e.once)).collect::<Vec<_>>(),
+            [(0, 211), (1, 211), (2, 211)]
+        );
+        let ends: Vec<State> = logs.iter().map(Audit::last_state).collect();
+        assert!(ends.iter().all(|end| (end.epoch, end.position) == (3, 0)), "{ends:?}");
+        // The proof notices a rank that is left out.
+        assert_eq!(Audit::join(&logs[1..]).map_or(0, |v| v.epochs.iter().map(|e| e.missing).sum()) > 0, world > 1);
+    });
+}
+
+/// The proof counts what a policy left out, and calls the rest whole.
+#[test]
+fn left_out_samples_are_counted_not_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.jsonl");
+    let set = DataSet::digits(100, 7);
+    let bucket = bucket(&set, &format!("missing_keys={};{}", set.key(3), set.key(90)));
+    let builder = loader(&bucket).bad_samples(fuelrail::BadSamples::Skip).batch_size(8).epochs(2);
+    let mut loader = builder.audit(path.clone()).build().unwrap();
+    assert_eq!(drain(&mut loader, &set).unwrap().order.len(), 2 * 98);
+    let verdict = Audit::join(&[Audit::read(&path).unwrap()]).unwrap();
+    assert!(verdict.exactly_once, "{verdict:?}");
+    assert_eq!(verdict.epochs.iter().map(|e| e.left_out).collect::<Vec<_>>(), [2, 2]);
+}

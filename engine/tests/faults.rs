@@ -1,0 +1,268 @@
+//! Whatever the server does, the same samples come in the same order with the same bytes, or a typed error names the
+//! object and the cause; and what the loader counts is what the bucket injected.
+
+mod common;
+
+use common::{PATIENCE, bare_listing, bucket, drain, listing, loader, plain_run, planned, side_by_side};
+use fuelrail::{Error, Kind, Listed, LoaderBuilder, Result, Stats};
+use fuelrail_base::prng::Prng;
+use fuelrail_bucket::{Bucket, Counters, DataSet, FaultKind, Script};
+use std::sync::mpsc;
+
+/// Small objects, and ones of several blocks.
+fn sets(seed: u64) -> [DataSet; 2] {
+    [DataSet::digits(100, seed), DataSet::volumes(4, seed, 0.004)]
+}
+
+fn shaped(builder: LoaderBuilder, set: &DataSet) -> LoaderBuilder {
+    let batch_size = if set.len() > 10 { 16 } else { 2 };
+    builder.batch_size(batch_size).epochs(2).seed(11).block_size("64KiB".parse().unwrap()).stall_after_ms(150)
+}
+
+fn expected(set: &DataSet) -> Vec<(u64, u32)> {
+    planned(plain_run(set.len(), 11, if set.len() > 10 { 16 } else { 2 }, 2))
+}
+
+/// Most faults on one key that a loader must survive: a second stray ETag in a row means that an object did change.
+fn per_key_max(kind: FaultKind) -> u32 {
+    if matches!(kind, FaultKind::WrongEtag | FaultKind::Changed) { 1 } else { 2 }
+}
+
+#[test]
+fn every_fault_alone_delivers_the_same_bytes() {
+    let mut cases = Vec::new();
+    for kind in FaultKind::DRAWN {
+        for seed in 0..3 {
+            cases.push(format!("seed={seed},{kind}=0.2,per_key_max={}", per_key_max(kind)));
+        }
+    }
+    for other in ["stall=0.3/40ms", "slowdown_rps=100", "close_after=7", "drop_after=7", "bandwidth=3MiB"] {
+        cases.push(other.to_owned());
+    }
+    side_by_side(cases, |script| {
+        let mut injected = 0;
+        for set in sets(3) {
+            let bucket = bucket(&set, script);
+            let mut loader = shaped(loader(&bucket), &set).build().unwrap();
+            let delivered = drain(&mut loader, &set).unwrap();
+            assert_eq!(delivered.order, expected(&set), "{set:?}");
+            injected += bucket.counters().faults_total();
+        }
+        assert!(script.starts_with("bandwidth") || injected > 0, "the script did nothing");
+    });
+}
+
+/// A script drawn from `seed`: several kinds of faults, a latency, now and then connections that end.
+fn mixture(seed: u64) -> String {
+    let mut draw = Prng::new(seed ^ 0x5EED);
+    let mut text = format!("seed={seed}");
+    let mut per_key = 1 + draw.below(3) as u32;
+    for kind in FaultKind::DRAWN {
+        if draw.below(5) < 2 {
+            text += &format!(",{kind}=0.0{}", 1 + draw.below(6));
+            per_key = per_key.min(per_key_max(kind));
+        }
+    }
+    text += &format!(",per_key_max={per_key}");
+    text += match draw.below(5) {
+        0 => ",latency=fixed:3ms",
+        1 => ",latency=uniform:0ms..6ms",
+        2 => ",latency=lognormal:2ms/0.8",
+        3 => ",latency=pareto:1ms/1.5",
+        _ => "",
+    };
+    text += match draw.below(4) {
+        0 => ",close_after=9",
+        1 => ",drop_after=9",
+        _ => "",
+    };
+    text
+}
+
+#[test]
+fn mixed_faults_deliver_the_same_bytes() {
+    side_by_side((0..50).collect(), |&seed: &u64| {
+        let script = mixture(seed);
+        let set = &sets(seed)[usize::from(seed % 4 == 3)];
+        let bucket = bucket(set, &script);
+        let cache = if seed % 3 == 0 { 0 } else { set.total_bytes() / 2 };
+        let mut loader = shaped(loader(&bucket), set)
+            .shards(1 + (seed % 3) as u16)
+            .cache_limit(fuelrail::ByteSize(cache))
+            .build()
+            .unwrap_or_else(|e| panic!("{script}: {e}"));
+        let delivered = drain(&mut loader, set).unwrap_or_else(|e| panic!("{script}: {e}"));
+        assert_eq!(delivered.order, expected(set), "{script}");
+    });
+}
+
+/// One run of one shard over small objects, long enough apart that no request stands behind another on a connection:
+/// then every injected fault meets exactly one attempt.
+fn counted(script: &str) -> (Stats, Counters) {
+    let set = DataSet::digits(150, 5);
+    let bucket = bucket(&set, &format!("{script},latency=fixed:4ms"));
+    let mut loader = loader(&bucket).listing(listing(&set)).batch_size(15).stall_after_ms(1000).build().unwrap();
+    drain(&mut loader, &set).unwrap();
+    (loader.stats(), bucket.counters())
+}
+
+#[test]
+fn retries_match_what_was_injected() {
+    let mut cases: Vec<Option<FaultKind>> = FaultKind::DRAWN.into_iter().map(Some).collect();
+    cases.push(None);
+    side_by_side(cases, |&kind| {
+        let script = kind.map_or(String::new(), |kind| format!("{kind}=0.15,per_key_max={}", per_key_max(kind)));
+        let (stats, counters) = counted(&script);
+        let injected = kind.map_or(0, |kind| counters.injected(kind));
+        assert_eq!(counters.faults_total(), injected, "{counters:?}");
+        assert!(kind.is_none() || injected >= 10, "{counters:?}");
+        let fails = kind.is_some_and(|kind| kind != FaultKind::Chunked);
+        let failures = if fails { injected } else { 0 };
+        assert_eq!(stats.retries, failures, "{stats:?} {counters:?}");
+        assert_eq!(stats.requests, 150 + failures);
+        assert_eq!(counters.get_requests, stats.requests);
+        assert_eq!(stats.throttled, if kind == Some(FaultKind::Slowdown) { injected } else { 0 });
+        assert_eq!((stats.given_up, stats.unproved, stats.samples), (0, 0, 150));
+        let breaks = fails && !matches!(kind, Some(FaultKind::Slowdown | FaultKind::Error));
+        assert_eq!(stats.connections_failed, if breaks { injected } else { 0 });
+    });
+}
+
+#[test]
+fn too_many_requests_a_second_are_counted_as_throttling() {
+    let set = DataSet::digits(150, 5);
+    let bucket = bucket(&set, "slowdown_rps=150,latency=fixed:1ms");
+    let mut loader = loader(&bucket).listing(listing(&set)).batch_size(15).build().unwrap();
+    drain(&mut loader, &set).unwrap();
+    let (stats, injected) = (loader.stats(), bucket.counters().injected(FaultKind::SlowdownRate));
+    assert_eq!((stats.throttled, stats.retries), (injected, injected));
+}
+
+#[test]
+fn connections_that_end_between_requests_cost_at_most_one_attempt_each() {
+    let (stats, counters) = counted("close_after=5");
+    assert!(counters.injected(FaultKind::CloseAfter) > 10, "{counters:?}");
+    assert_eq!((stats.retries, stats.connections_failed), (0, 0), "{stats:?}");
+    let (stats, counters) = counted("drop_after=5");
+    let dropped = counters.injected(FaultKind::DropAfter);
+    assert!(dropped > 10 && stats.retries <= dropped, "{stats:?} {counters:?}");
+}
+
+/// The error a run over `set` ends with.
+fn failure(bucket: &Bucket, set: &DataSet, listed: Vec<Listed>) -> Error {
+    let builder = shaped(loader(bucket), set).listing(listed).attempts_max(3);
+    let mut loader = builder.build().unwrap();
+    let error = drain(&mut loader, set).expect_err("the run cannot succeed");
+    assert!(loader.next_batch().is_none(), "a failed loader has ended");
+    error
+}
+
+#[test]
+fn a_changed_object_is_never_mixed() {
+    let set = DataSet::digits(60, 5);
+    let key = set.key(31);
+    let bucket = bucket(&set, &format!("changed_keys={key}"));
+    let error = failure(&bucket, &set, listing(&set));
+    assert_eq!((error.kind(), error.object_key()), (Kind::Changed, Some(key.as_str())), "{error}");
+    assert_eq!(bucket.counters().injected(FaultKind::ChangedKey), 2, "one more attempt, for a stale replica");
+    assert!(error.to_string().contains("after 2 attempts"), "{error}");
+}
+
+/// An object overwritten while its blocks are on their way comes as one version or the other, or as an error; with the
+/// listing's ETag the new one is always an error.
+#[test]
+fn an_object_overwritten_while_it_is_read_is_never_mixed() {
+    let set = DataSet::volumes(1, 9, 0.02);
+    let old = set.content(0);
+    side_by_side((0..6).collect(), |&case: &u64| {
+        let bucket = bucket(&set, "latency=fixed:4ms");
+        let listed = if case % 2 == 0 { listing(&set) } else { bare_listing(&set) };
+        let known = listed[0].etag.is_some();
+        let mut loader = shaped(loader(&bucket), &set).connections_max(2).listing(listed).epochs(1).build().unwrap();
+        common::eventually("requests come", || bucket.counters().get_requests > 2 + case);
+        bucket.set_script("changed_keys=*".parse::<Script>().unwrap()).unwrap();
+        let outcome = loader.next_batch().expect("a batch or an error");
+        match outcome {
+            Err(error) => assert_eq!(error.kind(), Kind::Changed, "{error}"),
+            Ok(batch) => {
+                assert!(!known, "the listed version was gone");
+                let mut new = Vec::new();
+                fuelrail::get(&bucket.url(&set.key(0)), &mut new).unwrap();
+                assert_ne!(new, old);
+                assert_eq!(batch.sample(0), new, "blocks of both versions were joined");
+                assert!(loader.stats().unproved > 0);
+            }
+        }
+    });
+}
+
+/// Without ETags in the listing a stray answer for one block is still noticed: its parts do not agree.
+#[test]
+fn a_stray_block_is_fetched_anew_when_the_listing_has_no_etags() {
+    side_by_side((0..6).collect(), |&seed: &u64| {
+        let set = DataSet::volumes(4, seed, 0.01);
+        let bucket = bucket(&set, &format!("seed={seed},changed=0.2,per_key_max=1"));
+        let mut loader = shaped(loader(&bucket), &set).listing(bare_listing(&set)).build().unwrap();
+        assert_eq!(drain(&mut loader, &set).unwrap().order, expected(&set));
+        let injected = bucket.counters().injected(FaultKind::Changed);
+        assert!(injected > 0 && loader.stats().unproved > 0, "{:?}", loader.stats());
+    });
+}
+
+#[test]
+fn a_missing_object_is_named_and_asked_for_once() {
+    let set = DataSet::digits(60, 5);
+    let key = set.key(17);
+    let bucket = bucket(&set, &format!("missing_keys={key}"));
+    let error = failure(&bucket, &set, listing(&set));
+    assert_eq!((error.kind(), error.object_key()), (Kind::NotFound, Some(key.as_str())), "{error}");
+    assert_eq!(bucket.counters().injected(FaultKind::MissingKey), 1);
+}
+
+/// The kind a fault without end is reported as.
+fn reported(kind: FaultKind) -> &'static [Kind] {
+    match kind {
+        FaultKind::Slowdown => &[Kind::Throttled],
+        FaultKind::Error => &[Kind::Server],
+        FaultKind::Reset => &[Kind::Network],
+        FaultKind::Truncate => &[Kind::Truncated],
+        FaultKind::Stall => &[Kind::Stalled],
+        FaultKind::LengthLong | FaultKind::LengthShort => &[Kind::Mismatch],
+        FaultKind::WrongEtag | FaultKind::Changed => &[Kind::Changed],
+        _ => &[Kind::Protocol],
+    }
+}
+
+#[test]
+fn an_object_that_never_comes_is_named_with_its_cause() {
+    let kinds = FaultKind::DRAWN.into_iter().filter(|&kind| kind != FaultKind::Chunked).collect();
+    side_by_side(kinds, |&kind| {
+        let set = DataSet::digits(60, 5);
+        let key = set.key(44);
+        let bucket = bucket(&set, &format!("{kind}=1.0,only={key},per_key_max=1000000"));
+        let error = failure(&bucket, &set, listing(&set));
+        assert!(reported(kind).contains(&error.kind()), "{kind}: {error} ({:?})", error.kind());
+        assert_eq!(error.object_key(), Some(key.as_str()), "{kind}: {error}");
+        let attempts = if error.kind() == Kind::Changed { 2 } else { 3 };
+        assert!(error.to_string().contains(&format!("after {attempts} attempts")), "{kind}: {error}");
+        assert_eq!(bucket.counters().injected(kind), attempts);
+    });
+}
+
+/// A server that is gone in the middle of a run ends it with an error, not with silence.
+#[test]
+fn a_server_that_goes_away_ends_the_run() {
+    let set = DataSet::digits(300, 5);
+    let bucket = bucket(&set, "latency=fixed:5ms");
+    let mut loader = loader(&bucket).batch_size(10).connections_max(2).attempts_max(3).epochs(50).build().unwrap();
+    loader.next_batch().expect("a first batch").unwrap();
+    drop(bucket);
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let outcome: Result<u64> = loader.by_ref().map(|batch| batch.map(|b| b.len() as u64)).sum();
+        tell.send(outcome).expect("the test waits");
+    });
+    let error = told.recv_timeout(PATIENCE).expect("the run ends").expect_err("the data set was not read whole");
+    assert_eq!(error.kind(), Kind::Network, "{error}");
+    assert!(error.object_key().is_some(), "{error}");
+}
