@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod demo;
 mod doctor;
 mod failure;
 mod get;
@@ -23,6 +24,7 @@ use crate::failure::{Failure, Outcome};
 use crate::screen::{note, print};
 
 const EXAMPLES: &str = "Examples:
+  fuelrail demo
   fuelrail serve digits --port 9000 &
   fuelrail ls http://127.0.0.1:9000/bucket/training/ | head
   fuelrail bench read http://127.0.0.1:9000/bucket/training/ --batch-size 512 --epochs 2
@@ -41,6 +43,7 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Demo(demo::Demo),
     Serve(serve::Serve),
     Ls(ls::Ls),
     Get(get::Get),
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Outcome {
     match command {
+        Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Ls(args) => ls::run(&args),
         Command::Get(args) => get::run(&args),

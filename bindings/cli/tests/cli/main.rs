@@ -14,6 +14,8 @@ use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_fuelrail");
+
 /// Settings that keep a loader small beside other tests: one shard, not bound to a core, little memory.
 const SMALL: [&str; 6] = ["--shards", "1", "--pin", "false", "--memory-limit", "64MiB"];
 
@@ -45,7 +47,10 @@ impl Ended {
 
 /// The program with nothing of this process's settings.
 fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fuelrail"));
+    cleared(Command::new(PROGRAM))
+}
+
+fn cleared(mut command: Command) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FUELRAIL_")) {
         command.env_remove(name);
     }
@@ -53,8 +58,12 @@ fn program() -> Command {
     command
 }
 
+/// Runs the program to its end, which must come within a minute: a program that hangs is a failure, not a hanging test.
 fn fuelrail(args: &[&str]) -> Ended {
-    Ended::new(program().args(args).output().expect("the program starts"))
+    let mut command = cleared(Command::new("timeout"));
+    let ended = Ended::new(command.arg("60").arg(PROGRAM).args(args).output().expect("coreutils are there"));
+    assert_ne!(ended.code, 124, "hangs: {args:?}\n{}", ended.err);
+    ended
 }
 
 /// `fuelrail bench read URI` with small settings and these.

@@ -1,0 +1,96 @@
+//! `fuelrail demo`: DELI's experiment in one process, a table, a page and a document of what came out.
+//!
+//! Owns the command line and what is printed. The experiment and the report are the benchmark harness's.
+
+mod table;
+mod watch;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Args;
+use fuelrail_benches::Machine;
+use fuelrail_benches::deli::{self, Scale};
+use fuelrail_benches::report::{Report, html};
+
+use crate::failure::{Outcome, file};
+use crate::screen::{JsonTo, note};
+use crate::whole::WholeFile;
+use watch::Onlooker;
+
+const EXAMPLES: &str = "Examples:
+  fuelrail demo
+  fuelrail demo --json report.json --html report.html
+  fuelrail demo --full
+  fuelrail demo --quick --json | jq '.rows[] | {name, miss_rate}'
+
+Nine rows on one bucket inside the process: local disk; the bucket, one GET at a time; DELI's demand cache of three sizes and
+without limit; DELI's full fetch and 50/50; and Fuelrail with the same cache bytes. Three trainers share every epoch. The
+trainer's step is simulated by waiting; every delivered byte is compared with the generator. The report says what else is
+simulated. Takes about two minutes; --full, at the published scale, about half an hour.";
+
+/// Where the reports land when nobody says.
+const JSON_PATH: &str = "target/demo/report.json";
+const HTML_PATH: &str = "target/demo/report.html";
+
+/// Run DELI's experiment with Fuelrail beside it, and write a report
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Demo {
+    /// The published scale: 42 000 objects, 55 ms per GET, 0.68 s per batch of 512
+    #[arg(long, conflicts_with = "quick")]
+    full: bool,
+    /// A few seconds, to see that it works: the times mean nothing
+    #[arg(long)]
+    quick: bool,
+    /// Seed of the data set and of the order of samples
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Print the report as one JSON document, or write it to FILE [default: target/demo/report.json]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<String>,
+    /// Where to write the report as a page [default: target/demo/report.html]
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Demo) -> Outcome {
+    let (mode, scale) = match (args.full, args.quick) {
+        (true, _) => ("full", Scale::full(args.seed)),
+        (_, true) => ("quick", Scale::quick(args.seed)),
+        _ => ("short", Scale::short(args.seed)),
+    };
+    let json = match args.json.as_deref() {
+        Some("-") => JsonTo::Output,
+        path => JsonTo::File(PathBuf::from(path.unwrap_or(JSON_PATH))),
+    };
+    let page = args.html.clone().unwrap_or_else(|| PathBuf::from(HTML_PATH));
+    // Before the minutes pass, not after: a report that cannot be written is worth knowing at once.
+    if let JsonTo::File(path) = &json {
+        make_folder_of(path)?;
+    }
+    make_folder_of(&page)?;
+    let mut page_file = WholeFile::create(&page)?;
+    let machine = Machine::here();
+    note(&format!("demo, {mode} scale, on {}", machine.line()));
+    let began = Instant::now();
+    let findings = deli::run(&scale, &Onlooker::new())?;
+    let report = Report::new(findings, machine, mode, began.elapsed().as_secs_f64());
+    report.notices.iter().for_each(|notice| note(notice));
+    page_file.write_all(html(&report).as_bytes()).map_err(|error| file("writing", &page, &error))?;
+    page_file.finish()?;
+    let mut paths = vec![page.display().to_string()];
+    if let JsonTo::File(path) = &json {
+        paths.push(path.display().to_string());
+    }
+    json.show(&report, || table::text(&report, &paths))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn make_folder_of(path: &Path) -> Outcome<()> {
+    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
+    fs::create_dir_all(folder).map_err(|error| file("making the folder", folder, &error))
+}
