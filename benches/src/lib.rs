@@ -6,6 +6,7 @@
 pub mod deli;
 pub mod machine;
 pub mod read;
+pub mod report;
 
 pub use machine::Machine;
 pub use read::{Event, Progress, ReadReport, Reading, read};

@@ -62,7 +62,7 @@ impl Scale {
         Scale::shrunk(4, 5, seed)
     }
 
-    /// The published scale: 42 000 objects at 55 ms, about an hour.
+    /// The published scale: 42 000 objects at 55 ms, about half an hour.
     #[must_use]
     pub fn full(seed: u64) -> Scale {
         Scale::shrunk(1, 1, seed)
