@@ -188,7 +188,15 @@ impl FetchStage {
     fn refuse(&mut self, exchange: Exchange, error: Error) {
         let (asked, proof) = (exchange.asked, exchange.proof);
         let window = exchange.window.expect("not sent yet");
-        self.outcomes.push(Outcome::Failed { asked, window, proof, error, retry_after: None, new_bytes: 0 });
+        self.outcomes.push(Outcome::Failed {
+            asked,
+            window,
+            proof,
+            error,
+            retry_after: None,
+            new_bytes: 0,
+            idled_out: false,
+        });
     }
 
     fn push_ops<R: Ring>(&mut self, ring: &mut R) {

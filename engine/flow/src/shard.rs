@@ -15,7 +15,7 @@ use crate::objects::Objects;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, SCRATCH_BYTES};
 use fuelrail_base::{BlockId, Duration, Error, Kind, Result, ShardId};
 use fuelrail_io::{Region, Ring, Sender, Waker, Window};
-use fuelrail_plan::brain::{AskId, Brain, BrainConfig, Command, Fact, Source};
+use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, Source};
 use fuelrail_plan::run::Run;
 use slab::Slab;
 use std::sync::Arc;
@@ -237,14 +237,18 @@ impl<R: Ring> Shard<R> {
                 owned.proof = owned.seen.with(proof);
                 self.tell(Fact::Landed { fetch: asked.fetch, bytes, first_byte, total });
             }
-            Outcome::Failed { asked, window, proof, error, retry_after, new_bytes } => {
+            Outcome::Failed { asked, window, proof, error, retry_after, new_bytes, idled_out } => {
                 let (kind, len) = (error.kind(), window.len());
                 let owned = &mut self.owned[asked.ask.0 as usize];
                 owned.seen = if window.filled() == 0 { Proof::default() } else { owned.seen.with(proof) };
                 owned.window = Some(window);
                 owned.error = Some(error);
-                let progressed = new_bytes >= PROGRESS_BYTES_MIN.max(len / 64);
-                self.tell(Fact::Failed { fetch: asked.fetch, kind, retry_after, progressed });
+                let attempt = match new_bytes >= PROGRESS_BYTES_MIN.max(len / 64) {
+                    _ if idled_out => Attempt::Excused,
+                    true => Attempt::Progress,
+                    false => Attempt::Barren,
+                };
+                self.tell(Fact::Failed { fetch: asked.fetch, kind, retry_after, attempt });
             }
             Outcome::Unserved { asked, window } => {
                 self.owned[asked.ask.0 as usize].window = Some(window);

@@ -32,7 +32,7 @@ pub(crate) enum State {
 }
 
 /// Servers close connections that were idle for long, the most hasty ones after a few seconds. A request that meets such
-/// a close has not failed: nobody has looked at it.
+/// a close is tried again, but that is no attempt of its object: many idle connections may be closed in a row.
 const IDLE_DOUBT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Conn {
@@ -222,10 +222,8 @@ impl Conn {
             return;
         }
         let idled_out = self.stale && self.responses.is_between() && error.kind() == Kind::Network;
-        if !idled_out {
-            self.failed = true;
-            self.responses.fail_front(error, cx);
-        }
+        self.failed = true;
+        self.responses.fail_front(error, idled_out, cx);
         self.close(cx);
     }
 

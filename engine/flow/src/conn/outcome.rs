@@ -14,7 +14,16 @@ pub(crate) enum Outcome {
     /// All bytes are in the window.
     Landed { asked: Asked, window: Window, proof: Proof, first_byte: Duration, total: Duration },
     /// This attempt failed; what landed before the fault stays in the window when it can be trusted.
-    Failed { asked: Asked, window: Window, proof: Proof, error: Error, retry_after: Option<Duration>, new_bytes: usize },
+    Failed {
+        asked: Asked,
+        window: Window,
+        proof: Proof,
+        error: Error,
+        retry_after: Option<Duration>,
+        new_bytes: usize,
+        /// The server had closed a connection that was idle for long: it says nothing about the object.
+        idled_out: bool,
+    },
     /// The connection closed before this request's turn.
     Unserved { asked: Asked, window: Window },
 }
@@ -40,11 +49,11 @@ pub(super) fn finish(exchange: Exchange, cx: &mut Context) {
             Error::new(Kind::Truncated, format!("the body ended at byte {got} of {want}"))
         }
     };
-    fail(exchange, error, cx);
+    fail(exchange, error, false, cx);
 }
 
 /// The response ended in a fault.
-pub(super) fn fail(mut exchange: Exchange, error: Error, cx: &mut Context) {
+pub(super) fn fail(mut exchange: Exchange, error: Error, idled_out: bool, cx: &mut Context) {
     let window = exchange.home_window_mut();
     if matches!(error.kind(), Kind::Mismatch | Kind::Changed | Kind::Protocol) {
         window.rewind(0);
@@ -60,7 +69,7 @@ pub(super) fn fail(mut exchange: Exchange, error: Error, cx: &mut Context) {
     };
     let (asked, proof) = (exchange.asked, exchange.proof);
     let window = exchange.into_window();
-    cx.outcomes.push(Outcome::Failed { asked, window, proof, error, retry_after, new_bytes });
+    cx.outcomes.push(Outcome::Failed { asked, window, proof, error, retry_after, new_bytes, idled_out });
 }
 
 /// The connection closes before this exchange's response was looked at: nothing that landed for it is known to be good.

@@ -131,12 +131,12 @@ impl Responses {
     }
 
     /// Fails the front exchange.
-    pub(super) fn fail_front(&mut self, error: Error, cx: &mut Context) {
+    pub(super) fn fail_front(&mut self, error: Error, idled_out: bool, cx: &mut Context) {
         if let Some(mut exchange) = self.queue.pop_front() {
             if self.body.is_none() {
                 exchange.forget_landed();
             }
-            outcome::fail(exchange, error, cx);
+            outcome::fail(exchange, error, idled_out, cx);
         }
     }
 

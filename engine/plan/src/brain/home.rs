@@ -1,6 +1,6 @@
 //! The home role: when this shard's next batch is opened.
 
-use super::{BrainConfig, Command};
+use super::words::{BrainConfig, Command};
 use crate::catalog::Catalog;
 use crate::prefetch::{Prefetch, Strategy, View};
 use crate::run::Run;

@@ -1,6 +1,6 @@
 //! The owner role: what is served from the cache, fetched, tried again, kept and dropped.
 
-use super::{AskId, BrainConfig, BrainStats, Command, FetchId, Source};
+use super::words::{AskId, Attempt, BrainConfig, BrainStats, Command, FetchId, Source};
 use crate::catalog::Catalog;
 use crate::policy::{self, Policy};
 use crate::retry::{Retry, Tries, Verdict};
@@ -143,7 +143,7 @@ impl Owner {
         id: FetchId,
         kind: Kind,
         retry_after: Option<Duration>,
-        progressed: bool,
+        attempt: Attempt,
         out: &mut VecDeque<Command>,
     ) {
         self.in_flight -= 1;
@@ -154,10 +154,16 @@ impl Owner {
             self.window.failed(now);
         }
         let fetch = &mut self.fetches[id.0 as usize];
-        if progressed {
-            fetch.tries = Tries::default();
-        }
-        match self.retry.verdict(&mut fetch.tries, kind, retry_after) {
+        let mut excused = Tries::default();
+        let tries = match attempt {
+            Attempt::Barren => &mut fetch.tries,
+            Attempt::Progress => {
+                fetch.tries = Tries::default();
+                &mut fetch.tries
+            }
+            Attempt::Excused => &mut excused,
+        };
+        match self.retry.verdict(tries, kind, retry_after) {
             Verdict::After(pause) => {
                 self.stats.retries += 1;
                 self.delayed.push(Reverse((now.after(pause), id)));

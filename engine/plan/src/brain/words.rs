@@ -1,0 +1,207 @@
+//! What a brain is told and what it says: facts, commands, and the plain values around them.
+//!
+//! Owns no state. Everything here is small and copied.
+
+use crate::policy::PolicyName;
+use crate::prefetch::Strategy;
+use crate::retry::RetryConfig;
+use crate::schedule::UseTime;
+use crate::window::WindowConfig;
+use fuelrail_base::{BatchSeq, BlockId, Duration, Kind, ShardId};
+
+/// Names one request of a home shard for one block; given by flow, unique while open.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct AskId(pub u32);
+
+/// Names one fetch of a block, over all its attempts; given by the brain.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct FetchId(pub u32);
+
+/// What happened, as flow tells it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Fact {
+    /// The batch has its slot; its asks follow.
+    Opened(BatchSeq),
+    /// There is no room for the batch now.
+    NoRoom(BatchSeq),
+    /// Memory came home: room may have appeared.
+    Room,
+    /// All samples of a batch are in place (or given up).
+    Ready(BatchSeq),
+    /// The consumer took so many of this shard's batches in all, and is blocked waiting or not.
+    Consumer {
+        /// Batches of this shard taken since the start.
+        taken: u64,
+        /// Someone is inside `next_batch` with nothing to return.
+        waits: bool,
+    },
+    /// A home wants a block in a window that flow holds under `ask`.
+    Asked {
+        /// The ask.
+        ask: AskId,
+        /// The block.
+        block: BlockId,
+        /// When its sample is due; asks due earlier are fetched first.
+        at: UseTime,
+        /// What is cached proved wrong: fetch it anew.
+        fresh: bool,
+    },
+    /// A fetch put the whole block into the window of its first ask.
+    Landed {
+        /// The fetch.
+        fetch: FetchId,
+        /// Bytes of the block.
+        bytes: u64,
+        /// From the request to the first byte of its response.
+        first_byte: Duration,
+        /// From the request to the last byte.
+        total: Duration,
+    },
+    /// A fetch failed this time.
+    Failed {
+        /// The fetch.
+        fetch: FetchId,
+        /// Why.
+        kind: Kind,
+        /// The server's own wish for a pause.
+        retry_after: Option<Duration>,
+        /// How the attempt weighs.
+        attempt: Attempt,
+    },
+    /// The connection closed before the request was looked at: not a failure of the object.
+    Unserved(FetchId),
+    /// The shard is about to sleep.
+    Idle,
+    /// Time passed.
+    Tick,
+}
+
+/// How a failed attempt weighs against the attempts its block has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attempt {
+    /// It brought little or nothing: it counts.
+    Barren,
+    /// It brought enough new bytes to count as progress: counting starts anew.
+    Progress,
+    /// It does not count: the server had closed an idle connection before it looked at the request.
+    Excused,
+}
+
+/// What flow shall do. Commands are carried out in the order given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Find `bytes` of contiguous room for a batch, then ask for its blocks. Answer with `Opened` or `NoRoom`.
+    Open {
+        /// The batch.
+        seq: BatchSeq,
+        /// Room needed, alignment included.
+        bytes: u64,
+    },
+    /// Copy a cached block into the window of `ask`.
+    Serve {
+        /// The ask.
+        ask: AskId,
+        /// The cached block.
+        block: BlockId,
+    },
+    /// Request the block, or what is missing of it, into the window of `ask`.
+    Fetch {
+        /// The fetch.
+        fetch: FetchId,
+        /// Whose window receives it.
+        ask: AskId,
+        /// The block.
+        block: BlockId,
+    },
+    /// Copy a landed block from one ask's window to another's: two batches wanted it at the same time.
+    Share {
+        /// The full window.
+        from: AskId,
+        /// The empty one.
+        to: AskId,
+    },
+    /// Copy a landed block into the cache.
+    Keep {
+        /// The block.
+        block: BlockId,
+        /// Whose window holds it.
+        ask: AskId,
+    },
+    /// Drop a block from the cache.
+    Evict(BlockId),
+    /// Hand the full window back to its home.
+    Answer {
+        /// The ask.
+        ask: AskId,
+        /// Where the bytes came from.
+        source: Source,
+    },
+    /// Hand the window back with the error of the last attempt, which was reported for `failed`.
+    Refuse {
+        /// The ask.
+        ask: AskId,
+        /// The ask whose fetch failed.
+        failed: AskId,
+        /// How many attempts were made.
+        attempts: u32,
+    },
+}
+
+/// Where the bytes of an answer came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// Fetched for this ask.
+    Bucket,
+    /// Already in the RAM cache.
+    Cache,
+    /// Fetched for another ask of the same time.
+    Shared,
+}
+
+/// Plain configuration of one brain.
+#[derive(Clone, Debug)]
+pub struct BrainConfig {
+    /// Which shard this is.
+    pub shard: ShardId,
+    /// How many there are.
+    pub shards: u16,
+    /// How far to look ahead.
+    pub prefetch: Strategy,
+    /// What to keep.
+    pub policy: PolicyName,
+    /// This shard's share of the cache, payload bytes.
+    pub cache_bytes: u64,
+    /// This shard's room for batches, bytes.
+    pub batch_room_bytes: u64,
+    /// Epochs the next use of a block is looked for.
+    pub horizon_epochs: u64,
+    /// How often to try again.
+    pub retry: RetryConfig,
+    /// How many connections and requests at once.
+    pub window: WindowConfig,
+    /// Seed of the retry jitter.
+    pub seed: u64,
+}
+
+/// Counters of one brain since its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BrainStats {
+    /// Blocks asked for.
+    pub asks: u64,
+    /// … served from the cache.
+    pub hits: u64,
+    /// … served by a fetch already under way.
+    pub shared: u64,
+    /// Payload bytes asked for.
+    pub asked_bytes: u64,
+    /// Payload bytes served from the cache.
+    pub hit_bytes: u64,
+    /// Attempts after the first.
+    pub retries: u64,
+    /// Fetches given up.
+    pub given_up: u64,
+    /// Blocks dropped from the cache.
+    pub evictions: u64,
+    /// Times the server asked to slow down.
+    pub throttled: u64,
+}
