@@ -29,15 +29,19 @@ fn a_state_a_result_and_a_log_are_recognised_and_shown() {
 }
 
 #[test]
-fn the_same_log_twice_is_every_sample_twice() {
+fn a_log_that_delivers_a_batch_twice_proves_the_opposite() {
     let bucket = bucket_of(&DataSet::digits(20, 14), "");
     let dir = tempfile::tempdir().unwrap();
     let log = utf8(&dir.path().join("a.log")).to_owned();
     bench_read(&bucket.url(""), &["--audit", &log]).done();
-    let ended = fuelrail(&["inspect", &log, &log]);
-    assert!(ended.code == 1 && ended.out.contains("exactly once: no"), "{}", ended.out);
-    // What a crash leaves: a torn last line, and samples that were never logged.
     let text = fs::read_to_string(&log).unwrap();
+    let batch = text.lines().last().unwrap();
+    fs::write(&log, format!("{text}{batch}\n")).unwrap();
+    let ended = fuelrail(&["inspect", &log]);
+    assert!(ended.code == 1 && ended.out.contains("exactly once: no"), "{}", ended.out);
+    let json: serde_json::Value = serde_json::from_str(&fuelrail(&["inspect", "--json", &log]).out).unwrap();
+    assert_eq!((&json["audit"]["exactly_once"], &json["audit"]["epochs"][0]["repeated"]), (&false.into(), &20.into()));
+    // What a crash leaves: a torn last line, and samples that were never logged.
     fs::write(&log, &text[..text.len() - 5]).unwrap();
     let ended = fuelrail(&["inspect", &log]);
     assert!(ended.code == 1 && ended.out.contains("not proved"), "{}", ended.out);
