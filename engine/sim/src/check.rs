@@ -3,9 +3,9 @@
 //! A check that fails makes a [`Violation`] with what was expected and what was found. Changes nothing.
 
 use crate::books::Books;
+use crate::counters::Counters;
 use crate::dataset::DataSet;
 use crate::journal::{Entry, Journal};
-use crate::report::Counters;
 use crate::scenario::Scenario;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::{Error, Instant, SampleId};

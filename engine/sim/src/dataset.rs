@@ -1,4 +1,4 @@
-//! The virtual data set: names, sizes and bytes, all a function of the seed.
+//! The virtual data set: where it is, names, sizes and bytes, all a function of the seed.
 //!
 //! Owns the bytes of every object, so that the bucket and the checks compare against the same memory. Knows no HTTP.
 
@@ -6,6 +6,17 @@ use fuelrail_base::SampleId;
 use fuelrail_base::prng::mix64;
 use fuelrail_flow::Listed;
 use std::collections::HashMap;
+
+/// Where the data set is.
+pub(crate) const URI: &str = "http://bucket.sim:9000/lake/set/";
+/// What stands in front of a key on the request line.
+pub(crate) const PATH: &str = "/lake/";
+/// The `Host` line.
+pub(crate) const AUTHORITY: &str = "bucket.sim:9000";
+/// The host's address that answers to nobody, when it has several.
+pub(crate) const DEAD_ADDRESS: &str = "10.0.0.1:9000";
+/// Its address that answers.
+pub(crate) const LIVE_ADDRESS: &str = "10.0.0.2:9000";
 
 /// All objects of a run.
 pub(crate) struct DataSet {

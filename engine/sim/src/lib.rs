@@ -10,6 +10,7 @@ mod bucket;
 mod canary;
 mod check;
 mod consumer;
+mod counters;
 mod dataset;
 mod journal;
 mod model;
@@ -22,7 +23,8 @@ mod world;
 
 pub use canary::Canary;
 pub use check::{Checker, Violation};
-pub use report::{Counters, SimReport};
+pub use counters::Counters;
+pub use report::SimReport;
 pub use run::{run, run_with_canary};
 pub use scenario::{
     BucketShape, ConsumerShape, Despair, FaultShares, Flavour, LifeShape, LoaderShape, LookAhead, RingShares, Scenario,

@@ -2,8 +2,8 @@
 
 use crate::canary::Canary;
 use crate::check::{Checked, Checker, Violation};
-use crate::dataset::DataSet;
-use crate::report::Counters;
+use crate::counters::Counters;
+use crate::dataset::{DEAD_ADDRESS, DataSet, LIVE_ADDRESS, URI};
 use crate::scenario::{LookAhead, Scenario};
 use crate::tap::TapRing;
 use fuelrail_base::limits::SCRATCH_BYTES;
@@ -161,8 +161,8 @@ fn region_bytes(scenario: &Scenario) -> u64 {
 
 fn listed(make: &Make<'_>) -> Result<Objects> {
     let bucket = &make.scenario.bucket;
-    let endpoint = crate::bucket::URI.parse()?;
-    let addresses = [crate::bucket::DEAD_ADDRESS, crate::bucket::LIVE_ADDRESS];
+    let endpoint = URI.parse()?;
+    let addresses = [DEAD_ADDRESS, LIVE_ADDRESS];
     let addresses = addresses[2 - bucket.addresses.min(2)..].iter().flat_map(|address| address.parse()).collect();
     Objects::new(endpoint, addresses, &make.objects.listing(bucket.etags.0), make.scenario.block_bytes)
 }
@@ -176,7 +176,7 @@ fn new_shard(
 ) -> Result<(Shard<TapRing>, Waker)> {
     use fuelrail_io::Ring as _;
     let l = &make.scenario.loader;
-    let inner = SimRing::with_capacity(make.world, l.ring_entries, 512);
+    let inner = SimRing::with_capacity(make.world, l.ring_entries, l.ring_sockets);
     let waker = inner.waker();
     let planted = make.canary.filter(|_| id == 0);
     let config = ShardConfig {

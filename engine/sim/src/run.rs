@@ -2,10 +2,11 @@
 
 use crate::canary::Canary;
 use crate::check::{Checked, Checker, Inspector, Violation};
+use crate::counters::Counters;
 use crate::dataset::DataSet;
 use crate::journal::Journal;
 use crate::model::{self, Step};
-use crate::report::{Counters, SimReport};
+use crate::report::SimReport;
 use crate::scenario::Scenario;
 use crate::world::{Account, Ending, Life};
 use fuelrail_base::{BatchSeq, Duration, Error};

@@ -85,6 +85,8 @@ pub struct LoaderShape {
     pub depth_max: usize,
     /// Operations the simulated ring takes at a time.
     pub ring_entries: u32,
+    /// Sockets it has.
+    pub ring_sockets: u32,
     /// Batches between a shard and the consumer.
     pub deliver_entries: usize,
     /// Silence after which a connection is given up, ms.

@@ -19,7 +19,8 @@ fn every_canary_is_caught() {
     for canary in Canary::ALL {
         for seed in 0..5 {
             let report = run_with_canary(&Scenario::draw(seed), canary);
-            let violation = report.violations.first().unwrap_or_else(|| panic!("{canary} lives, seed {seed}: {report}"));
+            let violation =
+                report.violations.first().unwrap_or_else(|| panic!("{canary} lives, seed {seed}: {report}"));
             assert!(checkers(canary).contains(&violation.checker), "{canary}, seed {seed}: {report}");
             assert!(report.replay_command().ends_with(canary.word()));
         }

@@ -75,3 +75,20 @@ fn a_dead_address_is_left_after_the_first_connections() {
         assert!((1..=16).contains(&dead), "{dead} connections to the dead address: {report}");
     }
 }
+
+/// A server that always refuses an object, and between refusals closes the idle connection without a word: the closes
+/// are no attempts of the object, but they must not make the earlier ones forgotten either.
+#[test]
+fn a_hopeless_object_is_given_up_although_connections_idle_out() {
+    for seed in 0..10 {
+        let mut s = plain(seed);
+        s.sizes.truncate(4);
+        (s.samples, s.total_bytes) = (4, s.sizes.iter().sum());
+        (s.bucket.responses_per_connection, s.bucket.announces_close) = (1, false);
+        (s.loader.connections_start, s.loader.connections_max) = (1, 1);
+        (s.loader.retry_base_us, s.loader.retry_cap_us, s.loader.attempts_max) = (2_000_000, 4_000_000, 8);
+        s.hopeless = vec![(2, Despair::ServerError)];
+        let report = sound(&s);
+        assert!(report.raised.is_some(), "{report}");
+    }
+}

@@ -119,10 +119,10 @@ impl Fault {
                 Effect::Poisons
             }
             Fault::Drip => Effect::Drip,
-            Fault::WrongEtag | Fault::Flipped => {
+            Fault::WrongEtag | Fault::Changed | Fault::Flipped => {
                 self.reword(answer, prng);
                 // Without a listed tag nobody can know yet which of two is right; a checksum is looked at by the home.
-                if self == Fault::WrongEtag && shape.etags.0 { Effect::Breaks } else { Effect::None }
+                if self != Fault::Flipped && shape.etags.0 { Effect::Breaks } else { Effect::None }
             }
             _ => {
                 self.reword(answer, prng);

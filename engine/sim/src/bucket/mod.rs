@@ -8,7 +8,7 @@ mod fault;
 mod request;
 
 use crate::books::Books;
-use crate::dataset::DataSet;
+use crate::dataset::{DEAD_ADDRESS, DataSet};
 use crate::scenario::{BucketShape, Despair, FaultShares, Scenario};
 use answer::Answer;
 use fault::{Effect, Fault};
@@ -23,13 +23,6 @@ use std::rc::Rc;
 
 /// `ECONNREFUSED` of Linux.
 const REFUSED: i32 = 111;
-/// The address that answers to nobody, when the host has several.
-pub(crate) const DEAD_ADDRESS: &str = "10.0.0.1:9000";
-/// The address that answers.
-pub(crate) const LIVE_ADDRESS: &str = "10.0.0.2:9000";
-/// Where the bucket says it is.
-pub(crate) const URI: &str = "http://bucket.sim:9000/lake/set/";
-
 /// One connection, as the bucket sees it.
 struct Peer {
     inbox: Vec<u8>,
@@ -119,7 +112,10 @@ impl Bucket {
             Fault::WrongRange => get.range.is_some(),
             Fault::IgnoredRange => get.range.is_some() && whole_bytes > self.block_bytes,
             Fault::Flipped => get.range.is_none() && get.checksum && self.shape.crc32c,
-            Fault::Changed => self.shape.etags == (true, true),
+            // Without listed tags a first look at an object cannot know which version is right; a second one can.
+            Fault::Changed => {
+                self.shape.etags.1 && (self.shape.etags.0 || get.range.is_some_and(|(first, _)| first > 0))
+            }
             Fault::WrongEtag => self.shape.etags.1,
             _ => true,
         };
@@ -176,8 +172,10 @@ impl Bucket {
                     fault::Cut::Stall => out.stall(),
                 }
                 peer.ended = true;
-                // A body that is whole before its framing ends may rightly be taken as whole.
-                peer.broken_at = (end < answer.payload_end).then_some(just_after);
+                // A body that is whole before its framing ends may rightly be taken as whole; an end before the first byte
+                // may rightly be taken for the end of an idle connection.
+                let idle_close = end == 0 && how != fault::Cut::Stall;
+                peer.broken_at = (end < answer.payload_end && !idle_close).then_some(just_after);
             }
             Effect::Breaks => peer.broken_at = Some(at),
             Effect::Poisons => peer.spoilt = true,

@@ -1,7 +1,6 @@
 //! Requests as the bucket hears them: strict, because the client is what is being tested.
 
-use crate::bucket::URI;
-use crate::dataset::DataSet;
+use crate::dataset::{AUTHORITY, DataSet, PATH};
 use fuelrail_base::SampleId;
 
 /// A GET of an object or of a part of it.
@@ -27,8 +26,7 @@ pub(super) fn parse(head: &[u8], objects: &DataSet) -> Result<Get, String> {
         .and_then(|line| line.strip_prefix("GET "))
         .and_then(|line| line.strip_suffix(" HTTP/1.1"))
         .ok_or("not a GET of HTTP/1.1")?;
-    let bucket = URI.strip_prefix("http://bucket.sim:9000").and_then(|path| path.strip_suffix("set/")).unwrap_or("/");
-    let key = path.strip_prefix(bucket).ok_or_else(|| format!("'{path}' is not in the bucket"))?;
+    let key = path.strip_prefix(PATH).ok_or_else(|| format!("'{path}' is not in the bucket"))?;
     let key = decoded(key).ok_or_else(|| format!("'{key}' is badly escaped"))?;
     let sample = objects.sample(&key).ok_or_else(|| format!("no object is named '{key}'"))?;
     let (mut host, mut range, mut checksum) = (None, None, false);
@@ -42,7 +40,7 @@ pub(super) fn parse(head: &[u8], objects: &DataSet) -> Result<Get, String> {
             _ => {}
         }
     }
-    if host != Some("bucket.sim:9000") {
+    if host != Some(AUTHORITY) {
         return Err(format!("the Host line is {host:?}"));
     }
     let len = objects.bytes(sample).len() as u64;
@@ -76,6 +74,7 @@ fn decoded(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataset::URI;
 
     #[test]
     fn understands_what_the_engine_writes_and_refuses_the_rest() {

@@ -20,7 +20,10 @@ impl Scenario {
         let calm = p.chance(0.2);
         let sizes = sizes(&mut p);
         let samples = sizes.len() as u64;
-        let block_bytes = *pick(&mut p, &[777, 4096, 16 << 10, 64 << 10, 1 << 20]);
+        let total: u64 = sizes.iter().sum();
+        // The first makes more blocks than the lanes between shards hold asks.
+        let block_bytes =
+            *pick(&mut p, &[(total / 4000).max(1), 777, 4096, 4096, 16 << 10, 64 << 10, 1 << 20, 1 << 20]);
         let batch_size = within(&mut p, 1, 32) as u32;
         let lives = lives(&mut p, samples, batch_size);
         let world_max = lives.iter().map(|life| u64::from(life.world)).max().unwrap_or(1);
@@ -36,7 +39,7 @@ impl Scenario {
         Scenario {
             seed,
             samples,
-            total_bytes: sizes.iter().sum(),
+            total_bytes: total,
             sizes,
             block_bytes,
             shuffle: p.chance(0.8),
@@ -131,6 +134,7 @@ fn loader(p: &mut Prng, sizes: &[u64], block_bytes: u64, batch_size: u32) -> Loa
         connections_max,
         depth_max: spread(p, 1, 32) as usize,
         ring_entries: *pick(p, &[4, 16, 512, 512]),
+        ring_sockets: *pick(p, &[1, 3, 512, 512, 512, 512]),
         deliver_entries: spread(p, 1, 64) as usize,
         stall_after_ms: within(p, 500, 5_000),
         attempts_max: 40,
