@@ -21,6 +21,13 @@ use std::time::Duration;
 
 type HttpClient = Client<HttpConnector, Empty<Bytes>>;
 
+/// Somebody waits at a prompt for what the control plane does: a server that is down should be said within seconds.
+const ATTEMPTS_MAX: u32 = 5;
+
+fn patience() -> Result<Retry> {
+    Retry::new(RetryConfig { attempts_max: ATTEMPTS_MAX, ..RetryConfig::default() }, monotonic_now().0)
+}
+
 /// Longest wait for one answer of the control plane.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -131,10 +138,14 @@ pub fn write_manifest(path: &Path, objects: &[Listed]) -> Result<()> {
 pub fn get(uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
     let endpoint: Endpoint = uri.parse()?;
     let key = endpoint.prefix.clone();
+    if key.is_empty() {
+        return Err(Error::new(Kind::Usage, format!("'{uri}' names no object"))
+            .cure("write http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys"));
+    }
     let path = endpoint.object_path(&key);
     let copied = on_control_thread(async |client| {
         let mut progress = Progress::default();
-        let mut retry = Retry::new(RetryConfig::default(), monotonic_now().0)?;
+        let mut retry = patience()?;
         let mut tries = Tries::default();
         loop {
             let before = progress.copied;
@@ -193,7 +204,7 @@ async fn get_once(
 
 /// One document, with retries.
 async fn ask(client: &HttpClient, endpoint: &Endpoint, path: &str) -> Result<(StatusCode, Bytes)> {
-    let mut retry = Retry::new(RetryConfig::default(), monotonic_now().0)?;
+    let mut retry = patience()?;
     let mut tries = Tries::default();
     loop {
         let outcome = async {

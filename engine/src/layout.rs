@@ -33,6 +33,10 @@ pub(crate) struct Layout {
 
 /// Regions are cut at page boundaries.
 const PAGE_BYTES: u64 = 4096;
+/// Large ones at those of huge pages, so that reserved ones can back them.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+/// What counts as large: rounding down then costs less than a 32nd.
+const LARGE_REGION_BYTES: u64 = 32 * HUGE_PAGE_BYTES;
 
 impl Wanted {
     fn scratch_bytes(&self) -> u64 {
@@ -73,7 +77,13 @@ impl Wanted {
             return Err(Error::new(Kind::Budget, cause)
                 .cure(format!("raise memory_limit to {need}, or lower batch_size, cache_limit or shards")));
         }
-        let region_bytes = self.memory_bytes / u64::from(shards) / PAGE_BYTES * PAGE_BYTES;
+        let share = self.memory_bytes / u64::from(shards);
+        let rounded = share / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        let region_bytes = if share >= LARGE_REGION_BYTES && rounded >= self.needs(shards, 1) {
+            rounded
+        } else {
+            share / PAGE_BYTES * PAGE_BYTES
+        };
         let cache_bytes = self.cache_bytes / u64::from(shards);
         let aligned = cache_bytes.next_multiple_of(SAMPLE_ALIGN as u64);
         Ok(Layout { shards, region_bytes, cache_bytes, batch_bytes: region_bytes - aligned - self.scratch_bytes() })
@@ -104,6 +114,7 @@ mod tests {
             words.split("raise memory_limit to ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
         let layout = wanted(need, 2).share_out().unwrap();
         assert!(layout.batch_bytes >= 10 << 20);
+        assert!(layout.region_bytes * 2 <= need, "the budget is a bound");
         assert!(wanted(need - 8192, 2).share_out().is_err(), "the number is not far above what is needed");
     }
 }

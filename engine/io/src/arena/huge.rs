@@ -11,20 +11,25 @@ pub(super) fn map(config: &ArenaConfig) -> Result<(Mapping, u64, Huge)> {
     let regions = u64::from(config.regions);
     // Every region a whole number of pages, and never above the budget.
     let whole = |page: u64| config.bytes / regions / page * page * regions;
+    let bytes = whole(PAGE_BYTES);
     if config.huge_pages == HugePages::Off {
-        return Ok((ordinary(whole(PAGE_BYTES))?, PAGE_BYTES, Huge::None("huge pages were switched off".into())));
+        return Ok((ordinary(bytes)?, PAGE_BYTES, Huge::None("huge pages were switched off".into())));
     }
-    let huge_bytes = whole(HUGE_PAGE_BYTES);
-    if huge_bytes == 0 {
-        let why = format!("a region is smaller than one huge page of {}", ByteSize(HUGE_PAGE_BYTES));
-        return Ok((ordinary(whole(PAGE_BYTES))?, PAGE_BYTES, Huge::None(why)));
+    if bytes < HUGE_PAGE_BYTES {
+        let why = format!("the arena is smaller than one huge page of {}", ByteSize(HUGE_PAGE_BYTES));
+        return Ok((ordinary(bytes)?, PAGE_BYTES, Huge::None(why)));
     }
-    if let Some(mapping) = anonymous(huge_bytes as usize, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB) {
+    // Reserved pages come whole. A budget that does not divide into them keeps its bytes instead: whoever worked out
+    // that it needs them must get them.
+    let reserved = (whole(HUGE_PAGE_BYTES) == bytes)
+        .then(|| anonymous(bytes as usize, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB))
+        .flatten();
+    if let Some(mapping) = reserved {
         return Ok((mapping, HUGE_PAGE_BYTES, Huge::Explicit));
     }
     match thp_mode() {
         ThpMode::Always | ThpMode::Madvise => {
-            let mapping = aligned(huge_bytes as usize)?;
+            let mapping = aligned(bytes as usize)?;
             let (base, len) = mapping.range();
             // SAFETY: advice about our own mapping; it changes which pages back it, never what they hold.
             if unsafe { libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE) } == 0 {
@@ -39,9 +44,9 @@ pub(super) fn map(config: &ArenaConfig) -> Result<(Mapping, u64, Huge)> {
                  (sysctl vm.nr_hugepages={}) or allow transparent ones (echo madvise > {THP_ENABLED})",
                 free_huge_pages(),
                 if mode == ThpMode::Never { "switched off" } else { "not built into this kernel" },
-                huge_bytes / HUGE_PAGE_BYTES,
+                bytes.div_ceil(HUGE_PAGE_BYTES),
             );
-            Ok((ordinary(whole(PAGE_BYTES))?, PAGE_BYTES, Huge::None(why)))
+            Ok((ordinary(bytes)?, PAGE_BYTES, Huge::None(why)))
         }
     }
 }
