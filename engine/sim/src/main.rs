@@ -75,7 +75,7 @@ fn tell(report: &SimReport, arguments: &Arguments, good: bool, alone: bool) -> s
     } else {
         writeln!(out, "seed {} {} {} events", report.seed, report.content_hash, report.events)?;
     }
-    if arguments.canary.is_some() {
+    if arguments.canary.is_some() && !arguments.json {
         writeln!(out, "  canary {}", if good { "caught" } else { "MISSED" })?;
     }
     out.flush()

@@ -22,6 +22,8 @@ const PAGE_BYTES: u64 = 4096;
 /// A loader of one rank in a simulated world.
 pub(crate) struct Rank {
     arena: Arena,
+    /// Slots the shards took at their start and keep: caches and scratch memory.
+    kept_slots: usize,
     shards: Vec<Option<Stepped>>,
     boards: Vec<Arc<Board>>,
     pub(crate) outlet: Outlet,
@@ -79,7 +81,8 @@ impl Rank {
             wakers.push(waker);
         }
         let outlet = Outlet::new(lanes, wakers.clone(), consumer, make.run.batches());
-        Ok(Rank { arena, shards, boards, outlet, ended: Counters::default(), wakers })
+        let kept_slots = arena.outstanding();
+        Ok(Rank { arena, kept_slots, shards, boards, outlet, ended: Counters::default(), wakers })
     }
 
     /// Shards that have something to do at this instant, by number.
@@ -109,6 +112,15 @@ impl Rank {
             self.shards[at] = None;
         }
         Ok(())
+    }
+
+    /// With every batch taken and given back, only what was taken at the start may be out.
+    pub(crate) fn all_home(&self) -> Checked<()> {
+        let (out, kept) = (self.arena.outstanding(), self.kept_slots);
+        if out == kept {
+            return Ok(());
+        }
+        Err(Violation::new(Checker::Memory, format!("{out} slots are out at rest, {kept} were taken at the start")))
     }
 
     /// Operations in flight over all shards.

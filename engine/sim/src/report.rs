@@ -37,6 +37,8 @@ pub struct SimReport {
     pub content_hash: String,
     /// How the run ended when a hopeless sample ended it under `raise`.
     pub raised: Option<String>,
+    /// `sound` or `unsound`.
+    pub verdict: &'static str,
     /// The checks that failed; none is success.
     pub violations: Vec<Violation>,
 }

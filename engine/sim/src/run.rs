@@ -56,6 +56,7 @@ fn play(scenario: Scenario, canary: Option<Canary>) -> SimReport {
         faults: tally.faults,
         content_hash: format!("{:032x}", tally.journal.hash()),
         raised: tally.raised,
+        verdict: if violations.is_empty() { "sound" } else { "unsound" },
         violations,
         scenario,
     }

@@ -272,7 +272,7 @@ impl<'a> Life<'a> {
             self.settle()?;
             let in_flight: usize = self.ranks.iter_mut().map(Rank::in_flight).sum();
             if in_flight == 0 {
-                return Ok(());
+                return self.ranks.iter().try_for_each(Rank::all_home);
             }
             if self.world.now() > until || !self.world.advance() {
                 return Err(self.stuck(&format!("{in_flight} operations are in flight with nothing left to do")));
