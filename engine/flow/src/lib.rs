@@ -15,6 +15,8 @@ mod letter;
 mod mesh;
 mod objects;
 mod shard;
+#[cfg(test)]
+mod tests;
 
 pub use assemble::{Assembled, BadSamples, Finished, Placed};
 pub use board::{Board, Snapshot};

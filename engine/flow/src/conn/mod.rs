@@ -8,8 +8,6 @@ mod landing;
 mod outcome;
 mod predict;
 mod responses;
-#[cfg(test)]
-mod tests;
 
 pub use exchange::Proof;
 pub(crate) use exchange::{Asked, Exchange};

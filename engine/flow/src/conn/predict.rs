@@ -20,7 +20,7 @@ pub(crate) enum Guess {
 
 /// Bytes asked for when nothing is known: shorter than most heads, so that few body bytes come along.
 const FIRST_PROBE_BYTES: usize = 256;
-/// After this many wrong guesses more than right ones, guessing stops for good on this origin.
+/// When doubt has come this far, guessing rests until heads turn out constant again.
 const DISTRUST: i32 = 16;
 
 /// The constant part of a kind of head, by the number of hexadecimal digits of the object's length.
