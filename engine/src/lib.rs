@@ -41,4 +41,4 @@ pub use fuelrail_plan::policy::PolicyName;
 pub use labels::NO_LABEL;
 pub use loader::Loader;
 pub use state::State;
-pub use stats::{Quantiles, Stats};
+pub use stats::{GateStats, Quantiles, Stats};

@@ -2,7 +2,7 @@
 
 use fuelrail_base::Duration;
 use fuelrail_base::metrics::{Histogram, Summary};
-use fuelrail_flow::Snapshot;
+use fuelrail_flow::{GateFacts, Snapshot};
 use serde::{Deserialize, Serialize};
 
 /// Quantiles of a latency, µs.
@@ -91,10 +91,51 @@ pub struct Stats {
     pub enters: u64,
     /// Completions reaped.
     pub completions: u64,
-    /// Mean number of finished batches waiting for the consumer.
-    pub deliver_occupancy: f64,
+    /// Occupancy of the gates between the stages, all shards together: near its capacity means downstream is slow, near
+    /// zero means upstream is.
+    pub gates: Vec<GateStats>,
     /// The ring's back-end and the kernel abilities it uses.
     pub ring: String,
+}
+
+/// One gate over all shards.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GateStats {
+    /// `fetch` (blocks requested), `assemble` (batches being filled), `deliver` (batches waiting for the consumer).
+    pub name: String,
+    /// Most things it may hold.
+    pub capacity: usize,
+    /// Things that have gone through.
+    pub passed: u64,
+    /// Mean number of things inside.
+    pub occupancy_mean: f64,
+    /// Mean time inside, µs.
+    pub wait_us_mean: f64,
+}
+
+impl From<&GateFacts> for GateStats {
+    fn from(g: &GateFacts) -> GateStats {
+        GateStats {
+            name: g.name.into(),
+            capacity: g.capacity,
+            passed: g.passed,
+            occupancy_mean: g.occupancy_mean,
+            wait_us_mean: g.wait_us_mean,
+        }
+    }
+}
+
+impl GateStats {
+    fn add(&mut self, g: &GateFacts) {
+        let all = self.passed + g.passed;
+        if all > 0 {
+            let total_us = self.wait_us_mean * self.passed as f64 + g.wait_us_mean * g.passed as f64;
+            self.wait_us_mean = total_us / all as f64;
+        }
+        self.passed = all;
+        self.capacity += g.capacity;
+        self.occupancy_mean += g.occupancy_mean;
+    }
 }
 
 /// What the consumer's side counts.
@@ -156,7 +197,12 @@ impl Stats {
         self.evictions += brain.evictions;
         self.copied_bytes += shard.copied_bytes;
         self.unproved += shard.unproved;
-        self.deliver_occupancy += shard.deliver_occupancy;
+        for gate in &shard.gates {
+            match self.gates.iter_mut().find(|g| g.name == gate.name) {
+                Some(sum) => sum.add(gate),
+                None => self.gates.push(GateStats::from(gate)),
+            }
+        }
         if let Some(ring) = &shard.ring {
             self.enters += ring.counts.enters;
             self.completions += ring.counts.completions;

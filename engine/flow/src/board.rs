@@ -3,6 +3,7 @@
 //! Nothing is published unless asked for: reading costs the hot loop one relaxed load per turn.
 
 use crate::fetch::FetchStats;
+use crate::gate::GateFacts;
 use fuelrail_base::metrics::Histogram;
 use fuelrail_io::RingFacts;
 use fuelrail_plan::brain::BrainStats;
@@ -26,8 +27,8 @@ pub struct Snapshot {
     pub get_latency: Histogram,
     /// The ring's facts and counters.
     pub ring: Option<RingFacts>,
-    /// Mean number of finished batches waiting for the consumer.
-    pub deliver_occupancy: f64,
+    /// Every gate, in the order of the flow: requests, batches being filled, batches waiting for the consumer.
+    pub gates: Vec<GateFacts>,
     /// The next batch waits for room and nothing is on its way that could make some: only the consumer can.
     pub waits_for_leases: bool,
     /// The state of every stage, a line each.

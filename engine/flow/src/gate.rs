@@ -17,6 +17,23 @@ pub struct Gate {
     start: Option<Instant>,
 }
 
+/// Occupancy and wait of one gate.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct GateFacts {
+    /// Which stage it leads into or through.
+    pub name: &'static str,
+    /// Most things it may hold.
+    pub capacity: usize,
+    /// Things that have gone through.
+    pub passed: u64,
+    /// Things inside now.
+    pub occupancy: u64,
+    /// Mean number of things inside since the first came.
+    pub occupancy_mean: f64,
+    /// Mean time inside, µs.
+    pub wait_us_mean: f64,
+}
+
 impl Gate {
     pub(crate) fn new(name: &'static str, capacity: usize) -> Gate {
         Gate { name, capacity, entered: 0, left: 0, area: 0, since: None, start: None }
@@ -38,6 +55,24 @@ impl Gate {
         if left != self.left {
             self.integrate(now);
             self.left = left;
+        }
+    }
+
+    /// One more thing has gone through.
+    pub(crate) fn passed(&mut self, now: Instant) {
+        self.left(now, self.left + 1);
+    }
+
+    /// What it has to tell.
+    #[must_use]
+    pub fn facts(&self) -> GateFacts {
+        GateFacts {
+            name: self.name,
+            capacity: self.capacity,
+            passed: self.left,
+            occupancy: self.occupancy(),
+            occupancy_mean: self.mean_occupancy(),
+            wait_us_mean: self.mean_wait_us(),
         }
     }
 

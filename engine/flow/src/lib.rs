@@ -23,7 +23,7 @@ pub use board::{Board, Snapshot};
 pub use conn::Proof;
 pub use deliver::{Consumer, Outlet};
 pub use fetch::FetchStats;
-pub use gate::Gate;
+pub use gate::{Gate, GateFacts};
 pub use mesh::{MeshEnds, mesh};
 pub use objects::{Listed, Objects};
 pub use shard::{Shard, ShardConfig, ShardEnds};

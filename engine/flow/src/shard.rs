@@ -9,10 +9,11 @@ use crate::cache::CacheStage;
 use crate::conn::{Asked, Outcome, Proof};
 use crate::deliver::{Consumer, DeliverStage};
 use crate::fetch::FetchStage;
+use crate::gate::Gate;
 use crate::letter::{Answer, Ask};
 use crate::mesh::MeshEnds;
 use crate::objects::Objects;
-use fuelrail_base::limits::{OPEN_BATCHES_MAX, SCRATCH_BYTES};
+use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX, SCRATCH_BYTES};
 use fuelrail_base::{BlockId, Duration, Error, Kind, Result, ShardId};
 use fuelrail_io::{Region, Ring, Sender, Waker, Window};
 use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, Source};
@@ -72,6 +73,10 @@ pub struct Shard<R: Ring> {
     assemble: AssembleStage,
     deliver: DeliverStage,
     mesh: MeshEnds,
+    /// Blocks from the brain's command to their outcome.
+    requests: Gate,
+    /// Batches from their slot to their last sample.
+    filling: Gate,
     consumer: Arc<Consumer>,
     board: Arc<Board>,
     owned: Slab<OwnedAsk>,
@@ -111,6 +116,8 @@ impl<R: Ring> Shard<R> {
             assemble: AssembleStage::new(shard, Arc::clone(&objects), *run, config.bad_samples),
             deliver: DeliverStage::new(ends.deliver, shard.0, shards, OPEN_BATCHES_MAX),
             mesh: ends.mesh,
+            requests: Gate::new("fetch", config.connections_max * PIPELINE_DEPTH_MAX),
+            filling: Gate::new("assemble", OPEN_BATCHES_MAX),
             consumer: ends.consumer,
             board: ends.board,
             owned: Slab::with_capacity(1024),
@@ -228,6 +235,7 @@ impl<R: Ring> Shard<R> {
     }
 
     fn take_outcome(&mut self, outcome: Outcome) {
+        self.requests.passed(self.ring.now());
         match outcome {
             Outcome::Landed { asked, window, proof, first_byte, total } => {
                 let bytes = window.len() as u64;
@@ -295,6 +303,7 @@ impl<R: Ring> Shard<R> {
             Command::Open { seq, bytes } => match self.region.alloc(bytes as usize) {
                 Some(slot) => {
                     self.free_bytes_seen = self.region.free_bytes();
+                    self.filling.entered(self.ring.now());
                     self.assemble.open(seq, slot, &mut self.asks);
                     self.tell(Fact::Opened(seq));
                     self.send_asks();
@@ -321,7 +330,9 @@ impl<R: Ring> Shard<R> {
                     object_len: catalog.size(block.sample),
                     etag: self.objects.etag(block.sample).or(owned.seen.etag),
                 };
-                self.fetch.request(asked, window, self.ring.now());
+                let now = self.ring.now();
+                self.requests.entered(now);
+                self.fetch.request(asked, window, now);
             }
             Command::Share { from, to } => {
                 let full = self.owned[from.0 as usize].window.take().expect("it has landed");
@@ -392,6 +403,7 @@ impl<R: Ring> Shard<R> {
     fn hand_over(&mut self) {
         let now = self.ring.now();
         for finished in self.assemble.finished() {
+            self.filling.passed(now);
             self.brain.tell(now, Fact::Ready(finished.seq));
             self.deliver.put(finished);
         }
@@ -408,6 +420,7 @@ impl<R: Ring> Shard<R> {
             self.assemble.describe(),
             self.deliver.describe(),
             self.mesh.describe(),
+            format!("{}; {}", self.requests, self.filling),
             format!("ring: {} ops in flight", self.ring.in_flight()),
             format!("arena: {} of {} bytes free", self.region.free_bytes(), self.region.capacity()),
         ]
@@ -420,7 +433,7 @@ impl<R: Ring> Shard<R> {
             unproved: self.assemble.unproved,
             get_latency: self.fetch.get_latency.clone(),
             ring: Some(self.ring.facts()),
-            deliver_occupancy: self.deliver.gate.mean_occupancy(),
+            gates: [&self.requests, &self.filling, &self.deliver.gate].map(Gate::facts).to_vec(),
             waits_for_leases: self.brain.is_blocked() && self.assemble.is_empty() && self.deliver.gate.occupancy() == 0,
             text,
         }
