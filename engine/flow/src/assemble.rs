@@ -6,11 +6,12 @@
 use crate::conn::Proof;
 use crate::letter::{Answer, Ask};
 use crate::objects::Objects;
+use core::ops::Range;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::{BatchSeq, BlockId, Error, Kind, SampleId, ShardId};
 use fuelrail_io::{Filling, Slot, Window};
 use fuelrail_plan::run::{BatchSpec, Run};
-use fuelrail_plan::schedule::{Schedule, UseTime};
+use fuelrail_plan::schedule::Schedule;
 use slab::Slab;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -64,8 +65,8 @@ struct Sample {
     placed: Placed,
     /// Blocks not home yet.
     missing: u32,
-    /// Windows of the blocks that are home, kept until the sample is proved, by block index.
-    parts: Vec<Option<Window>>,
+    /// Which windows of the batch are its blocks'.
+    parts: Range<usize>,
     proof: Proof,
     changed: bool,
     rechecks: u32,
@@ -75,8 +76,16 @@ struct Sample {
 struct Open {
     spec: BatchSpec,
     filling: Filling,
-    samples: Vec<Sample>,
+    lists: Lists,
     missing: usize,
+}
+
+/// What an open batch lists. Emptied when it is finished, and used again by another.
+#[derive(Default)]
+struct Lists {
+    samples: Vec<Sample>,
+    /// Windows of the blocks that are home, sample by sample: kept until the sample is proved.
+    windows: Vec<Option<Window>>,
 }
 
 /// Where an answer belongs.
@@ -98,6 +107,7 @@ pub(crate) struct AssembleStage {
     schedule: Schedule,
     bad_samples: BadSamples,
     open: Slab<Open>,
+    spare: Vec<Lists>,
     pending: Slab<Pending>,
     quarantine: HashMap<SampleId, Error>,
     finished: Vec<Finished>,
@@ -114,6 +124,7 @@ impl AssembleStage {
             run,
             bad_samples,
             open: Slab::with_capacity(64),
+            spare: Vec::with_capacity(64),
             pending: Slab::with_capacity(1024),
             quarantine: HashMap::new(),
             finished: Vec::with_capacity(64),
@@ -125,32 +136,28 @@ impl AssembleStage {
     pub(crate) fn open(&mut self, seq: BatchSeq, slot: Slot, asks: &mut Vec<Ask>) {
         let spec = self.run.batch(seq).expect("only batches of the run are opened");
         let mut filling = slot.fill();
-        let mut samples = Vec::with_capacity((spec.positions.end - spec.positions.start) as usize);
-        let mut windows = Vec::new();
-        let catalog = Arc::clone(self.objects.catalog());
-        for id in self.run.samples(&spec) {
-            let (offset, len) = (filling.at(), catalog.size(id) as usize);
-            let blocks = catalog.blocks(id);
+        let mut lists = self.spare.pop().unwrap_or_default();
+        let batch = self.open.vacant_key();
+        let catalog = self.objects.catalog();
+        for (position, id) in spec.positions.clone().zip(self.run.samples(&spec)) {
+            let (sample, at) = (lists.samples.len() as u32, self.schedule.time(spec.epoch, position));
+            let placed = Placed { id, offset: filling.at(), len: catalog.size(id) as usize };
             let bad = self.quarantine.get(&id).cloned();
-            let missing = if bad.is_some() { 0 } else { blocks };
+            let missing = if bad.is_some() { 0 } else { catalog.blocks(id) };
             for index in 0..missing {
                 let block = BlockId { sample: id, index };
                 let window = filling.carve(catalog.block_len(block) as usize).expect("the slot has the batch's room");
-                windows.push((samples.len() as u32, block, window));
+                let key = self.pending.insert(Pending { batch, sample, block }) as u32;
+                asks.push(Ask { home: self.shard, key, block, at, window, fresh: false });
             }
-            let parts = (0..missing).map(|_| None).collect();
-            let placed = Placed { id, offset, len };
-            let proof = Proof::default();
-            samples.push(Sample { placed, missing, parts, proof, changed: false, rechecks: 0, bad });
+            let first = lists.windows.len();
+            lists.windows.resize_with(first + missing as usize, || None);
+            let (parts, proof) = (first..lists.windows.len(), Proof::default());
+            lists.samples.push(Sample { placed, missing, parts, proof, changed: false, rechecks: 0, bad });
             filling.skip(filling.at().next_multiple_of(SAMPLE_ALIGN) - filling.at());
         }
-        let missing = samples.iter().filter(|s| s.missing > 0).count();
-        let times: Vec<UseTime> = spec.positions.clone().map(|p| self.schedule.time(spec.epoch, p)).collect();
-        let batch = self.open.insert(Open { spec, filling, samples, missing });
-        for (sample, block, window) in windows {
-            let key = self.pending.insert(Pending { batch, sample, block }) as u32;
-            asks.push(Ask { home: self.shard, key, block, at: times[sample as usize], window, fresh: false });
-        }
+        let missing = lists.samples.iter().filter(|s| s.missing > 0).count();
+        self.open.insert(Open { spec, filling, lists, missing });
         if missing == 0 {
             self.finish(batch);
         }
@@ -160,7 +167,9 @@ impl AssembleStage {
     pub(crate) fn answer(&mut self, answer: Answer, asks: &mut Vec<Ask>) {
         let Pending { batch, sample: at, block } = self.pending.remove(answer.key as usize);
         let open = &mut self.open[batch];
-        let sample = &mut open.samples[at as usize];
+        let Lists { samples, windows } = &mut open.lists;
+        let sample = &mut samples[at as usize];
+        let windows = &mut windows[sample.parts.clone()];
         sample.missing -= 1;
         match answer.result {
             Err(error) => {
@@ -172,13 +181,13 @@ impl AssembleStage {
                 sample.changed |= matches!((sample.proof.etag, proof.etag), (Some(a), Some(b)) if a != b);
                 sample.proof.etag = sample.proof.etag.or(proof.etag);
                 sample.proof.crc32c = sample.proof.crc32c.or(proof.crc32c);
-                sample.parts[block.index as usize] = Some(answer.window);
+                windows[block.index as usize] = Some(answer.window);
             }
         }
         if sample.missing > 0 {
             return;
         }
-        let fault = if sample.bad.is_none() { prove(sample) } else { None };
+        let fault = if sample.bad.is_none() { prove(sample, windows) } else { None };
         if let Some(fault) = fault {
             self.unproved += 1;
             if sample.rechecks < RECHECKS_MAX {
@@ -187,7 +196,7 @@ impl AssembleStage {
             }
             sample.bad = Some(fault);
         }
-        sample.parts.clear();
+        windows.fill_with(|| None);
         if let Some(error) = &mut sample.bad {
             let key = self.objects.key(sample.placed.id);
             *error = error.clone().object(key);
@@ -205,13 +214,14 @@ impl AssembleStage {
     fn ask_again(&mut self, batch: usize, at: u32, asks: &mut Vec<Ask>) {
         let open = &mut self.open[batch];
         let due = self.schedule.time(open.spec.epoch, open.spec.positions.start + u64::from(at));
-        let sample = &mut open.samples[at as usize];
+        let Lists { samples, windows } = &mut open.lists;
+        let sample = &mut samples[at as usize];
         sample.rechecks += 1;
         sample.changed = false;
         sample.proof = Proof::default();
         sample.missing = sample.parts.len() as u32;
         let id = sample.placed.id;
-        for (index, part) in sample.parts.iter_mut().enumerate() {
+        for (index, part) in windows[sample.parts.clone()].iter_mut().enumerate() {
             let mut window = part.take().expect("all parts are home");
             window.rewind(0);
             let block = BlockId { sample: id, index: index as u32 };
@@ -221,12 +231,13 @@ impl AssembleStage {
     }
 
     fn finish(&mut self, batch: usize) {
-        let Open { spec, filling, samples, .. } = self.open.remove(batch);
+        let Open { spec, filling, mut lists, .. } = self.open.remove(batch);
+        lists.windows.clear();
         let seq = spec.seq;
         let slot = filling.seal().unwrap_or_else(|_| unreachable!("all windows of a finished batch are home"));
-        let mut placed = Vec::with_capacity(samples.len());
+        let mut placed = Vec::with_capacity(lists.samples.len());
         let mut left_out = Vec::new();
-        for sample in samples {
+        for sample in lists.samples.drain(..) {
             match sample.bad {
                 None => placed.push(sample.placed),
                 Some(error) => left_out.push((sample.placed.id, error)),
@@ -236,6 +247,7 @@ impl AssembleStage {
             Some((_, error)) if self.bad_samples == BadSamples::Raise => Err(error.clone()),
             _ => Ok(Assembled { spec, slot, samples: placed, left_out }),
         };
+        self.spare.push(lists);
         self.finished.push(Finished { seq, result });
     }
 
@@ -252,7 +264,7 @@ impl AssembleStage {
     /// One line for the watchdog.
     pub(crate) fn describe(&self) -> String {
         let oldest = self.open.iter().min_by_key(|(_, o)| o.spec.seq).map_or(String::new(), |(_, o)| {
-            let stuck = o.samples.iter().find(|s| s.missing > 0);
+            let stuck = o.lists.samples.iter().find(|s| s.missing > 0);
             let key = stuck.map_or("", |s| self.objects.key(s.placed.id));
             format!(", oldest {} lacks {} samples, first '{}'", o.spec.seq.0, o.missing, key.escape_debug())
         });
@@ -260,8 +272,8 @@ impl AssembleStage {
     }
 }
 
-/// Checks a complete sample. `None` when it is good.
-fn prove(sample: &Sample) -> Option<Error> {
+/// Checks a sample whose blocks are all home in `windows`. `None` when it is good.
+fn prove(sample: &Sample, windows: &[Option<Window>]) -> Option<Error> {
     if sample.changed {
         return Some(
             Error::new(Kind::Changed, "its parts come from two versions of the object")
@@ -269,7 +281,7 @@ fn prove(sample: &Sample) -> Option<Error> {
         );
     }
     let promised = sample.proof.crc32c?;
-    let parts = sample.parts.iter().map(|p| p.as_ref().expect("all parts are home").bytes());
+    let parts = windows.iter().map(|w| w.as_ref().expect("all parts are home").bytes());
     let actual = parts.fold(0, crc32c::crc32c_append);
     (actual != promised).then(|| {
         Error::new(Kind::Mismatch, format!("its CRC-32C is {actual:08x}, the server promised {promised:08x}"))

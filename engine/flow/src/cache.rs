@@ -6,22 +6,30 @@
 use crate::conn::Proof;
 use fuelrail_base::BlockId;
 use fuelrail_io::{EXTENT_GRANULE, Extents, Slot, Window};
-use std::collections::HashMap;
+use fuelrail_plan::policy::BlockMap;
 
 /// Extents deal in granules. One of them stands for one byte here, so that small blocks waste nothing of the capacity the
 /// brain accounts for.
 const BYTE: u64 = EXTENT_GRANULE;
 
 struct Cached {
-    pieces: Vec<(u64, u64)>,
+    /// Where it lies: offset and length. Nearly always in one piece.
+    first: (u64, u64),
+    others: Vec<(u64, u64)>,
     proof: Proof,
+}
+
+impl Cached {
+    fn pieces(&self) -> impl Iterator<Item = (u64, u64)> {
+        core::iter::once(self.first).chain(self.others.iter().copied())
+    }
 }
 
 /// The cache stage of one shard.
 pub(crate) struct CacheStage {
     memory: Slot,
     extents: Extents,
-    blocks: HashMap<BlockId, Cached>,
+    blocks: BlockMap<Cached>,
     /// Payload bytes copied in and out.
     pub copied_bytes: u64,
 }
@@ -31,7 +39,7 @@ impl CacheStage {
         CacheStage {
             extents: Extents::new(memory.len() as u64 * BYTE),
             memory,
-            blocks: HashMap::with_capacity(1024),
+            blocks: BlockMap::with_capacity_and_hasher(1024, Default::default()),
             copied_bytes: 0,
         }
     }
@@ -41,20 +49,25 @@ impl CacheStage {
     /// # Panics
     /// When the brain's account of the capacity is wrong.
     pub(crate) fn keep(&mut self, block: BlockId, bytes: &[u8], proof: Proof) {
-        let mut pieces = Vec::with_capacity(1);
-        let mut rest = bytes;
+        let (first, mut rest) = self.keep_start(bytes);
+        let mut others = Vec::new();
         while !rest.is_empty() {
-            let (at, len) =
-                self.extents.alloc_up_to(rest.len() as u64 * BYTE).expect("the brain keeps within the capacity");
-            let (at, len) = (at / BYTE, len / BYTE);
-            let (now, later) = rest.split_at(len as usize);
-            self.memory[at as usize..(at + len) as usize].copy_from_slice(now);
-            pieces.push((at, len));
+            let (piece, later) = self.keep_start(rest);
+            others.push(piece);
             rest = later;
         }
         self.copied_bytes += bytes.len() as u64;
-        let before = self.blocks.insert(block, Cached { pieces, proof });
+        let before = self.blocks.insert(block, Cached { first, others, proof });
         assert!(before.is_none(), "block {block:?} is kept twice");
+    }
+
+    /// Copies as much from the start of `bytes` as finds room in one piece; returns where it lies, and the rest.
+    fn keep_start<'a>(&mut self, bytes: &'a [u8]) -> ((u64, u64), &'a [u8]) {
+        let piece = self.extents.alloc_up_to(bytes.len() as u64 * BYTE).expect("the brain keeps within the capacity");
+        let (at, len) = (piece.0 / BYTE, piece.1 / BYTE);
+        let (now, later) = bytes.split_at(len as usize);
+        self.memory[at as usize..(at + len) as usize].copy_from_slice(now);
+        ((at, len), later)
     }
 
     /// Copies a block out into an empty window.
@@ -63,7 +76,7 @@ impl CacheStage {
     /// When the block is not here.
     pub(crate) fn serve(&mut self, block: BlockId, window: &mut Window) -> Proof {
         let cached = &self.blocks[&block];
-        for &(at, len) in &cached.pieces {
+        for (at, len) in cached.pieces() {
             self.copied_bytes += window.put(&self.memory[at as usize..(at + len) as usize]) as u64;
         }
         cached.proof
@@ -72,7 +85,7 @@ impl CacheStage {
     /// Drops a block.
     pub(crate) fn evict(&mut self, block: BlockId) {
         let cached = self.blocks.remove(&block).expect("the brain evicts only what it kept");
-        for (at, len) in cached.pieces {
+        for (at, len) in cached.pieces() {
             self.extents.free(at * BYTE, len * BYTE);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::words::{AskId, Attempt, BrainConfig, BrainStats, Command, FetchId, Source};
 use crate::catalog::Catalog;
-use crate::policy::{self, Policy};
+use crate::policy::{self, BlockMap, Policy};
 use crate::retry::{Retry, Tries, Verdict};
 use crate::run::Run;
 use crate::schedule::{Schedule, UseTime};
@@ -11,14 +11,16 @@ use core::cmp::Reverse;
 use core::fmt;
 use fuelrail_base::{BlockId, Duration, Instant, Kind, Result};
 use slab::Slab;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 /// One block on its way, over all attempts.
 struct Fetch {
     block: BlockId,
-    /// The first receives the bytes; the others share them.
-    asks: Vec<AskId>,
+    /// Receives the bytes.
+    ask: AskId,
+    /// Share them.
+    sharers: Vec<AskId>,
     /// When the first ask is due: the urgency.
     at: UseTime,
     /// When the last ask is due: the next use lies behind it.
@@ -33,7 +35,7 @@ pub(super) struct Owner {
     retry: Retry,
     window: Window,
     fetches: Slab<Fetch>,
-    by_block: HashMap<BlockId, FetchId>,
+    by_block: BlockMap<FetchId>,
     /// Fetches waiting for a place, most urgent first; the second field keeps equal ones in order of arrival.
     queue: BinaryHeap<Reverse<(UseTime, u64, FetchId)>>,
     arrivals: u64,
@@ -54,7 +56,7 @@ impl Owner {
             retry: Retry::new(config.retry, config.seed)?,
             window: Window::new(config.window)?,
             fetches: Slab::with_capacity(1024),
-            by_block: HashMap::with_capacity(1024),
+            by_block: BlockMap::with_capacity_and_hasher(1024, Default::default()),
             queue: BinaryHeap::with_capacity(1024),
             arrivals: 0,
             delayed: BinaryHeap::with_capacity(64),
@@ -72,7 +74,7 @@ impl Owner {
         if let Some(&fetch) = self.by_block.get(&block) {
             self.stats.shared += 1;
             let shared = &mut self.fetches[fetch.0 as usize];
-            shared.asks.push(ask);
+            shared.sharers.push(ask);
             shared.last_at = shared.last_at.max(at);
             return;
         }
@@ -90,7 +92,8 @@ impl Owner {
             out.push_back(Command::Answer { ask, source: Source::Cache });
             return;
         }
-        let key = self.fetches.insert(Fetch { block, asks: vec![ask], at, last_at: at, tries: Tries::default() });
+        let key =
+            self.fetches.insert(Fetch { block, ask, sharers: Vec::new(), at, last_at: at, tries: Tries::default() });
         let fetch = FetchId(u32::try_from(key).expect("asks are bounded by the batches' samples, below 2^32"));
         self.by_block.insert(block, fetch);
         self.enqueue(fetch);
@@ -108,16 +111,12 @@ impl Owner {
         self.in_flight -= 1;
         self.window.landed(now, bytes, first_byte, total);
         self.retry.success();
-        let Fetch { block, asks, last_at, .. } = self.fetches.remove(id.0 as usize);
+        let Fetch { block, ask, sharers, last_at, .. } = self.fetches.remove(id.0 as usize);
         self.by_block.remove(&block);
-        for &to in &asks[1..] {
-            out.push_back(Command::Share { from: asks[0], to });
-        }
-        self.keep(block, asks[0], last_at, out);
-        for (i, &ask) in asks.iter().enumerate() {
-            let source = if i == 0 { Source::Bucket } else { Source::Shared };
-            out.push_back(Command::Answer { ask, source });
-        }
+        out.extend(sharers.iter().map(|&to| Command::Share { from: ask, to }));
+        self.keep(block, ask, last_at, out);
+        out.push_back(Command::Answer { ask, source: Source::Bucket });
+        out.extend(sharers.iter().map(|&ask| Command::Answer { ask, source: Source::Shared }));
     }
 
     /// Offers a landed block to the cache, valued by its next use after the last ask that this fetch served.
@@ -170,12 +169,12 @@ impl Owner {
             }
             Verdict::GiveUp => {
                 self.stats.given_up += 1;
-                let Fetch { block, asks, tries, .. } = self.fetches.remove(id.0 as usize);
+                let Fetch { block, ask: failed, sharers, tries, .. } = self.fetches.remove(id.0 as usize);
                 self.by_block.remove(&block);
+                let attempts = tries.failed();
                 // The ask that holds the error goes last: the others copy it from there.
-                for &ask in asks.iter().rev() {
-                    out.push_back(Command::Refuse { ask, failed: asks[0], attempts: tries.failed() });
-                }
+                out.extend(sharers.iter().map(|&ask| Command::Refuse { ask, failed, attempts }));
+                out.push_back(Command::Refuse { ask: failed, failed, attempts });
             }
         }
     }
@@ -211,7 +210,7 @@ impl Owner {
             }
             self.queue.pop();
             self.in_flight += 1;
-            out.push_back(Command::Fetch { fetch: id, ask: fetch.asks[0], block: fetch.block });
+            out.push_back(Command::Fetch { fetch: id, ask: fetch.ask, block: fetch.block });
         }
     }
 
