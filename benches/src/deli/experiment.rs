@@ -29,13 +29,8 @@ use super::trainer::{RankEpoch, RankRun, Seat, train};
 /// The bucket's name.
 const BUCKET: &str = "bucket";
 /// Rows that wait for one `GET` after the other.
-const ONE_AT_A_TIME: [RowName; 5] = [
-    RowName::Bucket,
-    RowName::DemandFifo25,
-    RowName::DemandFifo50,
-    RowName::DemandFifo75,
-    RowName::DemandUnlimited,
-];
+const ONE_AT_A_TIME: [RowName; 5] =
+    [RowName::Bucket, RowName::DemandFifo25, RowName::DemandFifo50, RowName::DemandFifo75, RowName::DemandUnlimited];
 /// Rows that get the machine for themselves.
 const ALONE: [RowName; 4] = [RowName::LocalDisk, RowName::DeliFullFetch, RowName::Deli5050, RowName::Fuelrail];
 
@@ -121,10 +116,9 @@ impl<'a> Bench<'a> {
         let config = BucketConfig { bucket: BUCKET.to_owned(), source, script, ..BucketConfig::default() };
         let bucket = Bucket::start(config).map_err(|e| of_bucket(&e))?;
         let originals = Originals::new(set);
-        let folder = tempfile::Builder::new()
-            .prefix("fuelrail-demo-")
-            .tempdir()
-            .map_err(|e| Error::new(Kind::File, format!("making a scratch folder: {e}")).cure("point TMPDIR elsewhere"))?;
+        let folder = tempfile::Builder::new().prefix("fuelrail-demo-").tempdir().map_err(|e| {
+            Error::new(Kind::File, format!("making a scratch folder: {e}")).cure("point TMPDIR elsewhere")
+        })?;
         let paths = originals.write_files(folder.path())?;
         Ok(Bench { scale, watch, originals, bucket, paths, notices: Mutex::default(), _folder: folder })
     }

@@ -22,9 +22,10 @@ pub(super) fn cpu_without_bucket() -> Duration {
 /// Processor time of the bucket's threads so far; zero where `/proc` does not tell.
 fn bucket_cpu() -> Duration {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return Duration::ZERO };
-    let ours = threads.flatten().map(|thread| thread.path()).filter(|thread| {
-        fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.starts_with(BUCKET_THREADS))
-    });
+    let ours = threads
+        .flatten()
+        .map(|thread| thread.path())
+        .filter(|thread| fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.starts_with(BUCKET_THREADS)));
     let ran = ours.filter_map(|thread| ran_ns(&fs::read_to_string(thread.join("schedstat")).ok()?));
     Duration::from_nanos(ran.sum())
 }

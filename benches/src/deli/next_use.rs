@@ -26,7 +26,7 @@ const BATCHES_OPEN: u64 = 3;
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NextUseHit {
-    /// Cache over data set, both as bytes of memory (samples start at multiples of 64 bytes).
+    /// Cache over data set, bytes.
     pub capacity_share: f64,
     /// Samples served from the cache in epoch 2 and later, over all of them.
     pub hit_ratio: f64,
@@ -45,7 +45,7 @@ pub(super) fn measure(scale: &Scale, mut each: impl FnMut(&NextUseHit)) -> Resul
     let trial = Trial::new(bucket, Originals::new(set));
     let mut hits = Vec::with_capacity(SHARES_PERCENT.len());
     for percent in SHARES_PERCENT {
-        let hit = trial.with_cache(scale.seed, trial.room_bytes * percent / 100)?;
+        let hit = trial.with_cache(scale.seed, trial.originals.total_bytes() * percent / 100)?;
         each(&hit);
         hits.push(hit);
     }
@@ -55,18 +55,14 @@ pub(super) fn measure(scale: &Scale, mut each: impl FnMut(&NextUseHit)) -> Resul
 struct Trial {
     bucket: Bucket,
     originals: Originals,
-    /// What the whole data set takes in memory.
-    room_bytes: u64,
-    /// What its largest sample takes.
+    /// What the largest sample takes in a batch.
     largest_bytes: u64,
 }
 
 impl Trial {
     fn new(bucket: Bucket, originals: Originals) -> Trial {
-        let room = |object: fuelrail::Listed| object.size.next_multiple_of(SAMPLE_ALIGN as u64);
-        let rooms: Vec<u64> = originals.listing().into_iter().map(room).collect();
-        let largest_bytes = rooms.iter().copied().max().unwrap_or(0);
-        Trial { bucket, room_bytes: rooms.iter().sum(), largest_bytes, originals }
+        let largest = originals.listing().iter().map(|object| object.size).max().unwrap_or(0);
+        Trial { bucket, largest_bytes: largest.next_multiple_of(SAMPLE_ALIGN as u64), originals }
     }
 
     fn with_cache(&self, seed: u64, cache_bytes: u64) -> Result<NextUseHit> {
@@ -96,7 +92,24 @@ impl Trial {
         }
         // Nothing can hit in epoch 1, so all hits belong to the others.
         let hit_ratio = loader.stats().hits as f64 / (samples * (EPOCHS - 1)) as f64;
-        let share = cache_bytes as f64 / self.room_bytes as f64;
+        let share = cache_bytes as f64 / self.originals.total_bytes() as f64;
         Ok(NextUseHit { capacity_share: share, hit_ratio, limit: share })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hits_reach_the_limit() {
+        let scale = Scale { next_use_samples: 3_000, ..Scale::quick(3) };
+        let hits = measure(&scale, |_| {}).unwrap();
+        // A budget of so few samples is rounded up by one receive buffer, which holds about as many again.
+        let ahead = 2.0 * (BATCHES_OPEN * u64::from(BATCH_SIZE)) as f64 / 3_000.0;
+        for hit in hits {
+            println!("{hit:?}");
+            assert!((hit.hit_ratio - hit.limit).abs() < 0.005 + ahead, "{hit:?}");
+        }
     }
 }

@@ -86,7 +86,7 @@ impl Scale {
             step_us: PUBLISHED_STEP_US / time_divisor * batch_size / PUBLISHED_BATCH,
             list_page_keys: LIST_PAGE_KEYS,
             fetch_connections: FETCH_CONNECTIONS,
-            next_use_samples: 12_000,
+            next_use_samples: 6_000,
             seed,
         }
     }

@@ -58,10 +58,7 @@ pub(super) struct Seat<'a> {
 ///
 /// # Errors
 /// What the feed fails with, a sample that is not what the generator says, or `Cancelled` when another rank failed.
-pub(super) fn train<'f>(
-    seat: &Seat<'_>,
-    open: impl FnOnce() -> Result<Box<dyn Feed + 'f>>,
-) -> Result<RankRun> {
+pub(super) fn train<'f>(seat: &Seat<'_>, open: impl FnOnce() -> Result<Box<dyn Feed + 'f>>) -> Result<RankRun> {
     let outcome = drive(seat, open);
     if outcome.is_err() {
         seat.line.abandon();

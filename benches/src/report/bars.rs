@@ -2,8 +2,10 @@
 //!
 //! Owns their layout. A row's name and number stand above its bar, so that a chart is readable on a narrow screen.
 
+use fuelrail_base::ByteSize;
+
 use super::Report;
-use super::svg::{Drawing, LogScale, find, hue, percent, seconds};
+use super::svg::{Drawing, LogScale, find, hue, percent, seconds, tick_seconds};
 use crate::deli::RowName;
 
 /// Drawing units; the page scales them.
@@ -26,14 +28,14 @@ pub(super) fn data_wait(report: &Report) -> String {
     for tick in scale.ticks() {
         drawing.line((scale.at(tick), 2.0), (scale.at(tick), height - AXIS), "grid");
         let class = if tick == scale.ticks().next().unwrap_or(tick) { "tick" } else { "tick end" };
-        drawing.text(scale.at(tick), height - 6.0, class, &seconds(tick));
+        drawing.text(scale.at(tick), height - 6.0, class, &tick_seconds(tick));
     }
     let bucket_s = find(rows, RowName::Bucket).map_or(0.0, |row| row.data_wait_s);
     for (index, row) in rows.iter().enumerate() {
         let top = index as f64 * ROW;
         let gone = match row.name {
             RowName::Bucket => String::new(),
-            _ => format!("  −{}", percent(row.wait_reduction)),
+            _ => format!(" · −{}", percent(row.wait_reduction)),
         };
         drawing.text(4.0, top + WORDS, "name", row.name.title());
         drawing.text(WIDTH - 4.0, top + WORDS, "number end", &format!("{}{gone}", seconds(row.data_wait_s)));
@@ -66,7 +68,7 @@ pub(super) fn epoch_time(report: &Report) -> String {
         let times = row.epoch_s / disk_s.max(f64::MIN_POSITIVE);
         drawing.text(4.0, top + WORDS, "name", row.name.title());
         let digits = if times < 1.995 { 3 } else { 1 };
-        let number = format!("{}  ×{times:.digits$}", seconds(row.epoch_s));
+        let number = format!("{} · ×{times:.digits$}", seconds(row.epoch_s));
         drawing.text(WIDTH - 4.0, top + WORDS, "number end", &number);
         let step_s = row.epochs.iter().map(|epoch| epoch.step_s).sum::<f64>() / row.epochs.len().max(1) as f64;
         let full = row.epoch_s * unit;
@@ -87,11 +89,8 @@ pub(super) fn epoch_time(report: &Report) -> String {
 
 /// Miss rates in epoch 2 beside the published ones.
 pub(super) fn miss_rates(report: &Report) -> String {
-    let rows: Vec<_> = report
-        .published
-        .iter()
-        .filter_map(|paper| Some((find(&report.rows, paper.name)?, paper.miss_rate?)))
-        .collect();
+    let rows: Vec<_> =
+        report.published.iter().filter_map(|paper| Some((find(&report.rows, paper.name)?, paper.miss_rate?))).collect();
     let height = rows.len() as f64 * ROW + AXIS;
     let mut drawing = Drawing::new(WIDTH, height, "Miss rates in epoch 2, measured and published");
     let at = |rate: f64| 8.0 + rate * (WIDTH - 16.0);
@@ -108,11 +107,27 @@ pub(super) fn miss_rates(report: &Report) -> String {
         let top = index as f64 * ROW;
         let middle = top + BAR + THICK / 2.0;
         drawing.text(4.0, top + WORDS, "name", row.name.title());
-        let number = format!("{:.3}  paper {published:.3}", row.miss_rate);
+        let number = format!("{:.3} · paper {published:.3}", row.miss_rate);
         drawing.text(WIDTH - 4.0, top + WORDS, "number end", &number);
         drawing.line((at(0.0), middle), (at(row.miss_rate), middle), &format!("stem {}", hue(row.name)));
         drawing.dot(at(row.miss_rate), middle, 5.0, hue(row.name));
         drawing.dot(at(published), middle, 7.5, "ring");
+    }
+    drawing.finish()
+}
+
+/// Processor time of every row, and how much memory it held for samples.
+pub(super) fn cost(report: &Report) -> String {
+    let rows = &report.rows;
+    let mut drawing =
+        Drawing::new(WIDTH, rows.len() as f64 * ROW + 4.0, "Processor time and sample memory of every row");
+    let most = rows.iter().map(|row| row.cpu_s).fold(f64::MIN_POSITIVE, f64::max);
+    for (index, row) in rows.iter().enumerate() {
+        let top = index as f64 * ROW;
+        drawing.text(4.0, top + WORDS, "name", row.name.title());
+        let number = format!("{} · {}", seconds(row.cpu_s), ByteSize(row.held_bytes_max));
+        drawing.text(WIDTH - 4.0, top + WORDS, "number end", &number);
+        drawing.bar(4.0, top + BAR, row.cpu_s / most * (WIDTH - 8.0), THICK, hue(row.name));
     }
     drawing.finish()
 }

@@ -7,7 +7,7 @@ use core::fmt::Write;
 use fuelrail_base::ByteSize;
 
 use super::Report;
-use super::bars::{data_wait, epoch_time, miss_rates, next_use};
+use super::bars::{cost, data_wait, epoch_time, miss_rates, next_use};
 use super::svg::{escape, find, hue, percent, seconds};
 use super::timeline::timeline;
 use crate::deli::{Row, RowName};
@@ -17,7 +17,15 @@ const STYLE: &str = include_str!("style.css");
 /// The page.
 #[must_use]
 pub fn html(report: &Report) -> String {
-    let body = [headline(report), tiles(report), claims(report), charts(report), table(report), simulated(report), place(report)];
+    let body = [
+        headline(report),
+        tiles(report),
+        claims(report),
+        charts(report),
+        table(report),
+        simulated(report),
+        place(report),
+    ];
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -49,11 +57,9 @@ fn headline(report: &Report) -> String {
 }
 
 fn tiles(report: &Report) -> String {
-    let (Some(rail), Some(deli), Some(disk)) = (
-        report.row(RowName::Fuelrail),
-        report.row(RowName::Deli5050),
-        report.row(RowName::LocalDisk),
-    ) else {
+    let (Some(rail), Some(deli), Some(disk)) =
+        (report.row(RowName::Fuelrail), report.row(RowName::Deli5050), report.row(RowName::LocalDisk))
+    else {
         return String::new();
     };
     let tile = |what: &str, big: String, beside: String| {
@@ -78,6 +84,9 @@ fn tiles(report: &Report) -> String {
 }
 
 fn claims(report: &Report) -> String {
+    if report.verdicts.is_empty() {
+        return "<section><p>A quick run shows that everything works. Its times mean nothing, so nothing is judged.</p></section>\n".into();
+    }
     let mut list = String::new();
     for verdict in &report.verdicts {
         let (class, mark) = if verdict.holds { ("yes", "✓") } else { ("no", "✗") };
@@ -121,14 +130,18 @@ fn charts(report: &Report) -> String {
              share of the data set. The dashed line is that limit.",
             next_use(report),
         ),
+        figure(
+            "What it costs",
+            "Processor time of all trainers, threads and shards over the whole row, the bucket’s left out; and the memory the \
+             row held for samples.",
+            cost(report),
+        ),
     ];
     format!("<section class=\"charts\">\n{}</section>\n", figures.concat())
 }
 
 fn table(report: &Report) -> String {
-    let heads = [
-        "", "Data wait", "Reduction", "Epoch", "First batch", "Miss rate", "p99 batch wait", "CPU", "Peak memory",
-    ];
+    let heads = ["", "Data wait", "Reduction", "Epoch", "First batch", "Miss rate", "p99 wait", "CPU", "Peak memory"];
     let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{head}</th>")).collect();
     let mut rows = String::new();
     for row in &report.rows {

@@ -138,6 +138,15 @@ pub(super) fn seconds(s: f64) -> String {
     }
 }
 
+/// A power of ten of seconds, as an axis says it.
+pub(super) fn tick_seconds(s: f64) -> String {
+    match s {
+        s if s >= 0.999 => format!("{s:.0} s"),
+        s if s >= 0.000_999 => format!("{:.0} ms", s * 1e3),
+        _ => format!("{:.0} µs", s * 1e6),
+    }
+}
+
 /// A share as a percentage, with more digits the nearer it is to the whole.
 pub(super) fn percent(share: f64) -> String {
     let share = share * 100.0;
@@ -175,6 +184,8 @@ mod tests {
     fn times_carry_their_unit() {
         let words: Vec<_> = [800.0, 41.23, 1.5, 0.25, 0.0042, 0.000_042, 0.0].into_iter().map(seconds).collect();
         assert_eq!(words, ["800 s", "41.2 s", "1.50 s", "250 ms", "4.2 ms", "42 µs", "0"]);
+        let ticks: Vec<_> = [100.0, 1.0, 0.01, 0.001, 0.000_1].into_iter().map(tick_seconds).collect();
+        assert_eq!(ticks, ["100 s", "1 s", "10 ms", "1 ms", "100 µs"]);
         assert_eq!((percent(0.9942), percent(0.86), percent(0.0)), ("99.42 %".into(), "86.0 %".into(), "0.0 %".into()));
     }
 }

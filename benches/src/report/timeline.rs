@@ -5,7 +5,7 @@
 use core::fmt::Write;
 
 use super::Report;
-use super::svg::{Drawing, LogScale, find, hue};
+use super::svg::{Drawing, LogScale, find, hue, tick_seconds};
 use crate::deli::RowName;
 
 const WIDTH: f64 = 460.0;
@@ -32,8 +32,7 @@ const SHOWN: [(RowName, &str); 5] = [
 /// Data wait of every step of all epochs, logarithmic.
 pub(super) fn timeline(report: &Report) -> String {
     let mut drawing = Drawing::new(WIDTH, HEIGHT, "Data wait of every training step, logarithmic");
-    let rows: Vec<_> =
-        SHOWN.iter().filter_map(|(name, short)| Some((find(&report.rows, *name)?, *short))).collect();
+    let rows: Vec<_> = SHOWN.iter().filter_map(|(name, short)| Some((find(&report.rows, *name)?, *short))).collect();
     let waits = |row: &crate::deli::Row| -> Vec<f64> {
         row.epochs.iter().flat_map(|epoch| &epoch.step_wait_ms).map(|wait| wait.max(FLOOR_MS)).collect()
     };
@@ -43,8 +42,7 @@ pub(super) fn timeline(report: &Report) -> String {
     let x = |step: usize| LEFT + step as f64 / (steps - 1) as f64 * (WIDTH - LEFT - RIGHT);
     for tick in y.ticks() {
         drawing.line((LEFT, y.at(tick)), (WIDTH - RIGHT, y.at(tick)), "grid");
-        let word = if tick >= 1e3 { format!("{} s", tick / 1e3) } else { format!("{tick} ms") };
-        drawing.text(LEFT - 5.0, y.at(tick) + 4.0, "tick end", &word);
+        drawing.text(LEFT - 5.0, y.at(tick) + 4.0, "tick end", &tick_seconds(tick / 1e3));
     }
     let mut before = 0;
     if let Some((row, _)) = rows.first() {
