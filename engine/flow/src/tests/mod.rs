@@ -1,4 +1,11 @@
 //! Tests that look inside the crate: the connection against a plain parse, and each stage against a model.
 
+mod assemble;
+mod cache;
 mod conn;
+mod deliver;
+mod fetch;
 mod memory;
+mod mesh;
+mod shard;
+mod world;

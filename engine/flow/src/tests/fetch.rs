@@ -1,0 +1,214 @@
+//! The fetch stage on a simulated ring: who serves what, and what happens when nobody can.
+
+use super::memory::{region, window};
+use super::world::{Bucket, DEAD, Heard, LIVE, content, objects_at};
+use crate::conn::{Asked, Outcome};
+use crate::fetch::FetchStage;
+use fuelrail_base::limits::SCRATCH_BYTES;
+use fuelrail_base::{Duration, Instant, Kind, SampleId};
+use fuelrail_io::{Region, Ring, SimFaults, SimRing, SimWorld};
+use fuelrail_plan::brain::{AskId, FetchId};
+
+const STALL_AFTER: Duration = Duration::from_secs(10);
+
+struct Rig {
+    world: SimWorld,
+    ring: SimRing,
+    region: Region,
+    fetch: FetchStage,
+    sizes: Vec<u64>,
+    wanted: usize,
+    depth: usize,
+    ended: Vec<Outcome>,
+}
+
+impl Rig {
+    fn new(bucket: Bucket, addresses: &[&str], sockets: u32) -> Rig {
+        let sizes = bucket.sizes.clone();
+        let world = SimWorld::new(1, SimFaults::default(), Box::new(bucket));
+        let ring = SimRing::with_capacity(&world, 64, sockets);
+        let mut region = region(4 << 20);
+        let scratch = (0..4).map(|_| region.alloc(SCRATCH_BYTES).unwrap()).collect();
+        let fetch = FetchStage::new(objects_at(addresses, &sizes, 1 << 20), STALL_AFTER, scratch);
+        Rig { world, ring, region, fetch, sizes, wanted: 1, depth: 4, ended: Vec::new() }
+    }
+
+    /// Requests whole objects.
+    fn request(&mut self, samples: impl Iterator<Item = u32>) {
+        for n in samples {
+            let len = self.sizes[n as usize];
+            let (fetch, ask, sample) = (FetchId(n), AskId(n), SampleId(n));
+            let asked = Asked { fetch, ask, sample, first: 0, len, object_len: len, etag: None };
+            let window = window(&mut self.region, len as usize);
+            self.fetch.request(asked, window, self.ring.now());
+        }
+    }
+
+    /// One turn of a shard.
+    fn turn(&mut self) -> bool {
+        let depth = self.depth;
+        self.fetch.pump(&mut self.ring, self.wanted, |_| depth);
+        self.ring.wait(Some(self.ring.now())).unwrap();
+        let mut moved = false;
+        while let Some(done) = self.ring.pop() {
+            moved = true;
+            self.fetch.done(&mut self.ring, done);
+        }
+        self.ended.extend(self.fetch.outcomes());
+        moved
+    }
+
+    /// Goes on until `enough` outcomes have come or nothing happens any more.
+    fn run(&mut self, enough: usize) {
+        let mut still = 0;
+        while self.ended.len() < enough && still < 2 {
+            if self.turn() {
+                still = 0;
+                continue;
+            }
+            let until = self.fetch.sweep(&mut self.ring);
+            self.ring.wait(until).unwrap();
+            still = if self.world.advance() { 0 } else { still + 1 };
+        }
+    }
+
+    /// Lets time pass with nothing to do.
+    fn pass(&mut self, time: Duration) {
+        let until = self.ring.now().after(time);
+        while self.ring.now() < until {
+            self.turn();
+            self.ring.wait(Some(until)).unwrap();
+            self.world.advance();
+        }
+    }
+
+    /// Everything asked for has landed, with the right bytes.
+    fn check_landed(&mut self, samples: usize) {
+        assert_eq!(self.ended.len(), samples, "{:?}", self.ended);
+        for outcome in self.ended.drain(..) {
+            let Outcome::Landed { asked, window, .. } = outcome else { panic!("{outcome:?}") };
+            assert_eq!(window.bytes(), content(asked.sample, asked.len));
+        }
+    }
+}
+
+/// How many requests each connection got.
+fn per_connection(heard: &Heard) -> Vec<usize> {
+    let mut counts = Vec::new();
+    for (conn, _) in heard.borrow().iter() {
+        let at = *conn as usize;
+        counts.resize(counts.len().max(at + 1), 0);
+        counts[at] += 1;
+    }
+    counts
+}
+
+#[test]
+fn requests_spread_over_connections_then_queue_behind_each_other_then_wait() {
+    let bucket = Bucket::new(&[100; 12]);
+    let heard = Heard::clone(&bucket.heard);
+    let mut rig = Rig::new(bucket, &[LIVE], 8);
+    (rig.wanted, rig.depth) = (3, 2);
+    rig.request(0..12);
+    rig.turn();
+    assert_eq!((rig.fetch.outstanding(), rig.fetch.waiting()), (6, 6));
+    rig.run(12);
+    rig.check_landed(12);
+    let counts = per_connection(&heard);
+    assert!(counts.len() == 3 && counts.iter().all(|n| (3..=5).contains(n)), "{counts:?}");
+    assert_eq!((rig.fetch.stats().connections, rig.fetch.stats().requests), (3, 12));
+}
+
+#[test]
+fn an_idle_connection_is_used_before_another_is_opened() {
+    let mut rig = Rig::new(Bucket::new(&[100; 2]), &[LIVE], 8);
+    rig.wanted = 4;
+    for sample in 0..2 {
+        rig.request(sample..sample + 1);
+        rig.run(1);
+        rig.check_landed(1);
+    }
+    assert_eq!(rig.fetch.stats().connections, 1);
+}
+
+#[test]
+fn a_refused_address_is_followed_by_the_next() {
+    let mut rig = Rig::new(Bucket::new(&[100]), &[DEAD, LIVE], 8);
+    rig.request(0..1);
+    rig.run(1);
+    let outcome = rig.ended.pop().unwrap();
+    let Outcome::Failed { error, .. } = &outcome else { panic!("{outcome:?}") };
+    assert_eq!(error.kind(), Kind::Network);
+    assert!(error.to_string().contains(DEAD), "{error}");
+    rig.request(0..1);
+    rig.run(1);
+    rig.check_landed(1);
+}
+
+#[test]
+fn a_connection_the_server_idled_out_is_no_failed_attempt() {
+    let mut bucket = Bucket::new(&[100; 3]);
+    bucket.close_after = Some(Duration::from_secs(5));
+    let mut rig = Rig::new(bucket, &[LIVE], 8);
+    rig.request(0..1);
+    rig.run(1);
+    rig.check_landed(1);
+    rig.pass(Duration::from_secs(30));
+    rig.request(1..3);
+    rig.run(2);
+    let excused = rig.ended.iter().filter(|o| matches!(o, Outcome::Failed { idled_out: true, .. })).count();
+    let unserved = rig.ended.iter().filter(|o| matches!(o, Outcome::Unserved { .. })).count();
+    assert_eq!((excused, unserved), (1, 1), "{:?}", rig.ended);
+    rig.ended.clear();
+    rig.request(1..3);
+    rig.run(2);
+    rig.check_landed(2);
+}
+
+#[test]
+fn a_close_right_after_a_request_is_a_failed_attempt() {
+    let mut bucket = Bucket::new(&[100; 2]);
+    bucket.close_after = Some(Duration::ZERO);
+    bucket.mute = true;
+    let mut rig = Rig::new(bucket, &[LIVE], 8);
+    rig.request(0..2);
+    rig.run(2);
+    let counts = rig.ended.iter().filter(|o| matches!(o, Outcome::Failed { idled_out: false, .. })).count();
+    assert_eq!(counts, 1, "{:?}", rig.ended);
+}
+
+#[test]
+fn silence_is_noticed_and_windows_stay_until_the_receive_is_back() {
+    let mut bucket = Bucket::new(&[100; 3]);
+    bucket.mute = true;
+    let mut rig = Rig::new(bucket, &[LIVE], 8);
+    rig.request(0..3);
+    rig.run(3);
+    let waited = rig.ring.now().since(Instant::ZERO);
+    assert!(waited >= STALL_AFTER && waited < STALL_AFTER * 2, "{waited:?}");
+    let stalled = |o: &Outcome| matches!(o, Outcome::Failed { error, .. } if error.kind() == Kind::Stalled);
+    assert!(stalled(&rig.ended[0]), "{:?}", rig.ended);
+    assert!(rig.ended[1..].iter().all(|o| matches!(o, Outcome::Unserved { .. })), "{:?}", rig.ended);
+    rig.turn();
+    assert_eq!((rig.ring.in_flight(), rig.fetch.stats().connections_open), (0, 0));
+}
+
+#[test]
+fn without_a_socket_the_request_fails_at_once() {
+    let mut rig = Rig::new(Bucket::new(&[100; 1]), &[LIVE], 0);
+    rig.request(0..1);
+    rig.fetch.pump(&mut rig.ring, 1, |_| 1);
+    assert!(rig.fetch.has_outcomes(), "no completion will ever tell of it");
+    let outcome = rig.fetch.outcomes().pop().unwrap();
+    assert!(matches!(&outcome, Outcome::Failed { error, .. } if error.kind() == Kind::Budget), "{outcome:?}");
+}
+
+#[test]
+fn with_fewer_sockets_than_wanted_the_open_ones_serve_all() {
+    let mut rig = Rig::new(Bucket::new(&[100; 20]), &[LIVE], 2);
+    rig.wanted = 4;
+    rig.request(0..20);
+    rig.run(20);
+    rig.check_landed(20);
+    assert_eq!(rig.fetch.stats().connections, 2);
+}

@@ -1,0 +1,98 @@
+//! A whole shard on a simulated ring, where its stages alone cannot show what goes wrong between them.
+
+use super::memory::region;
+use super::world::{Bucket, content, objects, run};
+use crate::assemble::BadSamples;
+use crate::board::Board;
+use crate::deliver::{Consumer, Outlet};
+use crate::mesh::mesh;
+use crate::shard::{Shard, ShardConfig, ShardEnds};
+use fuelrail_base::{Duration, Kind, ShardId};
+use fuelrail_io::{Ring, SimFaults, SimRing, SimWorld, lane};
+use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::policy::PolicyName;
+use fuelrail_plan::prefetch::Strategy;
+use fuelrail_plan::retry::RetryConfig;
+use fuelrail_plan::window::WindowConfig;
+use std::sync::Arc;
+
+fn config(cache_bytes: u64) -> ShardConfig {
+    ShardConfig {
+        brain: BrainConfig {
+            shard: ShardId(0),
+            shards: 1,
+            prefetch: Strategy::default(),
+            policy: PolicyName::NextUse,
+            cache_bytes,
+            batch_room_bytes: 64 << 10,
+            horizon_epochs: 1,
+            retry: RetryConfig::default(),
+            window: WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4 },
+            seed: 1,
+        },
+        bad_samples: BadSamples::Raise,
+        stall_after: Duration::from_secs(10),
+        connections_max: 4,
+    }
+}
+
+/// One shard that serves two epochs over objects of these sizes, on a ring with so many sockets.
+fn shard(sizes: &[u64], cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<SimRing>, Outlet, Arc<Board>) {
+    let world = SimWorld::new(1, SimFaults::default(), Box::new(Bucket::new(sizes)));
+    let ring = SimRing::with_capacity(&world, 64, sockets);
+    let run = run(sizes.len() as u64, 4, 2);
+    let consumer = Arc::new(Consumer::default());
+    let (deliver, lane) = lane(16);
+    let outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
+    let board = Arc::new(Board::default());
+    let ends = ShardEnds { mesh: mesh(1).remove(0), deliver, consumer, board: Arc::clone(&board) };
+    let shard = Shard::new(ring, region(1 << 20), objects(sizes, 256), &run, &config(cache_bytes), ends).unwrap();
+    (world, shard, outlet, board)
+}
+
+#[test]
+fn every_sample_arrives_and_the_second_epoch_comes_from_the_cache() {
+    let sizes: Vec<u64> = (0..10).map(|i| i * 97).collect();
+    let (world, mut shard, mut outlet, board) = shard(&sizes, 64 << 10, 8);
+    let (mut samples, mut turns) = (0, 0);
+    while !outlet.is_finished() {
+        assert!(shard.turn());
+        while let Some(batch) = outlet.try_take() {
+            let batch = batch.result.unwrap();
+            for placed in &batch.samples {
+                let bytes = &batch.slot[placed.offset..placed.offset + placed.len];
+                assert_eq!(bytes, content(placed.id, sizes[placed.id.0 as usize]));
+                samples += 1;
+            }
+        }
+        shard.sleep().unwrap();
+        world.advance();
+        turns += 1;
+        assert!(turns < 1000, "stuck: {}", shard.snapshot().text);
+    }
+    assert_eq!(samples, 20);
+    let snapshot = shard.snapshot();
+    let bytes: u64 = sizes.iter().sum();
+    assert_eq!((snapshot.brain.asked_bytes, snapshot.brain.hit_bytes), (2 * bytes, bytes));
+    assert_eq!(snapshot.fetch.landed_bytes, bytes);
+    assert!(board.beats() > 0);
+    board.stop();
+    assert!(!shard.turn());
+}
+
+#[test]
+fn a_request_that_cannot_be_sent_ends_the_run_instead_of_sleeping_for_ever() {
+    let (world, mut shard, mut outlet, _) = shard(&[100; 4], 0, 0);
+    let mut turns = 0;
+    let batch = loop {
+        shard.turn();
+        if let Some(batch) = outlet.try_take() {
+            break batch;
+        }
+        shard.sleep().unwrap();
+        world.advance();
+        turns += 1;
+        assert!(turns < 1000, "stuck: {}", shard.snapshot().text);
+    };
+    assert_eq!(batch.result.unwrap_err().kind(), Kind::Budget);
+}

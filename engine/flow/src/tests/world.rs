@@ -1,0 +1,118 @@
+//! A data set, a run over it, and a bucket in virtual time that serves it.
+
+use crate::objects::{Listed, Objects};
+use fuelrail_base::{Duration, Instant, SampleId};
+use fuelrail_io::{Host, Replies};
+use fuelrail_plan::run::{Cursor, Run, RunConfig};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub(super) const DEAD: &str = "10.0.0.1:80";
+pub(super) const LIVE: &str = "10.0.0.2:80";
+
+/// Objects `k/0`, `k/1`, … of these sizes, at `addresses`.
+pub(super) fn objects_at(addresses: &[&str], sizes: &[u64], block_bytes: u64) -> Arc<Objects> {
+    let listed: Vec<Listed> =
+        (0..).zip(sizes).map(|(i, &size)| Listed { key: format!("k/{i}"), size, etag: None }).collect();
+    let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
+    Arc::new(Objects::new("http://bucket.test/b/k".parse().unwrap(), addresses, &listed, block_bytes).unwrap())
+}
+
+pub(super) fn objects(sizes: &[u64], block_bytes: u64) -> Arc<Objects> {
+    objects_at(&[LIVE], sizes, block_bytes)
+}
+
+/// A run of one rank in listing order.
+pub(super) fn run(samples: u64, batch_size: u32, epochs: u64) -> Run {
+    let start = Cursor { epoch: 0, position: 0 };
+    let config =
+        RunConfig { samples, seed: 0, shuffle: false, world: 1, rank: 0, batch_size, drop_last: false, epochs, start };
+    Run::new(config).unwrap()
+}
+
+/// The content of an object.
+pub(super) fn content(sample: SampleId, len: u64) -> Vec<u8> {
+    (0..len).map(|at| (fuelrail_base::prng::mix64(u64::from(sample.0) << 32 | at) >> 7) as u8).collect()
+}
+
+/// What the bucket was asked, by connection.
+pub(super) type Heard = Rc<RefCell<Vec<(u64, String)>>>;
+
+/// Serves `k/N` whole or in part. Told of trouble by the test.
+pub(super) struct Bucket {
+    pub(super) sizes: Vec<u64>,
+    pub(super) heard: Heard,
+    /// A connection is closed this long after its first request.
+    pub(super) close_after: Option<Duration>,
+    /// Nothing is ever answered.
+    pub(super) mute: bool,
+    texts: HashMap<u64, Vec<u8>>,
+    closes_at: HashMap<u64, Instant>,
+}
+
+impl Bucket {
+    pub(super) fn new(sizes: &[u64]) -> Bucket {
+        Bucket {
+            sizes: sizes.to_vec(),
+            heard: Heard::default(),
+            close_after: None,
+            mute: false,
+            texts: HashMap::new(),
+            closes_at: HashMap::new(),
+        }
+    }
+
+    fn answer(&self, request: &str) -> Vec<u8> {
+        let path = request.split(' ').nth(1).unwrap();
+        let sample: u32 = path.strip_prefix("/b/k/").and_then(|n| n.parse().ok()).expect("a known path");
+        let size = self.sizes[sample as usize];
+        let whole = content(SampleId(sample), size);
+        let range = request.lines().find_map(|line| line.strip_prefix("Range: bytes="));
+        match range.and_then(|range| range.split_once('-')) {
+            None => [format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n").as_bytes(), &whole].concat(),
+            Some((first, last)) => {
+                let (from, to): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
+                let head = format!(
+                    "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {from}-{to}/{size}\r\nContent-Length: {}\r\n\r\n",
+                    to + 1 - from
+                );
+                [head.as_bytes(), &whole[from..=to]].concat()
+            }
+        }
+    }
+}
+
+impl Host for Bucket {
+    fn connect(&mut self, _: u64, addr: SocketAddr, _: Instant) -> (Duration, Result<(), i32>) {
+        const ECONNREFUSED: i32 = 111;
+        let alive = addr.to_string() == LIVE;
+        (Duration::from_micros(10), if alive { Ok(()) } else { Err(ECONNREFUSED) })
+    }
+
+    fn receive(&mut self, conn: u64, bytes: &[u8], now: Instant, out: &mut Replies) {
+        let text = self.texts.entry(conn).or_default();
+        text.extend_from_slice(bytes);
+        let mut requests = Vec::new();
+        while let Some(end) = text.windows(4).position(|w| w == b"\r\n\r\n") {
+            requests.push(String::from_utf8(text.drain(..end + 4).collect()).unwrap());
+        }
+        for request in requests {
+            self.heard.borrow_mut().push((conn, request.clone()));
+            if self.mute || self.closes_at.get(&conn).is_some_and(|at| now >= *at) {
+                continue;
+            }
+            out.send(Duration::from_millis(1), self.answer(&request));
+        }
+        if let (Some(after), false) = (self.close_after, self.closes_at.contains_key(&conn)) {
+            self.closes_at.insert(conn, now.after(after));
+            out.finish(after);
+        }
+    }
+
+    fn closed(&mut self, conn: u64, _: Instant) {
+        self.texts.remove(&conn);
+    }
+}
