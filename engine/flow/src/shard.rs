@@ -19,6 +19,7 @@ use fuelrail_io::{Region, Ring, Sender, Waker, Window};
 use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, Source};
 use fuelrail_plan::run::Run;
 use slab::Slab;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Plain configuration of one shard.
@@ -80,6 +81,8 @@ pub struct Shard<R: Ring> {
     consumer: Arc<Consumer>,
     board: Arc<Board>,
     owned: Slab<OwnedAsk>,
+    /// Under `Quarantine`, the blocks given up, with the reason: they are not asked for again, whichever shard wants them.
+    quarantine: Option<HashMap<BlockId, Error>>,
     asks: Vec<Ask>,
     free_bytes_seen: u64,
     shared_copied_bytes: u64,
@@ -121,6 +124,7 @@ impl<R: Ring> Shard<R> {
             consumer: ends.consumer,
             board: ends.board,
             owned: Slab::with_capacity(1024),
+            quarantine: (config.bad_samples == BadSamples::Quarantine).then(HashMap::new),
             asks: Vec::with_capacity(1024),
             ring,
             region,
@@ -355,7 +359,11 @@ impl<R: Ring> Shard<R> {
             Command::Refuse { ask, failed, attempts } => {
                 let error = self.owned[failed.0 as usize].error.clone();
                 let error = error.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up"));
-                self.reply(ask, Err(error.attempts(attempts)));
+                let error = error.attempts(attempts);
+                if let Some(quarantine) = &mut self.quarantine {
+                    quarantine.insert(self.owned[ask.0 as usize].block, error.clone());
+                }
+                self.reply(ask, Err(error));
             }
         }
     }
@@ -372,6 +380,10 @@ impl<R: Ring> Shard<R> {
 
     fn own(&mut self, ask: Ask) {
         let Ask { home, key, block, at, window, fresh } = ask;
+        if let Some(error) = self.quarantine.as_ref().and_then(|quarantine| quarantine.get(&block)) {
+            let result = Err(error.clone());
+            return self.answer(home, Answer { key, window, result });
+        }
         let window = Some(window);
         let id = self.owned.insert(OwnedAsk {
             home,
@@ -389,7 +401,10 @@ impl<R: Ring> Shard<R> {
         let OwnedAsk { home, key, window, block, .. } = self.owned.remove(ask.0 as usize);
         let window = window.expect("no connection holds an answered ask");
         debug_assert!(result.is_err() || window.room() == 0, "an answered block is whole: {block:?}");
-        let answer = Answer { key, window, result };
+        self.answer(home, Answer { key, window, result });
+    }
+
+    fn answer(&mut self, home: ShardId, answer: Answer) {
         if home == self.id { self.come_home(answer) } else { self.mesh.answer(usize::from(home.0), answer) }
     }
 
