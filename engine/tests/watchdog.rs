@@ -1,0 +1,76 @@
+//! Nothing hangs silently: when nothing moves, and on SIGUSR1, the state of every stage is told.
+
+mod common;
+
+use common::{PATIENCE, bucket, loader};
+use fuelrail::Kind;
+use fuelrail_bucket::DataSet;
+use std::sync::{Mutex, PoisonError, mpsc};
+
+/// Every loader of a process hears its signals: one test at a time.
+static SIGNALS: Mutex<()> = Mutex::new(());
+
+/// How the lines begin, one of each a shard.
+const STAGES: [&str; 9] = [
+    ": home:",
+    "; owner:",
+    "\n  fetch:",
+    "\n  cache:",
+    "\n  assemble:",
+    "\n  deliver:",
+    "\n  mesh:",
+    "\n  ring:",
+    "\n  arena:",
+];
+
+fn assert_tells_every_stage(text: &str, shards: usize) {
+    for shard in 0..shards {
+        assert!(text.contains(&format!("shard {shard}:")), "no shard {shard} in: {text}");
+    }
+    for stage in STAGES {
+        assert_eq!(text.matches(stage).count(), shards, "{stage} of {shards} shards in: {text}");
+    }
+}
+
+#[test]
+fn a_stall_prints_every_stage() {
+    let _alone = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
+    let set = DataSet::digits(50, 1);
+    let bucket = bucket(&set, "stall=1.0,per_key_max=1000000,only=*");
+    let (tell, told) = mpsc::channel();
+    let builder = loader(&bucket).batch_size(8).shards(2).cache_limit("100kB".parse().unwrap());
+    let builder = builder.stall_after_ms(600_000).attempts_max(1).watchdog_after_ms(100);
+    let mut loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
+    let consumer = std::thread::spawn(move || loader.next_batch());
+    // By itself, and again: what is stuck stays worth telling.
+    for _ in 0..2 {
+        let text = told.recv_timeout(PATIENCE).expect("silence is told");
+        assert!(text.contains("nothing moved"), "{text}");
+        assert_tells_every_stage(&text, 2);
+        assert!(text.contains("training/"), "no object is named: {text}");
+    }
+    signal_hook::low_level::raise(signal_hook::consts::SIGUSR1).unwrap();
+    let on_signal = std::iter::repeat_with(|| told.recv_timeout(PATIENCE).expect("the signal is answered"));
+    let text = on_signal.into_iter().find(|text| text.contains("SIGUSR1")).expect("the iterator has no end");
+    assert_tells_every_stage(&text, 2);
+    drop(bucket);
+    let error = consumer.join().unwrap().expect("an error").expect_err("the bucket is gone");
+    assert!(matches!(error.kind(), Kind::Network | Kind::Truncated), "{error}");
+}
+
+/// A consumer that takes its time is not a stall, and neither is a signal to a loader at rest an error.
+#[test]
+fn a_resting_consumer_is_not_reported() {
+    let _alone = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
+    let set = DataSet::digits(50, 1);
+    let bucket = bucket(&set, "");
+    let (tell, told) = mpsc::channel();
+    let builder = loader(&bucket).batch_size(8).watchdog_after_ms(20);
+    let mut loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
+    loader.next_batch().unwrap().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    signal_hook::low_level::raise(signal_hook::consts::SIGUSR1).unwrap();
+    let text = told.recv_timeout(PATIENCE).expect("the signal is answered");
+    assert!(text.contains("SIGUSR1"), "a rest was taken for a stall: {text}");
+    assert_eq!(loader.by_ref().map(|batch| batch.unwrap().len()).sum::<usize>(), 42);
+}
