@@ -60,11 +60,11 @@ fn letters_reach_whom_they_are_for() {
         ends[from].ask(to, ask(&mut filling, from as u16, (10 * from + to) as u32));
     }
     ends.iter_mut().for_each(MeshEnds::flush);
-    for owner in 0..3 {
-        while let Some(ask) = ends[owner].next_ask() {
+    for (owner, end) in ends.iter_mut().enumerate() {
+        while let Some(ask) = end.next_ask() {
             assert_eq!(ask.key as usize % 10, owner);
             let home = usize::from(ask.home.0);
-            ends[owner].answer(home, reply(ask));
+            end.answer(home, reply(ask));
         }
     }
     for (home, end) in ends.iter_mut().enumerate() {

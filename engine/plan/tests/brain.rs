@@ -1,0 +1,283 @@
+//! The brain, fact by fact: what it commands, in which order, and what it leaves alone.
+
+use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, SampleId, ShardId};
+use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, FetchId, Source};
+use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::policy::PolicyName;
+use fuelrail_plan::prefetch::Strategy;
+use fuelrail_plan::retry::RetryConfig;
+use fuelrail_plan::run::{Cursor, Run, RunConfig};
+use fuelrail_plan::schedule::UseTime;
+use fuelrail_plan::window::WindowConfig;
+use std::sync::Arc;
+
+const SAMPLES: u64 = 8;
+const SAMPLE_BYTES: u64 = 100;
+
+fn config() -> BrainConfig {
+    BrainConfig {
+        shard: ShardId(0),
+        shards: 1,
+        prefetch: Strategy::default(),
+        policy: PolicyName::Fifo,
+        cache_bytes: 2 * SAMPLE_BYTES,
+        batch_room_bytes: 1 << 20,
+        horizon_epochs: 1,
+        retry: RetryConfig { attempts_max: 3, ..RetryConfig::default() },
+        window: WindowConfig { connections_start: 4, connections_max: 8, depth_max: 4 },
+        seed: 1,
+    }
+}
+
+/// Eight samples of one block each, two epochs in batches of two.
+fn brain(config: &BrainConfig) -> Brain {
+    let start = Cursor { epoch: 0, position: 0 };
+    let (samples, batch_size) = (SAMPLES, 2);
+    let run = RunConfig {
+        samples,
+        seed: 0,
+        shuffle: false,
+        world: 1,
+        rank: 0,
+        batch_size,
+        drop_last: false,
+        epochs: 2,
+        start,
+    };
+    let catalog = Catalog::new(vec![SAMPLE_BYTES; SAMPLES as usize], 1 << 20).unwrap();
+    Brain::new(config, Run::new(run).unwrap(), Arc::new(catalog)).unwrap()
+}
+
+fn block(n: u32) -> BlockId {
+    BlockId { sample: SampleId(n), index: 0 }
+}
+
+fn asked(ask: u32, n: u32, at: u64) -> Fact {
+    Fact::Asked { ask: AskId(ask), block: block(n), at: UseTime(at), fresh: false }
+}
+
+fn landed(fetch: FetchId) -> Fact {
+    let ms = Duration::from_millis(1);
+    Fact::Landed { fetch, bytes: SAMPLE_BYTES, first_byte: ms, total: ms }
+}
+
+fn failed(fetch: FetchId, kind: Kind, attempt: Attempt) -> Fact {
+    Fact::Failed { fetch, kind, retry_after: None, attempt }
+}
+
+/// All commands but those of the home role.
+fn commands(brain: &mut Brain) -> Vec<Command> {
+    core::iter::from_fn(|| brain.pop()).filter(|c| !matches!(c, Command::Open { .. })).collect()
+}
+
+fn tell(brain: &mut Brain, now: Instant, fact: Fact) -> Vec<Command> {
+    brain.tell(now, fact);
+    commands(brain)
+}
+
+/// The one command there is, a fetch of this block for this ask.
+fn the_fetch(commands: &[Command], ask: u32, n: u32) -> FetchId {
+    match commands {
+        &[Command::Fetch { fetch, ask: a, block: b }] if (a, b) == (AskId(ask), block(n)) => fetch,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_missing_block_is_fetched_kept_and_answered_and_then_served() {
+    let mut brain = brain(&config());
+    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
+    let keep = Command::Keep { block: block(5), ask: AskId(1) };
+    let answer = Command::Answer { ask: AskId(1), source: Source::Bucket };
+    assert_eq!(tell(&mut brain, Instant(1), landed(fetch)), [keep, answer], "kept while the window is still here");
+    let serve = Command::Serve { ask: AskId(2), block: block(5) };
+    let answer = Command::Answer { ask: AskId(2), source: Source::Cache };
+    assert_eq!(tell(&mut brain, Instant(2), asked(2, 5, 9)), [serve, answer]);
+    let stats = brain.stats();
+    assert_eq!((stats.asks, stats.hits, stats.asked_bytes, stats.hit_bytes), (2, 1, 200, 100));
+}
+
+#[test]
+fn a_block_under_way_is_shared() {
+    let mut brain = brain(&config());
+    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
+    for ask in 2..4 {
+        assert_eq!(tell(&mut brain, Instant(0), asked(ask, 5, 8)), []);
+    }
+    let out = tell(&mut brain, Instant(1), landed(fetch));
+    let share = |to| Command::Share { from: AskId(1), to: AskId(to) };
+    let answer = |ask, source| Command::Answer { ask: AskId(ask), source };
+    let keep = Command::Keep { block: block(5), ask: AskId(1) };
+    let answers = [answer(1, Source::Bucket), answer(2, Source::Shared), answer(3, Source::Shared)];
+    assert_eq!(out, [&[share(2), share(3), keep][..], &answers].concat(), "copied before any window leaves");
+    assert_eq!(brain.stats().shared, 2);
+}
+
+#[test]
+fn a_full_cache_drops_before_it_keeps() {
+    let mut brain = brain(&config());
+    for n in 0..3 {
+        let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(n, n, 0)), n, n);
+        let out = tell(&mut brain, Instant(1), landed(fetch));
+        let evicts = out.iter().position(|c| *c == Command::Evict(block(0)));
+        let keeps = out.iter().position(|c| *c == Command::Keep { block: block(n), ask: AskId(n) }).unwrap();
+        assert_eq!(evicts.is_some(), n == 2, "the cache holds two blocks");
+        assert!(evicts.is_none_or(|at| at < keeps), "{out:?}");
+    }
+    assert_eq!(brain.stats().evictions, 1);
+}
+
+#[test]
+fn a_fresh_ask_drops_what_is_cached_and_fetches_anew() {
+    let mut brain = brain(&config());
+    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
+    tell(&mut brain, Instant(0), landed(fetch));
+    let again = Fact::Asked { ask: AskId(2), block: block(5), at: UseTime(0), fresh: true };
+    let out = tell(&mut brain, Instant(1), again);
+    assert_eq!(out[0], Command::Evict(block(5)));
+    the_fetch(&out[1..], 2, 5);
+}
+
+#[test]
+fn a_failed_fetch_is_tried_again_when_its_time_has_come_and_not_before() {
+    let mut brain = brain(&config());
+    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
+    assert_eq!(tell(&mut brain, Instant(10), failed(fetch, Kind::Network, Attempt::Barren)), []);
+    let due = brain.deadline().unwrap();
+    assert!(due > Instant(10));
+    assert_eq!(tell(&mut brain, Instant(due.0 - 1), Fact::Tick), []);
+    assert_eq!(the_fetch(&tell(&mut brain, due, Fact::Tick), 1, 5), fetch);
+    assert_eq!(brain.stats().retries, 1);
+}
+
+/// Fails the block's fetch again and again; returns the kinds of attempts it took until it was refused.
+fn until_refused(brain: &mut Brain, attempts: impl IntoIterator<Item = Attempt>) -> (usize, u32) {
+    let mut fetch = the_fetch(&tell(brain, Instant(0), asked(1, 5, 0)), 1, 5);
+    let mut now = Instant(0);
+    for (i, attempt) in attempts.into_iter().enumerate() {
+        match *tell(brain, now, failed(fetch, Kind::Network, attempt)) {
+            [] => {}
+            [Command::Refuse { ask: AskId(1), failed: AskId(1), attempts }] => return (i + 1, attempts),
+            ref other => panic!("{other:?}"),
+        }
+        now = brain.deadline().unwrap();
+        fetch = the_fetch(&tell(brain, now, Fact::Tick), 1, 5);
+    }
+    panic!("never refused");
+}
+
+#[test]
+fn attempts_are_counted_but_not_those_that_brought_something_or_were_excused() {
+    use Attempt::{Barren, Excused, Progress};
+    assert_eq!(until_refused(&mut brain(&config()), [Barren; 9]), (3, 3));
+    let progress = [Barren, Barren, Progress, Barren, Barren, Barren];
+    assert_eq!(until_refused(&mut brain(&config()), progress), (5, 3), "progress counts as the first of a new series");
+    let excused = [Barren, Excused, Excused, Excused, Barren, Excused, Barren, Barren];
+    assert_eq!(until_refused(&mut brain(&config()), excused), (7, 3), "excused ones neither count nor forgive");
+}
+
+#[test]
+fn what_cannot_be_helped_is_refused_at_once_to_all_who_asked() {
+    let mut brain = brain(&config());
+    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
+    tell(&mut brain, Instant(0), asked(2, 5, 1));
+    let out = tell(&mut brain, Instant(1), failed(fetch, Kind::NotFound, Attempt::Barren));
+    let refuse = |ask| Command::Refuse { ask: AskId(ask), failed: AskId(1), attempts: 1 };
+    assert_eq!(out, [refuse(2), refuse(1)], "the one that holds the error last");
+    assert_eq!(brain.stats().given_up, 1);
+    the_fetch(&tell(&mut brain, Instant(2), asked(3, 5, 9)), 3, 5);
+}
+
+#[test]
+fn an_unserved_request_goes_out_again_at_once() {
+    let mut brain = brain(&config());
+    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
+    for _ in 0..10 {
+        assert_eq!(the_fetch(&tell(&mut brain, Instant(0), Fact::Unserved(fetch)), 1, 5), fetch);
+    }
+    assert_eq!(brain.stats().retries, 0);
+}
+
+#[test]
+fn the_most_urgent_waits_least() {
+    let window = WindowConfig { connections_start: 1, connections_max: 1, depth_max: 1 };
+    let mut brain = brain(&BrainConfig { window, ..config() });
+    let mut fetch = the_fetch(&tell(&mut brain, Instant(0), asked(0, 0, 0)), 0, 0);
+    for (ask, at) in [(1, 30), (2, 10), (3, 20), (4, 10)] {
+        assert_eq!(tell(&mut brain, Instant(0), asked(ask, ask, at)), [], "one place, and it is taken");
+    }
+    assert_eq!(brain.queued(), 4);
+    for ask in [2, 4, 3, 1] {
+        let out = tell(&mut brain, Instant(1), landed(fetch));
+        fetch = the_fetch(&out[out.len() - 1..], ask, ask);
+    }
+}
+
+/// The batch the home wants opened, if any.
+fn open(brain: &mut Brain) -> Option<(u64, u64)> {
+    core::iter::from_fn(|| brain.pop()).find_map(|c| match c {
+        Command::Open { seq, bytes } => Some((seq.0, bytes)),
+        _ => None,
+    })
+}
+
+#[test]
+fn batches_are_opened_one_by_one_in_order_with_the_room_they_need() {
+    let mut brain = brain(&config());
+    brain.tell(Instant(0), Fact::Tick);
+    let mut seq = 0;
+    while let Some(opened) = open(&mut brain) {
+        // Two samples of 100 bytes, each from a line of 64 on.
+        assert_eq!(opened, (seq, 256));
+        brain.tell(Instant(0), Fact::Tick);
+        assert_eq!(open(&mut brain), None, "the last one is not answered yet");
+        brain.tell(Instant(0), Fact::Opened(BatchSeq(seq)));
+        seq += 1;
+    }
+    assert!(seq >= 1 && !brain.all_opened(), "the look-ahead ends somewhere");
+    for taken in 1..=8 {
+        brain.tell(Instant(taken), Fact::Ready(BatchSeq(taken - 1)));
+        brain.tell(Instant(taken), Fact::Consumer { taken, waits: true });
+        while let Some((next, _)) = open(&mut brain) {
+            assert_eq!(next, seq);
+            brain.tell(Instant(taken), Fact::Opened(BatchSeq(seq)));
+            seq += 1;
+        }
+    }
+    assert!(brain.all_opened() && seq == 8);
+}
+
+#[test]
+fn a_home_opens_its_own_batches_only() {
+    let mut brain = brain(&BrainConfig { shard: ShardId(1), shards: 3, ..config() });
+    let mut seqs = Vec::new();
+    for taken in 0..3 {
+        brain.tell(Instant(0), Fact::Consumer { taken, waits: true });
+        while let Some((seq, _)) = open(&mut brain) {
+            seqs.push(seq);
+            brain.tell(Instant(0), Fact::Opened(BatchSeq(seq)));
+            brain.tell(Instant(0), Fact::Ready(BatchSeq(seq)));
+        }
+    }
+    assert_eq!(seqs, [1, 4, 7]);
+}
+
+#[test]
+fn without_room_nothing_is_opened_until_room_may_have_appeared() {
+    for reopens in [Fact::Room, Fact::Consumer { taken: 1, waits: false }] {
+        let mut brain = brain(&config());
+        brain.tell(Instant(0), Fact::Tick);
+        assert_eq!(open(&mut brain), Some((0, 256)));
+        brain.tell(Instant(0), Fact::Opened(BatchSeq(0)));
+        assert_eq!(open(&mut brain), Some((1, 256)));
+        brain.tell(Instant(0), Fact::NoRoom(BatchSeq(1)));
+        assert!(brain.is_blocked());
+        for fact in [Fact::Tick, Fact::Idle, Fact::Ready(BatchSeq(0)), Fact::Consumer { taken: 0, waits: true }] {
+            brain.tell(Instant(0), fact);
+            assert_eq!(open(&mut brain), None, "{fact:?}");
+        }
+        brain.tell(Instant(0), reopens);
+        assert!(!brain.is_blocked());
+        assert_eq!(open(&mut brain), Some((1, 256)), "{reopens:?}");
+    }
+}
