@@ -65,6 +65,14 @@ macro_rules! setters {
     };
 }
 
+impl Loader {
+    /// Settings for a loader over `http://HOST:PORT/BUCKET/PREFIX`.
+    #[must_use]
+    pub fn builder(uri: &str) -> LoaderBuilder {
+        LoaderBuilder::new(Config { uri: uri.into(), ..Config::default() })
+    }
+}
+
 impl LoaderBuilder {
     /// A builder with this configuration.
     #[must_use]
@@ -281,12 +289,14 @@ struct Plan {
 /// What a shard's thread tells once its ring stands.
 type Greeting = Result<(Waker, Vec<String>)>;
 
+type ShardThread = JoinHandle<Result<()>>;
+
 /// Shards on their way up. Dropping it stops those that stand.
 #[derive(Default)]
 struct Starting {
     boards: Vec<Arc<Board>>,
     greetings: Vec<mpsc::Receiver<Greeting>>,
-    threads: Vec<JoinHandle<Result<()>>>,
+    threads: Vec<ShardThread>,
     wakers: Vec<Waker>,
 }
 
@@ -345,7 +355,7 @@ impl Starting {
     }
 
     /// Waits until all shards stand.
-    fn wait(mut self, notices: &mut Vec<String>) -> Result<(Vec<Watched>, Vec<JoinHandle<Result<()>>>)> {
+    fn wait(mut self, notices: &mut Vec<String>) -> Result<(Vec<Watched>, Vec<ShardThread>)> {
         while !self.greetings.is_empty() {
             let greeting =
                 self.greetings.remove(0).recv().unwrap_or_else(|_| {

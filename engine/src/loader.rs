@@ -2,7 +2,6 @@
 
 use crate::audit::Audit;
 use crate::batch::{Batch, LeaseMark};
-use crate::builder::LoaderBuilder;
 use crate::config::Config;
 use crate::labels::Labels;
 use crate::state::{State, VERSION};
@@ -61,12 +60,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const LEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Loader {
-    /// Settings for a loader over `http://HOST:PORT/BUCKET/PREFIX`.
-    #[must_use]
-    pub fn builder(uri: &str) -> LoaderBuilder {
-        LoaderBuilder::new(Config { uri: uri.into(), ..Config::default() })
-    }
-
     pub(crate) fn new(parts: Parts) -> Result<Loader> {
         let Parts { config, objects, run, labels, fingerprint, outlet, shards, threads, notices, audit, report } =
             parts;

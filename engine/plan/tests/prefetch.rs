@@ -99,6 +99,7 @@ impl Trainer {
                 // The trainer holds the batch it computes on.
                 open_bytes: (open_batches + u64::from(self.taken > 0)) * 1_000,
                 budget_bytes: self.budget_batches * 1_000,
+                queued_fetches: 0,
                 step_time: if self.taken > 1 { Duration::from_millis(self.step) } else { Duration::ZERO },
                 fill_time: Duration::from_millis(self.last_fill),
             };
@@ -219,4 +220,25 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_source_that_is_the_limit_is_not_given_more_to_queue() {
+    let mut lookahead = Lookahead::new();
+    let view = |open_batches, queued_fetches| View {
+        open_batches,
+        queued_fetches,
+        consumer_waits: true,
+        next_batch_samples: 10,
+        next_batch_bytes: 1,
+        budget_bytes: 1_000,
+        ..View::default()
+    };
+    assert_eq!(lookahead.credit(&view(1, 500)), 10, "one to deliver, one to follow, whatever is queued");
+    assert_eq!(lookahead.credit(&view(2, 500)), 0);
+    let before = lookahead.depth();
+    for _ in 0..100 {
+        assert_eq!(lookahead.credit(&view(2, 1)), 0);
+    }
+    assert_eq!(lookahead.depth(), before, "waiting for a slow source is no reason to look further ahead");
 }

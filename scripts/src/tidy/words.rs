@@ -36,7 +36,7 @@ pub(super) fn check(house: &House) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (path, text) in house.tree.texts() {
         check_name(path, &mut problems);
-        if path == LOCK {
+        if path.rsplit('/').next() == Some(LOCK) {
             check_lock(text, &mut problems);
         } else if !path.contains("/corpus/") {
             check_text(path, text, &mut problems);
