@@ -108,7 +108,6 @@ mod tests {
         // A budget of so few samples is rounded up by one receive buffer, which holds about as many again.
         let ahead = 2.0 * (BATCHES_OPEN * u64::from(BATCH_SIZE)) as f64 / 3_000.0;
         for hit in hits {
-            println!("{hit:?}");
             assert!((hit.hit_ratio - hit.limit).abs() < 0.005 + ahead, "{hit:?}");
         }
     }

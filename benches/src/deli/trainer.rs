@@ -142,12 +142,14 @@ mod tests {
     use fuelrail_base::SampleId;
     use fuelrail_bucket::DataSet;
 
+    type Samples = Vec<(SampleId, Vec<u8>)>;
+
     /// Brings what is due, except at one step, where it does `wrong` to it.
     struct Script<'a> {
         course: Course,
         originals: &'a Originals,
-        wrong: fn(&mut Vec<(SampleId, Vec<u8>)>),
-        batch: Vec<(SampleId, Vec<u8>)>,
+        wrong: fn(&mut Samples),
+        batch: Samples,
     }
 
     impl Feed for Script<'_> {
@@ -176,7 +178,7 @@ mod tests {
         }
     }
 
-    fn trained(wrong: fn(&mut Vec<(SampleId, Vec<u8>)>)) -> Result<RankRun> {
+    fn trained(wrong: fn(&mut Samples)) -> Result<RankRun> {
         let scale = Scale { step_us: 10, ranks: 1, ..Scale::quick(1) };
         let originals = Originals::new(DataSet::digits(scale.samples(), 1));
         let line = StartLine::new(1);
@@ -199,7 +201,7 @@ mod tests {
 
     #[test]
     fn anything_wrong_ends_the_run() {
-        let wrongs: [fn(&mut Vec<(SampleId, Vec<u8>)>); 5] = [
+        let wrongs: [fn(&mut Samples); 5] = [
             |batch| batch[3].1[40] ^= 1,
             |batch| batch.swap(0, 1),
             |batch| batch.truncate(2),

@@ -14,7 +14,7 @@ const WIDTH: f64 = 460.0;
 const ROW: f64 = 36.0;
 /// From a row's top to its words' base line, and to its bar.
 const WORDS: f64 = 14.0;
-const BAR: f64 = 19.0;
+const BAR: f64 = 20.0;
 const THICK: f64 = 9.0;
 /// Height below the last row, for the axis.
 const AXIS: f64 = 22.0;
@@ -35,6 +35,7 @@ pub(super) fn data_wait(report: &Report) -> String {
         let top = index as f64 * ROW;
         let gone = match row.name {
             RowName::Bucket => String::new(),
+            _ if row.wait_reduction < 0.0 => format!(" · +{}", percent(-row.wait_reduction)),
             _ => format!(" · −{}", percent(row.wait_reduction)),
         };
         drawing.text(4.0, top + WORDS, "name", row.name.title());
@@ -110,8 +111,8 @@ pub(super) fn miss_rates(report: &Report) -> String {
         let number = format!("{:.3} · paper {published:.3}", row.miss_rate);
         drawing.text(WIDTH - 4.0, top + WORDS, "number end", &number);
         drawing.line((at(0.0), middle), (at(row.miss_rate), middle), &format!("stem {}", hue(row.name)));
-        drawing.dot(at(row.miss_rate), middle, 5.0, hue(row.name));
-        drawing.dot(at(published), middle, 7.5, "ring");
+        drawing.dot(at(row.miss_rate), middle, 4.5, hue(row.name));
+        drawing.dot(at(published), middle, 6.5, "ring");
     }
     drawing.finish()
 }

@@ -89,7 +89,7 @@ impl Watch for Onlooker {
         let gone = if row.name == RowName::Bucket {
             String::new()
         } else {
-            format!(" (-{:.1} %)", row.wait_reduction * 100.0)
+            format!(" ({:+.1} %)", -row.wait_reduction * 100.0)
         };
         self.say(&format!("{:>18}  data wait {wait}{gone} in an epoch of {epoch}", row.name));
     }
