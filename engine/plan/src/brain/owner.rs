@@ -80,7 +80,8 @@ impl Owner {
         }
         if fresh {
             if self.policy.remove(block) {
-                out.push_back(Command::Evict(block));
+                self.evicted.push(block);
+                self.evict(out);
             }
         } else if self.policy.contains(&block) {
             self.stats.hits += 1;
@@ -171,7 +172,8 @@ impl Owner {
                 self.stats.given_up += 1;
                 let Fetch { block, ask: failed, sharers, tries, .. } = self.fetches.remove(id.0 as usize);
                 self.by_block.remove(&block);
-                let attempts = tries.failed();
+                // An excused attempt is not counted, and yet it was one.
+                let attempts = tries.failed().max(1);
                 // The ask that holds the error goes last: the others copy it from there.
                 out.extend(sharers.iter().map(|&ask| Command::Refuse { ask, failed, attempts }));
                 out.push_back(Command::Refuse { ask: failed, failed, attempts });

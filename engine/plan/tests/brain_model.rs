@@ -1,0 +1,347 @@
+//! The brain against a model of flow that does whatever flow may do, in any order: every ask gets exactly one answer,
+//! commands name only what exists, and the capacities hold.
+
+use fuelrail_base::prng::Prng;
+use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, ShardId};
+use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, FetchId, Source};
+use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::policy::PolicyName;
+use fuelrail_plan::prefetch::Strategy;
+use fuelrail_plan::retry::RetryConfig;
+use fuelrail_plan::run::{Cursor, Run, RunConfig};
+use fuelrail_plan::schedule::{Schedule, UseTime};
+use fuelrail_plan::window::WindowConfig;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+struct Ask {
+    block: BlockId,
+    /// The batch that waits for it; none for what the model asks on its own.
+    batch: Option<u64>,
+    at: UseTime,
+    full: bool,
+    /// The fetch that writes to its window.
+    fetch: Option<FetchId>,
+}
+
+struct Model {
+    prng: Prng,
+    brain: Brain,
+    run: Run,
+    catalog: Arc<Catalog>,
+    schedule: Schedule,
+    config: BrainConfig,
+    now: Instant,
+    next_ask: u32,
+    asks: BTreeMap<AskId, Ask>,
+    in_flight: BTreeMap<FetchId, AskId>,
+    cached: BTreeMap<BlockId, u64>,
+    /// Blocks each opened batch lacks.
+    unready: BTreeMap<u64, usize>,
+    /// Room of opened batches that were not taken, oldest first.
+    open: VecDeque<u64>,
+    next_batch: u64,
+    ready: BTreeSet<u64>,
+    taken: u64,
+    blocked: bool,
+    /// Chance that an outcome is a failure.
+    trouble: f64,
+    counted: Counted,
+}
+
+#[derive(Default, Debug, PartialEq, Eq)]
+struct Counted {
+    asks: u64,
+    hits: u64,
+    shared: u64,
+    evictions: u64,
+    failures: u64,
+    given_up: u64,
+}
+
+impl Model {
+    fn new(seed: u64) -> Model {
+        let mut prng = Prng::new(seed);
+        let samples = 1 + prng.below(20);
+        let catalog = Arc::new(Catalog::new((0..samples).map(|_| prng.below(60)).collect(), 16).unwrap());
+        let batch_size = 1 + prng.below(6) as u32;
+        let run = Run::new(RunConfig {
+            samples,
+            seed,
+            shuffle: prng.chance(0.5),
+            world: 1,
+            rank: 0,
+            batch_size,
+            drop_last: false,
+            epochs: 3,
+            start: Cursor { epoch: 0, position: 0 },
+        });
+        let run = run.unwrap();
+        let connections_max = 1 + prng.below(4) as usize;
+        let strategy = ["lookahead", "full-fetch", "50/50"][prng.below(3) as usize];
+        let policy = [PolicyName::Fifo, PolicyName::Lru, PolicyName::NextUse, PolicyName::Pinned];
+        let largest = catalog.batch_room_max(u64::from(batch_size));
+        let config = BrainConfig {
+            shard: ShardId(0),
+            shards: 1,
+            prefetch: Strategy::from_name(strategy, 2 + prng.below(samples)).unwrap(),
+            policy: policy[prng.below(4) as usize],
+            cache_bytes: prng.below(catalog.total_bytes() + 2),
+            batch_room_bytes: largest.max(64) * (1 + prng.below(4)),
+            horizon_epochs: 1,
+            retry: RetryConfig { attempts_max: 1 + prng.below(4) as u32, ..RetryConfig::default() },
+            window: WindowConfig {
+                connections_start: 1 + prng.below(connections_max as u64) as usize,
+                connections_max,
+                depth_max: 1 + prng.below(4) as usize,
+            },
+            seed,
+        };
+        Model {
+            brain: Brain::new(&config, run, Arc::clone(&catalog)).unwrap(),
+            schedule: Schedule::new(&run, 1),
+            trouble: [0.0, 0.2, 0.7][prng.below(3) as usize],
+            prng,
+            run,
+            catalog,
+            config,
+            now: Instant(0),
+            next_ask: 0,
+            asks: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
+            cached: BTreeMap::new(),
+            unready: BTreeMap::new(),
+            open: VecDeque::new(),
+            next_batch: 0,
+            ready: BTreeSet::new(),
+            taken: 0,
+            blocked: false,
+            counted: Counted::default(),
+        }
+    }
+
+    fn tell(&mut self, fact: Fact) {
+        self.brain.tell(self.now, fact);
+    }
+
+    /// Obeys some of the commands, or all.
+    fn obey(&mut self, all: bool) {
+        while all || self.prng.chance(0.8) {
+            let Some(command) = self.brain.pop() else { return };
+            self.carry_out(command);
+            assert!(self.cached.values().sum::<u64>() <= self.config.cache_bytes, "{command:?} overfills the cache");
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Open { seq, bytes } => self.open(seq, bytes),
+            Command::Serve { ask, block } => {
+                assert!(self.cached.contains_key(&block), "{command:?}: not cached");
+                self.counted.hits += 1;
+                self.fill(ask, block);
+            }
+            Command::Fetch { fetch, ask, block } => {
+                assert!(self.in_flight.insert(fetch, ask).is_none(), "{command:?}: in flight already");
+                let most = self.config.window.connections_max * self.config.window.depth_max;
+                assert!(self.in_flight.len() <= most, "{} in flight", self.in_flight.len());
+                let ask = self.asks.get_mut(&ask).expect("a fetch is for an open ask");
+                assert!(ask.block == block && !ask.full && ask.fetch.is_none(), "{command:?}");
+                ask.fetch = Some(fetch);
+            }
+            Command::Share { from, to } => {
+                assert!(self.asks[&from].full, "{command:?}: nothing to share");
+                self.counted.shared += 1;
+                self.fill(to, self.asks[&from].block);
+            }
+            Command::Keep { block, ask } => {
+                let ask = &self.asks[&ask];
+                assert!(ask.full && ask.block == block, "{command:?}");
+                assert!(self.cached.insert(block, self.catalog.block_len(block)).is_none(), "{command:?}: kept twice");
+            }
+            Command::Evict(block) => {
+                self.counted.evictions += 1;
+                assert!(self.cached.remove(&block).is_some(), "{command:?}: not cached");
+            }
+            Command::Answer { ask, source } => {
+                let Ask { block, batch, full, at, .. } = self.asks.remove(&ask).expect("an ask is answered once");
+                assert!(full, "{command:?}: its window is not full");
+                if source == Source::Cache && self.prng.chance(0.1) {
+                    // The home finds that the cached copy is damaged.
+                    self.ask(block, batch, at, true);
+                } else {
+                    self.home(batch);
+                }
+            }
+            Command::Refuse { ask, failed, attempts } => {
+                let refused = self.asks.remove(&ask).expect("an ask is answered once");
+                assert!(!refused.full && refused.fetch.is_none(), "{command:?}: its window is not home");
+                assert!(ask == failed || self.asks.contains_key(&failed), "{command:?}: the error is gone");
+                assert!((1..=self.config.retry.attempts_max).contains(&attempts), "{command:?}");
+                self.counted.given_up += u64::from(ask == failed);
+                self.home(refused.batch);
+            }
+        }
+    }
+
+    fn fill(&mut self, ask: AskId, block: BlockId) {
+        let ask = self.asks.get_mut(&ask).expect("only an open ask has a window");
+        assert!(ask.block == block && !ask.full && ask.fetch.is_none(), "{block:?}");
+        ask.full = true;
+    }
+
+    /// A block of this batch is home.
+    fn home(&mut self, batch: Option<u64>) {
+        let Some(seq) = batch else { return };
+        let missing = self.unready.get_mut(&seq).unwrap();
+        *missing -= 1;
+        if *missing == 0 {
+            self.unready.remove(&seq);
+            self.ready.insert(seq);
+            self.tell(Fact::Ready(BatchSeq(seq)));
+        }
+    }
+
+    fn open(&mut self, seq: BatchSeq, bytes: u64) {
+        assert!(!self.blocked, "asked for room again before any may have appeared");
+        assert_eq!(seq.0, self.next_batch, "batches are opened in order");
+        let spec = self.run.batch(seq).expect("only batches of the run are opened");
+        let samples: Vec<_> = self.run.samples(&spec).collect();
+        assert_eq!(bytes, samples.iter().map(|s| self.catalog.room(*s)).sum::<u64>());
+        let held: u64 = self.open.iter().sum();
+        if let Strategy::Lookahead(_) = self.config.prefetch {
+            let fits = held + bytes <= self.config.batch_room_bytes;
+            assert!(fits || self.open.is_empty(), "batch {} of {bytes} bytes is asked for beyond the budget", seq.0);
+        }
+        if held + bytes > self.config.batch_room_bytes || self.prng.chance(0.1) {
+            self.blocked = true;
+            return self.tell(Fact::NoRoom(seq));
+        }
+        self.next_batch += 1;
+        self.open.push_back(bytes);
+        let blocks: usize = samples.iter().map(|s| self.catalog.blocks(*s) as usize).sum();
+        self.unready.insert(seq.0, blocks + 1);
+        self.tell(Fact::Opened(seq));
+        for (position, sample) in spec.positions.clone().zip(samples) {
+            for index in 0..self.catalog.blocks(sample) {
+                let at = self.schedule.time(spec.epoch, position);
+                self.ask(BlockId { sample, index }, Some(seq.0), at, false);
+            }
+        }
+        // All asks are out: a batch without any is ready now.
+        self.home(Some(seq.0));
+    }
+
+    fn ask(&mut self, block: BlockId, batch: Option<u64>, at: UseTime, fresh: bool) {
+        let ask = AskId(self.next_ask);
+        self.next_ask += 1;
+        self.counted.asks += 1;
+        self.asks.insert(ask, Ask { block, batch, at, full: false, fetch: None });
+        self.tell(Fact::Asked { ask, block, at, fresh });
+    }
+
+    /// One of the fetches ends somehow.
+    fn end_a_fetch(&mut self) {
+        let n = self.in_flight.len() as u64;
+        if n == 0 {
+            return;
+        }
+        let (&fetch, &ask) = self.in_flight.iter().nth(self.prng.below(n) as usize).unwrap();
+        self.in_flight.remove(&fetch);
+        let ask = self.asks.get_mut(&ask).unwrap();
+        ask.fetch = None;
+        if self.prng.chance(0.1) {
+            self.tell(Fact::Unserved(fetch));
+        } else if self.prng.chance(self.trouble) {
+            let kinds = [Kind::Network, Kind::Throttled, Kind::Server, Kind::Changed, Kind::NotFound, Kind::Stalled];
+            let attempts = [Attempt::Barren, Attempt::Barren, Attempt::Progress, Attempt::Excused];
+            let kind = kinds[self.prng.below(6) as usize];
+            let attempt = attempts[self.prng.below(4) as usize];
+            let retry_after = self.prng.chance(0.2).then(|| Duration::from_millis(self.prng.below(3_000)));
+            self.counted.failures += 1;
+            self.tell(Fact::Failed { fetch, kind, retry_after, attempt });
+        } else {
+            ask.full = true;
+            let bytes = self.catalog.block_len(ask.block);
+            let first_byte = Duration::from_micros(1 + self.prng.below(5_000));
+            let total = first_byte + Duration::from_micros(self.prng.below(5_000));
+            self.tell(Fact::Landed { fetch, bytes, first_byte, total });
+        }
+    }
+
+    /// The consumer takes the next batch if it is ready.
+    fn take(&mut self) -> bool {
+        let due = self.ready.remove(&self.taken);
+        if due {
+            self.taken += 1;
+            self.open.pop_front();
+            self.blocked = false;
+        }
+        let waits = self.prng.chance(0.5);
+        self.tell(Fact::Consumer { taken: self.taken, waits });
+        due
+    }
+
+    fn room(&mut self) {
+        self.blocked = false;
+        self.tell(Fact::Room);
+    }
+
+    fn step(&mut self) {
+        self.now = self.now.after(Duration::from_micros(self.prng.below(2_000)));
+        match self.prng.below(8) {
+            0..=2 => self.end_a_fetch(),
+            3 => drop(self.take()),
+            4 => self.tell(Fact::Idle),
+            5 => self.tell(Fact::Tick),
+            6 if self.prng.chance(0.2) => self.room(),
+            _ => self.obey(false),
+        }
+    }
+
+    /// Nothing is left to chance: the run goes on to its end.
+    fn settle(&mut self) {
+        let mut turns = 0;
+        while self.taken < self.run.batches() {
+            self.obey(true);
+            let busy = !self.in_flight.is_empty();
+            self.end_a_fetch();
+            self.obey(true);
+            let took = self.take();
+            if !busy && !took {
+                self.room();
+                self.tell(Fact::Idle);
+                self.now = self.brain.deadline().unwrap_or(self.now).max(self.now);
+                self.tell(Fact::Tick);
+            }
+            turns += 1;
+            assert!(turns < 50_000, "no end: {}; {} asks open", self.brain, self.asks.len());
+        }
+        self.obey(true);
+    }
+}
+
+#[test]
+fn whatever_flow_does_every_ask_is_answered_once() {
+    let mut all = Counted::default();
+    for seed in 0..3_000 {
+        let mut model = Model::new(seed);
+        for _ in 0..model.prng.below(400) {
+            model.step();
+        }
+        model.settle();
+        assert!(model.asks.is_empty() && model.in_flight.is_empty(), "seed {seed}: {} asks open", model.asks.len());
+        assert!(model.brain.all_opened() && model.next_batch == model.run.batches());
+        let (stats, counted) = (model.brain.stats(), &model.counted);
+        let said = (stats.asks, stats.hits, stats.evictions, stats.given_up, stats.retries + stats.given_up);
+        let done = (counted.asks, counted.hits, counted.evictions, counted.given_up, counted.failures);
+        assert_eq!(said, done, "seed {seed}: asks, hits, evictions, given up, failures");
+        assert!(stats.shared >= counted.shared, "seed {seed}: sharers of a fetch that failed share its error");
+        all.hits += counted.hits;
+        all.shared += counted.shared;
+        all.evictions += counted.evictions;
+        all.given_up += counted.given_up;
+    }
+    let Counted { hits, shared, evictions, given_up, .. } = all;
+    assert!(hits > 1_000 && shared > 100 && evictions > 100 && given_up > 100, "{all:?}");
+}
