@@ -12,6 +12,7 @@ mod clock;
 pub mod conformance;
 mod extent;
 mod fork;
+mod home;
 mod mesh;
 mod probe;
 mod region;

@@ -10,7 +10,7 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
-use crate::region::Hold;
+use crate::home::Hold;
 
 /// Unique owner of a piece of the arena. Dropped on any thread, it goes home to its region.
 pub struct Slot {

@@ -4,7 +4,8 @@ use core::ptr::{NonNull, null_mut};
 
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
-use super::{ArenaConfig, HUGE_PAGE_BYTES, Huge, HugePages, Mapping, PAGE_BYTES};
+use super::config::{ArenaConfig, HUGE_PAGE_BYTES, Huge, HugePages, PAGE_BYTES};
+use super::mapping::Mapping;
 
 /// The mapping, the page size asked for, and how huge pages went.
 pub(super) fn map(config: &ArenaConfig) -> Result<(Mapping, u64, Huge)> {

@@ -1,0 +1,86 @@
+//! What an arena is asked to be, and what it says it became.
+//!
+//! Owns the checks of the asking. Maps nothing and asks the kernel nothing.
+
+use fuelrail_base::limits::SHARDS_MAX;
+use fuelrail_base::{ByteSize, Error, Kind, Result};
+
+/// Regions start at multiples of this many bytes where there are huge pages.
+pub(super) const HUGE_PAGE_BYTES: u64 = 2 << 20;
+pub(super) const PAGE_BYTES: u64 = 4 << 10;
+
+/// Whether to ask for huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HugePages {
+    /// Reserved huge pages when enough are free, else transparent ones, else ordinary pages; the report says which.
+    #[default]
+    Auto,
+    /// Ordinary pages.
+    Off,
+}
+
+/// How to make an arena.
+#[derive(Clone, Debug)]
+pub struct ArenaConfig {
+    /// The budget, in bytes. Rounded down to whole pages, never up.
+    pub bytes: u64,
+    /// Regions to share it out to, all of the same size: one per shard.
+    pub regions: u16,
+    /// Whether to ask for huge pages.
+    pub huge_pages: HugePages,
+    /// Slots one region can have out at a time.
+    pub slots_per_region: usize,
+}
+
+impl Default for ArenaConfig {
+    /// 1 GiB in one region of at most 8192 slots.
+    fn default() -> ArenaConfig {
+        ArenaConfig { bytes: 1 << 30, regions: 1, huge_pages: HugePages::Auto, slots_per_region: 8192 }
+    }
+}
+
+impl ArenaConfig {
+    /// Checks that an arena of this shape can exist.
+    ///
+    /// # Errors
+    /// `Usage` for counts of zero or beyond the limits, `Budget` when a region would be smaller than a page.
+    pub fn validate(&self) -> Result<()> {
+        let usage = |cause: String| Err(Error::new(Kind::Usage, cause));
+        if self.regions == 0 || self.regions > SHARDS_MAX {
+            return usage(format!("an arena has 1 to {SHARDS_MAX} regions, not {}", self.regions));
+        }
+        if self.slots_per_region == 0 || self.slots_per_region > 1 << 24 {
+            return usage(format!("a region has 1 to {} slots, not {}", 1 << 24, self.slots_per_region));
+        }
+        let least = u64::from(self.regions) * PAGE_BYTES;
+        if self.bytes < least {
+            let cause = format!("{} cannot be shared out to {} regions", ByteSize(self.bytes), self.regions);
+            return Err(Error::new(Kind::Budget, cause).cure(format!("give at least {}", ByteSize(least))));
+        }
+        Ok(())
+    }
+}
+
+/// Which pages back the arena.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Huge {
+    /// Reserved huge pages (`MAP_HUGETLB`).
+    Explicit,
+    /// Transparent huge pages, as the kernel finds them.
+    Transparent,
+    /// Ordinary pages; the text says why and what to do.
+    None(String),
+}
+
+/// What was mapped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ArenaReport {
+    /// Bytes mapped; never more than asked for.
+    pub bytes: u64,
+    /// Bytes in each region.
+    pub region_bytes: u64,
+    /// Size of the pages asked for.
+    pub page_bytes: u64,
+    /// Which pages, or why not huge ones.
+    pub huge: Huge,
+}

@@ -1,0 +1,153 @@
+//! Where slots go home to: the part of a region that other threads touch, and the counted holds on its headers.
+//!
+//! Owns the headers, allocated once, and the lock-free list of those returned (push by exchange, taken whole by the
+//! region's owner, so there is no ABA problem). Never looks at bytes and never knows which bytes a header stands for.
+
+use core::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+
+use crate::arena::Mapping;
+use crate::wake::Waker;
+
+/// End of the list of returned headers.
+const NONE: u32 = u32::MAX;
+
+/// The part of a region other threads touch. Lives until the region and the last of its slots and windows are gone.
+#[derive(Debug)]
+pub(crate) struct Home {
+    mapping: Arc<Mapping>,
+    headers: Box<[Header]>,
+    /// Head of the list of returned headers.
+    returned: AtomicU32,
+    /// Slots not yet returned.
+    out: AtomicUsize,
+    waker: OnceLock<Waker>,
+}
+
+#[derive(Debug)]
+struct Header {
+    /// Holders of this slot: the slot or filling itself and its windows.
+    holders: AtomicU32,
+    /// Next in the list of returned headers.
+    next: AtomicU32,
+}
+
+impl Home {
+    /// A home of so many headers, none of them handed out.
+    pub(crate) fn new(mapping: Arc<Mapping>, slots: u32) -> Home {
+        let header = || Header { holders: AtomicU32::new(0), next: AtomicU32::new(NONE) };
+        Home {
+            mapping,
+            headers: (0..slots).map(|_| header()).collect(),
+            returned: AtomicU32::new(NONE),
+            out: AtomicUsize::new(0),
+            waker: OnceLock::new(),
+        }
+    }
+
+    /// As [`Mapping::at`].
+    pub(crate) fn at(&self, offset: u64, len: usize) -> NonNull<u8> {
+        self.mapping.at(offset, len)
+    }
+
+    /// The first hold of header `index`, which the region has just taken from its free ones.
+    pub(crate) fn hand_out(self: &Arc<Home>, index: u32) -> Hold {
+        self.headers[index as usize].holders.store(1, Ordering::Relaxed);
+        self.out.fetch_add(1, Ordering::Relaxed);
+        // One count of the home for the slot and all its windows together; `Hold::drop` gives it back.
+        let home = NonNull::new(Arc::into_raw(self.clone()).cast_mut()).expect("an Arc is never null");
+        Hold { home, index }
+    }
+
+    /// Takes every returned header and shows it to `each`. Only the region's owner calls this.
+    pub(crate) fn take_returned(&self, mut each: impl FnMut(u32)) {
+        if self.returned.load(Ordering::Relaxed) == NONE {
+            return;
+        }
+        // Acquire pairs with the release of every push in the list (a chain of exchanges is one release sequence).
+        let mut index = self.returned.swap(NONE, Ordering::Acquire);
+        while index != NONE {
+            let next = self.headers[index as usize].next.load(Ordering::Relaxed);
+            each(index);
+            index = next;
+        }
+    }
+
+    /// Sets whom each returned header wakes; false when that was set before.
+    pub(crate) fn set_waker(&self, waker: Waker) -> bool {
+        self.waker.set(waker).is_ok()
+    }
+
+    /// Slots handed out and not returned.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.out.load(Ordering::Acquire)
+    }
+
+    fn take_back(&self, index: u32) {
+        self.out.fetch_sub(1, Ordering::Release);
+        let mut head = self.returned.load(Ordering::Relaxed);
+        loop {
+            self.headers[index as usize].next.store(head, Ordering::Relaxed);
+            // Release: the link above, and every byte written to the slot, happen before the owner reuses it.
+            match self.returned.compare_exchange_weak(head, index, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => head = now,
+            }
+        }
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+}
+
+/// A counted claim on one slot's memory. The last one to go sends the slot home.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    /// Made by `Arc::into_raw` when the slot was handed out: that one count lives until the last holder is gone.
+    home: NonNull<Home>,
+    index: u32,
+}
+
+impl Hold {
+    fn home(&self) -> &Home {
+        // SAFETY: the slot's share of the `Arc` (see the field) keeps the home alive until after the last hold's drop.
+        unsafe { self.home.as_ref() }
+    }
+
+    fn holders(&self) -> &AtomicU32 {
+        &self.home().headers[self.index as usize].holders
+    }
+
+    /// Holders besides this one. Zero means that everything they wrote is visible here.
+    pub(crate) fn others(&self) -> usize {
+        self.holders().load(Ordering::Acquire) as usize - 1
+    }
+
+    /// Whether both claim the same slot.
+    pub(crate) fn same(&self, other: &Hold) -> bool {
+        self.home == other.home && self.index == other.index
+    }
+}
+
+impl Clone for Hold {
+    fn clone(&self) -> Hold {
+        let before = self.holders().fetch_add(1, Ordering::Relaxed);
+        assert!(before < u32::MAX / 2, "windows of one slot are bounded by its bytes");
+        Hold { home: self.home, index: self.index }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // Release pairs with the fence below and with `others`: writes through this hold come before the slot's reuse.
+        if self.holders().fetch_sub(1, Ordering::Release) != 1 {
+            return;
+        }
+        fence(Ordering::Acquire);
+        self.home().take_back(self.index);
+        // SAFETY: this was the last hold of the slot, so the one count leaked by `Home::hand_out` is given back here,
+        // exactly once; `home` is not used after this.
+        unsafe { Arc::decrement_strong_count(self.home.as_ptr()) };
+    }
+}
