@@ -3,7 +3,8 @@
 use fuelrail_base::Duration;
 use fuelrail_base::prng::Prng;
 
-use super::{Check, Script, Stage, Venue, Verdict, ensure, received, recital};
+use super::stage::{Stage, received};
+use super::venue::{Check, Script, Venue, Verdict, ensure, recital};
 use crate::ring::{Op, Ring, SockId};
 use crate::scatter::{Landed, Scatter};
 use crate::slot::Window;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use fuelrail_base::Duration;
 use fuelrail_base::prng::Prng;
 
-use super::{Check, Script, Stage, Venue, Verdict, ensure, received, recital};
+use super::stage::{Stage, received};
+use super::venue::{Check, Script, Venue, Verdict, ensure, recital};
 use crate::ring::{Full, Op, Ring};
 
 pub(super) fn checks<V: Venue>() -> Vec<Check<V>> {

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use fuelrail_base::{Duration, Instant};
 
-use super::{Script, recital};
+use super::venue::{Script, recital};
 use crate::ring::sim::{Host, Replies};
 
 /// Real peers on the loopback interface, each a listener with a thread per connection. Their threads end when the

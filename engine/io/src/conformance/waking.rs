@@ -2,7 +2,8 @@
 
 use fuelrail_base::Duration;
 
-use super::{Check, PATIENCE, Script, Stage, Venue, Verdict, ensure};
+use super::stage::{PATIENCE, Stage};
+use super::venue::{Check, Script, Venue, Verdict, ensure};
 use crate::mesh::lane;
 use crate::ring::{Op, Ring};
 

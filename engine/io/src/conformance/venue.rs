@@ -1,0 +1,74 @@
+//! Where rings meet peers, what those peers do, and what a check is. Runs nothing.
+
+use std::net::SocketAddr;
+
+use fuelrail_base::Duration;
+use fuelrail_base::prng::mix64;
+
+use crate::arena::Arena;
+use crate::ring::Ring;
+
+/// What a peer does with each connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Script {
+    /// Sends back every byte.
+    Echo,
+    /// After the first byte received: pauses, then sends `len` bytes of [`recital`] in chunks, then finishes.
+    Recite {
+        /// Names the content.
+        seed: u64,
+        /// Bytes in all.
+        len: usize,
+        /// Bytes per write.
+        chunk: usize,
+        /// Before the first of them.
+        pause: Duration,
+    },
+    /// Accepts and never sends.
+    Silent,
+    /// Resets the connection at the first byte.
+    Reset,
+}
+
+/// Where rings meet peers.
+pub trait Venue {
+    /// The back-end.
+    type Ring: Ring;
+
+    /// A ring of at least `entries` operations in flight; exactly so many where the check depends on it.
+    fn ring(&mut self, entries: u32, arena: &Arena) -> Self::Ring;
+
+    /// A peer that follows this script.
+    fn peer(&mut self, script: Script) -> SocketAddr;
+
+    /// An address where nobody listens.
+    fn nobody(&mut self) -> SocketAddr;
+
+    /// Lets time pass for the peers, where that does not happen by itself. Called after each wait.
+    fn pass(&mut self) {}
+
+    /// Lets about this much time pass.
+    fn rest(&mut self, time: Duration);
+}
+
+/// What a check found: nothing, or what is wrong.
+pub type Verdict = Result<(), String>;
+
+/// Fails the check unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($what:tt)+) => {
+        if !$condition {
+            return Err(format!("{} (line {}): {}", module_path!(), line!(), format!($($what)+)));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// One check of the suite.
+pub type Check<V> = (&'static str, fn(&mut V) -> Verdict);
+
+/// The bytes a reciting peer sends: byte `i` of recital `seed`.
+#[must_use]
+pub fn recital(seed: u64, i: usize) -> u8 {
+    mix64(seed ^ (i as u64 / 8).wrapping_mul(0x9E37_79B9)).to_le_bytes()[i % 8]
+}
