@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use fuelrail_base::Instant;
 
 use super::host::Reply;
-use super::world::FlightKey;
+
+/// An operation of one of the rings: ring number and name as bits, which sort.
+pub(super) type FlightKey = (usize, u64);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {

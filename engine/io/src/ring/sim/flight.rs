@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use fuelrail_base::Duration;
 
-use super::conn::Phase;
+use super::conn::{FlightKey, Phase};
 use super::host::{Replies, Reply};
-use super::world::{Event, FlightKey, Stage, World};
+use super::world::{Event, Stage, World};
 use crate::ring::Op;
 use crate::ring::table::Name;
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Error, Instant, Kind, Result};
 
-use super::conn::{Conn, Phase};
+use super::conn::{Conn, FlightKey, Phase};
 use super::faults::{SimCounts, SimFaults};
 use super::host::{Host, Reply};
 use crate::ring::desk::Desk;
@@ -16,9 +16,6 @@ use crate::ring::table::Name;
 use crate::ring::{Done, Full, Op, OpId, RingCounts, SockId};
 use crate::timer::{TimerKey, Timers};
 use crate::wake::Waker;
-
-/// An operation of one of the rings: ring number and name as bits, which sort.
-pub(super) type FlightKey = (usize, u64);
 
 #[derive(Debug)]
 pub(super) enum Event {
