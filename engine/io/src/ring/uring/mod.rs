@@ -4,9 +4,11 @@
 //! as user data. The memory an operation names belongs to the operation, which stays in the table until its completion
 //! is reaped: neither a cancellation nor a drop of the ring frees it earlier.
 
+mod config;
 mod setup;
 mod wires;
 
+pub use config::UringConfig;
 pub use setup::Kernel;
 pub(crate) use setup::{Mode, memlock_bytes, refusal};
 
@@ -25,7 +27,7 @@ use self::wires::Wires;
 use super::desk::Desk;
 use super::table::Name;
 use super::{Done, Full, Op, OpId, Ring, RingFacts, SockId};
-use crate::arena::{Arena, Mapping};
+use crate::arena::Mapping;
 use crate::clock::monotonic_now;
 use crate::fork::ForkGuard;
 use crate::wake::Waker;
@@ -38,40 +40,6 @@ const CANCEL: u64 = u64::MAX - 1;
 const TRANSFER_BYTES_MAX: usize = 1 << 30;
 /// How long a dropped ring waits for the kernel to give its operations back.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
-
-/// How to make an io_uring ring.
-#[derive(Clone, Debug)]
-pub struct UringConfig {
-    /// Operations that can be in flight.
-    pub entries: u32,
-    /// Sockets that can be open.
-    pub sockets: u32,
-    /// Arena to register with the kernel, so that receives into one window skip the page look-up. Registering touches
-    /// and locks all of it. When it is refused, the ring works without and [`RingFacts::refusals`] says why.
-    pub register: Option<Arena>,
-}
-
-impl Default for UringConfig {
-    /// 512 operations, 512 sockets, nothing registered.
-    fn default() -> UringConfig {
-        UringConfig { entries: 512, sockets: 512, register: None }
-    }
-}
-
-impl UringConfig {
-    /// Checks that such a ring can exist.
-    ///
-    /// # Errors
-    /// `Usage` for counts of zero or beyond the kernel's limits.
-    pub fn validate(&self) -> Result<()> {
-        for (name, count, most) in [("operations", self.entries, 1 << 14), ("sockets", self.sockets, 1 << 15)] {
-            if count == 0 || count > most {
-                return Err(Error::new(Kind::Usage, format!("a ring has 1 to {most} {name}, not {count}")));
-            }
-        }
-        Ok(())
-    }
-}
 
 /// A ring on io_uring. Must be made on the thread that uses it.
 pub struct UringRing {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use io_uring::IoUring;
 
-use super::UringConfig;
+use super::config::UringConfig;
 use crate::arena::Mapping;
 
 /// Most bytes one registered buffer may have: the kernel's limit.
