@@ -42,3 +42,8 @@ pub use labels::NO_LABEL;
 pub use loader::Loader;
 pub use state::State;
 pub use stats::{GateStats, Quantiles, Stats};
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
