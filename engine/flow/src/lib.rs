@@ -14,6 +14,7 @@ mod gate;
 mod letter;
 mod mesh;
 mod objects;
+mod setup;
 mod shard;
 #[cfg(test)]
 mod tests;
@@ -26,4 +27,5 @@ pub use fetch::FetchStats;
 pub use gate::{Gate, GateFacts};
 pub use mesh::{MeshEnds, mesh};
 pub use objects::{Listed, Objects};
-pub use shard::{Shard, ShardConfig, ShardEnds};
+pub use setup::{ShardConfig, ShardEnds};
+pub use shard::Shard;

@@ -3,7 +3,7 @@
 //! A turn takes completions, letters and the consumer's state in, tells the brain, carries out its commands until there
 //! are none, and pushes what is due; then the shard sleeps in the ring. Bytes never pass through here, only windows.
 
-use crate::assemble::{AssembleStage, BadSamples, Finished};
+use crate::assemble::{AssembleStage, BadSamples};
 use crate::board::{Board, Snapshot};
 use crate::cache::CacheStage;
 use crate::conn::{Asked, Outcome, Proof};
@@ -13,39 +13,15 @@ use crate::gate::Gate;
 use crate::letter::{Answer, Ask};
 use crate::mesh::MeshEnds;
 use crate::objects::Objects;
-use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX, SCRATCH_BYTES};
-use fuelrail_base::{BlockId, Duration, Error, Kind, Result, ShardId};
-use fuelrail_io::{Region, Ring, Sender, Waker, Window};
+use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory};
+use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
+use fuelrail_base::{BlockId, Error, Kind, Result, ShardId};
+use fuelrail_io::{Region, Ring, Waker, Window};
 use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, Source};
 use fuelrail_plan::run::Run;
 use slab::Slab;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Plain configuration of one shard.
-#[derive(Clone, Debug)]
-pub struct ShardConfig {
-    /// The brain's part.
-    pub brain: BrainConfig,
-    /// What happens when a sample cannot be had.
-    pub bad_samples: BadSamples,
-    /// Silence on a connection with open requests, after which it is given up.
-    pub stall_after: Duration,
-    /// Most connections; each has its scratch memory set aside at start.
-    pub connections_max: usize,
-}
-
-/// What a shard is connected to.
-pub struct ShardEnds {
-    /// To the other shards.
-    pub mesh: MeshEnds,
-    /// To the consumer.
-    pub deliver: Sender<Finished>,
-    /// What the consumer says.
-    pub consumer: Arc<Consumer>,
-    /// What the outside sees.
-    pub board: Arc<Board>,
-}
 
 /// An ask this shard owns the block of.
 struct OwnedAsk {
@@ -463,21 +439,3 @@ impl<R: Ring> Shard<R> {
 
 /// An attempt that brought fewer new bytes than this (or than a 64th of the block) counts as a failed one.
 const PROGRESS_BYTES_MIN: usize = 4096;
-
-fn cache_memory(region: &mut Region, bytes: u64) -> Result<fuelrail_io::Slot> {
-    region.alloc(bytes as usize).ok_or_else(|| {
-        Error::new(Kind::Budget, format!("no room for a cache of {bytes} bytes in {}", region.free_bytes()))
-            .cure("lower cache_limit or raise memory_limit")
-    })
-}
-
-fn scratch_memory(region: &mut Region, connections: usize) -> Result<Vec<fuelrail_io::Slot>> {
-    (0..connections)
-        .map(|_| {
-            region.alloc(SCRATCH_BYTES).ok_or_else(|| {
-                Error::new(Kind::Budget, format!("no room for the scratch memory of {connections} connections"))
-                    .cure("lower connections_max or raise memory_limit")
-            })
-        })
-        .collect()
-}

@@ -1,0 +1,56 @@
+//! What a shard is made from: its configuration, what it is connected to, and the memory it sets aside at start.
+
+use crate::assemble::{BadSamples, Finished};
+use crate::board::Board;
+use crate::deliver::Consumer;
+use crate::mesh::MeshEnds;
+use fuelrail_base::limits::SCRATCH_BYTES;
+use fuelrail_base::{Duration, Error, Kind, Result};
+use fuelrail_io::{Region, Sender, Slot};
+use fuelrail_plan::brain::BrainConfig;
+use std::sync::Arc;
+
+/// Plain configuration of one shard.
+#[derive(Clone, Debug)]
+pub struct ShardConfig {
+    /// The brain's part.
+    pub brain: BrainConfig,
+    /// What happens when a sample cannot be had.
+    pub bad_samples: BadSamples,
+    /// Silence on a connection with open requests, after which it is given up.
+    pub stall_after: Duration,
+    /// Most connections; each has its scratch memory set aside at start.
+    pub connections_max: usize,
+}
+
+/// What a shard is connected to.
+pub struct ShardEnds {
+    /// To the other shards.
+    pub mesh: MeshEnds,
+    /// To the consumer.
+    pub deliver: Sender<Finished>,
+    /// What the consumer says.
+    pub consumer: Arc<Consumer>,
+    /// What the outside sees.
+    pub board: Arc<Board>,
+}
+
+/// The cache's memory, taken once.
+pub(crate) fn cache_memory(region: &mut Region, bytes: u64) -> Result<Slot> {
+    region.alloc(bytes as usize).ok_or_else(|| {
+        Error::new(Kind::Budget, format!("no room for a cache of {bytes} bytes in {}", region.free_bytes()))
+            .cure("lower cache_limit or raise memory_limit")
+    })
+}
+
+/// Scratch memory of so many connections, taken once.
+pub(crate) fn scratch_memory(region: &mut Region, connections: usize) -> Result<Vec<Slot>> {
+    (0..connections)
+        .map(|_| {
+            region.alloc(SCRATCH_BYTES).ok_or_else(|| {
+                Error::new(Kind::Budget, format!("no room for the scratch memory of {connections} connections"))
+                    .cure("lower connections_max or raise memory_limit")
+            })
+        })
+        .collect()
+}
