@@ -5,12 +5,17 @@ mod common;
 use common::{Delivered, bucket, loader, take};
 use fuelrail::{ByteSize, Kind, memory_use};
 use fuelrail_bucket::DataSet;
+use std::sync::{Mutex, PoisonError};
+
+/// Resident memory is the whole process's: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// What the process may need beside the budget.
 const BESIDE: u64 = 64 << 20;
 
 #[test]
 fn resident_memory_stays_within_the_budget() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for (set, budget) in [(DataSet::photos(900, 3), 24 << 20), (DataSet::volumes(24, 3, 0.04), 32 << 20)] {
         let bucket = bucket(&set, "");
         let builder = loader(&bucket).memory_limit(ByteSize(budget)).cache_limit(ByteSize(budget / 4));
@@ -43,6 +48,7 @@ fn needed(error: &fuelrail::Error) -> u64 {
 
 #[test]
 fn a_budget_too_small_for_one_batch_names_the_bytes_needed() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let set = DataSet::photos(200, 3);
     let bucket = bucket(&set, "");
     for (shards, batch_size, cache) in [(1, 64, 0), (2, 32, 1_000_001), (3, 200, 0), (1, 1, 0)] {

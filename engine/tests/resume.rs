@@ -144,7 +144,7 @@ fn journey(test: &str, seed: u64, bucket: &Bucket, set: &DataSet, folder: &Path)
             rank: 0,
             world: 1,
             shards: 1 + (seed % 2) as u16,
-            cache_bytes: if seed % 3 == 0 { 20_000 } else { 0 },
+            cache_bytes: if seed.is_multiple_of(3) { 20_000 } else { 0 },
             work_us: draw.below(4000),
             resume: resume.clone(),
             log: place.with_extension("log"),

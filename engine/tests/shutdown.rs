@@ -43,7 +43,7 @@ fn set() -> DataSet {
 }
 
 fn busy(bucket: &Bucket, seed: u64) -> Loader {
-    let cache = if seed % 2 == 0 { "0B" } else { "1MB" };
+    let cache = if seed.is_multiple_of(2) { "0B" } else { "1MB" };
     let builder = loader(bucket).batch_size(2).epochs(1000).seed(seed).cache_limit(cache.parse().unwrap());
     builder.stall_after_ms(100).shards(1 + (seed % 3) as u16).block_size("64KiB".parse().unwrap()).build().unwrap()
 }

@@ -65,10 +65,12 @@ fn a_resting_consumer_is_not_reported() {
     let set = DataSet::digits(50, 1);
     let bucket = bucket(&set, "");
     let (tell, told) = mpsc::channel();
-    let builder = loader(&bucket).batch_size(8).watchdog_after_ms(20);
+    let builder = loader(&bucket).batch_size(8).watchdog_after_ms(150);
     let mut loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
     loader.next_batch().unwrap().unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    // A busy machine may have been slow with the first one.
+    while told.try_recv().is_ok() {}
+    std::thread::sleep(std::time::Duration::from_millis(600));
     signal_hook::low_level::raise(signal_hook::consts::SIGUSR1).unwrap();
     let text = told.recv_timeout(PATIENCE).expect("the signal is answered");
     assert!(text.contains("SIGUSR1"), "a rest was taken for a stall: {text}");
