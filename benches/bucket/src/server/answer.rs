@@ -11,11 +11,16 @@ use hyper::{HeaderMap, Request, StatusCode};
 use tokio::task::spawn_blocking;
 
 use super::conditions::{Verdict, judge, names, text};
-use super::connection::{Connection, Pacing};
-use super::payload::{Chunk, FRAME_BYTES, Payload, Stream};
-use super::reply::{Refusal, Response, ascii, bare, checksum_text, http_date, xml};
+use super::connection::Connection;
+use super::desk::{CHECKSUM_OBJECT_BYTES_MAX, Checksums, Desk};
+use super::list;
+use super::notation::{checksum_text, http_date};
+use super::pacing::Pacing;
+use super::payload::{Payload, Stream};
+use super::pool::{Chunk, FRAME_BYTES};
+use super::refusal::Refusal;
+use super::reply::{Response, ascii, bare, xml};
 use super::target::Target;
-use super::{CHECKSUM_OBJECT_BYTES_MAX, Checksums, Desk, list};
 use crate::script::Act;
 use crate::store::{Object, Store};
 
@@ -126,7 +131,8 @@ async fn get(
         (Payload::whole(chunk), checksum)
     } else {
         let checksum = checksum(desk, key, &object).await?;
-        let stream = Stream::new(object.content.clone(), range.clone(), desk, Pacing::new(connection, manner.act));
+        let stream =
+            Stream::new(object.content.clone(), range.clone(), desk, Pacing::new(&connection.bandwidth, manner.act));
         (Payload::stream(stream), checksum)
     };
     let mut response = described(&object, payload, checksum, range.end - range.start);

@@ -6,9 +6,7 @@ use std::fmt::Write;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::reply::{iso_date, xml_text};
-use crate::dataset::DataSet;
-use crate::store::generated_entry;
+use super::notation::{iso_date, xml_text};
 
 /// One listed object.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -114,20 +112,6 @@ impl Keys for [Entry] {
 
     fn entry(&self, index: u64) -> Entry {
         self[index as usize].clone()
-    }
-}
-
-impl Keys for DataSet {
-    fn len(&self) -> u64 {
-        self.count
-    }
-
-    fn key(&self, index: u64) -> Cow<'_, str> {
-        Cow::Owned(DataSet::key(self, index))
-    }
-
-    fn entry(&self, index: u64) -> Entry {
-        generated_entry(self, index)
     }
 }
 

@@ -5,12 +5,10 @@
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::io::{self, IoSlice};
-use std::rc::Rc;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::connection::Connection;
 use crate::counters::Tally;
 
 /// Writes that fit in this together are held back.
@@ -50,7 +48,19 @@ impl Pipe {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_write(
+    /// Reads from the socket; nothing is held back on the way in.
+    pub(crate) fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(context, buffer)
+    }
+
+    /// Sends everything held back, then FIN.
+    pub(crate) fn poll_shutdown(&mut self, context: &mut Context<'_>, tally: &Tally) -> Poll<io::Result<()>> {
+        ready!(self.poll_send_held(context, tally))?;
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+
+    /// Holds the bytes back when they are few, else sends them behind what is held.
+    pub(crate) fn poll_write(
         &mut self,
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
@@ -77,54 +87,5 @@ impl Pipe {
                 return Poll::Ready(Ok(sent - held.min(sent)));
             }
         }
-    }
-}
-
-/// hyper's end of the pipe.
-pub(crate) struct Link {
-    connection: Rc<Connection>,
-}
-
-impl Link {
-    pub(crate) fn new(connection: &Rc<Connection>) -> Link {
-        Link { connection: Rc::clone(connection) }
-    }
-}
-
-impl AsyncRead for Link {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection.pipe.borrow_mut().socket).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Link {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let tally = &self.connection.desk.site.tally;
-        self.connection.pipe.borrow_mut().poll_write(context, slices, tally)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    /// Ready although bytes may be held back: the connection sends them as soon as this poll of hyper ends. hyper calls
-    /// this only when it holds no bytes itself, which is what a take-over waits for.
-    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.connection.note_flush();
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut pipe = self.connection.pipe.borrow_mut();
-        ready!(pipe.poll_send_held(context, &self.connection.desk.site.tally))?;
-        Pin::new(&mut pipe.socket).poll_shutdown(context)
     }
 }

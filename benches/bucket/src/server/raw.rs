@@ -1,17 +1,20 @@
-//! Answers that HTTP does not allow, written to the socket byte by byte. Every one ends its connection.
+//! Answers that HTTP does not allow, written to the socket byte by byte, and how sockets are closed. Every one ends its connection.
 
 use core::future::poll_fn;
 use std::io;
+use std::time::Duration;
 
 use hyper::body::Buf;
 use hyper::header;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::Desk;
-use super::connection::{drain, linger};
+use super::desk::Desk;
 use super::payload::Payload;
 use super::reply::Response;
+
+/// How long a closing connection still reads what the client sends: closing with unread bytes would turn FIN into RST.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// How a raw answer ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +74,14 @@ pub(crate) async fn send(reply: RawReply, mut socket: TcpStream, desk: &Desk) {
     }
 }
 
+/// Closes without cutting off what was sent: FIN, then reads until the client closes too or time is up.
+pub(crate) async fn linger(socket: &mut TcpStream) {
+    if socket.shutdown().await.is_ok() {
+        // Whether the client closed or time is up, the connection ends here.
+        let _ = tokio::time::timeout(LINGER, drain(socket)).await;
+    }
+}
+
 async fn write(mut reply: RawReply, socket: &mut TcpStream, desk: &Desk) -> io::Result<()> {
     socket.write_all(&reply.head).await?;
     desk.site.tally.sent(reply.head.len());
@@ -84,4 +95,10 @@ async fn write(mut reply: RawReply, socket: &mut TcpStream, desk: &Desk) -> io::
         left -= bytes as u64;
     }
     Ok(())
+}
+
+/// Reads and forgets until the client closes.
+async fn drain(socket: &mut TcpStream) {
+    let mut waste = [0u8; 4096];
+    while matches!(socket.read(&mut waste).await, Ok(1..)) {}
 }

@@ -4,7 +4,7 @@ use hyper::{Method, Uri};
 use percent_encoding::percent_decode_str;
 
 use super::list::{After, ListQuery};
-use super::reply::Refusal;
+use super::refusal::Refusal;
 use crate::script::Operation;
 
 /// Longest key, as S3.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{Content, Object};
+use super::object::{Content, Object};
 use crate::error::{Error, Result};
 use crate::server::{After, Entry, ListQuery, Refusal};
 

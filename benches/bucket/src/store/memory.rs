@@ -7,7 +7,7 @@ use std::sync::RwLock;
 use hyper::body::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{Content, GENERATED_MODIFIED_S, Object};
+use super::object::{Content, GENERATED_MODIFIED_S, Object};
 use crate::server::{Entry, ListQuery, Refusal};
 
 /// Most bytes kept; a `PUT` beyond it is refused.

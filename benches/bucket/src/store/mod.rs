@@ -2,23 +2,23 @@
 
 mod files;
 mod memory;
+mod object;
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hyper::body::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::{DataSet, Item};
+use crate::dataset::DataSet;
 use crate::error::Result;
-use crate::server::{Entry, ListQuery, Page, Refusal, page};
+use crate::server::{Entry, Keys, ListQuery, Page, Refusal, page};
 
 use files::FileStore;
-
 pub(crate) use memory::MEMORY_BYTES_MAX;
 use memory::MemoryStore;
+use object::GENERATED_MODIFIED_S;
+pub(crate) use object::{Content, Object, other_etag};
 
 /// What a bucket serves.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -29,80 +29,6 @@ pub enum Source {
     Directory(PathBuf),
     /// A generated set. Objects that are `PUT` stay in memory beside it.
     Generated(DataSet),
-}
-
-/// When generated objects say they were last modified, in seconds since 1970: a fixed moment, so listings repeat.
-pub(crate) const GENERATED_MODIFIED_S: u64 = 1_700_000_000;
-
-/// The bytes of an object, to be read at any offset. Generation 0 is the object as listed.
-#[derive(Clone, Debug)]
-pub(crate) enum Content {
-    Generated { set: Arc<DataSet>, item: Item, generation: u64 },
-    Memory { bytes: Bytes, generation: u64 },
-    File { file: Arc<File>, generation: u64 },
-}
-
-/// One object as found.
-#[derive(Clone, Debug)]
-pub(crate) struct Object {
-    pub(crate) size: u64,
-    /// Strong entity tag, quotes included.
-    pub(crate) etag: String,
-    pub(crate) modified_s: u64,
-    pub(crate) content: Content,
-}
-
-impl Content {
-    /// Fills `out` with the bytes from `offset` on; the caller keeps inside the object. Blocks for files only.
-    pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-        match self {
-            Content::Generated { set, item, generation } => set.fill_item(item, *generation, offset, out),
-            Content::Memory { bytes, generation } => {
-                out.copy_from_slice(&bytes[offset as usize..offset as usize + out.len()]);
-                alter(*generation, out);
-            }
-            Content::File { file, generation } => {
-                file.read_exact_at(out, offset)?;
-                alter(*generation, out);
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether reading may wait for a disk.
-    pub(crate) fn blocks(&self) -> bool {
-        matches!(self, Content::File { .. })
-    }
-}
-
-/// Real bytes have one generation; others are made by flipping some bits of every byte.
-fn alter(generation: u64, bytes: &mut [u8]) {
-    if generation != 0 {
-        let mask = (generation as u8).wrapping_mul(0x35) | 1;
-        bytes.iter_mut().for_each(|byte| *byte ^= mask);
-    }
-}
-
-impl Object {
-    /// The object as it is after having been replaced by another of the same size.
-    pub(crate) fn replaced(mut self) -> Object {
-        match &mut self.content {
-            Content::Generated { set, item, generation } => {
-                *generation = 1;
-                self.etag = set.etag_item(item, 1);
-            }
-            Content::Memory { generation, .. } | Content::File { generation, .. } => {
-                *generation = 1;
-                self.etag = other_etag(&self.etag);
-            }
-        }
-        self
-    }
-}
-
-/// An entity tag that is well-formed and differs from `etag`.
-pub(crate) fn other_etag(etag: &str) -> String {
-    format!("\"{:032x}\"", xxhash_rust::xxh3::xxh3_128(etag.as_bytes()))
 }
 
 /// The objects of a bucket.
@@ -155,9 +81,18 @@ fn generated(set: &Arc<DataSet>, key: &str) -> Result<Object, Refusal> {
     })
 }
 
-/// A listing entry of a generated object.
-pub(crate) fn generated_entry(set: &DataSet, index: u64) -> Entry {
-    let item = set.item(index);
-    let etag = set.etag_item(&item, 0);
-    Entry { key: set.key(index), size: item.size(), etag, modified_s: GENERATED_MODIFIED_S }
+impl Keys for DataSet {
+    fn len(&self) -> u64 {
+        self.count
+    }
+
+    fn key(&self, index: u64) -> Cow<'_, str> {
+        Cow::Owned(DataSet::key(self, index))
+    }
+
+    fn entry(&self, index: u64) -> Entry {
+        let item = self.item(index);
+        let etag = self.etag_item(&item, 0);
+        Entry { key: DataSet::key(self, index), size: item.size(), etag, modified_s: GENERATED_MODIFIED_S }
+    }
 }
