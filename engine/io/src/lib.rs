@@ -33,7 +33,7 @@ pub use probe::{Features, Finding, Grade, Probe, probe};
 pub use region::Region;
 pub use ring::sim::{Host, Replies, SimCounts, SimFaults, SimRing, SimWorld};
 #[doc(hidden)]
-pub use ring::uring::Kernel;
+pub use ring::uring::{Kernel, io_uring_refusal};
 pub use ring::uring::{UringConfig, UringRing};
 pub use ring::{Done, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId, Times};
 pub use scatter::{Landed, Scatter};

@@ -9,7 +9,7 @@ mod setup;
 mod wires;
 
 pub use config::UringConfig;
-pub use setup::Kernel;
+pub use setup::{Kernel, io_uring_refusal};
 pub(crate) use setup::{Mode, memlock_bytes, refusal};
 
 use core::marker::PhantomData;

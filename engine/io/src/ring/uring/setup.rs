@@ -178,41 +178,45 @@ pub(crate) fn refusal(errno: i32) -> Error {
     let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let filtered = status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"));
-    let (cause, cure) = explain(errno, disabled.trim(), filtered);
-    Error::from_errno(Kind::Environment, &cause, errno).cure(cure)
+    io_uring_refusal(errno, disabled.trim(), filtered)
 }
 
-fn explain(errno: i32, disabled: &str, filtered: bool) -> (String, String) {
+/// What `io_uring_setup` failing with `errno` means where sysctl `kernel.io_uring_disabled` reads `disabled` (empty:
+/// there is none) and a seccomp filter is on or not. Public so that every refusal can be tested on one machine.
+#[doc(hidden)]
+#[must_use]
+pub fn io_uring_refusal(errno: i32, disabled: &str, filtered: bool) -> Error {
+    let (cause, cure) = explain(errno, disabled, filtered);
+    Error::from_errno(Kind::Environment, cause, errno).cure(cure)
+}
+
+fn explain(errno: i32, disabled: &str, filtered: bool) -> (&'static str, &'static str) {
     const PROFILE: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the container's seccomp profile \
                            (docker run --security-opt seccomp=PROFILE.json, or seccompProfile in the pod)";
     let refused = matches!(errno, libc::EPERM | libc::EACCES | libc::ENOSYS);
     match (errno, disabled) {
         (libc::EPERM, "2") => (
-            "io_uring is switched off for everyone (sysctl kernel.io_uring_disabled=2)".into(),
-            "switch it on: sysctl -w kernel.io_uring_disabled=0".into(),
+            "io_uring is switched off for everyone (sysctl kernel.io_uring_disabled=2)",
+            "switch it on: sysctl -w kernel.io_uring_disabled=0",
         ),
         (libc::EPERM, "1") => (
-            "io_uring is switched off for unprivileged processes (sysctl kernel.io_uring_disabled=1)".into(),
+            "io_uring is switched off for unprivileged processes (sysctl kernel.io_uring_disabled=1)",
             "switch it on (sysctl -w kernel.io_uring_disabled=0), join the group kernel.io_uring_group, or grant \
-             CAP_SYS_ADMIN"
-                .into(),
+             CAP_SYS_ADMIN",
         ),
-        _ if refused && filtered => (
-            "a seccomp filter refuses io_uring (the default of Docker 25 and of containerd 2 does)".into(),
-            PROFILE.into(),
-        ),
-        (libc::ENOSYS, _) => ("this kernel has no io_uring".into(), OLD_KERNEL.into()),
-        _ if refused => {
-            ("a security module refuses io_uring".into(), "allow it in the SELinux or AppArmor policy".into())
+        _ if refused && filtered => {
+            ("a seccomp filter refuses io_uring (the default of Docker 25 and of containerd 2 does)", PROFILE)
         }
+        (libc::ENOSYS, _) => ("this kernel has no io_uring", OLD_KERNEL),
+        _ if refused => ("a security module refuses io_uring", "allow it in the SELinux or AppArmor policy"),
         (libc::ENOMEM, _) => (
-            "the kernel has no memory for a ring".into(),
-            "raise the locked-memory limit (ulimit -l): kernels before 5.12 count rings against it".into(),
+            "the kernel has no memory for a ring",
+            "raise the locked-memory limit (ulimit -l): kernels before 5.12 count rings against it",
         ),
         (libc::EMFILE | libc::ENFILE, _) => {
-            ("no file descriptor left for a ring".into(), "raise the limit of open files (ulimit -n)".into())
+            ("no file descriptor left for a ring", "raise the limit of open files (ulimit -n)")
         }
-        _ => ("opening an io_uring".into(), OLD_KERNEL.into()),
+        _ => ("opening an io_uring", OLD_KERNEL),
     }
 }
 
