@@ -126,7 +126,7 @@ fn charts(report: &Report) -> String {
             "Miss rates in epoch 2",
             &format!(
                 "Every epoch is reshuffled over the nodes, so most of what a node keeps, another needs. From seed to seed the \
-                 rates scatter by up to {:.3} at this size. <span class=\"key ringmark\"></span>published",
+                 rates scatter by about {:.3} (standard deviation) at this size. <span class=\"key ringmark\"></span>published",
                 SCATTER / (report.config.scale.samples_per_rank as f64).sqrt()
             ),
             miss_rates(report),
