@@ -256,6 +256,9 @@ mod tests {
         assert_eq!(e.object_path("a b/c+d%é?#&~"), "/my%20bucket/a%20b/c%2Bd%25%C3%A9%3F%23%26~");
         assert_eq!(e.object_path("/lead/../x"), "/my%20bucket//lead/../x");
         assert_eq!(parsed("http://h/").object_path("k/1"), "/k/1");
+        let mut text = String::from("GET ");
+        e.push_object_path(&mut text, "k");
+        assert_eq!(text, "GET /my%20bucket/k");
         assert_eq!(e.object_path(&"ü".repeat(512)).len(), "/my%20bucket/".len() + 512 * 6);
     }
 
