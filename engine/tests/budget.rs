@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Delivered, bucket, loader, take};
+use common::{Delivered, bucket, loader, needed, take};
 use fuelrail::{ByteSize, Kind, memory_use};
 use fuelrail_bucket::DataSet;
 use std::sync::{Mutex, PoisonError};
@@ -37,13 +37,6 @@ fn resident_memory_stays_within_the_budget() {
         assert!(most <= budget + BESIDE, "{}: grew by {most} bytes with a budget of {budget}", set.kind);
         assert!(most > budget / 2, "{}: {most} bytes of {budget}: the measure sees nothing", set.kind);
     }
-}
-
-/// The number behind "raise memory_limit to".
-fn needed(error: &fuelrail::Error) -> u64 {
-    let text = error.to_string();
-    let number = text.split("raise memory_limit to ").nth(1).and_then(|rest| rest.split(',').next());
-    number.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no number of bytes in: {text}"))
 }
 
 #[test]

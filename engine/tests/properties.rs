@@ -20,6 +20,8 @@ struct Settings {
     prefetch: usize,
     block_kib: u64,
     connections: usize,
+    /// Bytes above the least budget that is not refused; nothing means plenty.
+    spare_bytes: Option<u64>,
 }
 
 const POLICIES: [&str; 4] = ["next-use", "lru", "fifo", "pinned"];
@@ -38,14 +40,25 @@ fn shared_bucket(large: bool) -> &'static Bucket {
 fn settings() -> impl Strategy<Value = Settings> {
     let run = (0..4u64, any::<bool>(), 1..4u32, 1..40u32, any::<bool>(), 1..4u64, 0..90u64);
     let rest = (any::<bool>(), 1..4u16, 0..130u64, 0..4usize, 0..3usize, 1..5u64, 1..9usize);
-    (run, rest).prop_map(|((seed, shuffle, world, batch_size, drop_last, epochs, from), rest)| {
+    let spare = prop::option::of(prop_oneof![Just(0), 0..40_000u64, 0..2_000_000u64]);
+    (run, rest, spare).prop_map(|((seed, shuffle, world, batch_size, drop_last, epochs, from), rest, spare_bytes)| {
         let (large, shards, cache_percent, policy, prefetch, block, connections) = rest;
         let samples = set(large).len();
         let batch_size = if large { 1 + batch_size % 3 } else { batch_size };
         let drop_last = drop_last && samples >= u64::from(world * batch_size);
         let start = Cursor { epoch: from % epochs, position: from % samples };
         let run = RunConfig { samples, seed, shuffle, world, rank: 0, batch_size, drop_last, epochs, start };
-        Settings { run, large, shards, cache_percent, policy, prefetch, block_kib: 16 << block, connections }
+        Settings {
+            run,
+            large,
+            shards,
+            cache_percent,
+            policy,
+            prefetch,
+            block_kib: 16 << block,
+            connections,
+            spare_bytes,
+        }
     })
 }
 
@@ -54,7 +67,7 @@ proptest! {
 
     #[test]
     fn any_settings_deliver_what_the_plan_says(settings in settings()) {
-        let Settings { run, large, shards, cache_percent, policy, prefetch, block_kib, connections } = settings;
+        let Settings { run, large, shards, cache_percent, policy, prefetch, block_kib, connections, spare_bytes } = settings;
         let (set, bucket) = (set(large), shared_bucket(large));
         prop_assert!(POLICIES[policy].parse::<PolicyName>().is_ok());
         for rank in 0..run.world {
@@ -72,6 +85,10 @@ proptest! {
                 .prefetch(PREFETCHES[prefetch])
                 .block_size(ByteSize(block_kib << 10))
                 .connections_max(connections);
+            let builder = match spare_bytes {
+                None => builder,
+                Some(spare) => builder.clone().memory_limit(ByteSize(common::least_budget(builder) + spare)),
+            };
             let mut state = builder.clone().build().unwrap().state();
             (state.epoch, state.position) = (run.start.epoch, run.start.position);
             let mut loader = builder.resume(state).build().unwrap();

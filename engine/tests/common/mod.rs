@@ -2,7 +2,7 @@
 //! and a reader that checks every byte.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
-use fuelrail::{Batch, Listed, Loader, LoaderBuilder, Result};
+use fuelrail::{Batch, ByteSize, Error, Listed, Loader, LoaderBuilder, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
 use fuelrail_plan::run::{Run, RunConfig};
 use std::path::Path;
@@ -120,6 +120,18 @@ pub fn side_by_side<C: std::fmt::Debug + Send + Sync>(cases: Vec<C>, work: impl 
     });
     let failed = failed.into_inner().expect("noting a case never panics");
     assert!(failed.is_empty(), "failed: {failed:#?}");
+}
+
+/// The number behind "raise memory_limit to" in a refusal, bytes.
+pub fn needed(error: &Error) -> u64 {
+    let text = error.to_string();
+    let number = text.split("raise memory_limit to ").nth(1).and_then(|rest| rest.split(',').next());
+    number.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no number of bytes in: {text}"))
+}
+
+/// The smallest budget that these settings are not refused with, bytes.
+pub fn least_budget(builder: LoaderBuilder) -> u64 {
+    needed(&builder.memory_limit(ByteSize(4096)).build().expect_err("a page holds no batch"))
 }
 
 /// Waits until `done`; panics with `what` when it never is.
