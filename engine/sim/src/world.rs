@@ -115,7 +115,7 @@ impl<'a> Life<'a> {
             self.come_to_rest()?;
         }
         let account = self.account();
-        self.inspector.counters(&account.counters, &account.books, self.world.now())?;
+        self.inspector.counters(&account.counters, &account.books, self.world.now(), !finished)?;
         if finished {
             self.stop()?;
         }
@@ -226,7 +226,8 @@ impl<'a> Life<'a> {
         let silent = ["stall", "drip", "garbage", "extra_bytes"].iter().filter_map(|name| books.faults.get(name)).sum();
         let connects = books.faults.get("refused").unwrap_or(&0) + books.faults.get("dead_address").unwrap_or(&0);
         let broken = ring.transient_errnos + ring.fatal_errnos + connects;
-        let hopeless = count(s.hopeless.len() as u64) * s.loader.attempts_max;
+        let blocks = s.hopeless.iter().map(|(sample, _)| s.sizes[*sample as usize].div_ceil(s.block_bytes)).sum();
+        let hopeless = count(blocks) * s.loader.attempts_max;
         let in_a_row = count(broken) + s.faults.per_key_max.min(count(books.faults_total())) + hopeless;
         s.calm_wait(self.shape.world)
             + s.stall_cost() * count(silent)

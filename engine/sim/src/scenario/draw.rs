@@ -36,12 +36,17 @@ impl Scenario {
             (faults(&mut p), if p.chance(0.4) { RingShares::default() } else { ring(&mut p) })
         };
         let hopeless = if calm { Vec::new() } else { hopeless(&mut p, samples, &mut loader) };
+        if bucket.responses_per_connection > 0 && !bucket.announces_close {
+            // Each such end costs the request that meets it an attempt, and the same block may meet many in a row.
+            loader.attempts_max = 400;
+        }
         Scenario {
             seed,
             samples,
             total_bytes: total,
             sizes,
-            block_bytes,
+            // Every block of a hopeless object is tried as often as any other.
+            block_bytes: if hopeless.is_empty() { block_bytes } else { block_bytes.max(4096) },
             shuffle: p.chance(0.8),
             drop_last,
             epochs: within(&mut p, 1, 3),
