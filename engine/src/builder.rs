@@ -399,7 +399,14 @@ fn ring_entries(connections_max: usize) -> u32 {
 
 fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardConfig> {
     let shards = u64::from(plan.layout.shards);
-    let window = WindowConfig { connections_max: config.connections_max, ..WindowConfig::default() };
+    let catalog = plan.objects.catalog();
+    let window = WindowConfig {
+        connections_max: config.connections_max,
+        connections_blind_max: WindowConfig::blind_for(
+            (catalog.total_bytes() / catalog.samples()).min(config.block_bytes),
+        ),
+        ..WindowConfig::default()
+    };
     let connections_start = window.connections_start.min(config.connections_max);
     Ok(ShardConfig {
         brain: BrainConfig {

@@ -24,7 +24,7 @@ fn config() -> BrainConfig {
         batch_room_bytes: 1 << 20,
         horizon_epochs: 1,
         retry: RetryConfig { attempts_max: 3, ..RetryConfig::default() },
-        window: WindowConfig { connections_start: 4, connections_max: 8, depth_max: 4 },
+        window: WindowConfig { connections_start: 4, connections_max: 8, depth_max: 4, ..WindowConfig::default() },
         seed: 1,
     }
 }
@@ -200,7 +200,7 @@ fn an_unserved_request_goes_out_again_at_once() {
 
 #[test]
 fn the_most_urgent_waits_least() {
-    let window = WindowConfig { connections_start: 1, connections_max: 1, depth_max: 1 };
+    let window = WindowConfig { connections_start: 1, connections_max: 1, depth_max: 1, ..WindowConfig::default() };
     let mut brain = brain(&BrainConfig { window, ..config() });
     let mut fetch = the_fetch(&tell(&mut brain, Instant(0), asked(0, 0, 0)), 0, 0);
     for (ask, at) in [(1, 30), (2, 10), (3, 20), (4, 10)] {

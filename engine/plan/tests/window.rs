@@ -277,3 +277,16 @@ fn refuses_bounds_beyond_the_limits() {
         assert_eq!(Window::new(bad).unwrap_err().kind(), Kind::Usage, "{bad:?}");
     }
 }
+
+#[test]
+fn small_blocks_open_wide_before_anything_lands_and_large_ones_do_not() {
+    assert_eq!([1_000, 110 << 10, 8 << 20].map(WindowConfig::blind_for), [128, 37, 32]);
+    let config = WindowConfig { connections_blind_max: 128, ..WindowConfig::default() };
+    let mut window = Window::new(config).unwrap();
+    let mut now = 0;
+    while let Some(again) = window.idle(Instant(now), window.connections(), 500) {
+        now = again.0;
+    }
+    assert_eq!(window.connections(), 128);
+    assert!(now <= 2_000_000, "long before a far server answers: {now} ns");
+}

@@ -28,7 +28,7 @@ fn config(cache_bytes: u64) -> ShardConfig {
             batch_room_bytes: 64 << 10,
             horizon_epochs: 1,
             retry: RetryConfig::default(),
-            window: WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4 },
+            window: WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() },
             seed: 1,
         },
         bad_samples: BadSamples::Raise,

@@ -13,8 +13,12 @@ use level::{Level, Measure};
 
 /// Least time between doublings, and before the first: what answers within it needs no more connections to be fast.
 const DOUBLING_SPACING: Duration = Duration::from_micros(250);
-/// Connections wanted before anything has landed. Beyond it, growth needs evidence.
-const BLIND_CONNECTIONS_MAX: usize = 32;
+/// Connections wanted at least, and by default, before anything has landed. Beyond it, growth needs evidence.
+const BLIND_CONNECTIONS_MIN: usize = 32;
+/// … and at most, when blocks are so small that all of them together are little.
+const BLIND_CONNECTIONS_MAX: usize = 128;
+/// What may be asked for blindly, bytes: a third of a second of a 100 Mbit/s link.
+const BLIND_BYTES: u64 = 4 << 20;
 /// A landing weighs its bytes and this many more: what else a request costs server and wire. It keeps the rate of small
 /// objects of mixed sizes from being noise.
 const REQUEST_WEIGHT_BYTES: u64 = 32 << 10;
@@ -38,6 +42,8 @@ pub struct WindowConfig {
     pub connections_max: usize,
     /// Most requests on one connection.
     pub depth_max: usize,
+    /// Most connections wanted before anything has landed: see [`WindowConfig::blind_for`].
+    pub connections_blind_max: usize,
 }
 
 impl Default for WindowConfig {
@@ -46,17 +52,26 @@ impl Default for WindowConfig {
             connections_start: 8,
             connections_max: limits::CONNECTIONS_PER_SHARD_MAX,
             depth_max: limits::PIPELINE_DEPTH_MAX,
+            connections_blind_max: BLIND_CONNECTIONS_MIN,
         }
     }
 }
 
 impl WindowConfig {
+    /// Connections that may be opened blindly for blocks of `block_bytes` on average. The first batch of small objects
+    /// then takes one round trip to a far server; a slow link is not flooded with large ones.
+    #[must_use]
+    pub fn blind_for(block_bytes: u64) -> usize {
+        let fit = usize::try_from(BLIND_BYTES / block_bytes.max(1)).unwrap_or(usize::MAX);
+        fit.clamp(BLIND_CONNECTIONS_MIN, BLIND_CONNECTIONS_MAX)
+    }
+
     /// Checks every field.
     ///
     /// # Errors
     /// [`Kind::Usage`] when a bound is zero or above its limit, or the start above the maximum.
     pub fn validate(&self) -> Result<()> {
-        let &WindowConfig { connections_start, connections_max, depth_max } = self;
+        let &WindowConfig { connections_start, connections_max, depth_max, .. } = self;
         if connections_start == 0 || connections_start > connections_max {
             let cause = format!("connections_start {connections_start} is not in 1..={connections_max}");
             return Err(Error::new(Kind::Usage, cause).cure("start with at least 1 and at most connections_max"));
@@ -220,7 +235,8 @@ impl Window {
 
     /// Nothing has landed yet: the longer that takes, the more requests belong on the way.
     fn idle_blind(&mut self, now: Instant, in_flight: usize, waiting: usize) -> Option<Instant> {
-        if waiting == 0 || in_flight == 0 || self.level.wanted() >= BLIND_CONNECTIONS_MAX || self.limit.is_finite() {
+        let enough = self.level.wanted() >= self.config.connections_blind_max;
+        if waiting == 0 || in_flight == 0 || enough || self.limit.is_finite() {
             return None;
         }
         let mut since = *self.blind_since.get_or_insert(now);
