@@ -137,6 +137,7 @@ impl AssembleStage {
         let spec = self.run.batch(seq).expect("only batches of the run are opened");
         let mut filling = slot.fill();
         let mut lists = self.spare.pop().unwrap_or_default();
+        debug_assert!(lists.samples.is_empty() && lists.windows.is_empty(), "lists come back empty");
         let batch = self.open.vacant_key();
         let catalog = self.objects.catalog();
         for (position, id) in spec.positions.clone().zip(self.run.samples(&spec)) {
