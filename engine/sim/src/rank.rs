@@ -211,6 +211,7 @@ fn new_shard(
                 connections_start: l.connections_start,
                 connections_max: l.connections_max,
                 depth_max: l.depth_max,
+                ..WindowConfig::default()
             },
             seed: make.seed ^ u64::from(id),
         },
