@@ -49,6 +49,8 @@ pub(super) struct Bucket {
     pub(super) close_after: Option<Duration>,
     /// Nothing is ever answered.
     pub(super) mute: bool,
+    /// A connection is closed after so many answers.
+    pub(super) answers_max: usize,
     texts: HashMap<u64, Vec<u8>>,
     closes_at: HashMap<u64, Instant>,
 }
@@ -60,6 +62,7 @@ impl Bucket {
             heard: Heard::default(),
             close_after: None,
             mute: false,
+            answers_max: usize::MAX,
             texts: HashMap::new(),
             closes_at: HashMap::new(),
         }
@@ -100,9 +103,14 @@ impl Host for Bucket {
             requests.push(String::from_utf8(text.drain(..end + 4).collect()).unwrap());
         }
         for request in requests {
+            let asked = 1 + self.heard.borrow().iter().filter(|(heard, _)| *heard == conn).count();
             self.heard.borrow_mut().push((conn, request.clone()));
             if self.mute || self.closes_at.get(&conn).is_some_and(|at| now >= *at) {
                 continue;
+            }
+            if asked > self.answers_max {
+                out.finish(Duration::ZERO);
+                return;
             }
             out.send(Duration::from_millis(1), self.answer(&request));
         }
