@@ -94,6 +94,7 @@ impl Model {
                 connections_start: 1 + prng.below(connections_max as u64) as usize,
                 connections_max,
                 depth_max: 1 + prng.below(4) as usize,
+                ..WindowConfig::default()
             },
             seed,
         };
