@@ -20,7 +20,7 @@ use fuelrail_io::{Region, Ring, Waker, Window};
 use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, Source};
 use fuelrail_plan::run::Run;
 use slab::Slab;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// An ask this shard owns the block of.
@@ -60,6 +60,9 @@ pub struct Shard<R: Ring> {
     /// Under `Quarantine`, the blocks given up, with the reason: they are not asked for again, whichever shard wants them.
     quarantine: Option<HashMap<BlockId, Error>>,
     asks: Vec<Ask>,
+    /// Asks for blocks of this shard that the brain has not heard of. It hears of one when it has no command left: until
+    /// then a block may be given up and not yet be in quarantine.
+    arrived: VecDeque<Ask>,
     free_bytes_seen: u64,
     shared_copied_bytes: u64,
     published: u64,
@@ -102,6 +105,7 @@ impl<R: Ring> Shard<R> {
             owned: Slab::with_capacity(1024),
             quarantine: (config.bad_samples == BadSamples::Quarantine).then(HashMap::new),
             asks: Vec::with_capacity(1024),
+            arrived: VecDeque::with_capacity(1024),
             ring,
             region,
             waker,
@@ -253,7 +257,7 @@ impl<R: Ring> Shard<R> {
         }
         while let Some(ask) = self.mesh.next_ask() {
             any = true;
-            self.own(ask);
+            self.arrived.push_back(ask);
         }
         any
     }
@@ -268,14 +272,19 @@ impl<R: Ring> Shard<R> {
         self.free_bytes_seen = free;
     }
 
-    /// Carries out the brain's commands until there are none. True when there were any.
+    /// Carries out the brain's commands and tells it of new asks until there are none. True when there were any.
     fn obey(&mut self) -> bool {
         let mut any = false;
-        while let Some(command) = self.brain.pop() {
+        loop {
+            if let Some(command) = self.brain.pop() {
+                self.carry_out(command);
+            } else if let Some(ask) = self.arrived.pop_front() {
+                self.own(ask);
+            } else {
+                return any;
+            }
             any = true;
-            self.carry_out(command);
         }
-        any
     }
 
     fn carry_out(&mut self, command: Command) {
@@ -349,7 +358,7 @@ impl<R: Ring> Shard<R> {
         let mut asks = core::mem::take(&mut self.asks);
         for ask in asks.drain(..) {
             let owner = ask.block.owner(self.shards);
-            if owner == self.id { self.own(ask) } else { self.mesh.ask(usize::from(owner.0), ask) }
+            if owner == self.id { self.arrived.push_back(ask) } else { self.mesh.ask(usize::from(owner.0), ask) }
         }
         self.asks = asks;
     }
