@@ -31,10 +31,16 @@ pub enum Landed {
     },
 }
 
-/// The list of places one receive fills, in order.
+/// The list of places one receive fills, in order. One allocation for life: an operation moves a pointer to it, and
+/// whoever receives again fills the same list anew.
 #[derive(Debug)]
-pub struct Scatter {
+pub struct Scatter(Box<Places>);
+
+#[derive(Debug)]
+struct Places {
     scratch: Slot,
+    /// Scratch bytes that no head piece may take.
+    kept: usize,
     /// Where in the scratch memory the next head piece goes.
     next_head: usize,
     asked: usize,
@@ -55,18 +61,18 @@ impl Scatter {
     #[must_use]
     pub fn starting_at(scratch: Slot, from: usize) -> Scatter {
         assert!(from <= scratch.len(), "the kept part lies inside the scratch memory");
-        Scatter { scratch, next_head: from, asked: 0, pieces: ArrayVec::new() }
+        Scatter(Box::new(Places { scratch, kept: from, next_head: from, asked: 0, pieces: ArrayVec::new() }))
     }
 
     /// Adds the next `len` bytes of the scratch memory. False, and nothing is added, when it has no such room, when the
     /// list is full, or when `len` is zero.
     pub fn push_head(&mut self, len: usize) -> bool {
-        if len == 0 || len > self.scratch.len() - self.next_head || self.pieces.is_full() {
+        if len == 0 || len > self.0.scratch.len() - self.0.next_head || self.0.pieces.is_full() {
             return false;
         }
-        self.pieces.push(Landed::Head { from: self.next_head, asked: len, got: 0 });
-        self.next_head += len;
-        self.asked += len;
+        self.0.pieces.push(Landed::Head { from: self.0.next_head, asked: len, got: 0 });
+        self.0.next_head += len;
+        self.0.asked += len;
         true
     }
 
@@ -76,37 +82,51 @@ impl Scatter {
     /// Gives the window back when the list is full or there would be nothing to fill.
     pub fn push_body(&mut self, window: Window, at_most: usize) -> Result<(), Window> {
         let asked = at_most.min(window.room());
-        if asked == 0 || self.pieces.is_full() {
+        if asked == 0 || self.0.pieces.is_full() {
             return Err(window);
         }
-        self.pieces.push(Landed::Body { window, asked, got: 0 });
-        self.asked += asked;
+        self.0.pieces.push(Landed::Body { window, asked, got: 0 });
+        self.0.asked += asked;
         Ok(())
     }
 
     /// Bytes asked for in all.
     #[must_use]
     pub fn asked(&self) -> usize {
-        self.asked
+        self.0.asked
     }
 
     /// Number of pieces.
     #[must_use]
     pub fn pieces(&self) -> usize {
-        self.pieces.len()
+        self.0.pieces.len()
+    }
+
+    /// The scratch memory.
+    #[must_use]
+    pub fn scratch(&self) -> &[u8] {
+        &self.0.scratch
+    }
+
+    /// Empties the list for the next receive: the pieces come out in the order they were pushed.
+    pub fn landed(&mut self) -> impl Iterator<Item = Landed> + '_ {
+        let Places { kept, next_head, asked, pieces, .. } = &mut *self.0;
+        (*next_head, *asked) = (*kept, 0);
+        pieces.drain(..)
     }
 
     /// Takes it apart: the scratch memory, and the pieces in the order they were pushed.
     #[must_use]
     pub fn finish(self) -> (Slot, ArrayVec<Landed, SCATTER_PIECES_MAX>) {
-        (self.scratch, self.pieces)
+        let Places { scratch, pieces, .. } = *self.0;
+        (scratch, pieces)
     }
 
     /// Where the kernel may write, piece by piece: address and length. The memory stays alive and unread as long as
     /// this scatter is kept untouched.
     pub(crate) fn targets(&mut self) -> impl Iterator<Item = (*mut u8, usize)> {
-        let scratch = &mut self.scratch;
-        self.pieces.iter_mut().map(move |piece| match piece {
+        let Places { scratch, pieces, .. } = &mut *self.0;
+        pieces.iter_mut().map(move |piece| match piece {
             Landed::Head { from, asked, .. } => (scratch.target(*from, *asked), *asked),
             Landed::Body { window, asked, .. } => (window.target(*asked), *asked),
         })
@@ -114,13 +134,13 @@ impl Scatter {
 
     /// Whether the whole list is one piece of a window (no scratch memory).
     pub(crate) fn is_one_body(&self) -> bool {
-        matches!(self.pieces.as_slice(), [Landed::Body { .. }])
+        matches!(self.0.pieces.as_slice(), [Landed::Body { .. }])
     }
 
     /// Shares out `n` received bytes over the pieces, in order.
     pub(crate) fn advance(&mut self, mut n: usize) {
-        assert!(n <= self.asked, "received {n} bytes of {} asked for", self.asked);
-        for piece in &mut self.pieces {
+        assert!(n <= self.0.asked, "received {n} bytes of {} asked for", self.0.asked);
+        for piece in &mut self.0.pieces {
             let (asked, got) = match piece {
                 Landed::Head { asked, got, .. } | Landed::Body { asked, got, .. } => (*asked, got),
             };
@@ -136,13 +156,14 @@ impl Scatter {
     /// Copies `bytes` to where the kernel would put them, in order, without accounting; returns how many fitted.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
-        for piece in &mut self.pieces {
+        let Places { scratch, pieces, .. } = &mut *self.0;
+        for piece in pieces {
             let asked = match piece {
                 Landed::Head { asked, .. } | Landed::Body { asked, .. } => *asked,
             };
             let (now, later) = rest.split_at(rest.len().min(asked));
             match piece {
-                Landed::Head { from, .. } => self.scratch[*from..*from + now.len()].copy_from_slice(now),
+                Landed::Head { from, .. } => scratch[*from..*from + now.len()].copy_from_slice(now),
                 Landed::Body { window, .. } => {
                     let filled = window.filled();
                     window.put(now);

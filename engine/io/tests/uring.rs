@@ -6,8 +6,7 @@ use std::cell::Cell;
 use fuelrail_base::Kind;
 use fuelrail_io::conformance::{Script, TcpPeers};
 use fuelrail_io::{
-    Arena, ArenaConfig, Done, HugePages, Landed, Op, Region, Ring, Scatter, Slot, SockId, UringConfig, UringRing,
-    Window,
+    Arena, ArenaConfig, Done, HugePages, Landed, Op, Region, Ring, Scatter, SockId, UringConfig, UringRing, Window,
 };
 
 /// Counts the allocations of each thread.
@@ -64,17 +63,16 @@ fn round(
     sock: SockId,
     bytes: Vec<u8>,
     mut window: Window,
-    mut scratch: Slot,
-) -> (Vec<u8>, Window, Slot) {
+    mut into: Scatter,
+) -> (Vec<u8>, Window, Scatter) {
     let (len, mut left, mut message) = (bytes.len(), bytes.len(), None);
     window.rewind(0);
     ring.push(Op::Send { sock, bytes, from: 0 }, 1).unwrap();
     while left > 0 || message.is_none() {
-        let mut into = Scatter::new(scratch);
         assert!(into.push_head(10.min(left.max(1))));
         into.push_body(window, len).unwrap();
         ring.push(Op::Recv { sock, into }, 2).unwrap();
-        let (head, body) = loop {
+        (into, window) = loop {
             let done = next(ring);
             let n = done.result.unwrap();
             match done.op {
@@ -82,23 +80,22 @@ fn round(
                     ring.push(Op::Send { sock, bytes, from: from + n }, 1).unwrap();
                 }
                 Op::Send { bytes, .. } => message = Some(bytes),
-                Op::Recv { into, .. } => {
+                Op::Recv { mut into, .. } => {
                     left -= n;
-                    let (slot, mut pieces) = into.finish();
-                    let Some(Landed::Body { window, .. }) = pieces.pop() else { panic!("the body is the last piece") };
-                    break (slot, window);
+                    let last = into.landed().last();
+                    let Some(Landed::Body { window, .. }) = last else { panic!("the body is the last piece") };
+                    break (into, window);
                 }
                 other => panic!("{other:?}"),
             }
         };
-        (scratch, window) = (head, body);
         while left == 0 && message.is_none() {
             if let Op::Send { bytes, .. } = next(ring).op {
                 message = Some(bytes);
             }
         }
     }
-    (message.unwrap(), window, scratch)
+    (message.unwrap(), window, into)
 }
 
 #[test]
@@ -108,15 +105,15 @@ fn the_hot_loop_allocates_nothing_and_enters_once_a_turn() {
     let mut ring = UringRing::new(&UringConfig::default()).unwrap();
     let sock = connect(&mut ring, &mut peers);
     let mut window = region.alloc(1_000).unwrap().fill().carve(1_000).unwrap();
-    let mut scratch = region.alloc(64).unwrap();
+    let mut into = Scatter::new(region.alloc(64).unwrap());
     let mut bytes = vec![7u8; 1_000];
     for _ in 0..50 {
-        (bytes, window, scratch) = round(&mut ring, sock, bytes, window, scratch);
+        (bytes, window, into) = round(&mut ring, sock, bytes, window, into);
     }
     let (allocations, counts) = (ALLOCATIONS.get(), ring.facts().counts);
     let allocations_of_facts = ALLOCATIONS.get() - allocations;
     for _ in 0..2_000 {
-        (bytes, window, scratch) = round(&mut ring, sock, bytes, window, scratch);
+        (bytes, window, into) = round(&mut ring, sock, bytes, window, into);
         // Slots come and go in the hot loop, too.
         drop((region.alloc(300), region.alloc(5_000)));
     }
@@ -124,7 +121,7 @@ fn the_hot_loop_allocates_nothing_and_enters_once_a_turn() {
     assert_eq!(after - allocations - allocations_of_facts, 0, "heap allocations in the hot loop");
     let (ops, enters) = (ring.facts().counts.ops - counts.ops, ring.facts().counts.enters - counts.enters);
     assert!(ops >= 4_000 && enters <= ops, "{enters} system calls for {ops} operations");
-    drop((bytes, window, scratch));
+    drop((bytes, window, into));
     ring.close(sock);
 }
 
@@ -180,8 +177,8 @@ fn the_locked_memory_limit_is_reported_and_survived() {
         }
         let sock = connect(&mut ring, &mut peers);
         let window = region.alloc(100).unwrap().fill().carve(100).unwrap();
-        let scratch = region.alloc(64).unwrap();
-        let (_, window, _) = round(&mut ring, sock, vec![9; 90], window, scratch);
+        let into = Scatter::new(region.alloc(64).unwrap());
+        let (_, window, _) = round(&mut ring, sock, vec![9; 90], window, into);
         assert_eq!(window.bytes().last(), Some(&9));
     })
     .join()

@@ -95,7 +95,7 @@ impl Responses {
     }
 
     /// Takes lent windows back.
-    pub(super) fn take_home(&mut self, landed: ArrayVec<Landed, SCATTER_PIECES_MAX>) -> Pieces {
+    pub(super) fn take_home(&mut self, landed: impl Iterator<Item = Landed>) -> Pieces {
         let mut lent = 0;
         let piece = |piece| match piece {
             Landed::Head { from, got, .. } => Piece::Head { from, got },
@@ -105,7 +105,7 @@ impl Responses {
                 Piece::Body { exchange: lent - 1, got }
             }
         };
-        landed.into_iter().map(piece).collect()
+        landed.map(piece).collect()
     }
 
     /// Goes through what a receive brought. All windows are home.

@@ -39,7 +39,8 @@ pub(crate) struct Conn {
     responses: Responses,
     out: Vec<u8>,
     spare: Vec<u8>,
-    scratch: Option<Slot>,
+    /// Where receives land; away only during one.
+    places: Option<Scatter>,
     sending: bool,
     receiving: bool,
     connecting: bool,
@@ -61,7 +62,7 @@ impl Conn {
             responses: Responses::new(),
             out: Vec::with_capacity(2048),
             spare: Vec::with_capacity(2048),
-            scratch: Some(scratch),
+            places: Some(Scatter::new(scratch)),
             sending: false,
             receiving: false,
             connecting: true,
@@ -79,7 +80,7 @@ impl Conn {
 
     /// The scratch memory of a connection that is quiet.
     pub(crate) fn into_scratch(self) -> Option<Slot> {
-        self.scratch
+        self.places.map(|places| places.finish().0)
     }
 
     /// Requests not answered in full.
@@ -124,11 +125,10 @@ impl Conn {
                 bytes.append(&mut self.out);
                 self.out = bytes;
             }
-            Op::Recv { into, .. } => {
+            Op::Recv { mut into, .. } => {
                 self.receiving = false;
-                let (scratch, landed) = into.finish();
-                self.scratch = Some(scratch);
-                self.responses.take_home(landed);
+                self.responses.take_home(into.landed());
+                self.places = Some(into);
             }
         }
     }
@@ -180,17 +180,16 @@ impl Conn {
         if self.state != State::Open || self.receiving || self.queued() == 0 {
             return None;
         }
-        let mut into = Scatter::new(self.scratch.take()?);
+        let mut into = self.places.take()?;
         self.responses.plan(&mut into, predictor);
         self.receiving = true;
         Some(Op::Recv { sock: self.sock, into })
     }
 
     /// A receive ended.
-    pub(crate) fn received(&mut self, into: Scatter, result: Result<usize, i32>, cx: &mut Context) {
+    pub(crate) fn received(&mut self, mut into: Scatter, result: Result<usize, i32>, cx: &mut Context) {
         self.receiving = false;
-        let (scratch, landed) = into.finish();
-        let pieces = self.responses.take_home(landed);
+        let pieces = self.responses.take_home(into.landed());
         let verdict = match (result, self.doom.take()) {
             (Ok(0), None) => self.responses.ended(cx),
             (Err(errno), None) if transient(errno) => Ok(()),
@@ -199,11 +198,11 @@ impl Conn {
             (Ok(_), doom) => {
                 self.last_heard = cx.now;
                 self.stale = false;
-                let walked = self.responses.walk(&scratch, &pieces, cx);
+                let walked = self.responses.walk(into.scratch(), &pieces, cx);
                 walked.and_then(|()| if self.responses.is_over() { Ok(()) } else { doom.map_or(Ok(()), Err) })
             }
         };
-        self.scratch = Some(scratch);
+        self.places = Some(into);
         match verdict {
             Err(error) => self.fail(error, cx),
             Ok(()) if self.responses.is_over() => self.close(cx),

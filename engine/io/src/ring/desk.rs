@@ -75,7 +75,6 @@ impl<S> Desk<S> {
     }
 
     /// Books an operation in. The flag says whether it is for the kernel: on a stale socket it is ready at once.
-    #[expect(clippy::result_large_err, reason = "the operation comes back whole: it owns memory")]
     pub(super) fn book(&mut self, op: Op, token: u64) -> Result<(Name, bool), Full> {
         if self.flights.is_full() {
             self.counts.full += 1;

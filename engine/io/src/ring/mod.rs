@@ -31,7 +31,6 @@ pub struct OpId {
 
 /// What the kernel is asked to do, with everything it needs for it.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "operations travel inline so that none costs a heap allocation")]
 pub enum Op {
     /// Connects the socket. Result: zero.
     Connect {
@@ -173,7 +172,6 @@ pub trait Ring {
     ///
     /// # Panics
     /// When a send or a receive is of zero bytes.
-    #[expect(clippy::result_large_err, reason = "the operation comes back whole: it owns memory")]
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full>;
 
     /// Asks for an operation back early, best effort: it still comes back exactly once. A stale id is ignored.

@@ -175,7 +175,6 @@ impl World {
         self.close_idle_socks(ring);
     }
 
-    #[expect(clippy::result_large_err, reason = "the operation comes back whole: it owns memory")]
     pub(super) fn push(&mut self, ring: usize, op: Op, token: u64) -> Result<OpId, Full> {
         let seat = self.seat(ring);
         let (name, flies) = seat.desk.book(op, token)?;
