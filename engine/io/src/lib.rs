@@ -7,9 +7,11 @@
 
 mod affinity;
 mod arena;
+mod cgroup;
 mod clock;
 #[doc(hidden)]
 pub mod conformance;
+mod counters;
 mod extent;
 mod fork;
 mod home;
@@ -20,12 +22,16 @@ mod ring;
 mod scatter;
 mod slot;
 mod timer;
+mod topology;
+#[cfg(test)]
+mod tree;
 mod usage;
 mod wake;
 
 pub use affinity::{allowed_cores, pin_current_thread};
 pub use arena::{Arena, ArenaConfig, ArenaReport, Budget, Huge, HugePages, default_budget};
 pub use clock::monotonic_now;
+pub use counters::{ThreadMeter, ThreadUse};
 pub use extent::{EXTENT_GRANULE, Extents};
 pub use fork::ForkGuard;
 pub use mesh::{Receiver, Sender, lane};
@@ -39,5 +45,6 @@ pub use ring::{Done, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId, Times}
 pub use scatter::{Landed, Scatter};
 pub use slot::{Filling, Slot, Window};
 pub use timer::{TimerKey, Timers};
+pub use topology::{Core, CpuQuota, Topology};
 pub use usage::{MemoryUse, memory_use, process_cpu, thread_cpu};
 pub use wake::Waker;

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use std::fs;
+use std::path::Path;
 
 use fuelrail_base::{ByteSize, Result};
 
@@ -99,7 +100,7 @@ pub fn probe() -> Probe {
         memlock_bytes: memlock_bytes(),
         huge_pages_free: free_huge_pages(),
         transparent_huge_pages: thp_word(thp_mode()),
-        cgroup_limit: cgroup_limit(),
+        cgroup_limit: cgroup_limit(Path::new("/")),
         default_budget: default_budget(),
         cores: allowed_cores(),
         numa_nodes: count_nodes(),
