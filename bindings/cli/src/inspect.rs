@@ -212,7 +212,7 @@ fn text_of(path: &Path, found: &Found) -> String {
     match found {
         Found::State(state) => format!("{name}: the state of a loader\n{}", state_text(state)),
         Found::Read(report) => {
-            format!("{name}: a result of bench read, {}\n{}", report.machine.date, bench::text(report))
+            format!("{name}: a result of bench read, {}\n{}", report.machine.date, bench::read_text(report))
         }
         Found::Demo(report) => format!("{name}: a report of the demo\n{}", demo_text(report)),
         Found::Manifest(objects) => {

@@ -1,10 +1,10 @@
-//! `fuelrail bench`: measurements that anyone can repeat, with the machine and the configuration in the result.
+//! `fuelrail bench read`: reading a prefix as a trainer would, and what it cost.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Subcommand};
+use clap::{ArgAction, Args};
 use fuelrail::{ByteSize, Config, Kind, Overrides};
 use fuelrail_benches::{Event, ReadReport, Reading, read};
 
@@ -12,10 +12,6 @@ use crate::failure::{Outcome, usage};
 use crate::screen::{Bar, JsonTo, Table, micros, note};
 
 const EXAMPLES: &str = "Examples:
-  fuelrail bench read http://127.0.0.1:9000/bucket/training/ --batch-size 512 --epochs 2
-  fuelrail bench read http://127.0.0.1:8080/set/ --manifest set.tsv --shards 1 --memory-limit 512MiB --hash false --json run.json";
-
-const READ_EXAMPLES: &str = "Examples:
   fuelrail bench read http://127.0.0.1:9000/bucket/training/ --batch-size 512 --epochs 2 --cache-limit 1gb
   fuelrail bench read http://127.0.0.1:8080/set/ --manifest set.tsv --shards 1 --hash false --json run.json
   fuelrail bench read http://127.0.0.1:9000/bucket/ --shuffle false --json | jq -r .content_hash
@@ -29,23 +25,10 @@ the loader is gone, without the content hash, whose own CPU time is told apart a
 samples in the order of delivery; with --shuffle false that is the order of the keys' bytes, so `xxhsum -H2` over the
 concatenated files must agree. For speed without the hash: --hash false.";
 
-/// Measure what reading costs
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct Bench {
-    #[command(subcommand)]
-    question: Question,
-}
-
-#[derive(Subcommand, Debug)]
-enum Question {
-    Read(Box<Read>),
-}
-
 /// Read a prefix as a trainer would: wall time, CPU-seconds per GB, waits, hits, content hash
 #[derive(Args, Debug)]
-#[command(after_help = READ_EXAMPLES)]
-struct Read {
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Read {
     /// What to read: http://HOST:PORT/BUCKET/PREFIX
     uri: Option<String>,
     /// Samples per batch [default: 64]
@@ -122,10 +105,9 @@ struct Read {
     json: Option<String>,
 }
 
-pub(crate) fn run(bench: Bench) -> Outcome {
-    let Question::Read(args) = bench.question;
+pub(crate) fn run(args: &Read) -> Outcome {
     let (uri, json) = uri_and_json(args.uri.as_deref(), args.json.as_deref());
-    let config = Config::load(args.config.as_deref(), std::env::vars(), &overrides(&args, uri));
+    let config = Config::load(args.config.as_deref(), std::env::vars(), &overrides(args, uri));
     // The one file it reads is named on the command line: when it is not there, that was wrong.
     let config = config.map_err(|error| match error.kind() {
         Kind::File => usage(error.cause(), "give a TOML file that can be read"),
@@ -133,7 +115,7 @@ pub(crate) fn run(bench: Bench) -> Outcome {
     })?;
     let step = Duration::try_from_secs_f64(args.step_ms / 1e3)
         .map_err(|error| usage(format!("--step-ms {}: {error}", args.step_ms), "give a number of milliseconds"))?;
-    let reading = Reading { config, hash: args.hash, step, state: args.state };
+    let reading = Reading { config, hash: args.hash, step, state: args.state.clone() };
     refuse_old_log(&reading)?;
     let bar = Bar::new(Some(0), "batches");
     let report = read(&reading, &mut |event| match event {

@@ -1,0 +1,33 @@
+//! `fuelrail bench`: measurements that anyone can repeat, with the machine and the configuration in the result. One question,
+//! one file.
+
+mod read;
+
+use clap::{Args, Subcommand};
+
+pub(crate) use read::text as read_text;
+
+use crate::failure::Outcome;
+
+const EXAMPLES: &str = "Examples:
+  fuelrail bench read http://127.0.0.1:9000/bucket/training/ --batch-size 512 --epochs 2
+  fuelrail bench read http://127.0.0.1:8080/set/ --manifest set.tsv --shards 1 --memory-limit 512MiB --hash false --json run.json";
+
+/// Measure what reading costs
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    question: Question,
+}
+
+#[derive(Subcommand, Debug)]
+enum Question {
+    Read(Box<read::Read>),
+}
+
+pub(crate) fn run(bench: Bench) -> Outcome {
+    match bench.question {
+        Question::Read(args) => read::run(&args),
+    }
+}
