@@ -4,7 +4,7 @@ use crate::audit::Audit;
 use crate::config::Config;
 use crate::control::{list, read_manifest, resolve};
 use crate::labels::Labels;
-use crate::layout::{Layout, Wanted};
+use crate::layout::{Layout, Seating, Wanted};
 use crate::loader::{Loader, Parts};
 use crate::state::State;
 use crate::watch::Watched;
@@ -14,7 +14,7 @@ use fuelrail_flow::{
     BadSamples, Board, Consumer, Finished, Listed, MeshEnds, Objects, Outlet, Shard, ShardConfig, ShardEnds, mesh,
 };
 use fuelrail_io::{
-    Arena, ArenaConfig, Huge, HugePages, Region, Ring, Sender, UringConfig, UringRing, Waker, allowed_cores,
+    Arena, ArenaConfig, Huge, HugePages, Region, Ring, Sender, ThreadMeter, Topology, UringConfig, UringRing, Waker,
     default_budget, lane, pin_current_thread,
 };
 use fuelrail_plan::brain::BrainConfig;
@@ -115,6 +115,8 @@ impl LoaderBuilder {
         attempts_max: u32 => attempts_max = attempts_max;
         /// Bind each shard to a core.
         pin: bool => pin = pin;
+        /// Count processor cycles and instructions of every shard.
+        cycles: bool => cycles = cycles;
         /// Register the arena with the ring.
         register: bool => register = register;
         /// Where to log what was delivered.
@@ -229,14 +231,14 @@ fn start_shards(
         notices.push(format!("memory_limit: {} ({})", ByteSize(budget.bytes), budget.from));
         config.memory_limit_bytes = budget.bytes;
     }
-    let cores = allowed_cores();
+    let topology = Topology::here();
     let batch_samples = u64::from(config.batch_size);
     let layout = Wanted {
         memory_bytes: config.memory_limit_bytes,
         cache_bytes: config.cache_limit_bytes,
         batch_bytes_max: objects.catalog().batch_room_max(batch_samples).max(64),
         shards: config.shards,
-        cores: u16::try_from(cores.len()).unwrap_or(u16::MAX),
+        cores: u16::try_from(topology.shards()).unwrap_or(u16::MAX),
         connections_max: config.connections_max,
     }
     .share_out()?;
@@ -250,10 +252,16 @@ fn start_shards(
     if let Huge::None(why) = &arena.report().huge {
         notices.push(format!("huge pages: none, {why}"));
     }
+    let shards = usize::from(layout.shards);
+    let taken = config.rank as usize * shards + SEATS_TAKEN.fetch_add(shards, Ordering::Relaxed);
+    let seating = config.pin.then(|| Seating::new(&topology, taken));
+    if let Some(seating) = &seating {
+        notices.extend(settle(&regions, seating));
+    }
     let mut starting = Starting::default();
     let consumer = Arc::new(Consumer::default());
     let mut lanes = Vec::new();
-    let plan = Plan { objects: Arc::clone(&objects), run, layout, arena, cores, consumer: Arc::clone(&consumer) };
+    let plan = Plan { objects: Arc::clone(&objects), run, layout, arena, seating, consumer: Arc::clone(&consumer) };
     for (id, (region, mesh)) in (0u16..).zip(regions.into_iter().zip(mesh(layout.shards))) {
         let (deliver, from) = lane(OPEN_BATCHES_MAX);
         lanes.push(from);
@@ -282,7 +290,7 @@ struct Plan {
     run: Run,
     layout: Layout,
     arena: Arena,
-    cores: Vec<usize>,
+    seating: Option<Seating>,
     consumer: Arc<Consumer>,
 }
 
@@ -300,8 +308,14 @@ struct Starting {
     wakers: Vec<Waker>,
 }
 
-/// Loaders of one process start at different cores.
-static NEXT_CORE: AtomicUsize = AtomicUsize::new(0);
+/// Seats given to the loaders of this process so far: each starts behind those before it.
+static SEATS_TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Asks for every region's memory from the node its shard sits on, before a page of it is touched. Returns what was refused.
+fn settle(regions: &[Region], seating: &Seating) -> Option<String> {
+    let mut wanted = (0u16..).zip(regions).filter_map(|(shard, region)| Some((region, seating.node(shard)?)));
+    wanted.find_map(|(region, node)| region.prefer_node(node).err()).map(|error| error.to_string())
+}
 
 impl Starting {
     fn start(
@@ -316,8 +330,8 @@ impl Starting {
         let board = Arc::new(Board::default());
         let ends = ShardEnds { mesh, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board) };
         let shard_config = shard_config(config, plan, id)?;
-        let core = (config.pin && !plan.cores.is_empty())
-            .then(|| plan.cores[(config.rank as usize + NEXT_CORE.fetch_add(1, Ordering::Relaxed)) % plan.cores.len()]);
+        let core = plan.seating.as_ref().and_then(|seating| seating.core(id.0));
+        let cycles = config.cycles;
         let (objects, run) = (Arc::clone(&plan.objects), plan.run);
         let ring_config = UringConfig {
             entries: ring_entries(config.connections_max),
@@ -330,8 +344,11 @@ impl Starting {
             let built = UringRing::new(&ring_config).and_then(|ring| {
                 let mut notices = ring.facts().refusals;
                 notices.extend(pinned.err().map(|e| format!("pinning: {e}")));
+                let meter = if cycles { ThreadMeter::with_cycles() } else { ThreadMeter::plain() };
+                notices.extend(meter.refusal().map(str::to_owned));
                 let waker = ring.waker();
-                Shard::new(ring, region, objects, &run, &shard_config, ends).map(|shard| (shard, waker, notices))
+                Shard::new(ring, region, objects, &run, &shard_config, ends)
+                    .map(|shard| (shard.metered(meter), waker, notices))
             });
             match built {
                 Ok((shard, waker, notices)) => {

@@ -31,7 +31,7 @@ pub struct Config {
     pub rank: u32,
     /// How many ranks share each epoch.
     pub world: u32,
-    /// Shards (threads); 0 chooses one per allowed core, as far as memory feeds them.
+    /// Shards (threads); 0 chooses one per core that cpuset and quota allow, as far as memory feeds them.
     pub shards: u16,
     /// All buffers together, bytes; 0 takes half of the cgroup's limit or of the machine.
     pub memory_limit_bytes: u64,
@@ -55,8 +55,10 @@ pub struct Config {
     pub connections_max: usize,
     /// Most attempts per block without progress.
     pub attempts_max: u32,
-    /// Bind each shard to a core.
+    /// Bind each shard to a core and its memory to that core's NUMA node: one of every physical core first, nodes in turn.
     pub pin: bool,
+    /// Count processor cycles and instructions of every shard, where the kernel allows: context switches get dearer.
+    pub cycles: bool,
     /// Register the arena with the ring: cheaper receives, but all of it becomes resident at start.
     pub register: bool,
     /// Where to log what was delivered, for the exactly-once proof.
@@ -88,6 +90,7 @@ impl Default for Config {
             connections_max: 128,
             attempts_max: 10,
             pin: true,
+            cycles: false,
             register: false,
             audit: None,
         }

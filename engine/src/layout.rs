@@ -1,9 +1,11 @@
-//! How a memory budget is shared out: how many shards it feeds, and what each gets for batches, cache and scratch.
+//! How a memory budget is shared out (how many shards it feeds, and what each gets for batches, cache and scratch), and
+//! which core and node each shard sits on.
 //!
 //! Pure arithmetic. Refuses a budget that cannot hold one batch per shard, with the number that would do.
 
 use fuelrail_base::limits::{SAMPLE_ALIGN, SCRATCH_BYTES};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
+use fuelrail_io::{Core, Topology};
 
 /// What the layout is made from.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +18,7 @@ pub(crate) struct Wanted {
     pub batch_bytes_max: u64,
     /// Shards asked for; 0 chooses.
     pub shards: u16,
-    /// Cores allowed.
+    /// Shards that can be busy at a time.
     pub cores: u16,
     /// Connections per shard at most.
     pub connections_max: usize,
@@ -90,9 +92,72 @@ impl Wanted {
     }
 }
 
+/// Where the shards of a loader sit: cores in the order of [`Topology::seats`], from a start of its own for every loader of
+/// a machine, so that the ranks of one node do not all crowd on its first cores.
+#[derive(Debug)]
+pub(crate) struct Seating {
+    seats: Vec<Core>,
+    first: usize,
+    memory_nodes: Vec<usize>,
+    nodes: usize,
+}
+
+impl Seating {
+    /// `taken` seats are those of loaders before this one.
+    pub(crate) fn new(topology: &Topology, taken: usize) -> Seating {
+        Seating {
+            seats: topology.seats(),
+            first: taken,
+            memory_nodes: topology.memory_nodes.clone(),
+            nodes: topology.nodes.len(),
+        }
+    }
+
+    /// The core of a shard; `None` when the machine does not name any.
+    pub(crate) fn core(&self, shard: u16) -> Option<usize> {
+        self.seat(shard).map(|core| core.id)
+    }
+
+    /// The node a shard's memory should come from; `None` when there is nothing to choose.
+    pub(crate) fn node(&self, shard: u16) -> Option<usize> {
+        let node = self.seat(shard)?.node;
+        (self.nodes > 1 && self.memory_nodes.contains(&node)).then_some(node)
+    }
+
+    fn seat(&self, shard: u16) -> Option<&Core> {
+        let at = self.first.wrapping_add(usize::from(shard)).checked_rem(self.seats.len())?;
+        self.seats.get(at)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn two_nodes(memory_nodes: &[usize]) -> Topology {
+        let core = |id| Core { id, node: id / 2, package: id / 2, physical: id };
+        let cores = (0..4).map(core).collect();
+        Topology { cores, nodes: vec![0, 1], memory_nodes: memory_nodes.to_vec(), quota: None }
+    }
+
+    #[test]
+    fn shards_spread_over_the_nodes_and_their_memory_follows() {
+        let seating = Seating::new(&two_nodes(&[0, 1]), 0);
+        let placed: Vec<_> = (0..5).map(|shard| (seating.core(shard).unwrap(), seating.node(shard).unwrap())).collect();
+        assert_eq!(placed, [(0, 0), (2, 1), (1, 0), (3, 1), (0, 0)]);
+        let second = Seating::new(&two_nodes(&[0, 1]), 2);
+        assert_eq!((second.core(0), second.core(1)), (Some(1), Some(3)), "after a loader of two shards");
+    }
+
+    #[test]
+    fn no_node_is_asked_for_where_there_is_no_choice() {
+        let bound = Seating::new(&two_nodes(&[1]), 0);
+        assert_eq!((bound.node(0), bound.node(1)), (None, Some(1)), "the cpuset keeps memory on node 1");
+        let single = Topology { nodes: vec![0], ..two_nodes(&[0]) };
+        assert_eq!(Seating::new(&single, 0).node(0), None);
+        let none = Topology { cores: Vec::new(), ..two_nodes(&[0]) };
+        assert_eq!(Seating::new(&none, 3).core(0), None);
+    }
 
     fn wanted(memory_bytes: u64, shards: u16) -> Wanted {
         Wanted { memory_bytes, cache_bytes: 1 << 20, batch_bytes_max: 10 << 20, shards, cores: 4, connections_max: 8 }

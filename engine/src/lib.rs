@@ -41,7 +41,7 @@ pub use fuelrail_plan::policy::PolicyName;
 pub use labels::NO_LABEL;
 pub use loader::Loader;
 pub use state::State;
-pub use stats::{GateStats, Quantiles, Stats};
+pub use stats::{GateStats, Quantiles, ShardStats, Stats};
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -94,9 +94,85 @@ pub struct Stats {
     /// Occupancy of the gates between the stages, all shards together: near its capacity means downstream is slow, near
     /// zero means upstream is.
     pub gates: Vec<GateStats>,
+    /// System calls of the rings per MiB received; 0 before anything was.
+    pub syscalls_per_mib: f64,
+    /// Completions reaped per system call of the rings.
+    pub completions_per_syscall: f64,
     /// The ring's back-end and the kernel abilities it uses.
     pub ring: String,
+    /// What each shard's core has cost and done, in the shards' order.
+    pub shards: Vec<ShardStats>,
 }
+
+/// One shard's core.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ShardStats {
+    /// The core it is on.
+    pub core: Option<usize>,
+    /// Processor time in user mode, s.
+    pub cpu_user_s: f64,
+    /// Processor time in the kernel, s.
+    pub cpu_system_s: f64,
+    /// Cycles, kernel included; absent unless asked for ([`Config::cycles`](crate::Config::cycles)) and allowed.
+    pub cycles: Option<u64>,
+    /// Instructions, kernel included; absent like the cycles.
+    pub instructions: Option<u64>,
+    /// Times the shard gave its core up: it slept.
+    pub switches_voluntary: u64,
+    /// Times its core was taken from it.
+    pub switches_involuntary: u64,
+    /// Page faults served without a disk.
+    pub faults_minor: u64,
+    /// Payload bytes that came over the network.
+    pub landed_bytes: u64,
+    /// Bytes its ring received, heads included.
+    pub received_bytes: u64,
+    /// System calls of its ring.
+    pub enters: u64,
+    /// Waits of its ring that may have slept.
+    pub sleeps: u64,
+    /// Completions it reaped.
+    pub completions: u64,
+    /// System calls per MiB received; 0 before anything was.
+    pub syscalls_per_mib: f64,
+    /// Completions per system call.
+    pub completions_per_syscall: f64,
+}
+
+impl From<&Snapshot> for ShardStats {
+    fn from(shard: &Snapshot) -> ShardStats {
+        let thread = shard.thread.unwrap_or_default();
+        let counts = shard.ring.as_ref().map(|ring| ring.counts).unwrap_or_default();
+        ShardStats {
+            core: thread.core,
+            cpu_user_s: thread.user.as_secs_f64(),
+            cpu_system_s: thread.system.as_secs_f64(),
+            cycles: thread.cycles,
+            instructions: thread.instructions,
+            switches_voluntary: thread.switches_voluntary,
+            switches_involuntary: thread.switches_involuntary,
+            faults_minor: thread.faults_minor,
+            landed_bytes: shard.fetch.landed_bytes,
+            received_bytes: counts.received_bytes,
+            enters: counts.enters,
+            sleeps: counts.sleeps,
+            completions: counts.completions,
+            syscalls_per_mib: ratio(counts.enters, counts.received_bytes) * MIB,
+            completions_per_syscall: ratio(counts.completions, counts.enters),
+        }
+    }
+}
+
+impl ShardStats {
+    /// User and system time together, s.
+    #[must_use]
+    pub fn cpu_s(&self) -> f64 {
+        self.cpu_user_s + self.cpu_system_s
+    }
+}
+
+const MIB: f64 = (1u64 << 20) as f64;
 
 /// One gate over all shards.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -174,11 +250,15 @@ impl Stats {
         stats.get_latency_us = gets.summary().into();
         stats.hit_ratio = ratio(stats.hits, stats.asks);
         stats.copied_bytes_per_byte = ratio(stats.copied_bytes, stats.bytes);
+        let received: u64 = stats.shards.iter().map(|shard| shard.received_bytes).sum();
+        stats.syscalls_per_mib = ratio(stats.enters, received) * MIB;
+        stats.completions_per_syscall = ratio(stats.completions, stats.enters);
         stats
     }
 
     fn add(&mut self, shard: &Snapshot) {
         let (brain, fetch) = (&shard.brain, &shard.fetch);
+        self.shards.push(ShardStats::from(shard));
         self.requests += fetch.requests;
         self.landed_bytes += fetch.landed_bytes;
         self.connections += fetch.connections;

@@ -5,7 +5,7 @@
 use crate::fetch::FetchStats;
 use crate::gate::GateFacts;
 use fuelrail_base::metrics::Histogram;
-use fuelrail_io::RingFacts;
+use fuelrail_io::{RingFacts, ThreadUse};
 use fuelrail_plan::brain::BrainStats;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub get_latency: Histogram,
     /// The ring's facts and counters.
     pub ring: Option<RingFacts>,
+    /// What the shard's thread has cost; `None` where shards are driven by hand.
+    pub thread: Option<ThreadUse>,
     /// Every gate, in the order of the flow: requests, batches being filled, batches waiting for the consumer.
     pub gates: Vec<GateFacts>,
     /// The next batch waits for room and nothing is on its way that could make some: only the consumer can.

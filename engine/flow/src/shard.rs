@@ -16,7 +16,7 @@ use crate::objects::Objects;
 use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory};
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
 use fuelrail_base::{BlockId, Error, Kind, Result, ShardId};
-use fuelrail_io::{Region, Ring, Waker, Window};
+use fuelrail_io::{Region, Ring, ThreadMeter, Waker, Window};
 use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, Source};
 use fuelrail_plan::run::Run;
 use slab::Slab;
@@ -66,6 +66,7 @@ pub struct Shard<R: Ring> {
     free_bytes_seen: u64,
     shared_copied_bytes: u64,
     published: u64,
+    meter: Option<ThreadMeter>,
 }
 
 impl<R: Ring> Shard<R> {
@@ -113,7 +114,14 @@ impl<R: Ring> Shard<R> {
             free_bytes_seen,
             shared_copied_bytes: 0,
             published: 0,
+            meter: None,
         })
+    }
+
+    /// The same shard, with the cost of the calling thread, which must be the one that drives it, in its snapshots.
+    #[must_use]
+    pub fn metered(self, meter: ThreadMeter) -> Shard<R> {
+        Shard { meter: Some(meter), ..self }
     }
 
     /// Runs until told to stop or until the consumer is gone.
@@ -433,6 +441,7 @@ impl<R: Ring> Shard<R> {
             unproved: self.assemble.unproved,
             get_latency: self.fetch.get_latency.clone(),
             ring: Some(self.ring.facts()),
+            thread: self.meter.as_ref().map(ThreadMeter::read),
             gates: [&self.requests, &self.filling, &self.deliver.gate].map(Gate::facts).to_vec(),
             waits_for_leases: self.brain.is_blocked() && self.assemble.is_empty() && self.deliver.gate.occupancy() == 0,
             text,

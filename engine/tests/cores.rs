@@ -1,0 +1,69 @@
+//! What a shard's core does: nothing while there is nothing to do, and what it did stands in the stats.
+
+mod common;
+
+use common::{bucket, eventually, loader};
+use fuelrail::{Loader, Stats};
+use fuelrail_bucket::DataSet;
+use std::time::Duration;
+
+fn cpu_s(stats: &Stats) -> f64 {
+    stats.shards.iter().map(|shard| shard.cpu_s()).sum()
+}
+
+/// Waits until all look-ahead is filled: nothing has landed for a while.
+fn filled(loader: &Loader) -> Stats {
+    let mut last = loader.stats();
+    eventually("the look-ahead is never full", || {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = loader.stats();
+        let still = now.landed_bytes > 0 && now.landed_bytes == last.landed_bytes && now.requests == last.requests;
+        last = now;
+        still
+    });
+    last
+}
+
+#[test]
+fn an_idle_loader_sleeps() {
+    let set = DataSet::volumes(16, 5, 0.01);
+    let bucket = bucket(&set, "");
+    let mut loader = loader(&bucket).shards(2).batch_size(2).epochs(100).build().unwrap();
+    drop(loader.next_batch().unwrap().unwrap());
+    // The consumer computes for a long time: every gate is full, keep-alive connections stand, and nobody has work.
+    let before = filled(&loader);
+    let watched = Duration::from_secs(2);
+    std::thread::sleep(watched);
+    let after = loader.stats();
+    assert_eq!(after.landed_bytes, before.landed_bytes, "not idle");
+    let share = (cpu_s(&after) - cpu_s(&before)) / watched.as_secs_f64();
+    assert!(share < 0.005, "two idle shards used {:.3} % of a core: {:#?}", share * 100.0, after.shards);
+    // A busy loop would enter the kernel thousands of times; what is left are look-ups asked for by `stats`.
+    assert!(after.enters - before.enters < 200, "{} system calls while idle", after.enters - before.enters);
+    drop(loader.next_batch().unwrap().unwrap());
+}
+
+#[test]
+fn every_shard_tells_what_its_core_did() {
+    let set = DataSet::volumes(16, 6, 0.01);
+    let bucket = bucket(&set, "");
+    let mut loader = loader(&bucket).shards(2).pin(true).cycles(true).batch_size(2).build().unwrap();
+    common::drain(&mut loader, &set).unwrap();
+    let stats = loader.stats();
+    assert_eq!(stats.shards.len(), 2);
+    for shard in &stats.shards {
+        assert!(shard.core.is_some() && shard.cpu_s() > 0.0 && shard.switches_voluntary > 0, "{shard:?}");
+        assert!(
+            shard.received_bytes > shard.landed_bytes && shard.landed_bytes > 0,
+            "heads come with payload: {shard:?}"
+        );
+        assert!(shard.syscalls_per_mib > 0.0 && shard.completions_per_syscall > 0.0, "{shard:?}");
+        let absent = loader.notices().iter().any(|notice| notice.contains("count"));
+        assert!(shard.cycles.is_some() != absent, "counted, or said why not: {shard:?} {:?}", loader.notices());
+    }
+    let sum = |of: fn(&fuelrail::ShardStats) -> u64| stats.shards.iter().map(of).sum::<u64>();
+    assert_eq!(sum(|shard| shard.landed_bytes), stats.landed_bytes);
+    assert_eq!(sum(|shard| shard.enters), stats.enters);
+    let rate = stats.enters as f64 * 1048576.0 / sum(|shard| shard.received_bytes) as f64;
+    assert!((stats.syscalls_per_mib - rate).abs() < 1e-9 * rate, "{stats:?}");
+}
