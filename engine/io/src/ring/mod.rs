@@ -12,8 +12,10 @@ use crate::wake::Waker;
 
 mod desk;
 pub(crate) mod sim;
+mod socket;
 mod table;
 pub(crate) mod uring;
+mod wires;
 
 /// A socket of one ring. Stale as soon as the socket is closed, and never mistaken for a later one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

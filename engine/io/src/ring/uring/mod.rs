@@ -6,26 +6,26 @@
 
 mod config;
 mod setup;
-mod wires;
 
 pub use config::UringConfig;
 pub use setup::{Kernel, io_uring_refusal};
 pub(crate) use setup::{Mode, memlock_bytes, refusal};
 
 use core::marker::PhantomData;
-use core::mem::{self, ManuallyDrop};
+use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use fuelrail_base::{Duration, Error, Instant, Kind, Result};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use self::setup::{BUFFER_BYTES_MAX, Opened};
-use self::wires::Wires;
 use super::desk::Desk;
+use super::socket::{Blocking, tcp_socket};
 use super::table::Name;
+use super::wires::Wires;
 use super::{Done, Full, Op, OpId, Ring, RingFacts, SockId};
 use crate::arena::Mapping;
 use crate::clock::monotonic_now;
@@ -277,7 +277,7 @@ impl Ring for UringRing {
 
     fn socket(&mut self, addr: &SocketAddr) -> Result<SockId> {
         self.guard.check()?;
-        let fd = tcp_socket(addr)?;
+        let fd = tcp_socket(addr, Blocking::Yes)?;
         let raw = fd.as_raw_fd();
         let id = self.desk.open(fd).map_err(|_| {
             Error::new(Kind::Budget, "all sockets of this ring are open")
@@ -376,30 +376,4 @@ impl Drop for UringRing {
             ManuallyDrop::drop(&mut self.registered);
         }
     }
-}
-
-fn tcp_socket(addr: &SocketAddr) -> Result<OwnedFd> {
-    let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let failed = |doing: &str| {
-        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-        Error::from_errno(Kind::Environment, doing, errno)
-    };
-    // In blocking mode: io_uring never blocks on a socket, but would hand EAGAIN back from a non-blocking one.
-    // SAFETY: no memory is passed to the kernel.
-    let raw = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, libc::IPPROTO_TCP) };
-    if raw < 0 {
-        return Err(failed("opening a socket").cure("raise the limit of open files (ulimit -n)"));
-    }
-    // SAFETY: `raw` was just returned by the kernel and nobody else owns it.
-    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-    let one: libc::c_int = 1;
-    // SAFETY: the kernel reads `one`, which lives until after the call.
-    let rc = unsafe {
-        let value = (&raw const one).cast();
-        libc::setsockopt(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, value, mem::size_of_val(&one) as libc::socklen_t)
-    };
-    if rc != 0 {
-        return Err(failed("setting TCP_NODELAY"));
-    }
-    Ok(fd)
 }
