@@ -65,6 +65,7 @@ pub const ROOMS: &[Room] = &[
         ..room("fuelrail-cuda", "cuda", &["fuelrail-base", "fuelrail"])
     },
     room("fuelrail-bucket", "benches/bucket", &[]),
+    Room { test_imports: &["fuelrail-bucket"], ..room("fuelrail-rivals", "benches/rivals", &[]) },
     room(
         "fuelrail-benches",
         "benches",

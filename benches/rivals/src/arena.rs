@@ -1,0 +1,136 @@
+//! Where a rival puts its bytes: one touched piece of memory, used from its start to its end and round again, as a
+//! trainer's batches use theirs.
+//!
+//! Owns the memory and which part of it is taken. Memory is given back in the order it was taken, so that it is as cold
+//! as the floor's when it is used again. Never reads a socket.
+
+use std::collections::VecDeque;
+
+use crate::flaw::{Flaw, Result};
+
+/// Places start at a cache line.
+const LINE_BYTES: usize = 64;
+/// What a page holds on every machine this runs on, or a part of it.
+const PAGE_BYTES: usize = 4096;
+
+/// The memory.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    memory: Vec<u8>,
+    /// Where the next place starts, unless it has to go round.
+    next: usize,
+    /// Places not yet free again, oldest first.
+    taken: VecDeque<Taken>,
+    /// Number of the oldest of them.
+    oldest: u64,
+}
+
+#[derive(Debug)]
+struct Taken {
+    start: usize,
+    done: bool,
+}
+
+/// A part of the arena that holds one object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    number: u64,
+    start: usize,
+    len: usize,
+}
+
+impl Arena {
+    /// `bytes` of touched memory, enough for two objects of `largest` bytes so that one can land while one is in use.
+    ///
+    /// # Errors
+    /// When it would be too small.
+    pub(crate) fn new(bytes: usize, largest: usize) -> Result<Arena> {
+        if bytes / 2 < largest.next_multiple_of(LINE_BYTES) {
+            let cause = format!("an arena of {bytes} bytes does not hold two objects of {largest} bytes");
+            return Err(Flaw::new(cause).cure("give a larger --arena"));
+        }
+        let mut memory = vec![0; bytes];
+        // Zeroed memory comes from the kernel untouched: the first pass would pay for its pages.
+        memory.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1);
+        Ok(Arena { memory, next: 0, taken: VecDeque::new(), oldest: 0 })
+    }
+
+    /// How many bytes it has.
+    pub(crate) fn size(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Takes a place for `len` bytes, or none while older objects are in the way.
+    pub(crate) fn take(&mut self, len: usize) -> Option<Place> {
+        let room = len.max(1).next_multiple_of(LINE_BYTES);
+        let end = self.memory.len();
+        let start = match self.taken.front() {
+            None if end - self.next >= room => self.next,
+            None => 0,
+            Some(oldest) if self.next > oldest.start && end - self.next >= room => self.next,
+            // Going round must not end where the oldest begins: full and empty would look alike.
+            Some(oldest) if self.next > oldest.start => (room < oldest.start).then_some(0)?,
+            Some(oldest) => (room < oldest.start - self.next).then_some(self.next)?,
+        };
+        self.next = start + room;
+        let number = self.oldest + self.taken.len() as u64;
+        self.taken.push_back(Taken { start, done: false });
+        Some(Place { number, start, len })
+    }
+
+    /// Copies bytes to `at` within a place.
+    pub(crate) fn copy(&mut self, place: Place, at: usize, bytes: &[u8]) {
+        self.memory[place.start..place.start + place.len][at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// What a place holds.
+    pub(crate) fn bytes(&self, place: Place) -> &[u8] {
+        &self.memory[place.start..place.start + place.len]
+    }
+
+    /// Gives a place back. It is free again when all older ones are, too.
+    pub(crate) fn give_back(&mut self, place: Place) {
+        self.taken[(place.number - self.oldest) as usize].done = true;
+        while self.taken.front().is_some_and(|oldest| oldest.done) {
+            self.taken.pop_front();
+            self.oldest += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_goes_round_and_never_hands_out_what_is_in_use() {
+        let mut arena = Arena::new(1024, 300).unwrap();
+        let mut live: VecDeque<(Place, u8)> = VecDeque::new();
+        let (mut refused, mut round) = (0, 0);
+        for step in 0..2000usize {
+            let len = (step * 97) % 301;
+            let Some(place) = arena.take(len) else {
+                refused += 1;
+                // Give back out of order: the last first, which frees nothing until the oldest is back.
+                for (place, mark) in live.drain(..).rev() {
+                    assert!(arena.bytes(place).iter().all(|byte| *byte == mark), "step {step} was written over");
+                    arena.give_back(place);
+                }
+                assert!(arena.take(300).map(|place| arena.give_back(place)).is_some(), "an empty arena has room");
+                continue;
+            };
+            round += usize::from(place.start == 0);
+            let mark = (step % 251) as u8;
+            arena.copy(place, 0, &vec![mark; len]);
+            live.push_back((place, mark));
+        }
+        assert!(refused > 100 && round > 100, "{refused} {round}");
+    }
+
+    #[test]
+    fn one_that_is_too_small_says_so() {
+        let flaw = Arena::new(1000, 501).unwrap_err().to_string();
+        assert_eq!(flaw, "an arena of 1000 bytes does not hold two objects of 501 bytes; give a larger --arena");
+        assert_eq!(Arena::new(1024, 512).unwrap().size(), 1024);
+    }
+}

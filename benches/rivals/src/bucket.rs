@@ -1,0 +1,99 @@
+//! Where the objects are: `http[s]://HOST:PORT/BUCKET/…` taken apart, and the path of each object on that server.
+//!
+//! Owns the parsing. Never connects.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use hyper::Uri;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+use crate::flaw::{Flaw, Result};
+
+/// RFC 3986 unreserved characters and slashes stay as they are.
+const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
+
+/// A bucket on a server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Bucket {
+    /// Whether it is spoken to over TLS.
+    pub(crate) tls: bool,
+    /// Host name or address; an IPv6 address without its brackets.
+    pub(crate) host: String,
+    /// TCP port.
+    pub(crate) port: u16,
+    /// Its name, decoded; empty for a plain web server.
+    pub(crate) name: String,
+    /// A PEM file of the authorities to trust instead of the system's.
+    pub(crate) ca_file: Option<PathBuf>,
+}
+
+impl FromStr for Bucket {
+    type Err = Flaw;
+
+    fn from_str(text: &str) -> Result<Bucket> {
+        let wrong = |why: &str| Flaw::new(format!("URI `{text}`: {why}")).cure("write http://HOST:PORT/BUCKET/");
+        let uri: Uri = text.parse().map_err(|e| wrong(&format!("{e}")))?;
+        let tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(wrong("it is neither http nor https")),
+        };
+        let host = uri.host().ok_or_else(|| wrong("it names no host"))?;
+        let name = uri.path().trim_start_matches('/').split('/').next().unwrap_or_default();
+        let name = percent_decode_str(name).decode_utf8().map_err(|_| wrong("the bucket's name is not UTF-8"))?;
+        Ok(Bucket {
+            tls,
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
+            name: name.into_owned(),
+            ca_file: None,
+        })
+    }
+}
+
+impl Bucket {
+    /// `HOST:PORT`, an IPv6 address in brackets.
+    pub(crate) fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    /// `http://HOST:PORT`.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("{}://{}", if self.tls { "https" } else { "http" }, self.authority())
+    }
+
+    /// The path of an object in a request line.
+    pub(crate) fn path(&self, key: &str) -> String {
+        let bucket = utf8_percent_encode(&self.name, &PLAIN);
+        let slash = if self.name.is_empty() { "" } else { "/" };
+        format!("/{bucket}{slash}{}", utf8_percent_encode(key, &PLAIN))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_is_taken_apart_and_put_together() {
+        let bucket: Bucket = "https://[::1]:8443/my%20set/train/".parse().unwrap();
+        assert_eq!((bucket.tls, &*bucket.host, bucket.port, &*bucket.name), (true, "::1", 8443, "my set"));
+        assert_eq!(bucket.endpoint(), "https://[::1]:8443");
+        assert_eq!(bucket.path("train/ä.jpg"), "/my%20set/train/%C3%A4.jpg");
+        let plain: Bucket = "http://host/".parse().unwrap();
+        assert_eq!((plain.port, plain.path("a/b")), (80, "/a/b".to_owned()));
+    }
+
+    #[test]
+    fn what_is_no_bucket_is_refused_with_the_form() {
+        for text in ["host/bucket", "ftp://host/b", "", "http://"] {
+            let flaw = text.parse::<Bucket>().unwrap_err().to_string();
+            assert!(flaw.ends_with("write http://HOST:PORT/BUCKET/"), "{flaw}");
+        }
+    }
+}
