@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod deli;
+pub mod harness;
 pub mod machine;
 pub mod read;
 pub mod report;

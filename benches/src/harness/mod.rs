@@ -1,0 +1,23 @@
+//! The harness: contestants as processes of their own, interleaved passes, processor time of whole process trees, servers
+//! to read from, and results that can be compared.
+//!
+//! Owns nothing but its parts. The protocol that contestants speak is in [`protocol`].
+
+pub mod account;
+pub mod contestant;
+pub mod hash;
+pub mod place;
+pub mod protocol;
+pub mod rounds;
+pub mod shape;
+pub mod spread;
+pub mod stop;
+
+pub use contestant::{Contestant, Pass, Patience, Running};
+pub use hash::SetHash;
+pub use place::Place;
+pub use protocol::{Said, Task};
+pub use rounds::{Contest, Entry, Score, Turn, hold};
+pub use shape::{Laid, Shape, ShapeName};
+pub use spread::Spread;
+pub use stop::Stop;

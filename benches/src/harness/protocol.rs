@@ -1,0 +1,145 @@
+//! How the harness and a contestant talk: lines of text over a pipe, so that a contestant can be written in any language.
+//!
+//! 1. The harness starts the contestant with arguments of its own and this tail:
+//!    `--uri URI --manifest FILE --batch-size N --arena BYTES --seed N`. `FILE` holds `key<TAB>size` lines; an object's
+//!    address is `URI` with the key appended, percent-encoded.
+//! 2. The contestant prints `ready` when it is started, imported and, if it was asked to, warmed up.
+//! 3. For every line `go` on its standard input it does one pass over the whole set and prints one line of JSON, a [`Said`].
+//! 4. At the end of its input it exits with code 0. When it fails it prints one line on standard error and exits with
+//!    another code, at any time.
+//!
+//! The harness reads the processor time of the whole process tree before it writes `go` and after it has read the answer.
+//!
+//! Owns the shapes of what is said. Never starts a process.
+
+use std::ffi::OsString;
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+
+use fuelrail::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+
+/// The line a contestant says when it can start.
+pub const READY: &str = "ready";
+/// The line that starts a pass.
+pub const GO: &str = "go";
+
+/// What every contestant of a comparison is given alike.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Task {
+    /// Where the keys begin: `http://HOST:PORT/PREFIX/`.
+    pub uri: String,
+    /// The objects, as `key<TAB>size` lines in the order of the keys' bytes.
+    pub manifest: PathBuf,
+    /// Samples a batch.
+    pub batch_size: u32,
+    /// Memory that payload is placed in.
+    pub arena_bytes: u64,
+    /// Seed of the order, for those that shuffle.
+    pub seed: u64,
+}
+
+impl Task {
+    /// The tail of a contestant's command line.
+    #[must_use]
+    pub fn args(&self) -> Vec<OsString> {
+        let pairs: [(&str, OsString); 5] = [
+            ("--uri", self.uri.clone().into()),
+            ("--manifest", self.manifest.clone().into()),
+            ("--batch-size", self.batch_size.to_string().into()),
+            ("--arena", self.arena_bytes.to_string().into()),
+            ("--seed", self.seed.to_string().into()),
+        ];
+        pairs.into_iter().flat_map(|(name, value)| [name.into(), value]).collect()
+    }
+}
+
+/// What a contestant says about a pass.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Said {
+    /// Payload bytes the trainer got.
+    pub bytes: u64,
+    /// Objects the trainer got.
+    pub objects: u64,
+    /// From `go` to the last byte, s.
+    pub wall_s: f64,
+    /// From `go` to the first batch, µs, where there are batches.
+    pub first_batch_us: Option<u64>,
+    /// The [`SetHash`](super::hash::SetHash) over all objects got, where it was computed.
+    pub hash: Option<String>,
+    /// What it ran with, for the report.
+    pub settings: String,
+}
+
+impl Said {
+    /// Reads the line a contestant prints.
+    ///
+    /// # Errors
+    /// `Protocol` that quotes the line when it is not that, or says what cannot be.
+    pub fn parse(line: &str) -> Result<Said> {
+        let quoted = line.chars().take(120).collect::<String>().escape_debug().to_string();
+        let bad = |why: String| {
+            Error::new(Kind::Protocol, format!("says `{quoted}` where its result is due: {why}"))
+                .cure("print one JSON line per `go` and nothing else on standard output")
+        };
+        let said: Said = serde_json::from_str(line).map_err(|error| bad(error.to_string()))?;
+        if !(said.wall_s.is_finite() && said.wall_s >= 0.0) {
+            return Err(bad(format!("wall_s is {}", said.wall_s)));
+        }
+        Ok(said)
+    }
+}
+
+/// The contestant's side of the conversation: says `ready`, then does `pass` for every `go` until the input ends.
+///
+/// # Errors
+/// Those of `pass`; `Protocol` for a line that is not `go`; `File` when the pipes fail.
+pub fn serve(input: impl BufRead, mut output: impl Write, mut pass: impl FnMut() -> Result<Said>) -> Result<()> {
+    let broken = |error: std::io::Error| Error::new(Kind::File, format!("talking to the harness: {error}"));
+    let mut say = |line: &str| writeln!(output, "{line}").and_then(|()| output.flush()).map_err(broken);
+    say(READY)?;
+    for line in input.lines() {
+        let line = line.map_err(broken)?;
+        if line.trim() != GO {
+            return Err(Error::new(Kind::Protocol, format!("the harness says `{line}`")).cure("say `go`"));
+        }
+        let said = pass()?;
+        say(&serde_json::to_string(&said).expect("a result is a plain structure"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn serves_as_many_passes_as_asked_for() {
+        let mut output = Vec::new();
+        let mut passes = 0;
+        let said = Said { bytes: 7, objects: 1, wall_s: 0.5, settings: "none".into(), ..Said::default() };
+        serve(&b"go\ngo\n"[..], &mut output, || {
+            passes += 1;
+            Ok(said.clone())
+        })
+        .unwrap();
+        let text = String::from_utf8(output).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((passes, lines.len(), lines[0]), (2, 3, READY));
+        assert_eq!(Said::parse(lines[2]).unwrap(), said);
+        let error = serve(&b"gone\n"[..], Vec::new(), || Ok(said.clone())).unwrap_err();
+        assert_eq!(error.kind(), Kind::Protocol);
+    }
+
+    #[test]
+    fn rubbish_is_quoted() {
+        for line in ["Loading…", "{\"bytes\":1}", "{\"bytes\":1,\"objects\":1,\"wall_s\":-1.0,\"settings\":\"\"}"] {
+            let error = Said::parse(line).unwrap_err();
+            assert_eq!(error.kind(), Kind::Protocol);
+            assert!(error.to_string().contains("one JSON line"), "{error}");
+        }
+        let fixed = r#"{"bytes":1,"objects":1,"wall_s":0.1,"first_batch_us":null,"hash":null,"settings":"x"}"#;
+        assert_eq!(Said::parse(fixed).unwrap().hash, None);
+    }
+}

@@ -1,0 +1,294 @@
+//! The shapes that loaders are measured with: how many objects of which size, in batches of how many, in how much memory.
+//!
+//! Owns the shapes and writes them as files with a manifest, for any server to serve. Every byte is the generator's, so the
+//! hash over a whole shape is known.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fuelrail::{ByteSize, Error, Kind, Listed, Result, write_manifest};
+use fuelrail_bucket::DataSet;
+use serde::{Deserialize, Serialize};
+
+use super::hash::SetHash;
+use super::stop::Stop;
+
+/// A shape by name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShapeName {
+    /// 32 objects of 64 MiB.
+    Large,
+    /// 14 NumPy volumes, 140 MiB in the mean.
+    Volumes,
+    /// 20 000 photos, log-normal around 110 KiB.
+    Mid,
+    /// 60 000 objects of 0.8 to 3 KB.
+    Tiny,
+    /// 8 photos: one batch, for the time to the first one.
+    First,
+}
+
+impl ShapeName {
+    /// All shapes.
+    pub const ALL: [ShapeName; 5] =
+        [ShapeName::Large, ShapeName::Volumes, ShapeName::Mid, ShapeName::Tiny, ShapeName::First];
+
+    /// The shape as one word, the one `from_str` takes.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            ShapeName::Large => "large",
+            ShapeName::Volumes => "volumes",
+            ShapeName::Mid => "mid",
+            ShapeName::Tiny => "tiny",
+            ShapeName::First => "first",
+        }
+    }
+
+    /// The shape with `scale` times its objects (and, of the large ones, `scale` times their bytes), at least one of each
+    /// part. 1 is what results are published for.
+    ///
+    /// # Errors
+    /// `Usage` for a scale that is not above 0 and at most 16.
+    pub fn shape(self, scale: f64) -> Result<Shape> {
+        if !(scale > 0.0 && scale <= 16.0) {
+            return Err(Error::new(Kind::Usage, format!("scale = {scale} is outside 0 < scale <= 16")));
+        }
+        let count = |full: u64| ((full as f64 * scale).round() as u64).max(1);
+        let bytes = |full: u64| (((full as f64 * scale.min(1.0)) as u64) & !1).max(2);
+        let (parts, batch_size, arena) = match self {
+            ShapeName::Large => {
+                let set = DataSet::tokens(count(32).max(8), SEED, bytes(64 << 20));
+                (vec![("".to_owned(), set)], 1, bytes(512 << 20))
+            }
+            ShapeName::Volumes => {
+                let set = DataSet::volumes(count(14).max(4), SEED, scale.min(1.0));
+                (vec![("".to_owned(), set)], 1, bytes(2 << 30))
+            }
+            ShapeName::Mid => (vec![("".to_owned(), DataSet::photos(count(20_000), SEED))], 64, 512 << 20),
+            ShapeName::Tiny => (tiny(count(60_000)), 512, 512 << 20),
+            ShapeName::First => (vec![("".to_owned(), DataSet::photos(8, SEED))], 8, 64 << 20),
+        };
+        // Batches and look-ahead need a little room whatever the scale.
+        let arena_bytes = arena.max(64 << 20);
+        Ok(Shape { name: self, scale, batch_size, arena_bytes, parts })
+    }
+}
+
+/// Content of all shapes comes from this seed.
+const SEED: u64 = 3;
+/// Sizes of tiny objects: from, to, and the step between.
+const TINY_BYTES: (u64, u64, u64) = (800, 3_000, 50);
+
+/// Equal numbers of objects of every tiny size.
+fn tiny(count: u64) -> Vec<(String, DataSet)> {
+    let (from, to, step) = TINY_BYTES;
+    let sizes: Vec<u64> = (from..=to).step_by(step as usize).collect();
+    let each = count.div_ceil(sizes.len() as u64);
+    let parts = sizes.into_iter().map(|size| (format!("{size:04}/"), DataSet::tokens(each, SEED ^ size, size)));
+    parts.collect()
+}
+
+impl core::fmt::Display for ShapeName {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl core::str::FromStr for ShapeName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<ShapeName> {
+        ShapeName::ALL.into_iter().find(|name| name.word() == text).ok_or_else(|| {
+            Error::new(Kind::Usage, format!("unknown shape `{text}`")).cure("use large, volumes, mid, tiny or first")
+        })
+    }
+}
+
+/// A shape at a scale.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Shape {
+    /// Its name.
+    pub name: ShapeName,
+    /// Its scale; 1 is full.
+    pub scale: f64,
+    /// Samples a batch.
+    pub batch_size: u32,
+    /// Memory that its payload is placed in.
+    pub arena_bytes: u64,
+    parts: Vec<(String, DataSet)>,
+}
+
+/// A shape as files.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Laid {
+    /// The folder below the root that its keys are in, with a `/` at its end.
+    pub prefix: String,
+    /// Its manifest, which lies beside the root.
+    pub manifest: PathBuf,
+    /// Objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The [`SetHash`] over all of them.
+    pub hash: String,
+}
+
+impl Shape {
+    /// Objects.
+    #[must_use]
+    pub fn objects(&self) -> u64 {
+        self.parts.iter().map(|(_, set)| set.len()).sum()
+    }
+
+    /// Bytes of all objects.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|(_, set)| set.total_bytes()).sum()
+    }
+
+    /// Writes the shape below `folder`: the objects under `root/<shape>/`, beside it the manifest, and a note of what was
+    /// laid, by which a later call knows that everything is there already. `watch` hears of bytes written.
+    ///
+    /// # Errors
+    /// `Environment` when there is not enough room, `File` when something cannot be written, `Cancelled` when asked to stop.
+    pub fn lay(&self, folder: &Path, stop: &Stop, watch: &mut dyn FnMut(u64)) -> Result<Laid> {
+        let word = self.name.word();
+        let note = folder.join(format!("{word}.json"));
+        if let Some(laid) = self.laid_before(&note) {
+            return Ok(laid);
+        }
+        room(folder, self.bytes())?;
+        let root = folder.join("root").join(word);
+        match fs::remove_dir_all(&root) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(unwritable(&root, &error)),
+            _ => {}
+        }
+        let (mut listing, mut hash, mut written) = (Vec::new(), SetHash::default(), 0);
+        for (prefix, set) in &self.parts {
+            write_part(&root, prefix, set, stop, &mut |key, content| {
+                hash.add(content);
+                written += content.len() as u64;
+                listing.push(Listed { key: format!("{prefix}{key}"), size: content.len() as u64, etag: None });
+                watch(written);
+            })?;
+        }
+        listing.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        let manifest = folder.join(format!("{word}.tsv"));
+        write_manifest(&manifest, &listing)?;
+        let laid = Laid {
+            prefix: format!("{word}/"),
+            manifest,
+            objects: listing.len() as u64,
+            bytes: written,
+            hash: hash.to_string(),
+        };
+        let text = serde_json::to_string(&Note { scale: self.scale, laid: laid.clone() }).expect("a plain structure");
+        fs::write(&note, text).map_err(|error| unwritable(&note, &error))?;
+        Ok(laid)
+    }
+
+    fn laid_before(&self, note: &Path) -> Option<Laid> {
+        let Note { scale, laid } = serde_json::from_str(&fs::read_to_string(note).ok()?).ok()?;
+        let same = scale == self.scale && laid.objects == self.objects() && laid.bytes == self.bytes();
+        (same && laid.manifest.exists()).then_some(laid)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Note {
+    scale: f64,
+    laid: Laid,
+}
+
+fn write_part(root: &Path, prefix: &str, set: &DataSet, stop: &Stop, each: &mut dyn FnMut(&str, &[u8])) -> Result<()> {
+    let mut made = PathBuf::new();
+    for index in 0..set.len() {
+        stop.check()?;
+        let (key, content) = (set.key(index), set.content(index));
+        let path = root.join(prefix).join(&key);
+        let folder = path.parent().unwrap_or(root);
+        if folder != made {
+            fs::create_dir_all(folder).map_err(|error| unwritable(folder, &error))?;
+            made = folder.to_path_buf();
+        }
+        fs::write(&path, &content).map_err(|error| unwritable(&path, &error))?;
+        each(&key, &content);
+    }
+    Ok(())
+}
+
+/// What must stay free beside the objects: folders, manifest, logs, and everybody else.
+const SPARE_BYTES: u64 = 256 << 20;
+
+/// Whether so many bytes fit into the folder's file system, which must exist.
+fn room(folder: &Path, bytes: u64) -> Result<()> {
+    fs::create_dir_all(folder).map_err(|error| unwritable(folder, &error))?;
+    let Ok(facts) = rustix::fs::statvfs(folder) else { return Ok(()) };
+    let (free, need) = (facts.f_bavail * facts.f_frsize, bytes + SPARE_BYTES);
+    if free >= need {
+        return Ok(());
+    }
+    let (need, free) = (ByteSize(need), ByteSize(free));
+    Err(Error::new(Kind::Environment, format!("{} has {free} free, and the objects need {need}", folder.display()))
+        .cure("give another folder with --dir, or a smaller --scale"))
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Error {
+    Error::new(Kind::File, format!("writing {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_shapes_are_those_that_results_are_published_for() {
+        let shape = |name: ShapeName| name.shape(1.0).unwrap();
+        let large = shape(ShapeName::Large);
+        assert_eq!((large.objects(), large.bytes(), large.arena_bytes), (32, 2 << 30, 512 << 20));
+        assert_eq!(shape(ShapeName::Mid).objects(), 20_000);
+        let tiny = shape(ShapeName::Tiny);
+        assert!((60_000..60_100).contains(&tiny.objects()), "{}", tiny.objects());
+        assert_eq!(tiny.bytes() / tiny.objects(), 1_900);
+        let volumes = shape(ShapeName::Volumes);
+        let mean = volumes.bytes() as f64 / volumes.objects() as f64 / f64::from(1 << 20);
+        assert!((100.0..180.0).contains(&mean), "{mean}");
+        for bad in [0.0, -1.0, f64::NAN, 17.0] {
+            assert_eq!(ShapeName::Mid.shape(bad).unwrap_err().kind(), Kind::Usage);
+        }
+        assert!("huge".parse::<ShapeName>().is_err() && "tiny".parse::<ShapeName>().unwrap() == ShapeName::Tiny);
+    }
+
+    #[test]
+    fn a_shape_is_laid_once_and_known_by_its_hash() {
+        let folder = tempfile::tempdir().unwrap();
+        let shape = ShapeName::Tiny.shape(0.002).unwrap();
+        let mut told = 0;
+        let laid = shape.lay(folder.path(), &Stop::default(), &mut |written| told = written).unwrap();
+        assert_eq!((laid.objects, laid.bytes, told), (shape.objects(), shape.bytes(), shape.bytes()));
+        let listing = fuelrail::read_manifest(&laid.manifest).unwrap();
+        let mut hash = SetHash::default();
+        for object in &listing {
+            let content = fs::read(folder.path().join("root").join(&laid.prefix).join(&object.key)).unwrap();
+            assert_eq!(content.len() as u64, object.size);
+            hash.add(&content);
+        }
+        assert_eq!((listing.len() as u64, hash.to_string()), (laid.objects, laid.hash.clone()));
+        let again = shape.lay(folder.path(), &Stop::default(), &mut |_| panic!("nothing is written twice")).unwrap();
+        assert_eq!(again, laid);
+        let stop = Stop::default();
+        stop.ask();
+        let other = ShapeName::Tiny.shape(0.004).unwrap();
+        assert_eq!(other.lay(folder.path(), &stop, &mut |_| {}).unwrap_err().kind(), Kind::Cancelled);
+    }
+
+    #[test]
+    fn a_full_disk_is_said_before_it_is_full() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = room(folder.path(), 1 << 60).unwrap_err();
+        assert!(error.kind() == Kind::Environment && error.to_string().contains("--scale"), "{error}");
+    }
+}
