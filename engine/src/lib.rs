@@ -22,6 +22,7 @@ mod batch;
 mod builder;
 mod config;
 mod control;
+mod imds;
 mod labels;
 mod layout;
 mod loader;
@@ -36,7 +37,10 @@ pub use config::{Config, Overrides};
 pub use control::{get, list, read_manifest, write_manifest};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
 pub use fuelrail_flow::{BadSamples, Listed};
-pub use fuelrail_io::{Finding, Grade, MemoryUse, Probe, memory_use, probe, process_cpu, thread_cpu};
+pub use fuelrail_io::{
+    Finding, Grade, MemoryUse, Probe, ProbeConfig, Topology, memory_use, probe, probe_under, process_cpu, thread_cpu,
+};
+pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use fuelrail_plan::policy::PolicyName;
 pub use labels::NO_LABEL;
 pub use loader::Loader;

@@ -1,9 +1,11 @@
 //! `fuelrail doctor`: what this machine allows, and the cure for what it does not.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
-use fuelrail::{Finding, Grade, Kind};
+use fuelrail::{Finding, Grade, IMDS_ADDRESS, Kind, ProbeConfig, ask_imds};
 use fuelrail_benches::Machine;
 use serde::Serialize;
 
@@ -12,14 +14,25 @@ use crate::screen::JsonTo;
 
 const EXAMPLES: &str = "Examples:
   fuelrail doctor
-  fuelrail doctor --json | jq '.findings[] | select(.grade != \"good\")'
+  fuelrail doctor --disk /mnt/nvme --json | jq '.findings[] | select(.grade != \"good\")'
+  fuelrail doctor --imds
 
-Exit codes: 0 when the engine can run, 3 when io_uring is refused.";
+Exit codes: 0 when the engine can run at its best, 3 when io_uring is refused. Nothing is asked over the network unless --imds
+is given.";
 
-/// Say what this machine allows: io_uring, memory, huge pages, cores; with cures
+/// Say what this machine allows: io_uring, memory, cores, network cards, disk, GPU; with cures
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Doctor {
+    /// The folder whose disk is looked at: where a spill cache would be [default: the folder of temporary files]
+    #[arg(long, value_name = "DIR")]
+    disk: Option<PathBuf>,
+    /// Ask the instance metadata service of EC2 whether it answers from here
+    #[arg(long)]
+    imds: bool,
+    /// Look at the machine whose /proc, /sys and /dev are below this folder
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    root: PathBuf,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -43,12 +56,21 @@ struct Line<'a> {
     cure: Option<&'a str>,
 }
 
+/// The service is a hop away: silence this long is an answer.
+const IMDS_PATIENCE: Duration = Duration::from_secs(2);
+
 pub(crate) fn run(args: &Doctor) -> Outcome {
-    let probe = fuelrail::probe();
-    let findings = probe.findings();
+    let defaults = ProbeConfig::default();
+    let folder = args.disk.clone().unwrap_or(defaults.folder);
+    let probe = fuelrail::probe_under(&ProbeConfig { root: args.root.clone(), folder });
+    let mut findings = probe.findings();
+    if args.imds {
+        findings.retain(|finding| finding.name != "instance metadata");
+        findings.push(ask_imds(IMDS_ADDRESS, IMDS_PATIENCE));
+    }
     let runs = probe.io_uring.is_ok();
     let lines = findings.iter().map(|f| Line {
-        name: f.name,
+        name: &f.name,
         value: &f.value,
         grade: mark(f.grade).1,
         cure: f.cure.as_deref(),
@@ -93,8 +115,8 @@ mod tests {
 
     #[test]
     fn every_finding_says_its_grade_in_a_word_and_its_cure() {
-        let finding = |name, grade, cure: Option<&str>| Finding {
-            name,
+        let finding = |name: &str, grade, cure: Option<&str>| Finding {
+            name: name.to_owned(),
             value: "found".to_owned(),
             grade,
             cure: cure.map(str::to_owned),

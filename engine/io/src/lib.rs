@@ -35,11 +35,15 @@ pub use counters::{ThreadMeter, ThreadUse};
 pub use extent::{EXTENT_GRANULE, Extents};
 pub use fork::ForkGuard;
 pub use mesh::{Receiver, Sender, lane};
-pub use probe::{Features, Finding, Grade, Probe, probe};
+pub use probe::{
+    Confinement, Disk, Features, Finding, Gpus, Grade, Nic, Probe, ProbeConfig, ZeroCopyQueue, probe, probe_under,
+};
 pub use region::Region;
 pub use ring::sim::{Host, Replies, SimCounts, SimFaults, SimRing, SimWorld};
 #[doc(hidden)]
 pub use ring::uring::{Kernel, io_uring_refusal};
+#[cfg(feature = "tokio-uring")]
+pub use ring::tokio_uring::TokioUringRing;
 pub use ring::uring::{UringConfig, UringRing};
 pub use ring::{Done, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId, Times};
 pub use scatter::{Landed, Scatter};

@@ -134,3 +134,36 @@ fn doctor_grades_every_finding_and_cures_what_is_not_good() {
         assert!(text.out.lines().any(|line| line.contains(grade) && line.contains(name)), "{finding}: {}", text.out);
     }
 }
+
+#[test]
+fn doctor_describes_the_machine_it_is_pointed_at() {
+    let machine = tempfile::tempdir().unwrap();
+    let add = |path: &str, text: &str| {
+        let path = machine.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    add("proc/sys/kernel/osrelease", "6.12.0-pod\n");
+    add("proc/self/cgroup", "0::/pod\n");
+    add("sys/fs/cgroup/pod/cpu.max", "150000 100000\n");
+    add("sys/fs/cgroup/pod/cpu.stat", "nr_periods 10\nnr_throttled 4\n");
+    add("sys/class/dmi/id/sys_vendor", "Amazon EC2\n");
+    add("sys/class/net/ens5/device/vendor", "0x1d0f\n");
+    add("sys/class/net/ens5/mtu", "9001\n");
+    add("sys/class/net/ens5/speed", "100000\n");
+    add("sys/bus/pci/devices/0000:00:1e.0/vendor", "0x10de\n");
+    add("sys/bus/pci/devices/0000:00:1e.0/class", "0x030200\n");
+    let root = machine.path().to_str().unwrap();
+    let ended = fuelrail(&["doctor", "--root", root, "--disk", root]);
+    for said in [
+        "6.12.0-pod",
+        "1.5 cores",
+        "stopped in 4 of 10 periods",
+        "100 Gbit/s, MTU 9001",
+        "1 NVIDIA card(s), no driver",
+        "cure: install the NVIDIA driver",
+        "Amazon EC2; not asked",
+    ] {
+        assert!(ended.out.contains(said), "{said}: {}", ended.out);
+    }
+}

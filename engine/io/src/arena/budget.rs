@@ -20,8 +20,13 @@ pub struct Budget {
 /// `memory.limit_in_bytes`, each with all parents), or half of the physical memory when there is none.
 #[must_use]
 pub fn default_budget() -> Budget {
+    budget_under(Path::new("/"))
+}
+
+/// The same, with the cgroups of the machine below `root`.
+pub(crate) fn budget_under(root: &Path) -> Budget {
     let physical = physical_bytes();
-    match cgroup_limit(Path::new("/")).filter(|limit| limit.bytes < physical) {
+    match cgroup_limit(root).filter(|limit| limit.bytes < physical) {
         Some(limit) => Budget {
             bytes: limit.bytes / 2,
             from: format!("half of the cgroup's limit of {} ({})", ByteSize(limit.bytes), limit.from),

@@ -1,6 +1,7 @@
 //! Mapping the arena, on the largest pages there are.
 
 use core::ptr::{NonNull, null_mut};
+use std::path::Path;
 
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
@@ -28,7 +29,7 @@ pub(super) fn map(config: &ArenaConfig) -> Result<(Mapping, u64, Huge)> {
     if let Some(mapping) = reserved {
         return Ok((mapping, HUGE_PAGE_BYTES, Huge::Explicit));
     }
-    match thp_mode() {
+    match thp_mode(Path::new("/")) {
         ThpMode::Always | ThpMode::Madvise => {
             let mapping = aligned(bytes as usize)?;
             let (base, len) = mapping.range();
@@ -43,7 +44,7 @@ pub(super) fn map(config: &ArenaConfig) -> Result<(Mapping, u64, Huge)> {
             let why = format!(
                 "no free reserved huge pages ({} free) and transparent ones are {}; reserve some \
                  (sysctl vm.nr_hugepages={}) or allow transparent ones (echo madvise > {THP_ENABLED})",
-                free_huge_pages(),
+                free_huge_pages(Path::new("/")),
                 if mode == ThpMode::Never { "switched off" } else { "not built into this kernel" },
                 bytes.div_ceil(HUGE_PAGE_BYTES),
             );
@@ -105,8 +106,10 @@ pub(crate) enum ThpMode {
     Absent,
 }
 
-pub(crate) fn thp_mode() -> ThpMode {
-    parse_thp(&std::fs::read_to_string(THP_ENABLED).unwrap_or_default())
+/// As the machine below `root` has it.
+pub(crate) fn thp_mode(root: &Path) -> ThpMode {
+    let path = root.join(THP_ENABLED.trim_start_matches('/'));
+    parse_thp(&std::fs::read_to_string(path).unwrap_or_default())
 }
 
 /// The bracketed word of `always [madvise] never`.
@@ -119,9 +122,9 @@ fn parse_thp(text: &str) -> ThpMode {
     }
 }
 
-/// Reserved huge pages of the default size that are free.
-pub(crate) fn free_huge_pages() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+/// Reserved huge pages of the default size that are free, on the machine below `root`.
+pub(crate) fn free_huge_pages(root: &Path) -> u64 {
+    let text = std::fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("HugePages_Free:"));
     line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0)
 }
