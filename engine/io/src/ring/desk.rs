@@ -1,17 +1,25 @@
-//! The books of a ring: which operations are out, on which sockets, and which came back.
+//! The books of a ring: which operations are out, on which sockets and files, and which came back.
 //!
 //! Shared by the back-ends, so that ids, cancellation, closing and accounting mean the same on all of them. Knows nothing
-//! of kernels or worlds but the results it is told; `S` is what a back-end keeps per socket.
+//! of kernels or worlds but the results it is told; `S` is what a back-end keeps per socket
+//! or file. Both are in one table, so that one name serves for both, and one table in the kernel.
 
 use std::collections::VecDeque;
 
 use fuelrail_base::Instant;
+use fuelrail_base::limits::RING_FILES_MAX;
 
 use super::table::{Name, Table};
-use super::{Done, Full, Op, OpId, RingCounts, SockId, Times};
+use super::{Done, FileId, Full, Op, OpId, RingCounts, SockId, Times};
 
 impl From<SockId> for Name {
     fn from(id: SockId) -> Name {
+        Name { index: id.index, generation: id.generation }
+    }
+}
+
+impl From<FileId> for Name {
+    fn from(id: FileId) -> Name {
         Name { index: id.index, generation: id.generation }
     }
 }
@@ -32,8 +40,10 @@ struct Flight {
     result: Option<Result<usize, i32>>,
 }
 
-pub(super) struct Sock<S> {
-    pub(super) inner: S,
+/// A socket or a file.
+struct Holding<S> {
+    inner: S,
+    is_file: bool,
     /// Operations on it that have not come back.
     in_flight: u32,
     closing: bool,
@@ -41,12 +51,15 @@ pub(super) struct Sock<S> {
 
 pub(super) struct Desk<S> {
     flights: Table<Flight>,
-    socks: Table<Sock<S>>,
+    holdings: Table<Holding<S>>,
+    /// Places left for sockets and for files: neither takes the other's.
+    sockets_left: u32,
+    files_left: u32,
     /// Pushed since the last submission.
     fresh: Vec<Name>,
     ready: VecDeque<Name>,
-    /// Closing sockets whose last operation came back.
-    closable: Vec<SockId>,
+    /// Closing sockets and files whose last operation came back.
+    closable: Vec<Name>,
     pub(super) counts: RingCounts,
     pub(super) in_flight: usize,
     /// When the current turn began: the time of all pushes in it.
@@ -54,27 +67,45 @@ pub(super) struct Desk<S> {
 }
 
 impl<S> Desk<S> {
+    /// Books for so many operations and sockets, and [`RING_FILES_MAX`] files.
     pub(super) fn new(entries: u32, sockets: u32, now: Instant) -> Desk<S> {
         Desk {
             flights: Table::new(entries),
-            socks: Table::new(sockets),
+            holdings: Table::new(sockets + RING_FILES_MAX),
+            sockets_left: sockets,
+            files_left: RING_FILES_MAX,
             fresh: Vec::with_capacity(entries as usize),
             ready: VecDeque::with_capacity(entries as usize),
-            closable: Vec::with_capacity(sockets as usize),
+            closable: Vec::with_capacity((sockets + RING_FILES_MAX) as usize),
             counts: RingCounts::default(),
             in_flight: 0,
             turn: now,
         }
     }
 
+    /// Takes a socket in; gives it back when all are open.
     pub(super) fn open(&mut self, inner: S) -> Result<SockId, S> {
-        match self.socks.insert(Sock { inner, in_flight: 0, closing: false }) {
-            Ok(name) => Ok(SockId { index: name.index, generation: name.generation }),
-            Err(sock) => Err(sock.inner),
-        }
+        let name = self.take_in(inner, false)?;
+        Ok(SockId { index: name.index, generation: name.generation })
     }
 
-    /// Books an operation in. The flag says whether it is for the kernel: on a stale socket it is ready at once.
+    /// Takes a file in; gives it back when all are open.
+    pub(super) fn open_file(&mut self, inner: S) -> Result<FileId, S> {
+        let name = self.take_in(inner, true)?;
+        Ok(FileId { index: name.index, generation: name.generation })
+    }
+
+    fn take_in(&mut self, inner: S, is_file: bool) -> Result<Name, S> {
+        let left = if is_file { &mut self.files_left } else { &mut self.sockets_left };
+        if *left == 0 {
+            return Err(inner);
+        }
+        *left -= 1;
+        let holding = Holding { inner, is_file, in_flight: 0, closing: false };
+        self.holdings.insert(holding).map_err(|_| unreachable!("the table has a place for each that is left"))
+    }
+
+    /// Books an operation in. The flag says whether it is for the kernel: on a stale socket or file it is ready at once.
     pub(super) fn book(&mut self, op: Op, token: u64) -> Result<(Name, bool), Full> {
         if self.flights.is_full() {
             self.counts.full += 1;
@@ -82,10 +113,10 @@ impl<S> Desk<S> {
         }
         self.counts.ops += 1;
         let times = Times { pushed: self.turn, submitted: self.turn, reaped: self.turn };
-        let sock = self.socks.get_mut(op.sock().into()).filter(|sock| !sock.closing);
-        let flies = sock.is_some();
-        if let Some(sock) = sock {
-            sock.in_flight += 1;
+        let holding = self.holdings.get_mut(op.holding()).filter(|holding| !holding.closing);
+        let flies = holding.is_some();
+        if let Some(holding) = holding {
+            holding.in_flight += 1;
             self.in_flight += 1;
         }
         let result = if flies { None } else { Some(Err(libc::EBADF)) };
@@ -99,11 +130,11 @@ impl<S> Desk<S> {
         Ok((name, flies))
     }
 
-    /// An operation that is out, and its socket.
+    /// An operation that is out, and its socket or file.
     pub(super) fn flight(&mut self, name: Name) -> Option<(&mut Op, &S)> {
         let flight = self.flights.get_mut(name).filter(|flight| flight.result.is_none())?;
-        let sock = self.socks.get(flight.op.sock().into())?;
-        Some((&mut flight.op, &sock.inner))
+        let holding = self.holdings.get(flight.op.holding())?;
+        Some((&mut flight.op, &holding.inner))
     }
 
     /// Marks an operation as asked back; false when it came back already.
@@ -117,15 +148,22 @@ impl<S> Desk<S> {
         }
     }
 
-    /// Starts closing a socket: stale to the caller from now on. The operations to be cancelled are put in `out`.
-    pub(super) fn close(&mut self, id: SockId, out: &mut Vec<Name>) {
-        let Some(sock) = self.socks.get_mut(id.into()).filter(|sock| !sock.closing) else { return };
-        sock.closing = true;
-        if sock.in_flight == 0 {
+    /// Whether somebody asked for it back.
+    #[cfg(feature = "tokio-uring")]
+    pub(super) fn is_cancelled(&self, name: Name) -> bool {
+        self.flights.get(name).is_some_and(|flight| flight.cancelled)
+    }
+
+    /// Starts closing a socket or a file: stale to the caller from now on. The operations to be cancelled are put in `out`.
+    pub(super) fn close(&mut self, id: impl Into<Name>, out: &mut Vec<Name>) {
+        let id = id.into();
+        let Some(holding) = self.holdings.get_mut(id).filter(|holding| !holding.closing) else { return };
+        holding.closing = true;
+        if holding.in_flight == 0 {
             self.closable.push(id);
             return;
         }
-        out.extend(self.flying().filter(|(_, op)| op.sock() == id).map(|(name, _)| name));
+        out.extend(self.flying().filter(|(_, op)| op.holding() == id).map(|(name, _)| name));
         for name in out.iter() {
             self.mark_cancelled(*name);
         }
@@ -168,35 +206,42 @@ impl<S> Desk<S> {
                 self.counts.received_bytes += n as u64;
             }
             (Op::Send { .. }, Ok(n)) => self.counts.sent_bytes += n as u64,
+            (Op::ReadAt { into, .. }, Ok(n)) => {
+                into.advance(n);
+                self.counts.read_bytes += n as u64;
+            }
+            (Op::WriteAt { .. }, Ok(n)) => self.counts.written_bytes += n as u64,
             _ => {}
         }
         flight.result = Some(result);
         flight.times.reaped = self.turn;
-        let sock_id = flight.op.sock();
+        let id = flight.op.holding();
         self.ready.push_back(name);
         self.in_flight -= 1;
-        if let Some(sock) = self.socks.get_mut(sock_id.into()) {
-            sock.in_flight -= 1;
-            if sock.closing && sock.in_flight == 0 {
-                self.closable.push(sock_id);
+        if let Some(holding) = self.holdings.get_mut(id) {
+            holding.in_flight -= 1;
+            if holding.closing && holding.in_flight == 0 {
+                self.closable.push(id);
             }
         }
     }
 
-    /// Takes out the next closing socket whose last operation came back: its place in the table and what is kept.
+    /// Takes out the next closing socket or file whose last operation came back: its place in the table and what is kept.
     pub(super) fn take_closable(&mut self) -> Option<(u32, S)> {
         let id = self.closable.pop()?;
-        self.socks.remove(id.into()).map(|sock| (id.index, sock.inner))
+        self.discard(id).map(|inner| (id.index, inner))
     }
 
-    /// Takes a socket out at once that no operation was ever on.
-    pub(super) fn discard(&mut self, id: SockId) {
-        self.socks.remove(id.into());
+    /// Takes a socket or file out at once that no operation is on.
+    pub(super) fn discard(&mut self, id: impl Into<Name>) -> Option<S> {
+        let holding = self.holdings.remove(id.into())?;
+        *(if holding.is_file { &mut self.files_left } else { &mut self.sockets_left }) += 1;
+        Some(holding.inner)
     }
 
-    /// What is kept per open socket.
-    pub(super) fn sockets(&self) -> impl Iterator<Item = &S> {
-        self.socks.iter().map(|(_, sock)| &sock.inner)
+    /// What is kept per open socket and file.
+    pub(super) fn holdings(&self) -> impl Iterator<Item = &S> {
+        self.holdings.iter().map(|(_, holding)| &holding.inner)
     }
 
     pub(super) fn has_ready(&self) -> bool {

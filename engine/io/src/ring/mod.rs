@@ -4,22 +4,38 @@
 //! happens to it in between. Completions are queued by [`Ring::wait`] and acted on by the caller, never inside the reap.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use fuelrail_base::{Instant, Result};
 
+use self::file::FileOptions;
+use self::table::Name;
 use crate::scatter::Scatter;
+use crate::slot::Window;
 use crate::wake::Waker;
 
+#[cfg(any(feature = "tokio-uring", feature = "glommio"))]
+mod bells;
 mod desk;
+pub(crate) mod file;
 pub(crate) mod sim;
 mod socket;
 mod table;
+#[cfg(feature = "tokio-uring")]
+pub(crate) mod tokio_uring;
 pub(crate) mod uring;
 mod wires;
 
 /// A socket of one ring. Stale as soon as the socket is closed, and never mistaken for a later one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SockId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// An open file of one ring. Stale as soon as the file is closed, and never mistaken for a later one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FileId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
@@ -57,24 +73,70 @@ pub enum Op {
         /// Where the bytes land.
         into: Scatter,
     },
+    /// Reads from a file into the window's room, from its cursor on. Result: how many bytes came, which the cursor has
+    /// moved over; zero means the end of the file.
+    ReadAt {
+        /// The file.
+        file: FileId,
+        /// Where in the file the bytes begin.
+        offset: u64,
+        /// Where they land.
+        into: Window,
+    },
+    /// Writes `from.bytes()[start..]` to a file. Result: how many bytes were taken, at least one; the rest is for another
+    /// operation. The window stays as it is.
+    WriteAt {
+        /// The file, open for writing.
+        file: FileId,
+        /// Where in the file the bytes go.
+        offset: u64,
+        /// The window that holds them.
+        from: Window,
+        /// Filled bytes of it to leave out.
+        start: usize,
+    },
+    /// Makes what was written before it was submitted survive a power cut, and the file's length with it. Result: zero.
+    SyncData {
+        /// The file.
+        file: FileId,
+    },
 }
 
 impl Op {
-    /// The socket this is about.
+    /// The socket this is about. `None` for operations on files.
     #[must_use]
-    pub fn sock(&self) -> SockId {
+    pub fn sock(&self) -> Option<SockId> {
         match self {
-            Op::Connect { sock, .. } | Op::Send { sock, .. } | Op::Recv { sock, .. } => *sock,
+            Op::Connect { sock, .. } | Op::Send { sock, .. } | Op::Recv { sock, .. } => Some(*sock),
+            Op::ReadAt { .. } | Op::WriteAt { .. } | Op::SyncData { .. } => None,
         }
     }
 
-    /// What every ring demands of an operation. A send or receive of nothing has a result that cannot be told from the
-    /// peer's end of stream, so it is a broken invariant of the caller.
-    pub(crate) fn check(&self) {
+    /// The socket or file this is about, by its name in the ring's one table of both.
+    pub(crate) fn holding(&self) -> Name {
         match self {
-            Op::Connect { .. } => {}
+            Op::Connect { sock, .. } | Op::Send { sock, .. } | Op::Recv { sock, .. } => Name::from(*sock),
+            Op::ReadAt { file, .. } | Op::WriteAt { file, .. } | Op::SyncData { file } => Name::from(*file),
+        }
+    }
+
+    /// What every ring demands of an operation. A transfer of nothing has a result that cannot be told from the end of
+    /// the stream or file, so it is a broken invariant of the caller.
+    pub(crate) fn check(&self) {
+        // Beyond this the kernel would take the offset for "where the file's own cursor is".
+        let within = |offset: u64| assert!(offset <= i64::MAX as u64, "an offset has at most 63 bits");
+        match self {
+            Op::Connect { .. } | Op::SyncData { .. } => {}
             Op::Send { bytes, from, .. } => assert!(*from < bytes.len(), "a send has at least one byte to send"),
             Op::Recv { into, .. } => assert!(into.asked() > 0, "a receive has at least one byte to fill"),
+            Op::ReadAt { into, offset, .. } => {
+                within(*offset);
+                assert!(into.room() > 0, "a read has at least one byte to fill");
+            }
+            Op::WriteAt { from, start, offset, .. } => {
+                within(*offset);
+                assert!(*start < from.filled(), "a write has at least one byte to write");
+            }
         }
     }
 }
@@ -98,8 +160,8 @@ pub struct Done {
     pub token: u64,
     /// The operation with all it owns; received bytes are accounted for in its scatter.
     pub op: Op,
-    /// Bytes moved (zero for a connect), or the error number. A cancelled operation says `ECANCELED`, unless it was
-    /// done before the cancellation reached it; an operation on a stale socket says `EBADF`.
+    /// Bytes moved (zero for a connect or a sync), or the error number. A cancelled operation says `ECANCELED`, unless
+    /// it was done before the cancellation reached it; an operation on a stale socket or file says `EBADF`.
     pub result: Result<usize, i32>,
     /// Where the time went.
     pub times: Times,
@@ -134,6 +196,10 @@ pub struct RingCounts {
     pub received_bytes: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
+    /// Bytes read from files.
+    pub read_bytes: u64,
+    /// Bytes written to files.
+    pub written_bytes: u64,
 }
 
 /// What a ring is and how it is doing.
@@ -151,7 +217,7 @@ pub struct RingFacts {
 
 /// One shard's interface to the kernel. Belongs to the thread that made it.
 ///
-/// Dropping a ring cancels everything, waits until the kernel owns nothing, and closes its sockets.
+/// Dropping a ring cancels everything, waits until the kernel owns nothing, and closes its sockets and files.
 pub trait Ring {
     /// The clock of this ring.
     fn now(&self) -> Instant;
@@ -167,13 +233,25 @@ pub trait Ring {
     /// is freed when the last of them is reaped. A stale id is ignored.
     fn close(&mut self, sock: SockId);
 
+    /// Opens a file, at most [`RING_FILES_MAX`](fuelrail_base::limits::RING_FILES_MAX) at a time. Done before it returns:
+    /// files are opened rarely, and kept.
+    ///
+    /// # Errors
+    /// As [`FileOptions::validate`]; `File` when it cannot be opened or preallocated, or when its file system offers no
+    /// direct access and `direct` asks for it; `Environment` when the process has no file descriptor left; `Budget` when
+    /// the ring's table is full.
+    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId>;
+
+    /// Closes a file, as [`close`](Ring::close) closes a socket. What was not synced may be lost in a power cut.
+    fn close_file(&mut self, file: FileId);
+
     /// Queues an operation; it is submitted by the next [`wait`](Ring::wait).
     ///
     /// # Errors
     /// [`Full`] gives the operation back when the ring has no room.
     ///
     /// # Panics
-    /// When a send or a receive is of zero bytes.
+    /// When a transfer is of zero bytes, or an offset beyond 2^63 - 1.
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full>;
 
     /// Asks for an operation back early, best effort: it still comes back exactly once. A stale id is ignored.

@@ -44,3 +44,9 @@ pub(super) fn tcp_socket(addr: &SocketAddr, blocking: Blocking) -> Result<OwnedF
     }
     Ok(fd)
 }
+
+/// What a ring says when its table of sockets is full.
+pub(super) fn sockets_open() -> Error {
+    Error::new(Kind::Budget, "all sockets of this ring are open")
+        .cure("close some first, or give the ring a larger socket table")
+}

@@ -5,7 +5,8 @@
 //! is reaped: neither a cancellation nor a drop of the ring frees it earlier.
 
 mod config;
-mod setup;
+mod files;
+pub(super) mod setup;
 
 pub use config::UringConfig;
 pub use setup::{Kernel, io_uring_refusal};
@@ -23,7 +24,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use self::setup::{BUFFER_BYTES_MAX, Opened};
 use super::desk::Desk;
-use super::socket::{Blocking, tcp_socket};
+use super::socket::{Blocking, sockets_open, tcp_socket};
 use super::table::Name;
 use super::wires::Wires;
 use super::{Done, Full, Op, OpId, Ring, RingFacts, SockId};
@@ -99,7 +100,7 @@ impl UringRing {
         let desk = &mut *self.desk;
         let Some((op, fd)) = desk.flight(name) else { unreachable!("{name:?} was just booked") };
         let (fd, flags) = if self.fixed_files {
-            (types::Fd(op.sock().index as i32), squeue::Flags::FIXED_FILE)
+            (types::Fd(op.holding().index as i32), squeue::Flags::FIXED_FILE)
         } else {
             (types::Fd(fd.as_raw_fd()), squeue::Flags::empty())
         };
@@ -130,6 +131,9 @@ impl UringRing {
                     }
                     None => opcode::Recv::new(fd, target, len as u32).build(),
                 }
+            }
+            Op::ReadAt { .. } | Op::WriteAt { .. } | Op::SyncData { .. } => {
+                files::entry(op, fd, self.registered.as_deref())
             }
         };
         entry.flags(flags).user_data(name.to_bits())
@@ -279,10 +283,7 @@ impl Ring for UringRing {
         self.guard.check()?;
         let fd = tcp_socket(addr, Blocking::Yes)?;
         let raw = fd.as_raw_fd();
-        let id = self.desk.open(fd).map_err(|_| {
-            Error::new(Kind::Budget, "all sockets of this ring are open")
-                .cure("close some first, or give the ring a larger socket table")
-        })?;
+        let id = self.desk.open(fd).map_err(|_| sockets_open())?;
         if self.fixed_files
             && let Err(error) = self.ring.submitter().register_files_update(id.index, &[raw])
         {

@@ -9,7 +9,7 @@ use super::config::UringConfig;
 use crate::arena::Mapping;
 
 /// Most bytes one registered buffer may have: the kernel's limit.
-pub(super) const BUFFER_BYTES_MAX: usize = 1 << 30;
+pub(in crate::ring) const BUFFER_BYTES_MAX: usize = 1 << 30;
 /// Most registered buffers of one ring: the kernel's limit.
 const BUFFERS_MAX: usize = 1 << 14;
 
@@ -156,19 +156,22 @@ fn register_memory(ring: &IoUring, mapping: &Mapping) -> core::result::Result<()
         return Err(format!("registering {size}: the kernel's limit is {}", ByteSize((BUFFERS_MAX as u64) << 30)));
     }
     // SAFETY: the buffers are this mapping, which the ring keeps (`Opened::registered`) until it is closed.
-    unsafe { ring.submitter().register_buffers(&buffers) }.map_err(|error| {
-        let cure = match error.raw_os_error() {
-            Some(libc::ENOMEM) => {
-                let limit = memlock_bytes().map_or("unlimited".to_owned(), |limit| ByteSize(limit).to_string());
-                format!(
-                    "the locked-memory limit is {limit}: raise it (ulimit -l, LimitMEMLOCK=, docker --ulimit memlock=-1) \
-                     or grant CAP_IPC_LOCK"
-                )
-            }
-            _ => "receives use unregistered memory instead, which costs a little more".to_owned(),
-        };
-        format!("registering {size} of memory with io_uring: {error}; {cure}")
-    })
+    unsafe { ring.submitter().register_buffers(&buffers) }.map_err(|error| registering_refused(size.0, &error))
+}
+
+/// Why so many bytes could not be registered, and what to do.
+pub(in crate::ring) fn registering_refused(bytes: u64, error: &std::io::Error) -> String {
+    let cure = match error.raw_os_error() {
+        Some(libc::ENOMEM) => {
+            let limit = memlock_bytes().map_or("unlimited".to_owned(), |limit| ByteSize(limit).to_string());
+            format!(
+                "the locked-memory limit is {limit}: raise it (ulimit -l, LimitMEMLOCK=, docker --ulimit memlock=-1) \
+                 or grant CAP_IPC_LOCK"
+            )
+        }
+        _ => "receives use unregistered memory instead, which costs a little more".to_owned(),
+    };
+    format!("registering {} of memory with io_uring: {error}; {cure}", ByteSize(bytes))
 }
 
 const OLD_KERNEL: &str = "use kernel 5.13 or later (6.1 for full speed)";
