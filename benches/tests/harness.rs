@@ -147,11 +147,17 @@ fn a_wish_to_stop_ends_everything() {
 
 #[test]
 fn wrong_bytes_put_a_contestant_out() {
-    let held = Contest { expected_hash: Some("0b".into()), ..contest(1) };
-    let failure = hold_one(&held, good("wrong", 1)).failure.unwrap();
+    let held = |hash: &str| Contest { expected_hash: Some(hash.into()), ..contest(1) };
+    let hashing = |name: &str| good(name, 1).proved_by(["--hash"]);
+    let failure = hold_one(&held("0b"), hashing("wrong")).failure.unwrap();
     assert!(failure.contains("hash 0a, not 0b"), "{failure}");
-    let held = Contest { expected_hash: Some("0a".into()), ..contest(1) };
-    assert_eq!(hold_one(&held, good("right", 1)).failure, None);
+    let score = hold_one(&held("0a"), hashing("right"));
+    assert_eq!((score.failure, score.hash.as_deref(), score.passes.len()), (None, Some("0a"), 1));
+    let score = hold_one(&held("0a"), good("cannot", 1));
+    assert_eq!((score.failure, score.hash), (None, None), "one that cannot hash is not asked to");
+    let silent = shell("silent", &format!("echo ready; read word; echo '{}'", RESULT.replace("\"0a\"", "null")));
+    let failure = hold_one(&held("0a"), silent.proved_by(["--hash"])).failure.unwrap();
+    assert!(failure.contains("gives none"), "{failure}");
 }
 
 #[test]

@@ -59,6 +59,10 @@ fn counts_and_hashes_what_was_delivered() {
     assert!(report.epoch_first_batch_us.max >= report.batch_wait_us.p50, "{report:?}");
     assert!(report.first_batch_us > 0 && report.peak_rss_bytes > 0, "{report:?}");
     assert_eq!(report.config.shards, 1);
+    let [shard] = &report.shards[..] else { panic!("one shard: {report:?}") };
+    assert!((1..=report.bytes).contains(&shard.landed_bytes) && shard.cpu_s() > 0.0, "{shard:?}");
+    assert!(report.syscalls_per_mib > 0.0 && report.completions_per_syscall > 0.0, "{report:?}");
+    assert!(report.gates.iter().all(|gate| gate.passed > 0) && !report.gates.is_empty(), "{report:?}");
     let back = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
     assert_eq!(report, back, "a result reads back as it was written");
 }

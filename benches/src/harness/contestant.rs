@@ -31,17 +31,34 @@ pub struct Contestant {
     pub args: Vec<OsString>,
     /// Variables added to its environment.
     pub env: Vec<(OsString, OsString)>,
+    /// Arguments with which it hashes what it gets; empty when it cannot. A pass with them proves the bytes and is not
+    /// measured.
+    pub proof_args: Vec<OsString>,
 }
 
 impl Contestant {
-    /// A contestant without variables.
+    /// A contestant without variables and proof.
     pub fn new<A: Into<OsString>>(
         name: impl Into<String>,
         program: impl Into<PathBuf>,
         args: impl IntoIterator<Item = A>,
     ) -> Contestant {
         let args = args.into_iter().map(Into::into).collect();
-        Contestant { name: name.into(), program: program.into(), args, env: Vec::new() }
+        Contestant { name: name.into(), program: program.into(), args, ..Contestant::default() }
+    }
+
+    /// With arguments that make it hash what it gets.
+    #[must_use]
+    pub fn proved_by<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Contestant {
+        self.proof_args = args.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The contestant as it hashes; none when it cannot.
+    #[must_use]
+    pub fn proving(&self) -> Option<Contestant> {
+        let args = self.args.iter().chain(&self.proof_args).cloned().collect();
+        (!self.proof_args.is_empty()).then(|| Contestant { args, ..self.clone() })
     }
 }
 

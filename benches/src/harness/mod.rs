@@ -12,6 +12,7 @@ pub mod rounds;
 pub mod shape;
 pub mod spread;
 pub mod stop;
+pub mod venue;
 
 pub use contestant::{Contestant, Pass, Patience, Running};
 pub use hash::SetHash;
@@ -21,3 +22,4 @@ pub use rounds::{Contest, Entry, Score, Turn, hold};
 pub use shape::{Laid, Shape, ShapeName};
 pub use spread::Spread;
 pub use stop::Stop;
+pub use venue::{Transport, Venue, VenueConfig, VenueFacts, VenueKind};

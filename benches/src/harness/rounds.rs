@@ -38,7 +38,7 @@ pub struct Contest {
     pub place: Place,
     /// How long they may take.
     pub patience: Patience,
-    /// The hash that everybody who computes one must come to.
+    /// The hash that everybody who can hash must come to, in a pass before all others that is not measured.
     pub expected_hash: Option<String>,
     /// Who may interrupt it.
     pub stop: Stop,
@@ -67,6 +67,8 @@ pub struct Score {
     pub settings: String,
     /// How its processor time was counted; empty when it never ran.
     pub accounting: String,
+    /// The hash it came to in its proof pass: the expected one, or it would be out.
+    pub hash: Option<String>,
     /// Its pass before the first round.
     pub warm_up: Option<Pass>,
     /// Its passes, one a round.
@@ -97,8 +99,17 @@ pub fn hold(contest: &Contest, entries: &[Entry], watch: &mut dyn FnMut(Turn<'_>
         entries.iter().map(|entry| Score { name: entry.contestant.name.clone(), ..Score::default() }).collect();
     let each = entries.len() as u32;
     let warm_rounds = if contest.rounds > 0 { contest.rounds + 1 } else { 0 };
-    let total = each * (warm_rounds + contest.cold_rounds);
+    let proofs = u32::from(contest.expected_hash.is_some());
+    let total = each * (proofs + contest.cold_rounds + warm_rounds);
     let mut done = 0;
+    for _ in 0..proofs {
+        for (entry, score) in entries.iter().zip(&mut scores) {
+            watch(Turn { name: &score.name, done, total });
+            done += 1;
+            let proved = prove(contest, entry, score);
+            out_if_failed(score, proved)?;
+        }
+    }
     for _ in 0..contest.cold_rounds {
         for (entry, score) in entries.iter().zip(&mut scores) {
             watch(Turn { name: &score.name, done, total });
@@ -122,7 +133,7 @@ pub fn hold(contest: &Contest, entries: &[Entry], watch: &mut dyn FnMut(Turn<'_>
             watch(Turn { name: &score.name, done, total });
             done += 1;
             let Some(contestant) = slot else { continue };
-            let pass = warm(contest, contestant, score, round);
+            let pass = warm(contestant, score, round);
             if out_if_failed(score, pass)?.is_none() {
                 *slot = None;
             }
@@ -136,11 +147,10 @@ pub fn hold(contest: &Contest, entries: &[Entry], watch: &mut dyn FnMut(Turn<'_>
     Ok(scores)
 }
 
-fn warm(contest: &Contest, contestant: &mut Running, score: &mut Score, round: u32) -> Result<()> {
+fn warm(contestant: &mut Running, score: &mut Score, round: u32) -> Result<()> {
     let pass = contestant.pass()?;
     score.settings = contestant.settings().to_owned();
     score.accounting = contestant.accounting().to_owned();
-    agree(contest, score, &pass)?;
     if round == 0 {
         score.warm_up = Some(pass);
     } else {
@@ -153,18 +163,25 @@ fn cold(contest: &Contest, entry: &Entry, score: &mut Score) -> Result<()> {
     let (pass, settings) =
         Running::cold(&entry.contestant, &entry.task, &contest.place, contest.patience, &contest.stop)?;
     score.settings = settings;
-    agree(contest, score, &pass)?;
     score.cold_passes.push(pass);
     Ok(())
 }
 
-fn agree(contest: &Contest, score: &Score, pass: &Pass) -> Result<()> {
-    match (&contest.expected_hash, &pass.hash) {
-        (Some(expected), Some(hash)) if expected != hash => Err(Error::new(
-            Kind::Mismatch,
-            format!("contestant {} delivered other bytes: hash {hash}, not {expected}", score.name),
-        )),
-        _ => Ok(()),
+/// One pass with hashing, in a process of its own.
+fn prove(contest: &Contest, entry: &Entry, score: &mut Score) -> Result<()> {
+    let (Some(expected), Some(proving)) = (&contest.expected_hash, entry.contestant.proving()) else { return Ok(()) };
+    let (pass, _) = Running::cold(&proving, &entry.task, &contest.place, contest.patience, &contest.stop)?;
+    let wrong = |what: String| {
+        Err(Error::new(Kind::Mismatch, format!("contestant {} {what}", score.name))
+            .cure("its bytes are not those of the bucket: its figures would mean nothing"))
+    };
+    match pass.hash {
+        Some(hash) if hash == *expected => {
+            score.hash = Some(hash);
+            Ok(())
+        }
+        Some(hash) => wrong(format!("delivered other bytes: hash {hash}, not {expected}")),
+        None => wrong("was asked for a hash and gives none".to_owned()),
     }
 }
 
