@@ -32,6 +32,8 @@ pub enum Kind {
     NotFound,
     /// Credentials missing or refused. Never retried.
     Denied,
+    /// The server's certificate is not to be trusted. Never retried.
+    Untrusted,
     /// A local file could not be read or written. Never retried.
     File,
     /// The loader is shutting down.
@@ -45,7 +47,7 @@ impl Kind {
         use Kind::*;
         match self {
             Network | Throttled | Server | Truncated | Stalled | Protocol | Mismatch | Changed => true,
-            Usage | Environment | Budget | NotFound | Denied | File | Cancelled => false,
+            Usage | Environment | Budget | NotFound | Denied | Untrusted | File | Cancelled => false,
         }
     }
 
@@ -77,6 +79,7 @@ impl Kind {
             Changed => "changed",
             NotFound => "not_found",
             Denied => "denied",
+            Untrusted => "untrusted",
             File => "file",
             Cancelled => "cancelled",
         }

@@ -7,6 +7,7 @@ use crate::head::{Parsed, parse_head};
 use crate::list::{parse_error, parse_list};
 use crate::request::{Method, write_get};
 use crate::uri::Endpoint;
+pub use crate::tls::trial::records;
 use crate::{escape, manifest};
 use fuelrail_base::limits::{KEY_BYTES_MAX, OBJECT_BYTES_MAX, RESPONSE_HEAD_BYTES_MAX};
 use fuelrail_base::prng::Prng;

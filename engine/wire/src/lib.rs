@@ -1,6 +1,7 @@
 //! Bytes in, meaning out: everything Fuelrail says and hears over HTTP/1.1, and the documents it reads.
 //!
-//! Holds the writer of requests, the parsers of response heads, body framing, ranges, listings and manifests. Owns no
+//! Holds the writer of requests, the parsers of response heads, body framing, ranges, listings and manifests, and the
+//! client's side of TLS. Owns no
 //! resource: no socket, file, clock, thread or ambient randomness. Every parser takes hostile bytes and answers with a
 //! value or a typed error, never a panic, and keeps to the maxima of `fuelrail_base::limits`.
 #![forbid(unsafe_code)]
@@ -15,6 +16,7 @@ pub mod list;
 pub mod manifest;
 pub mod range;
 pub mod request;
+pub mod tls;
 pub mod uri;
 mod xml;
 

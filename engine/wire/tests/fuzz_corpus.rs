@@ -92,3 +92,8 @@ fn manifests() {
 fn uris() {
     run("uri", fuzz::uri);
 }
+
+#[test]
+fn tls_records() {
+    run("tls_records", fuzz::records);
+}

@@ -1,0 +1,149 @@
+//! What rustls refuses, said so that somebody can do something about it.
+
+use super::alert::complaint;
+use super::record::broken;
+use fuelrail_base::{Error, Kind};
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::{CertificateError, Error as TlsError};
+
+/// The error a failed handshake, or a failed TLS 1.2 connection, stands for.
+#[must_use]
+pub(super) fn failure(error: &TlsError) -> Error {
+    match error {
+        TlsError::InvalidCertificate(why) => certificate(why),
+        TlsError::NoCertificatesPresented => untrusted("the server showed no certificate", "see the server's set-up"),
+        TlsError::AlertReceived(description) => complaint(*description),
+        TlsError::DecryptError => broken("a TLS record failed authentication: it was damaged or forged on the way"),
+        TlsError::PeerIncompatible(why) => Error::new(Kind::Protocol, format!("the server's TLS does not fit: {why:?}"))
+            .cure("it must offer TLS 1.3, or TLS 1.2 with ECDHE and AES-GCM or ChaCha20-Poly1305"),
+        TlsError::FailedToGetCurrentTime | TlsError::FailedToGetRandomBytes => {
+            Error::new(Kind::Environment, format!("TLS cannot be set up: {error}"))
+        }
+        other => broken(&format!("the server breaks TLS: {other}")),
+    }
+}
+
+fn untrusted(cause: impl Into<String>, cure: &str) -> Error {
+    Error::new(Kind::Untrusted, cause).cure(cure)
+}
+
+fn certificate(why: &CertificateError) -> Error {
+    use CertificateError::{
+        Expired, ExpiredContext, InvalidPurpose, InvalidPurposeContext, NotValidForName, NotValidForNameContext,
+        NotValidYet, NotValidYetContext, Other, UnknownIssuer,
+    };
+    let clock = "renew it on the server, and check this machine's clock";
+    match why {
+        UnknownIssuer => untrusted(
+            "the server's certificate is signed by an authority that is not known here",
+            "set ca_file to the certificate of the authority that signed it, in PEM",
+        ),
+        ExpiredContext { not_after, .. } => {
+            untrusted(format!("the server's certificate expired on {}", date(*not_after)), clock)
+        }
+        Expired => untrusted("the server's certificate has expired", clock),
+        NotValidYetContext { not_before, .. } => {
+            untrusted(format!("the server's certificate is not valid before {}", date(*not_before)), clock)
+        }
+        NotValidYet => untrusted("the server's certificate is not valid yet", clock),
+        NotValidForNameContext { expected, presented } => wrong_name(expected, presented),
+        NotValidForName => untrusted("the server's certificate is made out for another name", WRONG_NAME_CURE),
+        InvalidPurpose | InvalidPurposeContext { .. } => untrusted(
+            "the server's certificate is not meant for servers",
+            "have one issued with the extended key usage serverAuth",
+        ),
+        Other(other) if other.to_string().contains("CaUsedAsEndEntity") => untrusted(
+            "the server shows the certificate of an authority as its own",
+            "issue the server a certificate of its own (CA:FALSE) and set ca_file to the one that signed it",
+        ),
+        other => untrusted(format!("the server's certificate is not to be trusted: {other}"), "replace it"),
+    }
+}
+
+const WRONG_NAME_CURE: &str = "use one of its names in the URI, or have it issued for this one too";
+/// Names of a certificate that are told: some have hundreds.
+const NAMES_TOLD_MAX: usize = 8;
+
+fn wrong_name(expected: &ServerName<'_>, presented: &[String]) -> Error {
+    let told = presented.iter().take(NAMES_TOLD_MAX).map(|name| plain_name(name)).collect::<Vec<_>>().join(", ");
+    let more = presented.len().saturating_sub(NAMES_TOLD_MAX);
+    let names = match (presented.len(), more) {
+        (0, _) => "no name at all".to_owned(),
+        (_, 0) => told,
+        _ => format!("{told} and {more} more"),
+    };
+    let cause = format!("the server's certificate is made out for {names}, not for {}", expected.to_str());
+    untrusted(cause, WRONG_NAME_CURE)
+}
+
+/// `DnsName("a.example")` and `IpAddress(127.0.0.1)` without their wrapping; whatever it holds is safe to print.
+fn plain_name(name: &str) -> String {
+    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
+    inner.trim_matches('"').escape_debug().to_string()
+}
+
+/// The day of a point in time, as `2026-11-21` (UTC).
+fn date(time: UnixTime) -> String {
+    // Days counted from 1 March of year 0, in eras of 400 years (Hinnant, "chrono-compatible low-level date algorithms").
+    let days = time.as_secs() / 86_400 + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+
+    #[test]
+    fn days_have_names() {
+        for (secs, text) in [
+            (0, "1970-01-01"),
+            (951_782_399, "2000-02-28"),
+            (951_782_400, "2000-02-29"),
+            (951_868_800, "2000-03-01"),
+            (1_767_225_599, "2025-12-31"),
+            (1_795_219_200, "2026-11-21"),
+            (4_107_542_400, "2100-03-01"),
+        ] {
+            assert_eq!(date(UnixTime::since_unix_epoch(Duration::from_secs(secs))), text);
+        }
+    }
+
+    #[test]
+    fn refusals_say_what_is_wrong_and_what_helps() {
+        let expected = ServerName::try_from("bucket.example").unwrap();
+        let name = |presented: Vec<String>| {
+            TlsError::InvalidCertificate(CertificateError::NotValidForNameContext {
+                expected: expected.clone(),
+                presented,
+            })
+        };
+        let many = (0..20).map(|i| format!("DnsName(\"h{i}.example\")")).collect();
+        let day = |secs| UnixTime::since_unix_epoch(Duration::from_secs(secs));
+        let expired = CertificateError::ExpiredContext { time: day(1_000_000_000), not_after: day(951_782_400) };
+        for (error, kind, says) in [
+            (TlsError::InvalidCertificate(CertificateError::UnknownIssuer), Kind::Untrusted, vec!["ca_file"]),
+            (TlsError::InvalidCertificate(expired), Kind::Untrusted, vec!["2000-02-29", "clock"]),
+            (name(vec![]), Kind::Untrusted, vec!["no name at all", "not for bucket.example"]),
+            (name(vec!["DnsName(\"a.example\")".into()]), Kind::Untrusted, vec!["for a.example, not", "URI"]),
+            (name(many), Kind::Untrusted, vec!["h7.example and 12 more"]),
+            (TlsError::NoCertificatesPresented, Kind::Untrusted, vec!["no certificate"]),
+            (TlsError::DecryptError, Kind::Protocol, vec!["authentication"]),
+            (TlsError::PeerIncompatible(rustls::PeerIncompatible::Tls12NotOffered), Kind::Protocol, vec!["TLS 1.3"]),
+            (TlsError::FailedToGetCurrentTime, Kind::Environment, vec!["time"]),
+        ] {
+            let told = failure(&error);
+            assert_eq!(told.kind(), kind, "{told}");
+            for word in says {
+                assert!(told.to_string().contains(word), "{told}");
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The key of one direction of a connection: which record comes next, and opening or sealing it.
+
+use super::record::{APPLICATION, HEADER_BYTES, TAG_BYTES, broken};
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use fuelrail_base::{Error, Kind, Result};
+use rustls::ConnectionTrafficSecrets;
+
+const IV_BYTES: usize = 12;
+
+/// One direction's key and the number of its next record.
+pub(super) struct Key {
+    key: LessSafeKey,
+    iv: [u8; IV_BYTES],
+    records: u64,
+}
+
+impl Key {
+    /// From what rustls gives, with the number of the next record.
+    ///
+    /// # Errors
+    /// `Environment` for a suite that this build has no opener for.
+    pub(super) fn new((records, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Key> {
+        use ConnectionTrafficSecrets::{Aes128Gcm, Aes256Gcm, Chacha20Poly1305};
+        match &secrets {
+            Aes128Gcm { key, iv } => Key::of(&AES_128_GCM, key.as_ref(), iv.as_ref(), records),
+            Aes256Gcm { key, iv } => Key::of(&AES_256_GCM, key.as_ref(), iv.as_ref(), records),
+            Chacha20Poly1305 { key, iv } => Key::of(&CHACHA20_POLY1305, key.as_ref(), iv.as_ref(), records),
+            _ => None,
+        }
+        .ok_or_else(|| Error::new(Kind::Environment, "no opener for the cipher suite that was agreed on"))
+    }
+
+    /// From raw material; `None` when a length does not fit the algorithm.
+    pub(super) fn of(algorithm: &'static Algorithm, key: &[u8], iv: &[u8], records: u64) -> Option<Key> {
+        let key = LessSafeKey::new(UnboundKey::new(algorithm, key).ok()?);
+        Some(Key { key, iv: iv.try_into().ok()?, records })
+    }
+
+    /// Records opened or sealed with it so far.
+    pub(super) fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Opens a record (`sealed` ends with its tag) into memory of exactly its length without tag.
+    ///
+    /// # Errors
+    /// `Protocol` when it is not genuine; `into` is scrap then.
+    pub(super) fn open_into(&mut self, header: &[u8], sealed: &[u8], into: &mut [u8]) -> Result<()> {
+        let nonce = self.nonce()?;
+        let (text, tag) = sealed.split_at(sealed.len() - TAG_BYTES);
+        self.key.open_separate_gather(nonce, Aad::from(header), text, tag, into).map_err(|_| forged())
+    }
+
+    /// Opens a record where it lies, and returns it without its tag.
+    ///
+    /// # Errors
+    /// As [`open_into`](Key::open_into).
+    pub(super) fn open_in_place<'a>(&mut self, header: &[u8], sealed: &'a mut [u8]) -> Result<&'a mut [u8]> {
+        let nonce = self.nonce()?;
+        self.key.open_in_place(nonce, Aad::from(header), sealed).map_err(|_| forged())
+    }
+
+    /// Appends a sealed record whose inside (content, type, padding) is these parts.
+    ///
+    /// # Errors
+    /// `Protocol` when the key has sealed all it may.
+    pub(super) fn seal(&mut self, inside: &[&[u8]], out: &mut Vec<u8>) -> Result<()> {
+        let nonce = self.nonce()?;
+        let sealed = inside.iter().map(|part| part.len()).sum::<usize>() + TAG_BYTES;
+        let len = u16::try_from(sealed).expect("callers cut payload into records");
+        let start = out.len();
+        out.extend_from_slice(&[APPLICATION, 3, 3, (len >> 8) as u8, len as u8]);
+        inside.iter().for_each(|part| out.extend_from_slice(part));
+        let (header, text) = out[start..].split_at_mut(HEADER_BYTES);
+        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(&*header), text);
+        out.extend_from_slice(tag.map_err(|_| broken("a record cannot be sealed"))?.as_ref());
+        Ok(())
+    }
+
+    /// The nonce of the next record, which counts as used from here on.
+    fn nonce(&mut self) -> Result<Nonce> {
+        let mut nonce = self.iv;
+        for (byte, number) in nonce[IV_BYTES - 8..].iter_mut().zip(self.records.to_be_bytes()) {
+            *byte ^= number;
+        }
+        let next = self.records.checked_add(1);
+        self.records = next.ok_or_else(|| broken("the connection has used up its record numbers"))?;
+        Ok(Nonce::assume_unique_for_key(nonce))
+    }
+}
+
+fn forged() -> Error {
+    broken("a TLS record failed authentication: it was damaged or forged on the way")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> Key {
+        Key::of(&AES_128_GCM, &[1; 16], &[2; 12], 0).unwrap()
+    }
+
+    /// RFC 8448, section 3: the server's first application record, with the keys given there.
+    #[test]
+    fn a_record_of_rfc_8448_opens() {
+        let write_key = [0x9f, 0x02, 0x28, 0x3b, 0x6c, 0x9c, 0x07, 0xef, 0xc2, 0x6b, 0xb9, 0xf2, 0xac, 0x92, 0xe3, 0x56];
+        let iv = [0xcf, 0x78, 0x2b, 0x88, 0xdd, 0x83, 0x54, 0x9a, 0xad, 0xf1, 0xe9, 0x84];
+        let mut key = Key::of(&AES_128_GCM, &write_key, &iv, 1).unwrap();
+        let header = [0x17, 0x03, 0x03, 0x00, 0x43];
+        let mut sealed = [
+            0x2e, 0x93, 0x7e, 0x11, 0xef, 0x4a, 0xc7, 0x40, 0xe5, 0x38, 0xad, 0x36, 0x00, 0x5f, 0xc4, 0xa4, 0x69, 0x32,
+            0xfc, 0x32, 0x25, 0xd0, 0x5f, 0x82, 0xaa, 0x1b, 0x36, 0xe3, 0x0e, 0xfa, 0xf9, 0x7d, 0x90, 0xe6, 0xdf, 0xfc,
+            0x60, 0x2d, 0xcb, 0x50, 0x1a, 0x59, 0xa8, 0xfc, 0xc4, 0x9c, 0x4b, 0xf2, 0xe5, 0xf0, 0xa2, 0x1c, 0x00, 0x47,
+            0xc2, 0xab, 0xf3, 0x32, 0x54, 0x0d, 0xd0, 0x32, 0xe1, 0x67, 0xc2, 0x95, 0x5d,
+        ];
+        let opened = key.open_in_place(&header, &mut sealed).unwrap();
+        assert_eq!(opened.len(), 51);
+        assert_eq!((opened[0], opened[49], opened[50]), (0, 49, APPLICATION));
+    }
+
+    #[test]
+    fn every_record_has_its_own_number() {
+        let (mut seal, mut open) = (key(), key());
+        let mut wire = Vec::new();
+        seal.seal(&[b"one", &[23]], &mut wire).unwrap();
+        let first = wire.len();
+        seal.seal(&[b"one", &[23]], &mut wire).unwrap();
+        assert_ne!(wire[..first], wire[first..]);
+        let (one, two) = wire.split_at(first);
+        let mut into = [0; 4];
+        open.open_into(&one[..5], &one[5..], &mut into).unwrap();
+        assert_eq!(&into, b"one\x17");
+        let error = open.open_into(&one[..5], &one[5..], &mut into).unwrap_err();
+        assert!(error.cause().contains("authentication"), "a replayed record is no record: {error}");
+        let mut late = Key::of(&AES_128_GCM, &[1; 16], &[2; 12], 1).unwrap();
+        late.open_into(&two[..5], &two[5..], &mut into).unwrap();
+        assert_eq!((&into, late.records()), (b"one\x17", 2));
+    }
+
+    #[test]
+    fn numbers_are_never_used_twice() {
+        let mut key = Key::of(&CHACHA20_POLY1305, &[1; 32], &[2; 12], u64::MAX).unwrap();
+        assert!(key.seal(&[&[23]], &mut Vec::new()).unwrap_err().cause().contains("used up"));
+    }
+}

@@ -1,0 +1,118 @@
+//! Records of TLS 1.3 as they stand on the wire: header, limits, and what an opened one holds.
+
+use fuelrail_base::{Error, Kind, Result};
+
+/// Bytes of a record's header.
+pub(super) const HEADER_BYTES: usize = 5;
+/// Bytes of the tag all suites end a record with.
+pub(super) const TAG_BYTES: usize = 16;
+/// Most payload bytes of one record (RFC 8446, 5.1).
+pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 14;
+/// Most bytes behind the header (RFC 8446, 5.2).
+const SEALED_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 256;
+/// Most bytes of the content of one record with its type.
+const INNER_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 1;
+
+/// Longest record, with its header: memory to receive into is longer than this.
+pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + SEALED_BYTES_MAX;
+
+/// Type of every sealed record, and of payload inside one.
+pub(super) const APPLICATION: u8 = 23;
+/// Lowest type of any record.
+pub(super) const CHANGE_CIPHER_SPEC: u8 = 20;
+/// Type of handshake messages.
+pub(super) const HANDSHAKE: u8 = 22;
+/// Type of alerts.
+pub(super) const ALERT: u8 = 21;
+
+/// The fewest bytes on the wire that can carry so many bytes of payload: a receive may wait for that many and never
+/// waits in vain.
+#[must_use]
+pub fn ciphertext_bytes_min(payload: usize) -> usize {
+    payload + payload.div_ceil(PAYLOAD_BYTES_MAX) * (HEADER_BYTES + 1 + TAG_BYTES)
+}
+
+/// Length of the record that starts here, header and all; `None` when not even its header is complete.
+pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
+    let header = bytes.get(..HEADER_BYTES)?;
+    Some(HEADER_BYTES + usize::from(u16::from_be_bytes([header[3], header[4]])))
+}
+
+/// Length of the sealed record that starts here, if it is whole.
+///
+/// # Errors
+/// `Protocol` when it is no sealed record or breaks a limit; said as early as its header shows it.
+pub(super) fn sealed_len(bytes: &[u8]) -> Result<Option<usize>> {
+    let Some(len) = record_len(bytes) else { return Ok(None) };
+    if bytes[0] != APPLICATION || bytes[1] != 3 {
+        return Err(broken("bytes that are no sealed TLS record came in the middle of the connection"));
+    }
+    match len - HEADER_BYTES {
+        sealed if sealed > SEALED_BYTES_MAX => Err(broken("a TLS record is longer than allowed")),
+        sealed if sealed <= TAG_BYTES => Err(broken("a TLS record is too short to hold anything")),
+        _ => Ok((len <= bytes.len()).then_some(len)),
+    }
+}
+
+/// Type and length of what an opened record holds: its padding taken off.
+pub(super) fn content(opened: &[u8]) -> Result<(u8, usize)> {
+    let Some(at) = opened.iter().rposition(|&byte| byte != 0) else {
+        return Err(broken("a TLS record holds nothing but padding"));
+    };
+    if opened.len() > INNER_BYTES_MAX {
+        return Err(broken("a TLS record holds more than allowed"));
+    }
+    Ok((opened[at], at))
+}
+
+/// The peer broke TLS: nothing more of this connection can be used.
+pub(super) fn broken(cause: &str) -> Error {
+    Error::new(Kind::Protocol, cause).cure("the server or something on the way is broken, or somebody tampers")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_judged_as_soon_as_they_are_whole() {
+        let header = |kind: u8, len: u16| [kind, 3, 3, (len >> 8) as u8, len as u8];
+        assert_eq!(sealed_len(&header(23, 17)[..4]), Ok(None));
+        assert_eq!(sealed_len(&header(23, 17)), Ok(None));
+        assert_eq!(sealed_len(&[&header(23, 17)[..], &[0; 17]].concat()), Ok(Some(22)));
+        assert_eq!(sealed_len(&[&header(23, 17)[..], &[0; 40]].concat()), Ok(Some(22)));
+        for (kind, len, says) in [
+            (23, 16, "too short"),
+            (23, 0, "too short"),
+            (23, 16641, "longer"),
+            (23, u16::MAX, "longer"),
+            (20, 1, "no sealed"),
+            (21, 2, "no sealed"),
+            (22, 100, "no sealed"),
+        ] {
+            let error = sealed_len(&header(kind, len)).unwrap_err();
+            assert!(error.kind() == Kind::Protocol && error.cause().contains(says), "{kind} {len}: {error}");
+        }
+        assert_eq!(sealed_len(&header(23, 16640)), Ok(None));
+    }
+
+    #[test]
+    fn padding_is_taken_off() {
+        assert_eq!(content(&[7, 23]), Ok((23, 1)));
+        assert_eq!(content(&[0, 0, 23, 0, 0, 0]), Ok((23, 2)));
+        assert_eq!(content(&[23]), Ok((23, 0)));
+        assert!(content(&[0, 0]).unwrap_err().cause().contains("padding"));
+        let mut longest = vec![1; INNER_BYTES_MAX];
+        assert_eq!(content(&longest), Ok((1, PAYLOAD_BYTES_MAX)));
+        longest.push(0);
+        assert!(content(&longest).unwrap_err().cause().contains("more than allowed"));
+    }
+
+    #[test]
+    fn a_wait_for_ciphertext_is_never_in_vain() {
+        assert_eq!(ciphertext_bytes_min(0), 0);
+        assert_eq!(ciphertext_bytes_min(1), 23);
+        assert_eq!(ciphertext_bytes_min(16384), 16406);
+        assert_eq!(ciphertext_bytes_min(16385), 16385 + 44);
+    }
+}
