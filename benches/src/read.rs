@@ -15,7 +15,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fuelrail::{Batch, Config, Error, Kind, Loader, LoaderBuilder, Quantiles, Result, State, Stats};
+use fuelrail::{
+    Batch, Config, Error, GateStats, Kind, Loader, LoaderBuilder, Quantiles, Result, ShardStats, State, Stats,
+};
 use fuelrail_base::metrics::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -24,7 +26,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::machine::Machine;
 
 /// Version of the result's shape.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// What to read and how to consume it.
 #[derive(Clone, Debug, Default)]
@@ -111,6 +113,21 @@ pub struct ReadReport {
     pub requests: u64,
     /// Samples left out by the policy for bad samples.
     pub left_out: u64,
+    /// System calls of the rings per MiB received.
+    #[serde(default)]
+    pub syscalls_per_mib: f64,
+    /// Completions reaped per system call of the rings.
+    #[serde(default)]
+    pub completions_per_syscall: f64,
+    /// The ring's back-end and the kernel abilities it used.
+    #[serde(default)]
+    pub ring: String,
+    /// Occupancy of the gates between the stages: near its capacity means downstream is slow, near zero means upstream is.
+    #[serde(default)]
+    pub gates: Vec<GateStats>,
+    /// What each shard's core has cost and done. Absent in results of schema 1.
+    #[serde(default)]
+    pub shards: Vec<ShardStats>,
     /// XXH3-128 over the delivered samples in order, 32 hexadecimal digits; absent when not asked for.
     pub content_hash: Option<String>,
     /// What the loader said aloud: what it fell back to, why, and what to do about it.
@@ -283,6 +300,11 @@ impl Tally {
             retries: stats.retries,
             requests: stats.requests,
             left_out: stats.left_out,
+            syscalls_per_mib: stats.syscalls_per_mib,
+            completions_per_syscall: stats.completions_per_syscall,
+            ring: stats.ring.clone(),
+            gates: stats.gates.clone(),
+            shards: stats.shards.clone(),
             content_hash: self.hash.map(|hash| format!("{:032x}", hash.digest128())),
             notices,
             machine: Machine::here(),

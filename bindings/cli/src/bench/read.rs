@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
-use fuelrail::{ByteSize, Config, Kind, Overrides};
+use fuelrail::{ByteSize, Config, GateStats, Kind, Overrides, ShardStats};
 use fuelrail_benches::{Event, ReadReport, Reading, read};
 
 use crate::failure::{Outcome, usage};
@@ -82,6 +82,9 @@ pub(crate) struct Read {
     /// Bind each shard to a core [default: true]
     #[arg(long, value_name = "true|false", action = ArgAction::Set)]
     pin: Option<bool>,
+    /// Count processor cycles of every shard, where the kernel allows [default: false]
+    #[arg(long, value_name = "true|false", action = ArgAction::Set)]
+    cycles: Option<bool>,
     /// The objects as key<TAB>size or JSON lines, for servers that cannot list
     #[arg(long, value_name = "FILE")]
     manifest: Option<String>,
@@ -165,6 +168,7 @@ fn overrides(args: &Read, uri: Option<&str>) -> Overrides {
         ("bad_samples", args.bad_samples.clone()),
         ("register", text(args.register.as_ref())),
         ("pin", text(args.pin.as_ref())),
+        ("cycles", text(args.cycles.as_ref())),
         ("manifest", args.manifest.clone()),
         ("audit", args.audit.clone()),
     ];
@@ -211,10 +215,44 @@ pub(crate) fn text(report: &ReadReport) -> String {
     row("data wait", format!("{:.3} s, {:.1} % of batches ready", report.data_wait_s, report.readiness * 100.0));
     row("cache hits", format!("{:.4}", report.hit_ratio));
     row("requests", format!("{}, {} retries, {} samples left out", report.requests, report.retries, report.left_out));
+    row("ring", report.ring.clone());
+    let (calls, completions) = (report.syscalls_per_mib, report.completions_per_syscall);
+    row("system calls", format!("{calls:.2} per MiB, {completions:.2} completions each"));
+    for gate in &report.gates {
+        let GateStats { capacity, passed, occupancy_mean, wait_us_mean, .. } = gate;
+        let inside = format!("{occupancy_mean:.1} of {capacity} inside");
+        row(
+            &format!("gate {}", gate.name),
+            format!("{inside}, {passed} passed, {} each", micros(*wait_us_mean as u64)),
+        );
+    }
+    for (number, shard) in report.shards.iter().enumerate() {
+        row(&format!("shard {number}"), shard_text(shard));
+    }
     row("content hash", report.content_hash.clone().unwrap_or_else(absent));
     row("machine", report.machine.line());
     row("configuration", config_text(&report.config));
     table.text()
+}
+
+/// One shard's core in a line.
+pub(crate) fn shard_text(shard: &ShardStats) -> String {
+    let core = shard.core.map_or_else(|| "-".to_owned(), |core| core.to_string());
+    let cycles = shard.cycles.map_or_else(String::new, |cycles| {
+        let per_byte = cycles as f64 / shard.landed_bytes.max(1) as f64;
+        let per_cycle = shard.instructions.unwrap_or(0) as f64 / cycles.max(1) as f64;
+        format!(", {per_byte:.2} cycles per byte, {per_cycle:.2} instructions per cycle")
+    });
+    format!(
+        "core {core}, {:.3} s user, {:.3} s system, {}; {:.2} calls per MiB, {:.2} completions each; slept {}, preempted {}{cycles}",
+        shard.cpu_user_s,
+        shard.cpu_system_s,
+        ByteSize(shard.landed_bytes),
+        shard.syscalls_per_mib,
+        shard.completions_per_syscall,
+        shard.switches_voluntary,
+        shard.switches_involuntary,
+    )
 }
 
 #[cfg(test)]

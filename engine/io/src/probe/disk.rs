@@ -38,15 +38,21 @@ fn described(root: &Path, folder: &Path, number: &str, direct: Option<Result<(),
     let queue = block
         .as_ref()
         .map(|block| if block.join("queue").is_dir() { block.join("queue") } else { block.join("../queue") });
+    let device = block.as_ref().and_then(|block| Some(block.file_name()?.to_str()?.to_owned()));
     let read = |file: &str| fs::read_to_string(queue.as_ref()?.join(file)).ok().map(|text| text.trim().to_owned());
     Disk {
         folder: folder.to_owned(),
-        device: block.as_ref().and_then(|block| Some(block.file_name()?.to_str()?.to_owned())),
-        rotational: read("rotational").is_some_and(|text| text == "1"),
+        // Disks of virtual machines say they rotate, whatever is behind them.
+        rotational: read("rotational").is_some_and(|text| text == "1") && !device.as_deref().is_some_and(is_virtual),
+        device,
         poll_queues: read("io_poll").is_some_and(|text| text == "1"),
         queue_requests: read("nr_requests").and_then(|text| text.parse().ok()),
         direct,
     }
+}
+
+fn is_virtual(device: &str) -> bool {
+    device.starts_with("vd") || device.starts_with("xvd")
 }
 
 fn try_direct(folder: &Path) -> Option<Result<(), i32>> {
