@@ -40,13 +40,13 @@ pub(crate) struct Place {
 }
 
 impl Arena {
-    /// `bytes` of touched memory, enough for two objects of `largest` bytes so that one can land while one is in use.
+    /// `bytes` of touched memory, in which objects of up to `largest` bytes land.
     ///
     /// # Errors
     /// When it would be too small.
     pub(crate) fn new(bytes: usize, largest: usize) -> Result<Arena> {
-        if bytes / 2 < largest.next_multiple_of(LINE_BYTES) {
-            let cause = format!("an arena of {bytes} bytes does not hold two objects of {largest} bytes");
+        if bytes < largest.max(1).next_multiple_of(LINE_BYTES) {
+            let cause = format!("an arena of {bytes} bytes does not hold an object of {largest} bytes");
             return Err(Flaw::new(cause).cure("give a larger --arena"));
         }
         let mut memory = vec![0; bytes];
@@ -129,8 +129,8 @@ mod tests {
 
     #[test]
     fn one_that_is_too_small_says_so() {
-        let flaw = Arena::new(1000, 501).unwrap_err().to_string();
-        assert_eq!(flaw, "an arena of 1000 bytes does not hold two objects of 501 bytes; give a larger --arena");
-        assert_eq!(Arena::new(1024, 512).unwrap().size(), 1024);
+        let flaw = Arena::new(1000, 1000).unwrap_err().to_string();
+        assert_eq!(flaw, "an arena of 1000 bytes does not hold an object of 1000 bytes; give a larger --arena");
+        assert_eq!(Arena::new(1024, 1000).unwrap().size(), 1024);
     }
 }

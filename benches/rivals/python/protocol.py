@@ -1,0 +1,163 @@
+"""What every Python rival shares: its arguments, the manifest, and the conversation with the harness.
+
+Only the standard library, so that it can be tested without any rival installed.
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Callable, Iterable, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+
+class Object(NamedTuple):
+    """One object of the data set."""
+
+    key: str
+    size: int
+
+
+@dataclass
+class Task:
+    """What the harness asks for."""
+
+    uri: str
+    objects: list[Object]
+    batch_size: int
+    arena: int
+    seed: int
+    workers: int
+    packed: str | None
+    passes: int = field(default=0)
+
+    @property
+    def endpoint(self) -> str:
+        """`http://HOST:PORT`."""
+        parts = urlsplit(self.uri)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    @property
+    def bucket(self) -> str:
+        """The first part of the path."""
+        return unquote(urlsplit(self.uri).path.strip("/").split("/")[0])
+
+    @property
+    def prefix(self) -> str:
+        """The rest of the path; keys of the manifest follow it."""
+        rest = unquote(urlsplit(self.uri).path.lstrip("/")).partition("/")[2]
+        return rest if not rest or rest.endswith("/") else f"{rest}/"
+
+    def s3_uri(self, item: Object) -> str:
+        return f"s3://{self.bucket}/{self.prefix}{item.key}"
+
+    def url(self, item: Object) -> str:
+        return self.uri.rstrip("/") + "/" + quote(item.key)
+
+    def shuffled(self) -> list[Object]:
+        """The objects in the order of this pass."""
+        order = list(self.objects)
+        random.Random(self.seed * 1_000_003 + self.passes).shuffle(order)
+        return order
+
+    @property
+    def wanted(self) -> int:
+        return sum(item.size for item in self.objects)
+
+
+def arguments(argv: list[str] | None = None) -> Task:
+    """Reads the command line that the harness gives every contestant."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--uri", required=True)
+    parser.add_argument("--manifest", required=True)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--arena", type=int, default=512 << 20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=0, help="processes of a PyTorch DataLoader")
+    parser.add_argument("--packed", help="address of the same objects packed into shards")
+    given = parser.parse_args(argv)
+    with open(given.manifest, encoding="utf-8", newline="\n") as file:
+        objects = [parse(number, line.rstrip("\n")) for number, line in enumerate(file, 1) if line.strip()]
+    if not objects:
+        raise SystemExit(f"{given.manifest} names no object")
+    return Task(given.uri, objects, given.batch_size, given.arena, given.seed, given.workers, given.packed)
+
+
+def parse(number: int, line: str) -> Object:
+    key, tab, size = line.rpartition("\t")
+    if not tab or not size.isdigit():
+        raise SystemExit(f"line {number} of the manifest is not key<TAB>size")
+    return Object(key, int(size))
+
+
+def serve(task: Task, batches: Callable[[], Iterable[list]], settings: str) -> None:
+    """Serves the harness: for every `go`, runs `batches()` to its end and counts what the trainer got.
+
+    A batch is a list of whatever the loader hands over, each with a length in bytes (`len`, or `nbytes` for tensors).
+    """
+    say("ready")
+    for line in sys.stdin:
+        if line.strip() != "go":
+            raise SystemExit(f"expected `go`, got {line!r}")
+        say(json.dumps(measure(task, batches, settings)))
+        task.passes += 1
+
+
+def measure(task: Task, batches: Callable[[], Iterable[list]], settings: str) -> dict:
+    """One pass. Raises SystemExit when bytes or objects are missing or too many."""
+    got, objects, first = 0, 0, None
+    started = time.perf_counter()
+    for batch in batches():
+        objects += len(batch)
+        got += sum(map(size, batch))
+        if first is None:
+            first = time.perf_counter() - started
+    wall = time.perf_counter() - started
+    if (got, objects) != (task.wanted, len(task.objects)):
+        raise SystemExit(f"{objects} objects with {got} bytes of {len(task.objects)} with {task.wanted} came")
+    return {
+        "bytes": got,
+        "objects": objects,
+        "wall_s": wall,
+        "first_batch_us": None if first is None else round(first * 1e6),
+        "hash": None,
+        "settings": settings,
+    }
+
+
+def size(item) -> int:
+    """Bytes of what a loader hands over: a tensor or an array tells them itself."""
+    own = getattr(item, "nbytes", None)
+    return len(item) if own is None else own
+
+
+def batched(items: Iterable, count: int) -> Iterable[list]:
+    """Lists of `count` items, the last one shorter."""
+    batch = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == count:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def main(rival: Callable[[Task], None]) -> None:
+    """Runs a rival and ends with one line on standard error when it fails, as the protocol wants."""
+    try:
+        rival(arguments())
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+            sys.exit(1)
+        raise
+    except Exception as error:  # whatever a rival raises is its failure, told in a line
+        print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(1)

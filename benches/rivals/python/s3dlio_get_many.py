@@ -1,0 +1,35 @@
+"""s3dlio's `get_many`: a Rust core fetches a window of objects at a time, 64 in flight as it does by default."""
+
+import os
+from importlib.metadata import version
+
+from protocol import Task, batched, main, serve
+
+IN_FLIGHT = 64
+
+
+def run(task: Task) -> None:
+    os.environ.update(
+        AWS_ENDPOINT_URL=task.endpoint,
+        AWS_ACCESS_KEY_ID="rival",
+        AWS_SECRET_ACCESS_KEY="rival",
+        AWS_REGION="us-east-1",
+        AWS_EC2_METADATA_DISABLED="true",
+    )
+    import s3dlio  # reads the environment when it is imported
+
+    # As many objects a call as fit into half the memory the others have: results are held until the call returns.
+    largest = max(item.size for item in task.objects)
+    window = max(1, min(IN_FLIGHT, task.arena // 2 // max(1, largest)))
+
+    def samples():
+        for uris in batched(map(task.s3_uri, task.shuffled()), window):
+            for _, content in s3dlio.get_many(uris, max_in_flight=IN_FLIGHT):
+                yield content
+
+    settings = f"s3dlio {version('s3dlio')}, get_many of {window}, {IN_FLIGHT} in flight, signed with a dummy key"
+    serve(task, lambda: batched(samples(), task.batch_size), settings)
+
+
+if __name__ == "__main__":
+    main(run)
