@@ -25,7 +25,6 @@ fn a_uri_that_is_none_is_refused_with_the_form() {
     for (uri, says) in [
         ("", "uri"),
         ("bucket/prefix", "scheme"),
-        ("https://host/bucket", "https"),
         ("s3://bucket/prefix", "s3"),
         ("ftp://host/bucket", "scheme"),
         ("http:///bucket", "host"),

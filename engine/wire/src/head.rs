@@ -238,7 +238,7 @@ fn garbage(error: httparse::Error, buf: &[u8]) -> Error {
     }
     let cure = match buf {
         // A TLS record: alert or handshake, version 3.x.
-        [0x15 | 0x16, 3, ..] => "the port speaks TLS: name the server's plain HTTP port",
+        [0x15 | 0x16, 3, ..] => "the port speaks TLS: write https:// in the URI, or name the server's plain HTTP port",
         _ => "check that host and port are those of an HTTP server",
     };
     protocol(format!("not an HTTP/1 response ({error}): '{}'", shown(buf, 32))).cure(cure)

@@ -1,4 +1,4 @@
-//! Where a data set lives: `http://host:port/bucket/prefix`, as people type it, and the request paths built from it.
+//! Where a data set lives: `http://host:port/bucket/prefix`, or `https`, as people type it, and the request paths built from it.
 
 use crate::escape::{Flaw, decode, push_path};
 use core::fmt;
@@ -11,11 +11,33 @@ use fuelrail_base::{Error, Kind, Result, limits};
 pub enum Scheme {
     /// Plain HTTP/1.1 over TCP.
     Http,
+    /// HTTP/1.1 over TLS over TCP.
+    Https,
+}
+
+impl Scheme {
+    /// The word before `://`.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        }
+    }
+
+    /// The port of a URI that names none.
+    #[must_use]
+    pub fn port_default(self) -> u16 {
+        match self {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        }
+    }
 }
 
 /// A server, a bucket on it, and the prefix that selects the data set's objects.
 ///
-/// Parsed from `http://HOST[:PORT]/BUCKET/PREFIX`. Bucket and prefix are percent-decoded once; blanks, plus signs and
+/// Parsed from `http://HOST[:PORT]/BUCKET/PREFIX`, or with `https`. Bucket and prefix are percent-decoded once; blanks, plus signs and
 /// any other Unicode may also stand as they are, `?`, `#` and a percent sign are written `%3F`, `%23` and `%25`. An
 /// empty bucket (`http://host/`, or `http://host//prefix`) stands for a plain web server without buckets.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -24,7 +46,7 @@ pub struct Endpoint {
     pub scheme: Scheme,
     /// Host name or address; an IPv6 address without its brackets.
     pub host: String,
-    /// TCP port; 80 when the URI names none.
+    /// TCP port; 80 when the URI names none, 443 under https.
     pub port: u16,
     /// The bucket, decoded. May be empty.
     pub bucket: String,
@@ -32,16 +54,15 @@ pub struct Endpoint {
     pub prefix: String,
 }
 
-const FORM: &str = "write http://HOST:PORT/BUCKET/PREFIX";
-const PORT_DEFAULT: u16 = 80;
+const FORM: &str = "write http://HOST:PORT/BUCKET/PREFIX, or https";
 const HOST_BYTES_MAX: usize = 253;
 
 impl Endpoint {
-    /// What stands in the `Host` line: the port only when it is not 80, an IPv6 address in brackets.
+    /// What stands in the `Host` line: the port only when it is not the scheme's own, an IPv6 address in brackets.
     #[must_use]
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        if self.port == PORT_DEFAULT { host } else { format!("{host}:{}", self.port) }
+        if self.port == self.scheme.port_default() { host } else { format!("{host}:{}", self.port) }
     }
 
     /// The path of the object `key` (the whole key, prefix included), escaped for a request line.
@@ -83,7 +104,7 @@ impl FromStr for Endpoint {
         if uri.chars().any(char::is_control) {
             return Err(usage("the URI holds a control character", "write it as %XX if a key really contains it"));
         }
-        let rest = after_scheme(uri)?;
+        let (scheme, rest) = scheme_and_rest(uri)?;
         if rest.contains('?') {
             return Err(usage("the URI holds a query ('?')", "leave it out, or write %3F if a key contains it"));
         }
@@ -92,6 +113,7 @@ impl FromStr for Endpoint {
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (host, port) = host_and_port(authority)?;
+        let port = port.unwrap_or(scheme.port_default());
         let (bucket, prefix) = path.split_once('/').unwrap_or((path, ""));
         let (bucket, prefix) = (decoded(bucket, "bucket")?, decoded(prefix, "prefix")?);
         if bucket.contains('/') {
@@ -101,7 +123,7 @@ impl FromStr for Endpoint {
             let cause = format!("bucket or prefix is longer than {} bytes", limits::KEY_BYTES_MAX);
             return Err(usage(&cause, "no object key is that long: shorten it"));
         }
-        Ok(Endpoint { scheme: Scheme::Http, host, port, bucket, prefix })
+        Ok(Endpoint { scheme, host, port, bucket, prefix })
     }
 }
 
@@ -113,7 +135,7 @@ impl fmt::Display for Endpoint {
             path.push('/');
             push_path(&mut path, &self.prefix);
         }
-        write!(f, "http://{}{path}", self.authority())
+        write!(f, "{}://{}{path}", self.scheme.word(), self.authority())
     }
 }
 
@@ -121,21 +143,20 @@ fn usage(cause: &str, cure: &str) -> Error {
     Error::new(Kind::Usage, cause).cure(cure)
 }
 
-fn after_scheme(uri: &str) -> Result<&str> {
+fn scheme_and_rest(uri: &str) -> Result<(Scheme, &str)> {
     let Some((scheme, rest)) = uri.split_once("://") else {
         return Err(usage("the URI has no scheme", FORM));
     };
     match scheme.to_ascii_lowercase().as_str() {
-        "http" => Ok(rest),
-        "https" => {
-            Err(usage("https is not supported yet: TLS comes with a later version", "use http:// on a trusted network"))
-        }
+        "http" => Ok((Scheme::Http, rest)),
+        "https" => Ok((Scheme::Https, rest)),
         "s3" | "gs" => Err(usage(&format!("'{}' names no server", scheme.escape_debug()), FORM)),
-        _ => Err(usage("the URI's scheme is not http", FORM)),
+        _ => Err(usage("the URI's scheme is neither http nor https", FORM)),
     }
 }
 
-fn host_and_port(authority: &str) -> Result<(String, u16)> {
+/// The port is `None` when the URI names none.
+fn host_and_port(authority: &str) -> Result<(String, Option<u16>)> {
     if authority.contains('@') {
         return Err(usage("the URI holds user information before '@'", "leave it out: credentials never go in a URI"));
     }
@@ -166,13 +187,13 @@ fn host_and_port(authority: &str) -> Result<(String, u16)> {
 }
 
 /// The port behind a host: `""` or `":8080"`.
-fn port_of(text: &str) -> Result<u16> {
+fn port_of(text: &str) -> Result<Option<u16>> {
     if text.is_empty() {
-        return Ok(PORT_DEFAULT);
+        return Ok(None);
     }
     let digits = text.strip_prefix(':').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
     let port = digits.and_then(|digits| digits.parse::<u16>().ok()).filter(|port| *port > 0);
-    port.ok_or_else(|| usage("the URI's port is not a number from 1 to 65535", FORM))
+    port.map(Some).ok_or_else(|| usage("the URI's port is not a number from 1 to 65535", FORM))
 }
 
 fn decoded(text: &str, part: &str) -> Result<String> {
@@ -205,6 +226,8 @@ mod tests {
             ("http://[FE80::2]/b", "fe80::2", 80, "b", ""),
             ("http://h/b/a b/é+%25%2f", "h", 80, "b", "a b/é+%/"),
             ("http://h/b//lead", "h", 80, "b", "/lead"),
+            ("https://h/b", "h", 443, "b", ""),
+            ("HTTPS://h:80/b", "h", 80, "b", ""),
         ] {
             let e = parsed(uri);
             assert_eq!((&*e.host, e.port, &*e.bucket, &*e.prefix), (host, port, bucket, prefix), "{uri}");
@@ -217,9 +240,8 @@ mod tests {
         for (uri, says) in [
             ("", "no scheme"),
             ("h:80/b", "no scheme"),
-            ("https://h/b", "TLS"),
             ("s3://b/p", "names no server"),
-            ("ftp://h/b", "not http"),
+            ("ftp://h/b", "neither http nor https"),
             ("http://", "no host"),
             ("http:///b", "no host"),
             ("http://:80/b", "no host"),
@@ -266,5 +288,8 @@ mod tests {
     fn authority_names_the_port_when_unusual() {
         assert_eq!(parsed("http://h/b").authority(), "h");
         assert_eq!(parsed("http://[::1]:81/b").authority(), "[::1]:81");
+        assert_eq!(parsed("https://h:443/b").authority(), "h");
+        assert_eq!(parsed("https://h:80/b").authority(), "h:80");
+        assert_eq!(parsed("https://h/b/p").to_string(), "https://h/b/p");
     }
 }

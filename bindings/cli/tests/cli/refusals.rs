@@ -23,7 +23,6 @@ fn wrong_use_is_2() {
         (&["ls", "--lnog"], "a similar argument exists: '--long'"),
         (&["lst"], "unrecognized subcommand 'lst'"),
         (&["ls", "ftp://127.0.0.1/b"], "scheme"),
-        (&["ls", "https://127.0.0.1/b"], "https"),
         (&["ls", "http://"], "no host"),
         (&["ls", "bucket/prefix"], "write http://"),
         (&["get", "http://127.0.0.1/b/k", "--json"], "--output"),

@@ -25,8 +25,14 @@ pub(super) fn complaint(description: AlertDescription) -> Error {
     };
     let said = format!("the server ended the connection with the TLS alert {description:?}");
     let (kind, cure) = match description {
-        AccessDenied | BadCertificate | CertificateExpired | CertificateRequired | CertificateUnknown
-        | NoCertificate | UnknownCA | UnsupportedCertificate => {
+        AccessDenied
+        | BadCertificate
+        | CertificateExpired
+        | CertificateRequired
+        | CertificateUnknown
+        | NoCertificate
+        | UnknownCA
+        | UnsupportedCertificate => {
             (Kind::Denied, "it may ask for a client certificate, and this loader has none: let it in without")
         }
         UnrecognisedName => (Kind::Denied, "the server has no certificate for this name: check the host in the URI"),

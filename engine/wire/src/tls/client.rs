@@ -32,8 +32,11 @@ impl Client {
     /// `Usage` when no certificate can be made out for such a host.
     pub fn new(host: &str, trust: Trust, clock: Arc<dyn TimeProvider>) -> Result<Client> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
-            Error::new(Kind::Usage, format!("'{}' is a name no TLS certificate can be made out for", host.escape_debug()))
-                .cure("write a DNS name or an address")
+            Error::new(
+                Kind::Usage,
+                format!("'{}' is a name no TLS certificate can be made out for", host.escape_debug()),
+            )
+            .cure("write a DNS name or an address")
         })?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_details(Arc::clone(&provider), clock)

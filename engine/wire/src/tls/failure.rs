@@ -14,8 +14,10 @@ pub(super) fn failure(error: &TlsError) -> Error {
         TlsError::NoCertificatesPresented => untrusted("the server showed no certificate", "see the server's set-up"),
         TlsError::AlertReceived(description) => complaint(*description),
         TlsError::DecryptError => broken("a TLS record failed authentication: it was damaged or forged on the way"),
-        TlsError::PeerIncompatible(why) => Error::new(Kind::Protocol, format!("the server's TLS does not fit: {why:?}"))
-            .cure("it must offer TLS 1.3, or TLS 1.2 with ECDHE and AES-GCM or ChaCha20-Poly1305"),
+        TlsError::PeerIncompatible(why) => {
+            Error::new(Kind::Protocol, format!("the server's TLS does not fit: {why:?}"))
+                .cure("it must offer TLS 1.3, or TLS 1.2 with ECDHE and AES-GCM or ChaCha20-Poly1305")
+        }
         TlsError::FailedToGetCurrentTime | TlsError::FailedToGetRandomBytes => {
             Error::new(Kind::Environment, format!("TLS cannot be set up: {error}"))
         }
@@ -29,14 +31,18 @@ fn untrusted(cause: impl Into<String>, cure: &str) -> Error {
 
 fn certificate(why: &CertificateError) -> Error {
     use CertificateError::{
-        Expired, ExpiredContext, InvalidPurpose, InvalidPurposeContext, NotValidForName, NotValidForNameContext,
-        NotValidYet, NotValidYetContext, Other, UnknownIssuer,
+        BadSignature, Expired, ExpiredContext, InvalidPurpose, InvalidPurposeContext, NotValidForName,
+        NotValidForNameContext, NotValidYet, NotValidYetContext, Other, UnknownIssuer,
     };
     let clock = "renew it on the server, and check this machine's clock";
     match why {
         UnknownIssuer => untrusted(
             "the server's certificate is signed by an authority that is not known here",
             "set ca_file to the certificate of the authority that signed it, in PEM",
+        ),
+        BadSignature => untrusted(
+            "the server's certificate is not signed with the key of the authority it names",
+            "set ca_file to the certificate of the authority that signed it: one of that name is known here, not that one",
         ),
         ExpiredContext { not_after, .. } => {
             untrusted(format!("the server's certificate expired on {}", date(*not_after)), clock)

@@ -117,10 +117,14 @@ impl Session {
     pub fn seal(&mut self, payload: &[u8]) -> Result<()> {
         match &mut self.stage {
             Stage::Records(records) => records.seal(payload, &mut self.out),
-            _ => {
+            Stage::Failed => Err(broken("the TLS connection has failed before")),
+            Stage::Rustls(_) => {
                 self.early.extend_from_slice(payload);
-                // What rustls wants to see again cannot be shown to it now; it will be with the next input.
-                if self.agreed.is_some() && !self.left_over { self.rustls(&mut [], &mut Nobody).map(drop) } else { Ok(()) }
+                // What rustls wants to see again cannot be shown to it now: then the payload goes with the next input.
+                if self.agreed.is_some() && !self.left_over {
+                    self.rustls(&mut [], &mut Nobody)?;
+                }
+                Ok(())
             }
         }
     }
