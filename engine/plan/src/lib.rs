@@ -14,4 +14,5 @@ pub mod retry;
 pub mod run;
 pub mod schedule;
 pub mod split;
+pub mod tune;
 pub mod window;

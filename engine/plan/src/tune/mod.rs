@@ -1,0 +1,14 @@
+//! Finding the settings a machine and a bucket want, by measuring few of many: what to measure next, what is best so far,
+//! what limits it, and what to expect of it.
+//!
+//! Pure: somebody else measures and tells. The same seed and the same answers give the same questions.
+
+mod limit;
+mod measured;
+mod search;
+mod space;
+
+pub use limit::{Bounds, Limit, limit};
+pub use measured::{Measured, Trials};
+pub use search::{Forecast, Search};
+pub use space::{Axis, Point, Range, Space};
