@@ -4,8 +4,10 @@
 #![forbid(unsafe_code)]
 
 pub mod deli;
+pub mod floor;
 pub mod harness;
 pub mod machine;
+pub mod own;
 pub mod read;
 pub mod report;
 

@@ -1,6 +1,7 @@
 //! `fuelrail bench`: measurements that anyone can repeat, with the machine and the configuration in the result. One question,
 //! one file.
 
+mod contestant;
 mod read;
 
 use clap::{Args, Subcommand};
@@ -24,10 +25,13 @@ pub(crate) struct Bench {
 #[derive(Subcommand, Debug)]
 enum Question {
     Read(Box<read::Read>),
+    #[command(hide = true)]
+    Contestant(contestant::Contestant),
 }
 
 pub(crate) fn run(bench: Bench) -> Outcome {
     match bench.question {
         Question::Read(args) => read::run(&args),
+        Question::Contestant(args) => contestant::run(&args),
     }
 }

@@ -1,0 +1,77 @@
+//! The requests of a pass, written before it starts.
+//!
+//! Owns their text. The order is the one a loader with the same seed would take, so that all see the same file sizes in the
+//! same order.
+
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+
+use fuelrail::{Error, Kind, Result, read_manifest};
+use fuelrail_plan::order::Order;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::harness::Task;
+
+/// What stays as it is in a path.
+const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
+
+/// All requests of one epoch, and where they go.
+#[derive(Debug)]
+pub(super) struct Requests {
+    address: SocketAddr,
+    all: Vec<Request>,
+}
+
+/// One request and what it must bring.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) text: Vec<u8>,
+    pub(super) body_bytes: u64,
+}
+
+impl Requests {
+    /// The requests for a task's manifest.
+    pub(super) fn new(task: &Task) -> Result<Requests> {
+        let bad = |why: &str| Error::new(Kind::Usage, format!("{}: {why}", task.uri)).cure("give http://HOST[:PORT]/PREFIX/");
+        let rest = task.uri.strip_prefix("http://").ok_or_else(|| bad("a floor reads plain http"))?;
+        let (authority, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let with_port = if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
+        let mut found = with_port.to_socket_addrs().map_err(|error| bad(&error.to_string()))?;
+        let address = found.next().ok_or_else(|| bad("the host has no address"))?;
+        let listing = read_manifest(&task.manifest)?;
+        if listing.is_empty() {
+            return Err(Error::new(Kind::Usage, format!("the manifest {} is empty", task.manifest.display())));
+        }
+        let order = Order::new(listing.len() as u64, task.seed, true).epoch(0);
+        let request = |position: u64| {
+            let object = &listing[order.sample_at(position).0 as usize];
+            let key = utf8_percent_encode(&object.key, &PLAIN);
+            let text = format!("GET /{prefix}{key} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
+            Request { text: text.into_bytes(), body_bytes: object.size }
+        };
+        Ok(Requests { address, all: (0..listing.len() as u64).map(request).collect() })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The request at a place of a run over several epochs.
+    pub(super) fn at(&self, place: usize) -> &Request {
+        &self.all[place % self.all.len()]
+    }
+
+    pub(super) fn connect(&self) -> Result<TcpStream> {
+        let stream = TcpStream::connect(self.address).and_then(|stream| stream.set_nodelay(true).map(|()| stream));
+        stream.map_err(|error| Error::new(Kind::Network, format!("connecting to {}: {error}", self.address)))
+    }
+}
+
+/// The connection broke, or the server closed it.
+pub(super) fn broken(error: &std::io::Error) -> Error {
+    Error::new(Kind::Network, format!("the connection broke: {error}"))
+}
+
+pub(super) fn closed() -> Error {
+    Error::new(Kind::Truncated, "the server closed the connection inside an answer")
+        .cure("let it keep connections for ever (nginx: keepalive_requests)")
+}

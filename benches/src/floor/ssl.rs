@@ -1,0 +1,41 @@
+//! The floor over TLS: a blocking `SSL_read` loop in C on the system's OpenSSL, compiled when it is asked for.
+//!
+//! Owns the way from the source, which is part of this program, to a contestant. Where there is no compiler or no OpenSSL to
+//! compile against, the error says so: nothing else takes its place.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use fuelrail::{Error, Kind, Result};
+
+use crate::harness::Contestant;
+
+const SOURCE: &str = include_str!("../../floor/ssl_read.c");
+const CURE: &str = "install a C compiler and OpenSSL's headers (apt-get install gcc libssl-dev)";
+
+/// The contestant, compiled into `folder`. `authority` is what the server's certificate is checked against; `epochs` is how
+/// often a pass goes over the whole set; with `read_ahead` OpenSSL asks the kernel for more than one record at a time.
+///
+/// # Errors
+/// `Environment` when it cannot be compiled, `File` when the folder cannot be written.
+pub fn compiled(folder: &Path, authority: &Path, epochs: u64, read_ahead: bool) -> Result<Contestant> {
+    let (source, program) = (folder.join("ssl_read.c"), folder.join("ssl_read"));
+    if !program.exists() {
+        fs::write(&source, SOURCE)
+            .map_err(|error| Error::new(Kind::File, format!("writing {}: {error}", source.display())))?;
+        let flags = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-o"];
+        let output = Command::new("cc").args(flags).arg(&program).arg(&source).args(["-lssl", "-lcrypto"]).output();
+        let failed = |why: &str| Error::new(Kind::Environment, format!("the TLS floor cannot be compiled: {why}")).cure(CURE);
+        let output = output.map_err(|error| failed(&format!("cc: {error}")))?;
+        if !output.status.success() {
+            let words = String::from_utf8_lossy(&output.stderr);
+            return Err(failed(words.lines().find(|line| line.contains("error")).unwrap_or("cc fails")));
+        }
+    }
+    let name = if read_ahead { "floor-ssl-ahead" } else { "floor-ssl" };
+    let mut contestant = Contestant::new(name, program, ["--ca"]);
+    contestant.args.extend([authority.into(), "--epochs".into(), epochs.to_string().into()]);
+    contestant.args.extend(read_ahead.then(|| "--read-ahead".into()));
+    Ok(contestant)
+}

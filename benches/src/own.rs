@@ -1,0 +1,87 @@
+//! Our own loader as a contestant: the same door that a trainer uses, under the harness's protocol.
+//!
+//! Owns one loader per pass. Everything a run costs is inside a pass: starting shards, memory from the kernel, requests,
+//! batches, the end. A pass goes over the set as often as it is told, as a run over several epochs does; nothing is fetched
+//! between passes.
+
+use std::io::{BufRead, Write};
+use std::time::Instant;
+
+use fuelrail::{Config, LoaderBuilder, Overrides, Result};
+
+use crate::harness::protocol::serve;
+use crate::harness::{Said, SetHash, Task};
+
+/// How our loader takes part.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Own {
+    /// Epochs a pass.
+    pub epochs: u64,
+    /// Settings over the defaults, by the names of [`Config`]'s fields.
+    pub settings: Overrides,
+    /// Whether the samples are hashed; then a pass is one epoch.
+    pub hash: bool,
+}
+
+/// Runs the loader as a contestant until its input ends.
+///
+/// # Errors
+/// `Usage` for settings that do not exist; those of the loader; those of [`serve`].
+pub fn run(own: &Own, task: &Task, input: impl BufRead, output: impl Write) -> Result<()> {
+    let config = own.config(task)?;
+    serve(input, output, || own.pass(&config))
+}
+
+impl Own {
+    /// The configuration of a pass.
+    ///
+    /// # Errors
+    /// `Usage` for settings that do not exist or make no sense.
+    pub fn config(&self, task: &Task) -> Result<Config> {
+        let text = |value: u64| value.to_string();
+        let mut given: Overrides = [
+            ("uri", task.uri.clone()),
+            ("manifest", task.manifest.display().to_string()),
+            ("batch_size", text(task.batch_size.into())),
+            ("memory_limit_bytes", text(task.arena_bytes)),
+            ("seed", text(task.seed)),
+            ("epochs", text(if self.hash { 1 } else { self.epochs })),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec();
+        given.extend(self.settings.iter().cloned());
+        // The environment is left alone: a contestant's settings are in its command line and nowhere else.
+        Config::load(None, [], &given)
+    }
+
+    fn pass(&self, config: &Config) -> Result<Said> {
+        let start = Instant::now();
+        let mut loader = LoaderBuilder::new(config.clone()).build()?;
+        let mut said = Said::default();
+        let mut hash = self.hash.then(SetHash::default);
+        while let Some(batch) = loader.next_batch() {
+            let batch = batch?;
+            said.first_batch_us.get_or_insert_with(|| start.elapsed().as_micros() as u64);
+            said.bytes += batch.payload_bytes();
+            said.objects += batch.len() as u64;
+            if let Some(hash) = &mut hash {
+                batch.samples().for_each(|sample| hash.add(sample.bytes));
+            }
+        }
+        said.wall_s = start.elapsed().as_secs_f64();
+        said.hash = hash.map(|hash| hash.to_string());
+        said.settings = settings(loader.config(), &loader.stats().ring);
+        Ok(said)
+    }
+}
+
+/// What differs from the defaults, and the ring with what it found.
+fn settings(effective: &Config, ring: &str) -> String {
+    let plain = |config: &Config| serde_json::to_value(config).expect("a configuration is a plain structure");
+    let (ours, default) = (plain(effective), plain(&Config::default()));
+    // Where it reads from is the task's, and differs from run to run.
+    let told = |name: &str| !["uri", "manifest"].contains(&name);
+    let changed = ours.as_object().into_iter().flatten().filter(|(name, value)| told(name) && default[name] != **value);
+    let words: Vec<String> = changed.map(|(name, value)| format!("{name}={value}")).collect();
+    format!("{}; ring {ring}", words.join(", "))
+}

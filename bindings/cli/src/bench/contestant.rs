@@ -1,0 +1,151 @@
+//! `fuelrail bench contestant`: this program as one of the harness's contestants. Hidden: people start it through the
+//! questions of `bench`, and by hand only to see why a contestant fails.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{ArgAction, Args, Subcommand};
+use fuelrail_benches::floor::{self, Floor, Into, Loop};
+use fuelrail_benches::harness::Task;
+use fuelrail_benches::own::{self, Own};
+
+use crate::failure::Outcome;
+
+const EXAMPLES: &str = "Examples:
+  fuelrail bench contestant floor-recv --uri http://127.0.0.1:8080/set/ --manifest set.tsv --batch-size 8 --arena 536870912 --seed 0
+  echo go | fuelrail bench contestant fuelrail --set shards=1 --uri http://127.0.0.1:8080/set/ --manifest set.tsv --batch-size 8 \\
+      --arena 536870912 --seed 0
+
+It says `ready`, does a pass over the set for every line `go` on its input, and prints one line of JSON after each.";
+
+/// Take part in a comparison (started by the harness)
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Contestant {
+    #[command(subcommand)]
+    who: Who,
+}
+
+#[derive(Subcommand, Debug)]
+enum Who {
+    FloorRecv(FloorRecv),
+    FloorEpoll(FloorEpoll),
+    FloorDrop(FloorEpoll),
+    FloorCopy(FloorRecv),
+    Fuelrail(OwnLoader),
+}
+
+/// A blocking recv loop on one connection
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+struct FloorRecv {
+    /// Receive into the same mebibyte over and over
+    #[arg(long)]
+    hot: bool,
+    #[command(flatten)]
+    floor: FloorArgs,
+}
+
+/// An epoll loop over several connections
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+struct FloorEpoll {
+    /// Connections; without it 1, 8 and 32 are tried
+    #[arg(long, value_name = "N")]
+    connections: Option<usize>,
+    #[command(flatten)]
+    floor: FloorArgs,
+}
+
+/// The loader itself
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+struct OwnLoader {
+    /// A setting over the defaults, by the name of its field
+    #[arg(long = "set", value_name = "FIELD=VALUE", value_parser = setting)]
+    settings: Vec<(String, String)>,
+    #[command(flatten)]
+    passes: Passes,
+    #[command(flatten)]
+    task: TaskArgs,
+}
+
+#[derive(Args, Debug)]
+struct FloorArgs {
+    /// Touch the arena's pages before the first pass
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value_t = true)]
+    touch: bool,
+    #[command(flatten)]
+    passes: Passes,
+    #[command(flatten)]
+    task: TaskArgs,
+}
+
+#[derive(Args, Debug)]
+struct Passes {
+    /// How often a pass goes over the set
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    epochs: u64,
+    /// Hash what comes, one epoch a pass
+    #[arg(long)]
+    hash: bool,
+}
+
+#[derive(Args, Debug)]
+struct TaskArgs {
+    /// Where the keys begin
+    #[arg(long)]
+    uri: String,
+    /// The objects, as key<TAB>size lines
+    #[arg(long, value_name = "FILE")]
+    manifest: PathBuf,
+    /// Objects a batch
+    #[arg(long, value_name = "N")]
+    batch_size: u32,
+    /// Memory the payload is placed in
+    #[arg(long, value_name = "BYTES")]
+    arena: u64,
+    /// Chooses the order
+    #[arg(long)]
+    seed: u64,
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (field, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is not FIELD=VALUE"))?;
+    Ok((field.to_owned(), value.to_owned()))
+}
+
+pub(crate) fn run(args: &Contestant) -> Outcome {
+    let (input, output) = (io::stdin().lock(), io::stdout().lock());
+    let (looping, into, floor) = match &args.who {
+        Who::Fuelrail(OwnLoader { settings, passes, task }) => {
+            let own = Own { epochs: passes.epochs, settings: settings.clone(), hash: passes.hash };
+            own::run(&own, &task.task(), input, output)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Who::FloorRecv(FloorRecv { hot, floor }) => (Loop::Recv, into(*hot), floor),
+        Who::FloorCopy(FloorRecv { hot, floor }) => (Loop::Copy, into(*hot), floor),
+        Who::FloorEpoll(FloorEpoll { connections, floor }) => (Loop::Epoll(*connections), Into::Arena, floor),
+        Who::FloorDrop(FloorEpoll { connections, floor }) => (Loop::Epoll(*connections), Into::Nowhere, floor),
+    };
+    let Passes { epochs, hash } = floor.passes;
+    floor::run(&Floor { looping, into, epochs, touch: floor.touch, hash }, &floor.task.task(), input, output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn into(hot: bool) -> Into {
+    if hot { Into::Hot } else { Into::Arena }
+}
+
+impl TaskArgs {
+    fn task(&self) -> Task {
+        Task {
+            uri: self.uri.clone(),
+            manifest: self.manifest.clone(),
+            batch_size: self.batch_size,
+            arena_bytes: self.arena,
+            seed: self.seed,
+        }
+    }
+}
