@@ -120,7 +120,7 @@ fn the_known_optimum_is_found_through_noise() {
         assert_eq!(points.len() as u64, space.points());
         let optimum = points.iter().map(|p| world.truth(&space, p).score()).fold(f64::NEG_INFINITY, f64::max);
         for (noise, half_lose_max, tenth_lose_max) in [(0.0, 0.01, 0.10), (0.03, 0.02, 0.10), (0.10, 0.06, 0.30)] {
-            let mut lost: Vec<f64> = (0..40u64)
+            let mut lost: Vec<f64> = (0..24u64)
                 .map(|seed| {
                     let search = searched(&world, noise, seed, 80);
                     optimum - world.truth(&space, search.best()).score()

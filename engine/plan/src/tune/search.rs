@@ -45,6 +45,7 @@ pub struct Search {
     /// Score of the best when the round began.
     round_from: f64,
     restarts: u32,
+    noise: f64,
     prng: Prng,
     converged: bool,
 }
@@ -83,6 +84,7 @@ impl Search {
             swept: 0,
             round_from,
             restarts: 0,
+            noise: NOISE_PRIOR,
             prng,
             converged: false,
         }
@@ -141,7 +143,7 @@ impl Search {
     pub fn forecast(&self) -> Option<Forecast> {
         let trials = self.trials.get(&self.best).filter(|trials| !trials.told().is_empty())?;
         let bytes_per_s = trials.mean_of(|measured| measured.bytes_per_s);
-        let spread = 2.0 * self.noise() * (1.0 + 1.0 / trials.told().len() as f64).sqrt();
+        let spread = 2.0 * self.noise * (1.0 + 1.0 / trials.told().len() as f64).sqrt();
         Some(Forecast {
             bytes_per_s,
             bytes_per_s_low: bytes_per_s * (-spread).exp(),
@@ -153,6 +155,10 @@ impl Search {
     /// Standard deviation of a single trial's score, from all repeats so far.
     #[must_use]
     pub fn noise(&self) -> f64 {
+        self.noise
+    }
+
+    fn pooled_noise(&self) -> f64 {
         let squares: f64 = self.trials.values().map(Trials::squares).filter(|squares| squares.is_finite()).sum();
         let freedom: usize = self.trials.values().map(|trials| trials.told().len().saturating_sub(1)).sum();
         ((squares + NOISE_PRIOR.powi(2) * NOISE_PRIOR_TRIALS) / (freedom as f64 + NOISE_PRIOR_TRIALS)).sqrt()
@@ -160,11 +166,12 @@ impl Search {
 
     /// Doubt about the mean score of so many trials.
     fn doubt(&self, trials: &Trials) -> f64 {
-        self.noise() / (trials.told().len().max(1) as f64).sqrt()
+        self.noise / (trials.told().len().max(1) as f64).sqrt()
     }
 
     /// Finds the best anew.
     fn look(&mut self) {
+        self.noise = self.pooled_noise();
         let cautious = |(point, trials): (&Point, &Trials)| self.worth(point, trials) - self.doubt(trials);
         let best = self.trials.iter().max_by(|a, b| cautious(*a).total_cmp(&cautious(*b)));
         self.best = best.map_or_else(|| self.space.start(), |(point, _)| point.clone());
@@ -184,7 +191,7 @@ impl Search {
             return Some(self.best.clone());
         }
         let score = self.trials.get(&self.best).map_or(f64::NEG_INFINITY, Trials::score);
-        if score > self.round_from + ROUND_GAIN_MIN.max(self.noise()) {
+        if score > self.round_from + ROUND_GAIN_MIN.max(self.noise) {
             (self.round_from, self.swept) = (score, 0);
         }
         while let Some(axis) = self.axes.get(self.swept) {
