@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::script::{Act, Script};
 use crate::server::{Checksums, Desk, Pool, Site, serve};
 use crate::store::{Source, Store};
+use crate::tls::Tls;
 
 /// Most threads a bucket serves with.
 const THREADS_MAX: usize = 256;
@@ -44,6 +45,8 @@ pub struct BucketConfig {
     pub threads: usize,
     /// Whether a folder accepts `PUT`. A generated set always does, into memory (1 GiB in all).
     pub writable: bool,
+    /// Whether and how it speaks TLS.
+    pub tls: Option<Tls>,
     /// Whether objects up to 1 MiB carry `x-amz-checksum-crc32c` of the whole object.
     pub checksums: bool,
 }
@@ -58,6 +61,7 @@ impl Default for BucketConfig {
             script: Script::default(),
             threads: 2,
             writable: false,
+            tls: None,
             checksums: true,
         }
     }
@@ -97,11 +101,12 @@ impl Bucket {
     /// Starts the threads and returns when the socket listens.
     ///
     /// # Errors
-    /// `Usage` for a configuration that makes no sense; `System` when the folder cannot be read, the address cannot be
+    /// `Usage` for a configuration that makes no sense; `System` when the folder or a certificate cannot be read, the address cannot be
     /// bound or a thread cannot be started.
     pub fn start(config: BucketConfig) -> Result<Bucket> {
         config.validate()?;
         let store = Store::open(config.source, config.writable)?;
+        let terminator = config.tls.map(|tls| tls.terminator(config.listen.ip())).transpose()?;
         let alarm = AlarmThread::start()?;
         let site = Arc::new(Site {
             bucket: config.bucket,
@@ -110,6 +115,7 @@ impl Bucket {
             alarm: alarm.alarm(),
             checksums: config.checksums.then(Checksums::default),
             act: RwLock::new(Arc::new(Act::new(config.script))),
+            terminator,
         });
         let (stop, stopped) = watch::channel(false);
         let mut runtimes = Vec::with_capacity(config.threads);
@@ -151,7 +157,14 @@ impl Bucket {
             _ => {}
         }
         let encode = |text| utf8_percent_encode(text, &PLAIN);
-        format!("http://{addr}/{}/{}", encode(&self.site.bucket), encode(prefix))
+        let scheme = if self.site.terminator.is_some() { "https" } else { "http" };
+        format!("{scheme}://{addr}/{}/{}", encode(&self.site.bucket), encode(prefix))
+    }
+
+    /// The certificate a client must believe, in PEM, when the bucket made it itself.
+    #[must_use]
+    pub fn authority(&self) -> Option<&str> {
+        self.site.terminator.as_ref()?.authority.as_deref()
     }
 
     /// What was counted so far.

@@ -32,6 +32,10 @@ pub struct Counters {
     pub connections_open: u64,
     /// Largest number of connections open at once.
     pub connections_open_max: u64,
+    /// TLS handshakes in full.
+    pub tls_full: u64,
+    /// TLS handshakes spared their certificates by a ticket.
+    pub tls_resumed: u64,
     /// Injected faults by kind; kinds that never happened are absent.
     pub faults: BTreeMap<FaultKind, u64>,
 }
@@ -65,6 +69,8 @@ pub(crate) struct Tally {
     opened: AtomicU64,
     open: AtomicU64,
     open_max: AtomicU64,
+    tls_full: AtomicU64,
+    tls_resumed: AtomicU64,
     faults: Mutex<BTreeMap<FaultKind, u64>>,
 }
 
@@ -95,6 +101,10 @@ impl Tally {
         self.open.fetch_sub(1, Relaxed);
     }
 
+    pub(crate) fn tls_handshake(&self, resumed: bool) {
+        if resumed { &self.tls_resumed } else { &self.tls_full }.fetch_add(1, Relaxed);
+    }
+
     pub(crate) fn snapshot(&self) -> Counters {
         let requests = |operation: Operation| self.requests[operation as usize].load(Relaxed);
         Counters {
@@ -108,13 +118,16 @@ impl Tally {
             connections_opened: self.opened.load(Relaxed),
             connections_open: self.open.load(Relaxed),
             connections_open_max: self.open_max.load(Relaxed),
+            tls_full: self.tls_full.load(Relaxed),
+            tls_resumed: self.tls_resumed.load(Relaxed),
             faults: self.faults.lock().expect("no tally holder panics").clone(),
         }
     }
 
     /// Everything to zero but the gauge of open connections, which is also where its maximum restarts.
     pub(crate) fn reset(&self) {
-        for counter in self.requests.iter().chain([&self.sent_bytes, &self.body_bytes, &self.opened]) {
+        let rest = [&self.sent_bytes, &self.body_bytes, &self.opened, &self.tls_full, &self.tls_resumed];
+        for counter in self.requests.iter().chain(rest) {
             counter.store(0, Relaxed);
         }
         self.open_max.store(self.open.load(Relaxed), Relaxed);

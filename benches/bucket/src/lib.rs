@@ -33,6 +33,7 @@ mod pattern;
 mod script;
 mod server;
 mod store;
+mod tls;
 mod words;
 
 pub use bucket::{Bucket, BucketConfig};
@@ -41,3 +42,4 @@ pub use dataset::{COUNT_MAX, DataSet, SetKind, Written};
 pub use error::{Error, ErrorKind, Result};
 pub use script::{Fault, FaultKind, Latency, Script};
 pub use store::Source;
+pub use tls::Tls;

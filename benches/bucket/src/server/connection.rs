@@ -9,12 +9,12 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::desk::Desk;
 use super::pacing::Bandwidth;
 use super::pipe::Pipe;
 use super::raw::RawReply;
+use super::socket::Socket;
 
 /// What hyper's side, the service and the driver of one connection share.
 pub(crate) struct Connection {
@@ -30,7 +30,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(desk: &Rc<Desk>, socket: TcpStream) -> Connection {
+    pub(crate) fn new(desk: &Rc<Desk>, socket: Socket) -> Connection {
         Connection {
             desk: Rc::clone(desk),
             pipe: RefCell::new(Pipe::new(socket)),
@@ -59,7 +59,7 @@ impl Connection {
     }
 
     /// The socket, and the answer it was taken over for, if it was.
-    pub(crate) fn into_parts(self) -> (TcpStream, Option<RawReply>) {
+    pub(crate) fn into_parts(self) -> (Socket, Option<RawReply>) {
         (self.pipe.into_inner().into_socket(), self.takeover.into_inner())
     }
 }

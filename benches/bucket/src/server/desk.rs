@@ -11,6 +11,7 @@ use crate::alarm::Alarm;
 use crate::counters::Tally;
 use crate::script::Act;
 use crate::store::Store;
+use crate::tls::Terminator;
 
 /// What all threads of a bucket share.
 pub(crate) struct Site {
@@ -20,6 +21,8 @@ pub(crate) struct Site {
     pub(crate) alarm: Alarm,
     pub(crate) checksums: Option<Checksums>,
     pub(crate) act: RwLock<Arc<Act>>,
+    /// Set when the bucket speaks TLS.
+    pub(crate) terminator: Option<Terminator>,
 }
 
 impl Site {

@@ -7,16 +7,19 @@ use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::Poll;
 use std::rc::Rc;
+use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio_rustls::rustls::HandshakeKind;
 
 use super::connection::{Connection, Link};
 use super::desk::Desk;
 use super::raw::{linger, send};
 use super::service::attend;
+use super::socket::Socket;
 
 /// Counts a connection as open while it lives, also when its task is dropped.
 struct Open<'a>(&'a Desk);
@@ -34,11 +37,15 @@ impl Drop for Open<'_> {
     }
 }
 
+/// How long a TLS handshake may take.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+
 /// Serves one connection until either side ends it.
 pub(crate) async fn serve(socket: TcpStream, desk: Rc<Desk>) {
     let _open = Open::new(&desk);
     // Without it a small answer could wait for the acknowledgement of the one before. Failing costs time, not bytes.
     let _ = socket.set_nodelay(true);
+    let Some(socket) = secured(socket, &desk).await else { return };
     let connection = Rc::new(Connection::new(&desk, socket));
     drive(&connection).await;
     // `drive` dropped hyper, the service and every request with it; bodies under way hold only the bandwidth.
@@ -47,6 +54,24 @@ pub(crate) async fn serve(socket: TcpStream, desk: Rc<Desk>) {
     match takeover {
         Some(reply) => send(reply, socket, &desk).await,
         None => linger(&mut socket).await,
+    }
+}
+
+/// The socket after the TLS handshake, where there is to be one; `None` when the client will not.
+async fn secured(socket: TcpStream, desk: &Desk) -> Option<Socket> {
+    let Some(terminator) = &desk.site.terminator else { return Some(Socket::Plain(socket)) };
+    let handshake = terminator.acceptor.accept(socket).into_fallible();
+    match tokio::time::timeout(HANDSHAKE_LIMIT, handshake).await {
+        Ok(Ok(tls)) => {
+            desk.site.tally.tls_handshake(tls.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed));
+            Some(Socket::Tls(Box::new(tls)))
+        }
+        // The alert that says why is on its way; a rude end could overtake it.
+        Ok(Err((_, socket))) => {
+            linger(&mut Socket::Plain(socket)).await;
+            None
+        }
+        Err(_) => None,
     }
 }
 

@@ -23,6 +23,7 @@ mod raw;
 mod refusal;
 mod reply;
 mod service;
+mod socket;
 mod target;
 
 pub(crate) use desk::{Checksums, Desk, Site};

@@ -6,10 +6,9 @@ use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::io::{self, IoSlice};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-
+use super::socket::Socket;
 use crate::counters::Tally;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Writes that fit in this together are held back.
 const HELD_BYTES_MAX: usize = 32 << 10;
@@ -18,21 +17,24 @@ const SLICES_MAX: usize = 65;
 
 /// The socket and the bytes held back.
 pub(crate) struct Pipe {
-    socket: TcpStream,
+    socket: Socket,
     held: Vec<u8>,
+    /// The socket took bytes and may hold some of them itself.
+    unflushed: bool,
 }
 
 impl Pipe {
-    pub(crate) fn new(socket: TcpStream) -> Pipe {
-        Pipe { socket, held: Vec::new() }
+    pub(crate) fn new(socket: Socket) -> Pipe {
+        Pipe { socket, held: Vec::new(), unflushed: false }
     }
 
-    pub(crate) fn into_socket(self) -> TcpStream {
+    pub(crate) fn into_socket(self) -> Socket {
         self.socket
     }
 
+    /// Whether bytes are held back, here or in the socket.
     pub(crate) fn has_held(&self) -> bool {
-        !self.held.is_empty()
+        !self.held.is_empty() || self.unflushed
     }
 
     /// Sends everything held back.
@@ -44,6 +46,11 @@ impl Pipe {
             }
             tally.sent(sent);
             self.held.drain(..sent);
+            self.unflushed = true;
+        }
+        if self.unflushed {
+            ready!(Pin::new(&mut self.socket).poll_flush(context))?;
+            self.unflushed = false;
         }
         Poll::Ready(Ok(()))
     }
@@ -82,6 +89,7 @@ impl Pipe {
                 ready!(Pin::new(&mut self.socket).poll_write_vectored(context, all))?
             };
             tally.sent(sent);
+            self.unflushed = true;
             self.held.drain(..sent.min(held));
             if sent > held || sent == 0 {
                 return Poll::Ready(Ok(sent - held.min(sent)));

@@ -7,11 +7,11 @@ use std::time::Duration;
 use hyper::body::Buf;
 use hyper::header;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use super::desk::Desk;
 use super::payload::Payload;
 use super::reply::Response;
+use super::socket::Socket;
 
 /// How long a closing connection still reads what the client sends: closing with unread bytes would turn FIN into RST.
 const LINGER: Duration = Duration::from_secs(1);
@@ -61,28 +61,27 @@ impl RawReply {
 }
 
 /// Sends the answer and ends the connection. A client that has gone ends it early.
-pub(crate) async fn send(reply: RawReply, mut socket: TcpStream, desk: &Desk) {
+pub(crate) async fn send(reply: RawReply, mut socket: Socket, desk: &Desk) {
     let end = reply.end;
     if write(reply, &mut socket, desk).await.is_err() {
         return;
     }
     match end {
         End::Close => linger(&mut socket).await,
-        // Closing with a zero linger time sends RST. Were it refused, the client would see a truncation instead.
-        End::Reset => drop(socket.set_zero_linger()),
+        End::Reset => socket.reset(),
         End::Hang => drain(&mut socket).await,
     }
 }
 
 /// Closes without cutting off what was sent: FIN, then reads until the client closes too or time is up.
-pub(crate) async fn linger(socket: &mut TcpStream) {
+pub(crate) async fn linger(socket: &mut Socket) {
     if socket.shutdown().await.is_ok() {
         // Whether the client closed or time is up, the connection ends here.
         let _ = tokio::time::timeout(LINGER, drain(socket)).await;
     }
 }
 
-async fn write(mut reply: RawReply, socket: &mut TcpStream, desk: &Desk) -> io::Result<()> {
+async fn write(mut reply: RawReply, socket: &mut Socket, desk: &Desk) -> io::Result<()> {
     socket.write_all(&reply.head).await?;
     desk.site.tally.sent(reply.head.len());
     let mut left = reply.body_bytes;
@@ -94,11 +93,11 @@ async fn write(mut reply: RawReply, socket: &mut TcpStream, desk: &Desk) -> io::
         desk.site.tally.sent(bytes);
         left -= bytes as u64;
     }
-    Ok(())
+    socket.flush().await
 }
 
 /// Reads and forgets until the client closes.
-async fn drain(socket: &mut TcpStream) {
+async fn drain(socket: &mut Socket) {
     let mut waste = [0u8; 4096];
     while matches!(socket.read(&mut waste).await, Ok(1..)) {}
 }

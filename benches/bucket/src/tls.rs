@@ -1,0 +1,101 @@
+//! TLS for the bucket: whose certificate it shows, and the authority a client must believe.
+//!
+//! Owns the set-up only; connections are accepted by `server`.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use serde::{Deserialize, Serialize};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ServerConfig, crypto::aws_lc_rs};
+
+use crate::error::{Error, Result};
+
+/// How the bucket speaks TLS.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tls {
+    /// With a certificate made at the start for `localhost` and the addresses it is reached at, signed by an authority
+    /// made at the start too: [`Bucket::authority`](crate::Bucket::authority) is its certificate.
+    SelfSigned,
+    /// With a certificate and its key from files, in PEM.
+    Files {
+        /// The certificate, and those that lead from it to its authority.
+        certificate: PathBuf,
+        /// The certificate's private key.
+        key: PathBuf,
+    },
+}
+
+/// What a bucket that speaks TLS runs with.
+pub(crate) struct Terminator {
+    pub(crate) acceptor: TlsAcceptor,
+    /// The authority's certificate in PEM, when it was made here.
+    pub(crate) authority: Option<String>,
+}
+
+impl Tls {
+    /// Makes or reads the certificate for a bucket that listens on `address`.
+    ///
+    /// # Errors
+    /// `System` when a file cannot be read, `Usage` when it does not hold what it must or key and certificate do not fit.
+    pub(crate) fn terminator(&self, address: IpAddr) -> Result<Terminator> {
+        let (chain, key, authority) = match self {
+            Tls::SelfSigned => self_signed(address)?,
+            Tls::Files { certificate, key } => (read_chain(certificate)?, read_key(key)?, None),
+        };
+        let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|e| Error::usage(format!("TLS cannot be set up: {e}")))?;
+        let mut config = builder.with_no_client_auth().with_single_cert(chain, key).map_err(|e| {
+            Error::usage(format!("the TLS certificate cannot be used: {e}")).cure("give a certificate and its own key")
+        })?;
+        config.ticketer =
+            aws_lc_rs::Ticketer::new().map_err(|e| Error::usage(format!("TLS tickets cannot be set up: {e}")))?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Terminator { acceptor: TlsAcceptor::from(Arc::new(config)), authority })
+    }
+}
+
+type Shown = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, Option<String>);
+
+fn self_signed(address: IpAddr) -> Result<Shown> {
+    let made = || -> Result<Shown, rcgen::Error> {
+        let mut authority = CertificateParams::new(Vec::new())?;
+        authority.distinguished_name.push(DnType::CommonName, "fuelrail embedded bucket");
+        authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        let authority_key = KeyPair::generate()?;
+        let root = authority.self_signed(&authority_key)?;
+        let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+        if !address.is_loopback() && !address.is_unspecified() {
+            names.push(address.to_string());
+        }
+        let key = KeyPair::generate()?;
+        let issuer = Issuer::new(authority, authority_key);
+        let certificate = CertificateParams::new(names)?.signed_by(&key, &issuer)?;
+        Ok((vec![certificate.der().clone()], PrivateKeyDer::Pkcs8(key.serialize_der().into()), Some(root.pem())))
+    };
+    made().map_err(|e| Error::usage(format!("no TLS certificate could be made: {e}")))
+}
+
+fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let text = read(path)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    match chain {
+        Ok(chain) if !chain.is_empty() => Ok(chain),
+        _ => Err(Error::usage(format!("{} holds no certificate", path.display())).cure("give one in PEM")),
+    }
+}
+
+fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_slice(&read(path)?)
+        .map_err(|_| Error::usage(format!("{} holds no private key", path.display())).cure("give one in PEM"))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|e| Error::system(format_args!("reading {}", path.display()), &e))
+}
