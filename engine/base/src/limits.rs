@@ -24,6 +24,8 @@ pub const PIPELINE_DEPTH_MAX: usize = 32;
 pub const SCRATCH_BYTES: usize = 16 << 10;
 /// Pieces one receive may scatter over: head and body of each pipelined response.
 pub const SCATTER_PIECES_MAX: usize = 32;
+/// Files one ring holds open: a few per disk, opened once and kept.
+pub const RING_FILES_MAX: u32 = 64;
 /// Entries in a lane between two shards.
 pub const LANE_ENTRIES: usize = 1024;
 /// Alignment of every sample inside its batch and of every cached block: a cache line.

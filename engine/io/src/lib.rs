@@ -39,13 +39,16 @@ pub use probe::{
     Confinement, Disk, Features, Finding, Gpus, Grade, Nic, Probe, ProbeConfig, ZeroCopyQueue, probe, probe_under,
 };
 pub use region::Region;
-pub use ring::sim::{Host, Replies, SimCounts, SimFaults, SimRing, SimWorld};
-#[doc(hidden)]
-pub use ring::uring::{Kernel, io_uring_refusal};
+pub use ring::file::FileOptions;
+#[cfg(feature = "glommio")]
+pub use ring::glommio::GlommioRing;
+pub use ring::sim::{Host, Replies, SimCounts, SimDisk, SimFaults, SimRing, SimWorld};
 #[cfg(feature = "tokio-uring")]
 pub use ring::tokio_uring::TokioUringRing;
+#[doc(hidden)]
+pub use ring::uring::{Kernel, io_uring_refusal};
 pub use ring::uring::{UringConfig, UringRing};
-pub use ring::{Done, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId, Times};
+pub use ring::{Done, FileId, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId, Times};
 pub use scatter::{Landed, Scatter};
 pub use slot::{Filling, Slot, Window};
 pub use timer::{TimerKey, Timers};

@@ -44,6 +44,8 @@ struct Places {
     /// Where in the scratch memory the next head piece goes.
     next_head: usize,
     asked: usize,
+    /// Bytes worth waking for; zero: any.
+    step: usize,
     pieces: ArrayVec<Landed, SCATTER_PIECES_MAX>,
 }
 
@@ -61,7 +63,7 @@ impl Scatter {
     #[must_use]
     pub fn starting_at(scratch: Slot, from: usize) -> Scatter {
         assert!(from <= scratch.len(), "the kept part lies inside the scratch memory");
-        Scatter(Box::new(Places { scratch, kept: from, next_head: from, asked: 0, pieces: ArrayVec::new() }))
+        Scatter(Box::new(Places { scratch, kept: from, next_head: from, asked: 0, step: 0, pieces: ArrayVec::new() }))
     }
 
     /// Adds the next `len` bytes of the scratch memory. False, and nothing is added, when it has no such room, when the
@@ -90,6 +92,20 @@ impl Scatter {
         Ok(())
     }
 
+    /// The receive shall end only when all that is asked for has come (or the stream ends, or it is cancelled), and the
+    /// kernel need not wake anybody for less than `step_bytes`: on a link slower than the core, waking for every few
+    /// segments costs as much as copying them. At least `step_bytes` must follow in the stream behind what is asked
+    /// for, or nobody is woken for the end of it. A ring may end it earlier.
+    pub fn be_patient(&mut self, step_bytes: usize) {
+        self.0.step = step_bytes;
+    }
+
+    /// Bytes worth waking for; zero: any.
+    #[must_use]
+    pub fn patience_bytes(&self) -> usize {
+        self.0.step
+    }
+
     /// Bytes asked for in all.
     #[must_use]
     pub fn asked(&self) -> usize {
@@ -110,8 +126,8 @@ impl Scatter {
 
     /// Empties the list for the next receive: the pieces come out in the order they were pushed.
     pub fn landed(&mut self) -> impl Iterator<Item = Landed> + '_ {
-        let Places { kept, next_head, asked, pieces, .. } = &mut *self.0;
-        (*next_head, *asked) = (*kept, 0);
+        let Places { kept, next_head, asked, step, pieces, .. } = &mut *self.0;
+        (*next_head, *asked, *step) = (*kept, 0, 0);
         pieces.drain(..)
     }
 

@@ -33,7 +33,7 @@ struct Bell {
 /// How the owner sleeps.
 #[derive(Debug)]
 enum Means {
-    /// In a ring that polls this eventfd.
+    /// In a ring that polls this eventfd, or the other end of this descriptor.
     Event(File),
     /// In [`Waker::sleep`].
     Sleeper(Mutex<()>, Condvar),
@@ -72,6 +72,12 @@ impl Waker {
         // SAFETY: `fd` was just returned by the kernel and nobody else owns it; the File closes it with the last clone.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         Ok(Waker::new(Means::Event(file)))
+    }
+
+    /// A waker whose owner reads the other end of this descriptor, a non-blocking pipe or socket.
+    #[cfg(feature = "glommio")]
+    pub(crate) fn writing(fd: OwnedFd) -> Waker {
+        Waker::new(Means::Event(File::from(fd)))
     }
 
     /// The eventfd behind this waker, for the ring that polls it.
@@ -125,7 +131,7 @@ impl Waker {
     fn ring_bell(&self) {
         match &self.bell.means {
             Means::Event(file) => {
-                // Refused only when the counter is full (2^64 - 2 unread wakes): the owner is being woken already.
+                // Refused only when the counter (2^64 - 2 unread wakes) or the pipe is full: the owner is being woken.
                 let _ = (&*file).write(&1u64.to_ne_bytes());
             }
             Means::Sleeper(lock, bell) => {

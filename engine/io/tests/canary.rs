@@ -3,10 +3,13 @@
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 
 use fuelrail_base::{Duration, Instant, Result};
 use fuelrail_io::conformance::{Script, ScriptedHost, Venue, suite};
-use fuelrail_io::{Arena, Done, Full, Op, OpId, Ring, RingFacts, SimFaults, SimRing, SimWorld, SockId, Waker};
+use fuelrail_io::{
+    Arena, Done, FileId, FileOptions, Full, Op, OpId, Ring, RingFacts, SimFaults, SimRing, SimWorld, SockId, Waker,
+};
 
 /// A bug to plant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +63,16 @@ impl Ring for Planted {
     fn close(&mut self, sock: SockId) {
         if self.plant != Plant::ForgetsClosing {
             self.ring().close(sock);
+        }
+    }
+
+    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId> {
+        self.ring().open(path, options)
+    }
+
+    fn close_file(&mut self, file: FileId) {
+        if self.plant != Plant::ForgetsClosing {
+            self.ring().close_file(file);
         }
     }
 
@@ -126,6 +139,7 @@ impl Drop for Planted {
 struct PlantedVenue {
     world: SimWorld,
     plant: Plant,
+    files: u32,
 }
 
 impl Venue for PlantedVenue {
@@ -150,6 +164,11 @@ impl Venue for PlantedVenue {
         ScriptedHost::nobody()
     }
 
+    fn file(&mut self) -> PathBuf {
+        self.files += 1;
+        PathBuf::from(format!("file-{}", self.files))
+    }
+
     fn pass(&mut self) {
         self.world.advance();
     }
@@ -169,7 +188,7 @@ fn caught(plant: Plant) -> Vec<&'static str> {
             continue;
         }
         let host = ScriptedHost::new(Duration::from_micros(150));
-        let mut venue = PlantedVenue { world: SimWorld::new(1, SimFaults::default(), Box::new(host)), plant };
+        let mut venue = PlantedVenue { world: SimWorld::new(1, SimFaults::default(), Box::new(host)), plant, files: 0 };
         if !matches!(catch_unwind(AssertUnwindSafe(|| check(&mut venue))), Ok(Ok(()))) {
             caught.push(name);
         }

@@ -2,14 +2,16 @@
 //! virtual time under every mix of harmless faults.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use fuelrail_base::Duration;
-use fuelrail_io::conformance::{Script, ScriptedHost, TcpPeers, Venue, suite};
+use fuelrail_io::conformance::{ScratchFiles, Script, ScriptedHost, TcpPeers, Venue, suite};
 use fuelrail_io::{Arena, Kernel, Ring, SimFaults, SimRing, SimWorld, UringConfig, UringRing};
 
 /// Real sockets.
 struct Loopback {
     peers: TcpPeers,
+    files: ScratchFiles,
     register: bool,
     kernel: Kernel,
 }
@@ -31,6 +33,10 @@ impl Venue for Loopback {
         TcpPeers::nobody()
     }
 
+    fn file(&mut self) -> PathBuf {
+        self.files.path()
+    }
+
     fn rest(&mut self, time: Duration) {
         std::thread::sleep(time);
     }
@@ -39,12 +45,13 @@ impl Venue for Loopback {
 /// A simulated world.
 struct Simulated {
     world: SimWorld,
+    files: u32,
 }
 
 impl Simulated {
     fn new(seed: u64, faults: SimFaults) -> Simulated {
         let host = ScriptedHost::new(Duration::from_micros(seed % 3 * 150));
-        Simulated { world: SimWorld::new(seed, faults, Box::new(host)) }
+        Simulated { world: SimWorld::new(seed, faults, Box::new(host)), files: 0 }
     }
 }
 
@@ -63,6 +70,11 @@ impl Venue for Simulated {
         ScriptedHost::nobody()
     }
 
+    fn file(&mut self) -> PathBuf {
+        self.files += 1;
+        PathBuf::from(format!("file-{}", self.files))
+    }
+
     fn pass(&mut self) {
         self.world.advance();
     }
@@ -75,12 +87,12 @@ impl Venue for Simulated {
 
 /// Faults a correct caller must not notice in the bytes.
 fn harmless(seed: u64) -> SimFaults {
-    SimFaults { transient_errno: 0.0, fatal_errno: 0.0, ..SimFaults::swarm(seed) }
+    SimFaults { transient_errno: 0.0, fatal_errno: 0.0, disk_errno: 0.0, ..SimFaults::swarm(seed) }
 }
 
 fn loopback_passes(register: bool, kernel: Kernel) {
     for (name, check) in suite::<Loopback>() {
-        let mut venue = Loopback { peers: TcpPeers::default(), register, kernel };
+        let mut venue = Loopback { peers: TcpPeers::default(), files: ScratchFiles::default(), register, kernel };
         check(&mut venue).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
     }
 }

@@ -52,7 +52,7 @@ fn run(seed: u64, faults: SimFaults) -> Outcome {
                     (done.token << 32) ^ done.result.map_or_else(|errno| u64::from(errno as u32) << 20, |n| n as u64);
                 outcome.trace = mix64(outcome.trace ^ facts ^ ring.now().0);
                 outcome.errnos.extend(done.result.err());
-                let sock = done.op.sock();
+                let sock = done.op.sock().expect("only sockets are used here");
                 let again = match (done.op, done.result) {
                     (Op::Connect { addr, .. }, Err(libc::EAGAIN | libc::EINTR | libc::ENOBUFS)) => {
                         Some(Op::Connect { sock, addr })
@@ -99,6 +99,7 @@ fn all_faults() -> SimFaults {
         corrupt: 0.01,
         delay: 0.3,
         delay_max: Duration::from_millis(2),
+        ..SimFaults::default()
     }
 }
 

@@ -2,14 +2,16 @@
 #![cfg(feature = "tokio-uring")]
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use fuelrail_base::Duration;
-use fuelrail_io::conformance::{Script, TcpPeers, Venue, suite};
+use fuelrail_io::conformance::{ScratchFiles, Script, TcpPeers, Venue, suite};
 use fuelrail_io::{Arena, TokioUringRing, UringConfig};
 
 /// Real sockets.
 struct Loopback {
     peers: TcpPeers,
+    files: ScratchFiles,
     register: bool,
 }
 
@@ -29,6 +31,10 @@ impl Venue for Loopback {
         TcpPeers::nobody()
     }
 
+    fn file(&mut self) -> PathBuf {
+        self.files.path()
+    }
+
     fn rest(&mut self, time: Duration) {
         std::thread::sleep(time);
     }
@@ -36,7 +42,7 @@ impl Venue for Loopback {
 
 fn passes(register: bool) {
     for (name, check) in suite::<Loopback>() {
-        let mut venue = Loopback { peers: TcpPeers::default(), register };
+        let mut venue = Loopback { peers: TcpPeers::default(), files: ScratchFiles::default(), register };
         eprintln!("{name}");
         check(&mut venue).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
     }

@@ -326,6 +326,7 @@ impl RingShares {
             corrupt: 0.0,
             delay,
             delay_max: Duration::from_micros(delay_us_max),
+            ..SimFaults::default()
         }
     }
 }

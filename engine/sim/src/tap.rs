@@ -4,8 +4,9 @@
 
 use crate::canary::Canary;
 use fuelrail_base::{Duration, Instant, Result};
-use fuelrail_io::{Done, Full, Op, OpId, Ring, RingFacts, SimRing, SockId, Waker};
+use fuelrail_io::{Done, FileId, FileOptions, Full, Op, OpId, Ring, RingFacts, SimRing, SockId, Waker};
 use std::net::SocketAddr;
+use std::path::Path;
 
 /// Which receive the ring with the planted bug loses.
 const LOST_RECEIVE: u64 = 7;
@@ -63,6 +64,14 @@ impl Ring for TapRing {
 
     fn close(&mut self, sock: SockId) {
         self.inner.close(sock);
+    }
+
+    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId> {
+        self.inner.open(path, options)
+    }
+
+    fn close_file(&mut self, file: FileId) {
+        self.inner.close_file(file);
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {

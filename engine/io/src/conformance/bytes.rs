@@ -74,7 +74,7 @@ fn echo_of_a_large_message<V: Venue>(venue: &mut V) -> Verdict {
                 }
                 (window, scratch) = (Some(piece), Some(back));
             }
-            Op::Connect { .. } => return Err("a connect nobody asked for".into()),
+            other => return Err(format!("nobody asked for {other:?}")),
         }
     }
     ensure!(echoed == message, "the echo differs");
@@ -259,7 +259,7 @@ fn many_connections_at_once<V: Venue>(venue: &mut V) -> Verdict {
     let mut open = CONNS;
     while open > 0 {
         let done = stage.next()?;
-        let sock = done.op.sock();
+        let sock = done.op.sock().ok_or("an operation without a socket")?;
         let bytes = received(done)?.map_err(|errno| format!("error {errno}"))?;
         if bytes.is_empty() {
             open -= 1;

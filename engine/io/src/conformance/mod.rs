@@ -5,13 +5,16 @@
 //! wrong; a check never blocks without a limit, so that a broken ring fails instead of hanging.
 
 mod bytes;
+mod files;
 mod life;
 mod peers;
+mod scratch;
 mod stage;
 mod venue;
 mod waking;
 
 pub use peers::{ScriptedHost, TcpPeers};
+pub use scratch::ScratchFiles;
 pub use venue::{Check, Script, Venue, Verdict, recital};
 
 /// All checks, by name.
@@ -19,6 +22,7 @@ pub use venue::{Check, Script, Venue, Verdict, recital};
 pub fn suite<V: Venue>() -> Vec<Check<V>> {
     let mut checks: Vec<Check<V>> = Vec::new();
     checks.extend(bytes::checks::<V>());
+    checks.extend(files::checks::<V>());
     checks.extend(life::checks::<V>());
     checks.extend(waking::checks::<V>());
     checks

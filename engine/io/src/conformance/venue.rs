@@ -1,6 +1,7 @@
 //! Where rings meet peers, what those peers do, and what a check is. Runs nothing.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use fuelrail_base::Duration;
 use fuelrail_base::prng::mix64;
@@ -43,6 +44,10 @@ pub trait Venue {
 
     /// An address where nobody listens.
     fn nobody(&mut self) -> SocketAddr;
+
+    /// The path of a file that does not exist, each time another, in a directory that does. What is made there is removed
+    /// with the venue.
+    fn file(&mut self) -> PathBuf;
 
     /// Lets time pass for the peers, where that does not happen by itself. Called after each wait.
     fn pass(&mut self) {}

@@ -100,9 +100,10 @@ impl<S> Desk<S> {
         if *left == 0 {
             return Err(inner);
         }
-        *left -= 1;
         let holding = Holding { inner, is_file, in_flight: 0, closing: false };
-        self.holdings.insert(holding).map_err(|_| unreachable!("the table has a place for each that is left"))
+        let name = self.holdings.insert(holding).map_err(|holding| holding.inner)?;
+        *left -= 1;
+        Ok(name)
     }
 
     /// Books an operation in. The flag says whether it is for the kernel: on a stale socket or file it is ready at once.
@@ -242,6 +243,12 @@ impl<S> Desk<S> {
     /// What is kept per open socket and file.
     pub(super) fn holdings(&self) -> impl Iterator<Item = &S> {
         self.holdings.iter().map(|(_, holding)| &holding.inner)
+    }
+
+    /// Names of all open sockets and files.
+    #[cfg(feature = "glommio")]
+    pub(super) fn names(&self) -> impl Iterator<Item = Name> {
+        self.holdings.iter().map(|(name, _)| name)
     }
 
     pub(super) fn has_ready(&self) -> bool {

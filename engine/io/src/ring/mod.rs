@@ -18,6 +18,9 @@ use crate::wake::Waker;
 mod bells;
 mod desk;
 pub(crate) mod file;
+#[cfg(feature = "glommio")]
+pub(crate) mod glommio;
+mod patience;
 pub(crate) mod sim;
 mod socket;
 mod table;
@@ -200,6 +203,8 @@ pub struct RingCounts {
     pub read_bytes: u64,
     /// Bytes written to files.
     pub written_bytes: u64,
+    /// Bytes of files that the CPU copied besides, where a runtime knows no memory but its own.
+    pub copied_bytes: u64,
 }
 
 /// What a ring is and how it is doing.

@@ -23,6 +23,12 @@ pub struct SimFaults {
     pub delay: f64,
     /// The longest such delay.
     pub delay_max: Duration,
+    /// A read from a file gets fewer bytes than there are.
+    pub short_read: f64,
+    /// A write to a file takes fewer bytes than it was given.
+    pub short_write: f64,
+    /// An operation on a file fails (`EIO`); nothing is moved.
+    pub disk_errno: f64,
 }
 
 impl SimFaults {
@@ -32,7 +38,7 @@ impl SimFaults {
     pub fn swarm(seed: u64) -> SimFaults {
         let mut prng = Prng::new(mix64(seed ^ 0x5741_524D));
         let mut weight = |most: f64| if prng.chance(0.5) { 0.0 } else { prng.unit() * most };
-        SimFaults {
+        let network = SimFaults {
             short_receive: weight(0.9),
             short_send: weight(0.9),
             reorder: weight(1.0),
@@ -41,7 +47,13 @@ impl SimFaults {
             corrupt: 0.0,
             delay: weight(0.5),
             delay_max: Duration::from_micros(1 + prng.below(20_000)),
-        }
+            short_read: 0.0,
+            short_write: 0.0,
+            disk_errno: 0.0,
+        };
+        // Drawn last, so that what the network does under a seed stays what it was before there were disks.
+        let mut weight = |most: f64| if prng.chance(0.5) { 0.0 } else { prng.unit() * most };
+        SimFaults { short_read: weight(0.9), short_write: weight(0.9), disk_errno: weight(0.01), ..network }
     }
 }
 
@@ -62,4 +74,10 @@ pub struct SimCounts {
     pub corruptions: u64,
     /// Completions held back.
     pub delays: u64,
+    /// File reads cut short.
+    pub short_reads: u64,
+    /// File writes cut short.
+    pub short_writes: u64,
+    /// Operations on files failed.
+    pub disk_errnos: u64,
 }

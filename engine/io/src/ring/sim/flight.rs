@@ -6,7 +6,7 @@ use fuelrail_base::Duration;
 
 use super::conn::{FlightKey, Phase};
 use super::host::{Replies, Reply};
-use super::world::{Event, Stage, World};
+use super::world::{Event, Held, Stage, World};
 use crate::ring::Op;
 use crate::ring::table::Name;
 
@@ -22,11 +22,9 @@ impl World {
     }
 
     pub(super) fn perform(&mut self, key: FlightKey) {
-        let Some((op, conn)) = self.flight(key) else { return };
-        let connecting = match op {
-            Op::Connect { .. } => true,
-            Op::Send { .. } | Op::Recv { .. } => false,
-        };
+        let Some((op, held)) = self.flight(key) else { return };
+        let &Held::Conn(conn) = held else { return self.start_disk(key) };
+        let connecting = matches!(op, Op::Connect { .. });
         if self.prng.chance(self.faults.transient_errno) {
             self.counts.transient_errnos += 1;
             let errno = self.pick(&[libc::EINTR, libc::EAGAIN, libc::ENOBUFS]);
@@ -57,8 +55,55 @@ impl World {
                 }
                 self.serve_receivers(conn);
             }
-            None => {}
+            Some(Op::ReadAt { .. } | Op::WriteAt { .. } | Op::SyncData { .. }) | None => {}
         }
+    }
+
+    /// The disk takes its time; what it does happens at the end of it.
+    fn start_disk(&mut self, key: FlightKey) {
+        let most = u64::try_from(self.disk.settings.latency_max.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let after = Duration::from_nanos(self.prng.below(most));
+        let mark = self.disk.mark();
+        self.schedule(key, after, None, Event::Disk(key, mark));
+    }
+
+    pub(super) fn finish_disk(&mut self, key: FlightKey, mark: u64) {
+        if self.prng.chance(self.faults.disk_errno) {
+            self.counts.disk_errnos += 1;
+            return self.land(key, -libc::EIO);
+        }
+        let (short_read, short_write) = (self.faults.short_read, self.faults.short_write);
+        let World { seats, disk, prng, counts, .. } = self;
+        let Some(seat) = seats[key.0].as_mut() else { return };
+        let Some((op, Held::File(file))) = seat.desk.flight(Name::from_bits(key.1)) else { return };
+        let unit = file.unit();
+        let mut cut = |chance: f64, n: usize, cuts: &mut u64| {
+            if n <= unit || !prng.chance(chance) {
+                return n;
+            }
+            *cuts += 1;
+            (1 + prng.below(n.div_ceil(unit) as u64 - 1) as usize) * unit
+        };
+        let result = match op {
+            Op::ReadAt { offset, into, .. } => disk.read(file, *offset, into.room()).map(|bytes| {
+                let n = cut(short_read, bytes.len(), &mut counts.short_reads);
+                let filled = into.filled();
+                into.put(&bytes[..n]);
+                into.rewind(filled);
+                n
+            }),
+            Op::WriteAt { offset, from, start, .. } => {
+                let rest = &from.bytes()[*start..];
+                let n = cut(short_write, rest.len(), &mut counts.short_writes);
+                disk.write(file, *offset, &rest[..n])
+            }
+            Op::SyncData { .. } => {
+                disk.sync(file, mark);
+                Ok(0)
+            }
+            Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } => unreachable!("{op:?} is not about a file"),
+        };
+        self.land(key, result.map_or_else(|errno| -errno, |n| n as i32));
     }
 
     fn perform_connect(&mut self, key: FlightKey, id: u64, addr: SocketAddr) {
@@ -203,9 +248,8 @@ impl World {
         self.serve_receivers(id);
     }
 
-    fn flight(&mut self, (ring, bits): FlightKey) -> Option<(&mut Op, u64)> {
-        let (op, conn) = self.seats[ring].as_mut()?.desk.flight(Name::from_bits(bits))?;
-        Some((op, *conn))
+    fn flight(&mut self, (ring, bits): FlightKey) -> Option<(&mut Op, &Held)> {
+        self.seats[ring].as_mut()?.desk.flight(Name::from_bits(bits))
     }
 
     fn some_delay(&mut self) -> Duration {

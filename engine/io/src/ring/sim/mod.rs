@@ -1,24 +1,28 @@
-//! A ring in virtual time: a whole network in one thread, exactly repeatable by seed.
+//! A ring in virtual time: a whole network and a disk in one thread, exactly repeatable by seed.
 //!
-//! All rings of a world share its clock, its faults and its host. Nothing here reads a real clock or sleeps.
+//! All rings of a world share its clock, its faults, its host and its disk. Nothing here reads a real clock or sleeps.
 
 mod conn;
+mod disk;
 mod faults;
 mod flight;
 mod host;
 mod world;
 
+pub use disk::SimDisk;
 pub use faults::{SimCounts, SimFaults};
 pub use host::{Host, Replies};
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::rc::Rc;
 
 use fuelrail_base::{Instant, Result};
 
 use self::world::World;
-use super::{Done, Full, Op, OpId, Ring, RingFacts, SockId};
+use super::file::FileOptions;
+use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
 use crate::wake::Waker;
 
 /// The world all simulated rings of a test share. Clones are the same world.
@@ -53,6 +57,18 @@ impl SimWorld {
     #[must_use]
     pub fn counts(&self) -> SimCounts {
         self.world.borrow().counts()
+    }
+
+    /// Says what the disk is like from now on.
+    pub fn set_disk(&self, disk: SimDisk) {
+        self.world.borrow_mut().disk.settings = disk;
+    }
+
+    /// Cuts the power of the disk: synced data stays, of every write since then all or nothing, and files never synced are
+    /// gone. The rings of the machine that lost its power are to be dropped first.
+    pub fn cut_power(&self) {
+        let World { disk, prng, .. } = &mut *self.world.borrow_mut();
+        disk.cut_power(prng);
     }
 }
 
@@ -89,7 +105,15 @@ impl Ring for SimRing {
     }
 
     fn close(&mut self, sock: SockId) {
-        self.world.borrow_mut().close(self.id, sock);
+        self.world.borrow_mut().close(self.id, sock.into());
+    }
+
+    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId> {
+        self.world.borrow_mut().open_file(self.id, path, options)
+    }
+
+    fn close_file(&mut self, file: FileId) {
+        self.world.borrow_mut().close(self.id, file.into());
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {

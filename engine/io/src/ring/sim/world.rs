@@ -4,16 +4,20 @@
 //! of its seed and of what the rings ask for.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use fuelrail_base::prng::Prng;
-use fuelrail_base::{Error, Instant, Kind, Result};
+use fuelrail_base::{Instant, Result};
 
 use super::conn::{Conn, FlightKey, Phase};
+use super::disk::{Disk, Opened};
 use super::faults::{SimCounts, SimFaults};
 use super::host::{Host, Reply};
 use crate::ring::desk::Desk;
+use crate::ring::file::{FileOptions, files_open};
+use crate::ring::socket::sockets_open;
 use crate::ring::table::Name;
-use crate::ring::{Done, Full, Op, OpId, RingCounts, SockId};
+use crate::ring::{Done, FileId, Full, Op, OpId, RingCounts, SockId};
 use crate::timer::{TimerKey, Timers};
 use crate::wake::Waker;
 
@@ -25,6 +29,8 @@ pub(super) enum Event {
     Connected(FlightKey, u64, Result<(), i32>),
     /// An answer of a peer arrives.
     Arrive(u64, Reply),
+    /// The disk is done with an operation; a sync covers the writes before this number.
+    Disk(FlightKey, u64),
     /// A cancellation takes effect.
     Cancel(FlightKey),
 }
@@ -38,8 +44,17 @@ pub(super) enum Stage {
     Receiving(u64),
 }
 
+/// What a ring holds open.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// The connection of this number.
+    Conn(u64),
+    /// A file.
+    File(Opened),
+}
+
 pub(super) struct Seat {
-    pub(super) desk: Desk<u64>,
+    pub(super) desk: Desk<Held>,
     pub(super) waker: Waker,
     /// Pushed, not submitted.
     pub(super) queued: Vec<Name>,
@@ -61,6 +76,7 @@ pub(super) struct World {
     pub(super) seats: Vec<Option<Seat>>,
     pub(super) conns: BTreeMap<u64, Conn>,
     pub(super) next_conn: u64,
+    pub(super) disk: Disk,
     pub(super) stages: BTreeMap<FlightKey, Stage>,
 }
 
@@ -76,6 +92,7 @@ impl World {
             seats: Vec::new(),
             conns: BTreeMap::new(),
             next_conn: 0,
+            disk: Disk::default(),
             stages: BTreeMap::new(),
         }
     }
@@ -124,6 +141,10 @@ impl World {
                     self.serve_receivers(id);
                 }
             }
+            Event::Disk(key, mark) => {
+                self.stages.remove(&key);
+                self.finish_disk(key, mark);
+            }
             Event::Cancel(key) => self.cancel_now(key),
         }
     }
@@ -146,9 +167,8 @@ impl World {
         while let Some((&key, _)) = self.stages.range(first..(ring + 1, 0)).next() {
             self.unstage(key);
         }
-        let conns: Vec<u64> = seat.desk.sockets().copied().collect();
-        for conn in conns {
-            self.hang_up(conn);
+        for held in seat.desk.holdings() {
+            self.let_go(held);
         }
     }
 
@@ -158,21 +178,24 @@ impl World {
 
     pub(super) fn socket(&mut self, ring: usize) -> Result<SockId> {
         let conn = self.next_conn;
-        let id = self.seat(ring).desk.open(conn).map_err(|_| {
-            Error::new(Kind::Budget, "all sockets of this ring are open")
-                .cure("close some first, or give the ring a larger socket table")
-        })?;
+        let id = self.seat(ring).desk.open(Held::Conn(conn)).map_err(|_| sockets_open())?;
         self.next_conn += 1;
         self.conns.insert(conn, Conn::new());
         Ok(id)
     }
 
-    pub(super) fn close(&mut self, ring: usize, sock: SockId) {
+    pub(super) fn open_file(&mut self, ring: usize, path: &Path, options: &FileOptions) -> Result<FileId> {
+        let file = self.disk.open(path, options)?;
+        self.seat(ring).desk.open_file(Held::File(file)).map_err(|_| files_open())
+    }
+
+    /// Closes a socket or a file.
+    pub(super) fn close(&mut self, ring: usize, id: Name) {
         let mut flying = Vec::new();
         let seat = self.seat(ring);
-        seat.desk.close(sock, &mut flying);
+        seat.desk.close(id, &mut flying);
         seat.cancels.extend(flying.into_iter().map(|name| (name, true)));
-        self.close_idle_socks(ring);
+        self.close_idle(ring);
     }
 
     pub(super) fn push(&mut self, ring: usize, op: Op, token: u64) -> Result<OpId, Full> {
@@ -239,18 +262,20 @@ impl World {
         for (name, result) in landed {
             seat.desk.land(name, result);
         }
-        self.close_idle_socks(ring);
+        self.close_idle(ring);
     }
 
-    fn close_idle_socks(&mut self, ring: usize) {
-        while let Some((_, conn)) = self.seat(ring).desk.take_closable() {
-            self.hang_up(conn);
+    fn close_idle(&mut self, ring: usize) {
+        while let Some((_, held)) = self.seat(ring).desk.take_closable() {
+            self.let_go(&held);
         }
     }
 
-    fn hang_up(&mut self, id: u64) {
-        self.tell_closed(id);
-        self.conns.remove(&id);
+    fn let_go(&mut self, held: &Held) {
+        if let Held::Conn(id) = held {
+            self.tell_closed(*id);
+            self.conns.remove(id);
+        }
     }
 
     /// Tells the host, once, that a connection it knows is gone.

@@ -15,6 +15,7 @@ use core::pin::{Pin, pin};
 use core::task::{Context, Poll};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use fuelrail_base::{Duration, Error, Instant, Kind, Result};
@@ -25,11 +26,12 @@ use tokio_uring::Runtime;
 use self::requests::{Flight, Registered};
 use super::bells::Bells;
 use super::desk::Desk;
+use super::file::{FileOptions, files_open, open_file};
 use super::socket::{Blocking, sockets_open, tcp_socket};
 use super::table::Name;
 use super::uring::{UringConfig, refusal};
 use super::wires::Wires;
-use super::{Done, Full, Op, OpId, Ring, RingFacts, SockId};
+use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
 use crate::arena::Mapping;
 use crate::clock::monotonic_now;
 use crate::fork::ForkGuard;
@@ -152,9 +154,7 @@ impl TokioUringRing {
             }
         });
         inside.bells.unlisten();
-        while let Some((_, fd)) = inside.desk.take_closable() {
-            drop(fd);
-        }
+        inside.close_idle();
     }
 
     /// Cancels everything and waits until the kernel owns nothing, within limits. Returns whether it does.
@@ -263,6 +263,22 @@ impl Inside {
         }
     }
 
+    /// Closes a socket or a file.
+    fn put_away(&mut self, id: Name) {
+        let mut flying = Vec::new();
+        self.desk.close(id, &mut flying);
+        for name in flying {
+            self.ask_back(name);
+        }
+        self.close_idle();
+    }
+
+    fn close_idle(&mut self) {
+        while let Some((_, fd)) = self.desk.take_closable() {
+            drop(fd);
+        }
+    }
+
     /// Asks for an operation back: at once when the kernel does not know it yet.
     fn ask_back(&mut self, name: Name) {
         if !self.desk.mark_cancelled(name) {
@@ -292,14 +308,16 @@ impl Ring for TokioUringRing {
     }
 
     fn close(&mut self, sock: SockId) {
-        let mut flying = Vec::new();
-        self.inside.desk.close(sock, &mut flying);
-        for name in flying {
-            self.inside.ask_back(name);
-        }
-        while let Some((_, fd)) = self.inside.desk.take_closable() {
-            drop(fd);
-        }
+        self.inside.put_away(sock.into());
+    }
+
+    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId> {
+        self.guard.check()?;
+        self.inside.desk.open_file(open_file(path, options)?).map_err(|_| files_open())
+    }
+
+    fn close_file(&mut self, file: FileId) {
+        self.inside.put_away(file.into());
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {

@@ -37,15 +37,15 @@ pub(super) struct Registered<'a>(pub(super) Option<&'a Arc<Mapping>>);
 
 impl Registered<'_> {
     /// Index of the buffer this place lies in, and how much of `len` bytes does: a piece that crosses from one buffer
-    /// into the next is cut short there.
+    /// into the next is cut short there. `None` for memory that is not registered.
     fn buffer(&self, place: *const u8, len: usize) -> Option<(u16, usize)> {
-        let (base, _) = self.0?.range();
-        let offset = place as usize - base as usize;
+        let (base, bytes) = self.0?.range();
+        let offset = (place as usize).checked_sub(base as usize).filter(|offset| offset + len <= bytes)?;
         Some(((offset / BUFFER_BYTES_MAX) as u16, len.min(BUFFER_BYTES_MAX - offset % BUFFER_BYTES_MAX)))
     }
 }
 
-/// The entry for an operation on this descriptor, and whether it uses registered memory.
+/// The entry for an operation on this descriptor, and whether it is a receive into registered memory.
 pub(super) fn entry(
     name: Name,
     op: &mut Op,
@@ -77,6 +77,23 @@ pub(super) fn entry(
                 None => plain(opcode::Recv::new(fd, target, len as u32).build()),
             }
         }
+        Op::ReadAt { offset, into, .. } => {
+            let len = into.room().min(TRANSFER_BYTES_MAX);
+            let target = into.target(len);
+            plain(match registered.buffer(target, len) {
+                Some((buffer, len)) => opcode::ReadFixed::new(fd, target, len as u32, buffer).offset(*offset).build(),
+                None => opcode::Read::new(fd, target, len as u32).offset(*offset).build(),
+            })
+        }
+        Op::WriteAt { offset, from, start, .. } => {
+            let bytes = &from.bytes()[*start..];
+            let (source, len) = (bytes.as_ptr(), bytes.len().min(TRANSFER_BYTES_MAX));
+            plain(match registered.buffer(source, len) {
+                Some((buffer, len)) => opcode::WriteFixed::new(fd, source, len as u32, buffer).offset(*offset).build(),
+                None => opcode::Write::new(fd, source, len as u32).offset(*offset).build(),
+            })
+        }
+        Op::SyncData { .. } => plain(opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()),
     }
 }
 

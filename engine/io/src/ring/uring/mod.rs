@@ -16,18 +16,22 @@ use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
 
+use fuelrail_base::limits::RING_FILES_MAX;
 use fuelrail_base::{Duration, Error, Instant, Kind, Result};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use self::setup::{BUFFER_BYTES_MAX, Opened};
 use super::desk::Desk;
+use super::file::{FileOptions, files_open, open_file};
+use super::patience::Patience;
 use super::socket::{Blocking, sockets_open, tcp_socket};
 use super::table::Name;
 use super::wires::Wires;
-use super::{Done, Full, Op, OpId, Ring, RingFacts, SockId};
+use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
 use crate::arena::Mapping;
 use crate::clock::monotonic_now;
 use crate::fork::ForkGuard;
@@ -50,6 +54,7 @@ pub struct UringRing {
     /// Keeps registered memory mapped until `ring` is closed.
     registered: ManuallyDrop<Option<Arc<Mapping>>>,
     fixed_files: bool,
+    patience: Patience,
     /// Requests that found the submission queue full; they go first at the next submission.
     backlog: VecDeque<squeue::Entry>,
     waker: Waker,
@@ -85,6 +90,7 @@ impl UringRing {
             wires: ManuallyDrop::new(Wires::new(config.entries)),
             registered: ManuallyDrop::new(registered),
             fixed_files,
+            patience: Patience::new(config.sockets + RING_FILES_MAX),
             backlog: VecDeque::with_capacity(config.entries as usize),
             waker: Waker::eventfd()?,
             wake_polled: false,
@@ -99,6 +105,9 @@ impl UringRing {
     fn request(&mut self, name: Name) -> squeue::Entry {
         let desk = &mut *self.desk;
         let Some((op, fd)) = desk.flight(name) else { unreachable!("{name:?} was just booked") };
+        if let Op::Recv { sock, into } = op {
+            self.patience.wake_for(sock.index, fd, into.patience_bytes());
+        }
         let (fd, flags) = if self.fixed_files {
             (types::Fd(op.holding().index as i32), squeue::Flags::FIXED_FILE)
         } else {
@@ -116,6 +125,11 @@ impl UringRing {
             }
             Op::Recv { into, .. } if into.pieces() > 1 => {
                 opcode::RecvMsg::new(fd, self.wires.receive(name.index, into.targets())).build()
+            }
+            Op::Recv { into, .. } if into.patience_bytes() > 0 => {
+                let Some((target, len)) = into.targets().next() else { unreachable!("checked to ask for bytes") };
+                let len = len.min(TRANSFER_BYTES_MAX) as u32;
+                opcode::Recv::new(fd, target, len).flags(libc::MSG_WAITALL).build()
             }
             Op::Recv { into, .. } => {
                 let fixed = self.registered.as_ref().filter(|_| into.is_one_body());
@@ -221,11 +235,33 @@ impl UringRing {
             }
         }
         if seen {
-            self.close_idle_socks();
+            self.close_idle();
         }
     }
 
-    fn close_idle_socks(&mut self) {
+    /// Registers the descriptor just taken in, where the kernel has a table for it; takes it out again when refused.
+    fn announce(&mut self, id: Name, raw: RawFd) -> Result<()> {
+        if self.fixed_files
+            && let Err(error) = self.ring.submitter().register_files_update(id.index, &[raw])
+        {
+            self.desk.discard(id);
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            return Err(Error::from_errno(Kind::Environment, "registering a descriptor with io_uring", errno));
+        }
+        Ok(())
+    }
+
+    /// Closes a socket or a file.
+    fn put_away(&mut self, id: Name) {
+        let mut flying = Vec::new();
+        self.desk.close(id, &mut flying);
+        for name in flying {
+            self.enqueue_cancel(name);
+        }
+        self.close_idle();
+    }
+
+    fn close_idle(&mut self) {
         while let Some((index, fd)) = self.desk.take_closable() {
             if self.fixed_files {
                 // The table's reference would keep the connection open. Refused only if the index were out of range.
@@ -284,23 +320,26 @@ impl Ring for UringRing {
         let fd = tcp_socket(addr, Blocking::Yes)?;
         let raw = fd.as_raw_fd();
         let id = self.desk.open(fd).map_err(|_| sockets_open())?;
-        if self.fixed_files
-            && let Err(error) = self.ring.submitter().register_files_update(id.index, &[raw])
-        {
-            self.desk.discard(id);
-            let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            return Err(Error::from_errno(Kind::Environment, "registering a socket with io_uring", errno));
-        }
+        self.announce(id.into(), raw)?;
+        self.patience.reset(id.index);
         Ok(id)
     }
 
     fn close(&mut self, sock: SockId) {
-        let mut flying = Vec::new();
-        self.desk.close(sock, &mut flying);
-        for name in flying {
-            self.enqueue_cancel(name);
-        }
-        self.close_idle_socks();
+        self.put_away(sock.into());
+    }
+
+    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId> {
+        self.guard.check()?;
+        let fd = open_file(path, options)?;
+        let raw = fd.as_raw_fd();
+        let id = self.desk.open_file(fd).map_err(|_| files_open())?;
+        self.announce(id.into(), raw)?;
+        Ok(id)
+    }
+
+    fn close_file(&mut self, file: FileId) {
+        self.put_away(file.into());
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fuelrail_base::limits::RING_FILES_MAX;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use io_uring::IoUring;
 
@@ -98,7 +99,7 @@ pub(super) fn open(config: &UringConfig, kernel: Kernel) -> Result<Opened> {
     }
     let table = match kernel {
         Kernel::V5_13 => Err(std::io::Error::from_raw_os_error(libc::EINVAL)),
-        Kernel::Running | Kernel::V5_19 => ring.submitter().register_files_sparse(config.sockets),
+        Kernel::Running | Kernel::V5_19 => ring.submitter().register_files_sparse(config.sockets + RING_FILES_MAX),
     };
     let fixed_files = match table {
         Ok(()) => {
@@ -106,7 +107,10 @@ pub(super) fn open(config: &UringConfig, kernel: Kernel) -> Result<Opened> {
             true
         }
         Err(error) => {
-            refusals.push(format!("registering a table of {} files: {error}; kernel 5.19 has them", config.sockets));
+            refusals.push(format!(
+                "registering a table of {} files: {error}; kernel 5.19 has them",
+                config.sockets + RING_FILES_MAX
+            ));
             false
         }
     };
