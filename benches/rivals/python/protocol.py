@@ -8,7 +8,7 @@ import json
 import random
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Callable, Iterable, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -30,8 +30,9 @@ class Task:
     arena: int
     seed: int
     workers: int
-    packed: str | None
-    passes: int = field(default=0)
+    packed: str | None = None
+    hash: bool = False
+    passes: int = 0
 
     @property
     def endpoint(self) -> str:
@@ -77,12 +78,15 @@ def arguments(argv: list[str] | None = None) -> Task:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=0, help="processes of a PyTorch DataLoader")
     parser.add_argument("--packed", help="address of the same objects packed into shards")
+    parser.add_argument("--hash", action="store_true", help="hash what came; the pass pays for it")
     given = parser.parse_args(argv)
     with open(given.manifest, encoding="utf-8", newline="\n") as file:
         objects = [parse(number, line.rstrip("\n")) for number, line in enumerate(file, 1) if line.strip()]
     if not objects:
         raise SystemExit(f"{given.manifest} names no object")
-    return Task(given.uri, objects, given.batch_size, given.arena, given.seed, given.workers, given.packed)
+    return Task(
+        given.uri, objects, given.batch_size, given.arena, given.seed, given.workers, given.packed, given.hash
+    )
 
 
 def parse(number: int, line: str) -> Object:
@@ -95,7 +99,7 @@ def parse(number: int, line: str) -> Object:
 def serve(task: Task, batches: Callable[[], Iterable[list]], settings: str) -> None:
     """Serves the harness: for every `go`, runs `batches()` to its end and counts what the trainer got.
 
-    A batch is a list of whatever the loader hands over, each with a length in bytes (`len`, or `nbytes` for tensors).
+    A batch is a list of objects as the loader hands them over: anything with the buffer protocol.
     """
     say("ready")
     for line in sys.stdin:
@@ -108,12 +112,16 @@ def serve(task: Task, batches: Callable[[], Iterable[list]], settings: str) -> N
 def measure(task: Task, batches: Callable[[], Iterable[list]], settings: str) -> dict:
     """One pass. Raises SystemExit when bytes or objects are missing or too many."""
     got, objects, first = 0, 0, None
+    total = SetHash() if task.hash else None
     started = time.perf_counter()
     for batch in batches():
         objects += len(batch)
         got += sum(map(size, batch))
         if first is None:
             first = time.perf_counter() - started
+        if total is not None:
+            for item in batch:
+                total.add(item)
     wall = time.perf_counter() - started
     if (got, objects) != (task.wanted, len(task.objects)):
         raise SystemExit(f"{objects} objects with {got} bytes of {len(task.objects)} with {task.wanted} came")
@@ -122,15 +130,30 @@ def measure(task: Task, batches: Callable[[], Iterable[list]], settings: str) ->
         "objects": objects,
         "wall_s": wall,
         "first_batch_us": None if first is None else round(first * 1e6),
-        "hash": None,
+        "hash": None if total is None else str(total),
         "settings": settings,
     }
 
 
+class SetHash:
+    """Sum modulo 2**128 of XXH3-128 over each object: the same in any order."""
+
+    def __init__(self) -> None:
+        import xxhash  # mosaicml-streaming brings it along; only proof passes need it
+
+        self.digest = xxhash.xxh3_128_intdigest
+        self.sum = 0
+
+    def add(self, item) -> None:
+        self.sum = (self.sum + self.digest(memoryview(item).cast("B"))) % (1 << 128)
+
+    def __str__(self) -> str:
+        return f"{self.sum:032x}"
+
+
 def size(item) -> int:
-    """Bytes of what a loader hands over: a tensor or an array tells them itself."""
-    own = getattr(item, "nbytes", None)
-    return len(item) if own is None else own
+    """Bytes of what a loader hands over."""
+    return len(item) if isinstance(item, bytes) else memoryview(item).nbytes
 
 
 def batched(items: Iterable, count: int) -> Iterable[list]:

@@ -25,7 +25,7 @@ def run(task: Task) -> None:
             requests = [FileChunks(number, task.s3_uri(item), [0], [item.size]) for number, item in enumerate(part)]
             streamer.stream_files(requests, memory_limit=task.arena)
             for _, _, tensor in streamer.get_chunks():
-                yield tensor
+                yield tensor.numpy()
 
     with FileStreamer() as streamer:
         settings = f"runai-model-streamer {version('runai-model-streamer')}, {task.arena >> 20} MiB of buffers, dummy key"
