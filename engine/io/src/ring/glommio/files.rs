@@ -1,0 +1,123 @@
+//! Files on glommio: direct ones through its `DmaFile`, others through its `BufferedFile`. Both transfer only to and from
+//! memory of their own, so every byte is copied once, and counted.
+
+use core::future::Future;
+use core::pin::Pin;
+use std::path::Path;
+use std::rc::Rc;
+
+use glommio::GlommioError;
+use glommio::io::{BufferedFile, DmaFile, OpenOptions, ReadResult};
+
+use crate::ring::Op;
+use crate::ring::file::FileOptions;
+
+/// Longest single transfer; an operation may be cut short anyway.
+const TRANSFER_BYTES_MAX: usize = 1 << 30;
+
+/// An open file. Jobs hold on to it while they run.
+#[derive(Clone)]
+pub(super) enum Paper {
+    Direct(Rc<DmaFile>),
+    Buffered(Rc<BufferedFile>),
+}
+
+/// What came of a job.
+pub(super) enum Answer {
+    /// Bytes of the file, in memory of glommio's.
+    Bytes(ReadResult),
+    /// How many bytes were written; zero for a sync.
+    Count(usize),
+}
+
+/// An operation on a file under way. It owns all the memory it uses, none of which is the operation's: the error number
+/// or what came of it.
+pub(super) type Job = Pin<Box<dyn Future<Output = Result<Answer, i32>>>>;
+
+impl Paper {
+    /// Opens a file that is there. In the executor's context.
+    pub(super) async fn open(path: &Path, options: &FileOptions) -> Result<Paper, GlommioError<()>> {
+        let mut how = OpenOptions::new();
+        how.read(true).write(options.write);
+        Ok(match options.direct {
+            true => Paper::Direct(Rc::new(how.dma_open(path).await?)),
+            false => Paper::Buffered(Rc::new(how.buffered_open(path).await?)),
+        })
+    }
+
+    /// Starts an operation, and copies what it writes; an error number when it cannot be. In the executor's context.
+    pub(super) fn start(&self, op: &Op) -> Result<Job, i32> {
+        let paper = self.clone();
+        match op {
+            Op::ReadAt { offset, into, .. } => {
+                let (offset, len) = (*offset, into.room().min(TRANSFER_BYTES_MAX));
+                self.check_aligned(offset, len)?;
+                Ok(Box::pin(async move {
+                    let result = match paper {
+                        Paper::Direct(file) => file.read_at_aligned(offset, len).await,
+                        Paper::Buffered(file) => file.read_at(offset, len).await,
+                    };
+                    result.map(Answer::Bytes).map_err(|error| errno(&error))
+                }))
+            }
+            Op::WriteAt { offset, from, start, .. } => {
+                let bytes = &from.bytes()[*start..];
+                let (offset, bytes) = (*offset, &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)]);
+                self.check_aligned(offset, bytes.len())?;
+                Ok(self.write(offset, bytes))
+            }
+            Op::SyncData { .. } => Ok(Box::pin(async move {
+                let result = match paper {
+                    Paper::Direct(file) => file.fdatasync().await,
+                    Paper::Buffered(file) => file.fdatasync().await,
+                };
+                result.map(|()| Answer::Count(0)).map_err(|error| errno(&error))
+            })),
+            Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } => unreachable!("{op:?} is not about a file"),
+        }
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Job {
+        match self {
+            Paper::Direct(file) => {
+                let file = file.clone();
+                let mut copy = file.alloc_dma_buffer(bytes.len());
+                copy.as_bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+                Box::pin(
+                    async move { file.write_at(copy, offset).await.map(Answer::Count).map_err(|error| errno(&error)) },
+                )
+            }
+            Paper::Buffered(file) => {
+                let (file, copy) = (file.clone(), bytes.to_vec());
+                Box::pin(
+                    async move { file.write_at(copy, offset).await.map(Answer::Count).map_err(|error| errno(&error)) },
+                )
+            }
+        }
+    }
+
+    /// What the kernel would say of an unaligned direct transfer. glommio's own memory is aligned always.
+    fn check_aligned(&self, offset: u64, len: usize) -> Result<(), i32> {
+        match self {
+            Paper::Direct(file) if (offset | len as u64) % file.alignment() != 0 => Err(libc::EINVAL),
+            Paper::Direct(_) | Paper::Buffered(_) => Ok(()),
+        }
+    }
+
+    /// Closes it, when no job holds on to it.
+    pub(super) async fn close(self) {
+        // What a close could report was reported to the last sync already, or was never asked for.
+        match self {
+            Paper::Direct(file) => drop(file.close_rc().await),
+            Paper::Buffered(file) => {
+                if let Ok(file) = Rc::try_unwrap(file) {
+                    drop(file.close().await);
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn errno(error: &GlommioError<()>) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}

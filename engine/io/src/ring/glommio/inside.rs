@@ -1,0 +1,289 @@
+//! What a stay in the executor works on: the books, the connections' queues, the files' jobs and the bells of all of them.
+//!
+//! Bells are numbered: two for each place of the table of sockets and files (receives, and connects and sends), then one
+//! for each operation (its job, when it is on a file), then one for the waker. Operations on one side of a connection
+//! take turns; each job is on its own.
+
+use core::cell::RefCell;
+use core::future::{Future, poll_fn};
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll};
+use std::collections::VecDeque;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+
+use fuelrail_base::Duration;
+use fuelrail_base::limits::RING_FILES_MAX;
+use futures_io::AsyncRead;
+use glommio::net::UnixStream;
+use glommio::timer::Timer;
+
+use super::conn::Conn;
+use super::files::{Answer, Job, Paper};
+use crate::clock::monotonic_now;
+use crate::ring::bells::Bells;
+use crate::ring::desk::Desk;
+use crate::ring::table::Name;
+use crate::ring::uring::UringConfig;
+use crate::ring::wires::Wires;
+use crate::ring::{FileId, Full, Op, OpId, SockId};
+
+/// A socket or a file.
+pub(super) enum Holding {
+    Conn(Box<RefCell<Conn>>),
+    Paper(Paper),
+}
+
+pub(super) struct Inside {
+    pub(super) desk: Desk<Holding>,
+    wires: Wires,
+    /// Operations on each side of each connection, the first of them being worked on, at the number of their bell. May name
+    /// operations that came back long ago.
+    queues: Box<[VecDeque<Name>]>,
+    /// At the place of their operation.
+    jobs: Box<[Option<(Name, Job)>]>,
+    bells: Bells,
+    /// Bells that rang, kept for its memory.
+    rung: Vec<u32>,
+    /// Operations to be begun by the next turn.
+    backlog: Vec<Name>,
+    /// What wakers write to.
+    wakes: UnixStream,
+    woken: bool,
+    /// Closed for the caller; glommio closes them when it is entered.
+    closing: Vec<Paper>,
+}
+
+impl Inside {
+    /// In the executor's context. `wakes` is the end of a pair of non-blocking sockets that wakers write to.
+    pub(super) fn new(config: &UringConfig, wakes: OwnedFd) -> Inside {
+        let (entries, places) = (config.entries, config.sockets + RING_FILES_MAX);
+        // SAFETY: the descriptor is open and given up here: the stream is its only owner from now on.
+        let wakes = unsafe { UnixStream::from_raw_fd(wakes.into_raw_fd()) };
+        let mut inside = Inside {
+            desk: Desk::new(entries, config.sockets, monotonic_now()),
+            wires: Wires::new(entries),
+            queues: (0..2 * places).map(|_| VecDeque::new()).collect(),
+            jobs: (0..entries).map(|_| None).collect(),
+            bells: Bells::new(2 * places + entries + 1),
+            rung: Vec::with_capacity((2 * places + entries + 1) as usize),
+            backlog: Vec::with_capacity(entries as usize),
+            wakes,
+            woken: false,
+            closing: Vec::with_capacity(RING_FILES_MAX as usize),
+        };
+        inside.hear_wakes();
+        inside
+    }
+
+    fn first_job(&self) -> u32 {
+        self.queues.len() as u32
+    }
+
+    pub(super) fn take_in_socket(&mut self, fd: OwnedFd) -> Option<SockId> {
+        self.desk.open(Holding::Conn(Box::new(RefCell::new(Conn::new(fd))))).ok()
+    }
+
+    /// `None`, and the file is closed, when all places are taken.
+    pub(super) fn take_in_file(&mut self, paper: Paper) -> Option<FileId> {
+        self.desk.open_file(Holding::Paper(paper)).map_err(|holding| self.end(holding)).ok()
+    }
+
+    pub(super) fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
+        let (name, flies) = self.desk.book(op, token)?;
+        if flies {
+            self.backlog.push(name);
+        }
+        Ok(OpId { index: name.index, generation: name.generation })
+    }
+
+    /// Begins everything queued. In the executor's context.
+    pub(super) fn submit(&mut self) {
+        let now = monotonic_now();
+        self.desk.submitting(now);
+        self.desk.begin_turn(now);
+        let mut backlog = core::mem::take(&mut self.backlog);
+        for name in backlog.drain(..) {
+            // Landed already: asked back before it was begun.
+            let Some((op, _)) = self.desk.flight(name) else { continue };
+            let side = match op {
+                Op::Recv { .. } => 0,
+                Op::Connect { .. } | Op::Send { .. } => 1,
+                Op::ReadAt { .. } | Op::WriteAt { .. } | Op::SyncData { .. } => {
+                    self.start_job(name);
+                    continue;
+                }
+            };
+            let number = 2 * op.holding().index + side;
+            self.queues[number as usize].push_back(name);
+            self.work(number);
+        }
+        self.backlog = backlog;
+    }
+
+    /// Looks at what rang. Whether anything came back, or a waker woke us.
+    pub(super) fn collect(&mut self) -> bool {
+        let mut rung = core::mem::take(&mut self.rung);
+        self.bells.take(&mut rung);
+        if rung.is_empty() {
+            self.rung = rung;
+            return false;
+        }
+        let before = self.desk.in_flight;
+        self.desk.begin_turn(monotonic_now());
+        let (first_job, wake) = (self.first_job(), self.first_job() + self.jobs.len() as u32);
+        for number in rung.drain(..) {
+            if number < first_job {
+                self.work(number);
+            } else if number < wake {
+                self.look_at_job(number - first_job);
+            } else {
+                self.hear_wakes();
+            }
+        }
+        self.rung = rung;
+        core::mem::take(&mut self.woken) | (self.desk.in_flight < before)
+    }
+
+    /// Until something came back or a waker woke us, or `limit` is over.
+    pub(super) async fn stay(&mut self, limit: Option<Duration>) {
+        let mut limit = pin!(limit.map(Timer::new));
+        poll_fn(|context| {
+            self.bells.listen(context.waker());
+            let over = limit.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(context).is_ready());
+            if self.collect() || over { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    pub(super) fn unlisten(&self) {
+        self.bells.unlisten();
+    }
+
+    /// Works on one side of a connection until it has nothing more to do, or has to wait.
+    fn work(&mut self, number: u32) {
+        while let Some(name) = self.queues[number as usize].front().copied() {
+            let step = match self.desk.flight(name) {
+                // Came back already: asked for.
+                None => Poll::Ready(None),
+                Some((op, Holding::Conn(conn))) => {
+                    let mut context = Context::from_waker(self.bells.waker(number));
+                    conn.borrow_mut().advance(name, op, &mut self.wires, &mut context).map(Some)
+                }
+                Some((op, Holding::Paper(_))) => unreachable!("{op:?} is on a file"),
+            };
+            let Poll::Ready(result) = step else { return };
+            self.queues[number as usize].pop_front();
+            if let Some(result) = result {
+                self.desk.land(name, result);
+            }
+        }
+    }
+
+    fn start_job(&mut self, name: Name) {
+        let Some((op, Holding::Paper(paper))) = self.desk.flight(name) else {
+            unreachable!("checked to be out, and on a file")
+        };
+        let copied = match op {
+            Op::WriteAt { from, start, .. } => from.filled() - *start,
+            _ => 0,
+        };
+        match paper.start(op) {
+            Ok(job) => {
+                self.desk.counts.copied_bytes += copied as u64;
+                self.jobs[name.index as usize] = Some((name, job));
+                self.look_at_job(name.index);
+            }
+            Err(errno) => self.desk.land(name, -errno),
+        }
+    }
+
+    fn look_at_job(&mut self, index: u32) {
+        let Some((name, job)) = &mut self.jobs[index as usize] else { return };
+        let name = *name;
+        let mut context = Context::from_waker(self.bells.waker(self.queues.len() as u32 + index));
+        let Poll::Ready(result) = job.as_mut().poll(&mut context) else { return };
+        self.jobs[index as usize] = None;
+        let result = match (result, self.desk.flight(name)) {
+            (Ok(Answer::Bytes(bytes)), Some((Op::ReadAt { into, .. }, _))) => {
+                let filled = into.filled();
+                let n = into.put(&bytes);
+                // The books move the cursor.
+                into.rewind(filled);
+                self.desk.counts.copied_bytes += n as u64;
+                n as i32
+            }
+            (Ok(Answer::Count(n)), _) => n as i32,
+            (Err(errno), _) => -errno,
+            (Ok(Answer::Bytes(_)), other) => unreachable!("bytes for {:?}", other.map(|(op, _)| op)),
+        };
+        self.desk.land(name, result);
+    }
+
+    /// Takes in what wakers wrote, and listens for more.
+    fn hear_wakes(&mut self) {
+        let number = self.first_job() + self.jobs.len() as u32;
+        let mut context = Context::from_waker(self.bells.waker(number));
+        let mut rings = [0; 64];
+        while let Poll::Ready(Ok(n @ 1..)) = Pin::new(&mut self.wakes).poll_read(&mut context, &mut rings) {
+            self.desk.counts.wakes += (n / size_of::<u64>()) as u64;
+            self.woken = true;
+        }
+    }
+
+    /// Asks for an operation back: at once, unless it is on a file and under way, when it takes the time it takes.
+    pub(super) fn ask_back(&mut self, name: Name) {
+        if self.desk.mark_cancelled(name) && self.jobs[name.index as usize].is_none() {
+            self.desk.land(name, -libc::ECANCELED);
+        }
+    }
+
+    pub(super) fn ask_all_back(&mut self) {
+        let flying: Vec<Name> = self.desk.flying().map(|(name, _)| name).collect();
+        for name in flying {
+            self.ask_back(name);
+        }
+    }
+
+    /// Closes a socket or a file.
+    pub(super) fn put_away(&mut self, id: Name) {
+        let mut flying = Vec::new();
+        self.desk.close(id, &mut flying);
+        for name in flying {
+            self.ask_back(name);
+        }
+        self.end_idle();
+    }
+
+    /// Ends the sockets and files that are closed and that nothing is on any more.
+    pub(super) fn end_idle(&mut self) {
+        while let Some((index, holding)) = self.desk.take_closable() {
+            for side in 0..2 {
+                self.queues[(2 * index + side) as usize].clear();
+            }
+            self.end(holding);
+        }
+    }
+
+    fn end(&mut self, holding: Holding) {
+        match holding {
+            Holding::Conn(conn) => drop(conn),
+            Holding::Paper(paper) => self.closing.push(paper),
+        }
+    }
+
+    /// Lets glommio close the files that have ended. In the executor's context.
+    pub(super) async fn close_ended(&mut self) {
+        for paper in self.closing.drain(..) {
+            paper.close().await;
+        }
+    }
+
+    /// Closes everything. Nothing may be under way. In the executor's context.
+    pub(super) async fn close_all(&mut self) {
+        let all: Vec<Name> = self.desk.names().collect();
+        for id in all {
+            self.put_away(id);
+        }
+        self.close_ended().await;
+    }
+}
