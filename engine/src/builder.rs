@@ -2,7 +2,7 @@
 
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::control::{list, read_manifest, resolve};
+use crate::control::{list_endpoint, read_manifest, resolve};
 use crate::labels::Labels;
 use crate::layout::{Layout, Seating, Wanted};
 use crate::loader::{Loader, Parts};
@@ -83,6 +83,10 @@ impl LoaderBuilder {
     setters! {
         /// A manifest instead of a listing.
         manifest: PathBuf => manifest = Some(manifest);
+        /// Under https, the authorities to believe instead of the system's, in PEM.
+        ca_file: PathBuf => ca_file = Some(ca_file);
+        /// Under https, believe any certificate: for trials only, and every use says so.
+        tls_insecure: bool => tls_insecure = tls_insecure;
         /// Samples per batch and rank.
         batch_size: u32 => batch_size = batch_size;
         /// Epochs of the whole run.
@@ -174,10 +178,11 @@ impl LoaderBuilder {
         config.validate()?;
         let endpoint: Endpoint = config.uri.parse()?;
         let addresses = resolve(&endpoint)?;
+        let tls = config.tls().client(&endpoint)?;
         let listing = match (listing, &config.manifest) {
             (Some(listing), _) => listing,
             (None, Some(path)) => read_manifest(path)?,
-            (None, None) => list(&config.uri, |_| {})?,
+            (None, None) => list_endpoint(tls.as_ref(), &endpoint, |_| {})?,
         };
         let labels = Labels::new(&endpoint.prefix, listing.iter().map(|o| o.key.as_str()));
         let objects = Arc::new(Objects::new(endpoint, addresses, &listing, config.block_bytes)?);

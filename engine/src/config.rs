@@ -3,6 +3,7 @@
 //! Precedence: argument (builder or [`Overrides`]) > environment `FUELRAIL_<FIELD>` > TOML file > default. Unknown keys
 //! and unknown `FUELRAIL_*` variables are errors: a misspelt setting must not be silently ignored.
 
+use crate::tls::Tls;
 use fuelrail_base::limits::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, CONNECTIONS_PER_SHARD_MAX, SHARDS_MAX};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_plan::policy::PolicyName;
@@ -13,10 +14,14 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// `http://HOST:PORT/BUCKET/PREFIX`.
+    /// `http://HOST:PORT/BUCKET/PREFIX`, or `https`.
     pub uri: String,
     /// A manifest that names the objects, for servers that cannot list.
     pub manifest: Option<PathBuf>,
+    /// Under https, the authorities to believe instead of the system's, in PEM.
+    pub ca_file: Option<PathBuf>,
+    /// Under https, believe any certificate: for trials only, and every use says so.
+    pub tls_insecure: bool,
     /// Samples per batch and rank.
     pub batch_size: u32,
     /// Epochs of the whole run, counted from epoch 0 also when resuming.
@@ -70,6 +75,8 @@ impl Default for Config {
         Config {
             uri: String::new(),
             manifest: None,
+            ca_file: None,
+            tls_insecure: false,
             batch_size: 64,
             epochs: 1,
             seed: 0,
@@ -103,7 +110,7 @@ pub type Overrides = Vec<(String, String)>;
 /// Fields that are sizes: their text may carry units.
 const SIZES: [&str; 3] = ["memory_limit_bytes", "cache_limit_bytes", "block_bytes"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 6] = ["uri", "manifest", "cache_policy", "prefetch", "bad_samples", "audit"];
+const TEXTS: [&str; 7] = ["uri", "manifest", "ca_file", "cache_policy", "prefetch", "bad_samples", "audit"];
 
 impl Config {
     /// Reads the effective configuration. `environment` is what the process was started with (`std::env::vars()`).
@@ -151,7 +158,7 @@ impl Config {
         let check = |good: bool, cause: String, cure: &str| {
             if good { Ok(()) } else { Err(Error::new(Kind::Usage, cause).cure(cure)) }
         };
-        check(!self.uri.is_empty(), "no uri is given".into(), "write http://HOST:PORT/BUCKET/PREFIX")?;
+        check(!self.uri.is_empty(), "no uri is given".into(), "write http://HOST:PORT/BUCKET/PREFIX, or https")?;
         check(self.batch_size > 0, "batch_size is 0".into(), "ask for at least one sample per batch")?;
         check(self.epochs > 0, "epochs is 0".into(), "ask for at least one epoch")?;
         check(
@@ -175,6 +182,12 @@ impl Config {
         self.cache_policy.parse::<PolicyName>()?;
         self.bad_samples()?;
         Ok(())
+    }
+
+    /// How the server's certificate is judged.
+    #[must_use]
+    pub fn tls(&self) -> Tls {
+        Tls { ca_file: self.ca_file.clone(), insecure: self.tls_insecure }
     }
 
     /// The policy for bad samples.

@@ -2,15 +2,18 @@
 //!
 //! One thread, started per call and joined before it returns, so that callers inside another runtime are not disturbed.
 
+use crate::tls::{Tls, connector_config};
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Listed;
 use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
+use fuelrail_wire::tls::{Client as TlsClient, asks_for_tls, explain};
 use fuelrail_wire::{Endpoint, Entry, list_path, manifest, parse_error, parse_list};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -19,7 +22,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-type HttpClient = Client<HttpConnector, Empty<Bytes>>;
+type HttpClient = Client<HttpsConnector<HttpConnector>, Empty<Bytes>>;
 
 /// Somebody waits at a prompt for what the control plane does: a server that is down should be said within seconds.
 const ATTEMPTS_MAX: u32 = 5;
@@ -33,7 +36,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs `work` on the control thread and waits for it.
-fn on_control_thread<T: Send>(work: impl AsyncFnOnce(HttpClient) -> Result<T> + Send) -> Result<T> {
+fn on_control_thread<T: Send>(
+    tls: Option<&TlsClient>,
+    work: impl AsyncFnOnce(HttpClient) -> Result<T> + Send,
+) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("fuelrail-control".into());
         let spawned = thread.spawn_scoped(scope, || {
@@ -42,6 +48,9 @@ fn on_control_thread<T: Send>(work: impl AsyncFnOnce(HttpClient) -> Result<T> + 
             let mut connector = HttpConnector::new();
             connector.set_nodelay(true);
             connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+            connector.enforce_http(false);
+            let https = HttpsConnectorBuilder::new().with_tls_config(connector_config(tls)?).https_or_http();
+            let connector = https.enable_http1().wrap_connector(connector);
             let client = Client::builder(TokioExecutor::new()).build(connector);
             runtime.block_on(work(client))
         });
@@ -69,15 +78,33 @@ pub(crate) fn resolve(endpoint: &Endpoint) -> Result<Vec<SocketAddr>> {
 /// consoles, not objects, and are left out. `progress` is told the number of objects so far after each page.
 ///
 /// # Errors
-/// `Usage` for a bad URI, `NotFound`, `Denied`, `Network` … for what the server answers after retries.
-pub fn list(uri: &str, mut progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
+/// `Usage` for a bad URI, `Untrusted` for a certificate no authority of the system stands for, `NotFound`, `Denied`,
+/// `Network` … for what the server answers after retries.
+pub fn list(uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
+    list_with(&Tls::default(), uri, progress)
+}
+
+/// As [`list`], with the certificate of an `https://` server judged as `tls` says.
+///
+/// # Errors
+/// As [`list`]; `File`, `Usage` and `Environment` for what [`Tls`] cannot use.
+pub fn list_with(tls: &Tls, uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
     let endpoint: Endpoint = uri.parse()?;
-    let mut found = on_control_thread(async |client| {
+    list_endpoint(tls.client(&endpoint)?.as_ref(), &endpoint, progress)
+}
+
+/// As [`list_with`], with everything read from its text already.
+pub(crate) fn list_endpoint(
+    tls: Option<&TlsClient>,
+    endpoint: &Endpoint,
+    mut progress: impl FnMut(u64) + Send,
+) -> Result<Vec<Listed>> {
+    let mut found = on_control_thread(tls, async |client| {
         let mut found = Vec::new();
         let mut token: Option<String> = None;
         loop {
-            let path = list_path(&endpoint, token.as_deref(), 1000, None);
-            let (status, body) = ask(&client, &endpoint, &path).await?;
+            let path = list_path(endpoint, token.as_deref(), 1000, None);
+            let (status, body) = ask(&client, endpoint, &path).await?;
             if status != StatusCode::OK {
                 return Err(refusal(status, &body).object(format!("{}/{}", endpoint.bucket, endpoint.prefix)));
             }
@@ -136,6 +163,14 @@ pub fn write_manifest(path: &Path, objects: &[Listed]) -> Result<()> {
 /// # Errors
 /// As [`list`]; `File` when `out` fails; `Truncated` when the server keeps cutting it short.
 pub fn get(uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
+    get_with(&Tls::default(), uri, out)
+}
+
+/// As [`get`], with the certificate of an `https://` server judged as `tls` says.
+///
+/// # Errors
+/// As [`get`]; `File`, `Usage` and `Environment` for what [`Tls`] cannot use.
+pub fn get_with(tls: &Tls, uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
     let endpoint: Endpoint = uri.parse()?;
     let key = endpoint.prefix.clone();
     if key.is_empty() {
@@ -143,7 +178,8 @@ pub fn get(uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
             .cure("write http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys"));
     }
     let path = endpoint.object_path(&key);
-    let copied = on_control_thread(async |client| {
+    let tls = tls.client(&endpoint)?;
+    let copied = on_control_thread(tls.as_ref(), async |client| {
         let mut progress = Progress::default();
         let mut retry = patience()?;
         let mut tries = Tries::default();
@@ -235,7 +271,7 @@ async fn send(
     from: Option<u64>,
 ) -> Result<Response<hyper::body::Incoming>> {
     let authority = endpoint.authority();
-    let mut request = Request::get(format!("http://{authority}{path}"));
+    let mut request = Request::get(format!("{}://{authority}{path}", endpoint.scheme.word()));
     if let Some(from) = from {
         request = request.header("range", format!("bytes={from}-"));
     }
@@ -243,16 +279,32 @@ async fn send(
         .body(Empty::new())
         .map_err(|e| Error::new(Kind::Usage, format!("cannot be asked for over HTTP: {e}")))?;
     let answer = within(ANSWER_TIMEOUT, client.request(request)).await?;
-    answer.map_err(|e| {
-        let mut why = e.to_string();
-        let mut source = std::error::Error::source(&e);
-        while let Some(inner) = source {
-            why = inner.to_string();
-            source = inner.source();
+    answer.map_err(|e| unreachable(&authority, &e))
+}
+
+/// Why no answer came: what TLS refuses, else the innermost cause.
+fn unreachable(authority: &str, error: &(dyn std::error::Error + 'static)) -> Error {
+    let mut inner = error;
+    let mut speaks_http = true;
+    loop {
+        // An I/O error hides what it wraps from those who ask for its source.
+        let wrapped = inner.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let wrapped = wrapped.and_then(|e| e.downcast_ref::<rustls::Error>());
+        if let Some(refused) = wrapped.or_else(|| inner.downcast_ref::<rustls::Error>()) {
+            return explain(refused);
         }
-        Error::new(Kind::Network, format!("cannot reach {authority}: {why}"))
-            .cure("check that the server runs and the address is right")
-    })
+        speaks_http &= !inner.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse);
+        match inner.source() {
+            Some(source) => inner = source,
+            None => break,
+        }
+    }
+    if speaks_http {
+        return Error::new(Kind::Network, format!("cannot reach {authority}: {inner}"))
+            .cure("check that the server runs and the address is right");
+    }
+    Error::new(Kind::Protocol, format!("{authority} does not answer in HTTP: {inner}"))
+        .cure("check the port; one that speaks TLS takes https:// in the URI")
 }
 
 async fn collect(response: Response<hyper::body::Incoming>) -> Result<Bytes> {
@@ -270,6 +322,7 @@ async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T> 
 fn refusal(status: StatusCode, body: &[u8]) -> Error {
     let said = parse_error(body).map_or(String::new(), |(code, text)| format!(" ({code}: {text})"));
     let (kind, cure) = match status.as_u16() {
+        400 if asks_for_tls(body) => (Kind::Protocol, "the port speaks TLS: write https:// in the URI"),
         401 | 403 => (Kind::Denied, "this loader sends no credentials yet: the bucket must be readable without"),
         404 | 405 | 501 => (Kind::NotFound, "check bucket and key; a server that cannot list takes --manifest FILE"),
         429 | 503 => (Kind::Throttled, "the server asks to slow down"),

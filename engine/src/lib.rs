@@ -28,24 +28,26 @@ mod layout;
 mod loader;
 mod state;
 mod stats;
+mod tls;
 mod watch;
 
 pub use audit::{Audit, AuditVerdict, EpochVerdict};
 pub use batch::{Batch, Sample};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
-pub use control::{get, list, read_manifest, write_manifest};
+pub use control::{get, get_with, list, list_with, read_manifest, write_manifest};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
 pub use fuelrail_flow::{BadSamples, Listed};
 pub use fuelrail_io::{
     Finding, Grade, MemoryUse, Probe, ProbeConfig, Topology, memory_use, probe, probe_under, process_cpu, thread_cpu,
 };
-pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use fuelrail_plan::policy::PolicyName;
+pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use labels::NO_LABEL;
 pub use loader::Loader;
 pub use state::State;
 pub use stats::{GateStats, Quantiles, ShardStats, Stats};
+pub use tls::Tls;
 
 /// The README's example compiles.
 #[cfg(doctest)]

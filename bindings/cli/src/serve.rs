@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use fuelrail::{ByteSize, Error, Kind};
-use fuelrail_bucket::{Bucket, BucketConfig, Counters, DataSet, Script, SetKind, Source};
+use fuelrail_bucket::{Bucket, BucketConfig, Counters, DataSet, Script, SetKind, Source, Tls};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -21,6 +21,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail serve photos --script latency=lognormal:50ms/0.5,slowdown=0.02
   fuelrail serve volumes --count 4 --scale 0.1 --for 60 --json
   fuelrail serve ~/images --bucket mine --threads 4
+  fuelrail serve photos --tls --tls-ca ca.pem
   fuelrail serve tokens --count 8 --write-to shards/
 
 Scripts are settings joined by commas:
@@ -71,6 +72,18 @@ pub(crate) struct Serve {
     /// Serving threads
     #[arg(long, value_name = "N", default_value_t = 2)]
     threads: usize,
+    /// Speak TLS, with a certificate made at the start for localhost and the address listened on
+    #[arg(long, conflicts_with = "write_to")]
+    tls: bool,
+    /// Where to write the certificate that clients must believe: their ca_file [default: fuelrail-ca.pem]
+    #[arg(long, value_name = "FILE", requires = "tls", conflicts_with = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+    /// Show this certificate (with those that lead to its authority, PEM) instead
+    #[arg(long, value_name = "FILE", requires_all = ["tls", "tls_key"])]
+    tls_cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Stop after this many seconds
     #[arg(long = "for", value_name = "SECONDS", conflicts_with = "write_to")]
     duration_s: Option<f64>,
@@ -86,6 +99,8 @@ pub(crate) struct Serve {
 struct Started<'a> {
     schema: u32,
     url: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ca_file: Option<&'a Path>,
     source: &'a Source,
     script: &'a Script,
 }
@@ -184,14 +199,19 @@ fn serve(args: &Serve, source: Source) -> Outcome {
         source: source.clone(),
         script: script.clone(),
         threads: args.threads,
+        tls: tls(args),
         ..BucketConfig::default()
     })?;
     let url = bucket.url("");
+    let ca_file = bucket.authority().map(|pem| write_authority(args, pem)).transpose()?;
     if args.json {
-        print_line(&Started { schema: 1, url: &url, source: &source, script: &script })?;
+        print_line(&Started { schema: 1, url: &url, ca_file: ca_file.as_deref(), source: &source, script: &script })?;
     } else {
         print(&format!("{url}\n"))?;
         note(&format!("serving {}; ends with Ctrl-C", described(&source)));
+        if let Some(file) = &ca_file {
+            note(&format!("clients need ca_file = {}", file.display()));
+        }
     }
     let _ = match duration {
         Some(duration) => told.recv_timeout(duration),
@@ -205,6 +225,21 @@ fn serve(args: &Serve, source: Source) -> Outcome {
         print(&table(&counters))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How the bucket speaks TLS, if it does.
+fn tls(args: &Serve) -> Option<Tls> {
+    let files = args.tls_cert.clone().zip(args.tls_key.clone());
+    let own = files.map(|(certificate, key)| Tls::Files { certificate, key });
+    args.tls.then(|| own.unwrap_or(Tls::SelfSigned))
+}
+
+/// Writes the certificate of the authority the bucket made; returns where.
+fn write_authority(args: &Serve, pem: &str) -> Outcome<PathBuf> {
+    let path = args.tls_ca.clone().unwrap_or_else(|| "fuelrail-ca.pem".into());
+    std::fs::write(&path, pem)
+        .map_err(|error| Error::new(Kind::File, format!("writing {}: {error}", path.display())))?;
+    Ok(path)
 }
 
 /// A channel that hears of the first interrupt or request to end.
@@ -249,6 +284,10 @@ fn table(counters: &Counters) -> String {
     table.row(["sent bytes".to_owned(), counters.sent_bytes.to_string()]);
     table.row(["connections".to_owned(), counters.connections_opened.to_string()]);
     table.row(["  most at once".to_owned(), counters.connections_open_max.to_string()]);
+    if counters.tls_full + counters.tls_resumed > 0 {
+        table.row(["TLS handshakes".to_owned(), (counters.tls_full + counters.tls_resumed).to_string()]);
+        table.row(["  resumed".to_owned(), counters.tls_resumed.to_string()]);
+    }
     table.row(["faults injected".to_owned(), counters.faults_total().to_string()]);
     for (kind, count) in &counters.faults {
         table.row([format!("  {kind}"), count.to_string()]);

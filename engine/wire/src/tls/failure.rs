@@ -4,12 +4,13 @@ use super::alert::complaint;
 use super::record::broken;
 use fuelrail_base::{Error, Kind};
 use rustls::pki_types::{ServerName, UnixTime};
-use rustls::{CertificateError, Error as TlsError};
+use rustls::{CertificateError, Error as TlsError, InvalidMessage};
 
-/// The error a failed handshake, or a failed TLS 1.2 connection, stands for.
+/// The error a failed handshake, or a failed TLS 1.2 connection, stands for: what rustls says, with a cure.
 #[must_use]
-pub(super) fn failure(error: &TlsError) -> Error {
+pub fn explain(error: &TlsError) -> Error {
     match error {
+        TlsError::InvalidMessage(InvalidMessage::InvalidContentType) => no_tls(),
         TlsError::InvalidCertificate(why) => certificate(why),
         TlsError::NoCertificatesPresented => untrusted("the server showed no certificate", "see the server's set-up"),
         TlsError::AlertReceived(description) => complaint(*description),
@@ -23,6 +24,20 @@ pub(super) fn failure(error: &TlsError) -> Error {
         }
         other => broken(&format!("the server breaks TLS: {other}")),
     }
+}
+
+/// The bytes on this port are no TLS.
+pub(super) fn no_tls() -> Error {
+    Error::new(Kind::Protocol, "the server does not speak TLS on this port")
+        .cure("check the port in the URI; one that speaks plain HTTP takes http://")
+}
+
+/// Whether the text of a refusal (400) says that a plain request met a port that speaks TLS: nginx, Apache and Go's
+/// servers do, each in its own words.
+#[must_use]
+pub fn asks_for_tls(text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text);
+    ["sent to HTTPS port", "SSL-enabled server port", "to an HTTPS server"].iter().any(|words| text.contains(words))
 }
 
 fn untrusted(cause: impl Into<String>, cure: &str) -> Error {
@@ -145,7 +160,7 @@ mod tests {
             (TlsError::PeerIncompatible(rustls::PeerIncompatible::Tls12NotOffered), Kind::Protocol, vec!["TLS 1.3"]),
             (TlsError::FailedToGetCurrentTime, Kind::Environment, vec!["time"]),
         ] {
-            let told = failure(&error);
+            let told = explain(&error);
             assert_eq!(told.kind(), kind, "{told}");
             for word in says {
                 assert!(told.to_string().contains(word), "{told}");

@@ -23,6 +23,7 @@ mod session;
 pub mod trial;
 
 pub use client::{Client, Trust};
+pub use failure::{asks_for_tls, explain};
 pub use plaintext::Plaintext;
 pub use record::{RECORD_BYTES_MAX, ciphertext_bytes_min};
 pub use roots::Roots;

@@ -4,7 +4,7 @@
 //! nothing of the record layer's first record has been touched.
 
 use super::client::Client;
-use super::failure::failure;
+use super::failure::{explain, no_tls};
 use super::key::Key;
 use super::plaintext::Plaintext;
 use super::record::{APPLICATION, CHANGE_CIPHER_SPEC, RECORD_BYTES_MAX, broken, record_len};
@@ -64,7 +64,7 @@ impl Session {
     pub fn new(client: &Client) -> Result<Session> {
         let connection = UnbufferedClientConnection::new(client.config.clone(), client.name.clone());
         let mut session = Session {
-            stage: Stage::Rustls(Box::new(connection.map_err(|e| failure(&e))?)),
+            stage: Stage::Rustls(Box::new(connection.map_err(|e| explain(&e))?)),
             agreed: None,
             out: Vec::new(),
             early: Vec::new(),
@@ -171,7 +171,7 @@ impl Session {
             };
             let status = connection.process_tls_records(&mut input[used..]);
             used += status.discard;
-            let state = status.state.map_err(|e| failure(&e))?;
+            let state = status.state.map_err(|e| explain(&e))?;
             match turn(state, &mut self.out, &mut self.early, &mut self.ended, to)? {
                 Turn::More => {}
                 Turn::Blocked => break false,
@@ -199,7 +199,7 @@ impl Session {
             self.stage = Stage::Rustls(connection);
             return Ok(());
         }
-        let (secrets, kernel) = connection.dangerous_into_kernel_connection().map_err(|e| failure(&e))?;
+        let (secrets, kernel) = connection.dangerous_into_kernel_connection().map_err(|e| explain(&e))?;
         let records = Records::new(kernel, Key::new(secrets.rx)?, Key::new(secrets.tx)?);
         self.stage = Stage::Records(Box::new(records));
         Ok(())
@@ -235,7 +235,7 @@ fn turn(
         }
         ConnectionState::ReadTraffic(mut traffic) => {
             while let Some(record) = traffic.next_record() {
-                to.given(record.map_err(|e| failure(&e))?.payload)?;
+                to.given(record.map_err(|e| explain(&e))?.payload)?;
             }
             Ok(Turn::More)
         }
@@ -286,8 +286,7 @@ fn handshake_record_len(input: &[u8]) -> Result<Option<usize>> {
     }
     let Some(len) = record_len(input) else { return Ok(None) };
     if !matches!(input[0], CHANGE_CIPHER_SPEC..=APPLICATION) || input[1] != 3 || len > RECORD_BYTES_MAX {
-        return Err(Error::new(Kind::Protocol, "the server does not speak TLS on this port")
-            .cure("check the port in the URI, and http:// or https://"));
+        return Err(no_tls());
     }
     Ok((len <= input.len()).then_some(len))
 }
@@ -311,14 +310,14 @@ impl Plaintext for Nobody {
 
 impl Schedule for KernelConnection<ClientConnectionData> {
     fn next_opening(&mut self) -> Result<(u64, ConnectionTrafficSecrets)> {
-        self.update_rx_secret().map_err(|e| failure(&e))
+        self.update_rx_secret().map_err(|e| explain(&e))
     }
 
     fn next_sealing(&mut self) -> Result<(u64, ConnectionTrafficSecrets)> {
-        self.update_tx_secret().map_err(|e| failure(&e))
+        self.update_tx_secret().map_err(|e| explain(&e))
     }
 
     fn ticket(&mut self, message: &[u8]) -> Result<()> {
-        self.handle_new_session_ticket(message).map_err(|e| failure(&e))
+        self.handle_new_session_ticket(message).map_err(|e| explain(&e))
     }
 }

@@ -1,0 +1,104 @@
+//! Whom a server over TLS must convince: the system's authorities, those of a file, or, said loudly, nobody.
+//!
+//! Reads the certificates; what they are used for is `wire`'s.
+
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_wire::tls::{Client, Roots, Trust};
+use fuelrail_wire::{Endpoint, Scheme};
+use rustls::time_provider::DefaultTimeProvider;
+use rustls::{ClientConfig, RootCertStore};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How the certificate of an `https://` server is judged. The default is the system's authorities.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// The authorities to believe instead of the system's, in PEM: for a bucket with a private one.
+    pub ca_file: Option<PathBuf>,
+    /// Believe any certificate. Whoever is on the way can then read and change everything; every use says so on standard
+    /// error.
+    pub insecure: bool,
+}
+
+impl Tls {
+    /// What connections to this endpoint share; `None` when it speaks plain HTTP.
+    ///
+    /// # Errors
+    /// `Usage` for settings that contradict each other or a file without certificates, `File` when it cannot be read,
+    /// `Environment` when the system has no authorities.
+    pub(crate) fn client(&self, endpoint: &Endpoint) -> Result<Option<Client>> {
+        if endpoint.scheme == Scheme::Http {
+            return Ok(None);
+        }
+        let trust = match (&self.ca_file, self.insecure) {
+            (None, false) => Trust::Roots(system_roots()?),
+            (Some(path), false) => Trust::Roots(file_roots(path)?),
+            (Some(_), true) => {
+                return Err(Error::new(Kind::Usage, "ca_file and tls_insecure are both set")
+                    .cure("leave tls_insecure out: ca_file is what makes a private authority believed"));
+            }
+            (None, true) => {
+                eprintln!(
+                    "fuelrail: WARNING: tls_insecure is set: the certificate of {} is not checked, and whoever is on the \
+                     way can read and change every byte; set ca_file instead",
+                    endpoint.host
+                );
+                Trust::Anybody
+            }
+        };
+        Client::new(&endpoint.host, trust, Arc::new(DefaultTimeProvider)).map(Some)
+    }
+}
+
+/// What the control plane's connector is made with. Where no TLS is spoken, nobody is believed.
+///
+/// # Errors
+/// `Environment` when TLS cannot be set up.
+pub(crate) fn connector_config(client: Option<&Client>) -> Result<ClientConfig> {
+    if let Some(client) = client {
+        return Ok(client.plain_config());
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| Error::new(Kind::Environment, format!("TLS cannot be set up: {e}")))?;
+    Ok(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
+}
+
+fn file_roots(path: &Path) -> Result<Roots> {
+    let at = |error: Error| Error::new(error.kind(), format!("ca_file {}: {}", path.display(), error.cause()));
+    let text = std::fs::read(path).map_err(|e| at(Error::new(Kind::File, e.to_string())))?;
+    Roots::from_pem(&text).map_err(|e| at(e).cure("give the certificate of the authority, in PEM"))
+}
+
+fn system_roots() -> Result<Roots> {
+    let found = rustls_native_certs::load_native_certs();
+    Roots::new(found.certs).map_err(|_| {
+        let why = found.errors.first().map_or(String::new(), |error| format!(": {error}"));
+        Error::new(Kind::Environment, format!("this system has no certificates of authorities{why}"))
+            .cure("install the package ca-certificates, or set ca_file")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(tls: &Tls) -> Error {
+        tls.client(&"https://h/b".parse().unwrap()).unwrap_err()
+    }
+
+    #[test]
+    fn settings_that_cannot_be_meant_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ca.pem");
+        let with_file = Tls { ca_file: Some(file.clone()), insecure: false };
+        assert_eq!(refused(&with_file).kind(), Kind::File);
+        std::fs::write(&file, "no certificate").unwrap();
+        let error = refused(&with_file);
+        assert!(error.kind() == Kind::Usage && error.to_string().contains("ca.pem"), "{error}");
+        let error = refused(&Tls { insecure: true, ..with_file.clone() });
+        assert!(error.kind() == Kind::Usage && error.to_string().contains("both"), "{error}");
+        assert!(with_file.client(&"http://h/b".parse().unwrap()).unwrap().is_none(), "plain HTTP needs none of it");
+    }
+}
