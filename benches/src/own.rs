@@ -4,10 +4,11 @@
 //! batches, the end. A pass goes over the set as often as it is told, as a run over several epochs does; nothing is fetched
 //! between passes.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::time::Instant;
 
-use fuelrail::{Config, LoaderBuilder, Overrides, Result};
+use fuelrail::{Config, LoaderBuilder, Overrides, Result, Stats};
 
 use crate::harness::protocol::serve;
 use crate::harness::{Said, SetHash, Task};
@@ -70,9 +71,25 @@ impl Own {
         }
         said.wall_s = start.elapsed().as_secs_f64();
         said.hash = hash.map(|hash| hash.to_string());
-        said.settings = settings(loader.config(), &loader.stats().ring);
+        let stats = loader.stats();
+        said.settings = settings(loader.config(), &stats.ring);
+        said.facts = facts(&stats, said.bytes);
         Ok(said)
     }
+}
+
+/// What only the loader itself can count.
+fn facts(stats: &Stats, bytes: u64) -> BTreeMap<String, f64> {
+    let mib = (bytes as f64 / f64::from(1 << 20)).max(f64::MIN_POSITIVE);
+    [
+        ("copied_bytes_per_byte", stats.copied_bytes_per_byte),
+        ("system_calls_per_mib", stats.enters as f64 / mib),
+        ("completions_per_system_call", stats.completions as f64 / (stats.enters as f64).max(1.0)),
+        ("requests", stats.requests as f64),
+        ("retries", stats.retries as f64),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
 }
 
 /// What differs from the defaults, and the ring with what it found.

@@ -3,9 +3,9 @@
 //! Owns the source.
 
 use super::arena::Arena;
+use super::kind::{Into, RECEIVE_BYTES};
 use super::pass::Pass;
 use super::requests::Requests;
-use super::{Into, RECEIVE_BYTES};
 
 pub(super) fn run(requests: &Requests, places: usize, into: Into, arena: &mut Arena, pass: &mut Pass) {
     let source = vec![7u8; RECEIVE_BYTES];

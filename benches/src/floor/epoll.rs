@@ -13,10 +13,10 @@ use rustix::event::epoll;
 use rustix::net::RecvFlags;
 
 use super::arena::Arena;
+use super::kind::{Into, RECEIVE_BYTES};
 use super::pass::{Answer, Came, Pass};
 use super::recv::receive;
 use super::requests::{Requests, broken};
-use super::{Into, RECEIVE_BYTES};
 
 /// Connections and who watches them.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ mod arena;
 mod copy;
 mod epoll;
 mod head;
+mod kind;
 mod pass;
 mod recv;
 mod requests;
@@ -20,33 +21,13 @@ use fuelrail::{Error, Kind, Result};
 use crate::harness::protocol::serve;
 use crate::harness::{Said, Task};
 
+pub use kind::{Into, Loop};
 pub use ssl::compiled as ssl_contestant;
 
 use self::arena::Arena;
+use self::kind::RECEIVE_BYTES;
 use self::pass::Pass;
 use self::requests::Requests;
-
-/// Where the bytes go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Into {
-    /// Through an arena of the task's size, from end to end and round again.
-    Arena,
-    /// Into the same mebibyte over and over: it stays in cache.
-    Hot,
-    /// Nowhere: the kernel drops them (`MSG_TRUNC`). All of a receive but its copy.
-    Nowhere,
-}
-
-/// Which loop.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Loop {
-    /// Blocking `recv` on one connection.
-    Recv,
-    /// `epoll` over so many connections; none tries 1, 8 and 32 before it is ready and keeps the cheapest.
-    Epoll(Option<usize>),
-    /// `memcpy` of as many bytes, without any network.
-    Copy,
-}
 
 /// A floor and how it runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,8 +48,6 @@ pub struct Floor {
 const CONNECTIONS_TRIED: [usize; 3] = [1, 8, 32];
 /// Most connections.
 const CONNECTIONS_MAX: usize = 1024;
-/// Bytes asked for by one system call.
-const RECEIVE_BYTES: usize = 1 << 20;
 
 /// Runs a floor as a contestant until its input ends.
 ///
@@ -150,7 +129,7 @@ impl<'a> Lane<'a> {
             Open::Epoll(lines) => format!("epoll, {} connections", lines.count()),
             Open::Copy => "memcpy".to_owned(),
         };
-        Ok(pass.said(format!("{how}, 1 MiB at a time {into}, {epochs} epochs a pass")))
+        Ok(pass.said(format!("{how}, 1 MiB at a time {into}, the set {epochs} × a pass")))
     }
 
     /// The number of connections that costs the least processor time, each tried once after one pass for warmth.

@@ -134,6 +134,7 @@ impl Pass {
             first_batch_us: self.first_batch_us,
             hash: self.hash.map(|hash| hash.to_string()),
             settings,
+            ..Said::default()
         }
     }
 }

@@ -9,9 +9,9 @@ use fuelrail::Result;
 use rustix::net::{RecvFlags, recv};
 
 use super::arena::Arena;
+use super::kind::{Into, RECEIVE_BYTES};
 use super::pass::{Came, Pass};
 use super::requests::{Requests, broken, closed};
-use super::{Into, RECEIVE_BYTES};
 
 /// One connection.
 #[derive(Debug)]

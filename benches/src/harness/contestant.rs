@@ -3,6 +3,7 @@
 //! Owns the process, its cgroup and its pipes. Whatever a contestant does (die, babble, hang, ignore the end of its input),
 //! the harness gets an error in bounded time and leaves no process behind. The protocol is in `protocol.rs`.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -101,6 +102,9 @@ pub struct Pass {
     pub peak_memory_bytes: u64,
     /// The [`SetHash`](super::hash::SetHash) over what it got, where it computed one.
     pub hash: Option<String>,
+    /// Figures of its own that it told.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub facts: BTreeMap<String, f64>,
 }
 
 impl Pass {
@@ -345,6 +349,7 @@ impl Running {
             first_batch_us: said.first_batch_us,
             peak_memory_bytes: self.account.peak_memory_bytes(),
             hash: said.hash,
+            facts: said.facts,
         }
     }
 

@@ -4,20 +4,29 @@
 //! Owns nothing but its parts. The protocol that contestants speak is in [`protocol`].
 
 pub mod account;
+pub mod bar;
+pub mod compare;
 pub mod contestant;
 pub mod hash;
+pub mod histogram;
+pub mod metric;
 pub mod place;
 pub mod protocol;
+pub mod result;
 pub mod rounds;
 pub mod shape;
 pub mod spread;
 pub mod stop;
 pub mod venue;
 
+pub use bar::{Bar, Heat, Judged, Relation};
 pub use contestant::{Contestant, Pass, Patience, Running};
 pub use hash::SetHash;
+pub use histogram::{Latencies, LatencyResult, LatencySummary};
+pub use metric::Metric;
 pub use place::Place;
 pub use protocol::{Said, Task};
+pub use result::{Contested, Findings, Scored, SetFacts};
 pub use rounds::{Contest, Entry, Score, Turn, hold};
 pub use shape::{Laid, Shape, ShapeName};
 pub use spread::Spread;

@@ -12,6 +12,7 @@
 //!
 //! Owns the shapes of what is said. Never starts a process.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -70,6 +71,9 @@ pub struct Said {
     pub hash: Option<String>,
     /// What it ran with, for the report.
     pub settings: String,
+    /// Figures of its own that it can tell, by name. May be left out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub facts: BTreeMap<String, f64>,
 }
 
 impl Said {

@@ -1,0 +1,186 @@
+//! Two results side by side: the same contest, the same contestant, the same figure, then and now.
+//!
+//! Owns the rule what may be compared at all: results from unlike machines, venues, sets or options are refused with the list
+//! of what differs. Never judges a difference that chance explains.
+
+use core::fmt;
+
+use fuelrail::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+
+use super::metric::Metric;
+use super::result::{Contested, Findings, Scored};
+use super::spread::Spread;
+
+/// Something that makes two results unlike.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Difference {
+    /// What.
+    pub what: String,
+    /// In the first result.
+    pub first: String,
+    /// In the second.
+    pub second: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} and {}", self.what, self.first, self.second)
+    }
+}
+
+/// What a change comes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The ranges from least to most do not meet, and the second is the better one.
+    Better,
+    /// The ranges do not meet, and the second is the worse one.
+    Worse,
+    /// The ranges meet: chance may explain it.
+    Overlap,
+}
+
+/// One figure of one contestant in both results.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// Which contest.
+    pub contest: String,
+    /// Which contestant, with `(cold)` for its cold passes.
+    pub contestant: String,
+    /// Which figure.
+    pub metric: Metric,
+    /// In the first result.
+    pub first: Spread,
+    /// In the second.
+    pub second: Spread,
+    /// Median of the second over median of the first; none when the first is zero.
+    pub ratio: Option<f64>,
+    /// What it comes to.
+    pub verdict: Verdict,
+}
+
+/// A comparison.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Comparison {
+    /// Version of this shape.
+    pub schema: u32,
+    /// What makes the results unlike; empty unless the comparison was forced.
+    pub differences: Vec<Difference>,
+    /// Every figure that both have.
+    pub changes: Vec<Change>,
+    /// What only one of them has.
+    pub unmatched: Vec<String>,
+}
+
+/// Version of the comparison's shape.
+pub const SCHEMA: u32 = 1;
+
+/// Compares two results. `force` compares unlike ones all the same; the differences are then part of the comparison.
+///
+/// # Errors
+/// `Mismatch` that lists what differs.
+pub fn compare(first: &Findings, second: &Findings, force: bool) -> Result<Comparison> {
+    let differences = differences(first, second);
+    if !differences.is_empty() && !force {
+        let list: Vec<String> = differences.iter().map(ToString::to_string).collect();
+        return Err(Error::new(Kind::Mismatch, format!("the results are of unlike runs: {}", list.join("; ")))
+            .cure("measure both on one machine with the same options, or add --force and mind the differences"));
+    }
+    let (mut changes, mut unmatched) = (Vec::new(), Vec::new());
+    for contest in &first.contests {
+        match second.contests.iter().find(|other| other.title() == contest.title()) {
+            Some(other) => compare_contest(contest, other, &mut changes, &mut unmatched),
+            None => unmatched.push(format!("{} (first only)", contest.title())),
+        }
+    }
+    for contest in &second.contests {
+        if !first.contests.iter().any(|other| other.title() == contest.title()) {
+            unmatched.push(format!("{} (second only)", contest.title()));
+        }
+    }
+    Ok(Comparison { schema: SCHEMA, differences, changes, unmatched })
+}
+
+/// What makes two results unlike. Versions, commits and dates may differ: that is what one compares.
+#[must_use]
+pub fn differences(first: &Findings, second: &Findings) -> Vec<Difference> {
+    let mut found = Vec::new();
+    let mut same = |what: &str, first: String, second: String| {
+        if first != second {
+            found.push(Difference { what: what.to_owned(), first, second });
+        }
+    };
+    same("question", first.question.clone(), second.question.clone());
+    let (a, b) = (&first.machine, &second.machine);
+    same("processor", a.cpu.clone(), b.cpu.clone());
+    same("cores", a.cores.to_string(), b.cores.to_string());
+    same("memory", a.memory_bytes.to_string(), b.memory_bytes.to_string());
+    same("kernel", a.kernel.clone(), b.kernel.clone());
+    same("frequency governor", json(&a.governor), json(&b.governor));
+    same("optimised build", a.optimised.to_string(), b.optimised.to_string());
+    same("venue", json(&first.venue), json(&second.venue));
+    for name in first.config.keys().chain(second.config.keys().filter(|name| !first.config.contains_key(*name))) {
+        let of = |findings: &Findings| findings.config.get(name).cloned().unwrap_or_else(|| "not given".to_owned());
+        same(&format!("option {name}"), of(first), of(second));
+    }
+    for contest in &first.contests {
+        if let Some(other) = second.contests.iter().find(|other| other.title() == contest.title()) {
+            same(&format!("objects of {}", contest.title()), json(&contest.set), json(&other.set));
+            for scored in &contest.contestants {
+                let Some(twin) = other.contestant(&scored.name) else { continue };
+                let what = |what: &str| format!("{what} of {} in {}", scored.name, contest.title());
+                same(&what("accounting"), scored.accounting.clone(), twin.accounting.clone());
+            }
+        }
+    }
+    found
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("results are plain structures")
+}
+
+fn compare_contest(first: &Contested, second: &Contested, changes: &mut Vec<Change>, unmatched: &mut Vec<String>) {
+    for scored in &first.contestants {
+        match second.contestant(&scored.name) {
+            Some(twin) => changes.extend(figures(&first.title(), scored, twin)),
+            None => unmatched.push(format!("{} in {} (first only)", scored.name, first.title())),
+        }
+    }
+    for scored in &second.contestants {
+        if first.contestant(&scored.name).is_none() {
+            unmatched.push(format!("{} in {} (second only)", scored.name, second.title()));
+        }
+    }
+}
+
+fn figures(contest: &str, first: &Scored, second: &Scored) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for (suffix, ours, theirs) in [("", &first.warm, &second.warm), (" (cold)", &first.cold, &second.cold)] {
+        for (metric, before) in ours {
+            let Some(after) = theirs.get(metric) else { continue };
+            changes.push(Change {
+                contest: contest.to_owned(),
+                contestant: format!("{}{suffix}", first.name),
+                metric: *metric,
+                first: *before,
+                second: *after,
+                ratio: (before.median > 0.0).then(|| after.median / before.median),
+                verdict: verdict(*metric, before, after),
+            });
+        }
+    }
+    changes
+}
+
+fn verdict(metric: Metric, first: &Spread, second: &Spread) -> Verdict {
+    if first.overlaps(second) {
+        return Verdict::Overlap;
+    }
+    let more_is_better = metric == Metric::GbPerS;
+    if (second.median > first.median) == more_is_better { Verdict::Better } else { Verdict::Worse }
+}

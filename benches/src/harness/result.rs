@@ -1,0 +1,184 @@
+//! The shape of result files: one for every question that contestants answer.
+//!
+//! Owns the shape and the way from scores to it. Cold and warm passes are never mixed. Never writes a file.
+
+use std::collections::BTreeMap;
+
+use fuelrail::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+
+use super::bar::{Bar, Judged};
+use super::contestant::Pass;
+use super::histogram::LatencyResult;
+use super::metric::Metric;
+use super::rounds::Score;
+use super::shape::{Laid, Shape};
+use super::spread::Spread;
+use super::venue::{Transport, VenueFacts};
+use crate::machine::Machine;
+
+/// Version of the shape.
+pub const SCHEMA: u32 = 1;
+
+/// A result file.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Findings {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The question's name: `line`, `floor`, `latency`, `rivals`, …
+    pub question: String,
+    /// Where and when it was measured, and the commit of the harness.
+    pub machine: Machine,
+    /// What was read from.
+    pub venue: VenueFacts,
+    /// How it was asked: every option of the question that changes figures, by name.
+    pub config: BTreeMap<String, String>,
+    /// What contestants came to, shape by shape.
+    pub contests: Vec<Contested>,
+    /// Latencies, run by run.
+    #[serde(default)]
+    pub latencies: Vec<LatencyResult>,
+    /// What the reader must know: what was left out, what fell back, and why.
+    pub notices: Vec<String>,
+    /// The whole question, s.
+    pub wall_s: f64,
+}
+
+/// A set of objects in a result.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetFacts {
+    /// The shape's name; `external` for a bucket that was there already.
+    pub name: String,
+    /// The shape's scale; none for an external bucket.
+    pub scale: Option<f64>,
+    /// Objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Objects a batch.
+    pub batch_size: u32,
+    /// Memory the payload was placed in.
+    pub arena_bytes: u64,
+    /// The hash over all objects, where it is known.
+    pub hash: Option<String>,
+}
+
+impl SetFacts {
+    /// Of a shape that was laid.
+    #[must_use]
+    pub fn of(shape: &Shape, laid: &Laid) -> SetFacts {
+        SetFacts {
+            name: shape.name.word().to_owned(),
+            scale: Some(shape.scale),
+            objects: laid.objects,
+            bytes: laid.bytes,
+            batch_size: shape.batch_size,
+            arena_bytes: shape.arena_bytes,
+            hash: Some(laid.hash.clone()),
+        }
+    }
+}
+
+/// One contest: a set of objects, a transport, and what everybody came to.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contested {
+    /// What was read.
+    pub set: SetFacts,
+    /// Over what.
+    pub transport: Transport,
+    /// What the server gives to a client that drops everything, GB/s, where it was asked: no contestant can be faster.
+    pub entitlement_gb_per_s: Option<f64>,
+    /// Who took part, in the order of turns.
+    pub contestants: Vec<Scored>,
+    /// What was promised, and whether it held.
+    pub bars: Vec<Judged>,
+}
+
+/// What one contestant came to.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scored {
+    /// Its name.
+    pub name: String,
+    /// What it says it ran with.
+    pub settings: String,
+    /// How its processor time was counted.
+    pub accounting: String,
+    /// The hash it came to when its bytes were proved; none when it cannot hash.
+    pub hash: Option<String>,
+    /// Figures over the warm passes.
+    pub warm: BTreeMap<Metric, Spread>,
+    /// Figures over the passes from the start of a process.
+    pub cold: BTreeMap<Metric, Spread>,
+    /// The pass before the first round, which is in no figure.
+    pub warm_up: Option<Pass>,
+    /// The warm passes, one a round.
+    pub passes: Vec<Pass>,
+    /// The cold passes, one a round.
+    pub cold_passes: Vec<Pass>,
+    /// Why it left.
+    pub failure: Option<String>,
+}
+
+impl From<Score> for Scored {
+    fn from(score: Score) -> Scored {
+        let Score { name, settings, accounting, hash, warm_up, passes, cold_passes, failure } = score;
+        let (warm, cold) = (figures(&passes), figures(&cold_passes));
+        Scored { name, settings, accounting, hash, warm, cold, warm_up, passes, cold_passes, failure }
+    }
+}
+
+fn figures(passes: &[Pass]) -> BTreeMap<Metric, Spread> {
+    let spread = |metric: &Metric| Some((*metric, Spread::of(passes.iter().filter_map(|pass| metric.of(pass)))?));
+    Metric::ALL.iter().filter_map(spread).collect()
+}
+
+impl Contested {
+    /// From the scores of a contest, judged by these bars.
+    #[must_use]
+    pub fn new(set: SetFacts, transport: Transport, scores: Vec<Score>, bars: &[Bar]) -> Contested {
+        let contestants: Vec<Scored> = scores.into_iter().map(Scored::from).collect();
+        let bars = bars.iter().map(|bar| bar.judge(&contestants)).collect();
+        Contested { set, transport, entitlement_gb_per_s: None, contestants, bars }
+    }
+
+    /// `large`, or `large, tls`.
+    #[must_use]
+    pub fn title(&self) -> String {
+        match self.transport {
+            Transport::Plain => self.set.name.clone(),
+            Transport::Tls => format!("{}, tls", self.set.name),
+        }
+    }
+
+    /// A contestant by name.
+    #[must_use]
+    pub fn contestant(&self, name: &str) -> Option<&Scored> {
+        self.contestants.iter().find(|scored| scored.name == name)
+    }
+}
+
+impl Findings {
+    /// Reads a result file.
+    ///
+    /// # Errors
+    /// `Usage` when it is not one, or is one of another version.
+    pub fn from_json(text: &str) -> Result<Findings> {
+        #[derive(Deserialize)]
+        struct Version {
+            schema: u32,
+        }
+        let bad = |why: String| {
+            Error::new(Kind::Usage, why).cure("give a JSON result of bench line, floor, latency, rings or rivals")
+        };
+        let version: Version =
+            serde_json::from_str(text).map_err(|error| bad(format!("not a result file: {error}")))?;
+        if version.schema != SCHEMA {
+            return Err(bad(format!("a result of version {}, and this program knows {SCHEMA}", version.schema)));
+        }
+        serde_json::from_str(text).map_err(|error| bad(format!("not a sound result file: {error}")))
+    }
+}
