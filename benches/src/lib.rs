@@ -6,6 +6,7 @@
 pub mod deli;
 pub mod floor;
 pub mod harness;
+pub mod line;
 pub mod machine;
 pub mod own;
 pub mod read;
