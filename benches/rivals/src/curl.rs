@@ -60,7 +60,8 @@ impl Contestant for Curl {
         let file = self.folder.path().join("urls");
         std::fs::write(&file, self.config(number)).map_err(|e| Flaw::of("writing curl's configuration", e))?;
         let started = Instant::now();
-        let said = Tool::new("curl", "curl").args(["--disable".as_ref(), "--config".as_ref(), file.as_os_str()]).run()?;
+        let said =
+            Tool::new("curl", "curl").args(["--disable".as_ref(), "--config".as_ref(), file.as_os_str()]).run()?;
         let wall_s = started.elapsed().as_secs_f64();
         let (objects, bytes) = count(&said)?;
         let wanted: u64 = self.objects.iter().map(|object| object.size as u64).sum();

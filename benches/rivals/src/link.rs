@@ -11,11 +11,11 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 
 use crate::bucket::Bucket;
 use crate::flaw::{Flaw, Result};
@@ -61,7 +61,12 @@ fn connector(bucket: &Bucket) -> Result<(TlsConnector, ServerName<'static>)> {
     for certificate in authorities(file)? {
         roots.add(certificate).map_err(|e| Flaw::of(format!("{}", file.display()), e))?;
     }
-    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| Flaw::of("setting TLS up", e))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
     let name = ServerName::try_from(bucket.host.clone()).map_err(|e| Flaw::of(&bucket.host, e))?;
     Ok((TlsConnector::from(Arc::new(config)), name))
 }

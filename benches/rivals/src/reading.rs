@@ -269,7 +269,10 @@ mod tests {
         let plan = plan(100);
         let reading = Reading::start(&objects, &plan, 0, None);
         let mut piece = reading.try_next().unwrap().unwrap();
-        assert_eq!(reading.land(&mut piece, &[0; 11]).unwrap_err().to_string(), "`k0`: more than the 10 bytes asked for");
+        assert_eq!(
+            reading.land(&mut piece, &[0; 11]).unwrap_err().to_string(),
+            "`k0`: more than the 10 bytes asked for"
+        );
         reading.land(&mut piece, &[0; 9]).unwrap();
         assert_eq!(reading.landed(piece).unwrap_err().to_string(), "`k0`: 9 of 10 bytes came");
         assert_eq!(reading.finish(String::new()).unwrap_err().to_string(), "0 of 1 objects came");

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
+use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source, Tls};
 use serde_json::Value;
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_128;
@@ -15,19 +15,21 @@ struct Stand {
     set: DataSet,
     bucket: Bucket,
     manifest: PathBuf,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Stand {
     fn of(set: DataSet, script: &str) -> Stand {
-        let script = script.parse().unwrap();
-        let config = BucketConfig { source: Source::Generated(set.clone()), script, ..BucketConfig::default() };
-        let bucket = Bucket::start(config).unwrap();
+        Stand::with(set, BucketConfig { script: script.parse().unwrap(), ..BucketConfig::default() })
+    }
+
+    fn with(set: DataSet, config: BucketConfig) -> Stand {
+        let bucket = Bucket::start(BucketConfig { source: Source::Generated(set.clone()), ..config }).unwrap();
         let folder = TempDir::new().unwrap();
         let manifest = folder.path().join("set.tsv");
         let lines: String = (0..set.len()).map(|n| format!("{}\t{}\n", set.key(n), set.size(n))).collect();
         std::fs::write(&manifest, lines).unwrap();
-        Stand { set, bucket, manifest, _folder: folder }
+        Stand { set, bucket, manifest, folder }
     }
 
     fn bytes(&self) -> u64 {
@@ -118,6 +120,33 @@ fn native_clients_place_every_byte_in_every_pass() {
             assert_eq!(contestant.end(), (true, String::new()), "{rival} {more:?}");
         }
     }
+}
+
+#[test]
+fn native_clients_read_over_tls_from_whom_they_trust() {
+    let config = || BucketConfig { tls: Some(Tls::SelfSigned), ..BucketConfig::default() };
+    let stand = Stand::with(DataSet::digits(60, 11), config());
+    let stranger = Stand::with(DataSet::digits(1, 11), config());
+    let file = |stand: &Stand| {
+        let path = stand.folder.path().join("authority.pem");
+        std::fs::write(&path, stand.bucket.authority().unwrap()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (trusted, other) = (file(&stand), file(&stranger));
+    for rival in ["hyper", "object-store"] {
+        let mut contestant = stand.start(rival, &["--hash", "--ca-file", &trusted]);
+        assert_eq!(contestant.line(), "ready", "{rival}");
+        let passed = contestant.go();
+        assert_eq!((&passed["hash"], &passed["objects"]), (&stand.hash().into(), &60.into()), "{rival}");
+        assert!(contestant.end().0, "{rival}");
+    }
+    // object_store retries what bare hyper gives up at once, so only hyper is asked to refuse.
+    let mut contestant = stand.start("hyper", &["--ca-file", &other]);
+    assert_eq!(contestant.line(), "ready");
+    contestant.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    assert_eq!(contestant.line(), "");
+    let (well, said) = contestant.end();
+    assert!(!well && said.contains("certificate"), "{said}");
 }
 
 #[test]
