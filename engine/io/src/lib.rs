@@ -1,7 +1,7 @@
 //! The only kernel room: memory the kernel may write to, the ring that makes it write, and what the kernel can do.
 //!
 //! Owns the [`Arena`] (one mapping, a hard byte budget), its [`Slot`]s and [`Window`]s, the [`Ring`] trait with its
-//! back-ends ([`UringRing`] on io_uring, [`SimRing`] in virtual time), timers, wakers, the mesh's lanes, and the probes
+//! back-ends ([`UringRing`] on io_uring, [`PollRing`] on epoll, [`SimRing`] in virtual time), timers, wakers, the mesh's lanes, and the probes
 //! of kernel, cgroup and processor. Knows nothing of HTTP, of blocks or of batches. It is the only crate of the engine
 //! with `unsafe`; every such block says who keeps the memory alive, and until what event.
 
@@ -42,6 +42,7 @@ pub use region::Region;
 pub use ring::file::FileOptions;
 #[cfg(feature = "glommio")]
 pub use ring::glommio::GlommioRing;
+pub use ring::poll::PollRing;
 pub use ring::sim::{Host, Replies, SimCounts, SimDisk, SimFaults, SimRing, SimWorld};
 #[cfg(feature = "tokio-uring")]
 pub use ring::tokio_uring::TokioUringRing;

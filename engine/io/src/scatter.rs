@@ -124,6 +124,22 @@ impl Scatter {
         &self.0.scratch
     }
 
+    /// The scratch memory, to work on what was received into it.
+    pub fn scratch_mut(&mut self) -> &mut [u8] {
+        &mut self.0.scratch
+    }
+
+    /// From the next piece on, the first `bytes` bytes of the scratch memory are kept: they hold what was received
+    /// earlier and is not used up.
+    ///
+    /// # Panics
+    /// When the scratch memory is shorter, or the list is not empty.
+    pub fn keep(&mut self, bytes: usize) {
+        assert!(self.0.pieces.is_empty(), "what is kept changes between receives");
+        assert!(bytes <= self.0.scratch.len(), "the kept part lies inside the scratch memory");
+        (self.0.kept, self.0.next_head) = (bytes, bytes);
+    }
+
     /// Empties the list for the next receive: the pieces come out in the order they were pushed.
     pub fn landed(&mut self) -> impl Iterator<Item = Landed> + '_ {
         let Places { kept, next_head, asked, step, pieces, .. } = &mut *self.0;
@@ -164,7 +180,7 @@ impl Scatter {
             n -= *got;
             let got = *got;
             if let Landed::Body { window, .. } = piece {
-                window.advance(got);
+                window.fill(got);
             }
         }
     }

@@ -207,6 +207,26 @@ impl Window {
         n
     }
 
+    /// The part still to fill, to be written to by other means than a copy. Its content is whatever was there. What is
+    /// written counts when [`fill`](Window::fill) says so.
+    #[must_use]
+    pub fn unfilled_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `filled <= len`: the bytes lie inside this window, whose memory the hold keeps alive and which nobody
+        // else can reach; they are initialised, because anonymous mappings start as zeroes. The borrow ends before the
+        // window can travel into an operation.
+        unsafe { core::slice::from_raw_parts_mut(self.ptr.as_ptr().add(self.filled), self.len - self.filled) }
+    }
+
+    /// Moves the cursor over the next `n` bytes, which were written through [`unfilled_mut`](Window::unfilled_mut) or by
+    /// the kernel.
+    ///
+    /// # Panics
+    /// When fewer are left.
+    pub fn fill(&mut self, n: usize) {
+        assert!(n <= self.room(), "cannot fill {n} bytes of {}", self.room());
+        self.filled += n;
+    }
+
     /// Moves the cursor back to `filled` bytes: what follows will be filled again.
     ///
     /// # Panics
@@ -252,12 +272,6 @@ impl Window {
     pub(crate) fn target(&mut self, len: usize) -> *mut u8 {
         assert!(len <= self.room(), "a target lies inside its window");
         self.ptr.as_ptr().wrapping_add(self.filled)
-    }
-
-    /// Moves the cursor over `n` bytes the kernel wrote.
-    pub(crate) fn advance(&mut self, n: usize) {
-        assert!(n <= self.room(), "the kernel cannot write past the window's end");
-        self.filled += n;
     }
 }
 

@@ -1,28 +1,27 @@
-//! Both back-ends pass the one suite: io_uring against real peers on the loopback interface, the simulated ring in
-//! virtual time under every mix of harmless faults.
+//! The back-ends pass the one suite: io_uring and epoll against real peers on the loopback interface and real files, the
+//! simulated ring in virtual time under every mix of harmless faults.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use fuelrail_base::Duration;
+use fuelrail_base::{Duration, Result};
 use fuelrail_io::conformance::{ScratchFiles, Script, ScriptedHost, TcpPeers, Venue, suite};
-use fuelrail_io::{Arena, Kernel, Ring, SimFaults, SimRing, SimWorld, UringConfig, UringRing};
+use fuelrail_io::{Arena, Kernel, PollRing, Ring, SimFaults, SimRing, SimWorld, UringConfig, UringRing};
 
-/// Real sockets.
-struct Loopback {
+/// Real sockets and files, and how a ring on them is made.
+struct Loopback<F> {
     peers: TcpPeers,
     files: ScratchFiles,
     register: bool,
-    kernel: Kernel,
+    make: F,
 }
 
-impl Venue for Loopback {
-    type Ring = UringRing;
+impl<R: Ring, F: Fn(&UringConfig) -> Result<R>> Venue for Loopback<F> {
+    type Ring = R;
 
-    fn ring(&mut self, entries: u32, arena: &Arena) -> UringRing {
+    fn ring(&mut self, entries: u32, arena: &Arena) -> R {
         let register = self.register.then(|| arena.clone());
-        let config = UringConfig { entries, sockets: 64, register };
-        UringRing::as_on(&config, self.kernel).expect("io_uring on the testing machine")
+        (self.make)(&UringConfig { entries, sockets: 64, register }).expect("a ring on the testing machine")
     }
 
     fn peer(&mut self, script: Script) -> SocketAddr {
@@ -90,31 +89,36 @@ fn harmless(seed: u64) -> SimFaults {
     SimFaults { transient_errno: 0.0, fatal_errno: 0.0, disk_errno: 0.0, ..SimFaults::swarm(seed) }
 }
 
-fn loopback_passes(register: bool, kernel: Kernel) {
-    for (name, check) in suite::<Loopback>() {
-        let mut venue = Loopback { peers: TcpPeers::default(), files: ScratchFiles::default(), register, kernel };
+fn loopback_passes<R: Ring>(register: bool, make: impl Fn(&UringConfig) -> Result<R> + Copy) {
+    for (name, check) in suite() {
+        let mut venue = Loopback { peers: TcpPeers::default(), files: ScratchFiles::default(), register, make };
         check(&mut venue).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
     }
 }
 
 #[test]
 fn uring_passes() {
-    loopback_passes(false, Kernel::Running);
+    loopback_passes(false, UringRing::new);
 }
 
 #[test]
 fn uring_passes_with_registered_memory() {
-    loopback_passes(true, Kernel::Running);
+    loopback_passes(true, UringRing::new);
 }
 
 #[test]
 fn uring_passes_with_cooperative_completions() {
-    loopback_passes(true, Kernel::V5_19);
+    loopback_passes(true, |config| UringRing::as_on(config, Kernel::V5_19));
 }
 
 #[test]
 fn uring_passes_without_registered_files() {
-    loopback_passes(false, Kernel::V5_13);
+    loopback_passes(false, |config| UringRing::as_on(config, Kernel::V5_13));
+}
+
+#[test]
+fn poll_passes() {
+    loopback_passes(false, PollRing::new);
 }
 
 #[test]

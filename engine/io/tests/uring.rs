@@ -4,9 +4,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use fuelrail_base::Kind;
-use fuelrail_io::conformance::{Script, TcpPeers};
+use fuelrail_io::conformance::{ScratchFiles, Script, TcpPeers};
 use fuelrail_io::{
-    Arena, ArenaConfig, Done, HugePages, Landed, Op, Region, Ring, Scatter, SockId, UringConfig, UringRing, Window,
+    Arena, ArenaConfig, Done, FileOptions, HugePages, Landed, Op, PollRing, Region, Ring, Scatter, SockId, UringConfig,
+    UringRing, Window,
 };
 
 /// Counts the allocations of each thread.
@@ -40,7 +41,7 @@ fn memory(bytes: u64) -> (Arena, Region) {
     (arena, regions.pop().unwrap())
 }
 
-fn next(ring: &mut UringRing) -> Done {
+fn next(ring: &mut impl Ring) -> Done {
     loop {
         if let Some(done) = ring.pop() {
             return done;
@@ -49,7 +50,7 @@ fn next(ring: &mut UringRing) -> Done {
     }
 }
 
-fn connect(ring: &mut UringRing, peers: &mut TcpPeers) -> SockId {
+fn connect(ring: &mut impl Ring, peers: &mut TcpPeers) -> SockId {
     let addr = peers.listen(Script::Echo);
     let sock = ring.socket(&addr).unwrap();
     ring.push(Op::Connect { sock, addr }, 0).unwrap();
@@ -59,7 +60,7 @@ fn connect(ring: &mut UringRing, peers: &mut TcpPeers) -> SockId {
 
 /// One echo with a head and a body piece; gives back what it was given, ready for the next.
 fn round(
-    ring: &mut UringRing,
+    ring: &mut impl Ring,
     sock: SockId,
     bytes: Vec<u8>,
     mut window: Window,
@@ -100,9 +101,22 @@ fn round(
 
 #[test]
 fn the_hot_loop_allocates_nothing_and_enters_once_a_turn() {
+    let (ops, enters) = hot_loop(UringRing::new(&UringConfig::default()).unwrap());
+    assert!(ops >= 4_000 && enters <= ops, "{enters} system calls for {ops} operations");
+}
+
+/// Each operation is a call of its own, and each answer is waited for: three calls for two operations, and a few for
+/// answers that come in pieces.
+#[test]
+fn the_hot_loop_of_poll_allocates_nothing_and_tries_nothing_in_vain() {
+    let (ops, enters) = hot_loop(PollRing::new(&UringConfig::default()).unwrap());
+    assert!(ops >= 4_000 && enters <= 2 * ops, "{enters} system calls for {ops} operations");
+}
+
+/// Thousands of echoes after a warm-up: operations and system calls.
+fn hot_loop(mut ring: impl Ring) -> (u64, u64) {
     let (_arena, mut region) = memory(1 << 20);
     let mut peers = TcpPeers::default();
-    let mut ring = UringRing::new(&UringConfig::default()).unwrap();
     let sock = connect(&mut ring, &mut peers);
     let mut window = region.alloc(1_000).unwrap().fill().carve(1_000).unwrap();
     let mut into = Scatter::new(region.alloc(64).unwrap());
@@ -120,16 +134,28 @@ fn the_hot_loop_allocates_nothing_and_enters_once_a_turn() {
     let after = ALLOCATIONS.get();
     assert_eq!(after - allocations - allocations_of_facts, 0, "heap allocations in the hot loop");
     let (ops, enters) = (ring.facts().counts.ops - counts.ops, ring.facts().counts.enters - counts.enters);
-    assert!(ops >= 4_000 && enters <= ops, "{enters} system calls for {ops} operations");
     drop((bytes, window, into));
     ring.close(sock);
+    (ops, enters)
 }
 
 #[test]
 fn a_forked_child_is_refused_and_does_not_disturb_the_parent() {
+    fork_at_work(UringRing::new(&UringConfig::default()).unwrap());
+}
+
+#[test]
+fn a_forked_child_of_poll_is_refused_and_does_not_disturb_the_parent() {
+    let mut files = ScratchFiles::default();
+    let mut ring = PollRing::new(&UringConfig::default()).unwrap();
+    // With a file open there are threads, which the child does not have.
+    ring.open(&files.path(), &FileOptions { write: true, create: true, ..FileOptions::default() }).unwrap();
+    fork_at_work(ring);
+}
+
+fn fork_at_work(mut ring: impl Ring) {
     let (_arena, mut region) = memory(1 << 20);
     let mut peers = TcpPeers::default();
-    let mut ring = UringRing::new(&UringConfig::default()).unwrap();
     let sock = connect(&mut ring, &mut peers);
     let window = region.alloc(100).unwrap().fill().carve(100).unwrap();
     let mut into = Scatter::new(region.alloc(64).unwrap());

@@ -208,7 +208,7 @@ impl<S> Desk<S> {
             }
             (Op::Send { .. }, Ok(n)) => self.counts.sent_bytes += n as u64,
             (Op::ReadAt { into, .. }, Ok(n)) => {
-                into.advance(n);
+                into.fill(n);
                 self.counts.read_bytes += n as u64;
             }
             (Op::WriteAt { .. }, Ok(n)) => self.counts.written_bytes += n as u64,

@@ -21,6 +21,7 @@ pub(crate) mod file;
 #[cfg(feature = "glommio")]
 pub(crate) mod glommio;
 mod patience;
+pub(crate) mod poll;
 pub(crate) mod sim;
 mod socket;
 mod table;
@@ -112,6 +113,15 @@ impl Op {
         match self {
             Op::Connect { sock, .. } | Op::Send { sock, .. } | Op::Recv { sock, .. } => Some(*sock),
             Op::ReadAt { .. } | Op::WriteAt { .. } | Op::SyncData { .. } => None,
+        }
+    }
+
+    /// The file this is about. `None` for operations on sockets.
+    #[must_use]
+    pub fn file(&self) -> Option<FileId> {
+        match self {
+            Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } => None,
+            Op::ReadAt { file, .. } | Op::WriteAt { file, .. } | Op::SyncData { file } => Some(*file),
         }
     }
 
@@ -210,7 +220,7 @@ pub struct RingCounts {
 /// What a ring is and how it is doing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RingFacts {
-    /// Name of the back-end: `uring`, `sim`.
+    /// Name of the back-end: `uring`, `poll`, `sim`, …
     pub backend: &'static str,
     /// Kernel abilities in use.
     pub abilities: Vec<&'static str>,

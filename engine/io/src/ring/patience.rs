@@ -10,8 +10,9 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    pub(super) fn new(sockets: u32) -> Patience {
-        Patience { told: vec![0; sockets as usize] }
+    /// For a table of so many places.
+    pub(super) fn new(places: u32) -> Patience {
+        Patience { told: vec![0; places as usize] }
     }
 
     /// A new socket took this place: the kernel wakes for any byte.

@@ -1,0 +1,88 @@
+//! Operations as system calls that do not wait. Owns nothing.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
+
+use crate::ring::Op;
+use crate::ring::wires::Wires;
+
+/// Longest single transfer handed to the kernel; it may be cut short anyway.
+const TRANSFER_BYTES_MAX: usize = 1 << 30;
+
+/// Tries a socket operation once: a count, or a negative error number; `-EAGAIN` when the socket is not ready. `wires`
+/// describes it to the kernel during the call.
+pub(super) fn on_socket(op: &mut Op, fd: RawFd, wires: &mut Wires) -> i32 {
+    let n = match op {
+        Op::Connect { addr, .. } => {
+            let (addr, len) = wires.address(0, addr);
+            // SAFETY: the kernel reads the address, which `wires` keeps until the next description.
+            let rc = unsafe { libc::connect(fd, addr, len) };
+            return match rc {
+                0 => 0,
+                _ => match last_errno() {
+                    // Asked again when the socket became ready: this is how it says that it has succeeded.
+                    libc::EISCONN => 0,
+                    libc::EINPROGRESS | libc::EALREADY | libc::EINTR => -libc::EAGAIN,
+                    errno => -errno,
+                },
+            };
+        }
+        Op::Send { bytes, from, .. } => {
+            let rest = &bytes[*from..];
+            let len = rest.len().min(TRANSFER_BYTES_MAX);
+            // SAFETY: the kernel reads `rest`, which the borrowed operation owns.
+            unsafe { libc::send(fd, rest.as_ptr().cast(), len, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) }
+        }
+        Op::Recv { into, .. } if into.pieces() > 1 => {
+            let header = wires.receive(0, into.targets());
+            // SAFETY: the kernel writes into the pieces, which the borrowed operation owns, and into the header, which
+            // `wires` keeps until the next description.
+            unsafe { libc::recvmsg(fd, header, libc::MSG_DONTWAIT) }
+        }
+        Op::Recv { into, .. } => {
+            let Some((target, len)) = into.targets().next() else { unreachable!("checked to ask for bytes") };
+            // SAFETY: the kernel writes into the one piece, which the borrowed operation owns.
+            unsafe { libc::recv(fd, target.cast(), len.min(TRANSFER_BYTES_MAX), libc::MSG_DONTWAIT) }
+        }
+        Op::ReadAt { .. } | Op::WriteAt { .. } | Op::SyncData { .. } => unreachable!("{op:?} is not about a socket"),
+    };
+    outcome(n)
+}
+
+/// Does a file operation, however long it takes: a count, or a negative error number.
+pub(super) fn on_file(op: &mut Op, file: &File) -> i32 {
+    let fd = file.as_raw_fd();
+    loop {
+        let n = match op {
+            Op::ReadAt { offset, into, .. } => {
+                let len = into.room().min(TRANSFER_BYTES_MAX);
+                // SAFETY: the kernel writes into the window, which the borrowed operation owns.
+                unsafe { libc::pread(fd, into.target(len).cast(), len, *offset as libc::off_t) }
+            }
+            Op::WriteAt { offset, from, start, .. } => {
+                let rest = &from.bytes()[*start..];
+                let len = rest.len().min(TRANSFER_BYTES_MAX);
+                // SAFETY: the kernel reads `rest`, which the borrowed operation owns.
+                unsafe { libc::pwrite(fd, rest.as_ptr().cast(), len, *offset as libc::off_t) }
+            }
+            Op::SyncData { .. } => {
+                // SAFETY: no memory is passed to the kernel.
+                unsafe { libc::fdatasync(fd) as isize }
+            }
+            Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } => unreachable!("{op:?} is not about a file"),
+        };
+        match outcome(n) {
+            errno if errno == -libc::EINTR => {}
+            result => return result,
+        }
+    }
+}
+
+fn outcome(n: isize) -> i32 {
+    // Transfers are at most 2^30 bytes long.
+    if n < 0 { -last_errno() } else { n as i32 }
+}
+
+fn last_errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}

@@ -1,0 +1,143 @@
+//! A few threads that do file operations, because files are always "ready" and then block.
+//!
+//! An operation belongs to the pool, with all its memory, from when it is handed over until it is collected. The threads
+//! start with the first file and end with the pool, which waits for what they are doing.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use fuelrail_base::{Error, Kind, Result};
+
+use super::calls::on_file;
+use crate::ring::Op;
+use crate::ring::table::Name;
+use crate::wake::Waker;
+
+/// Threads of one ring: as many operations are with the disk at once.
+const THREADS: usize = 4;
+
+/// An operation to be done.
+pub(super) struct Job {
+    pub(super) name: Name,
+    pub(super) op: Op,
+    pub(super) file: Arc<File>,
+}
+
+/// One that was done, and how it went: a count, or a negative error number.
+pub(super) struct Outcome {
+    pub(super) name: Name,
+    pub(super) op: Op,
+    pub(super) result: i32,
+}
+
+#[derive(Default)]
+struct Queues {
+    waiting: VecDeque<Job>,
+    done: Vec<Outcome>,
+    closing: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    queues: Mutex<Queues>,
+    work: Condvar,
+}
+
+impl Shared {
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread's life.
+    fn work(&self, waker: &Waker) {
+        loop {
+            let waiting = |queues: &mut Queues| queues.waiting.is_empty() && !queues.closing;
+            let mut queues = self.work.wait_while(self.queues(), waiting).unwrap_or_else(PoisonError::into_inner);
+            let Some(Job { name, mut op, file }) = queues.waiting.pop_front() else { return };
+            drop(queues);
+            let result = on_file(&mut op, &file);
+            // Closed before the ring hears of it: the ring may close the file for good then.
+            drop(file);
+            self.queues().done.push(Outcome { name, op, result });
+            waker.wake();
+        }
+    }
+}
+
+/// The pool.
+pub(super) struct Pool {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    waker: Waker,
+}
+
+impl Pool {
+    /// A pool without threads, which wakes this ring.
+    pub(super) fn new(waker: Waker) -> Pool {
+        Pool { shared: Arc::default(), threads: Vec::new(), waker }
+    }
+
+    /// Starts the threads, once.
+    pub(super) fn start(&mut self) -> Result<()> {
+        while self.threads.len() < THREADS {
+            let (shared, waker) = (self.shared.clone(), self.waker.clone());
+            let thread = std::thread::Builder::new().name("fuelrail-file".to_owned());
+            let thread = thread.spawn(move || shared.work(&waker)).map_err(|error| {
+                Error::new(Kind::Environment, format!("starting a thread for file operations: {error}"))
+                    .cure("raise the limit of threads (ulimit -u, or pids.max of the cgroup)")
+            })?;
+            self.threads.push(thread);
+        }
+        Ok(())
+    }
+
+    /// Hands operations over, in order.
+    pub(super) fn submit(&self, jobs: &mut Vec<Job>) {
+        if jobs.is_empty() {
+            return;
+        }
+        self.shared.queues().waiting.extend(jobs.drain(..));
+        self.shared.work.notify_all();
+    }
+
+    /// Takes an operation back that no thread has begun.
+    pub(super) fn take_back(&self, name: Name) -> Option<Job> {
+        let mut queues = self.shared.queues();
+        let at = queues.waiting.iter().position(|job| job.name == name)?;
+        queues.waiting.remove(at)
+    }
+
+    /// Appends what is done to `out`.
+    pub(super) fn collect(&self, out: &mut Vec<Outcome>) {
+        if !self.threads.is_empty() {
+            out.append(&mut self.shared.queues().done);
+        }
+    }
+
+    /// Ends the pool without waiting: its threads do not exist in a forked child.
+    pub(super) fn forget(&mut self) {
+        self.threads.drain(..).for_each(core::mem::forget);
+    }
+}
+
+impl Drop for Pool {
+    /// What no thread has begun is dropped, what one has is waited for: after this the pool owns nothing.
+    fn drop(&mut self) {
+        if self.threads.is_empty() {
+            return;
+        }
+        let waiting = {
+            let mut queues = self.shared.queues();
+            queues.closing = true;
+            core::mem::take(&mut queues.waiting)
+        };
+        drop(waiting);
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has dropped its operation, and said so on standard error.
+            let _ = thread.join();
+        }
+    }
+}
