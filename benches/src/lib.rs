@@ -8,9 +8,11 @@ pub mod floor;
 pub mod harness;
 pub mod line;
 pub mod machine;
+pub mod mlperf;
 pub mod own;
 pub mod read;
 pub mod report;
+pub mod tune;
 
 pub use machine::Machine;
 pub use read::{Event, Progress, ReadReport, Reading, read};

@@ -13,6 +13,7 @@ mod inspect;
 mod ls;
 mod screen;
 mod serve;
+mod tune;
 mod whole;
 
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail serve digits --port 9000 &
   fuelrail ls http://127.0.0.1:9000/bucket/training/ | head
   fuelrail bench read http://127.0.0.1:9000/bucket/training/ --batch-size 512 --epochs 2
+  fuelrail tune http://127.0.0.1:9000/bucket/training/
   fuelrail doctor
 
 Every command takes --json and --help. Exit codes: 0 done, 1 failed on data or network, 2 wrong usage or configuration, 3
@@ -48,6 +50,7 @@ enum Command {
     Ls(ls::Ls),
     Get(get::Get),
     Bench(bench::Bench),
+    Tune(tune::Tune),
     Doctor(doctor::Doctor),
     Inspect(inspect::Inspect),
 }
@@ -74,6 +77,7 @@ fn run(command: Command) -> Outcome {
         Command::Ls(args) => ls::run(&args),
         Command::Get(args) => get::run(&args),
         Command::Bench(args) => bench::run(args),
+        Command::Tune(args) => tune::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Inspect(args) => inspect::run(&args),
     }

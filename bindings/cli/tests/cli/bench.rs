@@ -47,7 +47,7 @@ fn the_result_keeps_its_names_and_anyone_can_check_the_hash() {
     }
     assert_eq!(
         (&read["schema"], &read["samples"], &read["bytes"]),
-        (&1.into(), &300.into(), &set.total_bytes().into())
+        (&2.into(), &300.into(), &set.total_bytes().into())
     );
     assert_eq!(read["content_hash"], key_order_hash(&set));
     assert_eq!((&read["config"]["batch_size"], &read["config"]["shuffle"]), (&32.into(), &false.into()));

@@ -6,6 +6,7 @@ mod inspect;
 mod objects;
 mod refusals;
 mod serve;
+mod tune;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,0 +1,221 @@
+//! `fuelrail tune`: the settings this machine and this bucket want, found by measuring, as a file the loader reads.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use fuelrail::{ByteSize, Config, Kind, Overrides};
+use fuelrail_benches::tune::{Setting, TuneReport, Tuning, tune};
+
+use crate::failure::{Outcome, file, usage};
+use crate::screen::{Bar, JsonTo, Table, note};
+use crate::whole::WholeFile;
+
+const EXAMPLES: &str = "Examples:
+  fuelrail tune http://127.0.0.1:9000/bucket/training/ --batch-size 64
+  fuelrail tune http://127.0.0.1:8080/set/ --manifest set.tsv --budget 60s --memory-limit 2GiB --out node.toml
+  fuelrail bench read --config fuelrail.toml
+
+Reads the bucket with many settings for about a second each, and writes the best as TOML. A saving of processor time counts a
+fifth of the same gain in speed; more shards, connections or memory are taken only when they bring something. The last run
+measures the setting chosen anew: predicted and achieved stand side by side.";
+
+/// Find the settings this machine and this bucket want, and what limits them
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Tune {
+    /// What to read: http://HOST:PORT/BUCKET/PREFIX
+    uri: Option<String>,
+    /// Time for everything
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "120s")]
+    budget: Duration,
+    /// Samples per batch [default: 64]
+    #[arg(long, value_name = "N")]
+    batch_size: Option<u32>,
+    /// The most memory to try [default: half of the cgroup's limit, at most 2 GiB]
+    #[arg(long, value_name = "SIZE")]
+    memory_limit: Option<ByteSize>,
+    /// The objects as key<TAB>size or JSON lines, for servers that cannot list
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<String>,
+    /// A TOML file with the settings to start from
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where to write what was found; a file that was not written by this command is never replaced
+    #[arg(long, value_name = "FILE", default_value = "fuelrail.toml")]
+    out: PathBuf,
+    /// Seed of the search
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Print the result as one JSON document, or write it to FILE beside the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<String>,
+}
+
+/// First line of every file this command wrote.
+const MARK: &str = "# Written by fuelrail tune";
+
+pub(crate) fn run(args: &Tune) -> Outcome {
+    refuse_foreign(&args.out)?;
+    let config = Config::load(args.config.as_deref(), std::env::vars(), &overrides(args));
+    let config = config.map_err(|error| match error.kind() {
+        Kind::File => usage(error.cause(), "give a TOML file that can be read"),
+        _ => error.into(),
+    })?;
+    let listing = match &config.manifest {
+        Some(path) => fuelrail::read_manifest(path)?,
+        None => fuelrail::list(&config.uri, |_| {})?,
+    };
+    let tuning = Tuning { config, listing, budget: args.budget, seed: args.seed, rings: rings() };
+    let bar = Bar::new(Some(args.budget.as_secs()), "s");
+    let report = tune(&tuning, &mut |progress| {
+        bar.at(progress.spent.as_secs().min(args.budget.as_secs()), || {
+            let speed = progress.gb_per_s.map_or_else(|| "refused".to_owned(), |speed| format!("{speed:.2} GB/s"));
+            format!("trial {}: {speed}; best: {}", progress.trials, setting_text(progress.best))
+        });
+    })?;
+    drop(bar);
+    let mut whole = WholeFile::create(&args.out)?;
+    whole.write_all(toml(&report).as_bytes()).map_err(|error| file("writing", &args.out, &error))?;
+    whole.finish()?;
+    let json = match args.json.as_deref() {
+        None => JsonTo::Nowhere,
+        Some("-") => JsonTo::Output,
+        Some(path) => JsonTo::File(path.into()),
+    };
+    json.show(&report, || text(&report))?;
+    note(&format!("{} written; use it with --config {}", args.out.display(), args.out.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Rings worth comparing: where io_uring is refused there is no choice.
+fn rings() -> Vec<String> {
+    vec!["auto".to_owned()]
+}
+
+/// A span of time: `120s`, `2m`, `1500ms`, or seconds.
+fn span(text: &str) -> Result<Duration, String> {
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let scale = match unit.trim() {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "m" | "min" => 60.0,
+        other => return Err(format!("'{other}' is no unit of time: write 120s, 2m or 1500ms")),
+    };
+    let number: f64 = number.parse().map_err(|_| "write a time as 120s, 2m or 1500ms".to_owned())?;
+    Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
+}
+
+fn overrides(args: &Tune) -> Overrides {
+    let given = [
+        ("uri", args.uri.clone()),
+        ("batch_size", args.batch_size.map(|n| n.to_string())),
+        ("memory_limit_bytes", args.memory_limit.map(|size| size.0.to_string())),
+        ("manifest", args.manifest.clone()),
+    ];
+    given.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect()
+}
+
+/// Before two minutes are spent: the file must not be somebody's own.
+fn refuse_foreign(out: &Path) -> Outcome<()> {
+    match std::fs::read_to_string(out) {
+        Ok(text) if text.starts_with(MARK) => Ok(()),
+        Ok(_) => Err(usage(format!("{} is there already and not mine", out.display()), "name another file with --out")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(file("reading", out, &error)),
+    }
+}
+
+/// The file the loader reads.
+fn toml(report: &TuneReport) -> String {
+    let Setting { shards, connections_max, block_bytes, memory_limit_bytes, register, .. } = &report.best;
+    // A JSON string is a TOML string.
+    let quoted = |text: &str| serde_json::to_string(text).expect("text is text");
+    let outcome = &report.outcome;
+    let mut lines = vec![
+        format!("{MARK} on {}: {}", report.machine.date, report.machine.line()),
+        format!("# Predicted {:.3} GB/s, achieved {:.3}.", outcome.predicted_gb_per_s, outcome.achieved_gb_per_s),
+        format!("# Limit: {}", report.explanation),
+        format!("uri = {}", quoted(&report.config.uri)),
+        format!("batch_size = {}", report.config.batch_size),
+        format!("shards = {shards}"),
+        format!("connections_max = {connections_max}"),
+        format!("block_bytes = {block_bytes}"),
+        format!("memory_limit_bytes = {memory_limit_bytes}"),
+        format!("register = {register}"),
+    ];
+    if let Some(manifest) = report.config.manifest.as_ref().and_then(|path| path.to_str()) {
+        lines.push(format!("manifest = {}", quoted(manifest)));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn setting_text(setting: &Setting) -> String {
+    let Setting { shards, connections_max, block_bytes, memory_limit_bytes, ring, register } = setting;
+    let register = if *register { ", registered" } else { "" };
+    let (block, memory) = (ByteSize(*block_bytes), ByteSize(*memory_limit_bytes));
+    format!("{shards} shard(s) x {connections_max} connections, blocks {block}, memory {memory}, ring {ring}{register}")
+}
+
+fn text(report: &TuneReport) -> String {
+    let outcome = &report.outcome;
+    let mut table = Table::new(&[]);
+    let mut row = |name: &str, value: String| {
+        table.row([name.to_owned(), value]);
+    };
+    row("best", setting_text(&report.best));
+    row("limit", format!("{}: {}", report.limit, report.explanation));
+    row(
+        "predicted",
+        format!(
+            "{:.3} GB/s ({:.3} to {:.3}), {:.3} CPU-s/GB",
+            outcome.predicted_gb_per_s,
+            outcome.predicted_low_gb_per_s,
+            outcome.predicted_high_gb_per_s,
+            outcome.predicted_cpu_s_per_gb
+        ),
+    );
+    row("achieved", format!("{:.3} GB/s, {:.3} CPU-s/GB", outcome.achieved_gb_per_s, outcome.achieved_cpu_s_per_gb));
+    row("untuned", format!("{:.3} GB/s", report.start_gb_per_s));
+    row(
+        "search",
+        format!(
+            "{} trials of {} settings in {:.0} s; a single trial scatters by {:.1} %",
+            report.trials,
+            report.settings,
+            report.spent_s,
+            report.noise * 100.0
+        ),
+    );
+    row("machine", report.machine.line());
+    table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_of_time_are_read() {
+        for (text, wanted) in [("120s", 120_000), ("2m", 120_000), ("1500ms", 1_500), ("0.5", 500)] {
+            assert_eq!(span(text).unwrap(), Duration::from_millis(wanted), "{text}");
+        }
+        for text in ["", "s", "12 parsec", "-3s", "1e9999"] {
+            assert!(span(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn files_of_others_are_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.toml");
+        assert!(refuse_foreign(&path).is_ok());
+        std::fs::write(&path, "seed = 1\n").unwrap();
+        assert!(refuse_foreign(&path).is_err());
+        std::fs::write(&path, format!("{MARK} on some day\n")).unwrap();
+        assert!(refuse_foreign(&path).is_ok());
+    }
+}

@@ -1,0 +1,45 @@
+//! `tune`: what it says, and a file that the loader reads.
+
+use std::fs;
+
+use fuelrail::Config;
+use fuelrail_bucket::DataSet;
+
+use crate::{bucket_of, fuelrail, utf8};
+
+#[test]
+fn the_file_it_writes_is_one_the_loader_reads() {
+    let bucket = bucket_of(&DataSet::volumes(12, 4, 0.005), "");
+    let dir = tempfile::tempdir().unwrap();
+    let (out, json) = (dir.path().join("node.toml"), dir.path().join("tuned.json"));
+    let uri = bucket.url("");
+    let args = ["tune", &uri, "--budget", "6s", "--batch-size", "2", "--memory-limit", "64MiB"];
+    let ended = fuelrail(&[&args[..], &["--out", utf8(&out), "--json", utf8(&json)]].concat());
+    let text = ended.done();
+    for word in ["best", "limit", "predicted", "achieved", "untuned", "trials of"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let config = Config::load(Some(&out), [], &vec![]).unwrap();
+    assert_eq!((config.uri.as_str(), config.batch_size), (uri.as_str(), 2));
+    for (field, value) in [("shards", u64::from(config.shards)), ("block_bytes", config.block_bytes)] {
+        assert_eq!(report["best"][field], value, "{field} in {report}");
+    }
+    let read = fuelrail(&["bench", "read", "--config", utf8(&out), "--pin", "false", "--json"]).json();
+    assert_eq!(read["config"]["connections_max"], report["best"]["connections_max"]);
+    assert_eq!(read["samples"], 12);
+}
+
+#[test]
+fn what_cannot_be_tuned_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("mine.toml");
+    fs::write(&own, "seed = 3\n").unwrap();
+    let foreign = fuelrail(&["tune", "http://127.0.0.1:1/b/", "--out", utf8(&own)]);
+    assert!(foreign.code == 2 && foreign.err.contains("not mine") && foreign.err.contains("--out"), "{}", foreign.err);
+    assert_eq!(fs::read_to_string(&own).unwrap(), "seed = 3\n");
+    let bucket = bucket_of(&DataSet::digits(10, 4), "");
+    let out = dir.path().join("new.toml");
+    let hasty = fuelrail(&["tune", &bucket.url(""), "--budget", "1s", "--out", utf8(&out)]);
+    assert!(hasty.code == 2 && hasty.err.contains("too short") && !out.exists(), "{}", hasty.err);
+}
