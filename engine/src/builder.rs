@@ -6,16 +6,18 @@ use crate::control::{list_endpoint, read_manifest, resolve};
 use crate::labels::Labels;
 use crate::layout::{Layout, Seating, Wanted};
 use crate::loader::{Loader, Parts};
+use crate::posting::{Greeting, Posting};
 use crate::state::State;
 use crate::watch::Watched;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, ShardId};
 use fuelrail_flow::{
-    BadSamples, Board, Consumer, Finished, Listed, MeshEnds, Objects, Outlet, Shard, ShardConfig, ShardEnds, mesh,
+    BadSamples, Board, Consumer, Finished, Listed, MeshEnds, Objects, Outlet, ShardConfig, ShardEnds, mesh,
+    scratch_bytes,
 };
 use fuelrail_io::{
-    Arena, ArenaConfig, Huge, HugePages, Region, Ring, Sender, ThreadMeter, Topology, UringConfig, UringRing, Waker,
-    default_budget, lane, pin_current_thread,
+    Arena, ArenaConfig, Backend, Huge, HugePages, Region, RingChoice, Sender, Topology, UringConfig, Waker,
+    default_budget, lane,
 };
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::prefetch::Strategy;
@@ -121,6 +123,8 @@ impl LoaderBuilder {
         pin: bool => pin = pin;
         /// Count processor cycles and instructions of every shard.
         cycles: bool => cycles = cycles;
+        /// The interface to the kernel: `auto`, `uring`, `poll`, …
+        ring: &str => ring = ring.into();
         /// Register the arena with the ring.
         register: bool => register = register;
         /// Where to log what was delivered.
@@ -172,10 +176,11 @@ impl LoaderBuilder {
     ///
     /// # Errors
     /// `Usage` for settings, `Budget` for a memory limit below one batch per shard (with the bytes needed),
-    /// `Environment` when io_uring or a thread is refused, `Network`, `NotFound`, `Denied` … from the listing.
+    /// `Environment` when the ring asked for or a thread is refused, `Network`, `NotFound`, `Denied` … from the listing.
     pub fn build(self) -> Result<Loader> {
         let LoaderBuilder { config, listing, state, report } = self;
         config.validate()?;
+        let ring = config.ring.parse::<RingChoice>()?.settle()?;
         let endpoint: Endpoint = config.uri.parse()?;
         let addresses = resolve(&endpoint)?;
         let tls = config.tls().client(&endpoint)?;
@@ -185,7 +190,7 @@ impl LoaderBuilder {
             (None, None) => list_endpoint(tls.as_ref(), &endpoint, |_| {})?,
         };
         let labels = Labels::new(&endpoint.prefix, listing.iter().map(|o| o.key.as_str()));
-        let objects = Arc::new(Objects::new(endpoint, addresses, &listing, config.block_bytes)?);
+        let objects = Arc::new(Objects::new(endpoint, addresses, &listing, config.block_bytes)?.over(tls));
         let fingerprint = fingerprint(&listing);
         drop(listing);
         let samples = objects.catalog().samples();
@@ -207,7 +212,7 @@ impl LoaderBuilder {
             epochs: config.epochs,
             start,
         })?;
-        start_shards(config, objects, run, labels, fingerprint, report)
+        start_shards(config, ring, objects, run, labels, fingerprint, report)
     }
 }
 
@@ -224,13 +229,15 @@ fn fingerprint(listing: &[Listed]) -> String {
 
 fn start_shards(
     mut config: Config,
+    (backend, notice): (Backend, Option<String>),
     objects: Arc<Objects>,
     run: Run,
     labels: Labels,
     fingerprint: String,
     report: Option<Reporter>,
 ) -> Result<Loader> {
-    let mut notices = Vec::new();
+    let mut notices: Vec<String> = notice.into_iter().collect();
+    config.ring = backend.name().into();
     if config.memory_limit_bytes == 0 {
         let budget = default_budget();
         notices.push(format!("memory_limit: {} ({})", ByteSize(budget.bytes), budget.from));
@@ -245,6 +252,7 @@ fn start_shards(
         shards: config.shards,
         cores: u16::try_from(topology.shards()).unwrap_or(u16::MAX),
         connections_max: config.connections_max,
+        scratch_bytes: scratch_bytes(objects.endpoint().scheme) as u64,
     }
     .share_out()?;
     config.shards = layout.shards;
@@ -266,7 +274,8 @@ fn start_shards(
     let mut starting = Starting::default();
     let consumer = Arc::new(Consumer::default());
     let mut lanes = Vec::new();
-    let plan = Plan { objects: Arc::clone(&objects), run, layout, arena, seating, consumer: Arc::clone(&consumer) };
+    let plan =
+        Plan { backend, objects: Arc::clone(&objects), run, layout, arena, seating, consumer: Arc::clone(&consumer) };
     for (id, (region, mesh)) in (0u16..).zip(regions.into_iter().zip(mesh(layout.shards))) {
         let (deliver, from) = lane(OPEN_BATCHES_MAX);
         lanes.push(from);
@@ -291,6 +300,7 @@ fn start_shards(
 
 /// What all shards are built from.
 struct Plan {
+    backend: Backend,
     objects: Arc<Objects>,
     run: Run,
     layout: Layout,
@@ -298,9 +308,6 @@ struct Plan {
     seating: Option<Seating>,
     consumer: Arc<Consumer>,
 }
-
-/// What a shard's thread tells once its ring stands.
-type Greeting = Result<(Waker, Vec<String>)>;
 
 type ShardThread = JoinHandle<Result<()>>;
 
@@ -334,40 +341,25 @@ impl Starting {
     ) -> Result<()> {
         let board = Arc::new(Board::default());
         let ends = ShardEnds { mesh, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board) };
-        let shard_config = shard_config(config, plan, id)?;
-        let core = plan.seating.as_ref().and_then(|seating| seating.core(id.0));
-        let cycles = config.cycles;
-        let (objects, run) = (Arc::clone(&plan.objects), plan.run);
-        let ring_config = UringConfig {
-            entries: ring_entries(config.connections_max),
-            sockets: (config.connections_max as u32 * 2).next_power_of_two(),
-            register: config.register.then(|| plan.arena.clone()),
-        };
         let (tell, greeting) = mpsc::channel();
-        let body = move || {
-            let pinned = core.map_or(Ok(()), pin_current_thread);
-            let built = UringRing::new(&ring_config).and_then(|ring| {
-                let mut notices = ring.facts().refusals;
-                notices.extend(pinned.err().map(|e| format!("pinning: {e}")));
-                let meter = if cycles { ThreadMeter::with_cycles() } else { ThreadMeter::plain() };
-                notices.extend(meter.refusal().map(str::to_owned));
-                let waker = ring.waker();
-                Shard::new(ring, region, objects, &run, &shard_config, ends)
-                    .map(|shard| (shard.metered(meter), waker, notices))
-            });
-            match built {
-                Ok((shard, waker, notices)) => {
-                    // The builder may have given up on another shard; then the board says stop.
-                    let _ = tell.send(Ok((waker, notices)));
-                    shard.run()
-                }
-                Err(error) => {
-                    let _ = tell.send(Err(error));
-                    Ok(())
-                }
-            }
+        let posting = Posting {
+            ring: UringConfig {
+                entries: ring_entries(config.connections_max),
+                sockets: (config.connections_max as u32 * 2).next_power_of_two(),
+                register: config.register.then(|| plan.arena.clone()),
+            },
+            region,
+            objects: Arc::clone(&plan.objects),
+            run: plan.run,
+            shard: shard_config(config, plan, id)?,
+            ends,
+            core: plan.seating.as_ref().and_then(|seating| seating.core(id.0)),
+            cycles: config.cycles,
+            tell,
         };
-        let thread = std::thread::Builder::new().name(format!("fuelrail-{}", id.0)).spawn(body);
+        let backend = plan.backend;
+        let thread =
+            std::thread::Builder::new().name(format!("fuelrail-{}", id.0)).spawn(move || posting.serve(backend));
         let thread =
             thread.map_err(|e| Error::new(Kind::Environment, format!("starting the thread of shard {}: {e}", id.0)))?;
         self.boards.push(board);

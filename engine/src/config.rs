@@ -6,6 +6,7 @@
 use crate::tls::Tls;
 use fuelrail_base::limits::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, CONNECTIONS_PER_SHARD_MAX, SHARDS_MAX};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
+use fuelrail_io::RingChoice;
 use fuelrail_plan::policy::PolicyName;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -64,6 +65,9 @@ pub struct Config {
     pub pin: bool,
     /// Count processor cycles and instructions of every shard, where the kernel allows: context switches get dearer.
     pub cycles: bool,
+    /// The interface to the kernel: `auto` (`uring`, or `poll` where that is refused), `uring`, `poll`, and where the build
+    /// has them `tokio-uring` and `glommio`.
+    pub ring: String,
     /// Register the arena with the ring: cheaper receives, but all of it becomes resident at start.
     pub register: bool,
     /// Where to log what was delivered, for the exactly-once proof.
@@ -98,6 +102,7 @@ impl Default for Config {
             attempts_max: 10,
             pin: true,
             cycles: false,
+            ring: "auto".into(),
             register: false,
             audit: None,
         }
@@ -110,7 +115,7 @@ pub type Overrides = Vec<(String, String)>;
 /// Fields that are sizes: their text may carry units.
 const SIZES: [&str; 3] = ["memory_limit_bytes", "cache_limit_bytes", "block_bytes"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 7] = ["uri", "manifest", "ca_file", "cache_policy", "prefetch", "bad_samples", "audit"];
+const TEXTS: [&str; 8] = ["uri", "manifest", "ca_file", "cache_policy", "prefetch", "bad_samples", "ring", "audit"];
 
 impl Config {
     /// Reads the effective configuration. `environment` is what the process was started with (`std::env::vars()`).
@@ -180,6 +185,7 @@ impl Config {
         check(self.attempts_max > 0, "attempts_max is 0".into(), "allow at least one attempt")?;
         check(self.stall_after_ms >= 10, format!("stall_after_ms is {}", self.stall_after_ms), "wait at least 10 ms")?;
         self.cache_policy.parse::<PolicyName>()?;
+        self.ring.parse::<RingChoice>()?;
         self.bad_samples()?;
         Ok(())
     }
@@ -260,6 +266,7 @@ mod tests {
         assert!(refused(pair("FUELRAIL_CACHE_LIMIT_BYTES", "1 parsec")).contains("parsec"));
         assert!(refused(pair("FUELRAIL_CACHE_POLICY", "best")).contains("best"));
         assert!(refused(pair("FUELRAIL_BAD_SAMPLES", "eat")).contains("eat"));
+        assert!(refused(pair("FUELRAIL_RING", "42")).contains("no ring '42'"));
     }
 
     #[test]

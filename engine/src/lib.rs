@@ -26,6 +26,7 @@ mod imds;
 mod labels;
 mod layout;
 mod loader;
+mod posting;
 mod state;
 mod stats;
 mod tls;
@@ -39,7 +40,8 @@ pub use control::{get, get_with, list, list_with, read_manifest, write_manifest}
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
 pub use fuelrail_flow::{BadSamples, Listed};
 pub use fuelrail_io::{
-    Finding, Grade, MemoryUse, Probe, ProbeConfig, Topology, memory_use, probe, probe_under, process_cpu, thread_cpu,
+    Backend, Finding, Grade, MemoryUse, Probe, ProbeConfig, RingChoice, Topology, memory_use, probe, probe_under,
+    process_cpu, thread_cpu,
 };
 pub use fuelrail_plan::policy::PolicyName;
 pub use imds::{IMDS_ADDRESS, ask_imds};

@@ -39,6 +39,7 @@ pub use probe::{
     Confinement, Disk, Features, Finding, Gpus, Grade, Nic, Probe, ProbeConfig, ZeroCopyQueue, probe, probe_under,
 };
 pub use region::Region;
+pub use ring::choice::{Backend, RingChoice};
 pub use ring::file::FileOptions;
 #[cfg(feature = "glommio")]
 pub use ring::glommio::GlommioRing;

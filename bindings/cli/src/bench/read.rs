@@ -76,6 +76,10 @@ pub(crate) struct Read {
     /// When a sample cannot be had: raise, skip or quarantine [default: raise]
     #[arg(long, value_name = "NAME")]
     bad_samples: Option<String>,
+    /// The interface to the kernel: auto, uring, poll, tokio-uring or glommio; auto is uring, or poll with a notice where
+    /// io_uring is refused (engine/docs/CONTAINERS.md says how to allow it) [default: auto]
+    #[arg(long, value_name = "NAME")]
+    ring: Option<String>,
     /// Register the memory with the ring [default: false]
     #[arg(long, value_name = "true|false", action = ArgAction::Set)]
     register: Option<bool>,
@@ -166,6 +170,7 @@ fn overrides(args: &Read, uri: Option<&str>) -> Overrides {
         ("block_bytes", bytes(args.block_size)),
         ("connections_max", text(args.connections.as_ref())),
         ("bad_samples", args.bad_samples.clone()),
+        ("ring", args.ring.clone()),
         ("register", text(args.register.as_ref())),
         ("pin", text(args.pin.as_ref())),
         ("cycles", text(args.cycles.as_ref())),

@@ -16,6 +16,7 @@ use crate::wake::Waker;
 
 #[cfg(any(feature = "tokio-uring", feature = "glommio"))]
 mod bells;
+pub(crate) mod choice;
 mod desk;
 pub(crate) mod file;
 #[cfg(feature = "glommio")]

@@ -193,6 +193,8 @@ impl UringRing {
                 Err(errno) => match errno {
                     // Time is up, a signal came, or the kernel wants completions reaped or memory freed first.
                     libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY => return Ok(()),
+                    // A seccomp filter may let a ring be made and not entered.
+                    libc::EPERM | libc::EACCES | libc::ENOSYS => return Err(refusal(errno)),
                     _ => return Err(Error::from_errno(Kind::Environment, "entering io_uring", errno)),
                 },
             }
