@@ -12,6 +12,7 @@ pub mod mlperf;
 pub mod own;
 pub mod read;
 pub mod report;
+pub mod rivals;
 pub mod tune;
 
 pub use machine::Machine;

@@ -30,8 +30,8 @@ pub struct Line {
     pub scale: f64,
     /// Measured rounds.
     pub rounds: u32,
-    /// How often a pass of a floor or the loader goes over the set; none chooses per shape.
-    pub epochs: Option<u64>,
+    /// Under how many names a pass reads every object; none chooses per shape.
+    pub repeats: Option<u32>,
     /// Seed of the order.
     pub seed: u64,
     /// Settings of the loader; none leaves the loader out.
@@ -71,7 +71,7 @@ pub fn line(line: &Line, at: &VenueConfig, watch: &mut dyn FnMut(Step<'_>)) -> R
     for name in &line.shapes {
         let shape = name.shape(line.scale)?;
         let total = shape.bytes();
-        let laid = shape.lay(venue.folder(), &line.stop, &mut |done| watch(Step::Laying(*name, done, total)))?;
+        let laid = shape.lay_repeated(venue.folder(), line.repeats(*name), &line.stop, &mut |done| watch(Step::Laying(*name, done, total)))?;
         for transport in &line.transports {
             let contested = contest(line, &venue, &shape, &laid, *transport, watch)?;
             findings.contests.push(contested);
@@ -85,13 +85,13 @@ pub fn line(line: &Line, at: &VenueConfig, watch: &mut dyn FnMut(Step<'_>)) -> R
 }
 
 /// A result of this question, still without contests.
-fn findings(line: &Line, venue: &Venue) -> Findings {
+pub(crate) fn findings(line: &Line, venue: &Venue) -> Findings {
     let mut config = BTreeMap::new();
     let mut note = |name: &str, value: String| config.insert(name.to_owned(), value);
     note("scale", line.scale.to_string());
     note("rounds", line.rounds.to_string());
     note("seed", line.seed.to_string());
-    note("epochs", line.epochs.map_or_else(|| "by shape".to_owned(), |epochs| epochs.to_string()));
+    note("repeats", line.repeats.map_or_else(|| "by shape".to_owned(), |repeats| repeats.to_string()));
     for (name, value) in line.loader.iter().flatten() {
         note(&format!("loader.{name}"), value.clone());
     }
@@ -117,25 +117,30 @@ fn contest(
     watch: &mut dyn FnMut(Step<'_>),
 ) -> Result<Contested> {
     let task = task(venue, shape, laid, transport, line.seed)?;
-    let cold = shape.name == ShapeName::First;
-    let contest = Contest {
-        rounds: if cold { 0 } else { line.rounds },
-        cold_rounds: if cold { line.rounds } else { 0 },
-        place: venue.place().clone(),
-        expected_hash: Some(laid.hash.clone()),
-        stop: line.stop.clone(),
-        ..Contest::default()
-    };
+    let contest = rules(line, venue, shape, laid);
     let cast = cast(line, venue, shape.name, transport)?;
     let entries: Vec<Entry> = cast.into_iter().map(|contestant| Entry::new(contestant, task.clone())).collect();
     let name = shape.name.word();
     let scores = hold(&contest, &entries, &mut |turn| watch(Step::Turn(name, turn)))?;
     let bars = if line.loader.is_some() { bars(shape.name, transport, venue.facts().link_bits_per_s) } else { Vec::new() };
     let mut contested = Contested::new(SetFacts::of(shape, laid), transport, scores, &bars);
-    if transport == Transport::Plain && !cold {
+    if transport == Transport::Plain && contest.rounds > 0 {
         contested.entitlement_gb_per_s = entitlement(line, &contest, &task)?;
     }
     Ok(contested)
+}
+
+/// How a contest over a shape is held: cold where the time to the first batch is the question, else warm.
+pub(crate) fn rules(line: &Line, venue: &Venue, shape: &Shape, laid: &Laid) -> Contest {
+    let cold = shape.name == ShapeName::First;
+    Contest {
+        rounds: if cold { 0 } else { line.rounds },
+        cold_rounds: if cold { line.rounds } else { 0 },
+        place: venue.place().clone(),
+        expected_hash: Some(laid.hash.clone()),
+        stop: line.stop.clone(),
+        ..Contest::default()
+    }
 }
 
 /// The task of a shape at a venue.
@@ -162,30 +167,27 @@ fn entitlement(line: &Line, contest: &Contest, task: &Task) -> Result<Option<f64
     Ok(speeds.reduce(f64::max))
 }
 
-/// How often a pass goes over a shape, so that starting and ending a run weigh little.
-#[must_use]
-pub fn epochs_of(shape: ShapeName) -> u64 {
-    match shape {
-        ShapeName::Large | ShapeName::Volumes | ShapeName::Mid => 4,
-        ShapeName::Tiny => 8,
-        ShapeName::First => 1,
+/// Under how many names a pass reads every object of a shape, so that starting and ending a run weigh little.
+const REPEATS: u32 = 4;
+
+impl Line {
+    fn repeats(&self, shape: ShapeName) -> u32 {
+        self.repeats.unwrap_or(if shape == ShapeName::First { 1 } else { REPEATS })
     }
 }
 
 /// One of this program's own contestants with its name, its kind and more arguments.
 #[must_use]
-pub fn own_contestant(program: &Path, name: &str, kind: &str, epochs: u64, args: &[&str]) -> Contestant {
-    let epochs = epochs.to_string();
-    let words = [&["bench", "contestant", kind, "--epochs", &epochs][..], args].concat();
-    Contestant::new(name, program, words)
+pub fn own_contestant(program: &Path, name: &str, kind: &str, args: &[&str]) -> Contestant {
+    Contestant::new(name, program, [&["bench", "contestant", kind][..], args].concat())
 }
 
 /// Our loader as a contestant, with settings.
 #[must_use]
-pub fn loader_contestant(program: &Path, name: &str, epochs: u64, settings: &Overrides) -> Contestant {
+pub fn loader_contestant(program: &Path, name: &str, settings: &Overrides) -> Contestant {
     let sets: Vec<String> = settings.iter().map(|(field, value)| format!("--set={field}={value}")).collect();
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-    own_contestant(program, name, "fuelrail", epochs, &sets).proved_by(["--hash"])
+    own_contestant(program, name, "fuelrail", &sets).proved_by(["--hash"])
 }
 
 /// Who takes part in a shape over a transport: the floors its bars need, all floors if asked, and the loader.
@@ -193,15 +195,14 @@ pub fn loader_contestant(program: &Path, name: &str, epochs: u64, settings: &Ove
 /// # Errors
 /// `Environment` when the TLS floor cannot be compiled.
 pub fn cast(line: &Line, venue: &Venue, shape: ShapeName, transport: Transport) -> Result<Vec<Contestant>> {
-    let epochs = line.epochs.unwrap_or_else(|| epochs_of(shape));
-    let own = |name: &str, kind: &str, args: &[&str]| own_contestant(&line.program, name, kind, epochs, args);
+    let own = |name: &str, kind: &str, args: &[&str]| own_contestant(&line.program, name, kind, args);
     let proved = |name: &str, kind: &str, args: &[&str]| own(name, kind, args).proved_by(["--hash"]);
     let mut cast = Vec::new();
     let mut settings = line.loader.clone();
     if transport == Transport::Tls {
         if let Some(authority) = venue.authority() {
             for read_ahead in [false, true] {
-                cast.push(ssl_contestant(venue.folder(), authority, epochs, read_ahead)?);
+                cast.push(ssl_contestant(venue.folder(), authority, read_ahead)?);
             }
             settings.as_mut().map(|settings| settings.push(("ca_file".into(), authority.display().to_string())));
         }
@@ -218,7 +219,7 @@ pub fn cast(line: &Line, venue: &Venue, shape: ShapeName, transport: Transport) 
             cast.push(own("floor-copy-hot", "floor-copy", &["--hot"]));
         }
     }
-    cast.extend(settings.map(|settings| loader_contestant(&line.program, LOADER, epochs, &settings)));
+    cast.extend(settings.map(|settings| loader_contestant(&line.program, LOADER, &settings)));
     Ok(cast)
 }
 

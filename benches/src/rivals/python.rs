@@ -1,0 +1,184 @@
+//! The Python rivals' own virtual environment: which folder it is in, whether it stands, how it is made, and the shards that
+//! some of them read.
+//!
+//! Owns that folder. It is made on request only: it holds PyTorch and takes some 7 GB. Packages come from where the user's
+//! `pip` takes them, by name, with versions pinned.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use fuelrail::{Error, Kind, Result};
+
+use super::roster::Packing;
+use crate::harness::{Laid, Stop};
+
+/// The scripts, as they are in the sources of this program.
+const SCRIPTS: &[(&str, &str)] = &[
+    ("protocol.py", include_str!("../../rivals/python/protocol.py")),
+    ("packing.py", include_str!("../../rivals/python/packing.py")),
+    ("s3_client.py", include_str!("../../rivals/python/s3_client.py")),
+    ("boto3_loop.py", include_str!("../../rivals/python/boto3_loop.py")),
+    ("dataloader_boto3.py", include_str!("../../rivals/python/dataloader_boto3.py")),
+    ("s3torchconnector_map.py", include_str!("../../rivals/python/s3torchconnector_map.py")),
+    ("s3dlio_get_many.py", include_str!("../../rivals/python/s3dlio_get_many.py")),
+    ("webdataset_http.py", include_str!("../../rivals/python/webdataset_http.py")),
+    ("mosaicml_s3.py", include_str!("../../rivals/python/mosaicml_s3.py")),
+    ("runai_streamer.py", include_str!("../../rivals/python/runai_streamer.py")),
+];
+/// What is installed, and the note that it was.
+const REQUIREMENTS: &str = include_str!("../../rivals/python/requirements.txt");
+const INSTALLED: &str = "installed.txt";
+
+/// The virtual environment with the scripts beside it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Python {
+    folder: PathBuf,
+}
+
+impl Python {
+    /// In a folder, which need not be there yet.
+    #[must_use]
+    pub fn in_folder(folder: impl Into<PathBuf>) -> Python {
+        Python { folder: folder.into() }
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether everything is installed in the versions this program wants.
+    #[must_use]
+    pub fn stands(&self) -> bool {
+        fs::read_to_string(self.folder.join(INSTALLED)).is_ok_and(|text| text == REQUIREMENTS)
+    }
+
+    /// The interpreter.
+    #[must_use]
+    pub fn interpreter(&self) -> PathBuf {
+        self.folder.join("venv/bin/python")
+    }
+
+    /// A script of the rivals. There after [`Python::write_scripts`].
+    #[must_use]
+    pub fn script(&self, name: &str) -> PathBuf {
+        self.folder.join("scripts").join(name)
+    }
+
+    /// Writes this program's scripts, so that they are never those of another version.
+    ///
+    /// # Errors
+    /// `File` when the folder cannot be written.
+    pub fn write_scripts(&self) -> Result<()> {
+        let folder = self.folder.join("scripts");
+        fs::create_dir_all(&folder).map_err(|error| unwritable(&folder, &error))?;
+        for (name, text) in SCRIPTS {
+            let path = folder.join(name);
+            fs::write(&path, text).map_err(|error| unwritable(&path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Installs everything unless it stands. `watch` hears of each step; the longest takes minutes.
+    ///
+    /// # Errors
+    /// `Environment` when there is no Python 3.10 or newer with `venv`, or `pip` fails: with the last line it said. `File`
+    /// when the folder cannot be written.
+    pub fn install(&self, watch: &mut dyn FnMut(&str)) -> Result<()> {
+        if self.stands() {
+            return Ok(());
+        }
+        fs::create_dir_all(&self.folder).map_err(|error| unwritable(&self.folder, &error))?;
+        let list = self.folder.join("requirements.txt");
+        fs::write(&list, REQUIREMENTS).map_err(|error| unwritable(&list, &error))?;
+        watch("making a virtual environment");
+        let venv = self.folder.join("venv");
+        let cure = "install Python 3.10 or newer with venv (Debian: python3-venv)";
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv), "python3 -m venv", cure)?;
+        watch("installing PyTorch and the rivals with pip: some 7 GB, minutes");
+        let mut pip = Command::new(self.interpreter());
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]).arg(&list);
+        run(&mut pip, "pip install", "see whether pip reaches its index and the folder has room")?;
+        let note = self.folder.join(INSTALLED);
+        fs::write(&note, REQUIREMENTS).map_err(|error| unwritable(&note, &error))
+    }
+
+    /// Packs what was laid into shards beside it, unless that was done before. `folder` is the venue's, whose `root` is
+    /// served. Returns the prefix of the shards.
+    ///
+    /// # Errors
+    /// `Environment` when the packing fails, `Cancelled` when asked to stop before it.
+    pub fn pack(&self, packing: Packing, laid: &Laid, folder: &Path, stop: &Stop) -> Result<String> {
+        let kind = match packing {
+            Packing::Objects => return Ok(laid.prefix.clone()),
+            Packing::Tar => "tar",
+            Packing::Mds => "mds",
+        };
+        stop.check()?;
+        let name = laid.prefix.trim_end_matches('/');
+        // The hash tells one scale of a shape from another.
+        let packed = format!("{name}-{kind}-{}", &laid.hash[..laid.hash.len().min(8)]);
+        let root = folder.join("root");
+        let mut command = Command::new(self.interpreter());
+        command.env("PYTHONDONTWRITEBYTECODE", "1").arg(self.script("packing.py")).arg(kind);
+        command.arg(&laid.manifest).arg(root.join(name)).arg(root.join(&packed));
+        run(&mut command, "packing shards", "run it by hand with the same arguments")?;
+        Ok(format!("{packed}/"))
+    }
+}
+
+/// Runs a command to its end; what it says on standard error is told when it fails.
+fn run(command: &mut Command, what: &str, cure: &str) -> Result<()> {
+    let failed = |why: String| Err(Error::new(Kind::Environment, format!("{what}: {why}")).cure(cure));
+    match command.stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
+            failed(format!("{}, {}", output.status, last.trim()))
+        }
+        Err(error) => failed(error.to_string()),
+    }
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Error {
+    Error::new(Kind::File, format!("writing {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rivals::roster::{Origin, RIVALS};
+
+    #[test]
+    fn every_python_rival_has_its_script() {
+        let folder = tempfile::tempdir().unwrap();
+        let python = Python::in_folder(folder.path().join("deep/er"));
+        python.write_scripts().unwrap();
+        for rival in RIVALS {
+            let written = python.script(rival.program).is_file();
+            assert_eq!(written, matches!(rival.origin, Origin::Python(_)), "{rival}");
+        }
+    }
+
+    #[test]
+    fn an_environment_of_another_version_does_not_stand() {
+        let folder = tempfile::tempdir().unwrap();
+        let python = Python::in_folder(folder.path());
+        assert!(!python.stands());
+        fs::write(folder.path().join(INSTALLED), "torch==1.0.0\n").unwrap();
+        assert!(!python.stands());
+        fs::write(folder.path().join(INSTALLED), REQUIREMENTS).unwrap();
+        assert!(python.stands());
+    }
+
+    #[test]
+    fn failures_carry_the_last_words_and_a_cure() {
+        let mut command = Command::new("sh");
+        let error = run(command.args(["-c", "echo begun; echo 'no room' >&2; exit 2"]), "pip", "make room").unwrap_err();
+        assert_eq!(error.to_string(), "pip: exit status: 2, no room; make room");
+    }
+}
