@@ -74,8 +74,8 @@ impl Waker {
         Ok(Waker::new(Means::Event(file)))
     }
 
-    /// A waker whose owner reads the other end of this descriptor, a non-blocking pipe or socket.
-    #[cfg(feature = "glommio")]
+    /// A waker whose owner reads the other end of this descriptor, a pipe or socket.
+    #[cfg(any(feature = "glommio", all(test, feature = "tokio-uring")))]
     pub(crate) fn writing(fd: OwnedFd) -> Waker {
         Waker::new(Means::Event(File::from(fd)))
     }
@@ -127,8 +127,9 @@ impl Waker {
         }
     }
 
+    /// Wakes the owner whatever its state.
     #[cold]
-    fn ring_bell(&self) {
+    pub(crate) fn ring_bell(&self) {
         match &self.bell.means {
             Means::Event(file) => {
                 // Refused only when the counter (2^64 - 2 unread wakes) or the pipe is full: the owner is being woken.

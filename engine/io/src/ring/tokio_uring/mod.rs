@@ -9,6 +9,8 @@
 
 mod memory;
 mod requests;
+#[cfg(test)]
+mod tests;
 
 use core::mem::ManuallyDrop;
 use core::pin::{Pin, pin};
@@ -146,11 +148,11 @@ impl TokioUringRing {
         inside.desk.counts.enters += 1;
         inside.desk.counts.sleeps += u64::from(sleep);
         self.runtime.block_on(async {
-            inside.submit();
+            let submitted = inside.submit();
             if sleep {
                 inside.stay(limit).await;
             } else {
-                inside.pass().await;
+                inside.pass(submitted).await;
             }
         });
         inside.bells.unlisten();
@@ -176,10 +178,11 @@ impl TokioUringRing {
 
 impl Inside {
     /// Gives everything queued to the runtime, in whose context this must be called. Requests that found the submission
-    /// queue full make the driver flush it; all others go to the kernel when the thread parks.
-    fn submit(&mut self) {
+    /// queue full make the driver flush it; all others go to the kernel when the thread parks. Whether there were any.
+    fn submit(&mut self) -> bool {
         let Inside { desk, wires, flights, bells, backlog, unwanted, registered, .. } = self;
         desk.submitting(monotonic_now());
+        let any = !backlog.is_empty() || !unwanted.is_empty();
         let registered = Registered(registered.as_ref());
         for name in backlog.drain(..) {
             // Landed already: asked back before it was submitted.
@@ -195,6 +198,7 @@ impl Inside {
         for fd in unwanted.drain(..) {
             requests::submit_cancel(fd);
         }
+        any
     }
 
     /// Takes what came back. False when nothing did.
@@ -231,16 +235,25 @@ impl Inside {
         .await;
     }
 
-    /// Once through the driver without sleeping.
-    async fn pass(&mut self) {
-        let mut parked = false;
+    /// Once through the driver without sleeping. What completes meanwhile may be seen by the next turn only.
+    async fn pass(&mut self, submitted: bool) {
+        let mut passed = false;
         core::future::poll_fn(|context| {
             self.bells.listen(context.waker());
-            if core::mem::replace(&mut parked, true) {
+            if core::mem::replace(&mut passed, true) {
                 return Poll::Ready(());
             }
-            // Woken already, the thread parks for no time: the queue is flushed and the driver looks.
-            context.waker().wake_by_ref();
+            match submitted {
+                // The queue is flushed only by a thread that parks, which it does only when nothing woke it. So it parks,
+                // and finds an event.
+                true => {
+                    self.wakes.get_ref().0.ring_bell();
+                    while let Poll::Ready(Ok(mut guard)) = self.wakes.poll_read_ready(context) {
+                        guard.clear_ready();
+                    }
+                }
+                false => context.waker().wake_by_ref(),
+            }
             Poll::Pending
         })
         .await;
