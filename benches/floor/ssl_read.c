@@ -3,7 +3,7 @@
  * A contestant of the benchmark harness (see benches/src/harness/protocol.rs): says `ready`, does a pass for every `go`, says
  * one line of JSON. No parsing beyond Content-Length, no batches, no retries; payload moves through an arena of the given size.
  *
- * usage: ssl_read --ca FILE [--epochs N] [--read-ahead] --uri https://ADDRESS:PORT/PREFIX/ --manifest FILE --batch-size N
+ * usage: ssl_read --ca FILE [--read-ahead] --uri https://ADDRESS:PORT/PREFIX/ --manifest FILE --batch-size N
  *        --arena BYTES --seed N
  */
 #define _GNU_SOURCE
@@ -144,7 +144,7 @@ static void fetch(SSL *ssl, const char *host, const char *prefix, const struct o
 
 int main(int count, char **words) {
     const char *uri = NULL, *manifest = NULL, *authority = NULL;
-    unsigned long long batch = 1, epochs = 1;
+    unsigned long long batch = 1;
     int read_ahead = 0;
     for (int i = 1; i < count; i++) {
         const char *value = i + 1 < count ? words[i + 1] : "";
@@ -152,7 +152,6 @@ int main(int count, char **words) {
         else if (!strcmp(words[i], "--uri")) uri = value;
         else if (!strcmp(words[i], "--manifest")) manifest = value;
         else if (!strcmp(words[i], "--ca")) authority = value;
-        else if (!strcmp(words[i], "--epochs")) epochs = strtoull(value, NULL, 10);
         else if (!strcmp(words[i], "--batch-size")) batch = strtoull(value, NULL, 10);
         else if (!strcmp(words[i], "--arena")) arena_bytes = strtoull(value, NULL, 10);
         else if (strcmp(words[i], "--seed")) die("unknown argument %s", words[i]);
@@ -160,7 +159,7 @@ int main(int count, char **words) {
     }
     char host[256], port[16], prefix[4096] = "";
     if (!uri || sscanf(uri, "https://%255[^:/]:%15[0-9]/%4095s", host, port, prefix) < 2) die("--uri must be https://ADDRESS:PORT/PREFIX/");
-    if (!manifest || !authority || arena_bytes < ROOM_MIN || !epochs) die("--manifest, --ca, --arena and --epochs must make sense");
+    if (!manifest || !authority || arena_bytes < ROOM_MIN) die("--manifest, --ca and --arena must make sense");
     size_t objects_count;
     struct object *objects = read_manifest(manifest, &objects_count);
     arena = mmap(NULL, arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -173,20 +172,18 @@ int main(int count, char **words) {
         if (strcmp(line, "go\n")) die("the harness says %s", line);
         double start = now(), first = -1;
         unsigned long long bytes = 0, done = 0;
-        for (unsigned long long epoch = 0; epoch < epochs; epoch++) {
-            for (size_t i = 0; i < objects_count; i++) {
-                fetch(ssl, host, prefix, &objects[i]);
-                bytes += objects[i].size;
-                if (++done == batch) first = (now() - start) * 1e6;
-            }
+        for (size_t i = 0; i < objects_count; i++) {
+            fetch(ssl, host, prefix, &objects[i]);
+            bytes += objects[i].size;
+            if (++done == batch) first = (now() - start) * 1e6;
         }
         double wall = now() - start;
         char first_text[32] = "null";
         if (first >= 0) snprintf(first_text, sizeof first_text, "%.0f", first);
         printf("{\"bytes\":%llu,\"objects\":%llu,\"wall_s\":%.9f,\"first_batch_us\":%s,\"hash\":null,"
-               "\"settings\":\"blocking SSL_read of %s, %s, 1 connection%s, %llu epochs a pass\"}\n",
+               "\"settings\":\"blocking SSL_read of %s, %s, 1 connection%s\"}\n",
                bytes, done, wall, first_text, OpenSSL_version(OPENSSL_VERSION_STRING), SSL_get_cipher_name(ssl),
-               read_ahead ? ", read-ahead 256 KiB" : "", epochs);
+               read_ahead ? ", read-ahead 256 KiB" : "");
         fflush(stdout);
     }
     return 0;

@@ -1,14 +1,13 @@
 //! Our own loader as a contestant: the same door that a trainer uses, under the harness's protocol.
 //!
 //! Owns one loader per pass. Everything a run costs is inside a pass: starting shards, memory from the kernel, requests,
-//! batches, the end. A pass goes over the set as often as it is told, as a run over several epochs does; nothing is fetched
-//! between passes.
+//! batches, the end; only the manifest is read before. Nothing is fetched between passes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::time::Instant;
 
-use fuelrail::{Config, LoaderBuilder, Overrides, Result, Stats};
+use fuelrail::{Config, Listed, LoaderBuilder, Overrides, Result, Stats, read_manifest};
 
 use crate::harness::protocol::serve;
 use crate::harness::{Said, SetHash, Task};
@@ -16,11 +15,9 @@ use crate::harness::{Said, SetHash, Task};
 /// How our loader takes part.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Own {
-    /// Epochs a pass.
-    pub epochs: u64,
     /// Settings over the defaults, by the names of [`Config`]'s fields.
     pub settings: Overrides,
-    /// Whether the samples are hashed; then a pass is one epoch.
+    /// Whether the samples are hashed.
     pub hash: bool,
 }
 
@@ -29,8 +26,8 @@ pub struct Own {
 /// # Errors
 /// `Usage` for settings that do not exist; those of the loader; those of [`serve`].
 pub fn run(own: &Own, task: &Task, input: impl BufRead, output: impl Write) -> Result<()> {
-    let config = own.config(task)?;
-    serve(input, output, || own.pass(&config))
+    let (config, listing) = (own.config(task)?, read_manifest(&task.manifest)?);
+    serve(input, output, || own.pass(&config, &listing))
 }
 
 impl Own {
@@ -42,11 +39,9 @@ impl Own {
         let text = |value: u64| value.to_string();
         let mut given: Overrides = [
             ("uri", task.uri.clone()),
-            ("manifest", task.manifest.display().to_string()),
             ("batch_size", text(task.batch_size.into())),
             ("memory_limit_bytes", text(task.arena_bytes)),
             ("seed", text(task.seed)),
-            ("epochs", text(if self.hash { 1 } else { self.epochs })),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .to_vec();
@@ -55,9 +50,9 @@ impl Own {
         Config::load(None, [], &given)
     }
 
-    fn pass(&self, config: &Config) -> Result<Said> {
+    fn pass(&self, config: &Config, listing: &[Listed]) -> Result<Said> {
         let start = Instant::now();
-        let mut loader = LoaderBuilder::new(config.clone()).build()?;
+        let mut loader = LoaderBuilder::new(config.clone()).listing(listing.to_vec()).build()?;
         let mut said = Said::default();
         let mut hash = self.hash.then(SetHash::default);
         while let Some(batch) = loader.next_batch() {
@@ -97,7 +92,7 @@ fn settings(effective: &Config, ring: &str) -> String {
     let plain = |config: &Config| serde_json::to_value(config).expect("a configuration is a plain structure");
     let (ours, default) = (plain(effective), plain(&Config::default()));
     // Where it reads from is the task's, and differs from run to run.
-    let told = |name: &str| !["uri", "manifest"].contains(&name);
+    let told = |name: &str| !["uri", "ca_file"].contains(&name);
     let changed = ours.as_object().into_iter().flatten().filter(|(name, value)| told(name) && default[name] != **value);
     let words: Vec<String> = changed.map(|(name, value)| format!("{name}={value}")).collect();
     format!("{}; ring {ring}", words.join(", "))

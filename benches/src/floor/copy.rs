@@ -7,10 +7,10 @@ use super::kind::{Into, RECEIVE_BYTES};
 use super::pass::Pass;
 use super::requests::Requests;
 
-pub(super) fn run(requests: &Requests, places: usize, into: Into, arena: &mut Arena, pass: &mut Pass) {
+pub(super) fn run(requests: &Requests, into: Into, arena: &mut Arena, pass: &mut Pass) {
     let source = vec![7u8; RECEIVE_BYTES];
-    for place in 0..places {
-        let bytes = requests.at(place).body_bytes;
+    for request in requests.all() {
+        let bytes = request.body_bytes;
         let mut left = bytes as usize;
         while left > 0 {
             let room = arena.room(left.min(RECEIVE_BYTES));

@@ -56,7 +56,6 @@ impl Lines {
     pub(super) fn run(
         &mut self,
         requests: &Requests,
-        places: usize,
         into: Into,
         arena: &mut Arena,
         pass: &mut Pass,
@@ -64,7 +63,7 @@ impl Lines {
         let mut next = 0;
         let mut works: Vec<Option<Work>> = Vec::new();
         for stream in &mut self.streams {
-            works.push(begin(stream, requests, places, &mut next, pass)?);
+            works.push(begin(stream, requests, &mut next, pass)?);
         }
         let mut busy = works.iter().flatten().count();
         let mut ready = Vec::with_capacity(self.streams.len());
@@ -80,7 +79,7 @@ impl Lines {
                     return Err(Error::new(Kind::Network, "an idle connection was closed or babbles"));
                 };
                 if step(stream, work, requests, into, arena, pass)? == Came::Whole {
-                    works[number] = begin(stream, requests, places, &mut next, pass)?;
+                    works[number] = begin(stream, requests, &mut next, pass)?;
                     busy -= usize::from(works[number].is_none());
                 }
             }
@@ -93,17 +92,16 @@ impl Lines {
 fn begin(
     stream: &mut TcpStream,
     requests: &Requests,
-    places: usize,
     next: &mut usize,
     pass: &Pass,
 ) -> Result<Option<Work>> {
-    if *next == places {
+    if *next == requests.len() {
         return Ok(None);
     }
     let place = *next;
     *next += 1;
     // A request fits the send buffer of a connection that has nothing else under way.
-    stream.write_all(&requests.at(place).text).map_err(|error| broken(&error))?;
+    stream.write_all(&requests.all()[place].text).map_err(|error| broken(&error))?;
     Ok(Some(Work { place, answer: pass.begin() }))
 }
 
@@ -123,7 +121,7 @@ fn step(
     }
     let room = arena.room(RECEIVE_BYTES);
     let bytes = receive(stream, room, RecvFlags::empty())?;
-    let came = pass.take(&mut work.answer, requests.at(work.place), &room[..bytes])?;
+    let came = pass.take(&mut work.answer, &requests.all()[work.place], &room[..bytes])?;
     if into == Into::Arena {
         arena.take(bytes);
     }

@@ -36,11 +36,9 @@ pub struct Floor {
     pub looping: Loop,
     /// Where the bytes go.
     pub into: Into,
-    /// How often a pass goes over the whole set.
-    pub epochs: u64,
     /// Whether the arena's pages are touched before `ready`.
     pub touch: bool,
-    /// Whether the bytes are hashed; then a pass is one epoch.
+    /// Whether the bytes are hashed.
     pub hash: bool,
 }
 
@@ -66,7 +64,6 @@ fn validate(floor: &Floor) -> Result<()> {
         Loop::Epoll(Some(connections)) if !(1..=CONNECTIONS_MAX).contains(&connections) => {
             usage(&format!("connections = {connections} is outside 1 to {CONNECTIONS_MAX}"))
         }
-        _ if floor.epochs == 0 => usage("epochs = 0: a pass must read something"),
         _ if floor.hash && floor.into == Into::Nowhere => usage("what is dropped cannot be hashed"),
         Loop::Copy if floor.hash || floor.into == Into::Nowhere => usage("a copy has no bytes of the bucket"),
         _ => Ok(()),
@@ -110,14 +107,12 @@ impl<'a> Lane<'a> {
     }
 
     fn pass(&mut self) -> Result<Said> {
-        let epochs = if self.floor.hash { 1 } else { self.floor.epochs };
         let (requests, into, arena) = (self.requests, self.floor.into, &mut self.arena);
-        let places = requests.len() * epochs as usize;
         let mut pass = Pass::new(self.task.batch_size, self.floor.hash);
         match &mut self.open {
-            Open::Recv(line) => line.run(requests, places, into, arena, &mut pass)?,
-            Open::Epoll(lines) => lines.run(requests, places, into, arena, &mut pass)?,
-            Open::Copy => copy::run(requests, places, into, arena, &mut pass),
+            Open::Recv(line) => line.run(requests, into, arena, &mut pass)?,
+            Open::Epoll(lines) => lines.run(requests, into, arena, &mut pass)?,
+            Open::Copy => copy::run(requests, into, arena, &mut pass),
         }
         let into = match self.floor.into {
             Into::Arena => format!("into {}", fuelrail::ByteSize(self.task.arena_bytes)),
@@ -129,7 +124,7 @@ impl<'a> Lane<'a> {
             Open::Epoll(lines) => format!("epoll, {} connections", lines.count()),
             Open::Copy => "memcpy".to_owned(),
         };
-        Ok(pass.said(format!("{how}, 1 MiB at a time {into}, the set {epochs} × a pass")))
+        Ok(pass.said(format!("{how}, 1 MiB at a time {into}")))
     }
 
     /// The number of connections that costs the least processor time, each tried once after one pass for warmth.
@@ -160,12 +155,11 @@ mod tests {
 
     #[test]
     fn settings_that_make_no_sense_are_refused() {
-        let good = Floor { looping: Loop::Recv, into: Into::Arena, epochs: 1, touch: true, hash: false };
+        let good = Floor { looping: Loop::Recv, into: Into::Arena, touch: true, hash: false };
         assert!(validate(&good).is_ok());
         for bad in [
             Floor { looping: Loop::Epoll(Some(0)), ..good.clone() },
             Floor { looping: Loop::Epoll(Some(5_000)), ..good.clone() },
-            Floor { epochs: 0, ..good.clone() },
             Floor { into: Into::Nowhere, hash: true, ..good.clone() },
             Floor { looping: Loop::Copy, hash: true, ..good.clone() },
         ] {

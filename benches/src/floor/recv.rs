@@ -27,13 +27,11 @@ impl Line {
     pub(super) fn run(
         &mut self,
         requests: &Requests,
-        places: usize,
         into: Into,
         arena: &mut Arena,
         pass: &mut Pass,
     ) -> Result<()> {
-        for place in 0..places {
-            let request = requests.at(place);
+        for request in requests.all() {
             self.stream.write_all(&request.text).map_err(|error| broken(&error))?;
             let mut answer = pass.begin();
             loop {

@@ -14,7 +14,7 @@ use crate::harness::Task;
 /// What stays as it is in a path.
 const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
-/// All requests of one epoch, and where they go.
+/// All requests of a pass, and where they go.
 #[derive(Debug)]
 pub(super) struct Requests {
     address: SocketAddr,
@@ -55,9 +55,8 @@ impl Requests {
         self.all.len()
     }
 
-    /// The request at a place of a run over several epochs.
-    pub(super) fn at(&self, place: usize) -> &Request {
-        &self.all[place % self.all.len()]
+    pub(super) fn all(&self) -> &[Request] {
+        &self.all
     }
 
     pub(super) fn connect(&self) -> Result<TcpStream> {

@@ -14,12 +14,12 @@ use crate::harness::Contestant;
 const SOURCE: &str = include_str!("../../floor/ssl_read.c");
 const CURE: &str = "install a C compiler and OpenSSL's headers (apt-get install gcc libssl-dev)";
 
-/// The contestant, compiled into `folder`. `authority` is what the server's certificate is checked against; `epochs` is how
-/// often a pass goes over the whole set; with `read_ahead` OpenSSL asks the kernel for more than one record at a time.
+/// The contestant, compiled into `folder`. `authority` is what the server's certificate is checked against; with
+/// `read_ahead` OpenSSL asks the kernel for more than one record at a time.
 ///
 /// # Errors
 /// `Environment` when it cannot be compiled, `File` when the folder cannot be written.
-pub fn compiled(folder: &Path, authority: &Path, epochs: u64, read_ahead: bool) -> Result<Contestant> {
+pub fn compiled(folder: &Path, authority: &Path, read_ahead: bool) -> Result<Contestant> {
     let (source, program) = (folder.join("ssl_read.c"), folder.join("ssl_read"));
     if !program.exists() {
         fs::write(&source, SOURCE)
@@ -35,7 +35,7 @@ pub fn compiled(folder: &Path, authority: &Path, epochs: u64, read_ahead: bool) 
     }
     let name = if read_ahead { "floor-ssl-ahead" } else { "floor-ssl" };
     let mut contestant = Contestant::new(name, program, ["--ca"]);
-    contestant.args.extend([authority.into(), "--epochs".into(), epochs.to_string().into()]);
+    contestant.args.push(authority.into());
     contestant.args.extend(read_ahead.then(|| "--read-ahead".into()));
     Ok(contestant)
 }

@@ -5,10 +5,11 @@
 
 use core::fmt;
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// The hash of a set of objects, whatever their order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SetHash {
     sum: u128,
 }
@@ -17,6 +18,12 @@ impl SetHash {
     /// Adds a whole object.
     pub fn add(&mut self, object: &[u8]) {
         self.add_hash(xxh3_128(object));
+    }
+
+    /// The hash of the same objects so many times.
+    #[must_use]
+    pub fn times(self, repeats: u32) -> SetHash {
+        SetHash { sum: self.sum.wrapping_mul(repeats.into()) }
     }
 
     /// Adds an object by the XXH3-128 of its bytes.
@@ -45,6 +52,9 @@ mod tests {
         };
         let known = of(&[b"a", b"b"]);
         assert_eq!((known.len(), &known), (32, &of(&[b"b", b"a"])));
+        let mut once = SetHash::default();
+        once.add(b"a");
+        assert_eq!(once.times(3).to_string(), of(&[b"a", b"a", b"a"]));
         for other in [&[&b"a"[..]][..], &[b"a", b"b", b"b"], &[b"a", b"c"], &[b"ab"]] {
             assert_ne!(of(other), known);
         }

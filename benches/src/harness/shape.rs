@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fuelrail::{ByteSize, Error, Kind, Listed, Result, write_manifest};
+use fuelrail::{ByteSize, Error, Kind, Listed, Result, read_manifest, write_manifest};
 use fuelrail_bucket::DataSet;
 use serde::{Deserialize, Serialize};
 
@@ -128,7 +128,7 @@ pub struct Laid {
     pub prefix: String,
     /// Its manifest, which lies beside the root.
     pub manifest: PathBuf,
-    /// Objects.
+    /// Objects, under all their names.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -155,12 +155,53 @@ impl Shape {
     /// # Errors
     /// `Environment` when there is not enough room, `File` when something cannot be written, `Cancelled` when asked to stop.
     pub fn lay(&self, folder: &Path, stop: &Stop, watch: &mut dyn FnMut(u64)) -> Result<Laid> {
+        self.lay_repeated(folder, 1, stop, watch)
+    }
+
+    /// As [`Shape::lay`], with every object under `repeats` names: a set as many times as large that takes no more room.
+    /// A pass over it is long enough for starts and ends to weigh little, and no object is asked for twice by one name.
+    ///
+    /// # Errors
+    /// As [`Shape::lay`].
+    pub fn lay_repeated(
+        &self,
+        folder: &Path,
+        repeats: u32,
+        stop: &Stop,
+        watch: &mut dyn FnMut(u64),
+    ) -> Result<Laid> {
         let word = self.name.word();
         let note = folder.join(format!("{word}.json"));
-        if let Some(laid) = self.laid_before(&note) {
-            return Ok(laid);
+        let (mut listing, hash) = match self.laid_before(&note) {
+            Some(Note { manifest, hash, .. }) => (read_manifest(&folder.join(manifest))?, hash),
+            None => self.write(folder, &note, stop, watch)?,
+        };
+        let (mut manifest, mut total) = (folder.join(format!("{word}.tsv")), hash);
+        if repeats > 1 {
+            total = hash.times(repeats);
+            manifest = folder.join(format!("{word}-{repeats}-times.tsv"));
+            listing = repeated(&folder.join("root").join(word), &listing, repeats)?;
+            write_manifest(&manifest, &listing)?;
         }
+        Ok(Laid {
+            prefix: format!("{word}/"),
+            manifest,
+            objects: listing.len() as u64,
+            bytes: listing.iter().map(|object| object.size).sum(),
+            hash: total.to_string(),
+        })
+    }
+
+    /// Writes objects, manifest and note; returns the listing and the hash.
+    fn write(
+        &self,
+        folder: &Path,
+        note: &Path,
+        stop: &Stop,
+        watch: &mut dyn FnMut(u64),
+    ) -> Result<(Vec<Listed>, SetHash)> {
         room(folder, self.bytes())?;
+        let word = self.name.word();
         let root = folder.join("root").join(word);
         match fs::remove_dir_all(&root) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(unwritable(&root, &error)),
@@ -176,31 +217,43 @@ impl Shape {
             })?;
         }
         listing.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        let manifest = folder.join(format!("{word}.tsv"));
-        write_manifest(&manifest, &listing)?;
-        let laid = Laid {
-            prefix: format!("{word}/"),
-            manifest,
-            objects: listing.len() as u64,
-            bytes: written,
-            hash: hash.to_string(),
-        };
-        let text = serde_json::to_string(&Note { scale: self.scale, laid: laid.clone() }).expect("a plain structure");
-        fs::write(&note, text).map_err(|error| unwritable(&note, &error))?;
-        Ok(laid)
+        let manifest = format!("{word}.tsv");
+        write_manifest(&folder.join(&manifest), &listing)?;
+        let text = serde_json::to_string(&Note { scale: self.scale, objects: listing.len() as u64, manifest, hash });
+        fs::write(note, text.expect("a plain structure")).map_err(|error| unwritable(note, &error))?;
+        Ok((listing, hash))
     }
 
-    fn laid_before(&self, note: &Path) -> Option<Laid> {
-        let Note { scale, laid } = serde_json::from_str(&fs::read_to_string(note).ok()?).ok()?;
-        let same = scale == self.scale && laid.objects == self.objects() && laid.bytes == self.bytes();
-        (same && laid.manifest.exists()).then_some(laid)
+    fn laid_before(&self, path: &Path) -> Option<Note> {
+        let note: Note = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
+        let same = note.scale == self.scale && note.objects == self.objects();
+        (same && path.with_file_name(&note.manifest).exists()).then_some(note)
     }
 }
 
+/// What was laid.
 #[derive(Serialize, Deserialize)]
 struct Note {
     scale: f64,
-    laid: Laid,
+    objects: u64,
+    manifest: String,
+    hash: SetHash,
+}
+
+/// The listing with every object under more names: a link in `root` to itself stands for each repeat.
+fn repeated(root: &Path, once: &[Listed], repeats: u32) -> Result<Vec<Listed>> {
+    let mut all = once.to_vec();
+    for repeat in 1..repeats {
+        let name = format!("again-{repeat}");
+        let link = root.join(&name);
+        match std::os::unix::fs::symlink(".", &link) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(unwritable(&link, &error)),
+            _ => {}
+        }
+        all.extend(once.iter().map(|object| Listed { key: format!("{name}/{}", object.key), ..object.clone() }));
+    }
+    all.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    Ok(all)
 }
 
 fn write_part(root: &Path, prefix: &str, set: &DataSet, stop: &Stop, each: &mut dyn FnMut(&str, &[u8])) -> Result<()> {
@@ -279,6 +332,12 @@ mod tests {
         assert_eq!((listing.len() as u64, hash.to_string()), (laid.objects, laid.hash.clone()));
         let again = shape.lay(folder.path(), &Stop::default(), &mut |_| panic!("nothing is written twice")).unwrap();
         assert_eq!(again, laid);
+        let thrice = shape.lay_repeated(folder.path(), 3, &Stop::default(), &mut |_| panic!("written anew")).unwrap();
+        assert_eq!((thrice.objects, thrice.bytes), (3 * laid.objects, 3 * laid.bytes));
+        assert_eq!(thrice.hash, hash.times(3).to_string());
+        let last = fuelrail::read_manifest(&thrice.manifest).unwrap().pop().unwrap();
+        let path = folder.path().join("root").join(&thrice.prefix).join(&last.key);
+        assert_eq!(fs::metadata(&path).unwrap().len(), last.size, "{}", path.display());
         let stop = Stop::default();
         stop.ask();
         let other = ShapeName::Tiny.shape(0.004).unwrap();

@@ -65,8 +65,9 @@ struct OwnLoader {
     /// A setting over the defaults, by the name of its field
     #[arg(long = "set", value_name = "FIELD=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
-    #[command(flatten)]
-    passes: Passes,
+    /// Hash what comes
+    #[arg(long)]
+    hash: bool,
     #[command(flatten)]
     task: TaskArgs,
 }
@@ -76,20 +77,11 @@ struct FloorArgs {
     /// Touch the arena's pages before the first pass
     #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value_t = true)]
     touch: bool,
-    #[command(flatten)]
-    passes: Passes,
-    #[command(flatten)]
-    task: TaskArgs,
-}
-
-#[derive(Args, Debug)]
-struct Passes {
-    /// How often a pass goes over the set
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    epochs: u64,
-    /// Hash what comes, one epoch a pass
+    /// Hash what comes
     #[arg(long)]
     hash: bool,
+    #[command(flatten)]
+    task: TaskArgs,
 }
 
 #[derive(Args, Debug)]
@@ -111,7 +103,7 @@ struct TaskArgs {
     seed: u64,
 }
 
-fn setting(text: &str) -> Result<(String, String), String> {
+pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
     let (field, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is not FIELD=VALUE"))?;
     Ok((field.to_owned(), value.to_owned()))
 }
@@ -119,8 +111,8 @@ fn setting(text: &str) -> Result<(String, String), String> {
 pub(crate) fn run(args: &Contestant) -> Outcome {
     let (input, output) = (io::stdin().lock(), io::stdout().lock());
     let (looping, into, floor) = match &args.who {
-        Who::Fuelrail(OwnLoader { settings, passes, task }) => {
-            let own = Own { epochs: passes.epochs, settings: settings.clone(), hash: passes.hash };
+        Who::Fuelrail(OwnLoader { settings, hash, task }) => {
+            let own = Own { settings: settings.clone(), hash: *hash };
             own::run(&own, &task.task(), input, output)?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -129,8 +121,7 @@ pub(crate) fn run(args: &Contestant) -> Outcome {
         Who::FloorEpoll(FloorEpoll { connections, floor }) => (Loop::Epoll(*connections), Into::Arena, floor),
         Who::FloorDrop(FloorEpoll { connections, floor }) => (Loop::Epoll(*connections), Into::Nowhere, floor),
     };
-    let Passes { epochs, hash } = floor.passes;
-    floor::run(&Floor { looping, into, epochs, touch: floor.touch, hash }, &floor.task.task(), input, output)?;
+    floor::run(&Floor { looping, into, touch: floor.touch, hash: floor.hash }, &floor.task.task(), input, output)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,7 +2,10 @@
 //! one file.
 
 mod contestant;
+mod findings;
+mod line;
 mod read;
+mod venue;
 
 use clap::{Args, Subcommand};
 
@@ -25,6 +28,8 @@ pub(crate) struct Bench {
 #[derive(Subcommand, Debug)]
 enum Question {
     Read(Box<read::Read>),
+    Line(line::LineArgs),
+    Floor(line::FloorArgs),
     #[command(hide = true)]
     Contestant(contestant::Contestant),
 }
@@ -32,6 +37,8 @@ enum Question {
 pub(crate) fn run(bench: Bench) -> Outcome {
     match bench.question {
         Question::Read(args) => read::run(&args),
+        Question::Line(args) => line::run(&args),
+        Question::Floor(args) => line::run_floor(&args),
         Question::Contestant(args) => contestant::run(&args),
     }
 }

@@ -1,0 +1,103 @@
+//! Results with contestants as text for people.
+//!
+//! Owns the tables' order: contests, each with its contestants, its bars, and what must be known about them.
+
+use fuelrail::ByteSize;
+use fuelrail_benches::harness::{Contested, Findings, LatencyResult, Metric, Scored, Spread};
+
+use crate::screen::Table;
+
+/// The whole result.
+pub(crate) fn text(findings: &Findings) -> String {
+    let mut text = String::new();
+    for contest in &findings.contests {
+        text.push_str(&contest_text(contest));
+        text.push('\n');
+    }
+    if !findings.latencies.is_empty() {
+        text.push_str(&latencies(&findings.latencies));
+        text.push('\n');
+    }
+    for notice in &findings.notices {
+        text.push_str(&format!("note: {notice}\n"));
+    }
+    text.push_str(&format!("{}; {}\n", findings.machine.line(), venue(findings)));
+    text
+}
+
+/// Whether every bar that could be judged holds, and every contestant came through.
+pub(crate) fn holds(findings: &Findings) -> bool {
+    let bars = findings.contests.iter().flat_map(|contest| &contest.bars).all(|bar| bar.holds == Some(true));
+    bars && findings.contests.iter().flat_map(|contest| &contest.contestants).all(|scored| scored.failure.is_none())
+}
+
+fn venue(findings: &Findings) -> String {
+    let facts = &findings.venue;
+    let mtu = facts.mtu.map_or_else(String::new, |mtu| format!(", MTU {mtu}"));
+    let link = facts.link_bits_per_s.map_or_else(String::new, |rate| format!(", {} Mbit/s", rate / 1_000_000));
+    format!("{} ({:?}{mtu}{link})", facts.server, facts.kind).to_lowercase()
+}
+
+fn contest_text(contest: &Contested) -> String {
+    let set = &contest.set;
+    let mut text = format!(
+        "{}: {} objects, {}; batches of {} in {}",
+        contest.title(),
+        set.objects,
+        ByteSize(set.bytes),
+        set.batch_size,
+        ByteSize(set.arena_bytes)
+    );
+    if let Some(limit) = contest.entitlement_gb_per_s {
+        text.push_str(&format!("; the server gives {limit:.2} GB/s at most"));
+    }
+    text.push('\n');
+    let mut table = Table::new(&[1, 2, 3, 4, 5]);
+    let shown = [Metric::CpuSPerGb, Metric::CpuUsPerObject, Metric::GbPerS, Metric::FirstBatchUs, Metric::PeakMemoryMb];
+    table.row(std::iter::once("").chain(shown.iter().map(|metric| metric.title())));
+    for scored in &contest.contestants {
+        rows(&mut table, &shown, scored);
+    }
+    text.push_str(&table.text());
+    for bar in &contest.bars {
+        text.push_str(&format!("  {}\n", bar.text()));
+    }
+    text
+}
+
+fn rows(table: &mut Table, shown: &[Metric], scored: &Scored) {
+    if let Some(failure) = &scored.failure {
+        table.row([format!("  {}: FAILED, {failure}", scored.name)]);
+    }
+    for (heat, figures) in [("", &scored.warm), (" (cold)", &scored.cold)] {
+        if !figures.is_empty() {
+            let cells = shown.iter().map(|metric| figures.get(metric).map_or_else(|| "-".into(), |s| spread(*metric, s)));
+            table.row(std::iter::once(format!("  {}{heat}", scored.name)).chain(cells));
+        }
+    }
+}
+
+fn spread(metric: Metric, spread: &Spread) -> String {
+    let Spread { median, min, max, .. } = *spread;
+    if metric == Metric::PeakMemoryMb {
+        return metric.text(max);
+    }
+    format!("{} ({}–{})", metric.text(median), metric.text(min), metric.text(max))
+}
+
+fn latencies(all: &[LatencyResult]) -> String {
+    let mut table = Table::new(&[2, 3, 4, 5, 6, 7]);
+    table.row(["", "", "answers/s", "p50 µs", "p90", "p99", "p99.9", "max"]);
+    for latency in all {
+        for (what, summary) in [("response", &latency.response), ("service", &latency.service)] {
+            if what == "service" && latency.intended_per_s.is_none() {
+                continue;
+            }
+            let figures = [summary.p50_us, summary.p90_us, summary.p99_us, summary.p999_us, summary.max_us];
+            let name = format!("{}, {}", latency.name, latency.load);
+            let cells = [name, what.to_owned(), format!("{:.0}", latency.achieved_per_s)];
+            table.row(cells.into_iter().chain(figures.map(|us| format!("{us:.0}"))));
+        }
+    }
+    table.text()
+}

@@ -1,0 +1,135 @@
+//! `fuelrail bench line` and `fuelrail bench floor`: what reading costs beside the kernel's own copy.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use fuelrail::{Error, Kind, Overrides};
+use fuelrail_benches::harness::Transport;
+use fuelrail_benches::line::{Line, line};
+
+use super::findings::{holds, text};
+use super::venue::{Turns, VenueArgs, stop_on_signals};
+use crate::failure::{Outcome, usage};
+use crate::screen::{JsonTo, note};
+
+const EXAMPLES: &str = "Examples:
+  fuelrail bench line
+  fuelrail bench line --venue netns --shapes large,volumes,mid,tiny,first --json line.json
+  fuelrail bench line --venue netns --link 10gbit --shapes large
+  fuelrail bench line --shapes large --transport tls --set register=true
+
+Every contestant is a process of its own. Rounds go A B A B; ratios are taken within a round; the figures are medians with
+their range. Processor time is that of the whole process tree, from a cgroup where we may make one (root). Exit code 1 when a bar
+does not hold or a contestant fails.";
+
+const FLOOR_EXAMPLES: &str = "Examples:
+  fuelrail bench floor
+  fuelrail bench floor --venue netns --shapes large,tiny --rounds 7 --json floor.json
+  fuelrail bench floor --shapes large --transport tls
+
+The floors are plain loops with no parsing beyond Content-Length: blocking recv into an arena of the same size and into a hot
+mebibyte, epoll at the best of 1, 8 and 32 connections, the kernel dropping the payload (MSG_TRUNC), memcpy alone; over TLS
+OpenSSL's SSL_read in C, compiled on the spot.";
+
+/// Plain or encrypted.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum TransportName {
+    /// HTTP
+    Plain,
+    /// HTTPS: TLS 1.3 with AES-128-GCM
+    Tls,
+}
+
+/// Measure the loader beside the floors: the kernel's own copy and plain loops around it
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct LineArgs {
+    #[command(flatten)]
+    common: Common,
+    /// A setting of the loader over its defaults, by the name of its field
+    #[arg(long = "set", value_name = "FIELD=VALUE", value_parser = super::contestant::setting)]
+    settings: Vec<(String, String)>,
+    /// All floors, those included that no bar needs
+    #[arg(long)]
+    all_floors: bool,
+}
+
+/// Measure the floors alone: what the kernel's copy costs a program that does nothing else
+#[derive(Args, Debug)]
+#[command(after_help = FLOOR_EXAMPLES)]
+pub(crate) struct FloorArgs {
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args, Debug)]
+struct Common {
+    #[command(flatten)]
+    venue: VenueArgs,
+    /// Over what, with commas
+    #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',', default_value = "plain")]
+    transport: Vec<TransportName>,
+    /// Under how many names a pass reads every object [default: 4, first 1]
+    #[arg(long, value_name = "N")]
+    repeats: Option<u32>,
+    /// Print the result as one JSON document, or write it to FILE beside the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<String>,
+}
+
+pub(crate) fn run(args: &LineArgs) -> Outcome {
+    ask("line", &args.common, Some(args.settings.clone()), args.all_floors)
+}
+
+pub(crate) fn run_floor(args: &FloorArgs) -> Outcome {
+    ask("floor", &args.common, None, true)
+}
+
+fn ask(question: &str, args: &Common, loader: Option<Overrides>, all_floors: bool) -> Outcome {
+    if args.venue.rounds == 0 || args.repeats == Some(0) {
+        return Err(usage("nothing is measured in 0 rounds or 0 repeats", "give at least 1; 5 rounds are the default"));
+    }
+    let transports: Vec<Transport> = args
+        .transport
+        .iter()
+        .map(|name| match name {
+            TransportName::Plain => Transport::Plain,
+            TransportName::Tls => Transport::Tls,
+        })
+        .collect();
+    let plan = Line {
+        question: question.to_owned(),
+        shapes: args.venue.shapes.clone(),
+        scale: args.venue.scale,
+        rounds: args.venue.rounds,
+        repeats: args.repeats,
+        seed: args.venue.seed,
+        loader,
+        all_floors,
+        program: this_program()?,
+        stop: stop_on_signals()?,
+        transports: transports.clone(),
+    };
+    let turns = Turns::new();
+    let findings = line(&plan, &args.venue.config(&transports), &mut |step| turns.show(step))?;
+    drop(turns);
+    findings.notices.iter().for_each(|notice| note(notice));
+    json_to(args.json.as_deref()).show(&findings, || text(&findings))?;
+    Ok(if holds(&findings) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Where `--json` without or with a file sends the document.
+pub(crate) fn json_to(given: Option<&str>) -> JsonTo {
+    match given {
+        None => JsonTo::Nowhere,
+        Some("-") => JsonTo::Output,
+        Some(path) => JsonTo::File(PathBuf::from(path)),
+    }
+}
+
+/// This program, which is its own contestants.
+pub(crate) fn this_program() -> Outcome<PathBuf> {
+    let found = std::env::current_exe();
+    Ok(found.map_err(|error| Error::new(Kind::Environment, format!("finding this program's own file: {error}")))?)
+}
