@@ -287,14 +287,14 @@ fn unreachable(authority: &str, error: &(dyn std::error::Error + 'static)) -> Er
     let mut inner = error;
     let mut speaks_http = true;
     loop {
-        // An I/O error hides what it wraps from those who ask for its source.
-        let wrapped = inner.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        let wrapped = wrapped.and_then(|e| e.downcast_ref::<rustls::Error>());
-        if let Some(refused) = wrapped.or_else(|| inner.downcast_ref::<rustls::Error>()) {
+        if let Some(refused) = inner.downcast_ref::<rustls::Error>() {
             return explain(refused);
         }
         speaks_http &= !inner.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse);
-        match inner.source() {
+        // An I/O error hides what it wraps from those who ask for its source.
+        let wrapped = inner.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let wrapped = wrapped.map(|error| error as &(dyn std::error::Error + 'static));
+        match wrapped.or_else(|| inner.source()) {
             Some(source) => inner = source,
             None => break,
         }

@@ -3,7 +3,7 @@
 //!
 //! Pure arithmetic. Refuses a budget that cannot hold one batch per shard, with the number that would do.
 
-use fuelrail_base::limits::{SAMPLE_ALIGN, SCRATCH_BYTES};
+use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_io::{Core, Topology};
 
@@ -22,6 +22,8 @@ pub(crate) struct Wanted {
     pub cores: u16,
     /// Connections per shard at most.
     pub connections_max: usize,
+    /// Scratch memory of each, bytes.
+    pub scratch_bytes: u64,
 }
 
 /// One shard's share.
@@ -42,7 +44,7 @@ const LARGE_REGION_BYTES: u64 = 32 * HUGE_PAGE_BYTES;
 
 impl Wanted {
     fn scratch_bytes(&self) -> u64 {
-        (self.connections_max * SCRATCH_BYTES) as u64
+        self.connections_max as u64 * self.scratch_bytes
     }
 
     /// What one shard needs to hold `batches` of the largest batches.

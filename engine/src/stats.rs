@@ -83,6 +83,12 @@ pub struct Stats {
     pub connections_open: u64,
     /// … ended by an error.
     pub connections_failed: u64,
+    /// TLS handshakes that ended well.
+    #[serde(default)]
+    pub tls_handshakes: u64,
+    /// … made short by a ticket of an earlier connection.
+    #[serde(default)]
+    pub tls_resumed: u64,
     /// Response heads whose length was guessed right, and wrong.
     pub heads_predicted: u64,
     /// See `heads_predicted`.
@@ -169,6 +175,32 @@ impl ShardStats {
     #[must_use]
     pub fn cpu_s(&self) -> f64 {
         self.cpu_user_s + self.cpu_system_s
+    }
+
+    /// What the shard did since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &ShardStats) -> ShardStats {
+        let counted = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then.unwrap_or(0)));
+        let received_bytes = self.received_bytes.saturating_sub(earlier.received_bytes);
+        let enters = self.enters.saturating_sub(earlier.enters);
+        let completions = self.completions.saturating_sub(earlier.completions);
+        ShardStats {
+            core: self.core,
+            cpu_user_s: (self.cpu_user_s - earlier.cpu_user_s).max(0.0),
+            cpu_system_s: (self.cpu_system_s - earlier.cpu_system_s).max(0.0),
+            cycles: counted(self.cycles, earlier.cycles),
+            instructions: counted(self.instructions, earlier.instructions),
+            switches_voluntary: self.switches_voluntary.saturating_sub(earlier.switches_voluntary),
+            switches_involuntary: self.switches_involuntary.saturating_sub(earlier.switches_involuntary),
+            faults_minor: self.faults_minor.saturating_sub(earlier.faults_minor),
+            landed_bytes: self.landed_bytes.saturating_sub(earlier.landed_bytes),
+            received_bytes,
+            enters,
+            sleeps: self.sleeps.saturating_sub(earlier.sleeps),
+            completions,
+            syscalls_per_mib: ratio(enters, received_bytes) * MIB,
+            completions_per_syscall: ratio(completions, enters),
+        }
     }
 }
 
@@ -264,6 +296,8 @@ impl Stats {
         self.connections += fetch.connections;
         self.connections_open += fetch.connections_open;
         self.connections_failed += fetch.connections_failed;
+        self.tls_handshakes += fetch.tls_handshakes;
+        self.tls_resumed += fetch.tls_resumed;
         self.heads_predicted += fetch.heads_predicted;
         self.heads_mispredicted += fetch.heads_mispredicted;
         self.retries += brain.retries;

@@ -22,6 +22,8 @@ pub const CONNECTIONS_PER_SHARD_MAX: usize = 256;
 pub const PIPELINE_DEPTH_MAX: usize = 32;
 /// Bytes of scratch memory per connection: heads land here, at most one maximal head and what follows it.
 pub const SCRATCH_BYTES: usize = 16 << 10;
+/// Bytes of scratch memory per connection under TLS: sealed records land here, a dozen and more at a time.
+pub const TLS_SCRATCH_BYTES: usize = 256 << 10;
 /// Pieces one receive may scatter over: head and body of each pipelined response.
 pub const SCATTER_PIECES_MAX: usize = 32;
 /// Files one ring holds open: a few per disk, opened once and kept.

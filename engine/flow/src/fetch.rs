@@ -24,6 +24,10 @@ pub struct FetchStats {
     pub connections_open: u64,
     /// Connections closed because of an error.
     pub connections_failed: u64,
+    /// TLS handshakes that ended well.
+    pub tls_handshakes: u64,
+    /// Those that a ticket of an earlier connection made short.
+    pub tls_resumed: u64,
     /// Payload bytes landed.
     pub landed_bytes: u64,
     /// Payload bytes our own code copied on the way to their place.
@@ -159,10 +163,11 @@ impl FetchStage {
         if self.scratch.is_empty() {
             return None;
         }
-        match ring.socket(&addr) {
-            Ok(sock) => {
+        let made = self.objects.session().and_then(|session| Ok((ring.socket(&addr)?, session)));
+        match made {
+            Ok((sock, session)) => {
                 let scratch = self.scratch.pop()?;
-                let at = self.conns.insert(Conn::new(sock, scratch, ring.now()));
+                let at = self.conns.insert(Conn::new(sock, scratch, session, ring.now()));
                 self.stats.connections += 1;
                 let token = (at as u64) << 2 | CONNECT;
                 if let Err(Full(_)) = ring.push(Op::Connect { sock, addr }, token) {
@@ -243,7 +248,14 @@ impl FetchStage {
                     conn.take_back(op);
                 }
             }
-            Op::Recv { into, .. } => conn.received(into, done.result, &mut cx),
+            Op::Recv { into, .. } => {
+                conn.received(into, done.result, &mut cx);
+                if let Some(agreed) = conn.take_agreed() {
+                    self.stats.tls_handshakes += 1;
+                    self.stats.tls_resumed += u64::from(agreed.resumed);
+                }
+            }
+            op => unreachable!("a connection asked for {op:?}"),
         }
         self.after(ring, at);
     }
@@ -278,6 +290,13 @@ impl FetchStage {
                 .filter(|(_, c)| now.since(c.last_heard) >= self.stall_after)
                 .map(|(at, _)| at)
                 .collect();
+            for (_, conn) in &mut self.conns {
+                if now.since(conn.last_heard) >= self.stall_after / 4
+                    && let Some(op) = conn.lose_patience()
+                {
+                    ring.cancel(op);
+                }
+            }
             for at in stuck {
                 let secs = self.stall_after.as_secs_f64();
                 let error = Error::new(Kind::Stalled, format!("no byte came for {secs} s"));
@@ -347,11 +366,15 @@ fn push_due<R: Ring>(ring: &mut R, conn: &mut Conn, token: u64, predictor: &Head
         conn.take_back(op);
         return false;
     }
-    if let Some(op) = conn.recv_op(predictor)
-        && let Err(Full(op)) = ring.push(op, token | RECV)
-    {
-        conn.take_back(op);
-        return false;
+    if let Some(op) = conn.recv_op(predictor) {
+        let patience = if let Op::Recv { into, .. } = &op { into.patience_bytes() } else { 0 };
+        match ring.push(op, token | RECV) {
+            Ok(id) => conn.receives(id, patience),
+            Err(Full(op)) => {
+                conn.take_back(op);
+                return false;
+            }
+        }
     }
     true
 }

@@ -4,7 +4,8 @@
 
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_plan::catalog::Catalog;
-use fuelrail_wire::{Endpoint, Etag};
+use fuelrail_wire::tls::{Client, Session};
+use fuelrail_wire::{Endpoint, Etag, Scheme};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ pub struct Listed {
 pub struct Objects {
     endpoint: Endpoint,
     addresses: Vec<SocketAddr>,
+    tls: Option<Client>,
     catalog: Arc<Catalog>,
     keys: String,
     ends: Vec<u64>,
@@ -47,7 +49,28 @@ impl Objects {
             ends.push(keys.len() as u64);
         }
         let etags = listed.iter().map(|o| o.etag.as_deref().map(Etag::of)).collect();
-        Ok(Objects { endpoint, addresses, catalog, keys, ends, etags })
+        Ok(Objects { endpoint, addresses, tls: None, catalog, keys, ends, etags })
+    }
+
+    /// The same, reached with what connections over TLS share.
+    #[must_use]
+    pub fn over(mut self, tls: Option<Client>) -> Objects {
+        self.tls = tls;
+        self
+    }
+
+    /// The TLS of a new connection; `None` when the bucket speaks plain HTTP.
+    ///
+    /// # Errors
+    /// `Usage` when it speaks TLS and nobody said how; `Environment` when the system has no randomness.
+    pub(crate) fn session(&self) -> Result<Option<Session>> {
+        match (self.endpoint.scheme, &self.tls) {
+            (Scheme::Http, _) => Ok(None),
+            (Scheme::Https, Some(client)) => Session::new(client).map(Some),
+            (Scheme::Https, None) => {
+                Err(Error::new(Kind::Usage, "the bucket speaks TLS, and its certificate is not judged"))
+            }
+        }
     }
 
     /// Where the bucket is.

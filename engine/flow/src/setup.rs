@@ -4,10 +4,11 @@ use crate::assemble::{BadSamples, Finished};
 use crate::board::Board;
 use crate::deliver::Consumer;
 use crate::mesh::MeshEnds;
-use fuelrail_base::limits::SCRATCH_BYTES;
+use fuelrail_base::limits::{SCRATCH_BYTES, TLS_SCRATCH_BYTES};
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_io::{Region, Sender, Slot};
 use fuelrail_plan::brain::BrainConfig;
+use fuelrail_wire::Scheme;
 use std::sync::Arc;
 
 /// Plain configuration of one shard.
@@ -43,11 +44,20 @@ pub(crate) fn cache_memory(region: &mut Region, bytes: u64) -> Result<Slot> {
     })
 }
 
+/// Bytes of scratch memory each connection to a server of this scheme has.
+#[must_use]
+pub fn scratch_bytes(scheme: Scheme) -> usize {
+    match scheme {
+        Scheme::Http => SCRATCH_BYTES,
+        Scheme::Https => TLS_SCRATCH_BYTES,
+    }
+}
+
 /// Scratch memory of so many connections, taken once.
-pub(crate) fn scratch_memory(region: &mut Region, connections: usize) -> Result<Vec<Slot>> {
+pub(crate) fn scratch_memory(region: &mut Region, connections: usize, scheme: Scheme) -> Result<Vec<Slot>> {
     (0..connections)
         .map(|_| {
-            region.alloc(SCRATCH_BYTES).ok_or_else(|| {
+            region.alloc(scratch_bytes(scheme)).ok_or_else(|| {
                 Error::new(Kind::Budget, format!("no room for the scratch memory of {connections} connections"))
                     .cure("lower connections_max or raise memory_limit")
             })

@@ -85,7 +85,7 @@ impl<R: Ring> Shard<R> {
         let BrainConfig { shard, shards, cache_bytes, .. } = config.brain;
         let cache =
             if cache_bytes == 0 { None } else { Some(CacheStage::new(cache_memory(&mut region, cache_bytes)?)) };
-        let scratch = scratch_memory(&mut region, config.connections_max)?;
+        let scratch = scratch_memory(&mut region, config.connections_max, objects.endpoint().scheme)?;
         let waker = ring.waker();
         ends.mesh.set_waker(&waker);
         region.set_waker(waker.clone());

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use fuelrail_base::Kind;
 use fuelrail_base::prng::Prng;
-use fuelrail_io::{Arena, ArenaConfig, Filling, Huge, HugePages, Region, Scatter, Slot, Waker, Window};
+use fuelrail_io::{Arena, ArenaConfig, Filling, Huge, HugePages, Landed, Region, Scatter, Slot, Waker, Window};
 use proptest::prelude::*;
 
 fn arena(bytes: u64, slots: usize) -> (Arena, Region) {
@@ -93,6 +93,37 @@ fn memory_outlives_arena_and_region() {
     drop((arena, region, filling));
     assert_eq!(window.put(&[7; 100]), 60);
     assert_eq!(window.bytes(), [7; 60]);
+}
+
+#[test]
+fn what_is_written_past_the_cursor_counts_when_it_is_said_to() {
+    let mut region = arena(1 << 16, 4).1;
+    let mut filling = region.alloc(100).unwrap().fill();
+    let (mut window, next) = (filling.carve(60).unwrap(), filling.carve(40).unwrap());
+    window.put(b"ab");
+    let unfilled = window.unfilled_mut();
+    assert_eq!(unfilled.len(), 58);
+    unfilled[..4].copy_from_slice(b"cdXX");
+    assert_eq!(window.bytes(), b"ab");
+    window.fill(2);
+    assert_eq!((window.bytes(), window.room()), (&b"abcd"[..], 56));
+    window.put(&[0; 56]);
+    assert!(window.unfilled_mut().is_empty());
+    let over = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| window.fill(1)));
+    assert!(over.is_err() && next.filled() == 0);
+}
+
+#[test]
+fn a_scatter_keeps_what_is_not_used_up() {
+    let mut region = arena(1 << 16, 4).1;
+    let mut into = Scatter::new(region.alloc(100).unwrap());
+    into.scratch_mut()[..3].copy_from_slice(b"abc");
+    into.keep(3);
+    assert!(into.push_head(97) && !into.push_head(1));
+    assert!(matches!(into.landed().next(), Some(Landed::Head { from: 3, asked: 97, got: 0 })));
+    assert_eq!(&into.scratch()[..3], b"abc");
+    into.keep(0);
+    assert!(into.push_head(100));
 }
 
 #[test]

@@ -2,6 +2,9 @@
 //! and a reader that checks every byte.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+pub mod nginx;
+pub mod secure;
+
 use fuelrail::{Batch, ByteSize, Error, Listed, Loader, LoaderBuilder, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
 use fuelrail_plan::run::{Run, RunConfig};

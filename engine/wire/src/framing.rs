@@ -125,6 +125,12 @@ impl Body {
         }
     }
 
+    /// Whether only the end of the connection ends it.
+    #[must_use]
+    pub fn ends_by_close(&self) -> bool {
+        self.state == State::Open
+    }
+
     /// Payload bytes landed so far.
     #[must_use]
     pub fn landed(&self) -> u64 {

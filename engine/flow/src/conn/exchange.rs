@@ -5,6 +5,7 @@
 use fuelrail_base::{Error, Instant, Kind, Result, SampleId};
 use fuelrail_io::Window;
 use fuelrail_plan::brain::{AskId, FetchId};
+use fuelrail_wire::tls::asks_for_tls;
 use fuelrail_wire::{Etag, Framing, ResponseHead};
 
 /// What a request asks for.
@@ -189,6 +190,10 @@ impl Exchange {
         let Sink::Refusal { status, kind, text, .. } = &self.sink else {
             unreachable!("only a refusal is turned into an error")
         };
+        if *status == 400 && asks_for_tls(text) {
+            return Error::new(Kind::Protocol, "the server asks for TLS on this port")
+                .cure("write https:// in the URI");
+        }
         let cure = match kind {
             Kind::NotFound => "it was deleted after it was listed, or bucket and prefix are wrong",
             Kind::Denied => "check the bucket's policy: this loader sends no credentials yet",

@@ -50,7 +50,13 @@ impl Responses {
             Some(body) => {
                 let in_window = matches!(self.queue[0].sink, Sink::Window);
                 if let (Expect::Payload { at_most }, true) = (body.expect(), in_window) {
-                    lend(into, &mut self.queue[0], usize::try_from(at_most).unwrap_or(usize::MAX));
+                    let rest = usize::try_from(at_most).unwrap_or(usize::MAX);
+                    let step = if self.by_length { self.pace.step_bytes(rest) } else { 0 };
+                    lend(into, &mut self.queue[0], rest - step);
+                    if step > 0 {
+                        into.be_patient(step);
+                        return;
+                    }
                 }
                 if in_window && self.by_length {
                     self.plan_responses(into, 1, predictor);

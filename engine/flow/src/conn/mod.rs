@@ -6,8 +6,10 @@
 mod exchange;
 mod landing;
 mod outcome;
+mod pace;
 mod predict;
 mod responses;
+mod secure;
 
 pub use exchange::Proof;
 pub(crate) use exchange::{Asked, Exchange};
@@ -15,8 +17,10 @@ pub(crate) use outcome::{Context, Outcome};
 pub(crate) use predict::HeadPredictor;
 
 use fuelrail_base::{Duration, Error, Instant, Kind, Result};
-use fuelrail_io::{Op, Scatter, Slot, SockId};
+use fuelrail_io::{Op, OpId, Scatter, Slot, SockId};
+use fuelrail_wire::tls::{Agreed, Session};
 use responses::Responses;
+use secure::Secure;
 
 /// Where the connection is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,12 +41,15 @@ pub(crate) struct Conn {
     sock: SockId,
     pub state: State,
     responses: Responses,
+    secure: Option<Secure>,
     out: Vec<u8>,
     spare: Vec<u8>,
     /// Where receives land; away only during one.
     places: Option<Scatter>,
     sending: bool,
     receiving: bool,
+    /// The receive in flight waits for much at once.
+    patient: Option<OpId>,
     connecting: bool,
     pub last_heard: Instant,
     /// The oldest request was sent after a long silence, and nothing was heard since.
@@ -55,16 +62,18 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn new(sock: SockId, scratch: Slot, now: Instant) -> Conn {
+    pub(crate) fn new(sock: SockId, scratch: Slot, session: Option<Session>, now: Instant) -> Conn {
         Conn {
             sock,
             state: State::Connecting,
             responses: Responses::new(),
-            out: Vec::with_capacity(2048),
-            spare: Vec::with_capacity(2048),
+            secure: session.map(Secure::new),
+            out: Vec::with_capacity(REQUESTS_BYTES),
+            spare: Vec::with_capacity(REQUESTS_BYTES),
             places: Some(Scatter::new(scratch)),
             sending: false,
             receiving: false,
+            patient: None,
             connecting: true,
             last_heard: now,
             stale: false,
@@ -81,6 +90,11 @@ impl Conn {
     /// The scratch memory of a connection that is quiet.
     pub(crate) fn into_scratch(self) -> Option<Slot> {
         self.places.map(|places| places.finish().0)
+    }
+
+    /// What its TLS handshake ended with; told once.
+    pub(crate) fn take_agreed(&mut self) -> Option<Agreed> {
+        self.secure.as_mut()?.take_agreed()
     }
 
     /// Requests not answered in full.
@@ -118,7 +132,6 @@ impl Conn {
     /// The ring had no room: the op stays due.
     pub(crate) fn take_back(&mut self, op: Op) {
         match op {
-            Op::Connect { .. } => unreachable!("a connection that cannot connect is not kept"),
             Op::Send { mut bytes, from, .. } => {
                 self.sending = false;
                 bytes.drain(..from);
@@ -130,6 +143,8 @@ impl Conn {
                 self.responses.take_home(into.landed());
                 self.places = Some(into);
             }
+            // One that cannot connect is not kept.
+            op => unreachable!("a connection queued {op:?}"),
         }
     }
 
@@ -139,13 +154,22 @@ impl Conn {
             self.stale = exchange.sent_at.since(self.last_heard) >= IDLE_DOUBT;
             self.last_heard = exchange.sent_at;
         }
-        self.out.extend_from_slice(text);
+        match &mut self.secure {
+            None => self.out.extend_from_slice(text),
+            Some(secure) => secure.seal(text),
+        }
         self.responses.push(exchange);
     }
 
     /// The send op that is due, if any.
     pub(crate) fn send_op(&mut self) -> Option<Op> {
-        if self.state != State::Open || self.sending || self.out.is_empty() {
+        if self.state != State::Open || self.sending {
+            return None;
+        }
+        if let Some(secure) = &mut self.secure {
+            secure.take_output(&mut self.out);
+        }
+        if self.out.is_empty() {
             return None;
         }
         self.sending = true;
@@ -181,24 +205,49 @@ impl Conn {
             return None;
         }
         let mut into = self.places.take()?;
-        self.responses.plan(&mut into, predictor);
+        match &mut self.secure {
+            None => self.responses.plan(&mut into, predictor),
+            Some(secure) => secure.plan(&mut into, &self.responses),
+        }
         self.receiving = true;
         Some(Op::Recv { sock: self.sock, into })
+    }
+
+    /// The ring took the receive that was due, under this name.
+    pub(crate) fn receives(&mut self, op: OpId, patience_bytes: usize) {
+        self.patient = (patience_bytes > 0).then_some(op);
+    }
+
+    /// A receive that waits for much at once hides whether anything comes. The op to ask back, so that what has come is
+    /// seen; from then on this connection is woken for every byte, until a body has shown its pace anew.
+    pub(crate) fn lose_patience(&mut self) -> Option<OpId> {
+        let op = self.patient.take()?;
+        self.responses.pace.forget();
+        Some(op)
     }
 
     /// A receive ended.
     pub(crate) fn received(&mut self, mut into: Scatter, result: Result<usize, i32>, cx: &mut Context) {
         self.receiving = false;
+        self.patient = None;
         let pieces = self.responses.take_home(into.landed());
         let verdict = match (result, self.doom.take()) {
-            (Ok(0), None) => self.responses.ended(cx),
-            (Err(errno), None) if transient(errno) => Ok(()),
+            (Ok(0), None) => match &self.secure {
+                None => self.responses.ended(cx),
+                Some(secure) => secure.cut(&mut self.responses, cx),
+            },
+            (Err(errno), None) if transient(errno) || errno == ASKED_BACK => Ok(()),
             (Err(errno), None) => Err(Error::from_errno(Kind::Network, "receiving the response", errno)),
             (Ok(0) | Err(_), Some(doom)) => Err(doom),
-            (Ok(_), doom) => {
+            (Ok(got), doom) => {
                 self.last_heard = cx.now;
-                self.stale = false;
-                let walked = self.responses.walk(into.scratch(), &pieces, cx);
+                let walked = match &mut self.secure {
+                    None => {
+                        self.stale = false;
+                        self.responses.walk(into.scratch(), &pieces, cx)
+                    }
+                    Some(secure) => secure.landed(got, &mut into, &mut self.responses, &mut self.stale, cx),
+                };
                 walked.and_then(|()| if self.responses.is_over() { Ok(()) } else { doom.map_or(Ok(()), Err) })
             }
         };
@@ -230,6 +279,12 @@ impl Conn {
         self.responses.close(cx);
     }
 }
+
+/// Room for the text of as many requests as a connection usually has at once.
+const REQUESTS_BYTES: usize = 8 << 10;
+
+/// ECANCELED: a patient receive was asked back before anything came.
+const ASKED_BACK: i32 = 125;
 
 /// EINTR and EAGAIN say nothing about the connection.
 fn transient(errno: i32) -> bool {

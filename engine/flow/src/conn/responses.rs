@@ -5,6 +5,7 @@
 
 use super::exchange::{Exchange, REFUSAL_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX, Sink};
 use super::outcome::{self, Context};
+use super::pace::Pace;
 use fuelrail_base::limits::RESPONSE_HEAD_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::{Body, Expect, Framing, Method, Parsed, ResponseHead, parse_head};
@@ -19,6 +20,7 @@ pub(super) struct Responses {
     pub(super) by_length: bool,
     /// Bytes of a head that is not complete yet.
     pub(super) head: Vec<u8>,
+    pub(super) pace: Pace,
     /// Bytes of interim responses since the last final one.
     interim_bytes: usize,
     /// Bytes asked for by all of the queue.
@@ -36,6 +38,7 @@ impl Responses {
             body: None,
             by_length: false,
             head: Vec::with_capacity(1024),
+            pace: Pace::default(),
             interim_bytes: 0,
             asked_bytes: 0,
             last: false,
@@ -61,6 +64,11 @@ impl Responses {
     /// The last response has ended.
     pub(super) fn is_over(&self) -> bool {
         self.over
+    }
+
+    /// The front response's body ends only with the connection.
+    pub(super) fn ends_by_close(&self) -> bool {
+        self.body.as_ref().is_some_and(Body::ends_by_close)
     }
 
     /// Nothing of the front response has come.
@@ -112,6 +120,9 @@ impl Responses {
         self.body = None;
         let exchange = self.queue.pop_front().expect("a body belongs to an exchange");
         self.asked_bytes -= exchange.asked.len;
+        if let Some(begun) = exchange.first_byte_at {
+            self.pace.measured(exchange.asked.len, cx.now.since(begun));
+        }
         outcome::finish(exchange, cx);
         self.over = self.last;
     }

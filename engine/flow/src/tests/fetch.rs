@@ -183,7 +183,7 @@ fn only_a_close_before_any_answer_is_excused_after_a_long_silence() {
 /// A connection that is open and has these requests, and what it is told with.
 fn open_conn(rig: &mut Rig, texts: &[&[u8]]) -> (Conn, Vec<Outcome>) {
     let sock = rig.ring.socket(&LIVE.parse().unwrap()).unwrap();
-    let mut conn = Conn::new(sock, rig.region.alloc(SCRATCH_BYTES).unwrap(), Instant::ZERO);
+    let mut conn = Conn::new(sock, rig.region.alloc(SCRATCH_BYTES).unwrap(), None, Instant::ZERO);
     let mut outcomes = Vec::new();
     with_context(&mut outcomes, |cx| conn.connected(Ok(()), cx));
     texts.iter().for_each(|text| request(rig, &mut conn, text));

@@ -66,7 +66,7 @@ pub(super) fn play(cases: &[Case], script: &Script, chops: Chops, predictor: Hea
     let mut ring = SimRing::with_capacity(&world, chops.entries, 1);
     let addr = SocketAddr::from(([127, 0, 0, 1], 80));
     let sock = ring.socket(&addr).unwrap();
-    let conn = Conn::new(sock, region.alloc(SCRATCH_BYTES).unwrap(), ring.now());
+    let conn = Conn::new(sock, region.alloc(SCRATCH_BYTES).unwrap(), None, ring.now());
     ring.push(Op::Connect { sock, addr }, CONNECT).unwrap();
     let mut rig = Rig {
         world,
@@ -214,6 +214,7 @@ impl Rig {
                 self.receives += 1;
                 self.conn.received(into, done.result, &mut cx);
             }
+            op => unreachable!("a connection asked for {op:?}"),
         }
     }
 

@@ -1,0 +1,151 @@
+//! TLS under a connection: sealed records into the connection's own memory, opened from there into windows.
+//!
+//! Owns the session and which of the received bytes it has not used up. What a record holds goes straight into the front
+//! window when all of it belongs there; heads, and the records that a body begins or ends in, go the linear path of
+//! `responses.rs`, which counts what it copies.
+
+use super::exchange::Sink;
+use super::outcome::Context;
+use super::responses::Responses;
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_io::Scatter;
+use fuelrail_wire::Expect;
+use fuelrail_wire::tls::{Agreed, Plaintext, RECORD_BYTES_MAX, Session, ciphertext_bytes_min};
+
+/// What a connection over TLS has besides a plain one.
+pub(super) struct Secure {
+    session: Session,
+    /// Received and not used up: these bytes of the scratch memory.
+    from: usize,
+    to: usize,
+    /// What was agreed on, until somebody asks.
+    agreed: Option<Agreed>,
+}
+
+impl Secure {
+    pub(super) fn new(session: Session) -> Secure {
+        Secure { session, from: 0, to: 0, agreed: None }
+    }
+
+    /// Seals a request; it waits for the end of the handshake.
+    pub(super) fn seal(&mut self, text: &[u8]) {
+        self.session.seal(text).expect("a connection that takes requests has keys, or will");
+    }
+
+    /// Appends what is for the server.
+    pub(super) fn take_output(&mut self, out: &mut Vec<u8>) {
+        self.session.take_output(out);
+    }
+
+    /// What the handshake ended with; told once.
+    pub(super) fn take_agreed(&mut self) -> Option<Agreed> {
+        self.agreed.take()
+    }
+
+    /// Asks for the next bytes, behind those that are not used up.
+    pub(super) fn plan(&mut self, into: &mut Scatter, responses: &Responses) {
+        let room = into.scratch().len();
+        if self.from == self.to {
+            (self.from, self.to) = (0, 0);
+        } else if room - self.to < room / 2 {
+            // Less than a record, once in a receive.
+            into.scratch_mut().copy_within(self.from..self.to, 0);
+            (self.from, self.to) = (0, self.to - self.from);
+        }
+        into.keep(self.to);
+        let held = self.to - self.from;
+        let rest = responses.payload_to_come().unwrap_or(0);
+        let sealed = ciphertext_bytes_min(rest).saturating_sub(held);
+        let step = responses.pace.step_bytes(sealed);
+        let asked = (room - self.to).min(if step > 0 { sealed - step } else { usize::MAX });
+        assert!(into.push_head(asked), "scratch memory holds more than a record");
+        if step > 0 {
+            into.be_patient(step);
+        }
+    }
+
+    /// `got` bytes came: opens the records that are whole. Payload ends doubt in a connection that was silent for long; what
+    /// else a server says (that it closes the connection) does not.
+    ///
+    /// # Errors
+    /// What the session, or the responses, say.
+    pub(super) fn landed(
+        &mut self,
+        got: usize,
+        into: &mut Scatter,
+        responses: &mut Responses,
+        stale: &mut bool,
+        cx: &mut Context,
+    ) -> Result<()> {
+        self.to += got;
+        let was_agreed = self.session.agreed().is_some();
+        let mut landing = Landing { responses, cx, stale };
+        let used = self.session.feed(&mut into.scratch_mut()[self.from..self.to], &mut landing);
+        self.from += used?;
+        if !was_agreed {
+            self.agreed = self.session.agreed();
+        }
+        if self.session.has_ended() && !responses.is_over() {
+            responses.ended(cx)?;
+        }
+        Ok(())
+    }
+
+    /// The stream ended without TLS having said so: what is not framed by itself may have been cut by anybody.
+    ///
+    /// # Errors
+    /// What the end means.
+    pub(super) fn cut(&self, responses: &mut Responses, cx: &mut Context) -> Result<()> {
+        if self.session.agreed().is_none() {
+            return Err(Error::new(Kind::Network, "the connection closed during the TLS handshake")
+                .cure("check that the port in the URI is the server's TLS port, and see the server's logs"));
+        }
+        if self.from < self.to || responses.ends_by_close() {
+            return Err(Error::new(Kind::Truncated, "the connection was cut: it closed without the end TLS announces"));
+        }
+        responses.ended(cx)
+    }
+}
+
+/// Where plaintext goes.
+struct Landing<'a, 'b> {
+    responses: &'a mut Responses,
+    cx: &'a mut Context<'b>,
+    stale: &'a mut bool,
+}
+
+impl Plaintext for Landing<'_, '_> {
+    fn place(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        // One byte more than payload is written: it belongs to this window too, and comes anew with the next record.
+        let fits = self.responses.payload_to_come().is_some_and(|rest| bytes <= rest);
+        let exchange = self.responses.queue.front_mut().filter(|_| fits)?;
+        let place = exchange.home_window_mut().unfilled_mut();
+        (bytes <= place.len()).then_some(place)
+    }
+
+    fn placed(&mut self, bytes: usize) -> Result<()> {
+        *self.stale = false;
+        self.responses.front()?.home_window_mut().fill(bytes);
+        let body = self.responses.body.as_mut().expect("a place is offered inside a body");
+        body.payload(bytes as u64);
+        self.responses.settle(self.cx);
+        Ok(())
+    }
+
+    fn given(&mut self, payload: &[u8]) -> Result<()> {
+        *self.stale = false;
+        self.responses.feed(payload, self.cx)
+    }
+}
+
+impl Responses {
+    /// Bytes of payload that come next and belong into the front window; `None` when something else may come.
+    fn payload_to_come(&self) -> Option<usize> {
+        let Expect::Payload { at_most } = self.body.as_ref()?.expect() else { return None };
+        let in_window = self.by_length && !self.is_over() && matches!(self.queue.front()?.sink, Sink::Window);
+        in_window.then(|| usize::try_from(at_most).unwrap_or(usize::MAX))
+    }
+}
+
+const _: () =
+    assert!(fuelrail_base::limits::TLS_SCRATCH_BYTES >= 4 * RECORD_BYTES_MAX, "records must not fill the memory");
