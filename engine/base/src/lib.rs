@@ -10,9 +10,11 @@ pub mod limits;
 pub mod metrics;
 pub mod prng;
 pub mod time;
+pub mod turns;
 pub mod units;
 
 pub use error::{Error, Kind, Result};
 pub use ids::{BatchSeq, BlockId, SampleId, ShardId};
 pub use time::{Duration, Instant};
+pub use turns::Turns;
 pub use units::ByteSize;

@@ -6,8 +6,9 @@
 use crate::conn::Proof;
 use crate::letter::{Answer, Ask};
 use crate::objects::Objects;
+use crate::places::{Drawer, Placed, Places};
 use core::ops::Range;
-use fuelrail_base::limits::SAMPLE_ALIGN;
+use fuelrail_base::limits::{OPEN_BATCHES_MAX, SAMPLE_ALIGN};
 use fuelrail_base::{BatchSeq, BlockId, Error, Kind, SampleId, ShardId};
 use fuelrail_io::{Filling, Slot, Window};
 use fuelrail_plan::run::{BatchSpec, Run};
@@ -28,17 +29,6 @@ pub enum BadSamples {
     Quarantine,
 }
 
-/// A sample's place in a delivered batch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Placed {
-    /// Which sample.
-    pub id: SampleId,
-    /// First byte in the batch's memory.
-    pub offset: usize,
-    /// Length, bytes.
-    pub len: usize,
-}
-
 /// A batch whose samples are all in place.
 #[derive(Debug)]
 pub struct Assembled {
@@ -47,7 +37,7 @@ pub struct Assembled {
     /// The memory.
     pub slot: Slot,
     /// The samples, in order of position.
-    pub samples: Vec<Placed>,
+    pub samples: Places,
     /// Samples left out under `Skip` or `Quarantine`, with the reason.
     pub left_out: Vec<(SampleId, Error)>,
 }
@@ -88,6 +78,15 @@ struct Lists {
     windows: Vec<Option<Window>>,
 }
 
+impl Lists {
+    fn with_capacity(samples: usize) -> Lists {
+        Lists { samples: Vec::with_capacity(samples), windows: Vec::with_capacity(samples) }
+    }
+}
+
+/// Lists made at the start, of each kind: as many batches as are usually open. Memory nobody has written to costs nothing.
+const LISTS_AT_START: usize = 64;
+
 /// Where an answer belongs.
 #[derive(Clone, Copy)]
 struct Pending {
@@ -108,6 +107,8 @@ pub(crate) struct AssembleStage {
     bad_samples: BadSamples,
     open: Slab<Open>,
     spare: Vec<Lists>,
+    /// Lists of batches that the consumer has dropped.
+    drawer: Drawer,
     pending: Slab<Pending>,
     quarantine: HashMap<SampleId, Error>,
     finished: Vec<Finished>,
@@ -117,6 +118,7 @@ pub(crate) struct AssembleStage {
 
 impl AssembleStage {
     pub(crate) fn new(shard: ShardId, objects: Arc<Objects>, run: Run, bad_samples: BadSamples) -> AssembleStage {
+        let samples = run.config().batch_size as usize;
         AssembleStage {
             shard,
             objects,
@@ -124,7 +126,8 @@ impl AssembleStage {
             run,
             bad_samples,
             open: Slab::with_capacity(64),
-            spare: Vec::with_capacity(64),
+            spare: (0..LISTS_AT_START).map(|_| Lists::with_capacity(samples)).collect(),
+            drawer: Drawer::new(OPEN_BATCHES_MAX, LISTS_AT_START, samples),
             pending: Slab::with_capacity(1024),
             quarantine: HashMap::new(),
             finished: Vec::with_capacity(64),
@@ -236,7 +239,7 @@ impl AssembleStage {
         lists.windows.clear();
         let seq = spec.seq;
         let slot = filling.seal().unwrap_or_else(|_| unreachable!("all windows of a finished batch are home"));
-        let mut placed = Vec::with_capacity(lists.samples.len());
+        let mut placed = self.drawer.list();
         let mut left_out = Vec::new();
         for sample in lists.samples.drain(..) {
             match sample.bad {

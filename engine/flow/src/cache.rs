@@ -12,6 +12,9 @@ use fuelrail_plan::policy::BlockMap;
 /// brain accounts for.
 const BYTE: u64 = EXTENT_GRANULE;
 
+/// Free pieces of the memory that the table has room for at the start.
+const PIECES_AT_START: usize = 4096;
+
 struct Cached {
     /// Where it lies: offset and length. Nearly always in one piece.
     first: (u64, u64),
@@ -37,7 +40,7 @@ pub(crate) struct CacheStage {
 impl CacheStage {
     pub(crate) fn new(memory: Slot) -> CacheStage {
         CacheStage {
-            extents: Extents::new(memory.len() as u64 * BYTE),
+            extents: Extents::with_pieces(memory.len() as u64 * BYTE, PIECES_AT_START),
             memory,
             blocks: BlockMap::with_capacity_and_hasher(1024, Default::default()),
             copied_bytes: 0,

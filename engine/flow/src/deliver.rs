@@ -5,9 +5,8 @@
 
 use crate::assemble::Finished;
 use crate::gate::Gate;
-use fuelrail_base::{BatchSeq, Instant};
+use fuelrail_base::{Instant, Turns};
 use fuelrail_io::{Receiver, Sender, Waker};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -36,7 +35,7 @@ impl Consumer {
 pub(crate) struct DeliverStage {
     out: Sender<Finished>,
     /// Finished before their turn.
-    early: BTreeMap<BatchSeq, Finished>,
+    early: Turns<Finished>,
     next: u64,
     stride: u64,
     pub gate: Gate,
@@ -46,7 +45,7 @@ impl DeliverStage {
     pub(crate) fn new(out: Sender<Finished>, shard: u16, shards: u16, capacity: usize) -> DeliverStage {
         DeliverStage {
             out,
-            early: BTreeMap::new(),
+            early: Turns::with_capacity(capacity),
             next: u64::from(shard),
             stride: u64::from(shards),
             gate: Gate::new("deliver", capacity),
@@ -54,19 +53,19 @@ impl DeliverStage {
     }
 
     pub(crate) fn put(&mut self, finished: Finished) {
-        self.early.insert(finished.seq, finished);
+        self.early.insert(finished.seq.0, finished);
     }
 
     /// Sends what is due. Returns whether the consumer is still there.
     pub(crate) fn flush(&mut self, now: Instant, taken: u64) -> bool {
-        while let Some(finished) = self.early.remove(&BatchSeq(self.next)) {
+        while let Some(finished) = self.early.remove(self.next) {
             match self.out.send(finished) {
                 Ok(()) => {
                     self.next += self.stride;
                     self.gate.entered(now);
                 }
                 Err(finished) => {
-                    self.early.insert(finished.seq, finished);
+                    self.early.insert(finished.seq.0, finished);
                     break;
                 }
             }

@@ -14,12 +14,13 @@ mod gate;
 mod letter;
 mod mesh;
 mod objects;
+mod places;
 mod setup;
 mod shard;
 #[cfg(test)]
 mod tests;
 
-pub use assemble::{Assembled, BadSamples, Finished, Placed};
+pub use assemble::{Assembled, BadSamples, Finished};
 pub use board::{Board, Snapshot};
 pub use conn::Proof;
 pub use deliver::{Consumer, Outlet};
@@ -27,5 +28,6 @@ pub use fetch::FetchStats;
 pub use gate::{Gate, GateFacts};
 pub use mesh::{MeshEnds, mesh};
 pub use objects::{Listed, Objects};
-pub use setup::{ShardConfig, ShardEnds};
+pub use places::{Placed, Places};
+pub use setup::{ShardConfig, ShardEnds, scratch_bytes};
 pub use shard::Shard;

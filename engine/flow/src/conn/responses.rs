@@ -6,7 +6,7 @@
 use super::exchange::{Exchange, REFUSAL_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX, Sink};
 use super::outcome::{self, Context};
 use super::pace::Pace;
-use fuelrail_base::limits::RESPONSE_HEAD_BYTES_MAX;
+use fuelrail_base::limits::{PIPELINE_DEPTH_MAX, RESPONSE_HEAD_BYTES_MAX};
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::{Body, Expect, Framing, Method, Parsed, ResponseHead, parse_head};
 use std::collections::VecDeque;
@@ -34,7 +34,7 @@ pub(super) struct Responses {
 impl Responses {
     pub(super) fn new() -> Responses {
         Responses {
-            queue: VecDeque::with_capacity(8),
+            queue: VecDeque::with_capacity(PIPELINE_DEPTH_MAX),
             body: None,
             by_length: false,
             head: Vec::with_capacity(1024),

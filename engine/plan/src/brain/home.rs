@@ -5,8 +5,9 @@ use crate::catalog::Catalog;
 use crate::prefetch::{Prefetch, Strategy, View};
 use crate::run::Run;
 use core::fmt;
-use fuelrail_base::{BatchSeq, Duration, Instant};
-use std::collections::{BTreeMap, VecDeque};
+use fuelrail_base::limits::OPEN_BATCHES_MAX;
+use fuelrail_base::{BatchSeq, Duration, Instant, Turns};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Look-ahead state of one home shard. Batches are opened strictly in order, so the next one to be delivered always has
@@ -31,7 +32,7 @@ pub(super) struct Home {
     open_bytes: u64,
     opened_samples: u64,
     /// Batches that are filling, with the moment they were opened.
-    unready: BTreeMap<BatchSeq, Instant>,
+    unready: Turns<Instant>,
     taken: u64,
     waits: bool,
     /// When the consumer last took a batch, and since when it has been waiting for the next.
@@ -55,11 +56,11 @@ impl Home {
             measured: None,
             blocked: false,
             credit: 0,
-            open: VecDeque::new(),
+            open: VecDeque::with_capacity(OPEN_BATCHES_MAX),
             open_samples: 0,
             open_bytes: 0,
             opened_samples: 0,
-            unready: BTreeMap::new(),
+            unready: Turns::with_capacity(OPEN_BATCHES_MAX),
             taken: 0,
             waits: false,
             taken_at: None,
@@ -79,7 +80,7 @@ impl Home {
         self.open_samples += samples;
         self.open_bytes += bytes;
         self.opened_samples += samples;
-        self.unready.insert(seq, now);
+        self.unready.insert(seq.0, now);
     }
 
     pub(super) fn no_room(&mut self, seq: BatchSeq) {
@@ -93,7 +94,7 @@ impl Home {
     }
 
     pub(super) fn ready(&mut self, now: Instant, seq: BatchSeq) {
-        let opened = self.unready.remove(&seq).expect("a batch becomes ready once, after it was opened");
+        let opened = self.unready.remove(seq.0).expect("a batch becomes ready once, after it was opened");
         self.fill_time = smoothed(self.fill_time, now.since(opened));
     }
 

@@ -19,13 +19,20 @@ struct Fetch {
     block: BlockId,
     /// Receives the bytes.
     ask: AskId,
-    /// Share them.
-    sharers: Vec<AskId>,
+    /// The first and the last of those that share them.
+    sharers: Option<(usize, usize)>,
     /// When the first ask is due: the urgency.
     at: UseTime,
     /// When the last ask is due: the next use lies behind it.
     last_at: UseTime,
     tries: Tries,
+}
+
+/// One of the asks that share a fetch, and the next.
+#[derive(Clone, Copy)]
+struct Sharer {
+    ask: AskId,
+    next: Option<usize>,
 }
 
 pub(super) struct Owner {
@@ -35,6 +42,7 @@ pub(super) struct Owner {
     retry: Retry,
     window: Window,
     fetches: Slab<Fetch>,
+    sharers: Slab<Sharer>,
     by_block: BlockMap<FetchId>,
     /// Fetches waiting for a place, most urgent first; the second field keeps equal ones in order of arrival.
     queue: BinaryHeap<Reverse<(UseTime, u64, FetchId)>>,
@@ -56,6 +64,7 @@ impl Owner {
             retry: Retry::new(config.retry, config.seed)?,
             window: Window::new(config.window)?,
             fetches: Slab::with_capacity(1024),
+            sharers: Slab::with_capacity(1024),
             by_block: BlockMap::with_capacity_and_hasher(1024, Default::default()),
             queue: BinaryHeap::with_capacity(1024),
             arrivals: 0,
@@ -73,8 +82,15 @@ impl Owner {
         self.stats.asked_bytes += bytes;
         if let Some(&fetch) = self.by_block.get(&block) {
             self.stats.shared += 1;
+            let at_end = self.sharers.insert(Sharer { ask, next: None });
             let shared = &mut self.fetches[fetch.0 as usize];
-            shared.sharers.push(ask);
+            shared.sharers = match shared.sharers {
+                None => Some((at_end, at_end)),
+                Some((first, last)) => {
+                    self.sharers[last].next = Some(at_end);
+                    Some((first, at_end))
+                }
+            };
             shared.last_at = shared.last_at.max(at);
             return;
         }
@@ -93,8 +109,7 @@ impl Owner {
             out.push_back(Command::Answer { ask, source: Source::Cache });
             return;
         }
-        let key =
-            self.fetches.insert(Fetch { block, ask, sharers: Vec::new(), at, last_at: at, tries: Tries::default() });
+        let key = self.fetches.insert(Fetch { block, ask, sharers: None, at, last_at: at, tries: Tries::default() });
         let fetch = FetchId(u32::try_from(key).expect("asks are bounded by the batches' samples, below 2^32"));
         self.by_block.insert(block, fetch);
         self.enqueue(fetch);
@@ -114,10 +129,30 @@ impl Owner {
         self.retry.success();
         let Fetch { block, ask, sharers, last_at, .. } = self.fetches.remove(id.0 as usize);
         self.by_block.remove(&block);
-        out.extend(sharers.iter().map(|&to| Command::Share { from: ask, to }));
+        let mut at = sharers.map(|(first, _)| first);
+        while let Some(key) = at {
+            let Sharer { ask: to, next } = self.sharers[key];
+            out.push_back(Command::Share { from: ask, to });
+            at = next;
+        }
         self.keep(block, ask, last_at, out);
         out.push_back(Command::Answer { ask, source: Source::Bucket });
-        out.extend(sharers.iter().map(|&ask| Command::Answer { ask, source: Source::Shared }));
+        self.release(sharers, |ask| Command::Answer { ask, source: Source::Shared }, out);
+    }
+
+    /// Tells the asks that shared a fetch, in the order they came, and forgets them.
+    fn release(
+        &mut self,
+        sharers: Option<(usize, usize)>,
+        command: impl Fn(AskId) -> Command,
+        out: &mut VecDeque<Command>,
+    ) {
+        let mut at = sharers.map(|(first, _)| first);
+        while let Some(key) = at {
+            let Sharer { ask, next } = self.sharers.remove(key);
+            out.push_back(command(ask));
+            at = next;
+        }
     }
 
     /// Offers a landed block to the cache, valued by its next use after the last ask that this fetch served.
@@ -175,7 +210,7 @@ impl Owner {
                 // An excused attempt is not counted, and yet it was one.
                 let attempts = tries.failed().max(1);
                 // The ask that holds the error goes last: the others copy it from there.
-                out.extend(sharers.iter().map(|&ask| Command::Refuse { ask, failed, attempts }));
+                self.release(sharers, |ask| Command::Refuse { ask, failed, attempts }, out);
                 out.push_back(Command::Refuse { ask: failed, failed, attempts });
             }
         }

@@ -10,6 +10,7 @@ mod lru;
 mod next_use;
 mod pinned;
 mod queue;
+mod rank;
 
 #[doc(hidden)]
 pub mod conformance;

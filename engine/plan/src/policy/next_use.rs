@@ -5,44 +5,47 @@
 //! moves. O(log n) per call and block evicted.
 
 use super::contract::{Policy, PolicyName};
-use super::index::BlockMap;
+use super::rank::Rank;
 use crate::schedule::UseTime;
 use fuelrail_base::BlockId;
-use std::collections::BTreeMap;
 
 /// Drops what is used again latest.
 #[derive(Debug)]
 pub struct NextUse {
     capacity_bytes: u64,
     used_bytes: u64,
-    next_uses: BlockMap<UseTime>,
-    /// Bytes of each block, by next use. Blocks of one sample share their next use: the block breaks the tie.
-    by_use: BTreeMap<(UseTime, BlockId), u64>,
+    rank: Rank,
+    /// Blocks taken out for a newcomer, put back when it does not get in after all.
+    out: Vec<(BlockId, u64, UseTime)>,
 }
 
 impl NextUse {
     /// An empty cache of this capacity.
     #[must_use]
     pub fn new(capacity_bytes: u64) -> NextUse {
-        NextUse { capacity_bytes, used_bytes: 0, next_uses: BlockMap::default(), by_use: BTreeMap::new() }
+        NextUse { capacity_bytes, used_bytes: 0, rank: Rank::default(), out: Vec::new() }
     }
 
-    /// How many of the farthest blocks must go for `bytes` more to fit; `None` when one of those is used no later than
-    /// `next_use`, or when all together are not enough.
-    fn victims(&self, bytes: u64, next_use: UseTime) -> Option<usize> {
+    /// Takes the farthest blocks out until `bytes` fit; false, and nothing moved, when one of those is used no later
+    /// than `next_use`, or when all together are not enough.
+    fn make_room(&mut self, bytes: u64, next_use: UseTime) -> bool {
         let mut free = self.capacity_bytes - self.used_bytes;
-        let mut count = 0;
-        for ((their_use, _), their_bytes) in self.by_use.iter().rev() {
-            if free >= bytes {
-                break;
+        while free < bytes {
+            match self.rank.farthest() {
+                Some((their_use, their_bytes)) if their_use > next_use => {
+                    free += their_bytes;
+                    self.out.extend(self.rank.pop());
+                }
+                _ => {
+                    for (block, bytes, next_use) in self.out.drain(..) {
+                        self.rank.push(block, bytes, next_use);
+                    }
+                    return false;
+                }
             }
-            if *their_use <= next_use {
-                return None;
-            }
-            free += their_bytes;
-            count += 1;
         }
-        (free >= bytes).then_some(count)
+        self.used_bytes = self.capacity_bytes - free;
+        true
     }
 }
 
@@ -60,11 +63,11 @@ impl Policy for NextUse {
     }
 
     fn len(&self) -> usize {
-        self.by_use.len()
+        self.rank.len()
     }
 
     fn contains(&self, block: &BlockId) -> bool {
-        self.next_uses.contains_key(block)
+        self.rank.contains(block)
     }
 
     fn hit(&mut self, block: BlockId, next_use: Option<UseTime>, evicted: &mut Vec<BlockId>) -> bool {
@@ -75,10 +78,8 @@ impl Policy for NextUse {
             }
             return held;
         };
-        let Some(place) = self.next_uses.get_mut(&block) else { return false };
-        let bytes = self.by_use.remove(&(*place, block)).expect("every block held has its place by use");
-        self.by_use.insert((next_use, block), bytes);
-        *place = next_use;
+        let Some((bytes, _)) = self.rank.remove(block) else { return false };
+        self.rank.push(block, bytes, next_use);
         true
     }
 
@@ -88,22 +89,18 @@ impl Policy for NextUse {
             return next_use.is_some();
         }
         let Some(next_use) = next_use else { return false };
-        let Some(victims) = self.victims(bytes, next_use) else { return false };
-        for _ in 0..victims {
-            let ((_, victim), victim_bytes) = self.by_use.pop_last().expect("victims were counted among these");
-            self.next_uses.remove(&victim);
-            self.used_bytes -= victim_bytes;
-            evicted.push(victim);
+        if !self.make_room(bytes, next_use) {
+            return false;
         }
-        self.next_uses.insert(block, next_use);
-        self.by_use.insert((next_use, block), bytes);
+        evicted.extend(self.out.drain(..).map(|(block, ..)| block));
+        self.rank.push(block, bytes, next_use);
         self.used_bytes += bytes;
         true
     }
 
     fn remove(&mut self, block: BlockId) -> bool {
-        let Some(next_use) = self.next_uses.remove(&block) else { return false };
-        self.used_bytes -= self.by_use.remove(&(next_use, block)).expect("every block held has its place by use");
+        let Some((bytes, _)) = self.rank.remove(block) else { return false };
+        self.used_bytes -= bytes;
         true
     }
 }

@@ -1,0 +1,146 @@
+//! Blocks by next use, farthest first, with removal anywhere: a binary heap that knows where each block stands.
+//!
+//! After it has once been at its fullest, nothing is allocated any more.
+
+use super::index::BlockMap;
+use crate::schedule::UseTime;
+use fuelrail_base::BlockId;
+use slab::Slab;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    next_use: UseTime,
+    block: BlockId,
+    bytes: u64,
+    /// Where the heap has it.
+    at: usize,
+}
+
+/// The blocks held, ranked by next use. Blocks of one sample share their next use: the block breaks the tie.
+#[derive(Debug, Default)]
+pub(super) struct Rank {
+    keys: BlockMap<usize>,
+    entries: Slab<Entry>,
+    /// Keys of entries: each is used no later than the one above it.
+    heap: Vec<usize>,
+}
+
+impl Rank {
+    pub(super) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    pub(super) fn contains(&self, block: &BlockId) -> bool {
+        self.keys.contains_key(block)
+    }
+
+    /// Adds a block not yet held.
+    pub(super) fn push(&mut self, block: BlockId, bytes: u64, next_use: UseTime) {
+        let at = self.heap.len();
+        let key = self.entries.insert(Entry { next_use, block, bytes, at });
+        let before = self.keys.insert(block, key);
+        debug_assert!(before.is_none(), "{block:?} is held once");
+        self.heap.push(key);
+        self.rise(at);
+    }
+
+    /// The farthest block's next use and bytes.
+    pub(super) fn farthest(&self) -> Option<(UseTime, u64)> {
+        let entry = &self.entries[*self.heap.first()?];
+        Some((entry.next_use, entry.bytes))
+    }
+
+    /// Takes the farthest block out: name, bytes, next use.
+    pub(super) fn pop(&mut self) -> Option<(BlockId, u64, UseTime)> {
+        let block = self.entries[*self.heap.first()?].block;
+        self.remove(block).map(|(bytes, next_use)| (block, bytes, next_use))
+    }
+
+    /// Takes a block out: its bytes and next use.
+    pub(super) fn remove(&mut self, block: BlockId) -> Option<(u64, UseTime)> {
+        let key = self.keys.remove(&block)?;
+        let Entry { next_use, bytes, at, .. } = self.entries.remove(key);
+        self.heap.swap_remove(at);
+        if at < self.heap.len() {
+            self.entries[self.heap[at]].at = at;
+            self.rise(at);
+            self.sink(at);
+        }
+        Some((bytes, next_use))
+    }
+
+    fn place(&self, at: usize) -> (UseTime, BlockId) {
+        let entry = &self.entries[self.heap[at]];
+        (entry.next_use, entry.block)
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        self.heap.swap(a, b);
+        self.entries[self.heap[a]].at = a;
+        self.entries[self.heap[b]].at = b;
+    }
+
+    fn rise(&mut self, mut at: usize) {
+        while at > 0 {
+            let above = (at - 1) / 2;
+            if self.place(above) >= self.place(at) {
+                return;
+            }
+            self.swap(above, at);
+            at = above;
+        }
+    }
+
+    fn sink(&mut self, mut at: usize) {
+        loop {
+            let left = 2 * at + 1;
+            let Some(far) = (left..self.heap.len().min(left + 2)).max_by_key(|&below| self.place(below)) else {
+                return;
+            };
+            if self.place(at) >= self.place(far) {
+                return;
+            }
+            self.swap(at, far);
+            at = far;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuelrail_base::SampleId;
+    use fuelrail_base::prng::Prng;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn ranks_as_a_sorted_map_does() {
+        let (mut rank, mut map, mut prng) = (Rank::default(), BTreeMap::new(), Prng::new(3));
+        let mut held = BTreeMap::new();
+        for _ in 0..20_000 {
+            let block = BlockId { sample: SampleId(prng.below(200) as u32), index: prng.below(2) as u32 };
+            match (prng.below(3), held.get(&block)) {
+                (0, None) => {
+                    let (use_time, bytes) = (UseTime(prng.below(50)), prng.below(9));
+                    rank.push(block, bytes, use_time);
+                    map.insert((use_time, block), bytes);
+                    held.insert(block, use_time);
+                }
+                (1, Some(&use_time)) => {
+                    assert_eq!(rank.remove(block), Some((map.remove(&(use_time, block)).unwrap(), use_time)));
+                    held.remove(&block);
+                }
+                (2, _) => {
+                    let last = map.pop_last().map(|((use_time, block), bytes)| (block, bytes, use_time));
+                    assert_eq!(rank.farthest(), last.map(|(_, bytes, use_time)| (use_time, bytes)));
+                    assert_eq!(rank.pop(), last);
+                    if let Some((block, ..)) = last {
+                        held.remove(&block);
+                    }
+                }
+                _ => assert_eq!(rank.contains(&block), held.contains_key(&block)),
+            }
+            assert_eq!(rank.len(), map.len());
+        }
+    }
+}
