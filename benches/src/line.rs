@@ -171,7 +171,7 @@ fn entitlement(line: &Line, contest: &Contest, task: &Task) -> Result<Option<f64
 const REPEATS: u32 = 4;
 
 impl Line {
-    fn repeats(&self, shape: ShapeName) -> u32 {
+    pub(crate) fn repeats(&self, shape: ShapeName) -> u32 {
         self.repeats.unwrap_or(if shape == ShapeName::First { 1 } else { REPEATS })
     }
 }

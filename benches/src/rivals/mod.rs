@@ -13,8 +13,8 @@ use std::time::Instant;
 use fuelrail::{Error, Kind, Result};
 
 use crate::harness::{
-    Bar, Contest, Contested, Contestant, Entry, Findings, Laid, Metric, Score, SetFacts, Shape, ShapeName, Transport,
-    Venue, VenueConfig, hold,
+    Bar, Contested, Entry, Findings, Laid, Metric, Score, SetFacts, Shape, ShapeName, Transport, Venue, VenueConfig,
+    hold,
 };
 use crate::line::{self, LOADER, Line, Step};
 
@@ -53,9 +53,13 @@ pub fn rivals(question: &Question, at: &VenueConfig, watch: &mut dyn FnMut(Step<
     for name in &line.shapes {
         let shape = name.shape(line.scale)?;
         let total = shape.bytes();
-        let laid = shape.lay(venue.folder(), &line.stop, &mut |done| watch(Step::Laying(*name, done, total)))?;
+        let mut lay = |repeats: u32| {
+            let mut told = |done| watch(Step::Laying(*name, done, total));
+            shape.lay_repeated(venue.folder(), repeats, &line.stop, &mut told)
+        };
+        let sets = Sets { once: lay(1)?, repeated: lay(line.repeats(*name))? };
         for transport in &line.transports {
-            let contested = contest(question, &venue, &shape, &laid, *transport, watch)?;
+            let contested = contest(question, &venue, &shape, &sets, *transport, watch)?;
             findings.notices.extend(left_out(&contested));
             findings.contests.push(contested);
         }
@@ -66,29 +70,36 @@ pub fn rivals(question: &Question, at: &VenueConfig, watch: &mut dyn FnMut(Step<
     Ok(findings)
 }
 
+/// A shape as its objects, each once, and under as many names as a pass of a fast client needs to be long enough. Python
+/// loaders read it once: they need minutes for more.
+struct Sets {
+    once: Laid,
+    repeated: Laid,
+}
+
 fn contest(
     question: &Question,
     venue: &Venue,
     shape: &Shape,
-    laid: &Laid,
+    sets: &Sets,
     transport: Transport,
     watch: &mut dyn FnMut(Step<'_>),
 ) -> Result<Contested> {
     let Question { line, rivals, .. } = question;
-    let task = line::task(venue, shape, laid, transport, line.seed)?;
-    let contest: Contest = line::rules(line, venue, shape, laid);
-    let mut cast = line::cast(line, venue, shape.name, transport)?;
+    let task = line::task(venue, shape, &sets.repeated, transport, line.seed)?;
+    let contest = line::rules(line, venue, shape, &sets.repeated);
+    let cast = line::cast(line, venue, shape.name, transport)?;
+    let mut entries: Vec<Entry> = cast.into_iter().map(|contestant| Entry::new(contestant, task.clone())).collect();
     let mut missing = Vec::new();
     for rival in rivals {
-        match take_part(question, rival, venue, shape, laid, transport)? {
-            Ok(contestant) => cast.push(contestant),
+        match take_part(question, rival, venue, shape, sets, transport)? {
+            Ok(entry) => entries.push(entry),
             Err(absent) => {
                 let failure = Some(absent.to_string());
                 missing.push(Score { name: rival.name.to_owned(), failure, ..Score::default() });
             }
         }
     }
-    let entries: Vec<Entry> = cast.into_iter().map(|contestant| Entry::new(contestant, task.clone())).collect();
     let mut scores = hold(&contest, &entries, &mut |turn| watch(Step::Turn(shape.name.word(), turn)))?;
     for score in &mut scores {
         if let Some(caveat) = rivals.iter().find(|rival| rival.name == score.name).and_then(|rival| rival.caveat) {
@@ -101,24 +112,29 @@ fn contest(
         bars = line::bars(shape.name, transport, venue.facts().link_bits_per_s);
         bars.extend(rivals.iter().filter_map(|rival| promised(rival, shape.name)));
     }
-    Ok(Contested::new(SetFacts::of(shape, laid), transport, scores, &bars))
+    Ok(Contested::new(SetFacts::of(shape, &sets.repeated), transport, scores, &bars))
 }
 
-/// The rival as a contestant; or why it is absent. Shards that cannot be packed are its absence, not everybody's failure.
+/// The rival with its task; or why it is absent. Shards that cannot be packed are its absence, not everybody's failure.
 fn take_part(
     question: &Question,
     rival: &Rival,
     venue: &Venue,
     shape: &Shape,
-    laid: &Laid,
+    sets: &Sets,
     transport: Transport,
-) -> Result<Result<Contestant, Absent>> {
+) -> Result<Result<Entry, Absent>> {
     let Question { line, programs, .. } = question;
     if let Err(absent) = programs.find(rival, transport, venue.facts().kind) {
         return Ok(Err(absent));
     }
-    match programs.contestant(rival, shape, laid, venue, &line.stop) {
-        Ok(contestant) => Ok(Ok(contestant)),
+    let slow = matches!(rival.origin, Origin::Python(_));
+    let laid = if slow { &sets.once } else { &sets.repeated };
+    match programs.contestant(rival, shape.name, laid, venue, &line.stop) {
+        Ok(contestant) => {
+            let task = line::task(venue, shape, laid, transport, line.seed)?;
+            Ok(Ok(Entry { contestant, task, expected_hash: Some(laid.hash.clone()) }))
+        }
         Err(error) if error.kind() == Kind::Cancelled => Err(error),
         Err(error) => {
             let cure = "see whether its script runs by hand".to_owned();

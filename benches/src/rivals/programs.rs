@@ -10,7 +10,7 @@ use fuelrail::Result;
 
 use super::python::Python;
 use super::roster::{Origin, Packing, Rival};
-use crate::harness::{Contestant, Laid, Shape, Stop, Transport, Venue, VenueKind};
+use crate::harness::{Contestant, Laid, ShapeName, Stop, Transport, Venue, VenueKind};
 
 /// What rivals are run with.
 #[derive(Clone, Debug)]
@@ -84,12 +84,12 @@ impl Programs {
     pub fn contestant(
         &self,
         rival: &Rival,
-        shape: &Shape,
+        shape: ShapeName,
         laid: &Laid,
         venue: &Venue,
         stop: &Stop,
     ) -> Result<Contestant> {
-        let args = rival.args(shape.name).into_iter().map(OsString::from);
+        let args = rival.args(shape).into_iter().map(OsString::from);
         let mut contestant = match rival.origin {
             Origin::Native | Origin::Command => {
                 let program = [OsString::from(rival.program)].into_iter().chain(args);

@@ -178,7 +178,8 @@ mod tests {
     #[test]
     fn failures_carry_the_last_words_and_a_cure() {
         let mut command = Command::new("sh");
-        let error = run(command.args(["-c", "echo begun; echo 'no room' >&2; exit 2"]), "pip", "make room").unwrap_err();
+        let error =
+            run(command.args(["-c", "echo begun; echo 'no room' >&2; exit 2"]), "pip", "make room").unwrap_err();
         assert_eq!(error.to_string(), "pip: exit status: 2, no room; make room");
     }
 }

@@ -61,11 +61,7 @@ pub const RIVALS: &[Rival] = &[
         caveat: Some("writes the bytes to /dev/null, starts anew in every pass"),
         ..native("curl", "curl", (1, 32))
     },
-    Rival {
-        origin: Origin::Command,
-        caveat: Some("drops the bytes, runs for a time"),
-        ..native("wrk", "wrk", (1, 8))
-    },
+    Rival { origin: Origin::Command, caveat: Some("drops the bytes, runs for a time"), ..native("wrk", "wrk", (1, 8)) },
     python("boto3", "boto3_loop.py", Packing::Objects),
     python("dataloader-boto3", "dataloader_boto3.py", Packing::Objects),
     python("s3torchconnector", "s3torchconnector_map.py", Packing::Objects),

@@ -34,11 +34,20 @@ OpenSSL's SSL_read in C, compiled on the spot.";
 
 /// Plain or encrypted.
 #[derive(ValueEnum, Clone, Copy, Debug)]
-enum TransportName {
+pub(crate) enum TransportName {
     /// HTTP
     Plain,
     /// HTTPS: TLS 1.3 with AES-128-GCM
     Tls,
+}
+
+impl From<TransportName> for Transport {
+    fn from(name: TransportName) -> Transport {
+        match name {
+            TransportName::Plain => Transport::Plain,
+            TransportName::Tls => Transport::Tls,
+        }
+    }
 }
 
 /// Measure the loader beside the floors: the kernel's own copy and plain loops around it
@@ -90,14 +99,7 @@ fn ask(question: &str, args: &Common, loader: Option<Overrides>, all_floors: boo
     if args.venue.rounds == 0 || args.repeats == Some(0) {
         return Err(usage("nothing is measured in 0 rounds or 0 repeats", "give at least 1; 5 rounds are the default"));
     }
-    let transports: Vec<Transport> = args
-        .transport
-        .iter()
-        .map(|name| match name {
-            TransportName::Plain => Transport::Plain,
-            TransportName::Tls => Transport::Tls,
-        })
-        .collect();
+    let transports: Vec<Transport> = args.transport.iter().map(|name| (*name).into()).collect();
     let plan = Line {
         question: question.to_owned(),
         shapes: args.venue.shapes.clone(),

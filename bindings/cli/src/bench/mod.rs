@@ -5,6 +5,7 @@ mod contestant;
 mod findings;
 mod line;
 mod read;
+mod rivals;
 mod venue;
 
 use clap::{Args, Subcommand};
@@ -30,6 +31,7 @@ enum Question {
     Read(Box<read::Read>),
     Line(line::LineArgs),
     Floor(line::FloorArgs),
+    Rivals(rivals::Rivals),
     #[command(hide = true)]
     Contestant(contestant::Contestant),
 }
@@ -39,6 +41,7 @@ pub(crate) fn run(bench: Bench) -> Outcome {
         Question::Read(args) => read::run(&args),
         Question::Line(args) => line::run(&args),
         Question::Floor(args) => line::run_floor(&args),
+        Question::Rivals(args) => rivals::run(&args),
         Question::Contestant(args) => contestant::run(&args),
     }
 }
