@@ -10,9 +10,7 @@ use std::task::Poll;
 
 use fuelrail_base::{Duration, Kind};
 use fuelrail_io::conformance::{ScratchFiles, Script, TcpPeers, Venue, suite};
-use fuelrail_io::{
-    Arena, ArenaConfig, Done, HugePages, Op, Region, Ring, Scatter, TokioUringRing, UringConfig,
-};
+use fuelrail_io::{Arena, ArenaConfig, Done, HugePages, Op, Region, Ring, Scatter, TokioUringRing, UringConfig};
 use tokio_uring::buf::{IoBuf, IoBufMut};
 
 /// Real sockets.
