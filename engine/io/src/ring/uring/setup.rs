@@ -199,7 +199,8 @@ pub fn io_uring_refusal(errno: i32, disabled: &str, filtered: bool) -> Error {
 
 fn explain(errno: i32, disabled: &str, filtered: bool) -> (&'static str, &'static str) {
     const PROFILE: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the container's seccomp profile \
-                           (docker run --security-opt seccomp=PROFILE.json, or seccompProfile in the pod)";
+                           (docker run --security-opt seccomp=fuelrail.json, or seccompProfile in the pod): \
+                           engine/docs/CONTAINERS.md says how";
     let refused = matches!(errno, libc::EPERM | libc::EACCES | libc::ENOSYS);
     match (errno, disabled) {
         (libc::EPERM, "2") => (
