@@ -4,7 +4,7 @@
 mod common;
 
 use common::{PATIENCE, bare_listing, bucket, drain, listing, loader, plain_run, planned, side_by_side};
-use fuelrail::{Error, Kind, Listed, LoaderBuilder, Result, Stats};
+use fuelrail::{Backend, Error, Kind, Listed, LoaderBuilder, Result, Stats};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, Counters, DataSet, FaultKind, Script};
 use std::sync::mpsc;
@@ -12,6 +12,11 @@ use std::sync::mpsc;
 /// Small objects, and ones of several blocks.
 fn sets(seed: u64) -> [DataSet; 2] {
     [DataSet::digits(100, seed), DataSet::volumes(4, seed, 0.004)]
+}
+
+/// Every case on every ring of this build.
+fn on_every_ring<C: Clone>(cases: impl IntoIterator<Item = C>) -> Vec<(Backend, C)> {
+    cases.into_iter().flat_map(|case| Backend::ALL.iter().map(move |ring| (*ring, case.clone()))).collect()
 }
 
 fn shaped(builder: LoaderBuilder, set: &DataSet) -> LoaderBuilder {
@@ -39,13 +44,14 @@ fn every_fault_alone_delivers_the_same_bytes() {
     for other in ["stall=0.3/40ms", "slowdown_rps=100", "close_after=7", "drop_after=7", "bandwidth=3MiB"] {
         cases.push(other.to_owned());
     }
-    side_by_side(cases, |script| {
+    side_by_side(on_every_ring(cases), |(ring, script)| {
         let mut injected = 0;
         for set in sets(3) {
             let bucket = bucket(&set, script);
-            let mut loader = shaped(loader(&bucket), &set).build().unwrap();
+            let mut loader = shaped(loader(&bucket), &set).ring(ring.name()).build().unwrap();
             let delivered = drain(&mut loader, &set).unwrap();
-            assert_eq!(delivered.order, expected(&set), "{set:?}");
+            assert_eq!(delivered.order, expected(&set), "{ring}: {set:?}");
+            assert_eq!(loader.config().ring, ring.name());
             injected += bucket.counters().faults_total();
         }
         assert!(script.starts_with("bandwidth") || injected > 0, "the script did nothing");
@@ -81,27 +87,29 @@ fn mixture(seed: u64) -> String {
 
 #[test]
 fn mixed_faults_deliver_the_same_bytes() {
-    side_by_side((0..50).collect(), |&seed: &u64| {
+    side_by_side(on_every_ring(0..50), |&(ring, seed): &(Backend, u64)| {
         let script = mixture(seed);
         let set = &sets(seed)[usize::from(seed % 4 == 3)];
         let bucket = bucket(set, &script);
         let cache = if seed % 3 == 0 { 0 } else { set.total_bytes() / 2 };
         let mut loader = shaped(loader(&bucket), set)
+            .ring(ring.name())
             .shards(1 + (seed % 3) as u16)
             .cache_limit(fuelrail::ByteSize(cache))
             .build()
-            .unwrap_or_else(|e| panic!("{script}: {e}"));
-        let delivered = drain(&mut loader, set).unwrap_or_else(|e| panic!("{script}: {e}"));
-        assert_eq!(delivered.order, expected(set), "{script}");
+            .unwrap_or_else(|e| panic!("{ring}: {script}: {e}"));
+        let delivered = drain(&mut loader, set).unwrap_or_else(|e| panic!("{ring}: {script}: {e}"));
+        assert_eq!(delivered.order, expected(set), "{ring}: {script}");
     });
 }
 
 /// One run of one shard over small objects, long enough apart that no request stands behind another on a connection:
 /// then every injected fault meets exactly one attempt.
-fn counted(script: &str) -> (Stats, Counters) {
+fn counted(ring: Backend, script: &str) -> (Stats, Counters) {
     let set = DataSet::digits(150, 5);
     let bucket = bucket(&set, &format!("{script},latency=fixed:4ms"));
-    let mut loader = loader(&bucket).listing(listing(&set)).batch_size(15).stall_after_ms(1000).build().unwrap();
+    let builder = loader(&bucket).ring(ring.name()).listing(listing(&set)).batch_size(15).stall_after_ms(1000);
+    let mut loader = builder.build().unwrap();
     drain(&mut loader, &set).unwrap();
     (loader.stats(), bucket.counters())
 }
@@ -110,9 +118,9 @@ fn counted(script: &str) -> (Stats, Counters) {
 fn retries_match_what_was_injected() {
     let mut cases: Vec<Option<FaultKind>> = FaultKind::DRAWN.into_iter().map(Some).collect();
     cases.push(None);
-    side_by_side(cases, |&kind| {
+    side_by_side(on_every_ring(cases), |&(ring, kind)| {
         let script = kind.map_or(String::new(), |kind| format!("{kind}=0.15,per_key_max={}", per_key_max(kind)));
-        let (stats, counters) = counted(&script);
+        let (stats, counters) = counted(ring, &script);
         let injected = kind.map_or(0, |kind| counters.injected(kind));
         assert_eq!(counters.faults_total(), injected, "{counters:?}");
         assert!(kind.is_none() || injected >= 10, "{counters:?}");
@@ -140,10 +148,10 @@ fn too_many_requests_a_second_are_counted_as_throttling() {
 
 #[test]
 fn connections_that_end_between_requests_cost_at_most_one_attempt_each() {
-    let (stats, counters) = counted("close_after=5");
+    let (stats, counters) = counted(Backend::Uring, "close_after=5");
     assert!(counters.injected(FaultKind::CloseAfter) > 10, "{counters:?}");
     assert_eq!((stats.retries, stats.connections_failed), (0, 0), "{stats:?}");
-    let (stats, counters) = counted("drop_after=5");
+    let (stats, counters) = counted(Backend::Uring, "drop_after=5");
     let dropped = counters.injected(FaultKind::DropAfter);
     assert!(dropped > 10 && stats.retries <= dropped, "{stats:?} {counters:?}");
 }

@@ -141,6 +141,9 @@ mod tests {
         let refused = open_file(&path, &options);
         std::fs::remove_file(&path).unwrap();
         let text = refused.unwrap_err().to_string();
-        assert!(text.contains("of disk for") && text.contains("ask for less") && text.contains("fuelrail-file"), "{text}");
+        assert!(
+            text.contains("of disk for") && text.contains("ask for less") && text.contains("fuelrail-file"),
+            "{text}"
+        );
     }
 }
