@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Outcome, output, usage};
 use crate::screen::{Bar, JsonTo, note};
+use crate::trust::Trust;
 use crate::whole::WholeFile;
 
 const EXAMPLES: &str = "Examples:
@@ -27,8 +28,10 @@ const EXAMPLES: &str = "Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Get {
-    /// The object: http://HOST:PORT/BUCKET/KEY
+    /// The object: http://HOST:PORT/BUCKET/KEY, or https
     uri: String,
+    #[command(flatten)]
+    trust: Trust,
     /// Write to FILE instead of standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -54,11 +57,11 @@ pub(crate) fn run(args: &Get) -> Outcome {
         }
         // The bare descriptor: the standard library's handle would look for line ends in the bytes.
         let out = io::stdout().as_fd().try_clone_to_owned().map_err(|error| output(&error))?;
-        copy(&args.uri, &mut File::from(out))?;
+        copy(args, &mut File::from(out))?;
         return Ok(ExitCode::SUCCESS);
     };
     let mut file = WholeFile::create(path)?;
-    let bytes = copy(&args.uri, &mut file)?;
+    let bytes = copy(args, &mut file)?;
     file.finish()?;
     let fetched = Fetched {
         schema: 1,
@@ -76,9 +79,9 @@ pub(crate) fn run(args: &Get) -> Outcome {
 }
 
 /// Copies the object to `out`, which keeps no bytes back, under a progress bar.
-fn copy(uri: &str, out: &mut (impl Write + Send)) -> Outcome<u64> {
+fn copy(args: &Get, out: &mut (impl Write + Send)) -> Outcome<u64> {
     let mut watched = Watched { out, bar: Bar::new(None, "bytes"), bytes: 0, reader_gone: false };
-    match fuelrail::get(uri, &mut watched) {
+    match fuelrail::get_with(&args.trust.tls(), &args.uri, &mut watched) {
         Err(_) if watched.reader_gone => Err(Failure::ReaderGone),
         copied => Ok(copied?),
     }

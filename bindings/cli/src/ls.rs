@@ -10,10 +10,12 @@ use serde::Serialize;
 
 use crate::failure::{Outcome, output};
 use crate::screen::{Bar, JsonTo, note};
+use crate::trust::Trust;
 
 const EXAMPLES: &str = "Examples:
   fuelrail ls http://127.0.0.1:9000/bucket/training/
   fuelrail ls http://127.0.0.1:9000/bucket --long
+  fuelrail ls https://127.0.0.1:9443/bucket --ca-file fuelrail-ca.pem
   fuelrail ls http://127.0.0.1:9000/bucket/training/ --manifest train.tsv
   fuelrail ls http://127.0.0.1:9000/bucket --json | jq .bytes";
 
@@ -24,8 +26,10 @@ const EXAMPLES: &str = "Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Ls {
-    /// Where to look: http://HOST:PORT/BUCKET/PREFIX
+    /// Where to look: http://HOST:PORT/BUCKET/PREFIX, or https
     uri: String,
+    #[command(flatten)]
+    trust: Trust,
     /// Write the list to FILE as a manifest instead of printing it
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
@@ -56,7 +60,7 @@ struct Object<'a> {
 
 pub(crate) fn run(args: &Ls) -> Outcome {
     let bar = Bar::new(None, "objects");
-    let objects = fuelrail::list(&args.uri, |count| bar.at(count, String::new))?;
+    let objects = fuelrail::list_with(&args.trust.tls(), &args.uri, |count| bar.at(count, String::new))?;
     drop(bar);
     if objects.is_empty() {
         let nothing = Error::new(Kind::Usage, format!("no object's key starts as '{}' says", args.uri));

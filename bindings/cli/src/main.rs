@@ -13,6 +13,7 @@ mod inspect;
 mod ls;
 mod screen;
 mod serve;
+mod trust;
 mod tune;
 mod whole;
 

@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Tune) -> Outcome {
     })?;
     let listing = match &config.manifest {
         Some(path) => fuelrail::read_manifest(path)?,
-        None => fuelrail::list(&config.uri, |_| {})?,
+        None => fuelrail::list_with(&config.tls(), &config.uri, |_| {})?,
     };
     let tuning = Tuning { config, listing, budget: args.budget, seed: args.seed, rings: rings() };
     let bar = Bar::new(Some(args.budget.as_secs()), "s");

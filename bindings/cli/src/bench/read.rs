@@ -29,7 +29,7 @@ concatenated files must agree. For speed without the hash: --hash false.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Read {
-    /// What to read: http://HOST:PORT/BUCKET/PREFIX
+    /// What to read: http://HOST:PORT/BUCKET/PREFIX, or https
     uri: Option<String>,
     /// Samples per batch [default: 64]
     #[arg(long, value_name = "N")]
@@ -89,6 +89,12 @@ pub(crate) struct Read {
     /// Count processor cycles of every shard, where the kernel allows [default: false]
     #[arg(long, value_name = "true|false", action = ArgAction::Set)]
     cycles: Option<bool>,
+    /// Under https, believe the authorities in FILE (PEM) instead of the system's
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<String>,
+    /// Under https, believe any certificate: for trials only, and every use says so [default: false]
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    tls_insecure: Option<bool>,
     /// The objects as key<TAB>size or JSON lines, for servers that cannot list
     #[arg(long, value_name = "FILE")]
     manifest: Option<String>,
@@ -174,6 +180,8 @@ fn overrides(args: &Read, uri: Option<&str>) -> Overrides {
         ("register", text(args.register.as_ref())),
         ("pin", text(args.pin.as_ref())),
         ("cycles", text(args.cycles.as_ref())),
+        ("ca_file", args.ca_file.clone()),
+        ("tls_insecure", text(args.tls_insecure.as_ref())),
         ("manifest", args.manifest.clone()),
         ("audit", args.audit.clone()),
     ];
