@@ -280,7 +280,7 @@ fn refuses_bounds_beyond_the_limits() {
 
 #[test]
 fn small_blocks_open_wide_before_anything_lands_and_large_ones_do_not() {
-    assert_eq!([1_000, 110 << 10, 8 << 20].map(WindowConfig::blind_for), [128, 37, 32]);
+    assert_eq!([1_000, 110 << 10, 8 << 20].map(WindowConfig::blind_for), [128, 37, 8]);
     let config = WindowConfig { connections_blind_max: 128, ..WindowConfig::default() };
     let mut window = Window::new(config).unwrap();
     let mut now = 0;

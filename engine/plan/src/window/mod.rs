@@ -13,8 +13,9 @@ use level::{Level, Measure};
 
 /// Least time between doublings, and before the first: what answers within it needs no more connections to be fast.
 const DOUBLING_SPACING: Duration = Duration::from_micros(250);
-/// Connections wanted at least, and by default, before anything has landed. Beyond it, growth needs evidence.
-const BLIND_CONNECTIONS_MIN: usize = 32;
+/// Connections wanted at least, and by default, before anything has landed: enough for large blocks, which are not to
+/// stand in a queue on a slow link before the first of them is whole. Beyond it, growth needs evidence.
+const BLIND_CONNECTIONS_MIN: usize = 8;
 /// … and at most, when blocks are so small that all of them together are little.
 const BLIND_CONNECTIONS_MAX: usize = 128;
 /// What may be asked for blindly, bytes: a third of a second of a 100 Mbit/s link.
