@@ -41,7 +41,7 @@ pub(crate) struct Doctor {
 #[derive(Serialize)]
 struct Diagnosis<'a> {
     schema: u32,
-    /// Whether the engine can run here.
+    /// Whether the engine can run here at its best, on io_uring.
     runs: bool,
     findings: Vec<Line<'a>>,
     machine: Machine,
@@ -101,7 +101,7 @@ fn text(machine: &Machine, findings: &[Finding], runs: bool) -> String {
     }
     let degraded = findings.iter().filter(|f| f.grade != Grade::Good).count();
     let verdict = match (runs, degraded) {
-        (false, _) => "the engine cannot run here: io_uring is refused",
+        (false, _) => "io_uring is refused: the engine runs here on epoll (--ring poll), at a higher cost per byte",
         (true, 0) => "the engine runs here as it should",
         (true, _) => "the engine runs here, slower or with less than it could",
     };
@@ -126,6 +126,6 @@ mod tests {
         let text = text(&Machine::here(), &findings, false);
         assert!(text.contains("✗ refused   io_uring    found\n              cure: allow it\n"), "{text}");
         assert!(text.contains("✓ good      huge pages  found\n"), "{text}");
-        assert!(text.ends_with("the engine cannot run here: io_uring is refused\n"), "{text}");
+        assert!(text.ends_with("the engine runs here on epoll (--ring poll), at a higher cost per byte\n"), "{text}");
     }
 }

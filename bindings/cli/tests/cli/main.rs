@@ -5,6 +5,7 @@ mod bench;
 mod inspect;
 mod objects;
 mod refusals;
+mod seccomp;
 mod serve;
 mod tune;
 
