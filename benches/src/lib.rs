@@ -3,16 +3,22 @@
 //! Owns the shape of result files. Never draws on a terminal and never decides what a command line means.
 #![forbid(unsafe_code)]
 
+pub mod canned;
+pub mod cores;
 pub mod deli;
+pub mod disk;
 pub mod floor;
 pub mod harness;
+pub mod latency;
 pub mod line;
 pub mod machine;
 pub mod mlperf;
 pub mod own;
 pub mod read;
 pub mod report;
+pub mod rings;
 pub mod rivals;
+pub mod spill;
 pub mod tune;
 
 pub use machine::Machine;

@@ -22,6 +22,7 @@ mod batch;
 mod builder;
 mod config;
 mod control;
+mod disk;
 mod imds;
 mod labels;
 mod layout;
@@ -37,6 +38,7 @@ pub use batch::{Batch, Sample};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
 pub use control::{get, get_with, list, list_with, read_manifest, write_manifest};
+pub use disk::{Disk, DiskPass, DiskPlan, DiskWay};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
 pub use fuelrail_flow::{BadSamples, Listed};
 pub use fuelrail_io::{

@@ -1,11 +1,19 @@
 //! `fuelrail bench`: measurements that anyone can repeat, with the machine and the configuration in the result. One question,
 //! one file.
 
+mod canned;
+mod compare;
 mod contestant;
+mod cores;
 mod findings;
+mod latency;
 mod line;
+mod mlperf;
 mod read;
+mod report;
+mod rings;
 mod rivals;
+mod spill;
 mod venue;
 
 use clap::{Args, Subcommand};
@@ -29,9 +37,18 @@ pub(crate) struct Bench {
 #[derive(Subcommand, Debug)]
 enum Question {
     Read(Box<read::Read>),
+    Latency(Box<latency::Latency>),
     Line(line::LineArgs),
     Floor(line::FloorArgs),
     Rivals(rivals::Rivals),
+    Compare(compare::Compare),
+    Report(report::Report),
+    Rings(rings::RingsArgs),
+    Spill(spill::SpillArgs),
+    Cores(Box<cores::Cores>),
+    Mlperf(Box<mlperf::Mlperf>),
+    #[command(hide = true)]
+    Canned(canned::CannedArgs),
     #[command(hide = true)]
     Contestant(contestant::Contestant),
 }
@@ -39,9 +56,17 @@ enum Question {
 pub(crate) fn run(bench: Bench) -> Outcome {
     match bench.question {
         Question::Read(args) => read::run(&args),
+        Question::Latency(args) => latency::run(&args),
         Question::Line(args) => line::run(&args),
         Question::Floor(args) => line::run_floor(&args),
         Question::Rivals(args) => rivals::run(&args),
+        Question::Compare(args) => compare::run(&args),
+        Question::Report(args) => report::run(&args),
+        Question::Rings(args) => rings::run(&args),
+        Question::Spill(args) => spill::run(&args),
+        Question::Cores(args) => cores::run(&args),
+        Question::Mlperf(args) => mlperf::run(&args),
+        Question::Canned(args) => canned::run(&args),
         Question::Contestant(args) => contestant::run(&args),
     }
 }

@@ -1,0 +1,103 @@
+//! `fuelrail bench rings`: what the back-ends of the ring cost beside each other.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use fuelrail::{Backend, ByteSize, RingChoice};
+use fuelrail_benches::harness::Transport;
+use fuelrail_benches::line::Line;
+use fuelrail_benches::rings::{Rings, rings};
+
+use super::findings::{holds, text};
+use super::line::{json_to, this_program};
+use super::spill::{blocks, ring_name};
+use super::venue::{Turns, VenueArgs, stop_on_signals};
+use crate::failure::{Outcome, usage};
+use crate::screen::note;
+
+const EXAMPLES: &str = "Examples:
+  fuelrail bench rings
+  fuelrail bench rings --rings uring,poll --venue netns --shapes large,mid,tiny --json rings.json
+  fuelrail bench rings --disk /mnt/nvme --block-size 1MiB --depth 8 --bytes 2GiB
+
+Every ring is a process of its own: the loader with --ring NAME in each shape, and a loop of blocks through a file (O_DIRECT,
+registered memory where the ring can) when --disk names a folder. Rounds go A B A B with the floors. Exit code 1 when a
+ring fails.";
+
+/// Measure the loader on every back-end of the ring
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RingsArgs {
+    /// Rings, with commas [default: all of this build]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = ring_name)]
+    rings: Vec<RingChoice>,
+    #[command(flatten)]
+    venue: VenueArgs,
+    /// Under how many names a pass reads every object [default: 4, first 1]
+    #[arg(long, value_name = "N")]
+    repeats: Option<u32>,
+    /// A setting of the loader over its defaults, by the name of its field
+    #[arg(long = "set", value_name = "FIELD=VALUE", value_parser = super::contestant::setting)]
+    settings: Vec<(String, String)>,
+    /// Also move blocks to and from a file in this folder
+    #[arg(long, value_name = "FOLDER")]
+    disk: Option<PathBuf>,
+    /// Bytes a block
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", requires = "disk")]
+    block_size: ByteSize,
+    /// Blocks under way at once
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "disk")]
+    depth: u32,
+    /// Bytes of the file
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", requires = "disk")]
+    bytes: ByteSize,
+    /// Print the result as one JSON document, or write it to FILE beside the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<String>,
+}
+
+pub(crate) fn run(args: &RingsArgs) -> Outcome {
+    if args.venue.rounds == 0 || args.repeats == Some(0) {
+        return Err(usage("nothing is measured in 0 rounds or 0 repeats", "give at least 1; 5 rounds are the default"));
+    }
+    let disk = match &args.disk {
+        Some(folder) => Some((folder.clone(), blocks(args.block_size, args.depth, args.bytes, true)?)),
+        None => None,
+    };
+    let plan = Rings {
+        rings: names(&args.rings),
+        line: Line {
+            question: "rings".to_owned(),
+            shapes: args.venue.shapes.clone(),
+            transports: vec![Transport::Plain],
+            scale: args.venue.scale,
+            rounds: args.venue.rounds,
+            repeats: args.repeats,
+            seed: args.venue.seed,
+            loader: Some(args.settings.clone()),
+            all_floors: false,
+            program: this_program()?,
+            stop: stop_on_signals()?,
+        },
+        disk,
+    };
+    let turns = Turns::new();
+    let findings = rings(&plan, &args.venue.config(&[Transport::Plain]), &mut |step| turns.show(step))?;
+    drop(turns);
+    findings.notices.iter().for_each(|notice| note(notice));
+    json_to(args.json.as_deref()).show(&findings, || text(&findings))?;
+    Ok(if holds(&findings) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The rings asked for by name; all of this build when none is.
+pub(super) fn names(asked: &[RingChoice]) -> Vec<String> {
+    if asked.is_empty() {
+        return Backend::ALL.iter().map(|backend| backend.name().to_owned()).collect();
+    }
+    let name = |choice: &RingChoice| match choice {
+        RingChoice::Auto => "auto".to_owned(),
+        RingChoice::Only(backend) => backend.name().to_owned(),
+    };
+    asked.iter().map(name).collect()
+}
