@@ -34,6 +34,12 @@ enum Plant {
     AcceptsRefusal,
     /// In-flight counts one too few.
     Miscounts,
+    /// Every 3rd write to a file reports one byte more than it took.
+    TakesTooMuch,
+    /// Every 3rd read from a file comes from one byte further on.
+    ReadsBeside,
+    /// A write to a closed file looks done.
+    WritesToClosed,
 }
 
 struct Planted {
@@ -76,7 +82,10 @@ impl Ring for Planted {
         }
     }
 
-    fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
+    fn push(&mut self, mut op: Op, token: u64) -> Result<OpId, Full> {
+        if let (Plant::ReadsBeside, Op::ReadAt { offset, .. }) = (self.plant, &mut op) {
+            *offset += u64::from(token.is_multiple_of(3));
+        }
         let id = self.ring().push(op, token)?;
         self.tokens.push((id, token));
         Ok(id)
@@ -107,6 +116,10 @@ impl Ring for Planted {
             Plant::WrongToken if n.is_multiple_of(9) => done.token = self.last_token,
             Plant::CancelsTooLate if self.cancelled.contains(&done.token) => done.result = Err(libc::ECANCELED),
             Plant::AcceptsRefusal if matches!(done.op, Op::Connect { .. }) => done.result = Ok(0),
+            Plant::TakesTooMuch if n.is_multiple_of(3) && matches!(done.op, Op::WriteAt { .. }) => {
+                done.result = done.result.map(|bytes| bytes + 1);
+            }
+            Plant::WritesToClosed if done.op.file().is_some() && done.result == Err(libc::EBADF) => done.result = Ok(0),
             _ => {}
         }
         self.last_token = done.token;
@@ -213,6 +226,9 @@ fn every_plant_is_caught() {
         Plant::LeaksOnDrop,
         Plant::AcceptsRefusal,
         Plant::Miscounts,
+        Plant::TakesTooMuch,
+        Plant::ReadsBeside,
+        Plant::WritesToClosed,
     ] {
         assert!(!caught(plant).is_empty(), "{plant:?} passes the suite");
     }

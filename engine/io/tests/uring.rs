@@ -160,7 +160,7 @@ fn fork_at_work(mut ring: impl Ring) {
     let window = region.alloc(100).unwrap().fill().carve(100).unwrap();
     let mut into = Scatter::new(region.alloc(64).unwrap());
     into.push_body(window, 100).unwrap();
-    ring.push(Op::Recv { sock, into }, 5).unwrap();
+    let receive = ring.push(Op::Recv { sock, into }, 5).unwrap();
     ring.wait(Some(ring.now())).unwrap();
     // SAFETY: the child touches only its own copy of this ring, allocates (glibc makes that safe after fork), and leaves
     // by `_exit` without running anything of the parent's.
@@ -168,6 +168,8 @@ fn fork_at_work(mut ring: impl Ring) {
         match libc::fork() {
             0 => {
                 let refused = matches!(ring.wait(None), Err(error) if error.kind() == Kind::Environment);
+                ring.cancel(receive);
+                ring.close(sock);
                 drop(ring);
                 libc::_exit(if refused { 42 } else { 1 });
             }

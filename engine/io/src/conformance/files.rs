@@ -106,7 +106,7 @@ fn content(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn what_is_written_is_read<V: Venue>(venue: &mut V) -> Verdict {
-    const LEN: usize = 1_000_003;
+    const LEN: usize = 300_007;
     let mut stage = Stage::new(venue, 16)?;
     let file = stage.new_file()?;
     let bytes = content(4, LEN);
@@ -221,7 +221,7 @@ fn files_run_out_and_come_back<V: Venue>(venue: &mut V) -> Verdict {
 /// Reads and writes of a whole file, all in flight together, each in its own place.
 fn many_file_operations_at_once<V: Venue>(venue: &mut V) -> Verdict {
     const PIECES: usize = 48;
-    const LEN: usize = 20_000;
+    const LEN: usize = 8_000;
     let mut stage = Stage::new(venue, 64)?;
     let file = stage.new_file()?;
     let bytes = content(6, PIECES * LEN);

@@ -183,6 +183,14 @@ impl PollRing {
         }
     }
 
+    /// Asks for an operation back. In a forked child nothing may be touched: epoll is the parent's, too, and the pool's lock
+    /// may be held by a thread that does not exist here.
+    fn ask_back(&mut self, name: Name) {
+        if self.guard.holds() && self.desk.mark_cancelled(name) {
+            self.recall(name);
+        }
+    }
+
     /// Brings an operation just marked as asked back home, unless a thread has begun it.
     fn recall(&mut self, name: Name) {
         let Some((op, held)) = self.desk.flight(name) else { return };
@@ -198,8 +206,11 @@ impl PollRing {
         }
     }
 
-    /// Closes a socket or a file.
+    /// Closes a socket or a file; in a forked child it stays open, as said above.
     fn put_away(&mut self, id: Name) {
+        if !self.guard.holds() {
+            return;
+        }
         let mut flying = Vec::new();
         self.desk.close(id, &mut flying);
         for name in flying {
@@ -265,10 +276,7 @@ impl Ring for PollRing {
     }
 
     fn cancel(&mut self, op: OpId) {
-        let name = op.into();
-        if self.desk.mark_cancelled(name) {
-            self.recall(name);
-        }
+        self.ask_back(op.into());
     }
 
     fn wait(&mut self, until: Option<Instant>) -> Result<()> {

@@ -154,6 +154,10 @@ impl UringRing {
     }
 
     fn enqueue(&mut self, entry: squeue::Entry) {
+        if !self.guard.holds() {
+            // The queue is shared with the parent, which would submit this.
+            return;
+        }
         if self.backlog.is_empty() {
             // SAFETY: every address in `entry` belongs to an operation in `desk.flights`, to `wires` or to `waker`; the
             // ring keeps all of them, unmoved, until the completion is reaped, and leaks them if it never is.
@@ -265,7 +269,7 @@ impl UringRing {
 
     fn close_idle(&mut self) {
         while let Some((index, fd)) = self.desk.take_closable() {
-            if self.fixed_files {
+            if self.fixed_files && self.guard.holds() {
                 // The table's reference would keep the connection open. Refused only if the index were out of range.
                 let cleared = self.ring.submitter().register_files_update(index, &[-1]);
                 debug_assert!(cleared.is_ok(), "{cleared:?}");
