@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use tempfile::TempDir;
 
-use crate::Set;
 use crate::bucket::Bucket;
 use crate::flaw::{Flaw, Result};
 use crate::manifest::{Object, order};
 use crate::protocol::{Contestant, Passed};
+use crate::set::Set;
 use crate::tool::{Tool, version};
 
 /// curl with what its passes need.

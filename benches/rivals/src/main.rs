@@ -14,6 +14,7 @@ mod manifest;
 mod native;
 mod protocol;
 mod reading;
+mod set;
 mod store;
 mod tool;
 mod wrk;
@@ -31,6 +32,7 @@ use crate::curl::Curl;
 use crate::flaw::{Flaw, Result};
 use crate::native::Setup;
 use crate::reading::{Placing, Plan};
+use crate::set::Set;
 use crate::store::Store;
 use crate::wrk::Wrk;
 
@@ -59,31 +61,6 @@ enum Rival {
     Curl(Tool),
     /// wrk, one process per pass, dropping the bodies
     Wrk(Tool),
-}
-
-#[derive(Args, Debug)]
-struct Set {
-    /// Where the objects are: http[s]://HOST:PORT/BUCKET/
-    #[arg(long)]
-    uri: String,
-    /// The objects, as key<TAB>size lines
-    #[arg(long, value_name = "FILE")]
-    manifest: PathBuf,
-    /// Objects per batch
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    batch_size: usize,
-    /// Memory the bytes are placed in, bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]
-    arena: usize,
-    /// Chooses the order
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// The authorities to trust, as PEM, instead of the system's
-    #[arg(long, value_name = "FILE")]
-    ca_file: Option<PathBuf>,
-    /// Connections, or requests at a time
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    connections: u16,
 }
 
 #[derive(Args, Debug)]
@@ -133,20 +110,16 @@ fn run(rival: Rival) -> Result<()> {
             protocol::serve(Store::new(&bucket, setup)?, commands, answers)
         }
         Rival::Curl(args) => {
-            let bucket = bucket(&args.set)?;
+            let bucket = args.set.bucket()?;
             let objects = manifest::read(&args.set.manifest)?;
             protocol::serve(Curl::new(bucket, objects, &args.set)?, commands, answers)
         }
         Rival::Wrk(args) => {
-            let bucket = bucket(&args.set)?;
+            let bucket = args.set.bucket()?;
             let objects = manifest::read(&args.set.manifest)?;
             protocol::serve(Wrk::new(&bucket, objects, &args.set, args.duration)?, commands, answers)
         }
     }
-}
-
-fn bucket(set: &Set) -> Result<Bucket> {
-    Ok(Bucket { ca_file: set.ca_file.clone(), ..set.uri.parse()? })
 }
 
 fn native(args: Native) -> Result<(Bucket, Setup)> {
@@ -157,7 +130,7 @@ fn native(args: Native) -> Result<(Bucket, Setup)> {
     if set.batch_size == 0 {
         return Err(Flaw::new("a batch of 0 objects").cure("give --batch-size of at least 1"));
     }
-    let bucket = bucket(&set)?;
+    let bucket = set.bucket()?;
     let objects = manifest::read(&set.manifest)?;
     let largest = objects.iter().map(|object| object.size).max().unwrap_or(0);
     let arena = match placing {

@@ -8,11 +8,11 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::Set;
 use crate::bucket::Bucket;
 use crate::flaw::{Flaw, Result};
 use crate::manifest::{Object, order};
 use crate::protocol::{Contestant, Passed};
+use crate::set::Set;
 use crate::tool::Tool;
 
 const SCRIPT: &str = include_str!("wrk.lua");
