@@ -96,6 +96,8 @@ pub struct Emulation {
     pub config: Config,
     /// The objects, listed once: one sample each.
     pub listing: Vec<Listed>,
+    /// Where the objects come from, in words, for the result.
+    pub source: String,
     /// Time each run lasts at least, and each run has at least [`STEPS_MIN`] steps per accelerator.
     pub time: Duration,
     /// So many accelerators and no others; `None` looks for the most that pass.
@@ -167,6 +169,8 @@ pub struct MlperfReport {
     pub runs: Vec<Run>,
     /// What differs from MLPerf's own benchmark.
     pub notes: Vec<String>,
+    /// Where the objects came from.
+    pub source: String,
     /// Where it was measured.
     pub machine: Machine,
     /// The loader's configuration.
@@ -223,6 +227,7 @@ pub fn emulate(emulation: &Emulation, watch: &mut dyn FnMut(&Run)) -> Result<Mlp
         accelerators_max,
         runs,
         notes: notes(workload, mean),
+        source: emulation.source.clone(),
         machine: Machine::here(),
         config,
     })

@@ -244,6 +244,7 @@ impl Setting {
             connections_max: self.connections_max,
             block_bytes: self.block_bytes,
             memory_limit_bytes: self.memory_limit_bytes,
+            ring: self.ring.clone(),
             register: self.register,
             ..config.clone()
         }

@@ -15,7 +15,8 @@ fn emulation(bucket: &Bucket, step_s: f64) -> Emulation {
     let listing = fuelrail::list(&uri, |_| {}).unwrap();
     let workload = Workload { batch_size: 4, step_s, ..Workload::named("cosmoflow", None).unwrap() };
     let config = Config { uri, shards: 1, pin: false, memory_limit_bytes: 64 << 20, ..Config::default() };
-    Emulation { workload, config, listing, time: Duration::from_millis(50), accelerators: Some(2) }
+    let source = "a bucket of this test".to_owned();
+    Emulation { workload, config, listing, source, time: Duration::from_millis(50), accelerators: Some(2) }
 }
 
 #[test]
@@ -43,7 +44,7 @@ fn slow_accelerators_are_fed() {
 #[test]
 fn accelerators_too_fast_for_the_bucket_starve_and_fail() {
     // Each answer takes 20 ms on each of four connections; 4 objects a step of 1 ms cannot be had.
-    let bucket = bucket("latency=20ms");
+    let bucket = bucket("latency=fixed:20ms");
     let mut emulation = emulation(&bucket, 0.001);
     (emulation.config.connections_max, emulation.accelerators) = (4, None);
     let report = emulate(&emulation, &mut |_| {}).unwrap();

@@ -61,6 +61,10 @@ fn every_shard_tells_what_its_core_did() {
         let absent = loader.notices().iter().any(|notice| notice.contains("count"));
         assert!(shard.cycles.is_some() != absent, "counted, or said why not: {shard:?} {:?}", loader.notices());
     }
+    let nothing = stats.shards[0].since(&stats.shards[0]);
+    assert_eq!((nothing.enters, nothing.landed_bytes, nothing.cpu_s()), (0, 0, 0.0));
+    let since_start = stats.shards[0].since(&fuelrail::ShardStats::default());
+    assert_eq!((since_start.completions, since_start.core), (stats.shards[0].completions, stats.shards[0].core));
     let sum = |of: fn(&fuelrail::ShardStats) -> u64| stats.shards.iter().map(of).sum::<u64>();
     assert_eq!(sum(|shard| shard.landed_bytes), stats.landed_bytes);
     assert_eq!(sum(|shard| shard.enters), stats.enters);

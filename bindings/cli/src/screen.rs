@@ -40,6 +40,15 @@ impl JsonTo {
         if asked { JsonTo::Output } else { JsonTo::Nowhere }
     }
 
+    /// From `--json [FILE]`, which is `-` when it stands alone.
+    pub(crate) fn asked(given: Option<&str>) -> JsonTo {
+        match given {
+            None => JsonTo::Nowhere,
+            Some("-") => JsonTo::Output,
+            Some(path) => JsonTo::File(path.into()),
+        }
+    }
+
     /// Shows a result: the document where it was asked for, and the text unless the document took its place.
     pub(crate) fn show(&self, document: &impl Serialize, text: impl FnOnce() -> String) -> Outcome<()> {
         let json = || {

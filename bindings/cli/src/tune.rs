@@ -68,7 +68,8 @@ pub(crate) fn run(args: &Tune) -> Outcome {
         Some(path) => fuelrail::read_manifest(path)?,
         None => fuelrail::list_with(&config.tls(), &config.uri, |_| {})?,
     };
-    let tuning = Tuning { config, listing, budget: args.budget, seed: args.seed, rings: rings() };
+    let rings = rings(&config);
+    let tuning = Tuning { config, listing, budget: args.budget, seed: args.seed, rings };
     let bar = Bar::new(Some(args.budget.as_secs()), "s");
     let report = tune(&tuning, &mut |progress| {
         bar.at(progress.spent.as_secs().min(args.budget.as_secs()), || {
@@ -80,19 +81,21 @@ pub(crate) fn run(args: &Tune) -> Outcome {
     let mut whole = WholeFile::create(&args.out)?;
     whole.write_all(toml(&report).as_bytes()).map_err(|error| file("writing", &args.out, &error))?;
     whole.finish()?;
-    let json = match args.json.as_deref() {
-        None => JsonTo::Nowhere,
-        Some("-") => JsonTo::Output,
-        Some(path) => JsonTo::File(path.into()),
-    };
-    json.show(&report, || text(&report))?;
+    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
     note(&format!("{} written; use it with --config {}", args.out.display(), args.out.display()));
     Ok(ExitCode::SUCCESS)
 }
 
-/// Rings worth comparing: where io_uring is refused there is no choice.
-fn rings() -> Vec<String> {
-    vec!["auto".to_owned()]
+/// Rings worth comparing: that of the configuration first, then those that need no runtime of their own, as far as they are
+/// to be had here.
+fn rings(config: &Config) -> Vec<String> {
+    let mut rings = vec![config.ring.clone()];
+    let uring = fuelrail::probe().io_uring.is_ok();
+    let chosen = if config.ring == "auto" && uring { "uring" } else { &config.ring };
+    rings.extend(
+        ["uring", "poll"].into_iter().filter(|name| *name != chosen && (uring || *name != "uring")).map(str::to_owned),
+    );
+    rings
 }
 
 /// A span of time: `120s`, `2m`, `1500ms`, or seconds.
@@ -131,7 +134,7 @@ fn refuse_foreign(out: &Path) -> Outcome<()> {
 
 /// The file the loader reads.
 fn toml(report: &TuneReport) -> String {
-    let Setting { shards, connections_max, block_bytes, memory_limit_bytes, register, .. } = &report.best;
+    let Setting { shards, connections_max, block_bytes, memory_limit_bytes, ring, register } = &report.best;
     // A JSON string is a TOML string.
     let quoted = |text: &str| serde_json::to_string(text).expect("text is text");
     let outcome = &report.outcome;
@@ -145,6 +148,7 @@ fn toml(report: &TuneReport) -> String {
         format!("connections_max = {connections_max}"),
         format!("block_bytes = {block_bytes}"),
         format!("memory_limit_bytes = {memory_limit_bytes}"),
+        format!("ring = {}", quoted(ring)),
         format!("register = {register}"),
     ];
     if let Some(manifest) = report.config.manifest.as_ref().and_then(|path| path.to_str()) {

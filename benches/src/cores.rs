@@ -1,0 +1,293 @@
+//! What more shards on more cores bring, and what each core does for it: the question behind `fuelrail bench cores`.
+//!
+//! Against a bucket elsewhere, throughput over throughput of one shard is the answer. Against the canned server on this
+//! machine, client and server share the cores, so the answer is told in two ways that do not need a server's share guessed:
+//!
+//! * **cells**: `n` shards *and the server* are held to the same `n` cores. Every core then carries one shard and one share
+//!   of the server, for one core as for many; wall-clock throughput over that of one core is what a core more brings, the
+//!   server's growing work included.
+//! * **work per core**: bytes per second of processor time of the shards alone. When two shards do as many bytes per second
+//!   of work as one, they deliver twice as much wherever the server leaves them their cores.
+//!
+//! Owns the runs, interleaved (1, 2, … shards, then again), and the shape of the result. Never prints.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use fuelrail::{Config, Error, Kind, Listed, Loader, LoaderBuilder, Result, ShardStats, Topology};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+
+use crate::canned::{self, CannedServer};
+use crate::harness::Spread;
+use crate::machine::Machine;
+
+/// Version of the result's shape.
+pub const SCHEMA: u32 = 1;
+
+/// Who serves.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// The bucket of the configuration's URI, with these objects.
+    Elsewhere(Vec<Listed>),
+    /// The canned server, on the same cores as the shards.
+    Canned {
+        /// Length of every object.
+        object_bytes: u64,
+        /// The program that serves them when called as `PROGRAM bench canned --object-bytes N`; `None` serves from this
+        /// process, whose processor time cannot be told from the consumer's.
+        program: Option<PathBuf>,
+    },
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Coring {
+    /// The loader's configuration; shards, pinning and memory are set here.
+    pub config: Config,
+    /// Memory of each shard: as much for one as for many, so that it is as warm.
+    pub shard_memory_bytes: u64,
+    /// Who serves.
+    pub origin: Origin,
+    /// Counts of shards to compare; the first is compared to.
+    pub shards: Vec<u16>,
+    /// Time of each run after its warm-up.
+    pub time: Duration,
+    /// Runs of each count.
+    pub rounds: u32,
+}
+
+/// One run.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CoreRun {
+    /// Shards, each on a core of its own.
+    pub shards: u16,
+    /// Payload per wall time, GB/s.
+    pub gb_per_s: f64,
+    /// Payload per processor time of the shards, GB per core and second.
+    pub gb_per_core_s: f64,
+    /// Processor time of the shards, s per GB.
+    pub cpu_s_per_gb: f64,
+    /// Processor time of the canned server's process, s per GB; absent when it has none of its own.
+    pub server_cpu_s_per_gb: Option<f64>,
+    /// What each shard did in this time.
+    pub per_shard: Vec<ShardStats>,
+}
+
+/// One count of shards over all rounds.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CoreRow {
+    /// Shards.
+    pub shards: u16,
+    /// Payload per wall time, GB/s.
+    pub gb_per_s: Spread,
+    /// Payload per processor time of the shards.
+    pub gb_per_core_s: Spread,
+    /// Wall-clock throughput over that of the first count in the same round. With the canned server: of as many cells.
+    pub scaling: Spread,
+    /// Bytes per second of work over those of the first count in the same round: 1 when a core more costs the others nothing.
+    pub work_per_core: Spread,
+    /// `work_per_core` × shards: what the shards deliver where a server elsewhere leaves them their cores.
+    pub scaling_of_work: f64,
+    /// Processor time of the canned server, s per GB.
+    pub server_cpu_s_per_gb: Option<f64>,
+}
+
+/// The whole result.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CoresReport {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// `elsewhere`, or `canned`: then every run's shards and its server are held to as many cores as there are shards.
+    pub origin: String,
+    /// Mean length of the objects, bytes.
+    pub object_bytes_mean: u64,
+    /// A row for each count of shards.
+    pub rows: Vec<CoreRow>,
+    /// Every run, in order.
+    pub runs: Vec<CoreRun>,
+    /// What the loader said aloud.
+    pub notices: Vec<String>,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// The loader's configuration, with the last count of shards.
+    pub config: Config,
+}
+
+/// A run warms up for this share of its time first.
+const WARM_UP: f64 = 0.25;
+/// Canned objects: enough that look-ahead never meets itself.
+const CANNED_BYTES: u64 = 4 << 30;
+const CANNED_OBJECTS_MAX: u64 = 50_000;
+
+/// Measures. `watch` hears of every run.
+///
+/// # Errors
+/// `Usage` for counts that this machine has no cores for; those of the loader and of the canned server.
+pub fn cores(coring: &Coring, watch: &mut dyn FnMut(&CoreRun)) -> Result<CoresReport> {
+    let seats: Vec<usize> = Topology::here().seats().iter().map(|core| core.id).collect();
+    let most = coring.shards.iter().copied().max().unwrap_or(0);
+    if coring.shards.contains(&0) || most == 0 || usize::from(most) > seats.len() {
+        let cause = format!("shards {:?} on {} core(s)", coring.shards, seats.len());
+        return Err(Error::new(Kind::Usage, cause).cure("name counts from 1 to the cores this process may use"));
+    }
+    let mut outcome = Outcome::default();
+    for _ in 0..coring.rounds.max(1) {
+        for shards in &coring.shards {
+            let run = one_run(coring, *shards, &seats, &mut outcome)?;
+            watch(&run);
+            outcome.runs.push(run);
+        }
+    }
+    let rows = coring.shards.iter().filter_map(|shards| row(*shards, coring.shards[0], &outcome.runs));
+    Ok(CoresReport {
+        schema: SCHEMA,
+        origin: match coring.origin {
+            Origin::Elsewhere(_) => "elsewhere",
+            Origin::Canned { .. } => "canned",
+        }
+        .to_owned(),
+        object_bytes_mean: outcome.object_bytes_mean,
+        rows: rows.collect(),
+        runs: outcome.runs,
+        notices: outcome.notices,
+        machine: Machine::here(),
+        config: outcome.config,
+    })
+}
+
+#[derive(Default)]
+struct Outcome {
+    runs: Vec<CoreRun>,
+    object_bytes_mean: u64,
+    notices: Vec<String>,
+    config: Config,
+}
+
+fn row(shards: u16, first: u16, runs: &[CoreRun]) -> Option<CoreRow> {
+    let of = |shards: u16, what: fn(&CoreRun) -> f64| -> Vec<f64> {
+        runs.iter().filter(|run| run.shards == shards).map(what).collect()
+    };
+    let (speed, work): (fn(&CoreRun) -> f64, fn(&CoreRun) -> f64) = (|run| run.gb_per_s, |run| run.gb_per_core_s);
+    let work_per_core = Spread::of_ratios(&of(shards, work), &of(first, work))?;
+    let server = runs.iter().filter(|run| run.shards == shards).filter_map(|run| run.server_cpu_s_per_gb);
+    Some(CoreRow {
+        shards,
+        gb_per_s: Spread::of(of(shards, speed))?,
+        gb_per_core_s: Spread::of(of(shards, work))?,
+        scaling: Spread::of_ratios(&of(shards, speed), &of(first, speed))?,
+        work_per_core,
+        scaling_of_work: work_per_core.median * f64::from(shards) / f64::from(first),
+        server_cpu_s_per_gb: Spread::of(server).map(|spread| spread.median),
+    })
+}
+
+fn one_run(coring: &Coring, shards: u16, seats: &[usize], outcome: &mut Outcome) -> Result<CoreRun> {
+    let canned = matches!(coring.origin, Origin::Canned { .. });
+    // Shards and server started from here on inherit the cell.
+    let _held = if canned { Some(Held::to(&seats[..usize::from(shards)])?) } else { None };
+    let mut server = None;
+    let (uri, listing) = match &coring.origin {
+        Origin::Elsewhere(listing) => (coring.config.uri.clone(), listing.clone()),
+        Origin::Canned { object_bytes, program } => {
+            let standing = CannedServer::start(*object_bytes, program.as_deref())?;
+            let count = (CANNED_BYTES / (*object_bytes).max(1)).clamp(64, CANNED_OBJECTS_MAX);
+            let objects = canned::objects(standing.address(), count, *object_bytes);
+            server = Some(standing);
+            objects
+        }
+    };
+    let total: u64 = listing.iter().map(|object| object.size).sum();
+    outcome.object_bytes_mean = total / (listing.len() as u64).max(1);
+    let memory_limit_bytes = coring.shard_memory_bytes * u64::from(shards);
+    let config =
+        Config { uri, shards, memory_limit_bytes, pin: true, epochs: u64::from(u32::MAX), ..coring.config.clone() };
+    let mut loader = LoaderBuilder::new(config).listing(listing).build()?;
+    for notice in loader.notices() {
+        if !outcome.notices.contains(notice) {
+            outcome.notices.push(notice.clone());
+        }
+    }
+    outcome.config = loader.config().clone();
+    pull(&mut loader, coring.time.mul_f64(WARM_UP))?;
+    let server_cpu = || server.as_ref().and_then(CannedServer::cpu_s);
+    let before = (Instant::now(), loader.stats(), server_cpu());
+    pull(&mut loader, coring.time)?;
+    let wall_s = before.0.elapsed().as_secs_f64();
+    let (after, server_after) = (loader.stats(), server_cpu());
+    let gb = (after.bytes - before.1.bytes) as f64 / 1e9;
+    let per_shard: Vec<ShardStats> = after.shards.iter().zip(&before.1.shards).map(|(a, b)| a.since(b)).collect();
+    let cpu_s: f64 = per_shard.iter().map(ShardStats::cpu_s).sum();
+    Ok(CoreRun {
+        shards,
+        gb_per_s: gb / wall_s,
+        gb_per_core_s: if cpu_s > 0.0 { gb / cpu_s } else { 0.0 },
+        cpu_s_per_gb: if gb > 0.0 { cpu_s / gb } else { 0.0 },
+        server_cpu_s_per_gb: server_after
+            .zip(before.2)
+            .filter(|_| gb > 0.0)
+            .map(|(after, before)| (after - before) / gb),
+        per_shard,
+    })
+}
+
+/// Takes batches for so long.
+fn pull(loader: &mut Loader, time: Duration) -> Result<()> {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        let Some(batch) = loader.next_batch() else { break };
+        drop(batch?);
+    }
+    Ok(())
+}
+
+/// This thread, and all that it starts, held to some cores until dropped.
+struct Held(CpuSet);
+
+impl Held {
+    fn to(cores: &[usize]) -> Result<Held> {
+        let refused = |error: rustix::io::Errno| {
+            Error::new(Kind::Environment, format!("holding this process to cores {cores:?}: {error}"))
+                .cure("measure a bucket elsewhere instead: give its URI")
+        };
+        let before = sched_getaffinity(None).map_err(refused)?;
+        let mut set = CpuSet::new();
+        cores.iter().for_each(|core| set.set(*core));
+        sched_setaffinity(None, &set).map_err(refused)?;
+        Ok(Held(before))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // These cores were ours before.
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(shards: u16, gb_per_s: f64, gb_per_core_s: f64) -> CoreRun {
+        let cpu_s_per_gb = 1.0 / gb_per_core_s;
+        CoreRun { shards, gb_per_s, gb_per_core_s, cpu_s_per_gb, server_cpu_s_per_gb: Some(0.1), per_shard: Vec::new() }
+    }
+
+    #[test]
+    fn scaling_is_taken_within_a_round() {
+        // The machine runs at half its speed in the second round: the ratios do not see it.
+        let runs = [run(1, 4.0, 5.0), run(2, 7.6, 4.9), run(1, 2.0, 2.5), run(2, 3.8, 2.45)];
+        let two = row(2, 1, &runs).unwrap();
+        assert!(
+            (two.scaling.median - 1.9).abs() < 1e-12 && (two.scaling.max - two.scaling.min).abs() < 1e-12,
+            "{two:?}"
+        );
+        assert!(
+            (two.work_per_core.median - 0.98).abs() < 1e-12 && (two.scaling_of_work - 1.96).abs() < 1e-12,
+            "{two:?}"
+        );
+        assert_eq!((row(1, 1, &runs).unwrap().scaling.median, two.server_cpu_s_per_gb), (1.0, Some(0.1)));
+        assert_eq!(row(3, 1, &runs), None);
+    }
+}

@@ -1,0 +1,40 @@
+//! Shards on cores against the canned server of this process: everything that is told is there, and adds up.
+
+use fuelrail::{Config, Kind};
+use fuelrail_benches::cores::{Coring, Origin, cores};
+use std::time::Duration;
+
+fn coring(shards: Vec<u16>) -> Coring {
+    let config = Config { batch_size: 4, ..Config::default() };
+    let origin = Origin::Canned { object_bytes: 100_000, program: None };
+    Coring { config, shard_memory_bytes: 64 << 20, origin, shards, time: Duration::from_millis(100), rounds: 2 }
+}
+
+#[test]
+fn every_run_tells_its_shards_and_rows_sum_them_up() {
+    let before = rustix::thread::sched_getaffinity(None).unwrap();
+    let cores_here = std::thread::available_parallelism().unwrap().get();
+    let counts: Vec<u16> = if cores_here > 1 { vec![1, 2] } else { vec![1] };
+    let mut heard = 0;
+    let report = cores(&coring(counts.clone()), &mut |_| heard += 1).unwrap();
+    assert_eq!((heard, report.runs.len(), report.rows.len()), (2 * counts.len(), heard, counts.len()));
+    assert_eq!((report.origin.as_str(), report.object_bytes_mean), ("canned", 100_000));
+    for run in &report.runs {
+        assert_eq!(run.per_shard.len(), usize::from(run.shards));
+        assert!(run.gb_per_s > 0.0 && run.gb_per_core_s > 0.0 && run.server_cpu_s_per_gb.is_none(), "{run:?}");
+        let landed: u64 = run.per_shard.iter().map(|shard| shard.landed_bytes).sum();
+        assert!(landed > 0 && run.per_shard.iter().all(|shard| shard.enters > 0), "{run:?}");
+    }
+    let first = &report.rows[0];
+    assert_eq!((first.shards, first.scaling.median, first.work_per_core.median), (1, 1.0, 1.0));
+    assert_eq!(rustix::thread::sched_getaffinity(None).unwrap(), before, "this thread is let go again");
+    let back = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+    assert_eq!(report, back, "a result reads back as it was written");
+}
+
+#[test]
+fn counts_without_cores_are_refused() {
+    for shards in [vec![], vec![0], vec![1, 9_999]] {
+        assert_eq!(cores(&coring(shards), &mut |_| {}).unwrap_err().kind(), Kind::Usage);
+    }
+}
