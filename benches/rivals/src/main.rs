@@ -20,7 +20,6 @@ mod tool;
 mod wrk;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
