@@ -82,8 +82,12 @@ pub const SCHEMA: u32 = 1;
 /// Compares two results. `force` compares unlike ones all the same; the differences are then part of the comparison.
 ///
 /// # Errors
-/// `Mismatch` that lists what differs.
+/// `Usage` for a result without contests, `Mismatch` that lists what differs.
 pub fn compare(first: &Findings, second: &Findings, force: bool) -> Result<Comparison> {
+    if first.contests.is_empty() || second.contests.is_empty() {
+        return Err(Error::new(Kind::Usage, "a result without contests has no ranges to compare")
+            .cure("compare results of bench line, floor, rings or rivals"));
+    }
     let differences = differences(first, second);
     if !differences.is_empty() && !force {
         let list: Vec<String> = differences.iter().map(ToString::to_string).collect();

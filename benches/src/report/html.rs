@@ -8,6 +8,7 @@ use fuelrail_base::ByteSize;
 
 use super::Report;
 use super::bars::{cost, data_wait, epoch_time, miss_rates, next_use};
+use super::page::{figure, page};
 use super::svg::{escape, find, hue, percent, seconds};
 use super::timeline::timeline;
 use crate::deli::{Row, RowName};
@@ -15,8 +16,6 @@ use crate::deli::{Row, RowName};
 /// Standard deviation of the unlimited cache's miss rate, mean of three ranks, times the square root of a rank's samples:
 /// the three overlaps of two random divisions into thirds vary by two thirds of the samples.
 const SCATTER: f64 = 0.272;
-
-const STYLE: &str = include_str!("style.css");
 
 /// The page.
 #[must_use]
@@ -30,14 +29,7 @@ pub fn html(report: &Report) -> String {
         simulated(report),
         place(report),
     ];
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <title>Fuelrail beside DELI: data wait from a bucket</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{}</main>\n\
-         </body>\n</html>\n",
-        body.concat()
-    )
+    page("Fuelrail beside DELI: data wait from a bucket", &body.concat())
 }
 
 fn headline(report: &Report) -> String {
@@ -101,26 +93,23 @@ fn claims(report: &Report) -> String {
 }
 
 fn charts(report: &Report) -> String {
-    let figure = |title: &str, caption: &str, drawing: String| {
-        format!("<figure>\n<figcaption><h2>{title}</h2><p>{caption}</p></figcaption>\n{drawing}\n</figure>\n")
-    };
     let figures = [
         figure(
             "Data wait",
             "Time inside <code>next()</code> per epoch, and how much less that is than the bucket’s. Logarithmic. \
              <span class=\"key tickmark\"></span>the paper’s share of its own bucket wait",
-            data_wait(report),
+            &data_wait(report),
         ),
         figure(
             "Epoch time against local disk",
             "<span class=\"key step\"></span>simulated step <span class=\"key rail\"></span><span class=\"key deli\"></span>\
              <span class=\"key disk\"></span>data wait. Bars that leave the picture are cut.",
-            epoch_time(report),
+            &epoch_time(report),
         ),
         figure(
             "Where the trainers stood still",
             "Data wait of every step, mean of the ranks, logarithmic. DELI stops whenever its fetch has not landed.",
-            timeline(report),
+            &timeline(report),
         ),
         figure(
             "Miss rates in epoch 2",
@@ -129,19 +118,19 @@ fn charts(report: &Report) -> String {
                  rates scatter by about {:.3} (standard deviation) at this size. <span class=\"key ringmark\"></span>published",
                 SCATTER / (report.config.scale.samples_per_rank as f64).sqrt()
             ),
-            miss_rates(report),
+            &miss_rates(report),
         ),
         figure(
             "Next-use caching against its limit",
             "One trainer, no latency, epochs 2 and 3: when every sample is used once an epoch, no policy can hit more than its \
              share of the data set. The dashed line is that limit.",
-            next_use(report),
+            &next_use(report),
         ),
         figure(
             "What it costs",
             "Processor time of all trainers, threads and shards over the whole row, the bucket’s left out; and the memory the \
              row held for samples.",
-            cost(report),
+            &cost(report),
         ),
     ];
     format!("<section class=\"charts\">\n{}</section>\n", figures.concat())

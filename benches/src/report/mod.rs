@@ -1,14 +1,19 @@
-//! The demo's report: `report.json` with a fixed shape, and `report.html`, one file that needs nothing else.
+//! Reports: the demo's `report.json` with a fixed shape and its `report.html`; the page of benchmark results. Each page is one
+//! file that needs nothing else.
 //!
 //! Owns the shape, the judgement against the paper and the page. Never measures, never writes files.
 
 mod bars;
+mod contest;
+mod findings;
 mod html;
+mod page;
 mod published;
 mod svg;
 mod timeline;
 mod verdict;
 
+pub use findings::findings_html;
 pub use html::html;
 pub use published::{Published, published};
 pub use verdict::{Verdict, verdicts};

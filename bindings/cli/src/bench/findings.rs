@@ -71,7 +71,8 @@ fn rows(table: &mut Table, shown: &[Metric], scored: &Scored) {
     }
     for (heat, figures) in [("", &scored.warm), (" (cold)", &scored.cold)] {
         if !figures.is_empty() {
-            let cells = shown.iter().map(|metric| figures.get(metric).map_or_else(|| "-".into(), |s| spread(*metric, s)));
+            let cells =
+                shown.iter().map(|metric| figures.get(metric).map_or_else(|| "-".into(), |s| spread(*metric, s)));
             table.row(std::iter::once(format!("  {}{heat}", scored.name)).chain(cells));
         }
     }

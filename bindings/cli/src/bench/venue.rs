@@ -80,7 +80,8 @@ impl VenueArgs {
             VenueName::Netns => VenueKind::Netns,
             VenueName::Embedded => VenueKind::Embedded,
         };
-        let config = if self.no_pin { VenueConfig { kind, ..VenueConfig::default() } } else { VenueConfig::pinned(kind) };
+        let config =
+            if self.no_pin { VenueConfig { kind, ..VenueConfig::default() } } else { VenueConfig::pinned(kind) };
         VenueConfig {
             link_bits_per_s: self.link.map(|rate| rate.0),
             folder: self.dir.clone(),

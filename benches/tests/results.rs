@@ -1,0 +1,196 @@
+//! Results: bars, comparisons and their refusals, the page; from passes whose figures are known.
+#![forbid(unsafe_code)]
+
+use fuelrail::Kind;
+use fuelrail_benches::Machine;
+use fuelrail_benches::harness::compare::{Verdict, compare};
+use fuelrail_benches::harness::result::SCHEMA;
+use fuelrail_benches::harness::{
+    Bar, Contested, Findings, Heat, Latencies, LatencyResult, Metric, Pass, Relation, Score, SetFacts, Transport,
+    VenueFacts, VenueKind,
+};
+use fuelrail_benches::report::findings_html;
+
+/// A pass of 1 GB in 1 000 objects that took so much processor time.
+fn pass(cpu_s: f64) -> Pass {
+    Pass {
+        bytes: 1_000_000_000,
+        objects: 1_000,
+        wall_s: 0.5,
+        cpu_user_s: cpu_s / 4.0,
+        cpu_system_s: cpu_s * 3.0 / 4.0,
+        first_batch_us: Some((cpu_s * 1e4) as u64),
+        peak_memory_bytes: 64 << 20,
+        hash: None,
+        facts: [("copied_bytes_per_byte".to_owned(), 0.001)].into(),
+    }
+}
+
+fn score(name: &str, warm: &[f64], cold: &[f64]) -> Score {
+    Score {
+        name: name.to_owned(),
+        settings: "plain <settings>".into(),
+        accounting: "cgroup cpu.stat".into(),
+        passes: warm.iter().copied().map(pass).collect(),
+        cold_passes: cold.iter().copied().map(pass).collect(),
+        ..Score::default()
+    }
+}
+
+fn set() -> SetFacts {
+    SetFacts {
+        name: "large".into(),
+        scale: Some(1.0),
+        objects: 1_000,
+        bytes: 1_000_000_000,
+        batch_size: 1,
+        arena_bytes: 512 << 20,
+        hash: None,
+    }
+}
+
+fn findings(scores: Vec<Score>, bars: &[Bar]) -> Findings {
+    Findings {
+        schema: SCHEMA,
+        question: "line".into(),
+        machine: Machine::here(),
+        venue: VenueFacts {
+            kind: VenueKind::Loopback,
+            server: "nginx/1.22".into(),
+            mtu: None,
+            link_bits_per_s: None,
+            server_core: Some(0),
+            client_cores: vec![1],
+        },
+        config: [("scale".to_owned(), "1".to_owned())].into(),
+        contests: vec![Contested::new(set(), Transport::Plain, scores, bars)],
+        latencies: Vec::new(),
+        notices: Vec::new(),
+        wall_s: 1.0,
+    }
+}
+
+#[test]
+fn bars_are_judged_round_by_round_against_the_cheapest() {
+    let bar = |to: &[&str], bound| Bar::ratio("ours", to, Metric::CpuSPerGb, bound);
+    let mut dead = score("dead", &[0.1], &[]);
+    dead.failure = Some("gone".into());
+    // The machine is three times slower in the last round; the ratio is 1.1 in every one.
+    let scores = vec![
+        score("ours", &[0.22, 0.22, 0.66], &[0.5]),
+        score("dear", &[0.4, 0.4, 1.2], &[]),
+        score("cheap", &[0.2, 0.2, 0.6], &[0.3]),
+        dead,
+    ];
+    let cold = Bar {
+        of: "ours".into(),
+        to: vec!["cheap".into()],
+        metric: Metric::FirstBatchUs,
+        heat: Heat::Cold,
+        relation: Relation::Difference,
+        bound: 1_999.0,
+    };
+    let alone = Bar { relation: Relation::Alone, to: vec![], metric: Metric::CopiedBytesPerByte, bound: 0.01, heat: Heat::Warm, ..cold.clone() };
+    let bars = [bar(&["dear", "cheap"], 1.15), bar(&["cheap"], 1.05), bar(&["dead"], 2.0), bar(&["absent"], 2.0), cold, alone];
+    let judged = &findings(scores, &bars).contests[0].bars;
+    assert_eq!((judged[0].holds, judged[0].against.as_deref()), (Some(true), Some("cheap")));
+    let measured = judged[0].measured.unwrap();
+    assert!((measured.median - 1.1).abs() < 1e-9 && (measured.max - 1.1).abs() < 1e-9, "{measured:?}");
+    assert_eq!(judged[1].holds, Some(false));
+    for (number, why) in [(2, "dead failed: gone"), (3, "absent took no part")] {
+        assert_eq!((judged[number].holds, judged[number].not_judged.as_deref()), (None, Some(why)));
+        assert!(judged[number].text().contains("NOT JUDGED"), "{}", judged[number].text());
+    }
+    assert_eq!((judged[4].holds, judged[4].measured.unwrap().median), (Some(false), 2_000.0));
+    assert_eq!((judged[5].holds, judged[5].against.as_deref()), (Some(true), None));
+}
+
+#[test]
+fn cold_and_warm_are_never_mixed() {
+    let result = findings(vec![score("a", &[1.0, 2.0, 3.0], &[10.0])], &[]);
+    let scored = &result.contests[0].contestants[0];
+    let warm = scored.warm[&Metric::CpuSPerGb];
+    assert_eq!((warm.median, warm.min, warm.max, warm.count), (2.0, 1.0, 3.0, 3));
+    assert_eq!(scored.cold[&Metric::CpuSPerGb].max, 10.0);
+    assert_eq!(scored.warm[&Metric::CpuUsPerObject].median, 2_000.0);
+    assert_eq!(scored.warm[&Metric::GbPerS].median, 2.0);
+}
+
+#[test]
+fn results_read_back_as_they_were_written_and_others_are_refused() {
+    let result = findings(vec![score("a", &[0.1, 0.3], &[0.7])], &[Bar::ratio("a", &["b"], Metric::CpuSPerGb, 1.0)]);
+    let text = serde_json::to_string(&result).unwrap();
+    assert_eq!(Findings::from_json(&text).unwrap(), result);
+    for other in ["{}", "[", &text.replacen("\"schema\":1", "\"schema\":99", 1), &text.replacen("\"venue\"", "\"avenue\"", 1)] {
+        assert_eq!(Findings::from_json(other).unwrap_err().kind(), Kind::Usage);
+    }
+}
+
+#[test]
+fn a_difference_counts_only_where_ranges_do_not_meet() {
+    let before = findings(vec![score("a", &[1.0, 1.1, 1.2], &[]), score("gone", &[1.0], &[])], &[]);
+    let verdict_of = |values: &[f64], metric: Metric| {
+        let after = findings(vec![score("a", values, &[])], &[]);
+        let comparison = compare(&before, &after, false).unwrap();
+        assert_eq!(comparison.unmatched, ["gone in large (first only)"]);
+        let change = comparison.changes.into_iter().find(|change| change.metric == metric).unwrap();
+        (change.verdict, change.ratio.unwrap())
+    };
+    assert_eq!(verdict_of(&[1.15, 1.3], Metric::CpuSPerGb).0, Verdict::Overlap);
+    assert_eq!(verdict_of(&[0.5, 0.6], Metric::CpuSPerGb).0, Verdict::Better);
+    let (verdict, ratio) = verdict_of(&[2.2, 2.2], Metric::CpuSPerGb);
+    assert!(verdict == Verdict::Worse && (ratio - 2.0).abs() < 1e-9, "{ratio}");
+    assert_eq!(verdict_of(&[2.2, 2.2], Metric::GbPerS).0, Verdict::Overlap, "the same wall time");
+}
+
+#[test]
+fn unlike_runs_are_refused_with_the_list_unless_forced() {
+    let first = findings(vec![score("a", &[1.0], &[])], &[]);
+    let mut second = first.clone();
+    (second.machine.git_commit, second.machine.date) = (Some("other".into()), "2030-01-01T00:00:00Z".into());
+    assert!(compare(&first, &second, false).unwrap().differences.is_empty(), "commits and dates are what one compares");
+    second.machine.cpu = "another processor".into();
+    second.venue.link_bits_per_s = Some(1_000_000_000);
+    second.config.insert("scale".into(), "0.5".into());
+    second.config.insert("loader.register".into(), "true".into());
+    second.contests[0].set.objects = 7;
+    second.contests[0].contestants[0].accounting = "ticks".into();
+    let error = compare(&first, &second, false).unwrap_err();
+    let text = error.to_string();
+    assert_eq!(error.kind(), Kind::Mismatch);
+    for word in ["processor", "venue", "option scale", "option loader.register", "objects of large", "accounting of a", "--force"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let forced = compare(&first, &second, true).unwrap();
+    assert_eq!((forced.differences.len(), forced.changes.is_empty()), (6, false));
+    second.contests.clear();
+    assert_eq!(compare(&first, &second, true).unwrap_err().kind(), Kind::Usage);
+}
+
+#[test]
+fn the_page_stands_alone_and_holds_every_figure() {
+    let bars = [Bar::ratio("fuelrail", &["floor-recv"], Metric::CpuSPerGb, 1.1)];
+    let mut dead = score("<b>rival</b>", &[], &[]);
+    dead.failure = Some("no module".into());
+    let scores = vec![score("floor-recv", &[0.2, 0.21], &[]), score("fuelrail", &[0.205, 0.22], &[]), dead];
+    let mut result = findings(scores, &bars);
+    let mut latencies = Latencies::default();
+    (1..2_000).for_each(|us| latencies.record(std::time::Duration::from_micros(us)));
+    result.latencies.push(LatencyResult {
+        name: "GET of 4.0 KiB".into(),
+        load: "closed loop, 8 connections".into(),
+        intended_per_s: None,
+        achieved_per_s: 100.0,
+        warm_up: 10,
+        response: latencies.summary(),
+        service: latencies.summary(),
+    });
+    let page = findings_html(&[result]);
+    for word in ["<span class=\"rail\">1</span> of 1 bars hold", "class=\"whisker\"", "did not come through", "0.205", "GET of 4.0 KiB"] {
+        assert!(page.contains(word), "{word}");
+    }
+    assert!(page.contains("&lt;b&gt;rival") && !page.contains("<b>rival"), "names are text");
+    assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("<script"), "nothing from outside");
+    assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+    assert!(!page.contains("NaN") && !page.contains("inf"), "every place is a number");
+}
