@@ -12,6 +12,10 @@ use serde::Deserialize;
 use crate::harness::protocol::serve;
 use crate::harness::{Contestant, Said, Task};
 
+/// A fact of fio's passes: what its job cost, s/GB. fio is started anew for every pass, and its start is no part of moving
+/// blocks.
+pub const JOB_CPU: &str = "job_cpu_s_per_gb";
+
 /// What is moved, for every contestant alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Blocks {
@@ -102,10 +106,8 @@ pub fn run(
 fn said(disk: &mut Disk, way: DiskWay) -> Result<Said> {
     let pass = disk.pass(way)?;
     let per_byte = |count: u64| count as f64 / pass.bytes as f64;
-    let facts = [
-        ("copied_bytes_per_byte", per_byte(pass.copied_bytes)),
-        ("system_calls_per_mib", per_byte(pass.enters << 20)),
-    ];
+    let facts =
+        [("copied_bytes_per_byte", per_byte(pass.copied_bytes)), ("system_calls_per_mib", per_byte(pass.enters << 20))];
     let notices = disk.notices().iter().fold(String::new(), |all, notice| format!("{all}; {notice}"));
     Ok(Said {
         bytes: pass.bytes,
@@ -138,12 +140,14 @@ fn fio_pass(way: DiskWay, blocks: &Blocks, task: &Task) -> Result<Said> {
     }
     let report = FioReport::parse(&run.stdout).map_err(|why| failed(&why))?;
     let moved = report.moved(way).ok_or_else(|| failed("no job in its report"))?;
+    let job_cpu_s = report.jobs.first().map_or(0.0, FioJob::cpu_s);
     Ok(Said {
         bytes: moved.io_bytes,
         objects: moved.io_bytes / blocks.block_bytes,
         wall_s: moved.runtime as f64 / 1e3,
         // Where the file is differs from run to run.
         settings: format!("{}: {}", report.version, args[2..].join(" ")),
+        facts: [(JOB_CPU.to_owned(), job_cpu_s * 1e9 / moved.io_bytes.max(1) as f64)].into(),
         ..Said::default()
     })
 }
@@ -178,8 +182,19 @@ struct FioReport {
 
 #[derive(Deserialize)]
 struct FioJob {
+    /// Share of the job's time, percent.
+    usr_cpu: f64,
+    sys_cpu: f64,
+    /// ms.
+    job_runtime: u64,
     read: FioMoved,
     write: FioMoved,
+}
+
+impl FioJob {
+    fn cpu_s(&self) -> f64 {
+        (self.usr_cpu + self.sys_cpu) / 100.0 * self.job_runtime as f64 / 1e3
+    }
 }
 
 /// What a job moved: bytes, and in how many milliseconds.
@@ -212,11 +227,12 @@ mod tests {
     #[test]
     fn a_report_of_fio_is_understood() {
         let text = br#"note: both iodepth >= 1 and synchronous I/O engine are selected
-            {"fio version": "fio-3.33", "jobs": [{"jobname": "blocks", "usr_cpu": 1.5,
+            {"fio version": "fio-3.33", "jobs": [{"jobname": "blocks", "usr_cpu": 1.5, "sys_cpu": 2.5, "job_runtime": 1000,
              "read": {"io_bytes": 0, "runtime": 0}, "write": {"io_bytes": 1073741824, "runtime": 912, "bw": 1}}]}"#;
         let report = FioReport::parse(text).unwrap();
         let moved = report.moved(DiskWay::Write).unwrap();
         assert_eq!((report.version.as_str(), moved.io_bytes, moved.runtime), ("fio-3.33", 1 << 30, 912));
+        assert!((report.jobs[0].cpu_s() - 0.04).abs() < 1e-9);
         assert!(FioReport::parse(b"fio: pid=0, err=28").is_err());
     }
 
@@ -224,7 +240,8 @@ mod tests {
     fn fio_is_told_what_the_ring_is_told() {
         let blocks = Blocks { block_bytes: 1 << 20, depth: 8, bytes: 1 << 30, direct: true };
         let args = fio_args(DiskWay::Write, &blocks, "/x").join(" ");
-        for part in ["--bs=1048576", "--iodepth=8", "--size=1073741824", "--direct=1", "--fixedbufs=1", "--end_fsync=1"] {
+        for part in ["--bs=1048576", "--iodepth=8", "--size=1073741824", "--direct=1", "--fixedbufs=1", "--end_fsync=1"]
+        {
             assert!(args.contains(part), "{part} is missing: {args}");
         }
         assert!(!fio_args(DiskWay::Read, &blocks, "/x").join(" ").contains("fsync"));

@@ -9,7 +9,9 @@ use std::time::Instant;
 use fuelrail::{Overrides, Result};
 
 use crate::disk::Blocks;
-use crate::harness::{Contested, Contestant, Entry, Findings, SetFacts, ShapeName, Transport, Venue, VenueConfig, hold};
+use crate::harness::{
+    Contestant, Contested, Entry, Findings, SetFacts, ShapeName, Transport, Venue, VenueConfig, hold,
+};
 use crate::line::{Line, Step, findings, loader_contestant, own_contestant, rules, task};
 use crate::spill::{Spill, contests};
 
@@ -56,7 +58,9 @@ pub fn rings(rings: &Rings, at: &VenueConfig, watch: &mut dyn FnMut(Step<'_>)) -
             program: line.program.clone(),
             stop: line.stop.clone(),
         };
-        findings.contests.extend(contests(&spill, false, venue.place(), &mut |way, turn| watch(Step::Turn(way, turn)))?);
+        findings
+            .contests
+            .extend(contests(&spill, false, venue.place(), &mut |way, turn| watch(Step::Turn(way, turn)))?);
     }
     if !findings.machine.optimised {
         findings.notices.push("an unoptimised build: its figures mean nothing".into());
@@ -70,7 +74,9 @@ fn cast(rings: &Rings, shape: ShapeName) -> Vec<Contestant> {
     let program = &rings.line.program;
     let mut cast = Vec::new();
     if shape != ShapeName::First {
-        cast.extend(["floor-recv", "floor-epoll"].map(|floor| own_contestant(program, floor, floor, &[]).proved_by(["--hash"])));
+        cast.extend(
+            ["floor-recv", "floor-epoll"].map(|floor| own_contestant(program, floor, floor, &[]).proved_by(["--hash"])),
+        );
     }
     cast.extend(rings.rings.iter().map(|ring| {
         let mut settings: Overrides = rings.line.loader.clone().unwrap_or_default();

@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use fuelrail::{ByteSize, DiskWay, Error, Kind, Result};
 
-use crate::disk::{Blocks, fio_contestant, ring_contestant, word};
+use crate::disk::{Blocks, JOB_CPU, fio_contestant, ring_contestant, word};
 use crate::harness::result::SCHEMA;
 use crate::harness::{
-    Contest, Contested, Contestant, Entry, Findings, Metric, Place, Scored, SetFacts, Spread, Stop, Transport, Turn,
-    VenueFacts, VenueKind, hold,
+    Contest, Contestant, Contested, Entry, Findings, Metric, Pass, Place, Scored, SetFacts, Spread, Stop, Transport,
+    Turn, VenueFacts, VenueKind, hold,
 };
 use crate::machine::Machine;
 
@@ -46,6 +46,9 @@ pub fn spill(spill: &Spill, watch: &mut dyn FnMut(&str, Turn<'_>)) -> Result<Fin
     let mut notices = Vec::new();
     let fio = spill.fio && installed(&mut notices);
     let contests = contests(spill, fio, &Place::default(), watch)?;
+    if fio {
+        notices.push("fio is started for every pass: the table has its start, the ratios have its job alone".into());
+    }
     for contested in &contests {
         notices.extend(ratios(contested, fio));
     }
@@ -93,7 +96,8 @@ pub(crate) fn contests(
     let folder = Files::below(&spill.folder)?;
     let who = |way| cast(spill, fio, way);
     folder.room(spill.blocks.bytes * who(DiskWay::Write).len() as u64)?;
-    let contest = Contest { rounds: spill.rounds, place: place.clone(), stop: spill.stop.clone(), ..Contest::default() };
+    let contest =
+        Contest { rounds: spill.rounds, place: place.clone(), stop: spill.stop.clone(), ..Contest::default() };
     let mut contests = Vec::new();
     for way in [DiskWay::Write, DiskWay::Read] {
         let entries: Vec<Entry> = who(way)
@@ -136,7 +140,11 @@ fn installed(notices: &mut Vec<String>) -> bool {
 fn ratios(contested: &Contested, fio: bool) -> Vec<String> {
     let Some(theirs) = contested.contestant("fio").filter(|_| fio) else { return Vec::new() };
     let values = |scored: &Scored, metric: Metric| -> Vec<f64> {
-        scored.passes.iter().filter_map(|pass| metric.of(pass)).collect()
+        let of = |pass: &Pass| match pass.facts.get(JOB_CPU) {
+            Some(job) if metric == Metric::CpuSPerGb => Some(*job),
+            _ => metric.of(pass),
+        };
+        scored.passes.iter().filter_map(of).collect()
     };
     let one = |ours: &Scored| {
         let ratio = |metric| {
