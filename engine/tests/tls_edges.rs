@@ -299,6 +299,27 @@ fn events_without_end_are_named() {
     }
 }
 
+/// A ServerHello in records of one byte each: what rustls wants to see whole outgrows the connection's memory.
+#[test]
+fn a_handshake_in_crumbs_is_an_error() {
+    let set = set();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let message = [2, 0, 0xff, 0xff].into_iter().chain(std::iter::repeat_n(0, 0xffff));
+        let crumbs: Vec<u8> = message.flat_map(|byte| [22, 3, 3, 0, 1, byte]).collect();
+        let (mut tcp, _) = listener.accept().unwrap();
+        // The loader hangs up in the middle.
+        let _ = tcp.write_all(&crumbs);
+        let _ = std::io::copy(&mut tcp, &mut std::io::sink());
+    });
+    let authority = Authority::new("edges");
+    let builder = loader_at(&format!("https://{address}/")).ca_file(authority.file()).listing(listing(&set));
+    let error = builder.attempts_max(1).connections_max(1).build().unwrap().next_batch().unwrap().unwrap_err();
+    assert!(error.kind() == Kind::Protocol && error.to_string().contains("pieces"), "{error}");
+    server.join().unwrap();
+}
+
 /// Without a length only TLS tells an end from a cut; the listing's length is what a body is held to in the end.
 #[test]
 fn a_body_that_ends_with_its_connection_is_resumed_when_it_was_cut() {

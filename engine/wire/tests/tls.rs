@@ -204,6 +204,28 @@ fn every_suite_delivers_however_the_stream_is_cut() {
     }
 }
 
+/// Long chains of certificates do not fit one record, and no two receives cut them alike.
+#[test]
+fn handshakes_in_many_records_succeed() {
+    let authority = Authority::new("ours");
+    for (suite, _) in SUITES {
+        let config = server(authority.sign(&named("bucket.example")), Some(suite));
+        let mut config = Arc::unwrap_or_clone(config);
+        config.max_fragment_size = Some(70);
+        let config = Arc::new(config);
+        for piece in [1, 7, 90, 3_000] {
+            let mut line = Line::new(&authority.client("bucket.example"), &config, piece);
+            line.session.seal(b"GET /1").unwrap();
+            line.settle().unwrap();
+            assert_eq!(line.session.agreed().map(|agreed| agreed.suite), Some(suite));
+            line.answer(&body(5_000));
+            line.session.seal(b"GET /2").unwrap();
+            line.settle().unwrap();
+            assert_eq!((line.asked.as_slice(), &line.taken.bytes), (&b"GET /1GET /2"[..], &body(5_000)), "{suite:?}");
+        }
+    }
+}
+
 #[test]
 fn later_connections_resume() {
     let authority = Authority::new("ours");

@@ -97,6 +97,29 @@ fn a_set_written_to_files_and_served_from_there_is_the_same_bytes() {
     served.end("TERM");
 }
 
+#[test]
+fn served_over_tls_it_is_the_same_bytes_for_who_believes_its_authority() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = dir.path().join("ca.pem");
+    let served = Served::start(&["digits", "--count", "50", "--seed", "3", "--tls", "--tls-ca", utf8(&ca)]);
+    assert!(served.first.starts_with("https://127.0.0.1:"), "{}", served.first);
+    let set = DataSet::digits(50, 3);
+    let trust = ["--ca-file", utf8(&ca)];
+    let read = bench_read(&served.first, &[&trust[..], &["--shuffle", "false", "--json"]].concat()).json();
+    assert_eq!(read["content_hash"], key_order_hash(&set));
+    let listed = fuelrail(&[&["ls", &served.first, "--json"], &trust[..]].concat()).json();
+    assert_eq!(listed["count"], 50);
+    let (key, file) = (format!("{}{}", served.first, set.key(7)), dir.path().join("7.png"));
+    fuelrail(&[&["get", &key, "-o", utf8(&file)], &trust[..]].concat()).done();
+    assert_eq!(std::fs::read(&file).unwrap(), set.content(7));
+    // Who does not believe it is sent away with the cure, and who believes anybody is warned.
+    let refused = fuelrail(&["ls", &served.first]);
+    assert!(refused.code != 0 && refused.err.contains("ca_file"), "{}", refused.err);
+    let warned = fuelrail(&["ls", &served.first, "--tls-insecure"]);
+    assert!(warned.code == 0 && warned.err.contains("WARNING"), "{}", warned.err);
+    assert!(served.end("INT").contains("TLS handshakes"));
+}
+
 fn sha256(path: &Path) -> Vec<u8> {
     Sha256::digest(std::fs::read(path).unwrap()).to_vec()
 }

@@ -82,6 +82,13 @@ impl Secure {
         let mut landing = Landing { responses, cx, stale };
         let used = self.session.feed(&mut into.scratch_mut()[self.from..self.to], &mut landing);
         self.from += used?;
+        if self.to - self.from == into.scratch().len() {
+            return Err(Error::new(
+                Kind::Protocol,
+                "a TLS handshake message comes in more pieces than there is room for",
+            )
+            .cure("the server or something on the way is broken"));
+        }
         if !was_agreed {
             self.agreed = self.session.agreed();
         }

@@ -35,8 +35,10 @@ pub struct Session {
     out: Vec<u8>,
     /// Payload that waits for keys.
     early: Vec<u8>,
-    /// Bytes of the last input that rustls wants to see again.
+    /// Rustls wants to see bytes of the last input again.
     left_over: bool,
+    /// Bytes of a handshake message in several records that rustls was shown and wants to see again.
+    shown: usize,
     ended: bool,
 }
 
@@ -69,6 +71,7 @@ impl Session {
             out: Vec::new(),
             early: Vec::new(),
             left_over: false,
+            shown: 0,
             ended: false,
         };
         session.rustls(&mut [], &mut Nobody)?;
@@ -145,10 +148,13 @@ impl Session {
 
     fn advance(&mut self, input: &mut [u8], to: &mut impl Plaintext) -> Result<usize> {
         let mut used = 0;
-        // Only a handshake is shown record by record.
-        let mut shown = 0;
+        // Only a handshake is shown record by record. What was shown before must be shown whole again.
+        let mut shown = core::mem::take(&mut self.shown);
         while self.agreed.is_none() {
-            let Some(len) = handshake_record_len(&input[shown..])? else { return Ok(used) };
+            let Some(len) = handshake_record_len(&input[shown..])? else {
+                self.shown = shown - used;
+                return Ok(used);
+            };
             shown += len;
             used += self.rustls(&mut input[used..shown], to)?;
         }
