@@ -3,7 +3,7 @@
 //!
 //! Owns the lists. Never touches payload.
 
-use core::ops::Deref;
+use core::ops::{Deref, DerefMut};
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::SampleId;
 use std::sync::Arc;
@@ -37,6 +37,12 @@ impl Deref for Places {
 
     fn deref(&self) -> &[Placed] {
         &self.list
+    }
+}
+
+impl DerefMut for Places {
+    fn deref_mut(&mut self) -> &mut [Placed] {
+        &mut self.list
     }
 }
 
