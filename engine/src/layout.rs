@@ -162,7 +162,15 @@ mod tests {
     }
 
     fn wanted(memory_bytes: u64, shards: u16) -> Wanted {
-        Wanted { memory_bytes, cache_bytes: 1 << 20, batch_bytes_max: 10 << 20, shards, cores: 4, connections_max: 8 }
+        Wanted {
+            memory_bytes,
+            cache_bytes: 1 << 20,
+            batch_bytes_max: 10 << 20,
+            shards,
+            cores: 4,
+            connections_max: 8,
+            scratch_bytes: 16 << 10,
+        }
     }
 
     #[test]
