@@ -24,6 +24,8 @@ pub(crate) struct Bucket {
     pub(crate) port: u16,
     /// Its name, decoded; empty for a plain web server.
     pub(crate) name: String,
+    /// What stands before every key of the manifest, decoded: empty, or with a slash at its end.
+    pub(crate) prefix: String,
     /// A PEM file of the authorities to trust instead of the system's.
     pub(crate) ca_file: Option<PathBuf>,
 }
@@ -40,13 +42,16 @@ impl FromStr for Bucket {
             _ => return Err(wrong("it is neither http nor https")),
         };
         let host = uri.host().ok_or_else(|| wrong("it names no host"))?;
-        let name = uri.path().trim_start_matches('/').split('/').next().unwrap_or_default();
-        let name = percent_decode_str(name).decode_utf8().map_err(|_| wrong("the bucket's name is not UTF-8"))?;
+        let path = uri.path().trim_start_matches('/');
+        let path = percent_decode_str(path).decode_utf8().map_err(|_| wrong("its path is not UTF-8"))?;
+        let (name, prefix) = path.split_once('/').unwrap_or((&path, ""));
+        let slash = if prefix.is_empty() || prefix.ends_with('/') { "" } else { "/" };
         Ok(Bucket {
             tls,
             host: host.trim_matches(['[', ']']).to_owned(),
             port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
-            name: name.into_owned(),
+            name: name.to_owned(),
+            prefix: format!("{prefix}{slash}"),
             ca_file: None,
         })
     }
@@ -67,11 +72,16 @@ impl Bucket {
         format!("{}://{}", if self.tls { "https" } else { "http" }, self.authority())
     }
 
-    /// The path of an object in a request line.
+    /// The whole key of an object of the manifest, within the bucket.
+    pub(crate) fn whole_key(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    /// The path of an object of the manifest in a request line.
     pub(crate) fn path(&self, key: &str) -> String {
         let bucket = utf8_percent_encode(&self.name, &PLAIN);
         let slash = if self.name.is_empty() { "" } else { "/" };
-        format!("/{bucket}{slash}{}", utf8_percent_encode(key, &PLAIN))
+        format!("/{bucket}{slash}{}", utf8_percent_encode(&self.whole_key(key), &PLAIN))
     }
 }
 
@@ -84,7 +94,8 @@ mod tests {
         let bucket: Bucket = "https://[::1]:8443/my%20set/train/".parse().unwrap();
         assert_eq!((bucket.tls, &*bucket.host, bucket.port, &*bucket.name), (true, "::1", 8443, "my set"));
         assert_eq!(bucket.endpoint(), "https://[::1]:8443");
-        assert_eq!(bucket.path("train/ä.jpg"), "/my%20set/train/%C3%A4.jpg");
+        assert_eq!(bucket.path("ä.jpg"), "/my%20set/train/%C3%A4.jpg");
+        assert_eq!("http://h/b/train".parse::<Bucket>().unwrap().whole_key("x"), "train/x");
         let plain: Bucket = "http://host/".parse().unwrap();
         assert_eq!((plain.port, plain.path("a/b")), (80, "/a/b".to_owned()));
     }

@@ -42,7 +42,8 @@ impl Store {
             let _inside = runtime.enter();
             build(bucket)?
         };
-        let parse = |object: &Object| Path::parse(&object.key).map_err(|e| Flaw::of("object_store", e));
+        let parse =
+            |object: &Object| Path::parse(bucket.whole_key(&object.key)).map_err(|e| Flaw::of("object_store", e));
         let paths = setup.objects.iter().map(parse).collect::<Result<Vec<_>>>()?;
         let settings = settings("object_store 0.14, S3 unsigned, HTTP/1.1, get into a stream", &setup);
         Ok(Store {

@@ -123,6 +123,25 @@ fn native_clients_place_every_byte_in_every_pass() {
 }
 
 #[test]
+fn keys_follow_the_address_they_are_below() {
+    let stand = Stand::of(DataSet::digits(30, 12), "");
+    // The set's keys begin with `training/`: told in the address instead of the manifest, they are the same objects.
+    let below: String =
+        (0..30).map(|n| (stand.set.key(n), stand.set.size(n))).fold(String::new(), |lines, (key, size)| {
+            format!("{lines}{}\t{size}\n", key.strip_prefix("training/").expect("digits lie there"))
+        });
+    std::fs::write(&stand.manifest, below).unwrap();
+    for rival in ["hyper", "object-store"] {
+        for prefix in ["training/", "training"] {
+            let mut contestant = start(rival, &stand.bucket.url(prefix), &stand.manifest, &["--hash"]);
+            assert_eq!(contestant.line(), "ready", "{rival}");
+            assert_eq!(contestant.go()["hash"], stand.hash(), "{rival} {prefix}");
+            assert!(contestant.end().0, "{rival}");
+        }
+    }
+}
+
+#[test]
 fn native_clients_read_over_tls_from_whom_they_trust() {
     let config = || BucketConfig { tls: Some(Tls::SelfSigned), ..BucketConfig::default() };
     let stand = Stand::with(DataSet::digits(60, 11), config());
