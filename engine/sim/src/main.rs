@@ -1,7 +1,9 @@
 //! `fuelrail-sim`: plays one seed or a swarm of them. Called through `cargo x sim`.
 #![forbid(unsafe_code)]
 
-use clap::Parser;
+mod question;
+
+use clap::{Parser, Subcommand};
 use fuelrail_sim::{Canary, Scenario, SimReport, run, run_with_canary};
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -11,10 +13,13 @@ use std::process::ExitCode;
 /// Exit codes: 0 every check passed (with --canary: the canary was caught), 1 a check failed (with --canary: it was
 /// missed), 2 wrong usage.
 #[derive(Parser)]
-#[command(name = "fuelrail-sim", version)]
+#[command(name = "fuelrail-sim", version, args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:\n  cargo x sim -- --seed 42\n  cargo x sim -- --seeds 200 --from 1000\n  \
-                        cargo x sim -- --seed 1 --canary lost-completion")]
+                        cargo x sim -- --seed 1 --canary lost-completion\n  \
+                        cargo x sim -- what-if --measured cores.json --cores 32 --nic 100gbit --nic 400gbit")]
 struct Arguments {
+    #[command(subcommand)]
+    question: Option<Question>,
     /// Play this seed and print its report
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
@@ -32,8 +37,16 @@ struct Arguments {
     json: bool,
 }
 
+#[derive(Subcommand)]
+enum Question {
+    WhatIf(Box<question::WhatIf>),
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Some(Question::WhatIf(what_if)) = &arguments.question {
+        return question::run(what_if);
+    }
     let seeds = match arguments.seed {
         Some(seed) => seed..seed.saturating_add(1),
         None => arguments.from..arguments.from.saturating_add(arguments.seeds),
