@@ -28,7 +28,7 @@ const OBJECTS_PER_SHARD: u64 = 96;
 const BATCH_SIZE: u32 = 8;
 const SEED: u64 = 1;
 
-/// Share of the card that is busy from the first request to the last batch.
+/// Share of the card that is busy from the first answer to the last batch.
 ///
 /// # Errors
 /// `Environment` when a check of the simulation fails: a bug of the engine, with its seed.
@@ -39,7 +39,9 @@ pub fn logic_share(logic: &LogicRun) -> Result<f64> {
         return Err(Error::new(Kind::Environment, format!("the simulation is unsound: {report}")).cure("report it"));
     }
     let card_s = scenario.total_bytes as f64 / scenario.bucket.total_bytes_per_s as f64;
-    Ok((card_s / report.virtual_s).min(1.0))
+    // Nobody's logic brings a byte before the first connection stands and the first answer has come.
+    let start_s = 2.0 * logic.latency_us as f64 / 1e6;
+    Ok((card_s / (report.virtual_s - start_s).max(card_s)).min(1.0))
 }
 
 fn scenario(logic: &LogicRun) -> Scenario {
