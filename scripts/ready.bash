@@ -32,6 +32,13 @@ need_compiler() {
     fi
 }
 
+# The build script of one dependency (glommio) calls git, and fails without it.
+need_git() {
+    if ! have git; then
+        try_install git && have git || stop "no 'git' found and it could not be installed; install git (Debian: apt-get install git)"
+    fi
+}
+
 # need_rust ROOT COMPONENT...: cargo, new enough for the workspace, with these parts of the toolchain.
 need_rust() {
     local root=$1 wanted found part
