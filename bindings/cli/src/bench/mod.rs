@@ -6,6 +6,7 @@ mod compare;
 mod contestant;
 mod cores;
 mod findings;
+mod given;
 mod latency;
 mod line;
 mod mlperf;

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use fuelrail::{Backend, ByteSize, RingChoice};
+use fuelrail::{ByteSize, RingChoice};
 use fuelrail_benches::harness::Transport;
 use fuelrail_benches::line::Line;
 use fuelrail_benches::rings::{Rings, rings};
 
 use super::findings::{holds, text};
+use super::given::{blocks, names, ring_name};
 use super::line::{json_to, this_program};
-use super::spill::{blocks, ring_name};
 use super::venue::{Turns, VenueArgs, stop_on_signals};
 use crate::failure::{Outcome, usage};
 use crate::screen::note;
@@ -88,16 +88,4 @@ pub(crate) fn run(args: &RingsArgs) -> Outcome {
     findings.notices.iter().for_each(|notice| note(notice));
     json_to(args.json.as_deref()).show(&findings, || text(&findings))?;
     Ok(if holds(&findings) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// The rings asked for by name; all of this build when none is.
-pub(super) fn names(asked: &[RingChoice]) -> Vec<String> {
-    if asked.is_empty() {
-        return Backend::ALL.iter().map(|backend| backend.name().to_owned()).collect();
-    }
-    let name = |choice: &RingChoice| match choice {
-        RingChoice::Auto => "auto".to_owned(),
-        RingChoice::Only(backend) => backend.name().to_owned(),
-    };
-    asked.iter().map(name).collect()
 }

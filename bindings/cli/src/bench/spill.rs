@@ -4,13 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Args};
-use fuelrail::{ByteSize, DiskPlan, Error, RingChoice};
-use fuelrail_benches::disk::Blocks;
+use fuelrail::{ByteSize, RingChoice};
 use fuelrail_benches::spill::{Spill, spill};
 
 use super::findings::{holds, text};
+use super::given::{blocks, names, ring_name};
 use super::line::{json_to, this_program};
-use super::rings::names;
 use super::venue::{Turns, stop_on_signals};
 use crate::failure::{Outcome, usage};
 use crate::screen::note;
@@ -77,25 +76,4 @@ pub(crate) fn run(args: &SpillArgs) -> Outcome {
     findings.notices.iter().for_each(|notice| note(notice));
     json_to(args.json.as_deref()).show(&findings, || text(&findings))?;
     Ok(if holds(&findings) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Blocks that a disk can move.
-pub(super) fn blocks(block_size: ByteSize, depth: u32, bytes: ByteSize, direct: bool) -> Outcome<Blocks> {
-    let blocks = Blocks { block_bytes: block_size.0, depth, bytes: bytes.0, direct };
-    let plan = DiskPlan {
-        path: PathBuf::new(),
-        ring: RingChoice::Auto,
-        block_bytes: blocks.block_bytes,
-        depth,
-        bytes: blocks.bytes,
-        direct,
-        register: true,
-    };
-    plan.validate()?;
-    Ok(blocks)
-}
-
-/// A ring by name, or why there is none.
-pub(super) fn ring_name(text: &str) -> Result<RingChoice, Error> {
-    text.parse()
 }
