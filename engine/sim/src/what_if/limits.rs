@@ -75,6 +75,9 @@ pub struct Validation {
     pub measured_work: f64,
 }
 
+/// A card this busy over a short run is a full one: the rest is the run's start and end.
+const LOGIC_FULL: f64 = 0.95;
+
 impl Costs {
     /// From a result of `fuelrail bench cores` or `bench read`.
     ///
@@ -196,7 +199,8 @@ pub fn forecast(costs: &Costs, node: &Node, share: Option<f64>) -> Forecast {
     }
     if let Some(share) = share {
         let because = format!("{} shards in virtual time keep {:.1} % of the card busy", node.cores, share * 100.0);
-        ceilings.push(Ceiling { name: "logic", bytes_per_s: card * share, because });
+        let bytes_per_s = if share >= LOGIC_FULL { card } else { card * share };
+        ceilings.push(Ceiling { name: "logic", bytes_per_s, because });
     }
     ceilings.sort_by(|a, b| a.bytes_per_s.total_cmp(&b.bytes_per_s));
     Forecast { node: node.clone(), ceilings }
