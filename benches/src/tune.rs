@@ -160,7 +160,9 @@ pub fn tune(tuning: &Tuning, watch: &mut dyn FnMut(Progress<'_>)) -> Result<Tune
         // Trials that turn out slower than thought shorten the search, never lengthen it.
         let each = slot.max(spent / trials.max(1));
         let left = tuning.budget.saturating_sub(spent).as_nanos() / each.as_nanos();
-        let Some(point) = search.next((left as u32).saturating_sub(FINAL_TRIALS)) else { break };
+        // However slow the machine: something is tried.
+        let affordable = (left as u32).saturating_sub(FINAL_TRIALS).max(u32::from(trials == 0));
+        let Some(point) = search.next(affordable) else { break };
         let setting = setting(search.space(), &point, tuning);
         let told = measure(tuning, &setting, trial);
         trials += 1;

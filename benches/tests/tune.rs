@@ -30,7 +30,7 @@ fn finds_a_setting_that_works_and_says_what_limits_it() {
     .unwrap();
     assert_eq!((report.trials, report.schema, Some(&report.best)), (trials, 1, best.as_ref()));
     let tried = report.tried.iter().find(|tried| tried.setting == report.best).expect("the best was tried");
-    assert!(tried.gb_per_s.len() >= 2 && tried.gb_per_s.iter().all(|speed| *speed > 0.0), "{tried:?}");
+    assert!(!tried.gb_per_s.is_empty() && tried.gb_per_s.iter().all(|speed| *speed > 0.0), "{tried:?}");
     assert_eq!(report.tried.iter().map(|tried| tried.gb_per_s.len()).sum::<usize>() as u32, trials, "none was refused");
     assert!(!report.limit.is_empty() && !report.explanation.is_empty(), "{report:?}");
     let outcome = report.outcome;

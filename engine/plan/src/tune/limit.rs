@@ -134,8 +134,8 @@ impl fmt::Display for Limit {
             ),
             Limit::Bucket { busy } => write!(
                 f,
-                "the bucket or the way to it: the cores are at work {:.0} % of the time, and neither more connections, more \
-                 shards nor more memory bring more",
+                "the bucket or the way to it: the cores are at work {:.0} % of the time, and nothing that was tried of \
+                 connections, shards and memory brought more",
                 busy * 100.0
             ),
         }
