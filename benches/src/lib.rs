@@ -7,6 +7,7 @@ pub mod canned;
 pub mod cores;
 pub mod deli;
 pub mod disk;
+pub mod external;
 pub mod floor;
 pub mod harness;
 pub mod latency;

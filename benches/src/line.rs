@@ -158,7 +158,7 @@ pub fn task(venue: &Venue, shape: &Shape, laid: &Laid, transport: Transport, see
 }
 
 /// What the server gives at most: a client whose kernel drops all payload, over several connections. None when it fails.
-fn entitlement(line: &Line, contest: &Contest, task: &Task) -> Result<Option<f64>> {
+pub(crate) fn entitlement(line: &Line, contest: &Contest, task: &Task) -> Result<Option<f64>> {
     let args = ["bench", "contestant", "floor-drop", "--connections", ENTITLEMENT_CONNECTIONS];
     let dropper = Contestant::new("entitlement", &line.program, args);
     let contest = Contest { rounds: 3, cold_rounds: 0, expected_hash: None, ..contest.clone() };

@@ -26,8 +26,18 @@ pub struct Own {
 /// # Errors
 /// `Usage` for settings that do not exist; those of the loader; those of [`serve`].
 pub fn run(own: &Own, task: &Task, input: impl BufRead, output: impl Write) -> Result<()> {
-    let (config, listing) = (own.config(task)?, read_manifest(&task.manifest)?);
+    let (base, prefix) = split(&task.uri);
+    let config = own.config(&Task { uri: base.to_owned(), ..task.clone() })?;
+    let mut listing = read_manifest(&task.manifest)?;
+    listing.iter_mut().for_each(|object| object.key.insert_str(0, prefix));
     serve(input, output, || own.pass(&config, &listing))
+}
+
+/// A task's URI as the bucket and what all keys begin with: a loader's keys are whole ones.
+pub(crate) fn split(uri: &str) -> (&str, &str) {
+    let path = uri.find("://").map_or(0, |at| at + 3);
+    let slashes = uri[path..].match_indices('/').map(|(at, _)| path + at + 1);
+    uri.split_at(slashes.take(2).last().unwrap_or(uri.len()))
 }
 
 impl Own {
@@ -96,4 +106,16 @@ fn settings(effective: &Config, ring: &str) -> String {
     let changed = ours.as_object().into_iter().flatten().filter(|(name, value)| told(name) && default[name] != **value);
     let words: Vec<String> = changed.map(|(name, value)| format!("{name}={value}")).collect();
     format!("{}; ring {ring}", words.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_is_a_bucket_and_a_prefix() {
+        assert_eq!(split("http://h:1/set/"), ("http://h:1/set/", ""));
+        assert_eq!(split("http://h:1/bucket/set/deep/"), ("http://h:1/bucket/", "set/deep/"));
+        assert_eq!(split("http://h"), ("http://h", ""));
+    }
 }

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug)]
 pub struct Latencies {
     inner: hdrhistogram::Histogram<u64>,
+    /// The largest recorded, exactly: the histogram knows it to three digits only.
+    most_ns: u64,
 }
 
 const LOWEST_NS: u64 = 1_000;
@@ -23,7 +25,7 @@ const NS_PER_US: f64 = 1e3;
 impl Default for Latencies {
     fn default() -> Latencies {
         let inner = hdrhistogram::Histogram::new_with_bounds(LOWEST_NS, HIGHEST_NS, 3).expect("constant bounds are valid");
-        Latencies { inner }
+        Latencies { inner, most_ns: 0 }
     }
 }
 
@@ -31,12 +33,15 @@ impl Latencies {
     /// Adds one latency; below a microsecond it counts as one, beyond an hour as an hour.
     pub fn record(&mut self, latency: Duration) {
         let ns = u64::try_from(latency.as_nanos()).unwrap_or(HIGHEST_NS);
-        self.inner.saturating_record(ns.clamp(LOWEST_NS, HIGHEST_NS));
+        let ns = ns.clamp(LOWEST_NS, HIGHEST_NS);
+        self.inner.saturating_record(ns);
+        self.most_ns = self.most_ns.max(ns);
     }
 
     /// Adds all of `other`.
     pub fn merge(&mut self, other: &Latencies) {
         self.inner.add(&other.inner).expect("all histograms here share their bounds");
+        self.most_ns = self.most_ns.max(other.most_ns);
     }
 
     /// How many were recorded.
@@ -56,7 +61,7 @@ impl Latencies {
             p90_us: at(0.9),
             p99_us: at(0.99),
             p999_us: at(0.999),
-            max_us: self.us(self.inner.max()),
+            max_us: self.us(self.most_ns),
             curve: self.curve().map(|(quantile, us, _)| (quantile, us)).collect(),
         }
     }
@@ -72,7 +77,7 @@ impl Latencies {
         }
         let (mean, deviation) = (self.inner.mean() / NS_PER_US, self.inner.stdev() / NS_PER_US);
         let _ = writeln!(text, "#[Mean    = {mean:12.3}, StdDeviation   = {deviation:12.3}]");
-        let _ = writeln!(text, "#[Max     = {:12.3}, Total count    = {:12}]", self.us(self.inner.max()), self.count());
+        let _ = writeln!(text, "#[Max     = {:12.3}, Total count    = {:12}]", self.us(self.most_ns), self.count());
         let _ = writeln!(text, "#[Buckets = {:12}, SubBuckets     = {:12}]", self.inner.buckets(), SUB_BUCKETS);
         text
     }
@@ -87,8 +92,8 @@ impl Latencies {
     }
 
     fn us(&self, ns: u64) -> f64 {
-        // Highest of the values that share a counter with the one recorded; the largest recorded is exact.
-        if self.inner.is_empty() { 0.0 } else { ns.min(self.inner.max()) as f64 / NS_PER_US }
+        // A counter stands for the highest of the values that share it; nothing was larger than the largest recorded.
+        ns.min(self.most_ns) as f64 / NS_PER_US
     }
 }
 

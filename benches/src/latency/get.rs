@@ -28,7 +28,9 @@ impl Aim {
             Error::new(Kind::Usage, format!("{uri}: {why}")).cure("give http://HOST[:PORT]/PREFIX/; over TLS use --through loader")
         };
         let rest = uri.strip_prefix("http://").ok_or_else(|| bad("plain http is asked for here".into()))?;
-        let (authority, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // Keys are whole ones: what comes behind the bucket's name is a prefix that they have already.
+        let bucket = path.split_once('/').map_or(path, |(bucket, _)| bucket);
         let with_port = if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
         let mut found = with_port.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
         let address = found.next().ok_or_else(|| bad("the host has no address".into()))?;
@@ -37,7 +39,7 @@ impl Aim {
             let key = utf8_percent_encode(&object.key, &PLAIN);
             let length = bytes.unwrap_or(object.size);
             let range = bytes.map_or_else(String::new, |bytes| format!("Range: bytes=0-{}\r\n", bytes - 1));
-            (format!("GET /{prefix}{key} HTTP/1.1\r\nHost: {authority}\r\n{range}\r\n").into_bytes(), length)
+            (format!("GET /{bucket}/{key} HTTP/1.1\r\nHost: {authority}\r\n{range}\r\n").into_bytes(), length)
         };
         let requests: Vec<_> = fit.map(request).collect();
         if requests.is_empty() {
@@ -142,11 +144,11 @@ mod tests {
     #[test]
     fn objects_that_are_too_small_are_left_out() {
         let listing = [10, 100].map(|size| Listed { key: format!("{size} bytes"), size, etag: None });
-        let aim = Aim::new("http://127.0.0.1:9/p/", &listing, Some(50)).unwrap();
+        let aim = Aim::new("http://127.0.0.1:9/p/1", &listing, Some(50)).unwrap();
         let text = String::from_utf8(aim.requests[0].0.clone()).unwrap();
         assert_eq!((aim.requests.len(), aim.requests[0].1), (1, 50));
         assert!(text.starts_with("GET /p/100%20bytes HTTP/1.1\r\n") && text.contains("bytes=0-49\r\n"), "{text}");
-        assert_eq!(Aim::new("http://127.0.0.1:9/p/", &listing, None).unwrap().requests[1].1, 100);
+        assert_eq!(Aim::new("http://127.0.0.1:9/p/1", &listing, None).unwrap().requests[1].1, 100);
         assert_eq!(Aim::new("http://127.0.0.1:9/", &listing, Some(500)).unwrap_err().kind(), Kind::Usage);
         assert_eq!(Aim::new("https://127.0.0.1:9/", &listing, None).unwrap_err().kind(), Kind::Usage);
     }

@@ -59,6 +59,11 @@ fn contest_text(contest: &Contested) -> String {
         rows(&mut table, &shown, scored);
     }
     text.push_str(&table.text());
+    for scored in &contest.contestants {
+        if let Some(failure) = &scored.failure {
+            text.push_str(&format!("  {} FAILED: {failure}\n", scored.name));
+        }
+    }
     for bar in &contest.bars {
         text.push_str(&format!("  {}\n", bar.text()));
     }
@@ -66,9 +71,6 @@ fn contest_text(contest: &Contested) -> String {
 }
 
 fn rows(table: &mut Table, shown: &[Metric], scored: &Scored) {
-    if let Some(failure) = &scored.failure {
-        table.row([format!("  {}: FAILED, {failure}", scored.name)]);
-    }
     for (heat, figures) in [("", &scored.warm), (" (cold)", &scored.cold)] {
         if !figures.is_empty() {
             let cells =

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use fuelrail::{Error, Kind, Overrides};
+use fuelrail::{ByteSize, Error, Kind, Overrides, list, read_manifest};
+use fuelrail_benches::external::{External, external};
 use fuelrail_benches::harness::Transport;
 use fuelrail_benches::line::{Line, line};
 
@@ -18,6 +19,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail bench line --venue netns --shapes large,volumes,mid,tiny,first --json line.json
   fuelrail bench line --venue netns --link 10gbit --shapes large
   fuelrail bench line --shapes large --transport tls --set register=true
+  fuelrail bench line --uri http://127.0.0.1:9000/bucket/training/ --batch-size 512
 
 Every contestant is a process of its own. Rounds go A B A B; ratios are taken within a round; the figures are medians with
 their range. Processor time is that of the whole process tree, from a cgroup where we may make one (root). Exit code 1 when a bar
@@ -76,6 +78,18 @@ pub(crate) struct FloorArgs {
 struct Common {
     #[command(flatten)]
     venue: VenueArgs,
+    /// Read a bucket that is there already instead: http[s]://HOST:PORT/BUCKET/PREFIX
+    #[arg(long, conflicts_with_all = ["venue", "link", "dir", "shapes", "scale", "repeats", "transport"])]
+    uri: Option<String>,
+    /// Its objects, as key<TAB>size lines, for servers that cannot list
+    #[arg(long, value_name = "FILE", requires = "uri")]
+    manifest: Option<PathBuf>,
+    /// Samples a batch of it
+    #[arg(long, value_name = "N", requires = "uri", default_value_t = 64)]
+    batch_size: u32,
+    /// Memory its payload is placed in
+    #[arg(long, value_name = "SIZE", requires = "uri", default_value = "512MiB")]
+    arena: ByteSize,
     /// Over what, with commas
     #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',', default_value = "plain")]
     transport: Vec<TransportName>,
@@ -114,11 +128,25 @@ fn ask(question: &str, args: &Common, loader: Option<Overrides>, all_floors: boo
         transports: transports.clone(),
     };
     let turns = Turns::new();
-    let findings = line(&plan, &args.venue.config(&transports), &mut |step| turns.show(step))?;
+    let config = args.venue.config(&transports);
+    let findings = match external_of(args)? {
+        Some(bucket) => external(&plan, &bucket, &config.client_cores, &mut |step| turns.show(step))?,
+        None => line(&plan, &config, &mut |step| turns.show(step))?,
+    };
     drop(turns);
     findings.notices.iter().for_each(|notice| note(notice));
     json_to(args.json.as_deref()).show(&findings, || text(&findings))?;
     Ok(if holds(&findings) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The bucket asked for, listed.
+fn external_of(args: &Common) -> Outcome<Option<External>> {
+    let Some(uri) = &args.uri else { return Ok(None) };
+    let listing = match &args.manifest {
+        Some(path) => read_manifest(path)?,
+        None => list(uri, |_| {})?,
+    };
+    Ok(Some(External { uri: uri.clone(), listing, batch_size: args.batch_size, arena_bytes: args.arena.0 }))
 }
 
 /// Where `--json` without or with a file sends the document.
