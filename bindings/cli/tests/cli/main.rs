@@ -4,6 +4,7 @@
 mod bench;
 mod inspect;
 mod objects;
+mod questions;
 mod refusals;
 mod seccomp;
 mod serve;
