@@ -6,6 +6,7 @@ mod inspect;
 mod objects;
 mod questions;
 mod refusals;
+mod rivals;
 mod seccomp;
 mod serve;
 mod tune;
