@@ -53,12 +53,8 @@ pub fn external(
     write_manifest(&manifest, &bucket.listing)?;
     let (batch_size, arena_bytes) = (bucket.batch_size, bucket.arena_bytes);
     let task = Task { uri, manifest, batch_size, arena_bytes, seed: line.seed };
-    let contest = Contest {
-        rounds: line.rounds,
-        place: venue.place().clone(),
-        stop: line.stop.clone(),
-        ..Contest::default()
-    };
+    let contest =
+        Contest { rounds: line.rounds, place: venue.place().clone(), stop: line.stop.clone(), ..Contest::default() };
     // Who takes part in a shape of middling objects can read any object.
     let cast = cast(line, &venue, ShapeName::Mid, transport)?;
     let entries: Vec<Entry> = cast.into_iter().map(|contestant| Entry::new(contestant, task.clone())).collect();

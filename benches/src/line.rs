@@ -12,8 +12,8 @@ use fuelrail::{Overrides, Result};
 use crate::floor::ssl_contestant;
 use crate::harness::result::SCHEMA;
 use crate::harness::{
-    Bar, Contest, Contested, Contestant, Entry, Findings, Heat, Laid, Metric, Relation, SetFacts, Shape, ShapeName, Stop,
-    Task, Transport, Turn, Venue, VenueConfig, hold,
+    Bar, Contest, Contestant, Contested, Entry, Findings, Heat, Laid, Metric, Relation, SetFacts, Shape, ShapeName,
+    Stop, Task, Transport, Turn, Venue, VenueConfig, hold,
 };
 use crate::machine::Machine;
 
@@ -71,7 +71,9 @@ pub fn line(line: &Line, at: &VenueConfig, watch: &mut dyn FnMut(Step<'_>)) -> R
     for name in &line.shapes {
         let shape = name.shape(line.scale)?;
         let total = shape.bytes();
-        let laid = shape.lay_repeated(venue.folder(), line.repeats(*name), &line.stop, &mut |done| watch(Step::Laying(*name, done, total)))?;
+        let laid = shape.lay_repeated(venue.folder(), line.repeats(*name), &line.stop, &mut |done| {
+            watch(Step::Laying(*name, done, total))
+        })?;
         for transport in &line.transports {
             let contested = contest(line, &venue, &shape, &laid, *transport, watch)?;
             findings.contests.push(contested);
@@ -122,7 +124,8 @@ fn contest(
     let entries: Vec<Entry> = cast.into_iter().map(|contestant| Entry::new(contestant, task.clone())).collect();
     let name = shape.name.word();
     let scores = hold(&contest, &entries, &mut |turn| watch(Step::Turn(name, turn)))?;
-    let bars = if line.loader.is_some() { bars(shape.name, transport, venue.facts().link_bits_per_s) } else { Vec::new() };
+    let bars =
+        if line.loader.is_some() { bars(shape.name, transport, venue.facts().link_bits_per_s) } else { Vec::new() };
     let mut contested = Contested::new(SetFacts::of(shape, laid), transport, scores, &bars);
     if transport == Transport::Plain && contest.rounds > 0 {
         contested.entitlement_gb_per_s = entitlement(line, &contest, &task)?;
@@ -204,7 +207,9 @@ pub fn cast(line: &Line, venue: &Venue, shape: ShapeName, transport: Transport) 
             for read_ahead in [false, true] {
                 cast.push(ssl_contestant(venue.folder(), authority, read_ahead)?);
             }
-            settings.as_mut().map(|settings| settings.push(("ca_file".into(), authority.display().to_string())));
+            if let Some(settings) = &mut settings {
+                settings.push(("ca_file".into(), authority.display().to_string()));
+            }
         }
     } else if shape == ShapeName::First {
         // From the start of a process nobody touches memory ahead of its use.
@@ -256,4 +261,3 @@ pub fn bars(shape: ShapeName, transport: Transport, link_bits_per_s: Option<u64>
     }
     bars
 }
-

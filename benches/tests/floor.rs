@@ -82,12 +82,16 @@ fn what_cannot_be_read_is_said() {
 
 #[test]
 fn the_floor_over_tls_compiles_and_reads_everything() {
-    let compiler = Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
+    let compiler =
+        Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
     let opened = Venue::open(&VenueConfig { tls: true, ..VenueConfig::default() });
-    let (venue, true) = (match opened {
-        Ok(venue) => venue,
-        Err(error) => return eprintln!("SKIPPED, no nginx to read from: {error}"),
-    }, compiler) else {
+    let (venue, true) = (
+        match opened {
+            Ok(venue) => venue,
+            Err(error) => return eprintln!("SKIPPED, no nginx to read from: {error}"),
+        },
+        compiler,
+    ) else {
         return eprintln!("SKIPPED, no C compiler");
     };
     let shape = ShapeName::Tiny.shape(0.003).unwrap();

@@ -47,13 +47,8 @@ fn an_open_loop_that_is_too_fast_counts_the_waiting() {
 fn samples_are_timed_through_the_loader() {
     let bucket = bucket("");
     let (plan, listing) = gets(&bucket, None, Load::Constant(5_000.0));
-    let config = Config {
-        uri: bucket.url(""),
-        memory_limit_bytes: 32 << 20,
-        shards: 1,
-        pin: false,
-        ..Config::default()
-    };
+    let config =
+        Config { uri: bucket.url(""), memory_limit_bytes: 32 << 20, shards: 1, pin: false, ..Config::default() };
     let plan = Run { timed: Timed::Samples(Box::new(config)), requests: 500, ..plan };
     let (result, _) = run(&plan, &listing).unwrap();
     assert_eq!((result.response.count, result.warm_up), (500, 20), "more than one epoch");

@@ -90,8 +90,16 @@ fn bars_are_judged_round_by_round_against_the_cheapest() {
         relation: Relation::Difference,
         bound: 1_999.0,
     };
-    let alone = Bar { relation: Relation::Alone, to: vec![], metric: Metric::CopiedBytesPerByte, bound: 0.01, heat: Heat::Warm, ..cold.clone() };
-    let bars = [bar(&["dear", "cheap"], 1.15), bar(&["cheap"], 1.05), bar(&["dead"], 2.0), bar(&["absent"], 2.0), cold, alone];
+    let alone = Bar {
+        relation: Relation::Alone,
+        to: vec![],
+        metric: Metric::CopiedBytesPerByte,
+        bound: 0.01,
+        heat: Heat::Warm,
+        ..cold.clone()
+    };
+    let bars =
+        [bar(&["dear", "cheap"], 1.15), bar(&["cheap"], 1.05), bar(&["dead"], 2.0), bar(&["absent"], 2.0), cold, alone];
     let judged = &findings(scores, &bars).contests[0].bars;
     assert_eq!((judged[0].holds, judged[0].against.as_deref()), (Some(true), Some("cheap")));
     let measured = judged[0].measured.unwrap();
@@ -121,7 +129,9 @@ fn results_read_back_as_they_were_written_and_others_are_refused() {
     let result = findings(vec![score("a", &[0.1, 0.3], &[0.7])], &[Bar::ratio("a", &["b"], Metric::CpuSPerGb, 1.0)]);
     let text = serde_json::to_string(&result).unwrap();
     assert_eq!(Findings::from_json(&text).unwrap(), result);
-    for other in ["{}", "[", &text.replacen("\"schema\":1", "\"schema\":99", 1), &text.replacen("\"venue\"", "\"avenue\"", 1)] {
+    for other in
+        ["{}", "[", &text.replacen("\"schema\":1", "\"schema\":99", 1), &text.replacen("\"venue\"", "\"avenue\"", 1)]
+    {
         assert_eq!(Findings::from_json(other).unwrap_err().kind(), Kind::Usage);
     }
 }
@@ -158,7 +168,15 @@ fn unlike_runs_are_refused_with_the_list_unless_forced() {
     let error = compare(&first, &second, false).unwrap_err();
     let text = error.to_string();
     assert_eq!(error.kind(), Kind::Mismatch);
-    for word in ["processor", "venue", "option scale", "option loader.register", "objects of large", "accounting of a", "--force"] {
+    for word in [
+        "processor",
+        "venue",
+        "option scale",
+        "option loader.register",
+        "objects of large",
+        "accounting of a",
+        "--force",
+    ] {
         assert!(text.contains(word), "{word}: {text}");
     }
     let forced = compare(&first, &second, true).unwrap();
@@ -186,11 +204,20 @@ fn the_page_stands_alone_and_holds_every_figure() {
         service: latencies.summary(),
     });
     let page = findings_html(&[result]);
-    for word in ["<span class=\"rail\">1</span> of 1 bars hold", "class=\"whisker\"", "did not come through", "0.205", "GET of 4.0 KiB"] {
+    for word in [
+        "<span class=\"rail\">1</span> of 1 bars hold",
+        "class=\"whisker\"",
+        "did not come through",
+        "0.205",
+        "GET of 4.0 KiB",
+    ] {
         assert!(page.contains(word), "{word}");
     }
     assert!(page.contains("&lt;b&gt;rival") && !page.contains("<b>rival"), "names are text");
-    assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("<script"), "nothing from outside");
+    assert!(
+        !page.contains("http://") && !page.contains("https://") && !page.contains("<script"),
+        "nothing from outside"
+    );
     assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
     assert!(!page.contains("NaN") && !page.contains("inf"), "every place is a number");
 }

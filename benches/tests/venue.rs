@@ -120,12 +120,12 @@ fn the_embedded_bucket_needs_nothing() {
 #[test]
 fn a_given_folder_stays_and_is_used_again() {
     let dir = tempfile::tempdir().unwrap();
-    let folder = Some(dir.path().join("objects"));
-    let config = VenueConfig { kind: VenueKind::Embedded, folder: folder.clone(), ..VenueConfig::default() };
+    let folder = dir.path().join("objects");
+    let config = VenueConfig { kind: VenueKind::Embedded, folder: Some(folder.clone()), ..VenueConfig::default() };
     let first = lay(&open(&config).unwrap());
     let again = lay(&open(&config).unwrap());
     assert_eq!(first, again);
-    let left: Vec<_> = std::fs::read_dir(folder.unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let left: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left.len(), 3, "root, manifest and note: {left:?}");
 }
 

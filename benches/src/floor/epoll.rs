@@ -53,13 +53,7 @@ impl Lines {
         self.streams.len()
     }
 
-    pub(super) fn run(
-        &mut self,
-        requests: &Requests,
-        into: Into,
-        arena: &mut Arena,
-        pass: &mut Pass,
-    ) -> Result<()> {
+    pub(super) fn run(&mut self, requests: &Requests, into: Into, arena: &mut Arena, pass: &mut Pass) -> Result<()> {
         let mut next = 0;
         let mut works: Vec<Option<Work>> = Vec::new();
         for stream in &mut self.streams {
@@ -89,12 +83,7 @@ impl Lines {
 }
 
 /// Sends the next request on a connection, if there is one.
-fn begin(
-    stream: &mut TcpStream,
-    requests: &Requests,
-    next: &mut usize,
-    pass: &Pass,
-) -> Result<Option<Work>> {
+fn begin(stream: &mut TcpStream, requests: &Requests, next: &mut usize, pass: &Pass) -> Result<Option<Work>> {
     if *next == requests.len() {
         return Ok(None);
     }

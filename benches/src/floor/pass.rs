@@ -99,8 +99,7 @@ impl Pass {
     /// Counts bytes of a body, seen or not.
     pub(super) fn count(&mut self, answer: &mut Answer, bytes: u64) -> Result<Came> {
         let left = answer.left_bytes.unwrap_or(0).checked_sub(bytes);
-        let left =
-            left.ok_or_else(|| Error::new(Kind::Protocol, "the server sends more than its Content-Length"))?;
+        let left = left.ok_or_else(|| Error::new(Kind::Protocol, "the server sends more than its Content-Length"))?;
         answer.left_bytes = Some(left);
         self.bytes += bytes;
         if left > 0 {

@@ -24,13 +24,7 @@ impl Line {
         Ok(Line { stream: requests.connect()? })
     }
 
-    pub(super) fn run(
-        &mut self,
-        requests: &Requests,
-        into: Into,
-        arena: &mut Arena,
-        pass: &mut Pass,
-    ) -> Result<()> {
+    pub(super) fn run(&mut self, requests: &Requests, into: Into, arena: &mut Arena, pass: &mut Pass) -> Result<()> {
         for request in requests.all() {
             self.stream.write_all(&request.text).map_err(|error| broken(&error))?;
             let mut answer = pass.begin();

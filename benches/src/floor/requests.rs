@@ -31,7 +31,8 @@ pub(super) struct Request {
 impl Requests {
     /// The requests for a task's manifest.
     pub(super) fn new(task: &Task) -> Result<Requests> {
-        let bad = |why: &str| Error::new(Kind::Usage, format!("{}: {why}", task.uri)).cure("give http://HOST[:PORT]/PREFIX/");
+        let bad =
+            |why: &str| Error::new(Kind::Usage, format!("{}: {why}", task.uri)).cure("give http://HOST[:PORT]/PREFIX/");
         let rest = task.uri.strip_prefix("http://").ok_or_else(|| bad("a floor reads plain http"))?;
         let (authority, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let with_port = if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };

@@ -26,7 +26,8 @@ pub fn compiled(folder: &Path, authority: &Path, read_ahead: bool) -> Result<Con
             .map_err(|error| Error::new(Kind::File, format!("writing {}: {error}", source.display())))?;
         let flags = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-o"];
         let output = Command::new("cc").args(flags).arg(&program).arg(&source).args(["-lssl", "-lcrypto"]).output();
-        let failed = |why: &str| Error::new(Kind::Environment, format!("the TLS floor cannot be compiled: {why}")).cure(CURE);
+        let failed =
+            |why: &str| Error::new(Kind::Environment, format!("the TLS floor cannot be compiled: {why}")).cure(CURE);
         let output = output.map_err(|error| failed(&format!("cc: {error}")))?;
         if !output.status.success() {
             let words = String::from_utf8_lossy(&output.stderr);

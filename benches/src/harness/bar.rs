@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::contestant::Pass;
 use super::metric::Metric;
-use super::result::Scored;
+use super::scored::Scored;
 use super::spread::Spread;
 
 /// How two figures are held against each other.
@@ -147,7 +147,9 @@ impl Judged {
         let against = self.against.as_deref().unwrap_or_default();
         match relation {
             Relation::Ratio => {
-                format!("{of}: {cold}{title} {median:.3} × {against} ({min:.3} to {max:.3}), at most {bound}: {verdict}")
+                format!(
+                    "{of}: {cold}{title} {median:.3} × {against} ({min:.3} to {max:.3}), at most {bound}: {verdict}"
+                )
             }
             Relation::Difference => format!(
                 "{of}: {cold}{title} {median:+.0} against {against} ({min:+.0} to {max:+.0}), at most {bound:+}: {verdict}"

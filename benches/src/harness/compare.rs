@@ -9,7 +9,8 @@ use fuelrail::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::metric::Metric;
-use super::result::{Contested, Findings, Scored};
+use super::result::{Contested, Findings};
+use super::scored::Scored;
 use super::spread::Spread;
 
 /// Something that makes two results unlike.

@@ -24,7 +24,8 @@ const NS_PER_US: f64 = 1e3;
 
 impl Default for Latencies {
     fn default() -> Latencies {
-        let inner = hdrhistogram::Histogram::new_with_bounds(LOWEST_NS, HIGHEST_NS, 3).expect("constant bounds are valid");
+        let inner =
+            hdrhistogram::Histogram::new_with_bounds(LOWEST_NS, HIGHEST_NS, 3).expect("constant bounds are valid");
         Latencies { inner, most_ns: 0 }
     }
 }
@@ -69,7 +70,8 @@ impl Latencies {
     /// The percentile distribution in HdrHistogram's text format, values in microseconds.
     #[must_use]
     pub fn hgrm(&self) -> String {
-        let mut text = format!("{:>12} {:>14} {:>10} {:>14}\n\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)");
+        let mut text =
+            format!("{:>12} {:>14} {:>10} {:>14}\n\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)");
         // Writing to a String cannot fail, here and below.
         for (quantile, us, count) in self.curve() {
             let _ = write!(text, "{us:12.3} {quantile:2.12} {count:10}");

@@ -8,12 +8,10 @@ use fuelrail::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::bar::{Bar, Judged};
-use super::contestant::Pass;
 use super::histogram::LatencyResult;
-use super::metric::Metric;
 use super::rounds::Score;
+use super::scored::Scored;
 use super::shape::{Laid, Shape};
-use super::spread::Spread;
 use super::venue::{Transport, VenueFacts};
 use crate::machine::Machine;
 
@@ -95,45 +93,6 @@ pub struct Contested {
     pub contestants: Vec<Scored>,
     /// What was promised, and whether it held.
     pub bars: Vec<Judged>,
-}
-
-/// What one contestant came to.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Scored {
-    /// Its name.
-    pub name: String,
-    /// What it says it ran with.
-    pub settings: String,
-    /// How its processor time was counted.
-    pub accounting: String,
-    /// The hash it came to when its bytes were proved; none when it cannot hash.
-    pub hash: Option<String>,
-    /// Figures over the warm passes.
-    pub warm: BTreeMap<Metric, Spread>,
-    /// Figures over the passes from the start of a process.
-    pub cold: BTreeMap<Metric, Spread>,
-    /// The pass before the first round, which is in no figure.
-    pub warm_up: Option<Pass>,
-    /// The warm passes, one a round.
-    pub passes: Vec<Pass>,
-    /// The cold passes, one a round.
-    pub cold_passes: Vec<Pass>,
-    /// Why it left.
-    pub failure: Option<String>,
-}
-
-impl From<Score> for Scored {
-    fn from(score: Score) -> Scored {
-        let Score { name, settings, accounting, hash, warm_up, passes, cold_passes, failure } = score;
-        let (warm, cold) = (figures(&passes), figures(&cold_passes));
-        Scored { name, settings, accounting, hash, warm, cold, warm_up, passes, cold_passes, failure }
-    }
-}
-
-fn figures(passes: &[Pass]) -> BTreeMap<Metric, Spread> {
-    let spread = |metric: &Metric| Some((*metric, Spread::of(passes.iter().filter_map(|pass| metric.of(pass)))?));
-    Metric::ALL.iter().filter_map(spread).collect()
 }
 
 impl Contested {

@@ -163,13 +163,7 @@ impl Shape {
     ///
     /// # Errors
     /// As [`Shape::lay`].
-    pub fn lay_repeated(
-        &self,
-        folder: &Path,
-        repeats: u32,
-        stop: &Stop,
-        watch: &mut dyn FnMut(u64),
-    ) -> Result<Laid> {
+    pub fn lay_repeated(&self, folder: &Path, repeats: u32, stop: &Stop, watch: &mut dyn FnMut(u64)) -> Result<Laid> {
         let word = self.name.word();
         let note = folder.join(format!("{word}.json"));
         let (mut listing, hash) = match self.laid_before(&note) {

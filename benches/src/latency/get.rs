@@ -25,7 +25,8 @@ impl Aim {
     /// GETs of the first `bytes` of every object that has as many; of whole objects without `bytes`.
     pub(super) fn new(uri: &str, listing: &[Listed], bytes: Option<u64>) -> Result<Aim> {
         let bad = |why: String| {
-            Error::new(Kind::Usage, format!("{uri}: {why}")).cure("give http://HOST[:PORT]/PREFIX/; over TLS use --through loader")
+            Error::new(Kind::Usage, format!("{uri}: {why}"))
+                .cure("give http://HOST[:PORT]/PREFIX/; over TLS use --through loader")
         };
         let rest = uri.strip_prefix("http://").ok_or_else(|| bad("plain http is asked for here".into()))?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));

@@ -62,7 +62,8 @@ const CONNECTIONS_MAX: usize = 1024;
 pub fn run(run: &Run, listing: &[Listed]) -> Result<(LatencyResult, [Latencies; 2])> {
     let (name, how, all, elapsed) = match &run.timed {
         Timed::Gets { uri, bytes, connections } => {
-            let name = bytes.map_or_else(|| "GET of whole objects".into(), |bytes| format!("GET of {}", ByteSize(bytes)));
+            let name =
+                bytes.map_or_else(|| "GET of whole objects".into(), |bytes| format!("GET of {}", ByteSize(bytes)));
             let (all, elapsed) = gets(run, &Aim::new(uri, listing, *bytes)?, *connections)?;
             (name, format!("{connections} connections"), all, elapsed)
         }
@@ -135,12 +136,7 @@ fn together(callers: &mut [Caller<'_>], queue: &Queue, stop: &Stop) -> Result<Me
     cancelled.map_or(Ok(sum), Err)
 }
 
-fn work_of(
-    caller: &mut Caller<'_>,
-    queue: &Queue,
-    clock: &Wall,
-    go_on: impl Fn() -> Result<()>,
-) -> Result<Measured> {
+fn work_of(caller: &mut Caller<'_>, queue: &Queue, clock: &Wall, go_on: impl Fn() -> Result<()>) -> Result<Measured> {
     queue.work(clock, |number| caller.ask(number), go_on)
 }
 

@@ -94,7 +94,8 @@ const FOOT: f64 = 34.0;
 
 /// Latency over percentile, both logarithmic: every halving of what is left is as wide as the one before.
 pub(super) fn percentiles(latency: &LatencyResult) -> String {
-    let mut drawing = Drawing::new(WIDTH, HEIGHT, &format!("Latency percentiles of {}, {}", latency.name, latency.load));
+    let mut drawing =
+        Drawing::new(WIDTH, HEIGHT, &format!("Latency percentiles of {}, {}", latency.name, latency.load));
     let floor = HEIGHT - FOOT;
     let curves = [(&latency.service, "plain"), (&latency.response, "rail")];
     let values = curves.iter().flat_map(|(summary, _)| summary.curve.iter().map(|(_, us)| us / 1e6));
@@ -109,7 +110,8 @@ pub(super) fn percentiles(latency: &LatencyResult) -> String {
         drawing.line((LEFT, y.at(tick)), (WIDTH - RIGHT, y.at(tick)), "grid");
         drawing.text(LEFT - 6.0, y.at(tick) + 4.0, "tick end", &tick_seconds(tick));
     }
-    let marks: [(f64, &str); 6] = [(0.0, "0"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"), (0.99999, "99.999 %")];
+    let marks: [(f64, &str); 6] =
+        [(0.0, "0"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"), (0.99999, "99.999 %")];
     for (quantile, words) in marks.into_iter().filter(|(quantile, _)| -(1.0 - quantile).log10() <= nines + 1e-9) {
         drawing.line((x(quantile), TOP), (x(quantile), floor), "grid");
         drawing.text(x(quantile).min(WIDTH - 24.0), HEIGHT - 16.0, "tick middle", words);

@@ -84,7 +84,9 @@ fn contest_title(contest: &Contested) -> String {
 
 fn caption(contest: &Contested) -> String {
     let set = &contest.set;
-    let limit = contest.entitlement_gb_per_s.map_or_else(String::new, |limit| format!("; the server gives {limit:.2} GB/s at most"));
+    let limit = contest
+        .entitlement_gb_per_s
+        .map_or_else(String::new, |limit| format!("; the server gives {limit:.2} GB/s at most"));
     format!(
         "{} objects, {}, batches of {} in {}{limit}. <span class=\"key rail\"></span>Fuelrail <span class=\"key disk\"></span>floor \
          <span class=\"key deli\"></span>others",
@@ -97,11 +99,7 @@ fn caption(contest: &Contested) -> String {
 
 fn claim(contest: &Contested, bar: &Judged) -> String {
     let (class, mark) = if bar.holds == Some(true) { ("yes", "✓") } else { ("no", "✗") };
-    format!(
-        "<li><span class=\"{class}\">{mark}</span>{}: {}</li>\n",
-        escape(&contest.title()),
-        escape(&bar.text())
-    )
+    format!("<li><span class=\"{class}\">{mark}</span>{}: {}</li>\n", escape(&contest.title()), escape(&bar.text()))
 }
 
 fn table(contest: &Contested) -> String {
@@ -111,11 +109,16 @@ fn table(contest: &Contested) -> String {
             if figures.is_empty() {
                 continue;
             }
-            let cell = |metric: &Metric| figures.get(metric).map_or_else(|| "–".to_owned(), |spread| range(*metric, spread));
+            let cell =
+                |metric: &Metric| figures.get(metric).map_or_else(|| "–".to_owned(), |spread| range(*metric, spread));
             let cells: String = Metric::ALL.iter().map(|metric| format!("<td>{}</td>", cell(metric))).collect();
             let name = escape(&scored.name);
             // Writing to a String cannot fail.
-            let _ = writeln!(rows, "<tr class=\"{}\"><th scope=\"row\">{name}{heat}</th>{cells}</tr>", hue_of(&scored.name));
+            let _ = writeln!(
+                rows,
+                "<tr class=\"{}\"><th scope=\"row\">{name}{heat}</th>{cells}</tr>",
+                hue_of(&scored.name)
+            );
         }
     }
     let heads: String = Metric::ALL.iter().map(|metric| format!("<th scope=\"col\">{}</th>", metric.title())).collect();
@@ -151,8 +154,9 @@ fn latency_table(all: &[LatencyResult]) -> String {
             let _ = writeln!(rows, "<tr><th scope=\"row\">{name}</th><td>{what}</td><td>{rate:.0}</td>{cells}</tr>");
         }
     }
-    let heads: String =
-        ["", "", "answers/s", "p50 µs", "p90", "p99", "p99.9", "max"].map(|head| format!("<th scope=\"col\">{head}</th>")).concat();
+    let heads: String = ["", "", "answers/s", "p50 µs", "p90", "p99", "p99.9", "max"]
+        .map(|head| format!("<th scope=\"col\">{head}</th>"))
+        .concat();
     format!(
         "<section>\n<h2>Latencies</h2>\n<div class=\"wide\"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n\
          </table></div>\n</section>\n"

@@ -150,7 +150,9 @@ fn listens(pid: u32, port: u16) -> bool {
     let sockets: HashSet<String> = fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
         .flatten()
-        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()?.to_str()?.strip_prefix("socket:[").map(str::to_owned))
+        .filter_map(|entry| {
+            fs::read_link(entry.ok()?.path()).ok()?.to_str()?.strip_prefix("socket:[").map(str::to_owned)
+        })
         .collect();
     let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
     table.lines().any(|line| {

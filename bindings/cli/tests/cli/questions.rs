@@ -6,14 +6,14 @@ use serde_json::Value;
 use crate::{bucket_of, fuelrail, utf8};
 
 /// Options that keep a question small: the embedded bucket, few objects, two rounds.
-const SMALL: [&str; 9] =
-    ["--venue", "embedded", "--scale", "0.002", "--rounds", "2", "--repeats", "2", "--no-pin"];
+const SMALL: [&str; 9] = ["--venue", "embedded", "--scale", "0.002", "--rounds", "2", "--repeats", "2", "--no-pin"];
 
 #[test]
 fn a_line_is_measured_compared_and_drawn() {
     let dir = tempfile::tempdir().unwrap();
     let (result, page) = (dir.path().join("line.json"), dir.path().join("line.html"));
-    let args = ["bench", "line", "--shapes", "tiny,first", "--set", "shards=1", "--set", "pin=false", "--json", utf8(&result)];
+    let args =
+        ["bench", "line", "--shapes", "tiny,first", "--set", "shards=1", "--set", "pin=false", "--json", utf8(&result)];
     let ended = fuelrail(&[&args[..], &SMALL].concat());
     // Whether bars hold says nothing here: a debug build beside other tests.
     assert!(ended.code == 0 || ended.code == 1, "{}", ended.err);
@@ -32,7 +32,10 @@ fn a_line_is_measured_compared_and_drawn() {
     assert_eq!(contest["bars"].as_array().unwrap().len(), 2);
     let first = &json["contests"][1]["contestants"][1];
     assert_eq!((first["name"].as_str(), first["cold_passes"].as_array().unwrap().len()), (Some("fuelrail"), 2));
-    assert_eq!((&json["machine"]["optimised"], &json["venue"]["kind"]), (&cfg!(not(debug_assertions)).into(), &"embedded".into()));
+    assert_eq!(
+        (&json["machine"]["optimised"], &json["venue"]["kind"]),
+        (&cfg!(not(debug_assertions)).into(), &"embedded".into())
+    );
 
     let same = fuelrail(&["bench", "compare", utf8(&result), utf8(&result), "--json"]).json();
     assert!(same["changes"].as_array().unwrap().iter().all(|change| change["verdict"] == "overlap"), "{same}");
@@ -41,7 +44,11 @@ fn a_line_is_measured_compared_and_drawn() {
     let unlike = dir.path().join("unlike.json");
     std::fs::write(&unlike, other.to_string()).unwrap();
     let refused = fuelrail(&["bench", "compare", utf8(&result), utf8(&unlike)]);
-    assert!(refused.code == 1 && refused.err.contains("processor") && refused.err.contains("--force"), "{}", refused.err);
+    assert!(
+        refused.code == 1 && refused.err.contains("processor") && refused.err.contains("--force"),
+        "{}",
+        refused.err
+    );
     let forced = fuelrail(&["bench", "compare", utf8(&result), utf8(&unlike), "--force"]).done();
     assert!(forced.contains("UNLIKE processor"), "{forced}");
 
@@ -86,7 +93,8 @@ fn latencies_are_written_as_histograms() {
     assert_eq!(json["latencies"][1]["response"]["count"], 200);
     let text = std::fs::read_to_string(format!("{prefix}-2-response.hgrm")).unwrap();
     assert!(text.contains("Percentile") && text.contains("Total count    =          200"), "{text}");
-    let loader = ["--through", "loader", "--requests", "50", "--warm-up", "5", "--set", "shards=1", "--set", "pin=false"];
+    let loader =
+        ["--through", "loader", "--requests", "50", "--warm-up", "5", "--set", "shards=1", "--set", "pin=false"];
     let table = fuelrail(&[&["bench", "latency", &bucket.url("")][..], &loader].concat()).done();
     assert!(table.contains("sample from the loader"), "{table}");
 }
@@ -101,8 +109,26 @@ fn questions_that_cannot_be_asked_are_refused() {
         (&["bench", "line", "--scale", "99"], "scale"),
         (&["bench", "latency", "http://127.0.0.1:9/", "--through", "loader", "--size", "1KiB"], "whole samples"),
         (&["bench", "latency", "http://127.0.0.1:9/", "--arrivals", "even"], "--rate"),
-        (&["bench", "contestant", "floor-epoll", "--connections", "0", "--uri", "http://127.0.0.1:9/", "--manifest", "x",
-            "--batch-size", "1", "--arena", "1", "--seed", "0"], "connections"),
+        (
+            &[
+                "bench",
+                "contestant",
+                "floor-epoll",
+                "--connections",
+                "0",
+                "--uri",
+                "http://127.0.0.1:9/",
+                "--manifest",
+                "x",
+                "--batch-size",
+                "1",
+                "--arena",
+                "1",
+                "--seed",
+                "0",
+            ],
+            "connections",
+        ),
     ] {
         let ended = fuelrail(args);
         assert!(ended.code == 2 && ended.err.contains(word), "{args:?}: {} {}", ended.code, ended.err);
