@@ -168,7 +168,8 @@ fn row(shards: u16, first: u16, runs: &[CoreRun]) -> Option<CoreRow> {
     let of = |shards: u16, what: fn(&CoreRun) -> f64| -> Vec<f64> {
         runs.iter().filter(|run| run.shards == shards).map(what).collect()
     };
-    let (speed, work): (fn(&CoreRun) -> f64, fn(&CoreRun) -> f64) = (|run| run.gb_per_s, |run| run.gb_per_core_s);
+    let speed = |run: &CoreRun| run.gb_per_s;
+    let work = |run: &CoreRun| run.gb_per_core_s;
     let work_per_core = Spread::of_ratios(&of(shards, work), &of(first, work))?;
     let server = runs.iter().filter(|run| run.shards == shards).filter_map(|run| run.server_cpu_s_per_gb);
     Some(CoreRow {

@@ -15,8 +15,8 @@ mod config;
 mod huge;
 mod mapping;
 
-pub(crate) use budget::{budget_under, cgroup_limit};
 pub use budget::{Budget, default_budget};
+pub(crate) use budget::{budget_under, cgroup_limit};
 pub use config::{ArenaConfig, ArenaReport, Huge, HugePages};
 pub(crate) use huge::{THP_ENABLED, ThpMode, free_huge_pages, thp_mode};
 pub(crate) use mapping::Mapping;

@@ -113,7 +113,8 @@ mod tests {
         bells.take(&mut rung);
         assert_eq!((rung.as_slice(), listener.0.load(Ordering::Relaxed)), (&[1, 2, 0][..], 2));
         bells.unlisten();
-        bells.waker(2).clone().wake();
+        let second = bells.waker(2).clone();
+        second.wake();
         rung.clear();
         bells.take(&mut rung);
         assert_eq!((rung.as_slice(), listener.0.load(Ordering::Relaxed)), (&[2][..], 2));

@@ -99,7 +99,7 @@ impl Paper {
     /// What the kernel would say of an unaligned direct transfer. glommio's own memory is aligned always.
     fn check_aligned(&self, offset: u64, len: usize) -> Result<(), i32> {
         match self {
-            Paper::Direct(file) if (offset | len as u64) % file.alignment() != 0 => Err(libc::EINVAL),
+            Paper::Direct(file) if !(offset | len as u64).is_multiple_of(file.alignment()) => Err(libc::EINVAL),
             Paper::Direct(_) | Paper::Buffered(_) => Ok(()),
         }
     }
