@@ -54,7 +54,9 @@ fn every_fault_alone_delivers_the_same_bytes() {
             assert_eq!(loader.config().ring, ring.name());
             injected += bucket.counters().faults_total();
         }
-        assert!(script.starts_with("bandwidth") || injected > 0, "the script did nothing");
+        // What depends on the machine's speed may not come up: a slow run stays below the rate that is throttled.
+        let timed = script.starts_with("bandwidth") || script.starts_with("slowdown");
+        assert!(timed || injected > 0, "{ring}: {script} did nothing");
     });
 }
 
