@@ -59,9 +59,11 @@ struct Shard {
 
 impl Shard {
     fn new(world: World, work: u64) -> Shard {
+        let connections_blind_max = WindowConfig::blind_for(world.block_bytes);
+        let config = WindowConfig { connections_blind_max, ..WindowConfig::default() };
         Shard {
             world,
-            window: Window::new(WindowConfig::default()).unwrap(),
+            window: Window::new(config).unwrap(),
             random: Prng::new(1),
             connections: Vec::new(),
             responses: BinaryHeap::new(),
