@@ -1,45 +1,15 @@
 //! The back-ends pass the one suite: io_uring and epoll against real peers on the loopback interface and real files, the
 //! simulated ring in virtual time under every mix of harmless faults.
 
+mod loopback;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use fuelrail_base::{Duration, Result};
-use fuelrail_io::conformance::{ScratchFiles, Script, ScriptedHost, TcpPeers, Venue, suite};
+use fuelrail_base::Duration;
+use fuelrail_io::conformance::{Script, ScriptedHost, Venue, suite};
 use fuelrail_io::{Arena, Kernel, PollRing, Ring, SimFaults, SimRing, SimWorld, UringConfig, UringRing};
-
-/// Real sockets and files, and how a ring on them is made.
-struct Loopback<F> {
-    peers: TcpPeers,
-    files: ScratchFiles,
-    register: bool,
-    make: F,
-}
-
-impl<R: Ring, F: Fn(&UringConfig) -> Result<R>> Venue for Loopback<F> {
-    type Ring = R;
-
-    fn ring(&mut self, entries: u32, arena: &Arena) -> R {
-        let register = self.register.then(|| arena.clone());
-        (self.make)(&UringConfig { entries, sockets: 64, register }).expect("a ring on the testing machine")
-    }
-
-    fn peer(&mut self, script: Script) -> SocketAddr {
-        self.peers.listen(script)
-    }
-
-    fn nobody(&mut self) -> SocketAddr {
-        TcpPeers::nobody()
-    }
-
-    fn file(&mut self) -> PathBuf {
-        self.files.path()
-    }
-
-    fn rest(&mut self, time: Duration) {
-        std::thread::sleep(time);
-    }
-}
+use loopback::loopback_passes;
 
 /// A simulated world.
 struct Simulated {
@@ -87,13 +57,6 @@ impl Venue for Simulated {
 /// Faults a correct caller must not notice in the bytes.
 fn harmless(seed: u64) -> SimFaults {
     SimFaults { transient_errno: 0.0, fatal_errno: 0.0, disk_errno: 0.0, ..SimFaults::swarm(seed) }
-}
-
-fn loopback_passes<R: Ring>(register: bool, make: impl Fn(&UringConfig) -> Result<R> + Copy) {
-    for (name, check) in suite() {
-        let mut venue = Loopback { peers: TcpPeers::default(), files: ScratchFiles::default(), register, make };
-        check(&mut venue).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
-    }
 }
 
 #[test]

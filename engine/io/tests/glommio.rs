@@ -1,55 +1,25 @@
 //! The ring on glommio: the one suite, and the fault of the executor it guards against.
 #![cfg(feature = "glommio")]
 
-use std::net::SocketAddr;
+mod fork;
+mod loopback;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use fork::fork_at_work;
 use fuelrail_base::{Duration, Kind};
-use fuelrail_io::conformance::{ScratchFiles, Script, TcpPeers, Venue, suite};
+use fuelrail_io::conformance::ScratchFiles;
 use fuelrail_io::{
-    Arena, ArenaConfig, Done, FileOptions, GlommioRing, HugePages, Op, Region, Ring, Scatter, UringConfig, Window,
+    Arena, ArenaConfig, Done, FileOptions, GlommioRing, HugePages, Op, Region, Ring, UringConfig, Window,
 };
 use glommio::io::OpenOptions;
 use glommio::{LocalExecutorBuilder, Placement};
-
-/// Real sockets.
-struct Loopback {
-    peers: TcpPeers,
-    files: ScratchFiles,
-}
-
-impl Venue for Loopback {
-    type Ring = GlommioRing;
-
-    fn ring(&mut self, entries: u32, _arena: &Arena) -> GlommioRing {
-        GlommioRing::new(&UringConfig { entries, sockets: 64, register: None })
-            .expect("io_uring on the testing machine")
-    }
-
-    fn peer(&mut self, script: Script) -> SocketAddr {
-        self.peers.listen(script)
-    }
-
-    fn nobody(&mut self) -> SocketAddr {
-        TcpPeers::nobody()
-    }
-
-    fn file(&mut self) -> PathBuf {
-        self.files.path()
-    }
-
-    fn rest(&mut self, time: Duration) {
-        std::thread::sleep(time);
-    }
-}
+use loopback::loopback_passes;
 
 #[test]
 fn glommio_passes() {
-    for (name, check) in suite::<Loopback>() {
-        let mut venue = Loopback { peers: TcpPeers::default(), files: ScratchFiles::default() };
-        check(&mut venue).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
-    }
+    loopback_passes(false, GlommioRing::new);
 }
 
 /// Longest that anything here may take on a machine that is busy with something else.
@@ -163,35 +133,5 @@ fn window(region: &mut Region, len: usize) -> Window {
 
 #[test]
 fn a_forked_child_is_refused_and_does_not_disturb_the_parent() {
-    let (_arena, mut region) = memory();
-    let mut peers = TcpPeers::default();
-    let mut ring = GlommioRing::new(&UringConfig::default()).unwrap();
-    let addr = peers.listen(Script::Echo);
-    let sock = ring.socket(&addr).unwrap();
-    ring.push(Op::Connect { sock, addr }, 0).unwrap();
-    assert_eq!(next(&mut ring).result, Ok(0));
-    let mut into = Scatter::new(region.alloc(64).unwrap());
-    into.push_body(region.alloc(100).unwrap().fill().carve(100).unwrap(), 100).unwrap();
-    ring.push(Op::Recv { sock, into }, 5).unwrap();
-    ring.wait(Some(ring.now())).unwrap();
-    // SAFETY: the child touches only its own copy of this ring, allocates (glibc makes that safe after fork), and leaves
-    // by `_exit` without running anything of the parent's.
-    let status = unsafe {
-        match libc::fork() {
-            0 => {
-                let refused = matches!(ring.wait(None), Err(error) if error.kind() == Kind::Environment);
-                drop(ring);
-                libc::_exit(if refused { 42 } else { 1 });
-            }
-            child => {
-                let mut status = 0;
-                assert_eq!(libc::waitpid(child, &mut status, 0), child);
-                libc::WEXITSTATUS(status)
-            }
-        }
-    };
-    assert_eq!(status, 42, "the child's ring must refuse to work");
-    ring.push(Op::Send { sock, bytes: b"still here".to_vec(), from: 0 }, 6).unwrap();
-    let results: Vec<_> = (0..2).map(|_| next(&mut ring)).map(|done| (done.token, done.result)).collect();
-    assert!(results.contains(&(5, Ok(10))) && results.contains(&(6, Ok(10))), "{results:?}");
+    fork_at_work(GlommioRing::new(&UringConfig::default()).unwrap());
 }

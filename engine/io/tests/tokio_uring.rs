@@ -1,65 +1,29 @@
 //! The ring on tokio-uring: the one suite, and the fault of the runtime it guards against.
 #![cfg(feature = "tokio-uring")]
 
+mod fork;
+mod loopback;
+
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{FromRawFd, IntoRawFd};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::Poll;
 
-use fuelrail_base::{Duration, Kind};
-use fuelrail_io::conformance::{ScratchFiles, Script, TcpPeers, Venue, suite};
-use fuelrail_io::{Arena, ArenaConfig, Done, HugePages, Op, Region, Ring, Scatter, TokioUringRing, UringConfig};
+use fork::fork_at_work;
+use fuelrail_base::Duration;
+use fuelrail_io::{TokioUringRing, UringConfig};
+use loopback::loopback_passes;
 use tokio_uring::buf::{IoBuf, IoBufMut};
-
-/// Real sockets.
-struct Loopback {
-    peers: TcpPeers,
-    files: ScratchFiles,
-    register: bool,
-}
-
-impl Venue for Loopback {
-    type Ring = TokioUringRing;
-
-    fn ring(&mut self, entries: u32, arena: &Arena) -> TokioUringRing {
-        let register = self.register.then(|| arena.clone());
-        TokioUringRing::new(&UringConfig { entries, sockets: 64, register }).expect("io_uring on the testing machine")
-    }
-
-    fn peer(&mut self, script: Script) -> SocketAddr {
-        self.peers.listen(script)
-    }
-
-    fn nobody(&mut self) -> SocketAddr {
-        TcpPeers::nobody()
-    }
-
-    fn file(&mut self) -> PathBuf {
-        self.files.path()
-    }
-
-    fn rest(&mut self, time: Duration) {
-        std::thread::sleep(time);
-    }
-}
-
-fn passes(register: bool) {
-    for (name, check) in suite::<Loopback>() {
-        let mut venue = Loopback { peers: TcpPeers::default(), files: ScratchFiles::default(), register };
-        check(&mut venue).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
-    }
-}
 
 #[test]
 fn tokio_uring_passes() {
-    passes(false);
+    loopback_passes(false, TokioUringRing::new);
 }
 
 #[test]
 fn tokio_uring_passes_with_registered_memory() {
-    passes(true);
+    loopback_passes(true, TokioUringRing::new);
 }
 
 /// Longest that bytes on the loopback interface may take on a machine that is busy with something else.
@@ -141,52 +105,7 @@ fn the_runtime_by_itself_frees_memory_the_kernel_still_writes_to() {
     assert!(written_after_drop.load(Ordering::Relaxed), "tokio-uring frees no memory under the kernel any more");
 }
 
-fn memory() -> (Arena, Region) {
-    let config = ArenaConfig { bytes: 1 << 20, regions: 1, huge_pages: HugePages::Off, ..ArenaConfig::default() };
-    let (arena, mut regions) = Arena::new(&config).unwrap();
-    (arena, regions.pop().unwrap())
-}
-
-fn next(ring: &mut TokioUringRing) -> Done {
-    loop {
-        if let Some(done) = ring.pop() {
-            return done;
-        }
-        ring.wait(Some(ring.now().after(PATIENCE))).unwrap();
-    }
-}
-
 #[test]
 fn a_forked_child_is_refused_and_does_not_disturb_the_parent() {
-    let (_arena, mut region) = memory();
-    let mut peers = TcpPeers::default();
-    let mut ring = TokioUringRing::new(&UringConfig::default()).unwrap();
-    let addr = peers.listen(Script::Echo);
-    let sock = ring.socket(&addr).unwrap();
-    ring.push(Op::Connect { sock, addr }, 0).unwrap();
-    assert_eq!(next(&mut ring).result, Ok(0));
-    let mut into = Scatter::new(region.alloc(64).unwrap());
-    into.push_body(region.alloc(100).unwrap().fill().carve(100).unwrap(), 100).unwrap();
-    ring.push(Op::Recv { sock, into }, 5).unwrap();
-    ring.wait(Some(ring.now())).unwrap();
-    // SAFETY: the child touches only its own copy of this ring, allocates (glibc makes that safe after fork), and leaves
-    // by `_exit` without running anything of the parent's.
-    let status = unsafe {
-        match libc::fork() {
-            0 => {
-                let refused = matches!(ring.wait(None), Err(error) if error.kind() == Kind::Environment);
-                drop(ring);
-                libc::_exit(if refused { 42 } else { 1 });
-            }
-            child => {
-                let mut status = 0;
-                assert_eq!(libc::waitpid(child, &mut status, 0), child);
-                libc::WEXITSTATUS(status)
-            }
-        }
-    };
-    assert_eq!(status, 42, "the child's ring must refuse to work");
-    ring.push(Op::Send { sock, bytes: b"still here".to_vec(), from: 0 }, 6).unwrap();
-    let results: Vec<_> = (0..2).map(|_| next(&mut ring)).map(|done| (done.token, done.result)).collect();
-    assert!(results.contains(&(5, Ok(10))) && results.contains(&(6, Ok(10))), "{results:?}");
+    fork_at_work(TokioUringRing::new(&UringConfig::default()).unwrap());
 }

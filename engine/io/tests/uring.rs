@@ -1,8 +1,11 @@
 //! What only a real kernel can show: no allocation and one system call per turn, forks, and the locked-memory limit.
 
+mod fork;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use fork::fork_at_work;
 use fuelrail_base::Kind;
 use fuelrail_io::conformance::{ScratchFiles, Script, TcpPeers};
 use fuelrail_io::{
@@ -151,39 +154,6 @@ fn a_forked_child_of_poll_is_refused_and_does_not_disturb_the_parent() {
     // With a file open there are threads, which the child does not have.
     ring.open(&files.path(), &FileOptions { write: true, create: true, ..FileOptions::default() }).unwrap();
     fork_at_work(ring);
-}
-
-fn fork_at_work(mut ring: impl Ring) {
-    let (_arena, mut region) = memory(1 << 20);
-    let mut peers = TcpPeers::default();
-    let sock = connect(&mut ring, &mut peers);
-    let window = region.alloc(100).unwrap().fill().carve(100).unwrap();
-    let mut into = Scatter::new(region.alloc(64).unwrap());
-    into.push_body(window, 100).unwrap();
-    let receive = ring.push(Op::Recv { sock, into }, 5).unwrap();
-    ring.wait(Some(ring.now())).unwrap();
-    // SAFETY: the child touches only its own copy of this ring, allocates (glibc makes that safe after fork), and leaves
-    // by `_exit` without running anything of the parent's.
-    let status = unsafe {
-        match libc::fork() {
-            0 => {
-                let refused = matches!(ring.wait(None), Err(error) if error.kind() == Kind::Environment);
-                ring.cancel(receive);
-                ring.close(sock);
-                drop(ring);
-                libc::_exit(if refused { 42 } else { 1 });
-            }
-            child => {
-                let mut status = 0;
-                assert_eq!(libc::waitpid(child, &mut status, 0), child);
-                libc::WEXITSTATUS(status)
-            }
-        }
-    };
-    assert_eq!(status, 42, "the child's ring must refuse to work");
-    ring.push(Op::Send { sock, bytes: b"still here".to_vec(), from: 0 }, 6).unwrap();
-    let results: Vec<_> = (0..2).map(|_| next(&mut ring)).map(|done| (done.token, done.result)).collect();
-    assert!(results.contains(&(5, Ok(10))) && results.contains(&(6, Ok(10))), "{results:?}");
 }
 
 /// Without privileges, registering more than the locked-memory limit is refused aloud and receives work all the same.

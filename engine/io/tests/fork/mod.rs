@@ -1,0 +1,52 @@
+//! A fork while a ring is at work, for any ring.
+
+use fuelrail_base::Kind;
+use fuelrail_io::conformance::{Script, TcpPeers};
+use fuelrail_io::{Arena, ArenaConfig, Done, HugePages, Op, Ring, Scatter};
+
+fn next(ring: &mut impl Ring) -> Done {
+    loop {
+        if let Some(done) = ring.pop() {
+            return done;
+        }
+        ring.wait(None).unwrap();
+    }
+}
+
+/// The child's ring refuses to work, whatever is asked of it, and the parent's goes on with what was in flight.
+pub(crate) fn fork_at_work(mut ring: impl Ring) {
+    let config = ArenaConfig { bytes: 1 << 20, regions: 1, huge_pages: HugePages::Off, ..ArenaConfig::default() };
+    let mut region = Arena::new(&config).unwrap().1.pop().unwrap();
+    let mut peers = TcpPeers::default();
+    let addr = peers.listen(Script::Echo);
+    let sock = ring.socket(&addr).unwrap();
+    ring.push(Op::Connect { sock, addr }, 0).unwrap();
+    assert_eq!(next(&mut ring).result, Ok(0));
+    let window = region.alloc(100).unwrap().fill().carve(100).unwrap();
+    let mut into = Scatter::new(region.alloc(64).unwrap());
+    into.push_body(window, 100).unwrap();
+    let receive = ring.push(Op::Recv { sock, into }, 5).unwrap();
+    ring.wait(Some(ring.now())).unwrap();
+    // SAFETY: the child touches only its own copy of this ring, allocates (glibc makes that safe after fork), and leaves
+    // by `_exit` without running anything of the parent's.
+    let status = unsafe {
+        match libc::fork() {
+            0 => {
+                let refused = matches!(ring.wait(None), Err(error) if error.kind() == Kind::Environment);
+                ring.cancel(receive);
+                ring.close(sock);
+                drop(ring);
+                libc::_exit(if refused { 42 } else { 1 });
+            }
+            child => {
+                let mut status = 0;
+                assert_eq!(libc::waitpid(child, &mut status, 0), child);
+                libc::WEXITSTATUS(status)
+            }
+        }
+    };
+    assert_eq!(status, 42, "the child's ring must refuse to work");
+    ring.push(Op::Send { sock, bytes: b"still here".to_vec(), from: 0 }, 6).unwrap();
+    let results: Vec<_> = (0..2).map(|_| next(&mut ring)).map(|done| (done.token, done.result)).collect();
+    assert!(results.contains(&(5, Ok(10))) && results.contains(&(6, Ok(10))), "{results:?}");
+}
