@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub get_latency: Histogram,
     /// The ring's facts and counters.
     pub ring: Option<RingFacts>,
+    /// Operations the ring has under way; none in the last snapshot of a shard that ended well.
+    pub operations: usize,
     /// What the shard's thread has cost; `None` where shards are driven by hand.
     pub thread: Option<ThreadUse>,
     /// Every gate, in the order of the flow: requests, batches being filled, batches waiting for the consumer.

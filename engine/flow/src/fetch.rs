@@ -139,12 +139,15 @@ impl FetchStage {
         }
     }
 
-    /// The connection for the next request: an idle one, else a new one while more are wanted, else the least busy.
+    /// The connection for the next request: an idle one, else a new one while more are wanted, else the least busy. When
+    /// fewer are wanted than are open, the later ones rest.
     fn choose<R: Ring>(&mut self, ring: &mut R, wanted: usize, depth: usize) -> Option<usize> {
         let best = self
             .conns
             .iter()
-            .filter(|(_, c)| c.takes_requests() && c.queued() < depth)
+            .filter(|(_, c)| c.takes_requests())
+            .take(wanted)
+            .filter(|(_, c)| c.queued() < depth)
             .min_by_key(|(_, c)| (c.queued(), c.outstanding_bytes()))
             .map(|(at, c)| (at, c.queued()));
         match best {
@@ -311,6 +314,11 @@ impl FetchStage {
             }
         }
         (self.outstanding() > 0).then_some(self.next_sweep)
+    }
+
+    /// Closes every connection, for good: what they have under way comes back through the ring.
+    pub(crate) fn close<R: Ring>(&mut self, ring: &mut R) {
+        self.conns.iter().for_each(|(_, conn)| ring.close(conn.sock()));
     }
 
     /// Something ended since [`outcomes`](FetchStage::outcomes) was called.

@@ -15,7 +15,7 @@ use crate::mesh::MeshEnds;
 use crate::objects::Objects;
 use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory};
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
-use fuelrail_base::{BlockId, Error, Kind, Result, ShardId};
+use fuelrail_base::{BlockId, Duration, Error, Kind, Result, ShardId};
 use fuelrail_io::{Region, Ring, ThreadMeter, Waker, Window};
 use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, Source};
 use fuelrail_plan::run::Run;
@@ -133,9 +133,23 @@ impl<R: Ring> Shard<R> {
         while result.is_ok() && self.turn() {
             result = self.sleep();
         }
+        self.end();
         self.publish();
         self.board.leave();
         result
+    }
+
+    /// Closes every connection and takes back what the ring had under way, so that the last snapshot can tell that nothing
+    /// is left. What does not come back in time is the ring's to wait for, when it is dropped.
+    fn end(&mut self) {
+        self.fetch.close(&mut self.ring);
+        let deadline = self.ring.now().after(END_PATIENCE);
+        while self.ring.in_flight() > 0 && self.ring.now() < deadline {
+            if self.ring.wait(Some(deadline)).is_err() {
+                return;
+            }
+            while self.ring.pop().is_some() {}
+        }
     }
 
     /// Does everything that can be done now without waiting. False when the shard shall end.
@@ -441,6 +455,7 @@ impl<R: Ring> Shard<R> {
             unproved: self.assemble.unproved,
             get_latency: self.fetch.get_latency.clone(),
             ring: Some(self.ring.facts()),
+            operations: self.ring.in_flight(),
             thread: self.meter.as_ref().map(ThreadMeter::read),
             gates: [&self.requests, &self.filling, &self.deliver.gate].map(Gate::facts).to_vec(),
             waits_for_leases: self.brain.is_blocked() && self.assemble.is_empty() && self.deliver.gate.occupancy() == 0,
@@ -455,5 +470,7 @@ impl<R: Ring> Shard<R> {
     }
 }
 
+/// How long a shard that ends waits for its operations.
+const END_PATIENCE: Duration = Duration::from_secs(5);
 /// An attempt that brought fewer new bytes than this (or than a 64th of the block) counts as a failed one.
 const PROGRESS_BYTES_MIN: usize = 4096;

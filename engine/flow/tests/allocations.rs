@@ -40,6 +40,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
     let objects = Arc::new(Objects::new(endpoint, vec![bucket.addr()], &listed, 1 << 20).unwrap());
     let connections = WindowConfig {
         connections_start: CONNECTIONS,
+        connections_least: CONNECTIONS,
         connections_max: CONNECTIONS,
         connections_blind_max: CONNECTIONS,
         ..WindowConfig::default()

@@ -120,6 +120,25 @@ fn requests_spread_over_connections_then_queue_behind_each_other_then_wait() {
 }
 
 #[test]
+fn when_fewer_connections_are_wanted_the_later_ones_rest() {
+    let bucket = Bucket::new(&[100; 24]);
+    let heard = Heard::clone(&bucket.heard);
+    let mut rig = Rig::new(bucket, &[LIVE], 8);
+    (rig.wanted, rig.depth) = (4, 2);
+    rig.request(0..8);
+    rig.run(8);
+    rig.check_landed(8);
+    assert_eq!(per_connection(&heard), [2; 4]);
+    rig.wanted = 2;
+    rig.request(8..24);
+    rig.run(16);
+    rig.check_landed(16);
+    let counts = per_connection(&heard);
+    assert_eq!(counts[2..], [2; 2], "{counts:?}");
+    assert_eq!(rig.fetch.stats().connections_open, 4, "they stay open");
+}
+
+#[test]
 fn an_idle_connection_is_used_before_another_is_opened() {
     let mut rig = Rig::new(Bucket::new(&[100; 2]), &[LIVE], 8);
     rig.wanted = 4;

@@ -2,6 +2,7 @@
 //!
 //! Opening: doubles every round, judging each doubling two rounds later, until one did not pay. Cruising: once in a
 //! while tries double or half and measures over many rounds; of two levels, the larger stays only when it lands 5 % more.
+//! A level nobody has seen pay (the start, and what was opened blindly) is tried against its half as soon as it is reached.
 //! Owns the level. Never sees requests: rounds come summed up.
 
 use fuelrail_base::{Duration, Instant};
@@ -25,7 +26,9 @@ pub(super) struct Measure {
     pub(super) elapsed: Duration,
     /// What landed, in bytes with a constant per request.
     pub(super) weight: f64,
-    /// Fetches waited for connections, and nothing speaks against more of them.
+    /// The core slept while fetches waited for connections.
+    pub(super) hungry: bool,
+    /// So it was, and nothing speaks against more of them.
     pub(super) may_grow: bool,
     /// There was nothing to fetch for a while: the rate says nothing.
     pub(super) sated: bool,
@@ -63,6 +66,8 @@ enum Phase {
     /// waited for each would open at half the speed.
     Opening {
         trials: [Option<Trial>; 2],
+        /// Rounds without a pause of the core, in a row: after a few of them the core is the limit, and no doubling comes.
+        busy_rounds: u32,
     },
     Cruising {
         probe: Option<Probe>,
@@ -103,12 +108,15 @@ pub(super) struct Level {
     wanted: usize,
     least: usize,
     most: usize,
+    /// A doubling was seen to pay: this many are not just a guess.
+    proved: bool,
     phase: Phase,
 }
 
 impl Level {
-    pub(super) fn new(least: usize, most: usize) -> Level {
-        Level { wanted: least, least, most, phase: Phase::Opening { trials: [None; 2] } }
+    /// Wants `start` to begin with, and never fewer than `least` or more than `most`.
+    pub(super) fn new(start: usize, least: usize, most: usize) -> Level {
+        Level { wanted: start, least, most, proved: false, phase: Phase::Opening { trials: [None; 2], busy_rounds: 0 } }
     }
 
     pub(super) fn wanted(&self) -> usize {
@@ -123,7 +131,7 @@ impl Level {
     /// Rates change for another reason than the level: what is being tried is taken back.
     pub(super) fn disturbed(&mut self, now: Instant) {
         match self.phase {
-            Phase::Opening { trials: [oldest, _] } => self.wanted = oldest.map_or(self.wanted, |trial| trial.from),
+            Phase::Opening { trials: [oldest, _], .. } => self.wanted = oldest.map_or(self.wanted, |trial| trial.from),
             Phase::Cruising { probe, .. } => self.wanted = probe.map_or(self.wanted, |probe| probe.from),
         }
         self.cruise(now.after(HOLD), true, 0);
@@ -132,7 +140,10 @@ impl Level {
     /// Takes in a round, and moves on.
     pub(super) fn round(&mut self, measure: &Measure) {
         match self.phase {
-            Phase::Opening { trials } => self.open(trials, measure),
+            Phase::Opening { trials, busy_rounds } => {
+                let busy = !measure.hungry && !measure.sated;
+                self.open(trials, if busy { busy_rounds + 1 } else { 0 }, measure);
+            }
             Phase::Cruising { probe, upward, hold_until, vain, mut sum } => {
                 if measure.sated {
                     // Not even this level is needed just now.
@@ -153,7 +164,7 @@ impl Level {
         }
     }
 
-    fn open(&mut self, mut trials: [Option<Trial>; 2], measure: &Measure) {
+    fn open(&mut self, mut trials: [Option<Trial>; 2], busy_rounds: u32, measure: &Measure) {
         for trial in trials.iter_mut().flatten() {
             // The round after a doubling is the one to compare with: it shows the effect of the doubling before, and
             // not yet of this one; unless it was so long that what this one sent has landed in it, or says nothing.
@@ -167,8 +178,9 @@ impl Level {
             if measure.rate() <= oldest.rate * PAYS {
                 // The newer doubling goes as well: it built on one that did nothing.
                 self.wanted = oldest.from;
-                return self.cruise(hold_until(measure, 0), false, 0);
+                return self.settle(measure);
             }
+            self.proved = true;
             trials = [trials[1], None];
         }
         if measure.may_grow && !measure.sated && self.wanted < self.most && trials[1].is_none() {
@@ -176,10 +188,16 @@ impl Level {
             trials[place] = Some(Trial { from: self.wanted, rate: measure.rate(), rounds: 0 });
             self.double();
         }
-        self.phase = Phase::Opening { trials };
-        if self.wanted == self.most && trials[0].is_none() {
-            self.cruise(hold_until(measure, 0), false, 0);
+        self.phase = Phase::Opening { trials, busy_rounds };
+        if trials[0].is_none() && (self.wanted == self.most || busy_rounds >= PROBE_ROUNDS) {
+            self.settle(measure);
         }
+    }
+
+    /// The opening is over.
+    fn settle(&mut self, measure: &Measure) {
+        let hold_until = if self.proved { hold_until(measure, 0) } else { measure.now };
+        self.cruise(hold_until, false, 0);
     }
 
     fn probe(&mut self, rate: f64, upward: bool, vain: u32, measure: &Measure) {

@@ -2,7 +2,8 @@
 //!
 //! Three rules. *The window opens when the core idles while work waits*: connections double, once per round (the time a
 //! fetch takes), and blindly only up to a bound before anything has landed. *Growth must pay*: a doubling that does not
-//! raise the landing rate by 5 % is taken back and not tried again for a while (`level`). *Throttling halves* the requests
+//! raise the landing rate by 5 % is taken back and not tried again for a while, and a halving that costs none stays
+//! (`level`). *Throttling halves* the requests
 //! in flight, at most once per round, and landings win them back one by one (AIMD: Chiu, Jain 1989).
 //! Owns these few numbers. Never opens a connection, and never sees a block.
 
@@ -39,6 +40,9 @@ const PIPELINE_LEAST: usize = 2;
 pub struct WindowConfig {
     /// Connections wanted at the start.
     pub connections_start: usize,
+    /// Fewest ever wanted, unless throttled or started with fewer: where one connection is as fast as many, many cost more
+    /// wakes and more unfinished batches.
+    pub connections_least: usize,
     /// Most connections ever wanted.
     pub connections_max: usize,
     /// Most requests on one connection.
@@ -51,6 +55,7 @@ impl Default for WindowConfig {
     fn default() -> WindowConfig {
         WindowConfig {
             connections_start: 8,
+            connections_least: 2,
             connections_max: limits::CONNECTIONS_PER_SHARD_MAX,
             depth_max: limits::PIPELINE_DEPTH_MAX,
             connections_blind_max: BLIND_CONNECTIONS_MIN,
@@ -138,7 +143,11 @@ impl Window {
         config.validate()?;
         Ok(Window {
             config,
-            level: Level::new(config.connections_start, config.connections_max),
+            level: Level::new(
+                config.connections_start,
+                config.connections_least.min(config.connections_start),
+                config.connections_max,
+            ),
             limit: f64::INFINITY,
             cut_at: None,
             blind_since: None,
@@ -266,6 +275,7 @@ impl Window {
             now,
             elapsed,
             weight: round.weight as f64,
+            hungry: round.hungry,
             may_grow: round.hungry && !failing && !limited,
             sated: round.sated,
             round_trip: self.round_trip,
