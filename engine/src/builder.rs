@@ -271,7 +271,7 @@ fn start_shards(
     if let Some(seating) = &seating {
         notices.extend(settle(&regions, seating));
     }
-    let mut starting = Starting::default();
+    let (mut starting, kept) = (Starting::default(), arena.clone());
     let consumer = Arc::new(Consumer::default());
     let mut lanes = Vec::new();
     let plan =
@@ -295,7 +295,20 @@ fn start_shards(
         Some(Reporter(report)) => Box::new(move |text| report(text)),
         None => Box::new(|text| eprintln!("{text}")),
     };
-    Loader::new(Parts { config, objects, run, labels, fingerprint, outlet, shards, threads, notices, audit, report })
+    Loader::new(Parts {
+        config,
+        objects,
+        run,
+        labels,
+        fingerprint,
+        outlet,
+        arena: kept,
+        shards,
+        threads,
+        notices,
+        audit,
+        report,
+    })
 }
 
 /// What all shards are built from.

@@ -9,7 +9,7 @@ use crate::stats::{Stats, Tally};
 use crate::watch::{Watch, Watchdog, Watched, snapshots};
 use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
 use fuelrail_flow::{Finished, Objects, Outlet};
-use fuelrail_io::{ForkGuard, Waker};
+use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::run::{Cursor, Run};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -37,6 +37,16 @@ pub struct Loader {
     failed: bool,
     guard: ForkGuard,
     watchdog: Option<Watchdog>,
+    arena: Arena,
+}
+
+/// What a closed loader has left behind: nothing, but for the memory of batches that the caller still holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Remains {
+    /// Operations that the kernel had not given back when the shards ended.
+    pub operations: u64,
+    /// Slots that are not home: one for every batch still held.
+    pub slots: u64,
 }
 
 /// What the builder hands over.
@@ -47,6 +57,7 @@ pub(crate) struct Parts {
     pub labels: Labels,
     pub fingerprint: String,
     pub outlet: Outlet,
+    pub arena: Arena,
     pub shards: Vec<Watched>,
     pub threads: Vec<JoinHandle<Result<()>>>,
     pub notices: Vec<String>,
@@ -61,8 +72,8 @@ const LEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Loader {
     pub(crate) fn new(parts: Parts) -> Result<Loader> {
-        let Parts { config, objects, run, labels, fingerprint, outlet, shards, threads, notices, audit, report } =
-            parts;
+        let Parts { config, objects, run, labels, fingerprint, outlet, arena, .. } = parts;
+        let Parts { shards, threads, notices, audit, report, .. } = parts;
         let waiting = Arc::new(AtomicBool::new(false));
         let waker = Waker::sleeper();
         outlet.set_waker(&waker);
@@ -86,6 +97,7 @@ impl Loader {
             failed: false,
             guard: ForkGuard::new(),
             watchdog: None,
+            arena,
         };
         loader.watchdog = Some(Watchdog::start(Watch {
             shards: loader.shards.clone(),
@@ -224,7 +236,17 @@ impl Loader {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let shards = snapshots(&self.shards, Duration::from_secs(1));
-        Stats::new(&self.tally, self.started.elapsed(), &shards)
+        let slots = self.arena.outstanding() as u64;
+        Stats { slots, ..Stats::new(&self.tally, self.started.elapsed(), &shards) }
+    }
+
+    /// Stops the shards, gives the memory back, and tells what is left. Dropping the loader does the same and tells nothing.
+    #[must_use]
+    pub fn close(self) -> Remains {
+        let (arena, shards) = (self.arena.clone(), self.shards.clone());
+        drop(self);
+        let operations = shards.iter().map(|shard| shard.board.latest().operations as u64).sum();
+        Remains { operations, slots: arena.outstanding() as u64 }
     }
 
     /// The effective configuration: zeroes that stand for a choice are replaced by what was chosen.

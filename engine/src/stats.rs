@@ -97,6 +97,12 @@ pub struct Stats {
     pub enters: u64,
     /// Completions reaped.
     pub completions: u64,
+    /// Operations the rings have under way now.
+    #[serde(default)]
+    pub operations: u64,
+    /// Slots not at home now: the cache's, the connections' scratch memory, batches being filled, waiting and leased.
+    #[serde(default)]
+    pub slots: u64,
     /// Occupancy of the gates between the stages, all shards together: near its capacity means downstream is slow, near
     /// zero means upstream is.
     pub gates: Vec<GateStats>,
@@ -311,6 +317,7 @@ impl Stats {
         self.evictions += brain.evictions;
         self.copied_bytes += shard.copied_bytes;
         self.unproved += shard.unproved;
+        self.operations += shard.operations as u64;
         for gate in &shard.gates {
             match self.gates.iter_mut().find(|g| g.name == gate.name) {
                 Some(sum) => sum.add(gate),

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{bucket, eventually, loader, side_by_side};
-use fuelrail::{Batch, Loader};
+use fuelrail::{Batch, Loader, Remains};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, DataSet};
 use std::sync::Mutex;
@@ -66,7 +66,7 @@ fn dropping_a_loader_at_any_moment_leaves_nothing() {
             loader.next_batch().unwrap().unwrap();
         }
         std::thread::sleep(std::time::Duration::from_micros(draw.below(4000)));
-        drop(loader);
+        assert_eq!(loader.close(), Remains::default(), "seed {seed}");
         assert_eq!(threads(), 0, "seed {seed}");
     }
     connections_are_closed(&bucket);
@@ -97,7 +97,9 @@ fn batches_outlive_their_loader_and_memory_goes_with_the_last() {
         let keys: Vec<String> = (0..6).map(|id| loader.key(fuelrail::SampleId(id)).to_owned()).collect();
         let address = held[0].bytes().as_ptr() as usize;
         let arena = mapping_of(address).expect("held memory is mapped");
-        drop(loader);
+        let stats = loader.stats();
+        assert!(stats.slots >= 4, "four leases at least: {stats:?}");
+        assert_eq!(loader.close(), Remains { operations: 0, slots: 4 }, "the leases are all that is left");
         assert_eq!(threads(), 0);
         assert_eq!(mapping_of(address), Some(arena));
         for batch in &held {
