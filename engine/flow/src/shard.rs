@@ -294,7 +294,8 @@ impl<R: Ring> Shard<R> {
         self.free_bytes_seen = free;
     }
 
-    /// Carries out the brain's commands and tells it of new asks until there are none. True when there were any.
+    /// Carries out the brain's commands, tells it of new asks, and lets it look ahead, until there is none of them. True when
+    /// there were any.
     fn obey(&mut self) -> bool {
         let mut any = false;
         loop {
@@ -302,7 +303,7 @@ impl<R: Ring> Shard<R> {
                 self.carry_out(command);
             } else if let Some(ask) = self.arrived.pop_front() {
                 self.own(ask);
-            } else {
+            } else if !self.brain.look_ahead(self.ring.now()) {
                 return any;
             }
             any = true;

@@ -214,7 +214,8 @@ fn the_most_urgent_waits_least() {
 }
 
 /// The batch the home wants opened, if any.
-fn open(brain: &mut Brain) -> Option<(u64, u64)> {
+fn open(brain: &mut Brain, now: Instant) -> Option<(u64, u64)> {
+    brain.look_ahead(now);
     core::iter::from_fn(|| brain.pop()).find_map(|c| match c {
         Command::Open { seq, bytes } => Some((seq.0, bytes)),
         _ => None,
@@ -226,11 +227,11 @@ fn batches_are_opened_one_by_one_in_order_with_the_room_they_need() {
     let mut brain = brain(&config());
     brain.tell(Instant(0), Fact::Tick);
     let mut seq = 0;
-    while let Some(opened) = open(&mut brain) {
+    while let Some(opened) = open(&mut brain, Instant(0)) {
         // Two samples of 100 bytes, each from a line of 64 on.
         assert_eq!(opened, (seq, 256));
         brain.tell(Instant(0), Fact::Tick);
-        assert_eq!(open(&mut brain), None, "the last one is not answered yet");
+        assert_eq!(open(&mut brain, Instant(0)), None, "the last one is not answered yet");
         brain.tell(Instant(0), Fact::Opened(BatchSeq(seq)));
         seq += 1;
     }
@@ -238,7 +239,7 @@ fn batches_are_opened_one_by_one_in_order_with_the_room_they_need() {
     for taken in 1..=8 {
         brain.tell(Instant(taken), Fact::Ready(BatchSeq(taken - 1)));
         brain.tell(Instant(taken), Fact::Consumer { taken, waits: true });
-        while let Some((next, _)) = open(&mut brain) {
+        while let Some((next, _)) = open(&mut brain, Instant(taken)) {
             assert_eq!(next, seq);
             brain.tell(Instant(taken), Fact::Opened(BatchSeq(seq)));
             seq += 1;
@@ -253,7 +254,7 @@ fn a_home_opens_its_own_batches_only() {
     let mut seqs = Vec::new();
     for taken in 0..3 {
         brain.tell(Instant(0), Fact::Consumer { taken, waits: true });
-        while let Some((seq, _)) = open(&mut brain) {
+        while let Some((seq, _)) = open(&mut brain, Instant(0)) {
             seqs.push(seq);
             brain.tell(Instant(0), Fact::Opened(BatchSeq(seq)));
             brain.tell(Instant(0), Fact::Ready(BatchSeq(seq)));
@@ -267,17 +268,17 @@ fn without_room_nothing_is_opened_until_room_may_have_appeared() {
     for reopens in [Fact::Room, Fact::Consumer { taken: 1, waits: false }] {
         let mut brain = brain(&config());
         brain.tell(Instant(0), Fact::Tick);
-        assert_eq!(open(&mut brain), Some((0, 256)));
+        assert_eq!(open(&mut brain, Instant(0)), Some((0, 256)));
         brain.tell(Instant(0), Fact::Opened(BatchSeq(0)));
-        assert_eq!(open(&mut brain), Some((1, 256)));
+        assert_eq!(open(&mut brain, Instant(0)), Some((1, 256)));
         brain.tell(Instant(0), Fact::NoRoom(BatchSeq(1)));
         assert!(brain.is_blocked());
         for fact in [Fact::Tick, Fact::Idle, Fact::Ready(BatchSeq(0)), Fact::Consumer { taken: 0, waits: true }] {
             brain.tell(Instant(0), fact);
-            assert_eq!(open(&mut brain), None, "{fact:?}");
+            assert_eq!(open(&mut brain, Instant(0)), None, "{fact:?}");
         }
         brain.tell(Instant(0), reopens);
         assert!(!brain.is_blocked());
-        assert_eq!(open(&mut brain), Some((1, 256)), "{reopens:?}");
+        assert_eq!(open(&mut brain, Instant(0)), Some((1, 256)), "{reopens:?}");
     }
 }

@@ -128,7 +128,12 @@ impl Model {
     /// Obeys some of the commands, or all.
     fn obey(&mut self, all: bool) {
         while all || self.prng.chance(0.8) {
-            let Some(command) = self.brain.pop() else { return };
+            let Some(command) = self.brain.pop() else {
+                if self.brain.look_ahead(self.now) {
+                    continue;
+                }
+                return;
+            };
             self.carry_out(command);
             assert!(self.cached.values().sum::<u64>() <= self.config.cache_bytes, "{command:?} overfills the cache");
         }

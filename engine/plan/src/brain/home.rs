@@ -122,9 +122,9 @@ impl Home {
         self.waits = waits;
     }
 
-    pub(super) fn open_next(&mut self, now: Instant, queued_fetches: u64, out: &mut VecDeque<Command>) {
+    pub(super) fn open_next(&mut self, now: Instant, queued_fetches: u64, out: &mut VecDeque<Command>) -> bool {
         if self.opening.is_some() || self.blocked || self.next >= self.end {
-            return;
+            return false;
         }
         let (samples, bytes) = self.measure_next();
         if self.credit == 0 {
@@ -147,10 +147,11 @@ impl Home {
             });
         }
         if self.credit == 0 && samples > 0 {
-            return;
+            return false;
         }
         self.opening = Some((samples, bytes));
         out.push_back(Command::Open { seq: BatchSeq(self.next), bytes });
+        true
     }
 
     /// Samples and room of the next batch; summed once per batch.

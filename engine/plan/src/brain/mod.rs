@@ -61,7 +61,12 @@ impl Brain {
             Fact::Tick => {}
         }
         self.owner.issue(now, out);
-        self.home.open_next(now, self.owner.queued() as u64, out);
+    }
+
+    /// Commands the next batch to be opened, when it is time. Ask when every ask of the batches opened so far has been told:
+    /// before that, the source looks idle, and batch after batch would be opened for it. True when there is a command now.
+    pub fn look_ahead(&mut self, now: Instant) -> bool {
+        self.home.open_next(now, self.owner.queued() as u64, &mut self.commands)
     }
 
     /// The next command to carry out.
