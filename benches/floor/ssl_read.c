@@ -2,6 +2,7 @@
  *
  * A contestant of the benchmark harness (see benches/src/harness/protocol.rs): says `ready`, does a pass for every `go`, says
  * one line of JSON. No parsing beyond Content-Length, no batches, no retries; payload moves through an arena of the given size.
+ * A connection that the server closes between two answers is opened again, once a pass.
  *
  * usage: ssl_read --ca FILE [--read-ahead] --uri https://ADDRESS:PORT/PREFIX/ --manifest FILE --batch-size N
  *        --arena BYTES --seed N
@@ -13,6 +14,7 @@
 #include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,23 +104,26 @@ static SSL *secure(const char *host, const char *port, const char *authority, in
     return ssl;
 }
 
+/* 0 when the connection is gone. */
 static size_t receive(SSL *ssl) {
     int most = (int)room(); /* may move to the arena's start */
     int got = SSL_read(ssl, arena + at, most);
-    if (got <= 0) die("the connection breaks (%d)", SSL_get_error(ssl, got));
-    return got;
+    return got > 0 ? (size_t)got : 0;
 }
 
-/* One object, from request to last byte. */
-static void fetch(SSL *ssl, const char *host, const char *prefix, const struct object *object) {
+/* One object, from request to last byte. 0 when the connection is gone and nothing of the answer has come. */
+static int fetch(SSL *ssl, const char *host, const char *prefix, const struct object *object) {
     char request[8192];
     int length = snprintf(request, sizeof request, "GET /%s%s HTTP/1.1\r\nHost: %s\r\n\r\n", prefix, object->key, host);
-    if (length >= (int)sizeof request || SSL_write(ssl, request, length) != length) die("sending a request");
+    if (length >= (int)sizeof request) die("a key is too long");
+    if (SSL_write(ssl, request, length) != length) return 0;
     char head[HEAD_MAX + 1];
     size_t seen = 0, total = 0;
     char *end;
     do { /* The head is looked at in a copy: it may come in pieces, and the arena may wrap between them. */
         size_t got = receive(ssl);
+        if (!got && !total) return 0;
+        if (!got) die("the connection breaks inside an answer");
         size_t take = got < HEAD_MAX - seen ? got : HEAD_MAX - seen;
         memcpy(head + seen, arena + at, take);
         seen += take;
@@ -136,10 +141,12 @@ static void fetch(SSL *ssl, const char *host, const char *prefix, const struct o
     unsigned long long have = total - (end + 4 - head);
     while (have < size) {
         size_t got = receive(ssl);
+        if (!got) die("the connection breaks inside an answer");
         at += got;
         have += got;
     }
     if (have > size) die("%s has more bytes than its Content-Length", object->key);
+    return 1;
 }
 
 int main(int count, char **words) {
@@ -164,6 +171,7 @@ int main(int count, char **words) {
     struct object *objects = read_manifest(manifest, &objects_count);
     arena = mmap(NULL, arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (arena == MAP_FAILED) die("an arena of %zu bytes: %s", arena_bytes, strerror(errno));
+    signal(SIGPIPE, SIG_IGN); /* a request on a closed connection is an error like any other */
     SSL *ssl = secure(host, port, authority, read_ahead);
     puts("ready");
     fflush(stdout);
@@ -172,8 +180,16 @@ int main(int count, char **words) {
         if (strcmp(line, "go\n")) die("the harness says %s", line);
         double start = now(), first = -1;
         unsigned long long bytes = 0, done = 0;
+        int opened_again = 0;
         for (size_t i = 0; i < objects_count; i++) {
-            fetch(ssl, host, prefix, &objects[i]);
+            if (!fetch(ssl, host, prefix, &objects[i])) {
+                if (opened_again++) die("the server closes the connection again and again");
+                int fd = SSL_get_fd(ssl);
+                SSL_free(ssl);
+                close(fd);
+                ssl = secure(host, port, authority, read_ahead);
+                if (!fetch(ssl, host, prefix, &objects[i])) die("the server closes a fresh connection");
+            }
             bytes += objects[i].size;
             if (++done == batch) first = (now() - start) * 1e6;
         }

@@ -107,7 +107,11 @@ impl<'a> Lane<'a> {
     }
 
     fn pass(&mut self) -> Result<Said> {
-        let (requests, into, arena) = (self.requests, self.floor.into, &mut self.arena);
+        self.pass_over(self.requests)
+    }
+
+    fn pass_over(&mut self, requests: &Requests) -> Result<Said> {
+        let (into, arena) = (self.floor.into, &mut self.arena);
         let mut pass = Pass::new(self.task.batch_size, self.floor.hash);
         match &mut self.open {
             Open::Recv(line) => line.run(requests, into, arena, &mut pass)?,
@@ -127,14 +131,15 @@ impl<'a> Lane<'a> {
         Ok(pass.said(format!("{how}, 1 MiB at a time {into}")))
     }
 
-    /// The number of connections that costs the least processor time, each tried once after one pass for warmth.
+    /// The number of connections that costs the least processor time, each tried once on a part of the set, after once for warmth.
     fn choose_connections(&mut self) -> Result<()> {
-        self.pass()?;
+        let trial = self.requests.trial();
+        self.pass_over(&trial)?;
         let mut best: Option<(std::time::Duration, epoll::Lines)> = None;
         for connections in CONNECTIONS_TRIED {
             self.open = Open::Epoll(epoll::Lines::open(self.requests, connections)?);
             let before = fuelrail::process_cpu();
-            self.pass()?;
+            self.pass_over(&trial)?;
             let after = fuelrail::process_cpu();
             let cost = (after.0 + after.1).saturating_sub(before.0 + before.1);
             if let Open::Epoll(lines) = std::mem::replace(&mut self.open, Open::Copy)

@@ -39,6 +39,11 @@ impl Answer {
     pub(super) fn left_bytes(&self) -> Option<u64> {
         self.left_bytes
     }
+
+    /// Whether nothing of it has come.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.head.is_empty() && self.left_bytes.is_none()
+    }
 }
 
 /// Whether an answer goes on.

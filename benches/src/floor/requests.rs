@@ -22,11 +22,15 @@ pub(super) struct Requests {
 }
 
 /// One request and what it must bring.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) text: Vec<u8>,
     pub(super) body_bytes: u64,
 }
+
+/// A trial is this long: tenths of a second, whatever the size of objects.
+const TRIAL_BYTES: u64 = 512 << 20;
+const TRIAL_REQUESTS_MAX: usize = 8192;
 
 impl Requests {
     /// The requests for a task's manifest.
@@ -52,6 +56,18 @@ impl Requests {
         Ok(Requests { address, all: (0..listing.len() as u64).map(request).collect() })
     }
 
+    /// The first of them: enough to tell one number of connections from another.
+    pub(super) fn trial(&self) -> Requests {
+        let mut left = TRIAL_BYTES;
+        let enough = |request: &&Request| {
+            let wanted = left > 0;
+            left = left.saturating_sub(request.body_bytes);
+            wanted
+        };
+        let all = self.all.iter().take(TRIAL_REQUESTS_MAX).take_while(enough).cloned().collect();
+        Requests { address: self.address, all }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
@@ -72,6 +88,11 @@ pub(super) fn broken(error: &std::io::Error) -> Error {
 }
 
 pub(super) fn closed() -> Error {
-    Error::new(Kind::Truncated, "the server closed the connection inside an answer")
-        .cure("let it keep connections for ever (nginx: keepalive_requests)")
+    Error::new(Kind::Truncated, "the server closed the connection before an answer was whole")
+        .cure("let it keep connections for ever (nginx: keepalive_requests, keepalive_time)")
+}
+
+/// Whether the connection is gone, whatever was on it.
+pub(super) fn is_lost(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Network | Kind::Truncated)
 }

@@ -87,15 +87,15 @@ fn program() -> Result<PathBuf> {
 
 fn attempt(program: &Path, site: &Site<'_>) -> Result<Nginx> {
     let (port, tls_port) = (free_port(site.address)?, site.certificate.map(|_| free_port(site.address)).transpose()?);
-    let file = site.folder.join("nginx.conf");
-    fs::write(&file, configuration(site, port, tls_port)).map_err(|error| failed(&file, &error))?;
+    let (file, version) = (site.folder.join("nginx.conf"), version(program));
+    fs::write(&file, configuration(site, port, tls_port, &version)).map_err(|error| failed(&file, &error))?;
     let args = ["-c".into(), file.clone().into_os_string(), "-e".into(), log(site).into_os_string()];
     let mut command = site.place.command(None, program, &args);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // Its own group: Ctrl-C reaches the harness alone, which ends it in order.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let process = command.spawn().map_err(|error| Error::new(Kind::Environment, format!("starting nginx: {error}")))?;
-    let mut nginx = Nginx { process, port, tls_port, version: version(program) };
+    let mut nginx = Nginx { process, port, tls_port, version };
     for _ in 0..LOOKS_MAX {
         if let Ok(Some(status)) = nginx.process.try_wait() {
             return Err(refused(site, &format!("it ends with {status}")));
@@ -115,7 +115,17 @@ fn free_port(address: IpAddr) -> Result<u16> {
     port.map_err(|error| Error::new(Kind::Environment, format!("no free port: {error}")))
 }
 
-fn configuration(site: &Site<'_>, port: u16, tls_port: Option<u16>) -> String {
+/// A contestant idles while others have their turn, for hours where those are slow: its connections stay.
+const KEEP: &str = "1000h";
+
+/// Whether this nginx ends a connection when it is an hour old, idle or not, unless told otherwise.
+fn ends_by_age(version: &str) -> bool {
+    let numbers = version.split(['/', ' ']).nth(1).unwrap_or_default().split('.').map(|part| part.parse().unwrap_or(0));
+    numbers.collect::<Vec<u32>>() >= vec![1, 19, 10]
+}
+
+fn configuration(site: &Site<'_>, port: u16, tls_port: Option<u16>, version: &str) -> String {
+    let age = if ends_by_age(version) { format!("  keepalive_time {KEEP};\n") } else { String::new() };
     let (folder, root, address) = (site.folder.display(), site.root.display(), site.address);
     // Root's workers would become another user, who may not read a private folder.
     let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "" };
@@ -134,7 +144,7 @@ fn configuration(site: &Site<'_>, port: u16, tls_port: Option<u16>) -> String {
     format!(
         "{user}worker_processes 1;\ndaemon off;\npid \"{folder}/pid\";\nerror_log \"{log}\";\n\
          events {{ worker_connections 4096; }}\nhttp {{\n  access_log off;\n  sendfile on;\n\
-         \x20 default_type application/octet-stream;\n  keepalive_requests 1000000000;\n  keepalive_timeout 1h;\n{temporary}\
+         \x20 default_type application/octet-stream;\n  keepalive_requests 1000000000;\n  keepalive_timeout {KEEP};\n{age}{temporary}\
          \x20 server {{\n    listen {address}:{port};\n{secure}    root \"{root}\";\n{}\n  }}\n}}\n",
         site.directives,
         log = log(site).display(),
@@ -177,4 +187,15 @@ fn refused(site: &Site<'_>, why: &str) -> Error {
 
 fn failed(path: &Path, error: &std::io::Error) -> Error {
     Error::new(Kind::File, format!("writing {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_age_of_connections_is_set_where_it_can_be() {
+        let told = ["nginx/1.18.0", "nginx/1.19.9", "nginx/1.19.10", "nginx/1.22.1 (Debian)", "nginx/2.0.0", "nginx"];
+        assert_eq!(told.map(ends_by_age), [false, false, true, true, true, false]);
+    }
 }
