@@ -94,6 +94,10 @@ pub(crate) fn findings(line: &Line, venue: &Venue) -> Findings {
     note("rounds", line.rounds.to_string());
     note("seed", line.seed.to_string());
     note("repeats", line.repeats.map_or_else(|| "by shape".to_owned(), |repeats| repeats.to_string()));
+    if line.loader.is_some() {
+        // Results of a loader that was built anew in every pass have no such line, and are unlike these.
+        note("passes", "one loader, from rest to rest".to_owned());
+    }
     for (name, value) in line.loader.iter().flatten() {
         note(&format!("loader.{name}"), value.clone());
     }
@@ -185,12 +189,19 @@ pub fn own_contestant(program: &Path, name: &str, kind: &str, args: &[&str]) -> 
     Contestant::new(name, program, [&["bench", "contestant", kind][..], args].concat())
 }
 
+/// The `epoll` floor, which finds its number of connections itself. Its bytes are proved without that search: with any number
+/// they are the same.
+#[must_use]
+pub fn floor_epoll(program: &Path) -> Contestant {
+    own_contestant(program, "floor-epoll", "floor-epoll", &[]).proved_by(["--hash", "--connections", "8"])
+}
+
 /// Our loader as a contestant, with settings.
 #[must_use]
 pub fn loader_contestant(program: &Path, name: &str, settings: &Overrides) -> Contestant {
     let sets: Vec<String> = settings.iter().map(|(field, value)| format!("--set={field}={value}")).collect();
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-    own_contestant(program, name, "fuelrail", &sets).proved_by(["--hash"])
+    own_contestant(program, name, "fuelrail", &sets).proved_by(["--hash"]).once_by(["--once"])
 }
 
 /// Who takes part in a shape over a transport: the floors its bars need, all floors if asked, and the loader.
@@ -216,7 +227,7 @@ pub fn cast(line: &Line, venue: &Venue, shape: ShapeName, transport: Transport) 
         cast.push(own("floor-epoll", "floor-epoll", &["--touch", "false", "--connections", "8"]));
     } else {
         cast.push(proved("floor-recv", "floor-recv", &[]));
-        cast.push(proved("floor-epoll", "floor-epoll", &[]));
+        cast.push(floor_epoll(&line.program));
         if line.all_floors {
             cast.push(proved("floor-recv-hot", "floor-recv", &["--hot"]));
             cast.push(own("floor-drop", "floor-drop", &["--connections", "1"]));

@@ -12,7 +12,7 @@ use crate::disk::Blocks;
 use crate::harness::{
     Contestant, Contested, Entry, Findings, SetFacts, ShapeName, Transport, Venue, VenueConfig, hold,
 };
-use crate::line::{Line, Step, findings, loader_contestant, own_contestant, rules, task};
+use crate::line::{Line, Step, findings, floor_epoll, loader_contestant, own_contestant, rules, task};
 use crate::spill::{Spill, contests};
 
 /// What to measure.
@@ -74,9 +74,8 @@ fn cast(rings: &Rings, shape: ShapeName) -> Vec<Contestant> {
     let program = &rings.line.program;
     let mut cast = Vec::new();
     if shape != ShapeName::First {
-        cast.extend(
-            ["floor-recv", "floor-epoll"].map(|floor| own_contestant(program, floor, floor, &[]).proved_by(["--hash"])),
-        );
+        cast.push(own_contestant(program, "floor-recv", "floor-recv", &[]).proved_by(["--hash"]));
+        cast.push(floor_epoll(program));
     }
     cast.extend(rings.rings.iter().map(|ring| {
         let mut settings: Overrides = rings.line.loader.clone().unwrap_or_default();

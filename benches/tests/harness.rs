@@ -54,13 +54,21 @@ fn hold_one(contest: &Contest, contestant: Contestant) -> Score {
 
 #[test]
 fn passes_interleave_and_the_work_is_counted_from_outside() {
-    let mut turns = Vec::new();
+    let (mut turns, mut ended) = (Vec::new(), Vec::new());
     let all = entries(vec![good("light", 10), good("heavy", 60_000)]);
     let held = Contest { cold_rounds: 1, ..contest(2) };
-    let scores = hold(&held, &all, &mut |turn| turns.push((turn.name.to_owned(), turn.done, turn.total))).unwrap();
+    let scores = hold(&held, &all, &mut |turn| match turn.ended {
+        None => turns.push((turn.name.to_owned(), turn.done, turn.total)),
+        Some(pass) => ended.push(format!("{} {} {}", turn.stage, turn.name, pass.unwrap().objects)),
+    })
+    .unwrap();
     let names: Vec<&str> = turns.iter().map(|(name, ..)| name.as_str()).collect();
     assert_eq!(names, ["light", "heavy"].repeat(4), "cold, warm-up, two rounds");
     assert_eq!((turns[7].1, turns[7].2), (7, 8));
+    let stages = ["cold round 1", "warm-up", "round 1", "round 2"];
+    let told: Vec<String> =
+        stages.iter().flat_map(|s| ["light", "heavy"].map(|name| format!("{s} {name} 10"))).collect();
+    assert_eq!(ended, told, "every pass is told of when it has ended");
     for score in &scores {
         assert_eq!(score.failure, None);
         assert_eq!((score.passes.len(), score.cold_passes.len(), score.settings.as_str()), (2, 1, "shell"));
@@ -78,7 +86,12 @@ fn passes_interleave_and_the_work_is_counted_from_outside() {
 #[test]
 fn one_that_dies_is_out_with_its_own_words_and_the_rest_go_on() {
     let dying = shell("dying", "echo ready; read word; echo 'cannot import streams' >&2; exit 7");
-    let scores = hold(&contest(2), &entries(vec![dying, good("sound", 10)]), &mut |_| {}).unwrap();
+    let mut failures = Vec::new();
+    let scores = hold(&contest(2), &entries(vec![dying, good("sound", 10)]), &mut |turn| {
+        failures.extend(turn.ended.and_then(Result::err).map(|why| format!("{} {}: {why}", turn.stage, turn.name)));
+    })
+    .unwrap();
+    assert!(failures.len() == 1 && failures[0].starts_with("warm-up dying: "), "told once: {failures:?}");
     let failure = scores[0].failure.as_deref().unwrap();
     assert!(failure.contains("cannot import streams") && failure.contains("exit status: 7"), "{failure}");
     assert_eq!((scores[0].passes.len(), scores[1].passes.len(), &scores[1].failure), (0, 2, &None));

@@ -75,12 +75,15 @@ fn bars_are_judged_round_by_round_against_the_cheapest() {
     let bar = |to: &[&str], bound| Bar::ratio("ours", to, Metric::CpuSPerGb, bound);
     let mut dead = score("dead", &[0.1], &[]);
     dead.failure = Some("gone".into());
+    let mut away = dead.clone();
+    (away.name, away.absence) = ("away".into(), Some("not installed".into()));
     // The machine is three times slower in the last round; the ratio is 1.1 in every one.
     let scores = vec![
         score("ours", &[0.22, 0.22, 0.66], &[0.5]),
         score("dear", &[0.4, 0.4, 1.2], &[]),
         score("cheap", &[0.2, 0.2, 0.6], &[0.3]),
         dead,
+        away,
     ];
     let cold = Bar {
         of: "ours".into(),
@@ -98,19 +101,36 @@ fn bars_are_judged_round_by_round_against_the_cheapest() {
         heat: Heat::Warm,
         ..cold.clone()
     };
-    let bars =
-        [bar(&["dear", "cheap"], 1.15), bar(&["cheap"], 1.05), bar(&["dead"], 2.0), bar(&["absent"], 2.0), cold, alone];
+    let bars = [
+        bar(&["dear", "cheap"], 1.15),
+        bar(&["cheap"], 1.05),
+        bar(&["dead"], 2.0),
+        bar(&["absent"], 2.0),
+        cold,
+        alone,
+        bar(&["away"], 2.0),
+    ];
     let judged = &findings(scores, &bars).contests[0].bars;
     assert_eq!((judged[0].holds, judged[0].against.as_deref()), (Some(true), Some("cheap")));
     let measured = judged[0].measured.unwrap();
     assert!((measured.median - 1.1).abs() < 1e-9 && (measured.max - 1.1).abs() < 1e-9, "{measured:?}");
     assert_eq!(judged[1].holds, Some(false));
-    for (number, why) in [(2, "dead failed"), (3, "absent took no part")] {
+    for (number, why) in [(2, "dead failed"), (3, "absent took no part"), (6, "away is not installed")] {
         assert_eq!((judged[number].holds, judged[number].not_judged.as_deref()), (None, Some(why)));
         assert!(judged[number].text().contains("NOT JUDGED"), "{}", judged[number].text());
     }
     assert_eq!((judged[4].holds, judged[4].measured.unwrap().median), (Some(false), 2_000.0));
     assert_eq!((judged[5].holds, judged[5].against.as_deref()), (Some(true), None));
+}
+
+#[test]
+fn rates_are_of_what_a_pass_received() {
+    let received = |share: f64| Pass { facts: [("received_bytes_per_byte".to_owned(), share)].into(), ..pass(0.3) };
+    let rates = |pass: &Pass| [pass.cpu_s_per_gb(), pass.cpu_us_per_object(), pass.gb_per_s()];
+    assert_eq!(rates(&received(1.0)), rates(&pass(0.3)));
+    assert_eq!(rates(&received(2.0)), [Some(0.15), Some(150.0), Some(4.0)], "half is the next pass's");
+    assert_eq!(rates(&received(0.5)), [Some(0.6), Some(600.0), Some(1.0)], "half came with the pass before");
+    assert_eq!(rates(&received(0.0)), [None, None, Some(0.0)]);
 }
 
 #[test]

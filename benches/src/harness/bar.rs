@@ -78,9 +78,10 @@ impl Bar {
         let find = |name: &str| {
             let found = contestants.iter().find(|scored| scored.name == name);
             let scored = found.ok_or_else(|| format!("{name} took no part"))?;
-            match &scored.failure {
-                Some(_) => Err(format!("{name} failed")),
-                None => Ok(self.values(scored)),
+            match (&scored.absence, &scored.failure) {
+                (Some(absence), _) => Err(format!("{name} is {absence}")),
+                (None, Some(_)) => Err(format!("{name} failed")),
+                (None, None) => Ok(self.values(scored)),
             }
         };
         let ours = find(&self.of)?;

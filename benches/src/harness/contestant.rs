@@ -35,6 +35,8 @@ pub struct Contestant {
     /// Arguments with which it hashes what it gets; empty when it cannot. A pass with them proves the bytes and is not
     /// measured.
     pub proof_args: Vec<OsString>,
+    /// Arguments that tell it that one pass is all this process will be asked for; empty when that makes no difference to it.
+    pub once_args: Vec<OsString>,
 }
 
 impl Contestant {
@@ -52,6 +54,13 @@ impl Contestant {
     #[must_use]
     pub fn proved_by<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Contestant {
         self.proof_args = args.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// With arguments that tell it that one pass is all it will be asked for.
+    #[must_use]
+    pub fn once_by<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Contestant {
+        self.once_args = args.into_iter().map(Into::into).collect();
         self
     }
 
@@ -117,21 +126,32 @@ impl Pass {
     /// Processor time per payload, s/GB; none without payload.
     #[must_use]
     pub fn cpu_s_per_gb(&self) -> Option<f64> {
-        (self.bytes > 0).then(|| self.cpu_s() / (self.bytes as f64 / 1e9))
+        let bytes = self.bytes as f64 * self.received_share();
+        (bytes > 0.0).then(|| self.cpu_s() / (bytes / 1e9))
     }
 
     /// Processor time per object, µs; none without objects.
     #[must_use]
     pub fn cpu_us_per_object(&self) -> Option<f64> {
-        (self.objects > 0).then(|| self.cpu_s() * 1e6 / self.objects as f64)
+        let objects = self.objects as f64 * self.received_share();
+        (objects > 0.0).then(|| self.cpu_s() * 1e6 / objects)
     }
 
     /// Payload per wall time, GB/s; none when no time passed.
     #[must_use]
     pub fn gb_per_s(&self) -> Option<f64> {
-        (self.wall_s > 0.0).then(|| self.bytes as f64 / 1e9 / self.wall_s)
+        (self.wall_s > 0.0).then(|| self.bytes as f64 * self.received_share() / 1e9 / self.wall_s)
+    }
+
+    /// What was received in this pass per byte delivered in it, where the contestant tells: rates are of what was received. The
+    /// rest of what was delivered came in an earlier pass and was paid for there, and what came too early is delivered free later.
+    fn received_share(&self) -> f64 {
+        self.facts.get(RECEIVED).map_or(1.0, |share| share.max(0.0))
     }
 }
+
+/// The fact that tells how many bytes a pass brought from the source, per byte delivered in it.
+pub const RECEIVED: &str = "received_bytes_per_byte";
 
 /// A contestant that runs.
 #[derive(Debug)]
@@ -244,7 +264,8 @@ impl Running {
         patience: Patience,
         stop: &Stop,
     ) -> Result<(Pass, String)> {
-        let mut running = Running::spawn(who, task, place, patience, stop)?;
+        let args = who.args.iter().chain(&who.once_args).cloned().collect();
+        let mut running = Running::spawn(&Contestant { args, ..who.clone() }, task, place, patience, stop)?;
         running.go();
         running.await_ready()?;
         let ready = running.started.elapsed();

@@ -79,17 +79,47 @@ pub struct Score {
     pub cold_passes: Vec<Pass>,
     /// Why it left, with the error's words. Its passes up to then stay.
     pub failure: Option<String>,
+    /// Of one that never took part, what it is, in two or three words: `not installed`. Its failure tells the reason.
+    pub absence: Option<String>,
 }
 
-/// What is told while a contest is held.
+/// What a pass is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// Its bytes are proved.
+    Proof,
+    /// From the start of a process, in this round; the first is 1.
+    Cold(u32),
+    /// Before the first round.
+    WarmUp,
+    /// Measured in this round; the first is 1.
+    Round(u32),
+}
+
+impl core::fmt::Display for Stage {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Stage::Proof => f.write_str("proof"),
+            Stage::Cold(round) => write!(f, "cold round {round}"),
+            Stage::WarmUp => f.write_str("warm-up"),
+            Stage::Round(round) => write!(f, "round {round}"),
+        }
+    }
+}
+
+/// What is told while a contest is held: when a pass begins, and again when it has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn<'a> {
-    /// Whose pass begins.
+    /// Whose pass.
     pub name: &'a str,
-    /// Passes done.
+    /// What it is for.
+    pub stage: Stage,
+    /// Passes begun before it.
     pub done: u32,
     /// Passes in all.
     pub total: u32,
+    /// What it came to, or why it failed; none when it begins.
+    pub ended: Option<Result<&'a Pass, &'a str>>,
 }
 
 /// Holds a contest. A contestant that fails is out, with its reason in its score; the others go on.
@@ -103,23 +133,14 @@ pub fn hold(contest: &Contest, entries: &[Entry], watch: &mut dyn FnMut(Turn<'_>
     let warm_rounds = if contest.rounds > 0 { contest.rounds + 1 } else { 0 };
     let proofs = u32::from(contest.expected_hash.is_some());
     let total = each * (proofs + contest.cold_rounds + warm_rounds);
-    let mut done = 0;
-    for _ in 0..proofs {
+    let mut caller = Caller { watch, done: 0, total };
+    let first = (0..proofs).map(|_| Stage::Proof).chain((1..=contest.cold_rounds).map(Stage::Cold));
+    for stage in first {
         for (entry, score) in entries.iter().zip(&mut scores) {
-            watch(Turn { name: &score.name, done, total });
-            done += 1;
-            let proved = prove(contest, entry, score);
-            out_if_failed(score, proved)?;
-        }
-    }
-    for _ in 0..contest.cold_rounds {
-        for (entry, score) in entries.iter().zip(&mut scores) {
-            watch(Turn { name: &score.name, done, total });
-            done += 1;
-            if score.failure.is_none() {
-                let cold = cold(contest, entry, score);
-                out_if_failed(score, cold)?;
-            }
+            caller.call(stage, score, |score| match stage {
+                Stage::Proof => prove(contest, entry, score),
+                _ => cold(contest, entry, score).map(Some),
+            })?;
         }
     }
     let mut running: Vec<Option<Running>> = Vec::new();
@@ -131,12 +152,10 @@ pub fn hold(contest: &Contest, entries: &[Entry], watch: &mut dyn FnMut(Turn<'_>
         running.push(if standing { out_if_failed(score, start())?.flatten() } else { None });
     }
     for round in 0..warm_rounds {
+        let stage = if round == 0 { Stage::WarmUp } else { Stage::Round(round) };
         for (slot, score) in running.iter_mut().zip(&mut scores) {
-            watch(Turn { name: &score.name, done, total });
-            done += 1;
-            let Some(contestant) = slot else { continue };
-            let pass = warm(contestant, score, round);
-            if out_if_failed(score, pass)?.is_none() {
+            caller.call(stage, score, |score| slot.as_mut().map(|contestant| warm(contestant, score)).transpose())?;
+            if score.failure.is_some() {
                 *slot = None;
             }
         }
@@ -149,39 +168,73 @@ pub fn hold(contest: &Contest, entries: &[Entry], watch: &mut dyn FnMut(Turn<'_>
     Ok(scores)
 }
 
-fn warm(contestant: &mut Running, score: &mut Score, round: u32) -> Result<()> {
+/// Calls contestants to their passes, files what they come to, and tells who watches.
+struct Caller<'a> {
+    watch: &'a mut dyn FnMut(Turn<'_>),
+    done: u32,
+    total: u32,
+}
+
+impl Caller<'_> {
+    /// One pass of one contestant. Who is out already is passed over, but counted: the end of the contest stays where it is.
+    fn call(
+        &mut self,
+        stage: Stage,
+        score: &mut Score,
+        pass: impl FnOnce(&mut Score) -> Result<Option<Pass>>,
+    ) -> Result<()> {
+        let (done, total) = (self.done, self.total);
+        self.done += 1;
+        (self.watch)(Turn { name: &score.name, stage, done, total, ended: None });
+        if score.failure.is_some() {
+            return Ok(());
+        }
+        let outcome = pass(score);
+        let pass = out_if_failed(score, outcome)?.flatten();
+        let ended = match (&pass, &score.failure) {
+            (Some(pass), _) => Some(Ok(pass)),
+            (None, failure) => failure.as_deref().map(Err),
+        };
+        if ended.is_some() {
+            (self.watch)(Turn { name: &score.name, stage, done, total, ended });
+        }
+        match stage {
+            Stage::Proof => {}
+            Stage::Cold(_) => score.cold_passes.extend(pass),
+            Stage::WarmUp => score.warm_up = pass,
+            Stage::Round(_) => score.passes.extend(pass),
+        }
+        Ok(())
+    }
+}
+
+fn warm(contestant: &mut Running, score: &mut Score) -> Result<Pass> {
     let pass = contestant.pass()?;
     score.settings = contestant.settings().to_owned();
     score.accounting = contestant.accounting().to_owned();
-    if round == 0 {
-        score.warm_up = Some(pass);
-    } else {
-        score.passes.push(pass);
-    }
-    Ok(())
+    Ok(pass)
 }
 
-fn cold(contest: &Contest, entry: &Entry, score: &mut Score) -> Result<()> {
+fn cold(contest: &Contest, entry: &Entry, score: &mut Score) -> Result<Pass> {
     let (pass, settings) =
         Running::cold(&entry.contestant, &entry.task, &contest.place, contest.patience, &contest.stop)?;
     score.settings = settings;
-    score.cold_passes.push(pass);
-    Ok(())
+    Ok(pass)
 }
 
-/// One pass with hashing, in a process of its own.
-fn prove(contest: &Contest, entry: &Entry, score: &mut Score) -> Result<()> {
+/// One pass with hashing, in a process of its own; none of who cannot hash.
+fn prove(contest: &Contest, entry: &Entry, score: &mut Score) -> Result<Option<Pass>> {
     let expected = entry.expected_hash.as_ref().or(contest.expected_hash.as_ref());
-    let (Some(expected), Some(proving)) = (expected, entry.contestant.proving()) else { return Ok(()) };
+    let (Some(expected), Some(proving)) = (expected, entry.contestant.proving()) else { return Ok(None) };
     let (pass, _) = Running::cold(&proving, &entry.task, &contest.place, contest.patience, &contest.stop)?;
     let wrong = |what: String| {
         Err(Error::new(Kind::Mismatch, format!("contestant {} {what}", score.name))
             .cure("its bytes are not those of the bucket: its figures would mean nothing"))
     };
-    match pass.hash {
-        Some(hash) if hash == *expected => {
-            score.hash = Some(hash);
-            Ok(())
+    match &pass.hash {
+        Some(hash) if hash == expected => {
+            score.hash = Some(hash.clone());
+            Ok(Some(pass))
         }
         Some(hash) => wrong(format!("delivered other bytes: hash {hash}, not {expected}")),
         None => wrong("was asked for a hash and gives none".to_owned()),

@@ -35,13 +35,16 @@ pub struct Scored {
     pub cold_passes: Vec<Pass>,
     /// Why it left.
     pub failure: Option<String>,
+    /// Of one that never took part, what it is, in two or three words: `not installed`. Its failure tells the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absence: Option<String>,
 }
 
 impl From<Score> for Scored {
     fn from(score: Score) -> Scored {
-        let Score { name, settings, accounting, hash, warm_up, passes, cold_passes, failure } = score;
+        let Score { name, settings, accounting, hash, warm_up, passes, cold_passes, failure, absence } = score;
         let (warm, cold) = (figures(&passes), figures(&cold_passes));
-        Scored { name, settings, accounting, hash, warm, cold, warm_up, passes, cold_passes, failure }
+        Scored { name, settings, accounting, hash, warm, cold, warm_up, passes, cold_passes, failure, absence }
     }
 }
 

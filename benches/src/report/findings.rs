@@ -137,7 +137,7 @@ fn range(metric: Metric, spread: &Spread) -> String {
 fn note(scored: &Scored) -> String {
     let hash = scored.hash.as_deref().map_or_else(String::new, |hash| format!("; bytes proved, hash {hash}"));
     let words = match &scored.failure {
-        Some(failure) => format!("failed: {failure}"),
+        Some(failure) => format!("{}: {failure}", scored.absence.as_deref().unwrap_or("failed")),
         None => format!("{}{hash}; CPU from {}", scored.settings, scored.accounting),
     };
     format!("<dt>{}</dt><dd>{}</dd>", escape(&scored.name), escape(&words))

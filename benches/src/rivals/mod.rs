@@ -95,8 +95,8 @@ fn contest(
         match take_part(question, rival, venue, shape, sets, transport)? {
             Ok(entry) => entries.push(entry),
             Err(absent) => {
-                let failure = Some(absent.to_string());
-                missing.push(Score { name: rival.name.to_owned(), failure, ..Score::default() });
+                let (failure, absence) = (Some(absent.to_string()), Some(absent.word.to_owned()));
+                missing.push(Score { name: rival.name.to_owned(), failure, absence, ..Score::default() });
             }
         }
     }
@@ -138,7 +138,7 @@ fn take_part(
         Err(error) if error.kind() == Kind::Cancelled => Err(error),
         Err(error) => {
             let cure = "see whether its script runs by hand".to_owned();
-            Ok(Err(Absent { reason: error.to_string(), cure }))
+            Ok(Err(Absent { word: "not packed", reason: error.to_string(), cure }))
         }
     }
 }

@@ -26,6 +26,8 @@ pub struct Programs {
 /// Why a rival is not there, and how to bring it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Absent {
+    /// What it is, in two or three words for a table.
+    pub word: &'static str,
     /// The reason.
     pub reason: String,
     /// What to do.
@@ -34,13 +36,15 @@ pub struct Absent {
 
 impl core::fmt::Display for Absent {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "absent: {}; {}", self.reason, self.cure)
+        write!(f, "{}; {}", self.reason, self.cure)
     }
 }
 
-fn absent<T>(reason: impl Into<String>, cure: impl Into<String>) -> Result<T, Absent> {
-    Err(Absent { reason: reason.into(), cure: cure.into() })
+fn absent<T>(word: &'static str, reason: impl Into<String>, cure: impl Into<String>) -> Result<T, Absent> {
+    Err(Absent { word, reason: reason.into(), cure: cure.into() })
 }
+
+const NOT_INSTALLED: &str = "not installed";
 
 /// glibc's allocator gives freed memory back to the kernel and pays for the pages again; clients that allocate their buffers
 /// do better when it keeps them, and a rival is run as well as it can be.
@@ -56,20 +60,28 @@ impl Programs {
         match rival.origin {
             Origin::Native | Origin::Command if !self.natives.is_file() => {
                 let reason = format!("{} is not there", self.natives.display());
-                absent(reason, "cargo build --release -p fuelrail-rivals, or name it with --rival-program")
+                absent(
+                    NOT_INSTALLED,
+                    reason,
+                    "cargo build --release -p fuelrail-rivals, or name it with --rival-program",
+                )
             }
             Origin::Native => Ok(()),
             Origin::Command if !self.path.iter().any(|folder| folder.join(rival.program).is_file()) => {
-                absent(format!("{} is not in PATH", rival.program), format!("apt-get install {}", rival.program))
+                let reason = format!("{} is not in PATH", rival.program);
+                absent(NOT_INSTALLED, reason, format!("apt-get install {}", rival.program))
             }
             Origin::Command => Ok(()),
             Origin::Python(_) if transport == Transport::Tls => {
-                absent("it has no adapter for TLS with an authority of one's own", "leave out --tls")
+                absent("not for TLS", "it has no adapter for TLS with an authority of one's own", "leave out --tls")
             }
-            Origin::Python(Packing::Tar | Packing::Mds) if venue == VenueKind::External => {
-                absent("it reads shards, which are not put into other people's buckets", "leave out --uri")
-            }
+            Origin::Python(Packing::Tar | Packing::Mds) if venue == VenueKind::External => absent(
+                "not for buckets",
+                "it reads shards, which are not put into other people's buckets",
+                "leave out --uri",
+            ),
             Origin::Python(_) if !self.python.stands() => absent(
+                NOT_INSTALLED,
                 format!("its environment is not installed in {}", self.python.folder().display()),
                 "--python installs it: some 7 GB, minutes",
             ),
@@ -149,7 +161,7 @@ mod tests {
         assert!(plain("s3dlio").unwrap_err().contains("--python installs it"));
         std::fs::write(folder.path().join("fuelrail-rival"), "").unwrap();
         assert_eq!(plain("hyper"), Ok(()));
-        assert_eq!(plain("wrk").unwrap_err(), "absent: wrk is not in PATH; apt-get install wrk");
+        assert_eq!(plain("wrk").unwrap_err(), "wrk is not in PATH; apt-get install wrk");
         std::fs::write(folder.path().join("wrk"), "").unwrap();
         assert_eq!(plain("wrk"), Ok(()));
         assert!(find("boto3", Transport::Tls, VenueKind::Loopback).unwrap_err().contains("leave out --tls"));

@@ -140,6 +140,11 @@ impl Bar {
         Bar { bar }
     }
 
+    /// Whether nobody sees it.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.bar.is_hidden()
+    }
+
     /// Learns the end.
     pub(crate) fn total(&self, total: u64) {
         self.bar.set_length(total);
@@ -147,7 +152,7 @@ impl Bar {
 
     /// Moves to `done` with a word on the side. The word is only made when a terminal watches.
     pub(crate) fn at(&self, done: u64, word: impl FnOnce() -> String) {
-        if !self.bar.is_hidden() {
+        if !self.is_hidden() {
             self.bar.set_position(done);
             self.bar.set_message(word());
         }

@@ -72,6 +72,9 @@ struct OwnLoader {
     /// Hash what comes
     #[arg(long)]
     hash: bool,
+    /// End with the first pass, and fetch nothing of a next one
+    #[arg(long)]
+    once: bool,
     #[command(flatten)]
     task: TaskArgs,
 }
@@ -157,8 +160,8 @@ pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
 pub(crate) fn run(args: &Contestant) -> Outcome {
     let (input, output) = (io::stdin().lock(), io::stdout().lock());
     let (looping, into, floor) = match &args.who {
-        Who::Fuelrail(OwnLoader { settings, hash, task }) => {
-            let own = Own { settings: settings.clone(), hash: *hash };
+        Who::Fuelrail(OwnLoader { settings, hash, once, task }) => {
+            let own = Own { settings: settings.clone(), hash: *hash, once: *once };
             own::run(&own, &task.task(), input, output)?;
             return Ok(ExitCode::SUCCESS);
         }

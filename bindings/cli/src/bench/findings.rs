@@ -11,7 +11,7 @@ use crate::screen::Table;
 pub(crate) fn text(findings: &Findings) -> String {
     let mut text = String::new();
     for contest in &findings.contests {
-        text.push_str(&contest_text(contest));
+        text.push_str(&contest_text(contest, &findings.notices));
         text.push('\n');
     }
     if !findings.latencies.is_empty() {
@@ -38,7 +38,7 @@ fn venue(findings: &Findings) -> String {
     format!("{} ({:?}{mtu}{link})", facts.server, facts.kind).to_lowercase()
 }
 
-fn contest_text(contest: &Contested) -> String {
+fn contest_text(contest: &Contested, notices: &[String]) -> String {
     let set = &contest.set;
     let mut text = format!(
         "{}: {} objects, {}; batches of {} in {}",
@@ -60,8 +60,10 @@ fn contest_text(contest: &Contested) -> String {
     }
     text.push_str(&table.text());
     for scored in &contest.contestants {
-        if let Some(failure) = &scored.failure {
-            text.push_str(&format!("  {} FAILED: {failure}\n", scored.name));
+        // What a notice tells already is below all tables, once.
+        let told = |failure: &String| notices.iter().any(|notice| notice.contains(failure.as_str()));
+        if let Some(failure) = scored.failure.as_ref().filter(|failure| !told(failure)) {
+            text.push_str(&format!("  {}: {failure}\n", scored.name));
         }
     }
     for bar in &contest.bars {
@@ -77,6 +79,10 @@ fn rows(table: &mut Table, shown: &[Metric], scored: &Scored) {
                 shown.iter().map(|metric| figures.get(metric).map_or_else(|| "-".into(), |s| spread(*metric, s)));
             table.row(std::iter::once(format!("  {}{heat}", scored.name)).chain(cells));
         }
+    }
+    // Its passes up to then may stand above: that it did not come through stands beside its name all the same.
+    if scored.failure.is_some() {
+        table.row([format!("  {}", scored.name), scored.absence.clone().unwrap_or_else(|| "failed".to_owned())]);
     }
 }
 

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use fuelrail::{Error, Kind, Result};
-use fuelrail_benches::harness::{ShapeName, Stop, Transport, Turn, VenueConfig, VenueKind};
+use fuelrail::{ByteSize, Error, Kind, Result};
+use fuelrail_benches::harness::{Pass, ShapeName, Stop, Transport, Turn, VenueConfig, VenueKind};
 use fuelrail_benches::line::Step;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::failure::Outcome;
-use crate::screen::Bar;
+use crate::screen::{Bar, note};
 
 /// Where to read from and what.
 #[derive(Args, Clone, Debug)]
@@ -101,7 +101,8 @@ pub(crate) fn stop_on_signals() -> Outcome<Stop> {
     Ok(stop)
 }
 
-/// A progress bar over turns, with the contest's and the contestant's name beside it.
+/// A progress bar over turns, with the contest's and the contestant's name beside it; where no terminal watches, a line for
+/// everything that is done.
 pub(crate) struct Turns {
     bar: Bar,
 }
@@ -117,6 +118,9 @@ impl Turns {
             Step::Laying(shape, done, total) => {
                 self.bar.total(total >> 20);
                 self.bar.at(done >> 20, || format!("MiB of {shape} written"));
+                if self.bar.is_hidden() && done == total {
+                    note(&format!("{shape}: {} written", ByteSize(total)));
+                }
             }
             Step::Turn(contest, turn) => self.turn(contest, turn),
         }
@@ -126,6 +130,21 @@ impl Turns {
     pub(crate) fn turn(&self, contest: &str, turn: Turn<'_>) {
         self.bar.total(turn.total.into());
         self.bar.at(turn.done.into(), || format!("{contest}: {}", turn.name));
+        if let (true, Some(ended)) = (self.bar.is_hidden(), turn.ended) {
+            let Turn { name, stage, done, total, .. } = turn;
+            note(&format!("{contest}, {stage}, {name} ({} of {total}): {}", done + 1, came_to(ended)));
+        }
+    }
+}
+
+/// What a pass came to, in a few words.
+fn came_to(ended: Result<&Pass, &str>) -> String {
+    match ended {
+        Ok(pass) => {
+            let cost = pass.cpu_s_per_gb().map_or_else(String::new, |cost| format!(", {cost:.3} CPU-s/GB"));
+            format!("{:.2} s{cost}", pass.wall_s)
+        }
+        Err(why) => format!("failed, {why}"),
     }
 }
 

@@ -18,6 +18,11 @@ fn a_line_is_measured_compared_and_drawn() {
     // Whether bars hold says nothing here: a debug build beside other tests.
     assert!(ended.code == 0 || ended.code == 1, "{}", ended.err);
     assert!(ended.out.contains("floor-epoll") && ended.out.contains("CPU µs/object"), "{}", ended.out);
+    // No terminal watches: a line for every pass that has ended.
+    for line in ["tiny, proof, floor-recv (1 of 12): ", "tiny, round 2, fuelrail (12 of 12): ", "first, cold round 1, "]
+    {
+        assert_eq!(ended.err.matches(line).count(), if line.starts_with("first") { 2 } else { 1 }, "{}", ended.err);
+    }
     let json: Value = serde_json::from_str(&std::fs::read_to_string(&result).unwrap()).unwrap();
     let contest = &json["contests"][0];
     let names: Vec<&str> =

@@ -11,7 +11,7 @@ use crate::{Ended, PROGRAM, fuelrail};
 /// they hold decides the exit code alone.
 fn small(names: &[&str], more: &[&str]) -> Ended {
     let shape = ["--venue", "embedded", "--shapes", "mid", "--scale", "0.002", "--rounds", "1", "--no-pin"];
-    let settings = ["--set", "shards=1", "--set", "pin=false", "--json"];
+    let settings = ["--set", "shards=1", "--set", "pin=false"];
     fuelrail(&[&["bench", "rivals"], names, &shape, more, &settings].concat())
 }
 
@@ -31,12 +31,21 @@ fn whoever_is_absent_is_listed_with_reason_and_cure() {
     let folder = tempfile::tempdir().unwrap();
     let nowhere = folder.path().join("fuelrail-rival");
     let more = ["--python-dir", folder.path().to_str().unwrap(), "--rival-program", nowhere.to_str().unwrap()];
-    let (contest, found) = contest(small(&["hyper", "s3dlio"], &more));
+    let result = folder.path().join("rivals.json");
+    let file = ["--json", result.to_str().unwrap()];
+    let ended = small(&["hyper", "s3dlio"], &[&more[..], &file].concat());
+    for name in ["hyper", "s3dlio"] {
+        let row = ended.out.lines().find(|line| line.trim_start().starts_with(name)).expect("a row of the table");
+        assert!(row.ends_with("not installed") && row.len() < 60, "one short cell: {row}");
+        assert_eq!(ended.out.matches(&format!("{name} is not in the figures")).count(), 1, "{}", ended.out);
+    }
+    let out = std::fs::read_to_string(&result).unwrap();
+    let (contest, found) = contest(Ended { out, ..ended });
     assert_eq!(found["question"], "rivals");
     for (name, cure) in [("hyper", "cargo build --release -p fuelrail-rivals"), ("s3dlio", "--python installs it")] {
         let why = scored(&contest, name)["failure"].as_str().unwrap();
-        assert!(why.starts_with("absent: ") && why.contains(cure), "{why}");
-        let noted = |note: &Value| note.as_str().unwrap().starts_with(&format!("{name} is not in the figures: absent"));
+        assert!(why.contains(cure) && scored(&contest, name)["absence"] == "not installed", "{why}");
+        let noted = |note: &Value| note.as_str().unwrap() == format!("{name} is not in the figures: {why}");
         assert!(found["notices"].as_array().unwrap().iter().any(noted), "{found}");
     }
     // The floor and the loader take part whoever else does, on the same bytes.
@@ -48,7 +57,7 @@ fn whoever_is_absent_is_listed_with_reason_and_cure() {
     let bars = contest["bars"].as_array().unwrap();
     let bar =
         bars.iter().find(|judged| judged["bar"]["to"][0] == "s3dlio").expect("a promise stands without its rival");
-    assert!(bar["holds"].is_null() && bar["not_judged"].as_str().unwrap().starts_with("s3dlio"), "{bar}");
+    assert!(bar["holds"].is_null() && bar["not_judged"] == "s3dlio is not installed", "{bar}");
 }
 
 #[test]
@@ -58,7 +67,7 @@ fn native_rivals_take_part_and_prove_their_bytes() {
         eprintln!("SKIPPED: {} is not built (cargo build -p fuelrail-rivals)", rival.display());
         return;
     }
-    let (contest, _) = contest(small(&["hyper", "object-store", "hyper-drop"], &["--repeats", "2"]));
+    let (contest, _) = contest(small(&["hyper", "object-store", "hyper-drop"], &["--repeats", "2", "--json"]));
     for name in ["hyper", "object-store", "hyper-drop"] {
         let scored = scored(&contest, name);
         assert!(scored["failure"].is_null(), "{scored}");
