@@ -19,6 +19,7 @@ pub mod read;
 pub mod report;
 pub mod rings;
 pub mod rivals;
+pub mod soak;
 pub mod spill;
 pub mod tune;
 

@@ -9,6 +9,7 @@ mod findings;
 mod html;
 mod page;
 mod published;
+mod soak;
 mod svg;
 mod timeline;
 mod verdict;
@@ -16,6 +17,7 @@ mod verdict;
 pub use findings::findings_html;
 pub use html::html;
 pub use published::{Published, published};
+pub use soak::soak_html;
 pub use verdict::{Verdict, verdicts};
 
 use serde::{Deserialize, Serialize};

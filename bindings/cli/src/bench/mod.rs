@@ -14,6 +14,7 @@ mod read;
 mod report;
 mod rings;
 mod rivals;
+mod soak;
 mod spill;
 mod venue;
 
@@ -48,8 +49,11 @@ enum Question {
     Spill(spill::SpillArgs),
     Cores(Box<cores::Cores>),
     Mlperf(Box<mlperf::Mlperf>),
+    Soak(soak::SoakArgs),
     #[command(hide = true)]
     Canned(canned::CannedArgs),
+    #[command(hide = true)]
+    SoakBucket(soak::SoakBucketArgs),
     #[command(hide = true)]
     Contestant(contestant::Contestant),
 }
@@ -67,7 +71,9 @@ pub(crate) fn run(bench: Bench) -> Outcome {
         Question::Spill(args) => spill::run(&args),
         Question::Cores(args) => cores::run(&args),
         Question::Mlperf(args) => mlperf::run(&args),
+        Question::Soak(args) => soak::run(&args),
         Question::Canned(args) => canned::run(&args),
+        Question::SoakBucket(args) => soak::run_bucket(&args),
         Question::Contestant(args) => contestant::run(&args),
     }
 }

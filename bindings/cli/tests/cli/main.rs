@@ -9,6 +9,7 @@ mod refusals;
 mod rivals;
 mod seccomp;
 mod serve;
+mod soak;
 mod tune;
 
 use std::path::Path;

@@ -1,0 +1,159 @@
+//! What a soak must show: criteria in words with their numbers, and what "flat" means for memory.
+//!
+//! Pure arithmetic. Owns nothing.
+
+use serde::{Deserialize, Serialize};
+
+/// One thing that had to be true.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Criterion {
+    /// Its name as one word.
+    pub name: String,
+    /// Whether it was; none when the soak was too short to judge it.
+    pub holds: Option<bool>,
+    /// What was found, with numbers.
+    pub text: String,
+}
+
+impl Criterion {
+    pub(super) fn new(name: &str, holds: bool, text: impl Into<String>) -> Criterion {
+        Criterion { name: name.to_owned(), holds: Some(holds), text: text.into() }
+    }
+}
+
+/// Points below which a trend is not judged.
+const POINTS_MIN: usize = 20;
+/// Growth that is allowed, as a share.
+const GROWTH_SHARE_MAX: f64 = 0.02;
+
+/// How memory went. Only growth counts: what shrinks does not leak.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Flatness {
+    /// Points judged.
+    pub points: usize,
+    /// Median of the second tenth, bytes.
+    pub early_bytes: f64,
+    /// Median of the last tenth, bytes.
+    pub late_bytes: f64,
+    /// Slope of the least-squares line through the second half, bytes per second.
+    pub slope_bytes_per_s: f64,
+    /// That slope over the length of the second half, bytes.
+    pub growth_bytes: f64,
+    /// What either growth may be: 2 % of the early median, and at least the tolerance asked for.
+    pub allowed_bytes: f64,
+}
+
+impl Flatness {
+    /// Of points (seconds, bytes) in the order of time; none when there are too few.
+    #[must_use]
+    pub fn of(points: &[(f64, f64)], tolerance_bytes: u64) -> Option<Flatness> {
+        let count = points.len();
+        if count < POINTS_MIN {
+            return None;
+        }
+        let early_bytes = median(&points[count / 10..count / 5]);
+        let late_bytes = median(&points[count - count / 10..]);
+        let half = &points[count / 2..];
+        let slope = slope(half);
+        Some(Flatness {
+            points: count,
+            early_bytes,
+            late_bytes,
+            slope_bytes_per_s: slope,
+            growth_bytes: slope * (half[half.len() - 1].0 - half[0].0),
+            allowed_bytes: (early_bytes * GROWTH_SHARE_MAX).max(tolerance_bytes as f64),
+        })
+    }
+
+    /// Whether memory stayed where it was.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.late_bytes - self.early_bytes <= self.allowed_bytes && self.growth_bytes <= self.allowed_bytes
+    }
+
+    /// The numbers for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        const MIB: f64 = (1u64 << 20) as f64;
+        format!(
+            "median of the second tenth {:.1} MiB, of the last tenth {:.1} MiB; the line through the second half grows by {:.1} MiB; \
+             allowed {:.1} MiB each ({} points, those soon after an opening left out)",
+            self.early_bytes / MIB,
+            self.late_bytes / MIB,
+            self.growth_bytes / MIB,
+            self.allowed_bytes / MIB,
+            self.points
+        )
+    }
+}
+
+fn median(points: &[(f64, f64)]) -> f64 {
+    let mut values: Vec<f64> = points.iter().map(|point| point.1).collect();
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len().is_multiple_of(2) { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] }
+}
+
+/// Slope of the least-squares line; zero when all points are at one time.
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let count = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let (mean_x, mean_y) = (mean(|point| point.0), mean(|point| point.1));
+    let (above, below) = points.iter().fold((0.0, 0.0), |(above, below), (x, y)| {
+        (above + (x - mean_x) * (y - mean_y), below + (x - mean_x) * (x - mean_x))
+    });
+    if below > 0.0 { above / below } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: f64 = (1u64 << 20) as f64;
+    const TOLERANCE: u64 = 16 << 20;
+
+    fn run(points: usize, at: impl Fn(f64) -> f64) -> Flatness {
+        let points: Vec<(f64, f64)> = (0..points).map(|n| n as f64 * 5.0).map(|s| (s, at(s) * MIB)).collect();
+        Flatness::of(&points, TOLERANCE).unwrap()
+    }
+
+    #[test]
+    fn what_stays_or_swings_or_shrinks_is_flat() {
+        let level = run(360, |_| 400.0);
+        assert!(level.holds() && level.slope_bytes_per_s == 0.0, "{level:?}");
+        assert!((level.early_bytes, level.late_bytes) == (400.0 * MIB, 400.0 * MIB));
+        // A swing of 10 MiB, and a start that fills up within the first tenth.
+        assert!(run(360, |s| 400.0 + 10.0 * (s / 7.0).sin()).holds());
+        assert!(run(360, |s| 400.0 * (s / 100.0).min(1.0)).holds());
+        assert!(run(360, |s| 400.0 - s / 20.0).holds());
+    }
+
+    #[test]
+    fn a_leak_is_found_early_or_late_fast_or_slow() {
+        // 1 MiB a minute, where 16 MiB in all are allowed: from the start.
+        assert!(!run(360, |s| 400.0 + s / 60.0).holds());
+        // Only in the second half: the line sees it as well.
+        let late = run(360, |s| 400.0 + (s - 900.0).max(0.0) / 30.0);
+        assert!(!late.holds() && late.growth_bytes > late.allowed_bytes, "{late:?}");
+        // One step in the middle is lost memory, too, although both halves are level.
+        let step = run(360, |s| if s < 700.0 { 400.0 } else { 440.0 });
+        assert!(!step.holds() && step.growth_bytes.abs() < 1.0, "{step:?}");
+        // Within the tolerance it cannot be told from noise.
+        assert!(run(360, |s| 400.0 + s / 300.0).holds());
+    }
+
+    #[test]
+    fn a_line_has_its_slope() {
+        let line: Vec<(f64, f64)> = [(0.0, 1.0), (1.0, 3.0), (2.0, 5.0), (4.0, 9.0)].to_vec();
+        assert!((slope(&line) - 2.0).abs() < 1e-12);
+        assert_eq!(slope(&[(1.0, 4.0), (1.0, 9.0)]), 0.0);
+        assert_eq!((median(&line[..3]), median(&line)), (3.0, 4.0));
+        assert_eq!(Flatness::of(&line, 0), None, "four points are no trend");
+    }
+
+    #[test]
+    fn large_memory_is_allowed_its_share() {
+        let large = run(100, |_| 2000.0);
+        assert!((large.allowed_bytes / MIB - 40.0).abs() < 1e-9, "{large:?}");
+    }
+}
