@@ -113,7 +113,8 @@ impl DiskPlan {
         let mut region = regions.pop().expect("an arena of one region has one region");
         let (backend, notice) = self.ring.settle()?;
         let register = self.register.then(|| arena.clone());
-        let mut ring = open_ring(backend, &UringConfig { entries: self.depth, sockets: 1, register })?;
+        let config = UringConfig { entries: self.depth, sockets: 1, register, ..UringConfig::default() };
+        let mut ring = open_ring(backend, &config)?;
         let options = FileOptions { write: true, create: true, direct: self.direct, len: None };
         let file = ring.open(&self.path, &options)?;
         let mut windows = Vec::with_capacity(self.depth as usize);

@@ -47,9 +47,9 @@ pub use ring::poll::PollRing;
 pub use ring::sim::{Host, Replies, SimCounts, SimDisk, SimFaults, SimRing, SimWorld};
 #[cfg(feature = "tokio-uring")]
 pub use ring::tokio_uring::TokioUringRing;
+pub use ring::uring::{CardQueue, UringConfig, UringRing, ZERO_COPY_BYTES};
 #[doc(hidden)]
 pub use ring::uring::{Kernel, io_uring_refusal};
-pub use ring::uring::{UringConfig, UringRing};
 pub use ring::{Done, FileId, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId, Times};
 pub use scatter::{Landed, Scatter};
 pub use slot::{Filling, Slot, Window};

@@ -186,7 +186,7 @@ fn the_locked_memory_limit_is_reported_and_survived() {
 #[test]
 fn wrong_configurations_are_refused() {
     for (entries, sockets) in [(0, 1), (1, 0), (1 << 20, 1), (1, 1 << 20)] {
-        let Err(error) = UringRing::new(&UringConfig { entries, sockets, register: None }) else {
+        let Err(error) = UringRing::new(&UringConfig { entries, sockets, ..UringConfig::default() }) else {
             panic!("{entries} operations and {sockets} sockets were accepted");
         };
         assert_eq!(error.kind(), Kind::Usage, "{error}");

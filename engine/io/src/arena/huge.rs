@@ -80,7 +80,7 @@ fn aligned(bytes: usize) -> Result<Mapping> {
 }
 
 /// A private anonymous mapping: zeroes, populated when touched.
-fn anonymous(bytes: usize, more_flags: libc::c_int) -> Option<Mapping> {
+pub(crate) fn anonymous(bytes: usize, more_flags: libc::c_int) -> Option<Mapping> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | more_flags;
     // SAFETY: asks for a new range anywhere; no existing memory is affected.
     let base = unsafe { libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };

@@ -31,7 +31,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `huge::map` and belongs to this value. Every slot, window and operation holds
+        // SAFETY: the range was mapped by `huge` and belongs to this value. Every slot, window and operation holds
         // this mapping through its home, and every ring that registered it holds it too, so nobody can reach it now.
         let rc = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert_eq!(rc, 0, "the range is our own mapping");

@@ -1,11 +1,10 @@
 //! What this kernel's io_uring can do, found out by opening small rings and asking.
 
 use fuelrail_base::Result;
-use io_uring::{IoUring, cqueue, squeue};
 use std::os::fd::AsRawFd;
 
 use super::finding::Finding;
-use crate::ring::uring::{Mode, refusal};
+use crate::ring::uring::{Mode, mixed_ring, refusal};
 
 /// io_uring abilities of this kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -29,7 +28,7 @@ pub struct Features {
 /// What asking to register a network card's receive queue comes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ZeroCopyQueue {
-    /// The kernel does not know the request, or was built without it.
+    /// The kernel does not know the request, was built without it, or has no ring that takes it (kernel 6.18).
     #[default]
     Unknown,
     /// The kernel knows it and wants `CAP_NET_ADMIN`.
@@ -77,9 +76,7 @@ pub(super) fn features() -> Result<Features> {
 /// and no card is touched.
 fn zero_copy_queue() -> ZeroCopyQueue {
     const REGISTER_ZCRX_IFQ: libc::c_uint = 32;
-    let mut builder = IoUring::<squeue::Entry, cqueue::Entry32>::builder();
-    builder.setup_single_issuer().setup_defer_taskrun();
-    let Ok(ring) = builder.build(8) else { return ZeroCopyQueue::Unknown };
+    let Ok(ring) = mixed_ring(8, 32) else { return ZeroCopyQueue::Unknown };
     // SAFETY: the argument's address is in the first page, which is never mapped: the kernel's read of it fails, and it
     // writes nothing.
     let rc = unsafe { libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), REGISTER_ZCRX_IFQ, 8usize, 1) };

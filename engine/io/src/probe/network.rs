@@ -131,7 +131,11 @@ fn card(nic: &Nic) -> Finding {
 fn zero_copy(nics: &[Nic], features: &Features) -> Finding {
     let name = "zero-copy receive";
     if !features.zero_copy_receive || features.zero_copy_queue == ZeroCopyQueue::Unknown {
-        return Finding::degraded(name, "not in this kernel", "kernel 6.15 has it, with a card that supports it");
+        return Finding::degraded(
+            name,
+            "not in this kernel",
+            "kernel 6.18 has all of it, with a card that supports it",
+        );
     }
     let able = nics.iter().find(|nic| nic.driver.as_deref().is_some_and(|driver| ZERO_COPY_DRIVERS.contains(&driver)));
     let Some(nic) = able else {
@@ -144,10 +148,13 @@ fn zero_copy(nics: &[Nic], features: &Features) -> Finding {
         return Finding::degraded(name, value, "run with CAP_NET_ADMIN, and the card's queue steered to it");
     }
     if nic.steers_flows == Some(false) {
-        let cure = format!("ethtool -K {interface} ntuple on; ethtool -G {interface} tcp-data-split on");
+        let cure = format!("ethtool -K {interface} ntuple on; ethtool -G {interface} tcp-data-split on hds-thresh 0");
         return Finding::degraded(name, format!("{interface} could, but steers no flows"), cure);
     }
-    Finding::good(name, format!("kernel and {interface} can; ethtool -g {interface} tells whether headers are split"))
+    let value = format!(
+        "kernel and {interface} can; ethtool -g {interface} tells whether headers are split, and CONTAINERS.md how"
+    );
+    Finding::good(name, value)
 }
 
 #[cfg(test)]
@@ -198,7 +205,7 @@ mod tests {
         assert!(small.cure.as_deref().unwrap().contains("ethtool -G eth0 rx 4096"), "{small}");
         use ZeroCopyQueue::*;
         for (driver, steers, queue, said) in [
-            ("bnxt_en", true, Unknown, "kernel 6.15"),
+            ("bnxt_en", true, Unknown, "kernel 6.18"),
             ("virtio_net", true, Allowed, "splits headers"),
             ("bnxt_en", true, NeedsPrivilege, "CAP_NET_ADMIN"),
             ("bnxt_en", false, Allowed, "ntuple on"),

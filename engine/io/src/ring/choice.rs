@@ -105,7 +105,7 @@ impl RingChoice {
 
 /// Opens a small ring and enters it once: a filter may allow the one and refuse the other.
 fn try_uring() -> Result<()> {
-    let mut ring = UringRing::new(&UringConfig { entries: 4, sockets: 1, register: None })?;
+    let mut ring = UringRing::new(&UringConfig { entries: 4, sockets: 1, ..UringConfig::default() })?;
     let now = ring.now();
     ring.wait(Some(now))
 }

@@ -44,7 +44,7 @@ struct Flight {
 struct Holding<S> {
     inner: S,
     is_file: bool,
-    /// Operations on it that have not come back.
+    /// Operations on it that have not come back, and other work of the kernel.
     in_flight: u32,
     closing: bool,
 }
@@ -170,6 +170,23 @@ impl<S> Desk<S> {
         }
     }
 
+    /// The kernel works on the socket besides its operations: it is not given up before a [`release`](Desk::release).
+    pub(super) fn hold(&mut self, id: Name) {
+        if let Some(holding) = self.holdings.get_mut(id) {
+            holding.in_flight += 1;
+        }
+    }
+
+    /// The kernel has let go of the socket, or come back with an operation on it.
+    pub(super) fn release(&mut self, id: Name) {
+        if let Some(holding) = self.holdings.get_mut(id) {
+            holding.in_flight -= 1;
+            if holding.closing && holding.in_flight == 0 {
+                self.closable.push(id);
+            }
+        }
+    }
+
     /// Operations that have not come back.
     pub(super) fn flying(&self) -> impl Iterator<Item = (Name, &Op)> {
         self.flights.iter().filter(|(_, flight)| flight.result.is_none()).map(|(name, flight)| (name, &flight.op))
@@ -219,12 +236,7 @@ impl<S> Desk<S> {
         let id = flight.op.holding();
         self.ready.push_back(name);
         self.in_flight -= 1;
-        if let Some(holding) = self.holdings.get_mut(id) {
-            holding.in_flight -= 1;
-            if holding.closing && holding.in_flight == 0 {
-                self.closable.push(id);
-            }
-        }
+        self.release(id);
     }
 
     /// Takes out the next closing socket or file whose last operation came back: its place in the table and what is kept.

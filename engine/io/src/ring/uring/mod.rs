@@ -6,11 +6,15 @@
 
 mod config;
 mod files;
+mod marks;
 pub(super) mod setup;
+mod zero_copy;
 
 pub use config::UringConfig;
 pub use setup::{Kernel, io_uring_refusal};
 pub(crate) use setup::{Mode, memlock_bytes, refusal};
+pub(crate) use zero_copy::mixed_ring;
+pub use zero_copy::{CardQueue, ZERO_COPY_BYTES};
 
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
@@ -24,7 +28,9 @@ use fuelrail_base::limits::RING_FILES_MAX;
 use fuelrail_base::{Duration, Error, Instant, Kind, Result};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
+use self::marks::{CANCEL, WAKE};
 use self::setup::{BUFFER_BYTES_MAX, Opened};
+use self::zero_copy::{Errand, Mixed, ZeroCopy};
 use super::desk::Desk;
 use super::file::{FileOptions, files_open, open_file};
 use super::patience::Patience;
@@ -36,10 +42,6 @@ use crate::arena::Mapping;
 use crate::clock::monotonic_now;
 use crate::fork::ForkGuard;
 use crate::wake::Waker;
-
-/// Completions of the ring's own requests. No operation has these numbers: indices are below 2^15.
-const WAKE: u64 = u64::MAX;
-const CANCEL: u64 = u64::MAX - 1;
 
 /// Longest single receive or send handed to the kernel; it may be cut short anyway.
 const TRANSFER_BYTES_MAX: usize = 1 << 30;
@@ -53,6 +55,8 @@ pub struct UringRing {
     wires: ManuallyDrop<Wires>,
     /// Keeps registered memory mapped until `ring` is closed.
     registered: ManuallyDrop<Option<Arc<Mapping>>>,
+    /// Serves all receives, where there is one.
+    zero_copy: ManuallyDrop<Option<Box<ZeroCopy>>>,
     fixed_files: bool,
     patience: Patience,
     /// Requests that found the submission queue full; they go first at the next submission.
@@ -83,12 +87,13 @@ impl UringRing {
     #[doc(hidden)]
     pub fn as_on(config: &UringConfig, kernel: Kernel) -> Result<UringRing> {
         config.validate()?;
-        let Opened { ring, fixed_files, registered, abilities, refusals } = setup::open(config, kernel)?;
+        let Opened { ring, fixed_files, registered, zero_copy, abilities, refusals } = setup::open(config, kernel)?;
         Ok(UringRing {
             ring,
             desk: ManuallyDrop::new(Desk::new(config.entries, config.sockets, monotonic_now())),
             wires: ManuallyDrop::new(Wires::new(config.entries)),
             registered: ManuallyDrop::new(registered),
+            zero_copy: ManuallyDrop::new(zero_copy),
             fixed_files,
             patience: Patience::new(config.sockets + RING_FILES_MAX),
             backlog: VecDeque::with_capacity(config.entries as usize),
@@ -159,8 +164,9 @@ impl UringRing {
             return;
         }
         if self.backlog.is_empty() {
-            // SAFETY: every address in `entry` belongs to an operation in `desk.flights`, to `wires` or to `waker`; the
-            // ring keeps all of them, unmoved, until the completion is reaped, and leaks them if it never is.
+            // SAFETY: every address in `entry` belongs to an operation in `desk.flights`, to `wires`, to `waker` or to the
+            // area of `zero_copy`; the ring keeps all of them, unmoved, until the completion is reaped (the area, until no
+            // request that fills it is out), and leaks them if it never is.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
             }
@@ -168,8 +174,33 @@ impl UringRing {
         self.backlog.push_back(entry);
     }
 
-    fn enqueue_cancel(&mut self, name: Name) {
+    /// Asks an operation back that is marked as cancelled.
+    fn ask_back(&mut self, name: Name) {
+        if let Some(zero_copy) = &mut *self.zero_copy
+            && zero_copy.cancel(name, &mut self.desk)
+        {
+            return;
+        }
         self.enqueue(opcode::AsyncCancel::new(name.to_bits()).build().user_data(CANCEL));
+    }
+
+    /// Whether zero-copy receive took the operation over.
+    fn receives_beside(&mut self, name: Name) -> bool {
+        let Some(zero_copy) = &mut *self.zero_copy else { return false };
+        let taken = zero_copy.receive(name, &mut self.desk, &mut self.patience);
+        self.run_errands();
+        taken
+    }
+
+    /// Does what zero-copy receive wants done.
+    fn run_errands(&mut self) {
+        while let Some(errand) = self.zero_copy.as_mut().and_then(|zero_copy| zero_copy.errand()) {
+            let entry = match errand {
+                Errand::Request(entry) => entry,
+                Errand::Plainly(name) => self.request(name),
+            };
+            self.enqueue(entry);
+        }
     }
 
     /// Hands everything queued to the kernel; sleeps until a completion when `sleep`, at most for `limit`.
@@ -228,6 +259,9 @@ impl UringRing {
     /// Takes all completions the kernel has posted.
     fn reap(&mut self) {
         self.desk.begin_turn(monotonic_now());
+        if self.zero_copy.is_some() {
+            return self.reap_mixed();
+        }
         let mut seen = false;
         for entry in self.ring.completion() {
             seen = true;
@@ -243,6 +277,25 @@ impl UringRing {
         if seen {
             self.close_idle();
         }
+    }
+
+    /// The same from a queue of completions of both sizes, those of zero-copy receive among them.
+    fn reap_mixed(&mut self) {
+        let Some(zero_copy) = &mut *self.zero_copy else { return };
+        for posted in Mixed(self.ring.completion()) {
+            match posted.bits {
+                CANCEL => {}
+                WAKE => {
+                    self.desk.counts.wakes += 1;
+                    self.wake_polled = cqueue::more(posted.flags);
+                }
+                _ if zero_copy.posted(&posted, &mut self.desk) => {}
+                bits => self.desk.land(Name::from_bits(bits), posted.result),
+            }
+        }
+        zero_copy.settle(&mut self.desk);
+        self.run_errands();
+        self.close_idle();
     }
 
     /// Registers the descriptor just taken in, where the kernel has a table for it; takes it out again when refused.
@@ -262,7 +315,11 @@ impl UringRing {
         let mut flying = Vec::new();
         self.desk.close(id, &mut flying);
         for name in flying {
-            self.enqueue_cancel(name);
+            self.ask_back(name);
+        }
+        if let Some(zero_copy) = &mut *self.zero_copy {
+            zero_copy.close(id, &mut self.desk);
+            self.run_errands();
         }
         self.close_idle();
     }
@@ -294,7 +351,8 @@ impl UringRing {
     fn drain(&mut self) -> bool {
         let deadline = monotonic_now().after(DRAIN_PATIENCE);
         loop {
-            if self.desk.in_flight == 0 && !self.wake_polled {
+            let streams = self.zero_copy.as_ref().map_or(0, |zero_copy| zero_copy.out());
+            if self.desk.in_flight == 0 && streams == 0 && !self.wake_polled {
                 return true;
             }
             if monotonic_now() > deadline {
@@ -303,7 +361,11 @@ impl UringRing {
             let flying: Vec<Name> = self.desk.flying().map(|(name, _)| name).collect();
             for name in flying {
                 self.desk.mark_cancelled(name);
-                self.enqueue_cancel(name);
+                self.ask_back(name);
+            }
+            if let Some(zero_copy) = &mut *self.zero_copy {
+                zero_copy.disarm_all(&mut self.desk);
+                self.run_errands();
             }
             if self.wake_polled {
                 self.enqueue(opcode::AsyncCancel::new(WAKE).build().user_data(CANCEL));
@@ -351,7 +413,7 @@ impl Ring for UringRing {
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
         op.check();
         let (name, flies) = self.desk.book(op, token)?;
-        if flies {
+        if flies && !self.receives_beside(name) {
             let entry = self.request(name);
             self.enqueue(entry);
         }
@@ -361,7 +423,7 @@ impl Ring for UringRing {
     fn cancel(&mut self, op: OpId) {
         let name = op.into();
         if self.desk.mark_cancelled(name) {
-            self.enqueue_cancel(name);
+            self.ask_back(name);
         }
     }
 
@@ -414,12 +476,14 @@ impl Drop for UringRing {
             );
             return;
         }
-        // SAFETY: the kernel owns no operation any more, so nothing it may touch is freed here; none of the three is
-        // used after this. Registered pages are pinned by the kernel on its own account until `ring` closes.
+        // SAFETY: the kernel owns no operation any more, so nothing it may touch is freed here; none of the four is
+        // used after this. Registered pages, and those a card writes to, are pinned by the kernel on its own account until
+        // `ring` closes and the card has let go.
         unsafe {
             ManuallyDrop::drop(&mut self.desk);
             ManuallyDrop::drop(&mut self.wires);
             ManuallyDrop::drop(&mut self.registered);
+            ManuallyDrop::drop(&mut self.zero_copy);
         }
     }
 }

@@ -7,6 +7,7 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 use io_uring::IoUring;
 
 use super::config::UringConfig;
+use super::zero_copy::{self, Opening, ZeroCopy};
 use crate::arena::Mapping;
 
 /// Most bytes one registered buffer may have: the kernel's limit.
@@ -20,6 +21,7 @@ pub(super) struct Opened {
     pub(super) fixed_files: bool,
     /// The registered memory, to be kept until the ring is closed.
     pub(super) registered: Option<Arc<Mapping>>,
+    pub(super) zero_copy: Option<Box<ZeroCopy>>,
     pub(super) abilities: Vec<&'static str>,
     pub(super) refusals: Vec<String>,
 }
@@ -67,6 +69,8 @@ impl Mode {
 pub enum Kernel {
     /// All this one has.
     Running,
+    /// The same, with zero-copy receive rehearsed: the kernel copies into the area, where a card would write.
+    Rehearsing,
     /// Those of 5.19: registered files, cooperative completions.
     V5_19,
     /// Those of 5.13: timed waits and multishot polls, nothing else.
@@ -76,7 +80,7 @@ pub enum Kernel {
 impl Kernel {
     fn modes(self) -> &'static [Mode] {
         match self {
-            Kernel::Running => &Mode::BEST_FIRST,
+            Kernel::Running | Kernel::Rehearsing => &Mode::BEST_FIRST,
             Kernel::V5_19 => &Mode::BEST_FIRST[1..],
             Kernel::V5_13 => &Mode::BEST_FIRST[2..],
         }
@@ -87,19 +91,29 @@ pub(super) fn open(config: &UringConfig, kernel: Kernel) -> Result<Opened> {
     let entries = config.entries.next_power_of_two();
     // Every operation, one cancellation each, and the wake poll fit without overflow.
     let completions = entries.saturating_mul(4);
-    let (ring, mode) = open_best(entries, completions, kernel.modes())?;
+    let mut refusals = Vec::new();
+    let (ring, mode, opening) = match open_zero_copy(config, kernel, entries, completions) {
+        Some(Ok((ring, opening))) => (ring, Mode::Deferred, Some(opening)),
+        refused => {
+            refusals.extend(refused.and_then(Result::err));
+            let (ring, mode) = open_best(entries, completions, kernel.modes())?;
+            (ring, mode, None)
+        }
+    };
     // Resource tagging came with multishot polls, which have no flag of their own and which the waker needs.
     let params = ring.params();
     if !params.is_feature_ext_arg() || !params.is_feature_nodrop() || !params.is_feature_resource_tagging() {
         return Err(Error::new(Kind::Environment, "this kernel's io_uring is too old").cure(OLD_KERNEL));
     }
-    let (mut abilities, mut refusals) = (vec![mode.name()], Vec::new());
+    let mut abilities = vec![mode.name()];
     if mode != Mode::Deferred {
         refusals.push("deferred completions are not available: every wake-up costs more; kernel 6.1 has them".into());
     }
     let table = match kernel {
         Kernel::V5_13 => Err(std::io::Error::from_raw_os_error(libc::EINVAL)),
-        Kernel::Running | Kernel::V5_19 => ring.submitter().register_files_sparse(config.sockets + RING_FILES_MAX),
+        Kernel::Running | Kernel::Rehearsing | Kernel::V5_19 => {
+            ring.submitter().register_files_sparse(config.sockets + RING_FILES_MAX)
+        }
     };
     let fixed_files = match table {
         Ok(()) => {
@@ -127,7 +141,25 @@ pub(super) fn open(config: &UringConfig, kernel: Kernel) -> Result<Opened> {
             }
         }
     });
-    Ok(Opened { ring, fixed_files, registered, abilities, refusals })
+    let places = config.sockets + RING_FILES_MAX;
+    let zero_copy = opening.map(|opening| Box::new(opening.finish(places, fixed_files)));
+    abilities.extend(zero_copy.is_some().then_some("zero-copy receive"));
+    Ok(Opened { ring, fixed_files, registered, zero_copy, abilities, refusals })
+}
+
+/// The ring with zero-copy receive, where it is asked for.
+fn open_zero_copy(
+    config: &UringConfig,
+    kernel: Kernel,
+    entries: u32,
+    completions: u32,
+) -> Option<core::result::Result<(IoUring, Opening), String>> {
+    let completions = completions.saturating_add(zero_copy::COMPLETIONS);
+    match &config.zero_copy_receive {
+        Some(queue) => Some(zero_copy::open(queue, entries, completions)),
+        None if kernel == Kernel::Rehearsing => Some(zero_copy::rehearse(entries, completions)),
+        None => None,
+    }
 }
 
 fn open_best(entries: u32, completions: u32, modes: &[Mode]) -> Result<(IoUring, Mode)> {
