@@ -16,8 +16,8 @@ use fuelrail_flow::{
     scratch_bytes,
 };
 use fuelrail_io::{
-    Arena, ArenaConfig, Backend, Huge, HugePages, Region, RingChoice, Sender, Topology, UringConfig, Waker,
-    default_budget, lane,
+    Arena, ArenaConfig, Backend, CardQueue, Huge, HugePages, Region, RingChoice, Sender, Topology, UringConfig, Waker,
+    ZERO_COPY_BYTES, default_budget, lane,
 };
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::prefetch::Strategy;
@@ -127,6 +127,8 @@ impl LoaderBuilder {
         ring: &str => ring = ring.into();
         /// Register the arena with the ring.
         register: bool => register = register;
+        /// The queue of a network card, `IFNAME:QUEUE`, to receive from without a copy by the kernel. For one shard.
+        zero_copy_receive: &str => zero_copy_receive = Some(zero_copy_receive.into());
         /// Where to log what was delivered.
         audit: PathBuf => audit = Some(audit);
     }
@@ -238,23 +240,10 @@ fn start_shards(
 ) -> Result<Loader> {
     let mut notices: Vec<String> = notice.into_iter().collect();
     config.ring = backend.name().into();
-    if config.memory_limit_bytes == 0 {
-        let budget = default_budget();
-        notices.push(format!("memory_limit: {} ({})", ByteSize(budget.bytes), budget.from));
-        config.memory_limit_bytes = budget.bytes;
-    }
+    notices.extend(choose_budget(&mut config));
+    let card_queue = card_queue(&config, backend, &mut notices)?;
     let topology = Topology::here();
-    let batch_samples = u64::from(config.batch_size);
-    let layout = Wanted {
-        memory_bytes: config.memory_limit_bytes,
-        cache_bytes: config.cache_limit_bytes,
-        batch_bytes_max: objects.catalog().batch_room_max(batch_samples).max(64),
-        shards: config.shards,
-        cores: u16::try_from(topology.shards()).unwrap_or(u16::MAX),
-        connections_max: config.connections_max,
-        scratch_bytes: scratch_bytes(objects.endpoint().scheme) as u64,
-    }
-    .share_out()?;
+    let layout = share_out(&config, &objects, &topology, card_queue.is_some())?;
     config.shards = layout.shards;
     let (arena, regions) = Arena::new(&ArenaConfig {
         bytes: layout.region_bytes * u64::from(layout.shards),
@@ -265,36 +254,36 @@ fn start_shards(
     if let Huge::None(why) = &arena.report().huge {
         notices.push(format!("huge pages: none, {why}"));
     }
-    let shards = usize::from(layout.shards);
-    let taken = config.rank as usize * shards + SEATS_TAKEN.fetch_add(shards, Ordering::Relaxed);
-    let seating = config.pin.then(|| Seating::new(&topology, taken));
+    let seating = seat(&config, &topology);
     if let Some(seating) = &seating {
         notices.extend(settle(&regions, seating));
     }
     let (mut starting, kept) = (Starting::default(), arena.clone());
     let consumer = Arc::new(Consumer::default());
     let mut lanes = Vec::new();
-    let plan =
-        Plan { backend, objects: Arc::clone(&objects), run, layout, arena, seating, consumer: Arc::clone(&consumer) };
+    let plan = Plan {
+        backend,
+        objects: Arc::clone(&objects),
+        run,
+        layout,
+        arena,
+        seating,
+        card_queue,
+        consumer: Arc::clone(&consumer),
+    };
     for (id, (region, mesh)) in (0u16..).zip(regions.into_iter().zip(mesh(layout.shards))) {
         let (deliver, from) = lane(OPEN_BATCHES_MAX);
         lanes.push(from);
         starting.start(&config, &plan, ShardId(id), region, mesh, deliver)?;
     }
     let (shards, threads) = starting.wait(&mut notices)?;
-    let audit = match &config.audit {
-        None => None,
-        Some(path) => {
-            let start = crate::loader::state_at(&run, &fingerprint, run.config().start);
-            Some(Audit::create(path, config.rank, config.world, start)?)
-        }
-    };
+    let audit = config.audit.as_ref().map(|path| {
+        let start = crate::loader::state_at(&run, &fingerprint, run.config().start);
+        Audit::create(path, config.rank, config.world, start)
+    });
     let wakers = shards.iter().map(|s| s.waker.clone()).collect();
     let outlet = Outlet::new(lanes, wakers, consumer, run.batches());
-    let report: Box<ReportFn> = match report {
-        Some(Reporter(report)) => Box::new(move |text| report(text)),
-        None => Box::new(|text| eprintln!("{text}")),
-    };
+    let report = report.map_or_else(to_standard_error, |Reporter(report)| Box::new(move |text: &str| report(text)));
     Loader::new(Parts {
         config,
         objects,
@@ -306,9 +295,51 @@ fn start_shards(
         shards,
         threads,
         notices,
-        audit,
+        audit: audit.transpose()?,
         report,
     })
+}
+
+fn to_standard_error() -> Box<ReportFn> {
+    Box::new(|text| eprintln!("{text}"))
+}
+
+/// Takes the default where no budget was given, and says so.
+fn choose_budget(config: &mut Config) -> Option<String> {
+    if config.memory_limit_bytes > 0 {
+        return None;
+    }
+    let budget = default_budget();
+    config.memory_limit_bytes = budget.bytes;
+    Some(format!("memory_limit: {} ({})", ByteSize(budget.bytes), budget.from))
+}
+
+/// What the shards get of the budget.
+fn share_out(config: &Config, objects: &Objects, topology: &Topology, zero_copy: bool) -> Result<Layout> {
+    let batch_samples = u64::from(config.batch_size);
+    Wanted {
+        memory_bytes: config.memory_limit_bytes,
+        cache_bytes: config.cache_limit_bytes,
+        batch_bytes_max: objects.catalog().batch_room_max(batch_samples).max(64),
+        shards: config.shards,
+        cores: u16::try_from(topology.shards()).unwrap_or(u16::MAX),
+        connections_max: config.connections_max,
+        scratch_bytes: scratch_bytes(objects.endpoint().scheme) as u64,
+        beside_bytes: if zero_copy { ZERO_COPY_BYTES } else { 0 },
+    }
+    .share_out()
+}
+
+/// The card's queue to receive from without a copy, where the ring has that.
+fn card_queue(config: &Config, backend: Backend, notices: &mut Vec<String>) -> Result<Option<CardQueue>> {
+    let queue = config.card_queue()?;
+    if let (Some(queue), true) = (&queue, backend != Backend::Uring) {
+        notices.push(format!(
+            "zero-copy receive on {queue}: the ring {backend} has none; where uring runs, it does. Ordinary receives go on"
+        ));
+        return Ok(None);
+    }
+    Ok(queue)
 }
 
 /// What all shards are built from.
@@ -319,6 +350,7 @@ struct Plan {
     layout: Layout,
     arena: Arena,
     seating: Option<Seating>,
+    card_queue: Option<CardQueue>,
     consumer: Arc<Consumer>,
 }
 
@@ -335,6 +367,13 @@ struct Starting {
 
 /// Seats given to the loaders of this process so far: each starts behind those before it.
 static SEATS_TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Seats for all shards, behind those of ranks and loaders before, where they are bound to their cores.
+fn seat(config: &Config, topology: &Topology) -> Option<Seating> {
+    let shards = usize::from(config.shards);
+    let taken = config.rank as usize * shards + SEATS_TAKEN.fetch_add(shards, Ordering::Relaxed);
+    config.pin.then(|| Seating::new(topology, taken))
+}
 
 /// Asks for every region's memory from the node its shard sits on, before a page of it is touched. Returns what was refused.
 fn settle(regions: &[Region], seating: &Seating) -> Option<String> {
@@ -360,6 +399,7 @@ impl Starting {
                 entries: ring_entries(config.connections_max),
                 sockets: (config.connections_max as u32 * 2).next_power_of_two(),
                 register: config.register.then(|| plan.arena.clone()),
+                zero_copy_receive: plan.card_queue.clone(),
             },
             region,
             objects: Arc::clone(&plan.objects),

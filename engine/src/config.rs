@@ -6,7 +6,7 @@
 use crate::tls::Tls;
 use fuelrail_base::limits::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, CONNECTIONS_PER_SHARD_MAX, SHARDS_MAX};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
-use fuelrail_io::RingChoice;
+use fuelrail_io::{Backend, CardQueue, RingChoice};
 use fuelrail_plan::policy::PolicyName;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -70,6 +70,9 @@ pub struct Config {
     pub ring: String,
     /// Register the arena with the ring: cheaper receives, but all of it becomes resident at start.
     pub register: bool,
+    /// The queue of a network card, `IFNAME:QUEUE`, to receive from without a copy by the kernel: for one shard, where the
+    /// administrator has set the card up for it.
+    pub zero_copy_receive: Option<String>,
     /// Where to log what was delivered, for the exactly-once proof.
     pub audit: Option<PathBuf>,
 }
@@ -104,6 +107,7 @@ impl Default for Config {
             cycles: false,
             ring: "auto".into(),
             register: false,
+            zero_copy_receive: None,
             audit: None,
         }
     }
@@ -115,7 +119,8 @@ pub type Overrides = Vec<(String, String)>;
 /// Fields that are sizes: their text may carry units.
 const SIZES: [&str; 3] = ["memory_limit_bytes", "cache_limit_bytes", "block_bytes"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 8] = ["uri", "manifest", "ca_file", "cache_policy", "prefetch", "bad_samples", "ring", "audit"];
+const TEXTS: [&str; 9] =
+    ["uri", "manifest", "ca_file", "cache_policy", "prefetch", "bad_samples", "ring", "zero_copy_receive", "audit"];
 
 impl Config {
     /// Reads the effective configuration. `environment` is what the process was started with (`std::env::vars()`).
@@ -185,9 +190,29 @@ impl Config {
         check(self.attempts_max > 0, "attempts_max is 0".into(), "allow at least one attempt")?;
         check(self.stall_after_ms >= 10, format!("stall_after_ms is {}", self.stall_after_ms), "wait at least 10 ms")?;
         self.cache_policy.parse::<PolicyName>()?;
-        self.ring.parse::<RingChoice>()?;
+        let ring = self.ring.parse::<RingChoice>()?;
+        if self.card_queue()?.is_some() {
+            check(
+                matches!(ring, RingChoice::Auto | RingChoice::Only(Backend::Uring)),
+                format!("zero_copy_receive with ring = '{}'", self.ring),
+                "only the ring uring has it",
+            )?;
+            check(
+                self.shards == 1,
+                format!("zero_copy_receive with shards = {} (0: one per core)", self.shards),
+                "write shards = 1: a queue belongs to one ring, and the card cannot know which shard opened a connection",
+            )?;
+        }
         self.bad_samples()?;
         Ok(())
+    }
+
+    /// The queue to receive from without a copy by the kernel.
+    ///
+    /// # Errors
+    /// `Usage` when it is not written `IFNAME:QUEUE`.
+    pub fn card_queue(&self) -> Result<Option<CardQueue>> {
+        self.zero_copy_receive.as_deref().map(str::parse).transpose()
     }
 
     /// How the server's certificate is judged.
@@ -267,6 +292,26 @@ mod tests {
         assert!(refused(pair("FUELRAIL_CACHE_POLICY", "best")).contains("best"));
         assert!(refused(pair("FUELRAIL_BAD_SAMPLES", "eat")).contains("eat"));
         assert!(refused(pair("FUELRAIL_RING", "42")).contains("no ring '42'"));
+    }
+
+    #[test]
+    fn zero_copy_receive_is_for_one_shard_on_uring() {
+        let load = |more: &[(&str, &str)]| {
+            let settings = [("FUELRAIL_URI", "http://h/b"), ("FUELRAIL_ZERO_COPY_RECEIVE", "eth0:3")];
+            Config::load(None, settings.iter().chain(more).map(|(a, b)| pair(a, b)), &vec![])
+        };
+        let config = load(&[("FUELRAIL_SHARDS", "1")]).unwrap();
+        assert_eq!(config.card_queue().unwrap().unwrap().to_string(), "eth0:3");
+        assert_eq!(toml::from_str::<Config>(&toml::to_string(&config).unwrap()).unwrap(), config);
+        for (more, said) in [
+            (&[][..], "shards = 1"),
+            (&[("FUELRAIL_SHARDS", "2")][..], "shards = 1"),
+            (&[("FUELRAIL_SHARDS", "1"), ("FUELRAIL_RING", "poll")][..], "only the ring uring"),
+            (&[("FUELRAIL_SHARDS", "1"), ("FUELRAIL_ZERO_COPY_RECEIVE", "3")][..], "IFNAME:QUEUE"),
+        ] {
+            let error = load(more).unwrap_err();
+            assert!(error.kind() == Kind::Usage && error.to_string().contains(said), "{error}");
+        }
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(crate) struct Wanted {
     pub connections_max: usize,
     /// Scratch memory of each, bytes.
     pub scratch_bytes: u64,
+    /// Memory that rings take besides, bytes.
+    pub beside_bytes: u64,
 }
 
 /// One shard's share.
@@ -53,8 +55,13 @@ impl Wanted {
         (self.batch_bytes_max * batches + cache + self.scratch_bytes()).next_multiple_of(PAGE_BYTES)
     }
 
+    /// What so many shards need.
+    fn in_all(&self, shards: u16, batches: u64) -> u64 {
+        self.needs(shards, batches).saturating_mul(u64::from(shards)).saturating_add(self.beside_bytes)
+    }
+
     fn feeds(&self, shards: u16, batches: u64) -> bool {
-        self.needs(shards, batches).saturating_mul(u64::from(shards)) <= self.memory_bytes
+        self.in_all(shards, batches) <= self.memory_bytes
     }
 
     /// Shares the budget out.
@@ -68,7 +75,7 @@ impl Wanted {
             n => n,
         };
         if !self.feeds(shards, 1) {
-            let need = self.needs(shards, 1) * u64::from(shards);
+            let need = self.in_all(shards, 1);
             let cause = format!(
                 "memory_limit is {} ({} bytes); {shards} shard(s), a batch of up to {}, a cache of {} and connections \
                  need at least {need} bytes ({})",
@@ -81,7 +88,7 @@ impl Wanted {
             return Err(Error::new(Kind::Budget, cause)
                 .cure(format!("raise memory_limit to {need}, or lower batch_size, cache_limit or shards")));
         }
-        let share = self.memory_bytes / u64::from(shards);
+        let share = (self.memory_bytes - self.beside_bytes) / u64::from(shards);
         let rounded = share / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         let region_bytes = if share >= LARGE_REGION_BYTES && rounded >= self.needs(shards, 1) {
             rounded
@@ -170,7 +177,29 @@ mod tests {
             cores: 4,
             connections_max: 8,
             scratch_bytes: 16 << 10,
+            beside_bytes: 0,
         }
+    }
+
+    #[test]
+    fn what_rings_take_besides_is_within_the_budget() {
+        let plain = wanted(64 << 20, 1).share_out().unwrap();
+        let beside = Wanted { beside_bytes: 24 << 20, ..wanted(64 << 20, 1) }.share_out().unwrap();
+        assert_eq!(beside.region_bytes, plain.region_bytes - (24 << 20));
+        let error = Wanted { beside_bytes: 60 << 20, ..wanted(64 << 20, 1) }.share_out().unwrap_err();
+        assert_eq!(error.kind(), Kind::Budget);
+        let need: u64 = error
+            .to_string()
+            .split("raise memory_limit to ")
+            .nth(1)
+            .unwrap()
+            .split(',')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!(Wanted { beside_bytes: 60 << 20, ..wanted(need, 1) }.share_out().is_ok());
+        assert!(Wanted { beside_bytes: 60 << 20, ..wanted(need - 1, 1) }.share_out().is_err());
     }
 
     #[test]

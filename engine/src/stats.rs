@@ -73,7 +73,7 @@ pub struct Stats {
     pub evictions: u64,
     /// Payload bytes that came over the network.
     pub landed_bytes: u64,
-    /// Payload bytes our own code copied.
+    /// Payload bytes our own code copied, and all it copied out of the zero-copy area, where the kernel copies nothing.
     pub copied_bytes: u64,
     /// … per byte delivered.
     pub copied_bytes_per_byte: f64,
@@ -327,6 +327,7 @@ impl Stats {
         if let Some(ring) = &shard.ring {
             self.enters += ring.counts.enters;
             self.completions += ring.counts.completions;
+            self.copied_bytes += ring.counts.zero_copy_bytes;
             self.ring = format!("{} ({})", ring.backend, ring.abilities.join(", "));
         }
     }
