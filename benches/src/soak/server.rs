@@ -262,7 +262,9 @@ mod tests {
         assert_eq!((served.absences, served.requests), (1, 1));
         get(&address.url).unwrap_err();
         let served = server.order(&Order::Tell).unwrap();
-        assert_eq!((served.faults["error"], served.requests), (1, 2), "the script outlives the absence");
+        // A get tries more than once.
+        let errors = served.faults["error"];
+        assert!(errors > 0 && served.requests == 1 + errors, "the script outlives the absence: {served:?}");
         server.order(&Order::Play("nonsense".to_owned())).unwrap_err();
     }
 
