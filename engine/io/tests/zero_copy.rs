@@ -96,6 +96,19 @@ fn a_rehearsed_ring_passes_the_suite() {
     loopback_passes(false, |config| UringRing::as_on(config, Kernel::Rehearsing));
 }
 
+/// The kernel knows the request and refuses it, for want of a queue: every socket goes on with ordinary receives.
+#[test]
+fn a_ring_whose_requests_are_refused_passes_the_suite() {
+    loopback_passes(false, |config| UringRing::as_on(config, Kernel::Refusing));
+    let (_arena, mut region) = memory();
+    let mut peers = TcpPeers::default();
+    let mut ring = UringRing::as_on(&UringConfig::default(), Kernel::Refusing).unwrap();
+    let sock = connect(&mut ring, &mut peers, Script::Echo);
+    echo(&mut ring, &mut region, sock, 100_000, 10_000);
+    let counts = ring.facts().counts;
+    assert_eq!((counts.received_bytes, counts.zero_copy_bytes), (100_000, 0));
+}
+
 /// More than the area holds goes through it, in receives smaller and larger than a chunk and than a request's credit; what a
 /// receive does not want is kept for the next; every byte is counted as copied by the ring.
 #[test]

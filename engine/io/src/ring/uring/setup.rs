@@ -71,6 +71,8 @@ pub enum Kernel {
     Running,
     /// The same, with zero-copy receive rehearsed: the kernel copies into the area, where a card would write.
     Rehearsing,
+    /// The same, with every request that is to fill the area refused.
+    Refusing,
     /// Those of 5.19: registered files, cooperative completions.
     V5_19,
     /// Those of 5.13: timed waits and multishot polls, nothing else.
@@ -80,7 +82,7 @@ pub enum Kernel {
 impl Kernel {
     fn modes(self) -> &'static [Mode] {
         match self {
-            Kernel::Running | Kernel::Rehearsing => &Mode::BEST_FIRST,
+            Kernel::Running | Kernel::Rehearsing | Kernel::Refusing => &Mode::BEST_FIRST,
             Kernel::V5_19 => &Mode::BEST_FIRST[1..],
             Kernel::V5_13 => &Mode::BEST_FIRST[2..],
         }
@@ -111,9 +113,7 @@ pub(super) fn open(config: &UringConfig, kernel: Kernel) -> Result<Opened> {
     }
     let table = match kernel {
         Kernel::V5_13 => Err(std::io::Error::from_raw_os_error(libc::EINVAL)),
-        Kernel::Running | Kernel::Rehearsing | Kernel::V5_19 => {
-            ring.submitter().register_files_sparse(config.sockets + RING_FILES_MAX)
-        }
+        _ => ring.submitter().register_files_sparse(config.sockets + RING_FILES_MAX),
     };
     let fixed_files = match table {
         Ok(()) => {
@@ -155,10 +155,11 @@ fn open_zero_copy(
     completions: u32,
 ) -> Option<core::result::Result<(IoUring, Opening), String>> {
     let completions = completions.saturating_add(zero_copy::COMPLETIONS);
-    match &config.zero_copy_receive {
-        Some(queue) => Some(zero_copy::open(queue, entries, completions)),
-        None if kernel == Kernel::Rehearsing => Some(zero_copy::rehearse(entries, completions)),
-        None => None,
+    match (&config.zero_copy_receive, kernel) {
+        (Some(queue), _) => Some(zero_copy::open(queue, entries, completions)),
+        (None, Kernel::Rehearsing) => Some(zero_copy::rehearse(false, entries, completions)),
+        (None, Kernel::Refusing) => Some(zero_copy::rehearse(true, entries, completions)),
+        (None, _) => None,
     }
 }
 

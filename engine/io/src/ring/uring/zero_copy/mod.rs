@@ -82,13 +82,15 @@ pub(super) fn open(queue: &CardQueue, entries: u32, completions: u32) -> Result<
     Ok((ring, Opening { area, lender: Lender::Card(id) }))
 }
 
-/// The same without a card.
+/// The same without a card: the kernel copies into the area; or it refuses every request, as it refuses those of a queue that
+/// is not the ring's.
 ///
 /// # Errors
 /// Why not.
-pub(super) fn rehearse(entries: u32, completions: u32) -> Result<(IoUring, Opening), String> {
+pub(super) fn rehearse(refusing: bool, entries: u32, completions: u32) -> Result<(IoUring, Opening), String> {
     let ring = open::mixed_ring(entries, completions).map_err(|error| error.to_string())?;
-    Ok((ring, Opening { area: open::unregistered(open::memory(&"no card")?), lender: Lender::Rehearsal }))
+    let lender = if refusing { Lender::Card(0) } else { Lender::Rehearsal };
+    Ok((ring, Opening { area: open::unregistered(open::memory(&"no card")?), lender }))
 }
 
 /// Zero-copy receive before the ring's tables stand.
