@@ -8,7 +8,7 @@ use fuelrail_base::Duration;
 /// Shorter bodies say little about the pace.
 const MEASURED_BYTES_MIN: u64 = 256 << 10;
 /// Bytes may gather in the kernel for this long: a block of a fast link is whole after a few of these.
-const GATHERING: Duration = Duration::from_millis(10);
+const GATHERING: Duration = Duration::from_millis(50);
 /// More at once no longer saves: waking is below a hundredth of the copy, and gathered bytes leave the processor's cache.
 const STEP_BYTES_MAX: usize = 512 << 10;
 /// Less is what arrives by itself before the thread has woken.
