@@ -249,6 +249,19 @@ fn batches_are_opened_one_by_one_in_order_with_the_room_they_need() {
 }
 
 #[test]
+fn no_fact_opens_a_batch_by_itself() {
+    // The shard asks when every ask has been told. Before that the source looks idle, and all memory would be opened.
+    let mut brain = brain(&config());
+    for fact in [Fact::Tick, Fact::Idle, Fact::Room, Fact::Consumer { taken: 0, waits: true }] {
+        brain.tell(Instant(0), fact);
+        assert_eq!(brain.pop(), None, "{fact:?}");
+    }
+    assert_eq!(open(&mut brain, Instant(0)), Some((0, 256)));
+    brain.tell(Instant(0), Fact::Opened(BatchSeq(0)));
+    assert_eq!(brain.pop(), None, "its asks come first");
+}
+
+#[test]
 fn a_home_opens_its_own_batches_only() {
     let mut brain = brain(&BrainConfig { shard: ShardId(1), shards: 3, ..config() });
     let mut seqs = Vec::new();
