@@ -7,7 +7,8 @@ use fuelrail_base::Duration;
 
 /// Shorter bodies say little about the pace.
 const MEASURED_BYTES_MIN: u64 = 256 << 10;
-/// Bytes may gather in the kernel for this long: a block of a fast link is whole after a few of these.
+/// Bytes may gather in the kernel for this long: enough for a whole step on each of several connections that share a slow link.
+/// No batch is later for it, because the end of a body is woken for at once.
 const GATHERING: Duration = Duration::from_millis(50);
 /// More at once no longer saves: waking is below a hundredth of the copy, and gathered bytes leave the processor's cache.
 const STEP_BYTES_MAX: usize = 512 << 10;
