@@ -1,6 +1,7 @@
 //! What only a real kernel can show: no allocation and one system call per turn, forks, and the locked-memory limit.
 
 mod fork;
+mod steps;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,10 +9,8 @@ use std::cell::Cell;
 use fork::fork_at_work;
 use fuelrail_base::Kind;
 use fuelrail_io::conformance::{ScratchFiles, Script, TcpPeers};
-use fuelrail_io::{
-    Arena, ArenaConfig, Done, FileOptions, HugePages, Landed, Op, PollRing, Region, Ring, Scatter, SockId, UringConfig,
-    UringRing, Window,
-};
+use fuelrail_io::{FileOptions, Landed, Op, PollRing, Ring, Scatter, SockId, UringConfig, UringRing, Window};
+use steps::{connect, memory, next};
 
 /// Counts the allocations of each thread.
 struct Counting;
@@ -37,29 +36,6 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
-
-fn memory(bytes: u64) -> (Arena, Region) {
-    let config = ArenaConfig { bytes, regions: 1, huge_pages: HugePages::Off, slots_per_region: 64 };
-    let (arena, mut regions) = Arena::new(&config).unwrap();
-    (arena, regions.pop().unwrap())
-}
-
-fn next(ring: &mut impl Ring) -> Done {
-    loop {
-        if let Some(done) = ring.pop() {
-            return done;
-        }
-        ring.wait(None).unwrap();
-    }
-}
-
-fn connect(ring: &mut impl Ring, peers: &mut TcpPeers) -> SockId {
-    let addr = peers.listen(Script::Echo);
-    let sock = ring.socket(&addr).unwrap();
-    ring.push(Op::Connect { sock, addr }, 0).unwrap();
-    assert_eq!(next(ring).result, Ok(0));
-    sock
-}
 
 /// One echo with a head and a body piece; gives back what it was given, ready for the next.
 fn round(
@@ -120,7 +96,7 @@ fn the_hot_loop_of_poll_allocates_nothing_and_tries_nothing_in_vain() {
 fn hot_loop(mut ring: impl Ring) -> (u64, u64) {
     let (_arena, mut region) = memory(1 << 20);
     let mut peers = TcpPeers::default();
-    let sock = connect(&mut ring, &mut peers);
+    let sock = connect(&mut ring, &mut peers, Script::Echo);
     let mut window = region.alloc(1_000).unwrap().fill().carve(1_000).unwrap();
     let mut into = Scatter::new(region.alloc(64).unwrap());
     let mut bytes = vec![7u8; 1_000];
@@ -173,7 +149,7 @@ fn the_locked_memory_limit_is_reported_and_survived() {
             }
             _ => assert!(facts.abilities.contains(&"registered memory"), "{facts:?}"),
         }
-        let sock = connect(&mut ring, &mut peers);
+        let sock = connect(&mut ring, &mut peers, Script::Echo);
         let window = region.alloc(100).unwrap().fill().carve(100).unwrap();
         let into = Scatter::new(region.alloc(64).unwrap());
         let (_, window, _) = round(&mut ring, sock, vec![9; 90], window, into);

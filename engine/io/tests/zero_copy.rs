@@ -2,39 +2,16 @@
 //! copying into the area where a card would write.
 
 mod loopback;
+mod steps;
 
 use std::process::Command;
 
 use fuelrail_io::conformance::{Script, TcpPeers};
-use fuelrail_io::{
-    Arena, ArenaConfig, Done, HugePages, Kernel, Landed, Op, Region, Ring, Scatter, SockId, UringConfig, UringRing,
-};
+use fuelrail_io::{Kernel, Landed, Op, Region, Ring, Scatter, SockId, UringConfig, UringRing};
 use loopback::loopback_passes;
+use steps::{connect, memory, next};
 
 const MEMORY: u64 = 8 << 20;
-
-fn memory() -> (Arena, Region) {
-    let config = ArenaConfig { bytes: MEMORY, regions: 1, huge_pages: HugePages::Off, slots_per_region: 64 };
-    let (arena, mut regions) = Arena::new(&config).unwrap();
-    (arena, regions.pop().unwrap())
-}
-
-fn next(ring: &mut impl Ring) -> Done {
-    loop {
-        if let Some(done) = ring.pop() {
-            return done;
-        }
-        ring.wait(None).unwrap();
-    }
-}
-
-fn connect(ring: &mut impl Ring, peers: &mut TcpPeers, script: Script) -> SockId {
-    let addr = peers.listen(script);
-    let sock = ring.socket(&addr).unwrap();
-    ring.push(Op::Connect { sock, addr }, 0).unwrap();
-    assert_eq!(next(ring).result, Ok(0));
-    sock
-}
 
 /// Sends a message of `len` bytes to an echo and receives it again, `step` bytes asked for at a time, over a head of ten
 /// bytes and a body.
@@ -100,7 +77,7 @@ fn a_rehearsed_ring_passes_the_suite() {
 #[test]
 fn a_ring_whose_requests_are_refused_passes_the_suite() {
     loopback_passes(false, |config| UringRing::as_on(config, Kernel::Refusing));
-    let (_arena, mut region) = memory();
+    let (_arena, mut region) = memory(MEMORY);
     let mut peers = TcpPeers::default();
     let mut ring = UringRing::as_on(&UringConfig::default(), Kernel::Refusing).unwrap();
     let sock = connect(&mut ring, &mut peers, Script::Echo);
@@ -113,7 +90,7 @@ fn a_ring_whose_requests_are_refused_passes_the_suite() {
 /// receive does not want is kept for the next; every byte is counted as copied by the ring.
 #[test]
 fn every_piece_of_the_area_goes_back_and_every_byte_is_counted() {
-    let (_arena, mut region) = memory();
+    let (_arena, mut region) = memory(MEMORY);
     let mut peers = TcpPeers::default();
     let mut ring = UringRing::as_on(&UringConfig::default(), Kernel::Rehearsing).unwrap();
     let facts = ring.facts();
@@ -149,7 +126,7 @@ fn without_a_card_it_is_refused_aloud_and_ordinary_receives_go_on() {
         assert!(line.contains(cause) || !privileged, "{line}");
         assert!(line.ends_with("Ordinary receives go on"), "{line}");
         assert!(!facts.abilities.contains(&"zero-copy receive"), "{facts:?}");
-        let (_arena, mut region) = memory();
+        let (_arena, mut region) = memory(MEMORY);
         let mut peers = TcpPeers::default();
         let sock = connect(&mut ring, &mut peers, Script::Echo);
         echo(&mut ring, &mut region, sock, 100_000, 10_000);

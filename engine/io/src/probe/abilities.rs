@@ -4,7 +4,7 @@ use fuelrail_base::Result;
 use std::os::fd::AsRawFd;
 
 use super::finding::Finding;
-use crate::ring::uring::{Mode, mixed_ring, refusal};
+use crate::ring::uring::{Mode, REGISTER_ZCRX_IFQ, mixed_ring, refusal};
 
 /// io_uring abilities of this kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -75,7 +75,6 @@ pub(super) fn features() -> Result<Features> {
 /// Asks for a queue with an argument that cannot be read: a kernel that knows the request and would carry it out says so,
 /// and no card is touched.
 fn zero_copy_queue() -> ZeroCopyQueue {
-    const REGISTER_ZCRX_IFQ: libc::c_uint = 32;
     let Ok(ring) = mixed_ring(8, 32) else { return ZeroCopyQueue::Unknown };
     // SAFETY: the argument's address is in the first page, which is never mapped: the kernel's read of it fails, and it
     // writes nothing.

@@ -13,8 +13,8 @@ mod zero_copy;
 pub use config::UringConfig;
 pub use setup::{Kernel, io_uring_refusal};
 pub(crate) use setup::{Mode, memlock_bytes, refusal};
-pub(crate) use zero_copy::mixed_ring;
 pub use zero_copy::{CardQueue, ZERO_COPY_BYTES};
+pub(crate) use zero_copy::{REGISTER_ZCRX_IFQ, mixed_ring};
 
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;

@@ -16,7 +16,7 @@ mod streams;
 mod tests;
 
 pub use open::ZERO_COPY_BYTES;
-pub(crate) use open::mixed_ring;
+pub(crate) use open::{REGISTER_ZCRX_IFQ, mixed_ring};
 pub(super) use posted::{Mixed, Posted};
 pub use queue::CardQueue;
 

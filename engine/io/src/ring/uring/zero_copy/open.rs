@@ -33,7 +33,8 @@ const _: () = assert!(mem::size_of::<io_uring_region_desc>() == 64, "the kernel'
 /// Memory a ring with zero-copy receive takes besides the arena, bytes.
 pub const ZERO_COPY_BYTES: u64 = (REFILL_BYTES + AREA_BYTES) as u64;
 
-const REGISTER_ZCRX_IFQ: libc::c_uint = 32;
+/// The request to register a card's queue, which the crate does not name.
+pub(crate) const REGISTER_ZCRX_IFQ: libc::c_uint = 32;
 
 /// The kernel's `io_uring_params`.
 #[repr(C)]
