@@ -48,7 +48,7 @@ pub use fuelrail_io::{
 pub use fuelrail_plan::policy::PolicyName;
 pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use labels::NO_LABEL;
-pub use loader::{Loader, Remains};
+pub use loader::{Loader, Memory, Remains, Taken};
 pub use state::State;
 pub use stats::{GateStats, Quantiles, ShardStats, Stats};
 pub use tls::Tls;

@@ -40,6 +40,17 @@ pub struct Loader {
     arena: Arena,
 }
 
+/// What [`Loader::next_batch_within`] found.
+#[derive(Debug)]
+pub enum Taken {
+    /// The next batch.
+    Batch(Batch),
+    /// It is not there yet.
+    NotYet,
+    /// The run is over or has failed.
+    Over,
+}
+
 /// What a closed loader has left behind: nothing, but for the memory of batches that the caller still holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Remains {
@@ -47,6 +58,24 @@ pub struct Remains {
     pub operations: u64,
     /// Slots that are not home: one for every batch still held.
     pub slots: u64,
+}
+
+/// The loader's memory, for those who register it with a device. Mapped as long as this, the loader or one of its batches
+/// lives. Clones are the same memory.
+#[derive(Clone, Debug)]
+pub struct Memory(Arena);
+
+impl Memory {
+    /// Where it begins, page-aligned, and how many bytes it has. For registering, not for reading: batches change.
+    #[must_use]
+    pub fn span(&self) -> (*const u8, usize) {
+        self.0.span()
+    }
+
+    /// The same in pieces, one per shard, in order and side by side.
+    pub fn regions(&self) -> impl ExactSizeIterator<Item = (*const u8, usize)> {
+        self.0.region_spans()
+    }
 }
 
 /// What the builder hands over.
@@ -117,10 +146,11 @@ impl Loader {
         if self.failed {
             return None;
         }
-        let outcome = self.guard.check().and_then(|()| self.take());
+        let outcome = self.guard.check().and_then(|()| self.take(None));
         match outcome {
-            Ok(None) => None,
-            Ok(Some(batch)) => Some(Ok(batch)),
+            Ok(Taken::Over) => None,
+            Ok(Taken::Batch(batch)) => Some(Ok(batch)),
+            Ok(Taken::NotYet) => unreachable!("without a bound on patience a wait ends with a batch or an error"),
             Err(error) => {
                 self.failed = true;
                 Some(Err(error))
@@ -128,26 +158,40 @@ impl Loader {
         }
     }
 
-    fn take(&mut self) -> Result<Option<Batch>> {
+    /// As [`next_batch`](Loader::next_batch), for at most `patience`: for a caller that has other things to look after, such
+    /// as copies that end meanwhile. Zero only looks.
+    ///
+    /// # Errors
+    /// As [`next_batch`](Loader::next_batch); afterwards the run is [`Taken::Over`].
+    pub fn next_batch_within(&mut self, patience: Duration) -> Result<Taken> {
+        if self.failed {
+            return Ok(Taken::Over);
+        }
+        let outcome = self.guard.check().and_then(|()| self.take(Some(patience)));
+        self.failed |= outcome.is_err();
+        outcome
+    }
+
+    /// The next batch, or that there is none, or after `patience` that there is none yet.
+    fn take(&mut self, patience: Option<Duration>) -> Result<Taken> {
         if self.outlet.is_finished() {
-            return Ok(None);
+            return Ok(Taken::Over);
         }
         let begun = Instant::now();
         let at_once = self.outlet.try_take();
-        self.tally.calls += 1;
-        self.tally.ready += u64::from(at_once.is_some());
+        let ready = at_once.is_some() && self.tally.waiting.is_zero();
         let taken = match at_once {
-            Some(finished) => Ok(finished),
-            None => self.wait(begun),
+            Some(finished) => Some(Ok(finished)),
+            None => self.wait(begun, patience).transpose(),
         };
-        let waited = begun.elapsed();
-        self.tally.wait += waited;
-        self.tally.waits.record(waited);
+        self.tally.waiting += begun.elapsed();
+        let Some(taken) = taken else { return Ok(Taken::NotYet) };
+        self.tally.end_call(ready);
         let Finished { seq, result } = taken?;
         let assembled = result?;
         let batch = Batch::new(assembled, &self.labels, LeaseMark::new(&self.leases));
         self.count(&batch, seq)?;
-        Ok(Some(batch))
+        Ok(Taken::Batch(batch))
     }
 
     fn count(&mut self, batch: &Batch, seq: BatchSeq) -> Result<()> {
@@ -166,8 +210,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Sleeps until the next batch comes, looking up now and then for what would make that impossible.
-    fn wait(&mut self, begun: Instant) -> Result<Finished> {
+    /// Sleeps until the next batch comes or patience ends, looking up now and then for what would make that impossible.
+    fn wait(&mut self, begun: Instant, patience: Option<Duration>) -> Result<Option<Finished>> {
         let waker = self.waker.clone();
         self.outlet.set_waiting(true);
         self.waiting.store(true, Ordering::Release);
@@ -175,13 +219,18 @@ impl Loader {
         let outcome = loop {
             let sleep = waker.arm();
             if let Some(finished) = self.outlet.try_take() {
-                break Ok(finished);
+                break Ok(Some(finished));
             }
             if self.outlet.is_cut_off() {
                 break Err(self.cause_of_death());
             }
+            let left = patience.map(|patience| patience.saturating_sub(begun.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                waker.disarm();
+                break Ok(None);
+            }
             if sleep {
-                waker.sleep(LOOK_AGAIN);
+                waker.sleep(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)));
             }
             waker.disarm();
             if self.leases.load(Ordering::Relaxed) == 0 || begun.elapsed() < LEASE_PATIENCE {
@@ -247,6 +296,12 @@ impl Loader {
         drop(self);
         let operations = shards.iter().map(|shard| shard.board.latest().operations as u64).sum();
         Remains { operations, slots: arena.outstanding() as u64 }
+    }
+
+    /// The memory that all batches lie in. Whoever registers it elsewhere keeps this until it is registered no more.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        Memory(self.arena.clone())
     }
 
     /// The effective configuration: zeroes that stand for a choice are replaced by what was chosen.

@@ -262,8 +262,21 @@ pub(crate) struct Tally {
     pub calls: u64,
     pub ready: u64,
     pub wait: Duration,
+    /// Of the call that has not brought a batch yet.
+    pub waiting: Duration,
     pub waits: Histogram,
     pub first_batch: Duration,
+}
+
+impl Tally {
+    /// A call for a batch has ended, however often it looked.
+    pub(crate) fn end_call(&mut self, ready: bool) {
+        let waited = core::mem::take(&mut self.waiting);
+        self.calls += 1;
+        self.ready += u64::from(ready);
+        self.wait += waited;
+        self.waits.record(waited);
+    }
 }
 
 impl Stats {

@@ -60,6 +60,19 @@ impl Arena {
         self.homes.iter().map(|home| home.outstanding()).sum()
     }
 
+    /// Where the mapping begins, and how many bytes it has: for registering it with a device, which must end before this
+    /// handle and every slot are gone.
+    #[must_use]
+    pub fn span(&self) -> (*const u8, usize) {
+        (self.mapping.base.as_ptr(), self.mapping.len)
+    }
+
+    /// The same, region by region.
+    pub fn region_spans(&self) -> impl ExactSizeIterator<Item = (*const u8, usize)> {
+        let (base, region) = (self.span().0, self.report.region_bytes as usize);
+        (0..self.homes.len()).map(move |n| (base.wrapping_add(n * region), region))
+    }
+
     /// The mapping, for a ring that registers it: it must keep this until the kernel has let go.
     pub(crate) fn mapping(&self) -> Arc<Mapping> {
         self.mapping.clone()
