@@ -128,6 +128,12 @@ impl Batch {
         &self.inner.slot
     }
 
+    /// The same to write: a consumer may change its batch in place, nobody else sees it.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.inner.slot
+    }
+
     /// Sum of the samples' lengths, bytes.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
