@@ -28,6 +28,7 @@ mod labels;
 mod layout;
 mod loader;
 mod posting;
+mod starting;
 mod state;
 mod stats;
 mod tls;
