@@ -3,17 +3,20 @@
 use crate::audit::Audit;
 use crate::config::Config;
 use crate::control::{list_endpoint, read_manifest, resolve};
+use crate::decode::{self, Decode, DecodeStage};
 use crate::labels::Labels;
 use crate::layout::{Layout, Seating, Wanted};
 use crate::loader::{Loader, Parts};
 use crate::starting::{Plan, Starting};
 use crate::state::State;
+use crate::supply::Supply;
+use fuelrail_base::limits::DECODE_THREADS_MAX;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
 use fuelrail_base::{ByteSize, Result, ShardId};
 use fuelrail_flow::{BadSamples, Consumer, Listed, Objects, Outlet, mesh, scratch_bytes};
 use fuelrail_io::{
-    Arena, ArenaConfig, Backend, CardQueue, Huge, HugePages, Region, RingChoice, Topology, ZERO_COPY_BYTES,
-    default_budget, lane,
+    Arena, ArenaConfig, Backend, CardQueue, EXTENT_GRANULE, Huge, HugePages, Region, RingChoice, Topology,
+    ZERO_COPY_BYTES, default_budget, lane,
 };
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_wire::Endpoint;
@@ -115,6 +118,10 @@ impl LoaderBuilder {
         register: bool => register = register;
         /// The queue of a network card, `IFNAME:QUEUE`, to receive from without a copy by the kernel. For one shard.
         zero_copy_receive: &str => zero_copy_receive = Some(zero_copy_receive.into());
+        /// Threads that decode; 0 chooses.
+        decode_threads: usize => decode_threads = decode_threads;
+        /// Batches decoded ahead.
+        decode_depth: usize => decode_depth = decode_depth;
         /// Where to log what was delivered.
         audit: PathBuf => audit = Some(audit);
     }
@@ -135,6 +142,15 @@ impl LoaderBuilder {
             BadSamples::Quarantine => "quarantine",
         }
         .into();
+        self
+    }
+
+    /// Decodes PNG and JPEG objects: batches come dense, with a [`shape`](crate::Batch::shape).
+    #[must_use]
+    pub fn decode(mut self, decode: Decode) -> LoaderBuilder {
+        self.config.decode = decode.text();
+        self.config.decode_fit = decode.fit.to_string();
+        self.config.decode_flip = decode.flip;
         self
     }
 
@@ -231,15 +247,18 @@ fn start_shards(
     let topology = Topology::here();
     let layout = share_out(&config, &objects, &topology, card_queue.is_some())?;
     config.shards = layout.shards;
-    let (arena, regions) = Arena::new(&ArenaConfig {
-        bytes: layout.region_bytes * u64::from(layout.shards),
+    let (arena, mut regions) = Arena::new(&ArenaConfig {
+        bytes: layout.region_bytes * u64::from(layout.shards) + layout.aside_bytes,
         regions: layout.shards,
+        aside_bytes: layout.aside_bytes,
         huge_pages: HugePages::Auto,
         ..ArenaConfig::default()
     })?;
     if let Huge::None(why) = &arena.report().huge {
         notices.push(format!("huge pages: none, {why}"));
     }
+    let aside = if layout.aside_bytes > 0 { regions.pop() } else { None };
+    let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices)?;
     let seating = seat(&config, &topology);
     if let Some(seating) = &seating {
         notices.extend(settle(&regions, seating));
@@ -269,6 +288,14 @@ fn start_shards(
     });
     let wakers = shards.iter().map(|s| s.waker.clone()).collect();
     let outlet = Outlet::new(lanes, wakers, consumer, run.batches());
+    let supply = supply(&config, decoding.zip(aside), &objects, outlet, run.batches());
+    let supply = supply.inspect_err(|_| {
+        // Nobody will take what they deliver.
+        shards.iter().for_each(|shard| {
+            shard.board.stop();
+            shard.waker.wake();
+        });
+    })?;
     let report = report.map_or_else(to_standard_error, |Reporter(report)| Box::new(move |text: &str| report(text)));
     Loader::new(Parts {
         config,
@@ -276,7 +303,7 @@ fn start_shards(
         run,
         labels,
         fingerprint,
-        outlet,
+        supply,
         arena: kept,
         shards,
         threads,
@@ -284,6 +311,27 @@ fn start_shards(
         audit: audit.transpose()?,
         report,
     })
+}
+
+/// The consumer's side of the shards, with the decode stage between where there is something to decode.
+fn supply(
+    config: &Config,
+    decoding: Option<(Decode, Region)>,
+    objects: &Arc<Objects>,
+    outlet: Outlet,
+    batches: u64,
+) -> Result<Supply> {
+    let Some((decode, region)) = decoding else { return Ok(Supply::Raw(outlet)) };
+    let wanted = decode::Wanted {
+        decode,
+        threads: config.decode_threads,
+        depth: config.decode_depth,
+        batch_size: config.batch_size,
+        seed: config.seed,
+        bad_samples: config.bad_samples()?,
+        objects: Arc::clone(objects),
+    };
+    DecodeStage::start(wanted, outlet, region, batches).map(Supply::Decoded)
 }
 
 fn to_standard_error() -> Box<ReportFn> {
@@ -302,18 +350,52 @@ fn choose_budget(config: &mut Config) -> Option<String> {
 
 /// What the shards get of the budget.
 fn share_out(config: &Config, objects: &Objects, topology: &Topology, zero_copy: bool) -> Result<Layout> {
-    let batch_samples = u64::from(config.batch_size);
+    let (batch_samples, cores) = (u64::from(config.batch_size), topology.shards());
+    // In whole granules of the region, so that as many batches fit as are said to.
+    let decoded_bytes = config.decode()?.map_or(0, |decode| decode.sample_bytes().saturating_mul(batch_samples));
+    let decoded_bytes = decoded_bytes.min(u64::MAX / 2).next_multiple_of(EXTENT_GRANULE);
     Wanted {
         memory_bytes: config.memory_limit_bytes,
         cache_bytes: config.cache_limit_bytes,
         batch_bytes_max: objects.catalog().batch_room_max(batch_samples).max(64),
         shards: config.shards,
-        cores: u16::try_from(topology.shards()).unwrap_or(u16::MAX),
+        cores: u16::try_from(if decoded_bytes == 0 { cores } else { cores.div_ceil(CORES_PER_SHARD) })
+            .unwrap_or(u16::MAX),
         connections_max: config.connections_max,
         scratch_bytes: scratch_bytes(objects.endpoint().scheme) as u64,
+        decoded_bytes,
+        // One more for the batch in the consumer's hands.
+        decoded_batches: config.decode_depth as u64 + 1,
         beside_bytes: if zero_copy { ZERO_COPY_BYTES } else { 0 },
     }
     .share_out()
+}
+
+/// One shard feeds many cores that decode.
+const CORES_PER_SHARD: usize = 8;
+
+/// What is decoded, with the choices that were left open made, and written into the configuration.
+fn settle_decoding(
+    config: &mut Config,
+    layout: &Layout,
+    topology: &Topology,
+    notices: &mut Vec<String>,
+) -> Result<Option<Decode>> {
+    let Some(decode) = config.decode()? else { return Ok(None) };
+    if config.decode_threads == 0 {
+        config.decode_threads =
+            topology.shards().saturating_sub(usize::from(layout.shards)).clamp(1, DECODE_THREADS_MAX);
+    }
+    let asked = config.decode_depth as u64;
+    if layout.decoded_batches < asked {
+        config.decode_depth = layout.decoded_batches as usize;
+        notices.push(format!(
+            "decode_depth: {} of {asked} decoded batches of {} fit beside the shards; raise memory_limit for more",
+            layout.decoded_batches,
+            ByteSize(layout.aside_bytes / layout.decoded_batches)
+        ));
+    }
+    Ok(Some(decode))
 }
 
 /// The card's queue to receive from without a copy, where the ring has that.
