@@ -25,7 +25,11 @@ pub(super) struct Jpeg<'a> {
 impl<'a> Jpeg<'a> {
     /// Reads as far as the pixels. `grey` where colour is not wanted.
     pub(super) fn open(bytes: &'a [u8], grey: bool) -> Result<Jpeg<'a>> {
-        if !has_end(bytes) {
+        let outline = Outline::of(bytes);
+        if let Some(kind) = outline.frame.and_then(foreign) {
+            return Err(unread(kind));
+        }
+        if !outline.has_end(bytes) {
             return Err(undecodable("the JPEG ends before its end marker: it is truncated"));
         }
         // Oddities between the headers are common and harmless.
@@ -64,23 +68,54 @@ impl Picture for Jpeg<'_> {
     }
 }
 
-/// Whether the end marker comes behind the start of the pixels. It cannot be among them; a thumbnail in the headers has one
-/// of its own.
-fn has_end(bytes: &[u8]) -> bool {
-    bytes.ends_with(&END) || pixels_at(bytes).is_some_and(|at| bytes[at..].windows(END.len()).any(|pair| pair == END))
+/// What is known without decoding: the headers are walked by their lengths.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Outline {
+    /// The marker of the frame: how the picture is encoded.
+    frame: Option<u8>,
+    /// Where the first scan begins.
+    pixels_at: Option<usize>,
 }
 
-/// Where the first scan begins: behind the segments, whose lengths are walked.
-fn pixels_at(bytes: &[u8]) -> Option<usize> {
-    const SCAN: u8 = 0xDA;
-    let mut at = 2;
-    loop {
-        match *bytes.get(at..at + 4)? {
-            [0xFF, 0xFF, ..] => at += 1,
-            [0xFF, SCAN, ..] => return Some(at),
-            [0xFF, _, high, low] => at += 2 + usize::from(u16::from_be_bytes([high, low])),
-            _ => at += 1,
+impl Outline {
+    fn of(bytes: &[u8]) -> Outline {
+        let mut outline = Outline::default();
+        let mut at = 2;
+        while let Some(&[first, marker, high, low]) = bytes.get(at..at + 4) {
+            match (first, marker) {
+                (0xFF, 0xDA) => {
+                    outline.pixels_at = Some(at);
+                    break;
+                }
+                // Fill bytes, and oddities between the headers.
+                (0xFF, 0x00 | 0xFF) | (..=0xFE, _) => at += 1,
+                _ => {
+                    // Huffman tables, an extension and arithmetic conditioning have numbers among those of the frames.
+                    if (0xC0..=0xCF).contains(&marker) && ![0xC4, 0xC8, 0xCC].contains(&marker) {
+                        outline.frame = Some(marker);
+                    }
+                    at += 2 + usize::from(u16::from_be_bytes([high, low])).max(2);
+                }
+            }
         }
+        outline
+    }
+
+    /// Whether the end marker comes behind the start of the pixels. It cannot be among them; a thumbnail in the headers has
+    /// one of its own.
+    fn has_end(&self, bytes: &[u8]) -> bool {
+        let behind = |at: usize| bytes.ends_with(&END) || bytes[at..].windows(END.len()).any(|pair| pair == END);
+        self.pixels_at.is_some_and(behind)
+    }
+}
+
+/// Frames that the decoder does not know.
+fn foreign(frame: u8) -> Option<&'static str> {
+    match frame {
+        0xC0..=0xC2 => None,
+        0xC3 => Some("lossless"),
+        0xC5..=0xC7 => Some("hierarchical"),
+        _ => Some("with arithmetic coding"),
     }
 }
 
@@ -89,10 +124,12 @@ fn failed(error: &DecodeErrors) -> Error {
         DecodeErrors::ExhaustedData | DecodeErrors::IoErrors(_) => {
             undecodable("the JPEG ends before its last pixel: it is truncated")
         }
-        DecodeErrors::Unsupported(scheme) => {
-            undecodable(&format!("the JPEG is of a kind nobody here reads: {scheme:?}"))
-                .cure("encode it anew as baseline or progressive JPEG, or leave it out with bad_samples = skip")
-        }
+        DecodeErrors::Unsupported(kind) => unread(&format!("{kind:?}")),
         other => undecodable(&format!("the JPEG is damaged: {other}")),
     }
+}
+
+fn unread(kind: &str) -> Error {
+    undecodable(&format!("the JPEG is of a kind nobody here reads: {kind}"))
+        .cure("encode it anew as baseline or progressive JPEG, or leave it out with bad_samples = skip")
 }

@@ -128,7 +128,9 @@ impl Shared {
     fn decode(&self, easel: &mut Easel, job: &mut Job) {
         let Job { work, index, window } = job;
         let placed = work.raw.samples[*index];
-        let error = match self.quarantined(placed.id) {
+        let known = self.quarantined(placed.id);
+        let tried = known.is_none();
+        let error = match known {
             Some(error) => Some(error),
             None => {
                 let occasion = Occasion { seed: self.seed, epoch: work.raw.spec.epoch, id: placed.id };
@@ -149,12 +151,14 @@ impl Shared {
                 self.facts.ended(Some((placed.len, made)));
             }
             Some(error) => {
-                if self.bad_samples == BadSamples::Quarantine {
+                if tried && self.bad_samples == BadSamples::Quarantine {
                     let mut quarantine = self.quarantine.lock().unwrap_or_else(PoisonError::into_inner);
                     quarantine.entry(placed.id).or_insert_with(|| error.clone());
                 }
                 work.bad.lock().unwrap_or_else(PoisonError::into_inner).push((*index, error));
-                self.facts.ended(None);
+                if tried {
+                    self.facts.ended(None);
+                }
             }
         }
     }
