@@ -6,7 +6,7 @@
 use super::cut::Occasion;
 use super::facts::Facts;
 use super::picture::Easel;
-use super::{Decode, picture};
+use super::{Decode, format};
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::{Error, Kind, SampleId};
 use fuelrail_flow::{Assembled, BadSamples, Finished, Objects};
@@ -139,7 +139,7 @@ impl Shared {
                 let painted = painted.unwrap_or_else(|_| {
                     // What it held may be half done.
                     *easel = Easel::new(self.wanted);
-                    Err(picture::undecodable("the decoder gave up on it in the middle"))
+                    Err(format::undecodable("the decoder gave up on it in the middle"))
                 });
                 painted.err().map(|error| error.object(self.objects.key(placed.id)))
             }
