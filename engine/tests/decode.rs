@@ -193,7 +193,7 @@ fn every_kind_of_png_becomes_grey_or_rgb() {
         samples.chunks(n).enumerate().flat_map(|(i, p)| [p, &[i as u8]].concat()).collect::<Vec<u8>>()
     };
     // Two indices of four bits each in a byte, five bytes a row.
-    let packed: Vec<u8> = (0..30u8).map(|i| (i % 4) << 4 | (i + 1) % 4).collect();
+    let packed: Vec<u8> = (0..30u8).map(|i| ((i % 4) << 4) | ((i + 1) % 4)).collect();
     let bits: Vec<u8> = (0..12u8).map(|i| if i % 2 == 0 { 0b1010_1010 } else { 0b1100_0000 }).collect();
     let files = [
         ("a.png", pictures::png(10, 6, Rgb, BitDepth::Eight, &rgb)),
