@@ -278,7 +278,8 @@ fn dropping_a_loader_while_it_decodes_leaves_nothing() {
         // A thread names itself a moment after it has begun.
         eventually("no threads of the stage", || threads() >= 4);
         assert_eq!(loader.close(), Remains::default(), "seed {seed}");
-        assert_eq!(threads(), 0, "seed {seed}");
+        // The kernel lists a thread for a moment longer than it can be joined.
+        eventually("threads stay", || threads() == 0);
     }
     eventually("connections stay open", || bucket.counters().connections_open == 0);
 }
