@@ -6,8 +6,8 @@
 use crate::driver::{State, changed, hold};
 use crate::exports::{In, Out};
 use crate::fault::Fault;
-use crate::pinned::Origin;
 use crate::report::Report;
+use crate::tables::pinned::Origin;
 use libloading::Library;
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char};

@@ -4,13 +4,13 @@
 //! events are is said next door; here they are tables.
 
 use crate::code::{Code, Outcome};
-use crate::event::Event;
 use crate::fault::{Blow, Faults};
-use crate::memory::DeviceMemory;
-use crate::pinned::Pinned;
 use crate::settings::Settings;
-use crate::stream::Stream;
-use crate::work::Touch;
+use crate::tables::event::Event;
+use crate::tables::memory::DeviceMemory;
+use crate::tables::pinned::Pinned;
+use crate::tables::stream::{Stream, in_callback};
+use crate::tables::work::Touch;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -180,7 +180,7 @@ pub(crate) enum Needs {
 pub(crate) fn enter(name: &'static str, needs: Needs, body: impl FnOnce(&mut Held) -> Outcome) -> i32 {
     let mut held = hold();
     *held.calls.entry(name).or_insert(0) += 1;
-    if crate::stream::in_callback() && needs != Needs::Nothing {
+    if in_callback() && needs != Needs::Nothing {
         held.violation(format!("{name} was called from a host function of a stream, where no call is allowed"));
         return Code::NOT_PERMITTED.0;
     }

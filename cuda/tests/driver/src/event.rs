@@ -1,10 +1,11 @@
 //! Events: each recording is a marker of its own in a stream's queue.
 //!
-//! Owns the table of events. An event that was never recorded is complete; a wait holds on to the recording that it saw.
+//! Owns the meaning of the calls. An event that was never recorded is complete; a wait holds on to the recording that it saw.
 
 use crate::code::{Code, Outcome};
 use crate::driver::{Held, State};
-use crate::work::{Marker, Work};
+use crate::tables::event::{Event, Marker};
+use crate::tables::work::Work;
 use std::sync::Arc;
 
 /// The event keeps no time.
@@ -12,15 +13,6 @@ const DISABLE_TIMING: u32 = 2;
 /// Another process may use it; asks for the flag before.
 const INTERPROCESS: u32 = 4;
 const ALL_FLAGS: u32 = 7;
-
-/// One event.
-#[derive(Debug)]
-pub(crate) struct Event {
-    device: u32,
-    flags: u32,
-    /// The latest recording.
-    marker: Option<Arc<Marker>>,
-}
 
 impl State {
     /// Makes an event.

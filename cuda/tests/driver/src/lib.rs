@@ -20,7 +20,7 @@ mod pinned;
 mod report;
 mod settings;
 mod stream;
-mod work;
+mod tables;
 
 pub use code::Code;
 pub use control::Control;

@@ -1,13 +1,13 @@
 //! Device memory: host memory behind addresses that no processor can follow.
 //!
-//! Owns the table of allocations, their addresses (never given out twice, with a gap behind each) and their fates. Every
+//! Owns their addresses (never given out twice, with a gap behind each) and their fates. Every
 //! use of a device address goes through [`State::device_range`].
 
 use crate::code::{Code, Outcome};
 use crate::driver::State;
-use crate::work::Touch;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::tables::memory::{Allocation, Bytes};
+use crate::tables::work::Touch;
+use std::sync::Arc;
 
 /// Device addresses begin here. Bits 48 to 55 are set as no user address of a processor has them: to follow one is a fault.
 const ADDRESSES: u64 = 0x00fa_0000_0000_0000;
@@ -20,53 +20,21 @@ const GAP: u64 = 64 << 10;
 /// What fresh memory holds: nobody may count on zeros.
 const FRESH: u8 = 0xa5;
 
-/// The bytes of one allocation.
-#[derive(Debug)]
-pub(crate) struct Bytes {
-    bytes: Mutex<Vec<u8>>,
-}
-
-impl Bytes {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// One allocation.
-#[derive(Debug)]
-struct Allocation {
-    device: u32,
-    bytes: u64,
-    memory: Arc<Bytes>,
-    /// A free is in some stream's queue.
-    going: bool,
-}
-
-/// All allocations of all devices.
-#[derive(Debug, Default)]
-pub(crate) struct DeviceMemory {
-    live: BTreeMap<u64, Allocation>,
-    /// Sizes of those that were freed, for the texts of violations.
-    freed: BTreeMap<u64, u64>,
-    /// Where each device's next allocation goes, from its beginning.
-    next: BTreeMap<u32, u64>,
-}
-
-impl DeviceMemory {
-    /// Allocations and their bytes, of one device or of all.
-    pub(crate) fn held(&self, device: Option<u32>) -> (u64, u64) {
-        let of = self.live.values().filter(|a| device.is_none_or(|d| d == a.device));
-        of.fold((0, 0), |(n, bytes), a| (n + 1, bytes + a.bytes))
-    }
-
-    /// Begin, size and device of the allocation around an address.
-    pub(crate) fn around(&self, pointer: u64) -> Option<(u64, u64, u32)> {
-        let (start, a) = self.live.range(..=pointer).next_back()?;
-        (pointer - start < a.bytes).then_some((*start, a.bytes, a.device))
-    }
-}
-
 impl State {
+    /// The first pending piece of work that touches a range.
+    pub(crate) fn pending_on(&self, start: u64, bytes: u64) -> Option<&Touch> {
+        let end = start.saturating_add(bytes);
+        self.pending.values().flatten().find(|t| t.start < end && start < t.start.saturating_add(t.bytes))
+    }
+
+    /// A violation if pending work touches a range that is about to go.
+    pub(crate) fn refuse_pending(&mut self, call: &str, start: u64, bytes: u64) {
+        if let Some(touch) = self.pending_on(start, bytes) {
+            let text = format!("{call}({start:#x}, {bytes} bytes) while work is pending on it: {}", touch.what);
+            self.violation(text);
+        }
+    }
+
     /// Allocates device memory.
     pub(crate) fn allocate(&mut self, device: u32, bytes: usize) -> Outcome<u64> {
         let bytes = bytes as u64;
@@ -85,7 +53,7 @@ impl State {
         let next = self.memory.next.entry(device).or_insert(GAP);
         let pointer = ADDRESSES + u64::from(device) * DEVICE_STEP + *next;
         *next += (bytes + GAP).next_multiple_of(ALIGNMENT);
-        let memory = Arc::new(Bytes { bytes: Mutex::new(store) });
+        let memory = Arc::new(Bytes::new(store));
         self.memory.live.insert(pointer, Allocation { device, bytes, memory, going: false });
         Ok(pointer)
     }

@@ -1,71 +1,20 @@
 //! Streams: a thread and a queue each, late on purpose, so that they end their work in an order of their own.
 //!
 //! Owns the threads, the order between streams that the legacy default stream asks for, the random delays and the fates
-//! of copies (hung, lost). What the work does to bytes is said in [`crate::copy`].
+//! of copies (hung, lost). What the work does to bytes is said in [`crate::tables::transfer`].
 
 use crate::code::{Code, Outcome};
 use crate::driver::{Held, State, changed, hold};
 use crate::fault::Blow;
-use crate::work::{Touch, Work};
-use std::cell::Cell;
+use crate::tables::stream::{IN_CALLBACK, LEGACY_HANDLES, NON_BLOCKING, Random, Stream};
+use crate::tables::work::{Touch, Work};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The legacy default stream, by its two names.
 const LEGACY: [u64; 2] = [0, 1];
-/// Made with this flag, a stream does not wait for the legacy default stream.
-const NON_BLOCKING: u32 = 1;
 /// The range of priorities: lowest and highest.
 pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
-/// Legacy streams have handles of their own inside, one for each device.
-const LEGACY_HANDLES: u64 = 0x00fd_0000_0000_0000;
-
-thread_local! {
-    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether this thread is a stream's, inside a host function.
-pub(crate) fn in_callback() -> bool {
-    IN_CALLBACK.get()
-}
-
-/// One stream.
-pub(crate) struct Stream {
-    pub(crate) device: u32,
-    pub(crate) flags: u32,
-    pub(crate) priority: i32,
-    queue: VecDeque<(u64, Work)>,
-    submitted: u64,
-    done: u64,
-    /// Its handle is good; a destroyed stream still ends its work.
-    live: bool,
-    random: Random,
-}
-
-impl Stream {
-    /// Whether the user made it and has not destroyed it.
-    pub(crate) fn is_users(&self, handle: u64) -> bool {
-        self.live && handle & LEGACY_HANDLES != LEGACY_HANDLES
-    }
-
-    fn blocking(&self) -> bool {
-        self.flags & NON_BLOCKING == 0
-    }
-}
-
-/// The generator of the delays (splitmix64).
-#[derive(Debug)]
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-}
 
 fn legacy_handle(device: u32) -> u64 {
     LEGACY_HANDLES + u64::from(device)
@@ -283,20 +232,5 @@ fn fate(held: &mut Held) -> bool {
             false
         }
         Some(Blow::Fail(_)) | None => true,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Random;
-
-    #[test]
-    fn the_delays_are_the_same_for_the_same_seed_only() {
-        let draw = |seed: u64| {
-            let mut random = Random(seed);
-            [random.next(), random.next(), random.next()]
-        };
-        assert_eq!(draw(5), draw(5));
-        assert_ne!(draw(5), draw(6));
     }
 }

@@ -4,7 +4,7 @@ use crate::code::{Code, Outcome};
 use crate::context;
 use crate::driver::{Held, Needs};
 use crate::exports::{Handle, Out, entries};
-use crate::work::Work;
+use crate::tables::work::Work;
 
 entries! {
     fn cuMemAlloc_v2(pointer: Out<u64>, bytes: usize) Init |call, held| {

@@ -3,7 +3,7 @@
 use crate::code::Code;
 use crate::context;
 use crate::exports::{Handle, Out, entries};
-use crate::work::{Callback, Work};
+use crate::tables::work::{Callback, Work};
 use std::ffi::c_void;
 
 entries! {
