@@ -304,6 +304,12 @@ impl Loader {
         Memory(self.arena.clone())
     }
 
+    /// The most room that one batch can take, bytes: what a device buffer must hold.
+    #[must_use]
+    pub fn batch_bytes_max(&self) -> u64 {
+        self.objects.catalog().batch_room_max(u64::from(self.config.batch_size))
+    }
+
     /// The effective configuration: zeroes that stand for a choice are replaced by what was chosen.
     #[must_use]
     pub fn config(&self) -> &Config {
