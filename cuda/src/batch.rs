@@ -82,7 +82,10 @@ impl DeviceBatch {
     pub(crate) fn new(ring: Arc<Ring>, token: Token, stream: RawStream, convert: Option<&Convert>) -> DeviceBatch {
         let (shape, dimensions, dtype) = match convert {
             Some(convert) => (convert.shape(token.note.ids.len()), 4, convert.dtype),
-            None => ([token.note.bytes as i64, 0, 0, 0], 1, Dtype::U8),
+            None => match token.note.shape {
+                Some(shape) => (shape, 4, Dtype::U8),
+                None => ([token.note.bytes as i64, 0, 0, 0], 1, Dtype::U8),
+            },
         };
         DeviceBatch { ring, token: Some(token), stream, shape, dimensions, dtype }
     }
@@ -120,7 +123,8 @@ impl DeviceBatch {
         self.note().bytes
     }
 
-    /// Dimensions of the elements at [`pointer`](DeviceBatch::pointer), dense: samples first when converted, else all bytes in one.
+    /// Dimensions of the elements at [`pointer`](DeviceBatch::pointer), dense: samples first when decoded or
+    /// converted, else all bytes in one.
     #[must_use]
     pub fn shape(&self) -> &[i64] {
         &self.shape[..self.dimensions]

@@ -162,12 +162,16 @@ impl DeviceBatch {
 }
 
 impl ManagedTensor {
-    /// Exports a batch in host memory, as bytes in one dimension. The deleter gives its memory back to the loader.
+    /// Exports a batch in host memory: decoded samples in their four dimensions, others as bytes in one. The deleter gives its
+    /// memory back to the loader.
     #[must_use]
-    pub fn from_host(batch: Batch, kind: HostKind) -> ManagedTensor {
-        let bytes = batch.bytes();
+    pub fn from_host(mut batch: Batch, kind: HostKind) -> ManagedTensor {
+        let shape = match batch.shape() {
+            Some(shape) => [shape.samples, shape.height, shape.width, shape.channels].map(|n| n as i64).to_vec(),
+            None => vec![batch.bytes().len() as i64],
+        };
         let tensor = DlTensor {
-            elements: bytes.as_ptr().cast_mut().cast(),
+            elements: batch.bytes_mut().as_mut_ptr().cast(),
             device: DlDevice { kind: if kind == HostKind::Plain { CPU } else { CUDA_HOST }, ordinal: 0 },
             dimensions: 0,
             dtype: data_type(Dtype::U8),
@@ -175,7 +179,6 @@ impl ManagedTensor {
             strides: core::ptr::null_mut(),
             byte_offset: 0,
         };
-        let shape = [bytes.len() as i64];
         ManagedTensor::new(tensor, &shape, batch)
     }
 }

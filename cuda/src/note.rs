@@ -19,6 +19,8 @@ pub(crate) struct Note {
     pub(crate) offsets: Vec<usize>,
     pub(crate) lens: Vec<usize>,
     pub(crate) left_out: Vec<(SampleId, Error)>,
+    /// Samples, rows, columns, channels, where they were decoded.
+    pub(crate) shape: Option<[i64; 4]>,
     pub(crate) bytes: usize,
     pub(crate) payload_bytes: u64,
     pub(crate) state: Option<State>,
@@ -31,6 +33,7 @@ impl Note {
         self.step = batch.step();
         self.seq = batch.seq();
         self.positions = batch.positions();
+        self.shape = batch.shape().map(|s| [s.samples, s.height, s.width, s.channels].map(|n| n as i64));
         self.bytes = batch.bytes().len();
         self.payload_bytes = batch.payload_bytes();
         self.state = Some(state);

@@ -1,6 +1,7 @@
 //! A batch: samples delivered together in one stretch of pinned memory. Holding it is a lease: dropping it gives the
 //! memory back to the shard that filled it.
 
+use crate::decode::Shape;
 use crate::labels::Labels;
 use fuelrail_base::{Error, SampleId};
 use fuelrail_flow::Assembled;
@@ -31,6 +32,7 @@ pub struct Batch {
     ids: Vec<SampleId>,
     labels: Vec<u32>,
     offsets: Vec<usize>,
+    shape: Option<Shape>,
     _lease: LeaseMark,
 }
 
@@ -41,16 +43,16 @@ pub struct Sample<'a> {
     pub id: SampleId,
     /// Its class, or [`NO_LABEL`](crate::NO_LABEL).
     pub label: u32,
-    /// Its bytes, as the bucket has them.
+    /// Its bytes, as the bucket has them; its pixels where it was decoded.
     pub bytes: &'a [u8],
 }
 
 impl Batch {
-    pub(crate) fn new(inner: Assembled, labels: &Labels, lease: LeaseMark) -> Batch {
+    pub(crate) fn new(inner: Assembled, labels: &Labels, shape: Option<Shape>, lease: LeaseMark) -> Batch {
         let ids: Vec<SampleId> = inner.samples.iter().map(|s| s.id).collect();
         let classes = ids.iter().map(|id| labels.of[id.0 as usize]).collect();
         let offsets = inner.samples.iter().map(|s| s.offset).collect();
-        Batch { ids, labels: classes, offsets, inner, _lease: lease }
+        Batch { ids, labels: classes, offsets, shape, inner, _lease: lease }
     }
 
     /// The epoch it belongs to, from 0.
@@ -116,25 +118,39 @@ impl Batch {
         &self.labels
     }
 
-    /// Where each sample starts in [`Batch::bytes`]; multiples of 64.
+    /// Where each sample starts in [`Batch::bytes`]: at multiples of 64, or of a sample's length where they are decoded.
     #[must_use]
     pub fn offsets(&self) -> &[usize] {
         &self.offsets
     }
 
-    /// The whole stretch of memory, bytes between samples included: what a device copy starts from.
+    /// The whole stretch of memory, bytes between samples included: what a device copy starts from. Of a decoded batch it is
+    /// the samples and nothing else.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.inner.slot
     }
 
-    /// Sum of the samples' lengths, bytes.
+    /// The same to write: a consumer may change its batch in place, nobody else sees it.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.inner.slot
+    }
+
+    /// What the bytes of a decoded batch are: samples of rows of pixels of channels, dense. `None` where samples are as the
+    /// bucket has them.
+    #[must_use]
+    pub fn shape(&self) -> Option<Shape> {
+        self.shape
+    }
+
+    /// Sum of the samples' lengths, bytes; of decoded ones, their pixels'.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         self.inner.samples.iter().map(|s| s.len as u64).sum()
     }
 
-    /// Samples that could not be had, under `skip` and `quarantine`, with the reason.
+    /// Samples that could not be had or decoded, under `skip` and `quarantine`, with the reason.
     #[must_use]
     pub fn left_out(&self) -> &[(SampleId, Error)] {
         &self.inner.left_out

@@ -3,38 +3,27 @@
 use crate::audit::Audit;
 use crate::config::Config;
 use crate::control::{list_endpoint, read_manifest, resolve};
+use crate::decode::{self, Decode, DecodeStage};
 use crate::labels::Labels;
 use crate::layout::{Layout, Seating, Wanted};
 use crate::loader::{Loader, Parts};
 use crate::near::{take_seats, unavailable};
-use crate::posting::{Greeting, Posting};
+use crate::starting::{Plan, Starting};
 use crate::state::State;
-use crate::watch::Watched;
+use crate::supply::Supply;
+use fuelrail_base::limits::DECODE_THREADS_MAX;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
-use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, ShardId};
-use fuelrail_flow::{
-    BadSamples, Board, Consumer, Finished, Listed, MeshEnds, Objects, Outlet, ShardConfig, ShardEnds, mesh,
-    scratch_bytes,
-};
+use fuelrail_base::{ByteSize, Result, ShardId};
+use fuelrail_flow::{BadSamples, Consumer, Listed, Objects, Outlet, mesh, scratch_bytes};
 use fuelrail_io::{
-    Arena, ArenaConfig, Backend, CardQueue, Huge, HugePages, Region, RingChoice, Sender, Topology, UringConfig, Waker,
+    Arena, ArenaConfig, Backend, CardQueue, EXTENT_GRANULE, Huge, HugePages, Region, RingChoice, Topology,
     ZERO_COPY_BYTES, default_budget, lane,
 };
-use fuelrail_plan::brain::BrainConfig;
-use fuelrail_plan::prefetch::Strategy;
-use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
-use fuelrail_plan::window::WindowConfig;
 use fuelrail_wire::Endpoint;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc;
-use std::thread::JoinHandle;
 use xxhash_rust::xxh3::Xxh3;
-
-/// Epochs the next use of a block is looked for, per rank of the world: a sample comes back to one of `world` ranks
-/// every `world` epochs on average.
-const HORIZON_EPOCHS: u64 = 4;
 
 /// Collects settings, then builds a [`Loader`]. Every setter overrides the field of [`Config`] of the same name.
 #[derive(Clone, Debug, Default)]
@@ -129,6 +118,10 @@ impl LoaderBuilder {
         register: bool => register = register;
         /// The queue of a network card, `IFNAME:QUEUE`, to receive from without a copy by the kernel. For one shard.
         zero_copy_receive: &str => zero_copy_receive = Some(zero_copy_receive.into());
+        /// Threads that decode; 0 chooses.
+        decode_threads: usize => decode_threads = decode_threads;
+        /// Batches decoded ahead.
+        decode_depth: usize => decode_depth = decode_depth;
         /// Where to log what was delivered.
         audit: PathBuf => audit = Some(audit);
     }
@@ -149,6 +142,15 @@ impl LoaderBuilder {
             BadSamples::Quarantine => "quarantine",
         }
         .into();
+        self
+    }
+
+    /// Decodes PNG and JPEG objects: batches come dense, with a [`shape`](crate::Batch::shape).
+    #[must_use]
+    pub fn decode(mut self, decode: Decode) -> LoaderBuilder {
+        self.config.decode = decode.text();
+        self.config.decode_fit = decode.fit.to_string();
+        self.config.decode_flip = decode.flip;
         self
     }
 
@@ -245,15 +247,18 @@ fn start_shards(
     let topology = Topology::here();
     let layout = share_out(&config, &objects, &topology, card_queue.is_some())?;
     config.shards = layout.shards;
-    let (arena, regions) = Arena::new(&ArenaConfig {
-        bytes: layout.region_bytes * u64::from(layout.shards),
+    let (arena, mut regions) = Arena::new(&ArenaConfig {
+        bytes: layout.region_bytes * u64::from(layout.shards) + layout.aside_bytes,
         regions: layout.shards,
+        aside_bytes: layout.aside_bytes,
         huge_pages: HugePages::Auto,
         ..ArenaConfig::default()
     })?;
     if let Huge::None(why) = &arena.report().huge {
         notices.push(format!("huge pages: none, {why}"));
     }
+    let aside = if layout.aside_bytes > 0 { regions.pop() } else { None };
+    let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices)?;
     let seating = seat(&config, &topology, &mut notices);
     if let Some(seating) = &seating {
         notices.extend(settle(&regions, seating));
@@ -283,6 +288,14 @@ fn start_shards(
     });
     let wakers = shards.iter().map(|s| s.waker.clone()).collect();
     let outlet = Outlet::new(lanes, wakers, consumer, run.batches());
+    let supply = supply(&config, decoding.zip(aside), &objects, outlet, run.batches());
+    let supply = supply.inspect_err(|_| {
+        // Nobody will take what they deliver.
+        shards.iter().for_each(|shard| {
+            shard.board.stop();
+            shard.waker.wake();
+        });
+    })?;
     let report = report.map_or_else(to_standard_error, |Reporter(report)| Box::new(move |text: &str| report(text)));
     Loader::new(Parts {
         config,
@@ -290,7 +303,7 @@ fn start_shards(
         run,
         labels,
         fingerprint,
-        outlet,
+        supply,
         arena: kept,
         shards,
         threads,
@@ -298,6 +311,27 @@ fn start_shards(
         audit: audit.transpose()?,
         report,
     })
+}
+
+/// The consumer's side of the shards, with the decode stage between where there is something to decode.
+fn supply(
+    config: &Config,
+    decoding: Option<(Decode, Region)>,
+    objects: &Arc<Objects>,
+    outlet: Outlet,
+    batches: u64,
+) -> Result<Supply> {
+    let Some((decode, region)) = decoding else { return Ok(Supply::Raw(outlet)) };
+    let wanted = decode::Wanted {
+        decode,
+        threads: config.decode_threads,
+        depth: config.decode_depth,
+        batch_size: config.batch_size,
+        seed: config.seed,
+        bad_samples: config.bad_samples()?,
+        objects: Arc::clone(objects),
+    };
+    DecodeStage::start(wanted, outlet, region, batches).map(Supply::Decoded)
 }
 
 fn to_standard_error() -> Box<ReportFn> {
@@ -316,18 +350,52 @@ fn choose_budget(config: &mut Config) -> Option<String> {
 
 /// What the shards get of the budget.
 fn share_out(config: &Config, objects: &Objects, topology: &Topology, zero_copy: bool) -> Result<Layout> {
-    let batch_samples = u64::from(config.batch_size);
+    let (batch_samples, cores) = (u64::from(config.batch_size), topology.shards());
+    // In whole granules of the region, so that as many batches fit as are said to.
+    let decoded_bytes = config.decode()?.map_or(0, |decode| decode.sample_bytes().saturating_mul(batch_samples));
+    let decoded_bytes = decoded_bytes.min(u64::MAX / 2).next_multiple_of(EXTENT_GRANULE);
     Wanted {
         memory_bytes: config.memory_limit_bytes,
         cache_bytes: config.cache_limit_bytes,
         batch_bytes_max: objects.catalog().batch_room_max(batch_samples).max(64),
         shards: config.shards,
-        cores: u16::try_from(topology.shards()).unwrap_or(u16::MAX),
+        cores: u16::try_from(if decoded_bytes == 0 { cores } else { cores.div_ceil(CORES_PER_SHARD) })
+            .unwrap_or(u16::MAX),
         connections_max: config.connections_max,
         scratch_bytes: scratch_bytes(objects.endpoint().scheme) as u64,
+        decoded_bytes,
+        // One more for the batch in the consumer's hands.
+        decoded_batches: config.decode_depth as u64 + 1,
         beside_bytes: if zero_copy { ZERO_COPY_BYTES } else { 0 },
     }
     .share_out()
+}
+
+/// One shard feeds many cores that decode.
+const CORES_PER_SHARD: usize = 8;
+
+/// What is decoded, with the choices that were left open made, and written into the configuration.
+fn settle_decoding(
+    config: &mut Config,
+    layout: &Layout,
+    topology: &Topology,
+    notices: &mut Vec<String>,
+) -> Result<Option<Decode>> {
+    let Some(decode) = config.decode()? else { return Ok(None) };
+    if config.decode_threads == 0 {
+        config.decode_threads =
+            topology.shards().saturating_sub(usize::from(layout.shards)).clamp(1, DECODE_THREADS_MAX);
+    }
+    let asked = config.decode_depth as u64;
+    if layout.decoded_batches < asked {
+        config.decode_depth = layout.decoded_batches as usize;
+        notices.push(format!(
+            "decode_depth: {} of {asked} decoded batches of {} fit beside the shards; raise memory_limit for more",
+            layout.decoded_batches,
+            ByteSize(layout.aside_bytes / layout.decoded_batches)
+        ));
+    }
+    Ok(Some(decode))
 }
 
 /// The card's queue to receive from without a copy, where the ring has that.
@@ -342,29 +410,6 @@ fn card_queue(config: &Config, backend: Backend, notices: &mut Vec<String>) -> R
     Ok(queue)
 }
 
-/// What all shards are built from.
-struct Plan {
-    backend: Backend,
-    objects: Arc<Objects>,
-    run: Run,
-    layout: Layout,
-    arena: Arena,
-    seating: Option<Seating>,
-    card_queue: Option<CardQueue>,
-    consumer: Arc<Consumer>,
-}
-
-type ShardThread = JoinHandle<Result<()>>;
-
-/// Shards on their way up. Dropping it stops those that stand.
-#[derive(Default)]
-struct Starting {
-    boards: Vec<Arc<Board>>,
-    greetings: Vec<mpsc::Receiver<Greeting>>,
-    threads: Vec<ShardThread>,
-    wakers: Vec<Waker>,
-}
-
 /// Seats for all shards, behind those of ranks and loaders before, where they are bound to their cores.
 fn seat(config: &Config, topology: &Topology, notices: &mut Vec<String>) -> Option<Seating> {
     notices.extend(unavailable(config, topology));
@@ -377,117 +422,4 @@ fn seat(config: &Config, topology: &Topology, notices: &mut Vec<String>) -> Opti
 fn settle(regions: &[Region], seating: &Seating) -> Option<String> {
     let mut wanted = (0u16..).zip(regions).filter_map(|(shard, region)| Some((region, seating.node(shard)?)));
     wanted.find_map(|(region, node)| region.prefer_node(node).err()).map(|error| error.to_string())
-}
-
-impl Starting {
-    fn start(
-        &mut self,
-        config: &Config,
-        plan: &Plan,
-        id: ShardId,
-        region: Region,
-        mesh: MeshEnds,
-        deliver: Sender<Finished>,
-    ) -> Result<()> {
-        let board = Arc::new(Board::default());
-        let ends = ShardEnds { mesh, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board) };
-        let (tell, greeting) = mpsc::channel();
-        let posting = Posting {
-            ring: UringConfig {
-                entries: ring_entries(config.connections_max),
-                sockets: (config.connections_max as u32 * 2).next_power_of_two(),
-                register: config.register.then(|| plan.arena.clone()),
-                zero_copy_receive: plan.card_queue.clone(),
-            },
-            region,
-            objects: Arc::clone(&plan.objects),
-            run: plan.run,
-            shard: shard_config(config, plan, id)?,
-            ends,
-            core: plan.seating.as_ref().and_then(|seating| seating.core(id.0)),
-            cycles: config.cycles,
-            tell,
-        };
-        let backend = plan.backend;
-        let thread =
-            std::thread::Builder::new().name(format!("fuelrail-{}", id.0)).spawn(move || posting.serve(backend));
-        let thread =
-            thread.map_err(|e| Error::new(Kind::Environment, format!("starting the thread of shard {}: {e}", id.0)))?;
-        self.boards.push(board);
-        self.greetings.push(greeting);
-        self.threads.push(thread);
-        Ok(())
-    }
-
-    /// Waits until all shards stand.
-    fn wait(mut self, notices: &mut Vec<String>) -> Result<(Vec<Watched>, Vec<ShardThread>)> {
-        while !self.greetings.is_empty() {
-            let greeting =
-                self.greetings.remove(0).recv().unwrap_or_else(|_| {
-                    Err(Error::new(Kind::Environment, "a shard's thread ended before its ring stood"))
-                });
-            let (waker, said) = greeting?;
-            self.wakers.push(waker);
-            for line in said {
-                if !notices.contains(&line) {
-                    notices.push(line);
-                }
-            }
-        }
-        let boards = core::mem::take(&mut self.boards);
-        let wakers = core::mem::take(&mut self.wakers);
-        let shards = boards.into_iter().zip(wakers).map(|(board, waker)| Watched { board, waker }).collect();
-        Ok((shards, core::mem::take(&mut self.threads)))
-    }
-}
-
-impl Drop for Starting {
-    fn drop(&mut self) {
-        self.boards.iter().for_each(|board| board.stop());
-        for greeting in self.greetings.drain(..) {
-            if let Ok(Ok((waker, _))) = greeting.recv() {
-                self.wakers.push(waker);
-            }
-        }
-        self.wakers.iter().for_each(Waker::wake);
-        for thread in self.threads.drain(..) {
-            // The error that ended the start is the one to report.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// A connection has at most one send and one receive in flight.
-fn ring_entries(connections_max: usize) -> u32 {
-    ((connections_max * 2 + 16) as u32).next_power_of_two().max(64)
-}
-
-fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardConfig> {
-    let shards = u64::from(plan.layout.shards);
-    let catalog = plan.objects.catalog();
-    let window = WindowConfig {
-        connections_max: config.connections_max,
-        connections_blind_max: WindowConfig::blind_for(
-            (catalog.total_bytes() / catalog.samples()).min(config.block_bytes),
-        ),
-        ..WindowConfig::default()
-    };
-    let connections_start = window.connections_start.min(config.connections_max);
-    Ok(ShardConfig {
-        brain: BrainConfig {
-            shard,
-            shards: plan.layout.shards,
-            prefetch: Strategy::from_name(&config.prefetch, (config.prefetch_samples / shards).max(2))?,
-            policy: config.cache_policy.parse()?,
-            cache_bytes: plan.layout.cache_bytes,
-            batch_room_bytes: plan.layout.batch_bytes,
-            horizon_epochs: HORIZON_EPOCHS * u64::from(config.world),
-            retry: RetryConfig { attempts_max: config.attempts_max, ..RetryConfig::default() },
-            window: WindowConfig { connections_start, ..window },
-            seed: config.seed ^ u64::from(shard.0),
-        },
-        bad_samples: config.bad_samples()?,
-        stall_after: Duration::from_millis(config.stall_after_ms),
-        connections_max: config.connections_max,
-    })
 }

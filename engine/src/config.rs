@@ -3,8 +3,11 @@
 //! Precedence: argument (builder or [`Overrides`]) > environment `FUELRAIL_<FIELD>` > TOML file > default. Unknown keys
 //! and unknown `FUELRAIL_*` variables are errors: a misspelt setting must not be silently ignored.
 
+use crate::decode::Decode;
 use crate::tls::Tls;
-use fuelrail_base::limits::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, CONNECTIONS_PER_SHARD_MAX, SHARDS_MAX};
+use fuelrail_base::limits::{
+    BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, CONNECTIONS_PER_SHARD_MAX, DECODE_DEPTH_MAX, DECODE_THREADS_MAX, SHARDS_MAX,
+};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_io::{Backend, CardQueue, RingChoice};
 use fuelrail_plan::policy::PolicyName;
@@ -37,7 +40,8 @@ pub struct Config {
     pub rank: u32,
     /// How many ranks share each epoch.
     pub world: u32,
-    /// Shards (threads); 0 chooses one per core that cpuset and quota allow, as far as memory feeds them.
+    /// Shards (threads); 0 chooses one per core that cpuset and quota allow, as far as memory feeds them; where samples are
+    /// decoded, one for eight cores.
     pub shards: u16,
     /// All buffers together, bytes; 0 takes half of the cgroup's limit or of the machine.
     pub memory_limit_bytes: u64,
@@ -75,6 +79,16 @@ pub struct Config {
     /// The queue of a network card, `IFNAME:QUEUE`, to receive from without a copy by the kernel: for one shard, where the
     /// administrator has set the card up for it.
     pub zero_copy_receive: Option<String>,
+    /// What PNG and JPEG objects are decoded to, `HEIGHTxWIDTHxCHANNELS`, such as `224x224x3`; empty delivers their bytes.
+    pub decode: String,
+    /// How a picture of another size comes to that: `exact` (it is a bad sample), `center-crop` or `random-crop`.
+    pub decode_fit: String,
+    /// Mirror every other decoded sample left to right, by seed, epoch and sample.
+    pub decode_flip: bool,
+    /// Threads that decode; 0 takes the cores that the shards leave, at least one.
+    pub decode_threads: usize,
+    /// Batches decoded ahead, as far as memory has room for them.
+    pub decode_depth: usize,
     /// Where to log what was delivered, for the exactly-once proof.
     pub audit: Option<PathBuf>,
 }
@@ -111,6 +125,11 @@ impl Default for Config {
             ring: "auto".into(),
             register: false,
             zero_copy_receive: None,
+            decode: String::new(),
+            decode_fit: "exact".into(),
+            decode_flip: false,
+            decode_threads: 0,
+            decode_depth: 4,
             audit: None,
         }
     }
@@ -122,8 +141,19 @@ pub type Overrides = Vec<(String, String)>;
 /// Fields that are sizes: their text may carry units.
 const SIZES: [&str; 3] = ["memory_limit_bytes", "cache_limit_bytes", "block_bytes"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 9] =
-    ["uri", "manifest", "ca_file", "cache_policy", "prefetch", "bad_samples", "ring", "zero_copy_receive", "audit"];
+const TEXTS: [&str; 11] = [
+    "uri",
+    "manifest",
+    "ca_file",
+    "cache_policy",
+    "prefetch",
+    "bad_samples",
+    "ring",
+    "zero_copy_receive",
+    "decode",
+    "decode_fit",
+    "audit",
+];
 
 impl Config {
     /// Reads the effective configuration. `environment` is what the process was started with (`std::env::vars()`).
@@ -214,7 +244,30 @@ impl Config {
             )?;
         }
         self.bad_samples()?;
+        check(
+            self.decode_threads <= DECODE_THREADS_MAX,
+            format!("decode_threads is {}", self.decode_threads),
+            "one per core is enough, at most 512; 0 chooses",
+        )?;
+        check(
+            (1..=DECODE_DEPTH_MAX).contains(&self.decode_depth),
+            format!("decode_depth is {}", self.decode_depth),
+            "choose between 1 and 256",
+        )?;
+        self.decode()?;
         Ok(())
+    }
+
+    /// What samples are decoded to; `None` where they are delivered as the bucket has them.
+    ///
+    /// # Errors
+    /// `Usage` when `decode` or `decode_fit` is not understood.
+    pub fn decode(&self) -> Result<Option<Decode>> {
+        let fit = self.decode_fit.parse()?;
+        if self.decode.is_empty() {
+            return Ok(None);
+        }
+        Decode::parse(&self.decode, fit, self.decode_flip).map(Some)
     }
 
     /// The queue to receive from without a copy by the kernel.
@@ -305,6 +358,10 @@ mod tests {
         assert!(refused(pair("FUELRAIL_NEAR", "here")).contains("here"));
         let unpinned = Config { uri: "http://h/b".into(), near: Some(1), pin: false, ..Config::default() };
         assert!(unpinned.validate().unwrap_err().to_string().contains("near = 1 with pin = false"));
+        assert!(refused(pair("FUELRAIL_DECODE", "28")).contains("decode is '28'"));
+        assert!(refused(pair("FUELRAIL_DECODE_FIT", "squeeze")).contains("squeeze"));
+        assert!(refused(pair("FUELRAIL_DECODE_DEPTH", "0")).contains("decode_depth is 0"));
+        assert!(refused(pair("FUELRAIL_DECODE_THREADS", "9999")).contains("decode_threads is 9999"));
     }
 
     #[test]

@@ -24,6 +24,10 @@ pub(crate) struct Wanted {
     pub connections_max: usize,
     /// Scratch memory of each, bytes.
     pub scratch_bytes: u64,
+    /// One decoded batch, bytes; 0 where nothing is decoded.
+    pub decoded_bytes: u64,
+    /// Decoded batches there should be room for.
+    pub decoded_batches: u64,
     /// Memory that rings take besides, bytes.
     pub beside_bytes: u64,
 }
@@ -35,6 +39,9 @@ pub(crate) struct Layout {
     pub region_bytes: u64,
     pub cache_bytes: u64,
     pub batch_bytes: u64,
+    /// The region behind those of the shards, for decoded batches, and how many it holds.
+    pub aside_bytes: u64,
+    pub decoded_batches: u64,
 }
 
 /// Regions are cut at page boundaries.
@@ -57,7 +64,24 @@ impl Wanted {
 
     /// What so many shards need.
     fn in_all(&self, shards: u16, batches: u64) -> u64 {
-        self.needs(shards, batches).saturating_mul(u64::from(shards)).saturating_add(self.beside_bytes)
+        let shared = self.needs(shards, batches).saturating_mul(u64::from(shards));
+        shared.saturating_add(self.beside_bytes).saturating_add(self.aside_bytes(1))
+    }
+
+    /// What so many decoded batches need.
+    fn aside_bytes(&self, batches: u64) -> u64 {
+        self.decoded_bytes.saturating_mul(batches).min(u64::MAX / 2).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// As many decoded batches as are wanted, as far as what the shards need leaves room for; one at least.
+    fn decoded(&self, shards: u16) -> u64 {
+        if self.decoded_bytes == 0 {
+            return 0;
+        }
+        let room = |batches| self.in_all(shards, batches) - self.aside_bytes(1);
+        let taken = room(if self.feeds(shards, 2) { 2 } else { 1 });
+        let holds = |n: u64| taken.saturating_add(self.aside_bytes(n)) <= self.memory_bytes;
+        (1..=self.decoded_batches).rev().find(|&n| holds(n)).unwrap_or(1)
     }
 
     fn feeds(&self, shards: u16, batches: u64) -> bool {
@@ -77,18 +101,24 @@ impl Wanted {
         if !self.feeds(shards, 1) {
             let need = self.in_all(shards, 1);
             let cause = format!(
-                "memory_limit is {} ({} bytes); {shards} shard(s), a batch of up to {}, a cache of {} and connections \
+                "memory_limit is {} ({} bytes); {shards} shard(s), a batch of up to {}{}, a cache of {} and connections \
                  need at least {need} bytes ({})",
                 ByteSize(self.memory_bytes),
                 self.memory_bytes,
                 ByteSize(self.batch_bytes_max),
+                match self.decoded_bytes {
+                    0 => String::new(),
+                    bytes => format!(", a decoded one of {}", ByteSize(bytes)),
+                },
                 ByteSize(self.cache_bytes),
                 ByteSize(need),
             );
             return Err(Error::new(Kind::Budget, cause)
                 .cure(format!("raise memory_limit to {need}, or lower batch_size, cache_limit or shards")));
         }
-        let share = (self.memory_bytes - self.beside_bytes) / u64::from(shards);
+        let decoded_batches = self.decoded(shards);
+        let aside_bytes = self.aside_bytes(decoded_batches);
+        let share = (self.memory_bytes - self.beside_bytes - aside_bytes) / u64::from(shards);
         let rounded = share / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         let region_bytes = if share >= LARGE_REGION_BYTES && rounded >= self.needs(shards, 1) {
             rounded
@@ -97,7 +127,8 @@ impl Wanted {
         };
         let cache_bytes = self.cache_bytes / u64::from(shards);
         let aligned = cache_bytes.next_multiple_of(SAMPLE_ALIGN as u64);
-        Ok(Layout { shards, region_bytes, cache_bytes, batch_bytes: region_bytes - aligned - self.scratch_bytes() })
+        let batch_bytes = region_bytes - aligned - self.scratch_bytes();
+        Ok(Layout { shards, region_bytes, cache_bytes, batch_bytes, aside_bytes, decoded_batches })
     }
 }
 
@@ -192,7 +223,27 @@ mod tests {
             connections_max: 8,
             scratch_bytes: 16 << 10,
             beside_bytes: 0,
+            decoded_bytes: 0,
+            decoded_batches: 0,
         }
+    }
+
+    #[test]
+    fn decoded_batches_take_what_the_shards_can_spare_and_one_at_least() {
+        let decoding = |memory| Wanted { decoded_bytes: 3 << 20, decoded_batches: 5, ..wanted(memory, 1) };
+        let rich = decoding(1 << 30).share_out().unwrap();
+        assert_eq!((rich.decoded_batches, rich.aside_bytes), (5, 15 << 20));
+        assert!(rich.region_bytes + rich.aside_bytes <= 1 << 30);
+        // Two batches of 10 MiB, a cache and connections come before the second decoded batch.
+        assert_eq!(decoding(29 << 20).share_out().unwrap().decoded_batches, 2);
+        assert_eq!(decoding(25 << 20).share_out().unwrap().decoded_batches, 1);
+        let words = decoding(5 << 20).share_out().unwrap_err().to_string();
+        assert!(words.contains("a decoded one of 3"), "{words}");
+        let need = words.split("raise memory_limit to ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
+        let least = decoding(need).share_out().unwrap();
+        assert_eq!((least.decoded_batches, least.aside_bytes), (1, 3 << 20));
+        assert!(least.batch_bytes >= 10 << 20 && least.region_bytes + least.aside_bytes <= need);
+        assert!(decoding(need - 4096).share_out().is_err());
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! # }
 //! ```
 //!
-//! Owns the loader's threads: one per shard, one that watches. Never exits the process, never forks, never falls back to
+//! Owns the loader's threads: one per shard, one that watches, and where samples are decoded those that do that. Never exits the process, never forks, never falls back to
 //! something slower without saying so in [`Loader::notices`].
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ mod batch;
 mod builder;
 mod config;
 mod control;
+mod decode;
 mod disk;
 mod imds;
 mod labels;
@@ -30,8 +31,10 @@ mod loader;
 mod near;
 mod part;
 mod posting;
+mod starting;
 mod state;
 mod stats;
+mod supply;
 mod tls;
 mod watch;
 
@@ -40,6 +43,7 @@ pub use batch::{Batch, Sample};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
 pub use control::{get, get_with, list, list_with, read_manifest, write_manifest};
+pub use decode::{Decode, DecodeStats, Fit, Shape};
 pub use disk::{Disk, DiskPass, DiskPlan, DiskWay};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
 pub use fuelrail_flow::{BadSamples, Listed};

@@ -6,9 +6,10 @@ use crate::config::Config;
 use crate::labels::Labels;
 use crate::state::{State, VERSION};
 use crate::stats::{Stats, Tally};
+use crate::supply::Supply;
 use crate::watch::{Watch, Watchdog, Watched, snapshots};
 use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
-use fuelrail_flow::{Finished, Objects, Outlet};
+use fuelrail_flow::{Finished, Objects};
 use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::run::{Cursor, Run};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub struct Loader {
     run: Run,
     labels: Labels,
     fingerprint: String,
-    outlet: Outlet,
+    supply: Supply,
     shards: Vec<Watched>,
     threads: Vec<JoinHandle<Result<()>>>,
     notices: Vec<String>,
@@ -72,7 +73,7 @@ impl Memory {
         self.0.span()
     }
 
-    /// The same in pieces, one per shard, in order and side by side.
+    /// The same in pieces, in order and side by side: one per shard, and one more where samples are decoded.
     pub fn regions(&self) -> impl ExactSizeIterator<Item = (*const u8, usize)> {
         self.0.region_spans()
     }
@@ -85,7 +86,7 @@ pub(crate) struct Parts {
     pub run: Run,
     pub labels: Labels,
     pub fingerprint: String,
-    pub outlet: Outlet,
+    pub supply: Supply,
     pub arena: Arena,
     pub shards: Vec<Watched>,
     pub threads: Vec<JoinHandle<Result<()>>>,
@@ -101,11 +102,11 @@ const LEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Loader {
     pub(crate) fn new(parts: Parts) -> Result<Loader> {
-        let Parts { config, objects, run, labels, fingerprint, outlet, arena, .. } = parts;
+        let Parts { config, objects, run, labels, fingerprint, supply, arena, .. } = parts;
         let Parts { shards, threads, notices, audit, report, .. } = parts;
         let waiting = Arc::new(AtomicBool::new(false));
         let waker = Waker::sleeper();
-        outlet.set_waker(&waker);
+        supply.set_waker(&waker);
         let mut loader = Loader {
             cursor: run.config().start,
             config,
@@ -113,7 +114,7 @@ impl Loader {
             run,
             labels,
             fingerprint,
-            outlet,
+            supply,
             shards,
             threads,
             notices,
@@ -130,6 +131,7 @@ impl Loader {
         };
         loader.watchdog = Some(Watchdog::start(Watch {
             shards: loader.shards.clone(),
+            decode: loader.supply.decode_facts(),
             waiting: Arc::clone(&loader.waiting),
             after: Duration::from_millis(loader.config.watchdog_after_ms),
             report,
@@ -174,11 +176,11 @@ impl Loader {
 
     /// The next batch, or that there is none, or after `patience` that there is none yet.
     fn take(&mut self, patience: Option<Duration>) -> Result<Taken> {
-        if self.outlet.is_finished() {
+        if self.supply.is_finished() {
             return Ok(Taken::Over);
         }
         let begun = Instant::now();
-        let at_once = self.outlet.try_take();
+        let at_once = self.supply.try_take();
         let ready = at_once.is_some() && self.tally.waiting.is_zero();
         let taken = match at_once {
             Some(finished) => Some(Ok(finished)),
@@ -189,7 +191,8 @@ impl Loader {
         self.tally.end_call(ready);
         let Finished { seq, result } = taken?;
         let assembled = result?;
-        let batch = Batch::new(assembled, &self.labels, LeaseMark::new(&self.leases));
+        let shape = self.supply.shape(assembled.samples.len());
+        let batch = Batch::new(assembled, &self.labels, shape, LeaseMark::new(&self.leases));
         self.count(&batch, seq)?;
         Ok(Taken::Batch(batch))
     }
@@ -213,15 +216,18 @@ impl Loader {
     /// Sleeps until the next batch comes or patience ends, looking up now and then for what would make that impossible.
     fn wait(&mut self, begun: Instant, patience: Option<Duration>) -> Result<Option<Finished>> {
         let waker = self.waker.clone();
-        self.outlet.set_waiting(true);
+        self.supply.set_waiting(true);
         self.waiting.store(true, Ordering::Release);
         let mut held_since: Option<Instant> = None;
         let outcome = loop {
             let sleep = waker.arm();
-            if let Some(finished) = self.outlet.try_take() {
+            if let Some(finished) = self.supply.try_take() {
                 break Ok(Some(finished));
             }
-            if self.outlet.is_cut_off() {
+            if let Some(fault) = self.supply.fault() {
+                break Err(fault);
+            }
+            if self.supply.is_cut_off() {
                 break Err(self.cause_of_death());
             }
             let left = patience.map(|patience| patience.saturating_sub(begun.elapsed()));
@@ -245,17 +251,18 @@ impl Loader {
             }
         };
         self.waiting.store(false, Ordering::Release);
-        self.outlet.set_waiting(false);
+        self.supply.set_waiting(false);
         outcome
     }
 
     fn is_held_up_by_leases(&self) -> bool {
-        snapshots(&self.shards, LOOK_AGAIN).iter().any(|s| s.waits_for_leases)
+        let shards = || snapshots(&self.shards, LOOK_AGAIN).iter().any(|s| s.waits_for_leases);
+        self.supply.is_starved().unwrap_or_else(shards)
     }
 
     fn lease_error(&self) -> Error {
         let leases = self.leases.load(Ordering::Relaxed);
-        let need = self.objects.catalog().batch_room_max(u64::from(self.config.batch_size));
+        let need = self.batch_bytes_max();
         Error::new(Kind::Budget, format!("the {leases} batches you hold leave no room for the next one"))
             .cure(format!("drop batches before asking for more, or raise memory_limit by at least {need} bytes"))
     }
@@ -286,7 +293,8 @@ impl Loader {
     pub fn stats(&self) -> Stats {
         let shards = snapshots(&self.shards, Duration::from_secs(1));
         let slots = self.arena.outstanding() as u64;
-        Stats { slots, ..Stats::new(&self.tally, self.started.elapsed(), &shards) }
+        let stats = Stats::new(&self.tally, self.started.elapsed(), &shards).with_decode(self.supply.decode_stats());
+        Stats { slots, ..stats }
     }
 
     /// Stops the shards, gives the memory back, and tells what is left. Dropping the loader does the same and tells nothing.
@@ -307,7 +315,8 @@ impl Loader {
     /// The most room that one batch can take, bytes: what a device buffer must hold.
     #[must_use]
     pub fn batch_bytes_max(&self) -> u64 {
-        self.objects.catalog().batch_room_max(u64::from(self.config.batch_size))
+        let raw = || self.objects.catalog().batch_room_max(u64::from(self.config.batch_size));
+        self.supply.decoded_bytes(self.config.batch_size).unwrap_or_else(raw)
     }
 
     /// The effective configuration: zeroes that stand for a choice are replaced by what was chosen.
@@ -392,9 +401,8 @@ impl Drop for Loader {
         self.watchdog = None;
         if self.guard.check().is_err() {
             // In a forked child the shards do not exist: there is nothing to stop and nobody to wait for.
-            for thread in self.threads.drain(..) {
-                core::mem::forget(thread);
-            }
+            self.threads.drain(..).for_each(core::mem::forget);
+            self.supply.forget();
             return;
         }
         for shard in &self.shards {

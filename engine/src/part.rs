@@ -21,7 +21,7 @@ impl LoaderBuilder {
     }
 
     /// This loader becomes part `part` of `parts` that share what is set: each is a rank of its own, and gets an equal part of
-    /// memory, cache and shards; an audit log gets the part's number behind its name.
+    /// memory, cache, shards and decoding threads; an audit log gets the part's number behind its name.
     ///
     /// # Panics
     /// When there is no such part.
@@ -34,6 +34,11 @@ impl LoaderBuilder {
         }
         if config.shards == 0 {
             config.shards = u16::try_from(Topology::here().shards()).unwrap_or(u16::MAX);
+        }
+        if !config.decode.is_empty() {
+            let left = Topology::here().cores.len().saturating_sub(usize::from(config.shards));
+            let threads = if config.decode_threads == 0 { left } else { config.decode_threads };
+            config.decode_threads = (threads / usize::from(parts)).max(1);
         }
         (config.rank, config.world) =
             (config.rank * u32::from(parts) + u32::from(part), config.world * u32::from(parts));

@@ -1,5 +1,6 @@
 //! What a loader measured: the consumer's side (data wait, readiness) and the shards' counters, added up.
 
+use crate::decode::DecodeStats;
 use fuelrail_base::Duration;
 use fuelrail_base::metrics::{Histogram, Summary};
 use fuelrail_flow::{GateFacts, Snapshot};
@@ -75,7 +76,7 @@ pub struct Stats {
     pub landed_bytes: u64,
     /// Payload bytes our own code copied, and all it copied out of the zero-copy area, where the kernel copies nothing.
     pub copied_bytes: u64,
-    /// … per byte delivered.
+    /// … per byte delivered, or decoded.
     pub copied_bytes_per_byte: f64,
     /// Connections opened.
     pub connections: u64,
@@ -112,6 +113,10 @@ pub struct Stats {
     pub completions_per_syscall: f64,
     /// The ring's back-end and the kernel abilities it uses.
     pub ring: String,
+    /// What decoding did and cost, where samples are decoded. Its gates are among the others: `decode` near its capacity and
+    /// `decoded` near zero mean that decoding is the limit.
+    #[serde(default)]
+    pub decode: Option<DecodeStats>,
     /// What each shard's core has cost and done, in the shards' order.
     pub shards: Vec<ShardStats>,
 }
@@ -215,7 +220,8 @@ const MIB: f64 = (1u64 << 20) as f64;
 /// One gate over all shards.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GateStats {
-    /// `fetch` (blocks requested), `assemble` (batches being filled), `deliver` (batches waiting for the consumer).
+    /// `fetch` (blocks requested), `assemble` (batches being filled), `deliver` (batches waiting for the consumer, or to be
+    /// decoded), `decode` (batches being decoded), `decoded` (batches waiting for the consumer).
     pub name: String,
     /// Most things it may hold.
     pub capacity: usize,
@@ -305,6 +311,16 @@ impl Stats {
         stats.syscalls_per_mib = ratio(stats.enters, received) * MIB;
         stats.completions_per_syscall = ratio(stats.completions, stats.enters);
         stats
+    }
+
+    /// The same, with what the decode stage has to tell.
+    pub(crate) fn with_decode(mut self, told: Option<(DecodeStats, [GateFacts; 2])>) -> Stats {
+        if let Some((decode, gates)) = told {
+            self.copied_bytes_per_byte = ratio(self.copied_bytes, decode.object_bytes);
+            self.gates.extend(gates.iter().map(GateStats::from));
+            self.decode = Some(decode);
+        }
+        self
     }
 
     fn add(&mut self, shard: &Snapshot) {

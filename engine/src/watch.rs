@@ -1,5 +1,6 @@
 //! The watchdog: one thread that notices when nothing moves and prints every stage's state; also on SIGUSR1.
 
+use crate::decode::Facts;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Board, Snapshot};
 use fuelrail_io::Waker;
@@ -53,6 +54,8 @@ pub(crate) struct Watchdog {
 /// What the watchdog looks at.
 pub(crate) struct Watch {
     pub shards: Vec<Watched>,
+    /// The stage behind the shards, where there is one.
+    pub decode: Option<Arc<Facts>>,
     /// The consumer is inside `next_batch`.
     pub waiting: Arc<AtomicBool>,
     /// Silence that is reported; zero never.
@@ -114,12 +117,14 @@ impl Watch {
     }
 
     fn beats(&self) -> u64 {
-        self.shards.iter().map(|s| s.board.beats()).sum()
+        let decode = self.decode.as_ref().map_or(0, |facts| facts.beats());
+        decode + self.shards.iter().map(|s| s.board.beats()).sum::<u64>()
     }
 
     fn describe(&self, why: &str) -> String {
-        let texts: Vec<String> =
+        let mut texts: Vec<String> =
             snapshots(&self.shards, Duration::from_millis(200)).into_iter().map(|s| s.text).collect();
+        texts.extend(self.decode.as_ref().map(|facts| facts.describe()));
         format!("fuelrail: {why}\n{}", texts.join("\n"))
     }
 }

@@ -34,6 +34,8 @@ pub enum Kind {
     Denied,
     /// The server's certificate is not to be trusted. Never retried.
     Untrusted,
+    /// The object's bytes are not the picture that was asked for. Never retried.
+    Undecodable,
     /// A local file could not be read or written. Never retried.
     File,
     /// The loader is shutting down.
@@ -47,7 +49,7 @@ impl Kind {
         use Kind::*;
         match self {
             Network | Throttled | Server | Truncated | Stalled | Protocol | Mismatch | Changed => true,
-            Usage | Environment | Budget | NotFound | Denied | Untrusted | File | Cancelled => false,
+            Usage | Environment | Budget | NotFound | Denied | Untrusted | Undecodable | File | Cancelled => false,
         }
     }
 
@@ -80,6 +82,7 @@ impl Kind {
             NotFound => "not_found",
             Denied => "denied",
             Untrusted => "untrusted",
+            Undecodable => "undecodable",
             File => "file",
             Cancelled => "cancelled",
         }

@@ -34,6 +34,16 @@ pub const LANE_ENTRIES: usize = 1024;
 pub const SAMPLE_ALIGN: usize = 64;
 /// Batches one shard may hold open or ready at once.
 pub const OPEN_BATCHES_MAX: usize = 1024;
+/// Most pixels of one object that is decoded: what the largest cameras make. A header that says more is not believed.
+pub const PICTURE_PIXELS_MAX: u64 = 1 << 26;
+/// Most pixels along one side of a decoded sample.
+pub const SAMPLE_SIDE_MAX: u32 = 1 << 14;
+/// Scratch memory a decoding thread keeps from one picture to the next; what a larger one took is given back behind it.
+pub const PICTURE_BYTES_KEPT: usize = 16 << 20;
+/// Most threads that decode for one loader: one per core of the largest machine we plan for.
+pub const DECODE_THREADS_MAX: usize = 512;
+/// Most batches decoded ahead.
+pub const DECODE_DEPTH_MAX: usize = 256;
 /// Largest listing or error document read by the control plane.
 pub const DOCUMENT_BYTES_MAX: usize = 64 << 20;
 

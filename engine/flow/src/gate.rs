@@ -35,7 +35,9 @@ pub struct GateFacts {
 }
 
 impl Gate {
-    pub(crate) fn new(name: &'static str, capacity: usize) -> Gate {
+    /// A gate that has seen nothing yet.
+    #[must_use]
+    pub fn new(name: &'static str, capacity: usize) -> Gate {
         Gate { name, capacity, entered: 0, left: 0, area: 0, since: None, start: None }
     }
 
@@ -45,7 +47,8 @@ impl Gate {
         self.area += u128::from(self.occupancy()) * now.since(since).as_nanos();
     }
 
-    pub(crate) fn entered(&mut self, now: Instant) {
+    /// One more thing is inside.
+    pub fn entered(&mut self, now: Instant) {
         self.integrate(now);
         self.entered += 1;
     }
@@ -59,7 +62,7 @@ impl Gate {
     }
 
     /// One more thing has gone through.
-    pub(crate) fn passed(&mut self, now: Instant) {
+    pub fn passed(&mut self, now: Instant) {
         self.left(now, self.left + 1);
     }
 

@@ -30,6 +30,15 @@ impl Places {
     pub(crate) fn push(&mut self, placed: Placed) {
         self.list.push(placed);
     }
+
+    /// Keeps the samples that `keep` says, which is shown each with its number in the list.
+    pub fn retain(&mut self, mut keep: impl FnMut(usize, &Placed) -> bool) {
+        let mut at = 0;
+        self.list.retain(|placed| {
+            at += 1;
+            keep(at - 1, placed)
+        });
+    }
 }
 
 impl Deref for Places {

@@ -8,7 +8,7 @@ use fuelrail_io::{Arena, ArenaConfig, Filling, Huge, HugePages, Landed, Region, 
 use proptest::prelude::*;
 
 fn arena(bytes: u64, slots: usize) -> (Arena, Region) {
-    let config = ArenaConfig { bytes, regions: 1, huge_pages: HugePages::Off, slots_per_region: slots };
+    let config = ArenaConfig { bytes, regions: 1, aside_bytes: 0, huge_pages: HugePages::Off, slots_per_region: slots };
     let (arena, mut regions) = Arena::new(&config).unwrap();
     (arena, regions.pop().unwrap())
 }
@@ -65,7 +65,8 @@ fn wrong_configurations_are_refused_with_a_cure() {
         (0, 1, 10, Kind::Budget),
         (1 << 60, 1, 10, Kind::Budget),
     ] {
-        let config = ArenaConfig { bytes, regions, huge_pages: HugePages::Off, slots_per_region: slots };
+        let config =
+            ArenaConfig { bytes, regions, aside_bytes: 0, huge_pages: HugePages::Off, slots_per_region: slots };
         assert_eq!(Arena::new(&config).unwrap_err().kind(), kind, "{config:?}");
     }
 }
@@ -83,6 +84,23 @@ fn the_report_says_which_pages_and_never_exceeds_the_budget() {
     let small = ArenaConfig { bytes: 1 << 20, ..ArenaConfig::default() };
     let (arena, _regions) = Arena::new(&small).unwrap();
     assert!(matches!(&arena.report().huge, Huge::None(why) if why.contains("smaller than one huge page")));
+}
+
+#[test]
+fn a_region_aside_comes_last_and_inside_the_budget() {
+    let config = ArenaConfig { bytes: 9 << 20, regions: 2, aside_bytes: (1 << 20) + 7, ..ArenaConfig::default() };
+    let (arena, mut regions) = Arena::new(&config).unwrap();
+    assert_eq!(regions.iter().map(|r| r.capacity()).collect::<Vec<_>>(), [4 << 20, 4 << 20, 1 << 20]);
+    let spans: Vec<_> = arena.region_spans().collect();
+    assert_eq!(spans.iter().map(|span| span.1).collect::<Vec<_>>(), [4 << 20, 4 << 20, 1 << 20]);
+    assert!(arena.report().bytes <= config.bytes);
+    let mut aside = regions.pop().unwrap();
+    let slot = aside.alloc(1 << 20).expect("all of it");
+    assert_eq!(slot.as_ptr(), spans[2].0);
+    assert_eq!(spans[2].0.addr() + spans[2].1, arena.span().0.addr() + arena.span().1);
+    assert_eq!(arena.outstanding(), 1);
+    let wanting = ArenaConfig { bytes: 1 << 20, aside_bytes: 1 << 20, ..ArenaConfig::default() };
+    assert_eq!(Arena::new(&wanting).unwrap_err().kind(), Kind::Budget);
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub struct ArenaConfig {
     pub bytes: u64,
     /// Regions to share it out to, all of the same size: one per shard.
     pub regions: u16,
+    /// Bytes of one more region, behind those and inside the budget; 0 for none. Rounded down to whole pages.
+    pub aside_bytes: u64,
     /// Whether to ask for huge pages.
     pub huge_pages: HugePages,
     /// Slots one region can have out at a time.
@@ -35,7 +37,7 @@ pub struct ArenaConfig {
 impl Default for ArenaConfig {
     /// 1 GiB in one region of at most 8192 slots.
     fn default() -> ArenaConfig {
-        ArenaConfig { bytes: 1 << 30, regions: 1, huge_pages: HugePages::Auto, slots_per_region: 8192 }
+        ArenaConfig { bytes: 1 << 30, regions: 1, aside_bytes: 0, huge_pages: HugePages::Auto, slots_per_region: 8192 }
     }
 }
 
@@ -53,8 +55,10 @@ impl ArenaConfig {
             return usage(format!("a region has 1 to {} slots, not {}", 1 << 24, self.slots_per_region));
         }
         let least = u64::from(self.regions) * PAGE_BYTES;
-        if self.bytes < least {
-            let cause = format!("{} cannot be shared out to {} regions", ByteSize(self.bytes), self.regions);
+        let shared = self.bytes.saturating_sub(self.aside_bytes);
+        if shared < least {
+            let cause = format!("{} cannot be shared out to {} regions", ByteSize(shared), self.regions);
+            let least = least.saturating_add(self.aside_bytes);
             return Err(Error::new(Kind::Budget, cause).cure(format!("give at least {}", ByteSize(least))));
         }
         Ok(())
@@ -79,6 +83,8 @@ pub struct ArenaReport {
     pub bytes: u64,
     /// Bytes in each region.
     pub region_bytes: u64,
+    /// Bytes in the one behind them.
+    pub aside_bytes: u64,
     /// Size of the pages asked for.
     pub page_bytes: u64,
     /// Which pages, or why not huge ones.

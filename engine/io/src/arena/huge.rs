@@ -12,7 +12,8 @@ use super::mapping::Mapping;
 pub(super) fn map(config: &ArenaConfig) -> Result<(Mapping, u64, Huge)> {
     let regions = u64::from(config.regions);
     // Every region a whole number of pages, and never above the budget.
-    let whole = |page: u64| config.bytes / regions / page * page * regions;
+    let shared = config.bytes - config.aside_bytes;
+    let whole = |page: u64| shared / regions / page * page * regions + config.aside_bytes / page * page;
     let bytes = whole(PAGE_BYTES);
     if config.huge_pages == HugePages::Off {
         return Ok((ordinary(bytes)?, PAGE_BYTES, Huge::None("huge pages were switched off".into())));

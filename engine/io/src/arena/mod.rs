@@ -1,4 +1,5 @@
-//! The arena: one mapping with a hard byte budget, shared out to regions, one per shard.
+//! The arena: one mapping with a hard byte budget, shared out to regions: one per shard, and one besides for whoever works
+//! behind them.
 //!
 //! Owns the only large memory of the engine. It is unmapped when the last of the arena, its regions and their slots
 //! is gone, so never while a slot, a window or an operation still names it. Pages are populated as they are touched.
@@ -30,7 +31,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Maps the budget and shares it out.
+    /// Maps the budget and shares it out. The region beside the shards', where one was asked for, comes last.
     ///
     /// # Errors
     /// As [`ArenaConfig::validate`]; `Budget` when the kernel refuses the mapping.
@@ -38,12 +39,17 @@ impl Arena {
         config.validate()?;
         let (mapping, page_bytes, huge) = huge::map(config)?;
         let mapping = Arc::new(mapping);
-        let region_bytes = mapping.len as u64 / u64::from(config.regions);
+        let aside_bytes = config.aside_bytes / config::PAGE_BYTES * config::PAGE_BYTES;
+        let shared = mapping.len as u64 - aside_bytes;
+        let region_bytes = shared / u64::from(config.regions);
         let slots = config.slots_per_region as u32;
-        let regions: Vec<Region> = (0..u64::from(config.regions))
+        let mut regions: Vec<Region> = (0..u64::from(config.regions))
             .map(|n| Region::new(mapping.clone(), n * region_bytes, region_bytes, slots))
             .collect();
-        let report = ArenaReport { bytes: mapping.len as u64, region_bytes, page_bytes, huge };
+        if aside_bytes > 0 {
+            regions.push(Region::new(mapping.clone(), shared, aside_bytes, slots));
+        }
+        let report = ArenaReport { bytes: mapping.len as u64, region_bytes, aside_bytes, page_bytes, huge };
         let homes = regions.iter().map(Region::home).collect();
         Ok((Arena { mapping, homes, report: Arc::new(report) }, regions))
     }
@@ -69,8 +75,10 @@ impl Arena {
 
     /// The same, region by region.
     pub fn region_spans(&self) -> impl ExactSizeIterator<Item = (*const u8, usize)> {
-        let (base, region) = (self.span().0, self.report.region_bytes as usize);
-        (0..self.homes.len()).map(move |n| (base.wrapping_add(n * region), region))
+        let (base, region, last) = (self.span().0, self.report.region_bytes as usize, self.homes.len() - 1);
+        let aside = self.report.aside_bytes as usize;
+        let bytes = move |n| if n == last && aside > 0 { aside } else { region };
+        (0..self.homes.len()).map(move |n| (base.wrapping_add(n * region), bytes(n)))
     }
 
     /// The mapping, for a ring that registers it: it must keep this until the kernel has let go.

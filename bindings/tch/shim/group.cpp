@@ -1,0 +1,117 @@
+// libtorch's own c10d: the store that ranks meet at, the gloo and NCCL groups, collectives and point-to-point.
+#ifndef USE_C10D_GLOO
+#define USE_C10D_GLOO 1
+#endif
+#include "group.hpp"
+
+#include <dlfcn.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "shim.hpp"
+
+using fuelrail::Group;
+using fuelrail::guarded;
+
+namespace {
+using MakeNccl = char* (*)(c10d::Store*, int, int, int64_t, void*);
+
+void finish(const c10::intrusive_ptr<fuelrail::Work>& work) {
+  if (work) work->wait();
+}
+}  // namespace
+
+extern "C" {
+// Meets the other ranks at host:port and joins them. `serve`: this rank keeps the store. `address`: ours, for gloo's connections; null lets
+// gloo take the host's name. `prefix` keeps this start apart from earlier ones at the same store.
+char* fr_group_join(const char* backend, const char* host, uint16_t port, bool serve, int rank, int world, const char* prefix, const char* address, int64_t timeout_ms, Group** out) {
+  return guarded([&] {
+    auto timeout = std::chrono::milliseconds(timeout_ms);
+    c10d::TCPStoreOptions options;
+    options.port = port;
+    options.isServer = serve;
+    options.numWorkers = world;
+    options.waitWorkers = false;
+    options.timeout = timeout;
+    c10::intrusive_ptr<c10d::Store> met = c10::make_intrusive<c10d::TCPStore>(std::string(host), options);
+    met->setTimeout(timeout);
+    auto store = c10::make_intrusive<c10d::PrefixStore>(std::string(prefix), met);
+    c10::intrusive_ptr<fuelrail::Backend> joined;
+    if (std::string(backend) == "nccl") {
+      // In a library of its own, because it needs torch's CUDA part, which most machines that build this do not have.
+      void* library = dlopen("libfuelrail_tch_nccl.so", RTLD_NOW | RTLD_GLOBAL);
+      TORCH_CHECK(library, "NCCL is asked for, but ", dlerror(), "; build it with scripts/libtorch --nccl");
+      auto make = reinterpret_cast<MakeNccl>(dlsym(library, "fr_nccl_join"));
+      TORCH_CHECK(make, "libfuelrail_tch_nccl.so is not ours: it has no fr_nccl_join");
+      char* failed = make(store.get(), rank, world, timeout_ms, &joined);
+      std::string why = failed ? failed : "";
+      std::free(failed);
+      TORCH_CHECK(why.empty(), why);
+    } else {
+      auto settings = c10d::ProcessGroupGloo::Options::create(timeout);
+      settings->devices.push_back(address ? c10d::ProcessGroupGloo::createDeviceForHostname(address) : c10d::ProcessGroupGloo::createDefaultDevice());
+      settings->threads = 2;
+      joined = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, world, settings);
+    }
+    *out = new Group{store, joined};
+  });
+}
+void fr_group_free(Group* group) { delete group; }
+
+char* fr_all_reduce(Group* group, at::Tensor* tensor, int operation) {
+  return guarded([&] {
+    std::vector<at::Tensor> tensors{*tensor};
+    c10d::AllreduceOptions options;
+    options.reduceOp = static_cast<c10d::ReduceOp::RedOpType>(operation);
+    finish(group->backend->allreduce(tensors, options));
+  });
+}
+char* fr_broadcast(Group* group, at::Tensor* tensor, int root) {
+  return guarded([&] {
+    std::vector<at::Tensor> tensors{*tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    finish(group->backend->broadcast(tensors, options));
+  });
+}
+// `out` has the shape of `tensor` with the number of ranks before it.
+char* fr_all_gather(Group* group, at::Tensor* tensor, at::Tensor* out) {
+  return guarded([&] {
+    std::vector<at::Tensor> tensors{*tensor};
+    std::vector<std::vector<at::Tensor>> outputs{out->unbind(0)};
+    finish(group->backend->allgather(outputs, tensors));
+  });
+}
+char* fr_barrier(Group* group) {
+  return guarded([&] { finish(group->backend->barrier()); });
+}
+char* fr_send(Group* group, at::Tensor* tensor, int to, int tag) {
+  return guarded([&] {
+    std::vector<at::Tensor> tensors{*tensor};
+    finish(group->backend->send(tensors, to, tag));
+  });
+}
+char* fr_receive(Group* group, at::Tensor* tensor, int from, int tag) {
+  return guarded([&] {
+    std::vector<at::Tensor> tensors{*tensor};
+    finish(group->backend->recv(tensors, from, tag));
+  });
+}
+
+char* fr_store_set(Group* group, const char* key, const uint8_t* bytes, size_t length) {
+  return guarded([&] { group->store->set(key, std::vector<uint8_t>(bytes, bytes + length)); });
+}
+// Waits until somebody has set it. The caller frees `bytes` with fr_text_free.
+char* fr_store_get(Group* group, const char* key, char** bytes, size_t* length) {
+  return guarded([&] {
+    auto found = group->store->get(key);
+    *length = found.size();
+    *bytes = static_cast<char*>(std::malloc(found.size() + 1));
+    if (*bytes) std::memcpy(*bytes, found.data(), found.size());
+  });
+}
+char* fr_store_add(Group* group, const char* key, int64_t amount, int64_t* out) {
+  return guarded([&] { *out = group->store->add(key, amount); });
+}
+}

@@ -1,0 +1,51 @@
+// Tensors over memory that is not torch's, with the deleter that tch's from_blob lacks.
+#include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/version.h>
+
+#include "shim.hpp"
+
+using fuelrail::guarded;
+
+namespace {
+at::Device device_of(int cuda) { return cuda < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(cuda)); }
+}  // namespace
+
+extern "C" {
+void fr_text_free(char* text) { std::free(text); }
+
+// A dense tensor over `memory`; `release(context)` is called once, by whichever thread drops the last tensor, view or graph that
+// refers to it. When this fails, `release` is not called.
+char* fr_tensor_over(void* memory, const int64_t* sizes, size_t dimensions, int kind, int cuda, void (*release)(void*), void* context, at::Tensor** out) {
+  return guarded([&] {
+    auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(kind)).device(device_of(cuda));
+    *out = new at::Tensor(at::from_blob(
+        memory, at::IntArrayRef(sizes, dimensions), [release, context](void*) { release(context); }, options));
+  });
+}
+
+// The CUDA stream torch works on now, as the driver names it; null is the default stream.
+char* fr_current_stream(int cuda, void** out) {
+  return guarded([&] {
+    c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
+    c10::Stream stream = guard.getStream(device_of(cuda));
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11)
+    *out = guard.getStreamNativeHandle(stream);
+#else
+    // Streams of torch's own pool have odd identifiers; external ones are named by their handle, the default one by zero.
+    TORCH_CHECK((stream.id() & 1) == 0, "torch works on a stream of its own pool, whose handle this libtorch does not tell");
+    *out = reinterpret_cast<void*>(stream.id());
+#endif
+  });
+}
+
+// Makes torch work on this CUDA stream of ours until fr_stream_guard_free. A stream that torch did not make is named by its handle.
+char* fr_stream_guard_new(int cuda, void* stream, void** out) {
+  return guarded([&] {
+    c10::Stream ours(c10::Stream::UNSAFE, device_of(cuda), reinterpret_cast<int64_t>(stream));
+    *out = new c10::StreamGuard(ours);
+  });
+}
+void fr_stream_guard_free(void* guard) { delete static_cast<c10::StreamGuard*>(guard); }
+}

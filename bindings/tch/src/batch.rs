@@ -1,0 +1,78 @@
+//! A batch of the loader as tensors, without a copy: the lease goes home when torch drops the last of them.
+
+use fuelrail::{Batch, NO_LABEL, Result, SampleId};
+use std::ops::Range;
+use tch::{Device, Kind as Element, Tensor};
+
+/// A batch of samples as tensors.
+#[derive(Debug)]
+pub struct TensorBatch {
+    /// Bytes, `u8`: `[n, height, width, channels]` of decoded pictures, else `[bytes]`, the whole stretch as the bucket has it.
+    pub bytes: Tensor,
+    /// Where each sample lies in `bytes`, when they are not pictures.
+    pub spans: Vec<Range<usize>>,
+    /// Classes, `i64`, `[n]`; -1 for samples without.
+    pub labels: Tensor,
+    /// Which samples, in order.
+    pub ids: Vec<SampleId>,
+    /// The epoch, from 0.
+    pub epoch: u64,
+}
+
+impl TensorBatch {
+    /// Takes the batch over. Its memory is one tensor's from now on, and goes home when that tensor, its views and the graphs that need it are
+    /// gone.
+    ///
+    /// # Errors
+    /// `Environment` for what torch says.
+    pub fn over(batch: Batch) -> Result<TensorBatch> {
+        let ids = batch.ids().to_vec();
+        let spans = (0..ids.len()).map(|i| batch.offsets()[i]..batch.offsets()[i] + batch.sample(i).len()).collect();
+        let labels: Vec<i64> =
+            batch.labels().iter().map(|&label| if label == NO_LABEL { -1 } else { i64::from(label) }).collect();
+        let labels = labels_of(&labels)?;
+        let epoch = batch.epoch();
+        let sizes = match batch.shape() {
+            Some(shape) => vec![ids.len() as i64, shape.height.into(), shape.width.into(), shape.channels.into()],
+            None => vec![batch.bytes().len() as i64],
+        };
+        Ok(TensorBatch { bytes: crate::ffi::batch_tensor(batch, &sizes)?, spans, labels, ids, epoch })
+    }
+
+    /// Number of samples.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// No samples.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// The samples' bytes as rows `[n, length]` when all have this length: a view where they lie evenly, else a copy.
+    #[must_use]
+    pub fn rows(&self, length: usize) -> Option<Tensor> {
+        if self.spans.iter().any(|span| span.len() != length) {
+            return None;
+        }
+        if self.spans.is_empty() {
+            return Some(Tensor::zeros([0, length as i64], (Element::Uint8, Device::Cpu)));
+        }
+        let flat = self.bytes.view([-1]);
+        let stride = self.spans.get(1).map_or(length, |second| second.start - self.spans[0].start);
+        if self.spans.iter().enumerate().all(|(i, span)| span.start == self.spans[0].start + i * stride) {
+            let sizes = [self.spans.len() as i64, length as i64];
+            return Some(flat.as_strided(sizes, [stride as i64, 1], Some(self.spans[0].start as i64)));
+        }
+        let rows: Vec<Tensor> = self.spans.iter().map(|s| flat.narrow(0, s.start as i64, length as i64)).collect();
+        Some(Tensor::stack(&rows, 0))
+    }
+}
+
+/// Labels as a tensor of their own.
+fn labels_of(labels: &[i64]) -> Result<Tensor> {
+    let bytes: Vec<u8> = labels.iter().flat_map(|label| label.to_ne_bytes()).collect();
+    crate::ffi::tensor_of_bytes(bytes, &[labels.len() as i64], Element::Int64)
+}

@@ -1,0 +1,272 @@
+//! Checkpoints: everything a run needs to go on, in one file that other tools can read (safetensors), with a hash over its tensors.
+//!
+//! Names: `model.<variable>`, `optimiser.<slot>.<variable>`, `random.<device>.<rank>`. What is not a tensor is JSON in the header, under
+//! `fuelrail`. Owns the format; where checkpoints lie is `vault`'s.
+
+mod vault;
+
+pub use vault::Vault;
+
+use crate::ffi::tensor_of_bytes;
+use crate::optimiser::Rule;
+use crate::switch::Mode;
+use fuelrail::State;
+use fuelrail_base::{Error, Kind, Result};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use tch::{Device, Kind as Element, Tensor};
+use xxhash_rust::xxh3::Xxh3;
+
+const VERSION: u32 = 1;
+/// The key of our JSON in the header.
+const ABOUT: &str = "fuelrail";
+
+/// What a checkpoint says of itself.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct About {
+    /// Format version.
+    pub version: u32,
+    /// Optimiser steps done.
+    pub step: u64,
+    /// Samples trained on by all ranks.
+    pub samples: u64,
+    /// Where the order stands.
+    pub order: State,
+    /// Synchronous or asynchronous from here.
+    pub mode: Mode,
+    /// The optimiser and its constants.
+    pub rule: Rule,
+    /// Steps its state has seen.
+    pub rule_steps: u64,
+    /// Scale of the loss under half precision.
+    pub loss_scale: f64,
+    /// Ranks of the run that saved it. Any number may go on.
+    pub world: usize,
+    /// Seed of the run.
+    pub seed: u64,
+    /// The libtorch that saved it.
+    pub torch: String,
+    /// XXH3 of all tensors' bytes, in order of name.
+    pub hash: String,
+}
+
+impl About {
+    /// Of a run that stands at `order`; the counts are the caller's to fill in.
+    #[must_use]
+    pub fn of(order: State, rule: Rule) -> About {
+        About {
+            version: VERSION,
+            step: 0,
+            samples: 0,
+            seed: order.seed,
+            order,
+            mode: Mode::Synchronous,
+            rule,
+            rule_steps: 0,
+            loss_scale: 1.0,
+            world: 1,
+            torch: crate::ffi::torch_version(),
+            hash: String::new(),
+        }
+    }
+}
+
+/// A checkpoint in memory.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// What it says of itself.
+    pub about: About,
+    /// Its tensors by name, in the host's memory.
+    pub tensors: BTreeMap<String, Tensor>,
+}
+
+struct Packed {
+    kind: Dtype,
+    sizes: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Packed {
+    fn of(name: &str, tensor: &Tensor) -> Result<Packed> {
+        let kind = match tensor.kind() {
+            Element::Float => Dtype::F32,
+            Element::Double => Dtype::F64,
+            Element::Half => Dtype::F16,
+            Element::BFloat16 => Dtype::BF16,
+            Element::Int64 => Dtype::I64,
+            Element::Uint8 => Dtype::U8,
+            other => {
+                return Err(Error::new(Kind::Usage, format!("'{name}' has elements of {other:?}"))
+                    .cure("keep model state in floats, i64 or u8"));
+            }
+        };
+        let flat = tensor.to_device(Device::Cpu).contiguous();
+        let mut bytes = vec![0; flat.numel() * flat.kind().elt_size_in_bytes()];
+        flat.copy_data_u8(&mut bytes, flat.numel());
+        Ok(Packed { kind, sizes: flat.size().iter().map(|&n| n as usize).collect(), bytes })
+    }
+}
+
+fn broken(why: impl Into<String>) -> Error {
+    Error::new(Kind::File, why)
+        .cure("it was not written to its end or has been changed since: use an earlier checkpoint")
+}
+
+impl Checkpoint {
+    /// Writes it.
+    ///
+    /// # Errors
+    /// `Usage` when a tensor is of a kind that has no name in the format.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut packed = BTreeMap::new();
+        let mut hash = Xxh3::new();
+        for (name, tensor) in &self.tensors {
+            let one = Packed::of(name, tensor)?;
+            hash.update(&one.bytes);
+            packed.insert(name.as_str(), one);
+        }
+        let about = About { hash: format!("{:016x}", hash.digest()), ..self.about.clone() };
+        let unwritable = |why: String| Error::new(Kind::Usage, format!("cannot write the checkpoint: {why}"));
+        let about = serde_json::to_string(&about).map_err(|e| unwritable(e.to_string()))?;
+        let views = packed
+            .iter()
+            .map(|(name, one)| TensorView::new(one.kind, one.sizes.clone(), &one.bytes).map(|view| (*name, view)));
+        let views: Vec<_> = views.collect::<Result<_, _>>().map_err(|e| unwritable(e.to_string()))?;
+        safetensors::serialize(views, Some(HashMap::from([(ABOUT.to_owned(), about)])))
+            .map_err(|e| unwritable(e.to_string()))
+    }
+
+    /// Reads it and checks every byte of its tensors.
+    ///
+    /// # Errors
+    /// `File` when it is torn, changed, or no checkpoint of ours; `Usage` when it is of another version.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Checkpoint> {
+        let about = Checkpoint::about(bytes)?;
+        let read = SafeTensors::deserialize(bytes).map_err(|e| broken(format!("not a checkpoint: {e}")))?;
+        let mut views: Vec<_> = read.tensors();
+        views.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let mut hash = Xxh3::new();
+        views.iter().for_each(|(_, view)| hash.update(view.data()));
+        if format!("{:016x}", hash.digest()) != about.hash {
+            return Err(broken("the checkpoint's bytes do not have the hash it was written with"));
+        }
+        let mut tensors = BTreeMap::new();
+        for (name, view) in views {
+            let kind = match view.dtype() {
+                Dtype::F32 => Element::Float,
+                Dtype::F64 => Element::Double,
+                Dtype::F16 => Element::Half,
+                Dtype::BF16 => Element::BFloat16,
+                Dtype::I64 => Element::Int64,
+                Dtype::U8 => Element::Uint8,
+                other => return Err(broken(format!("'{name}' has elements of {other:?}"))),
+            };
+            let sizes: Vec<i64> = view.shape().iter().map(|&n| n as i64).collect();
+            tensors.insert(name, tensor_of_bytes(view.data().to_vec(), &sizes, kind)?);
+        }
+        Ok(Checkpoint { about, tensors })
+    }
+
+    /// Reads what it says of itself, and checks nothing else.
+    ///
+    /// # Errors
+    /// As [`from_bytes`](Checkpoint::from_bytes).
+    pub fn about(bytes: &[u8]) -> Result<About> {
+        let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| broken(format!("not a checkpoint: {e}")))?;
+        let text = header.metadata().as_ref().and_then(|entries| entries.get(ABOUT));
+        let text =
+            text.ok_or_else(|| broken("tensors, but not of a run of ours: the header says nothing of fuelrail"))?;
+        let about: About = serde_json::from_str(text).map_err(|e| broken(format!("the checkpoint's header: {e}")))?;
+        if about.version != VERSION {
+            return Err(Error::new(Kind::Usage, format!("a checkpoint of version {}", about.version))
+                .cure(format!("this build reads version {VERSION}")));
+        }
+        Ok(about)
+    }
+
+    /// A tensor that must be there.
+    ///
+    /// # Errors
+    /// `Usage` naming it, when the model is another one.
+    pub fn tensor(&self, name: &str, sizes: &[i64]) -> Result<&Tensor> {
+        let other_model = |what: String| {
+            Error::new(Kind::Usage, what).cure("resume with the model, and its options, that saved the checkpoint")
+        };
+        let tensor = self.tensors.get(name).ok_or_else(|| other_model(format!("the checkpoint has no '{name}'")))?;
+        if tensor.size() != sizes {
+            let what =
+                format!("'{name}' has the shape {:?} in the checkpoint and {sizes:?} in the model", tensor.size());
+            return Err(other_model(what));
+        }
+        Ok(tensor)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn sample(step: u64) -> Checkpoint {
+        let order =
+            State { version: 1, seed: 7, shuffle: true, samples: 100, listing: "ab".into(), epoch: 1, position: 32 };
+        tch::manual_seed(step as i64);
+        let tensors = [
+            ("model.fc.weight", Tensor::randn([3, 5], (Element::Float, Device::Cpu))),
+            ("model.steps", Tensor::arange(4, (Element::Int64, Device::Cpu))),
+            ("optimiser.momentum.fc.weight", Tensor::rand([3, 5], (Element::Double, Device::Cpu))),
+            ("random.cpu.0", Tensor::arange(16, (Element::Uint8, Device::Cpu))),
+            ("scalar", Tensor::from(2.5_f32)),
+            ("nothing", Tensor::zeros([0, 3], (Element::Float, Device::Cpu))),
+        ];
+        Checkpoint {
+            about: About { step, samples: 32 * step, ..About::of(order, Rule::default()) },
+            tensors: tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect(),
+        }
+    }
+
+    #[test]
+    fn comes_back_bit_by_bit() {
+        let saved = sample(3);
+        let read = Checkpoint::from_bytes(&saved.to_bytes().unwrap()).unwrap();
+        assert_eq!(read.about, About { hash: read.about.hash.clone(), ..saved.about });
+        assert_eq!(read.tensors.keys().collect::<Vec<_>>(), saved.tensors.keys().collect::<Vec<_>>());
+        for (name, tensor) in &saved.tensors {
+            let again = &read.tensors[name];
+            assert!(again.kind() == tensor.kind() && again.size() == tensor.size() && again == tensor, "{name}");
+        }
+        read.tensor("model.fc.weight", &[3, 5]).unwrap();
+        for (name, sizes) in [("model.fc.weight", &[5_i64, 3][..]), ("model.other", &[1])] {
+            assert!(read.tensor(name, sizes).unwrap_err().to_string().contains(name));
+        }
+    }
+
+    #[test]
+    fn every_torn_end_and_every_changed_byte_is_found() {
+        let bytes = sample(3).to_bytes().unwrap();
+        for end in (0..bytes.len()).step_by(7) {
+            Checkpoint::from_bytes(&bytes[..end]).unwrap_err();
+        }
+        let header = 8 + usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
+        for at in (header..bytes.len()).step_by(3) {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x10;
+            assert_eq!(Checkpoint::from_bytes(&changed).unwrap_err().kind(), Kind::File, "byte {at}");
+        }
+        // A header that promises the world allocates nothing for it.
+        let mut lying = bytes.clone();
+        lying[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+        Checkpoint::from_bytes(&lying).unwrap_err();
+    }
+
+    #[test]
+    fn others_files_are_told_apart() {
+        let foreign = TensorView::new(Dtype::U8, vec![1], &[1]).unwrap();
+        let foreign = safetensors::serialize([("x", foreign)], None).unwrap();
+        assert!(Checkpoint::from_bytes(&foreign).unwrap_err().to_string().contains("not of a run of ours"));
+        let mut newer = sample(1);
+        newer.about.version = 9;
+        assert_eq!(Checkpoint::from_bytes(&newer.to_bytes().unwrap()).unwrap_err().kind(), Kind::Usage);
+    }
+}

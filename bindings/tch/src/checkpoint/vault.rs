@@ -1,0 +1,213 @@
+//! Where checkpoints lie: a folder, a bucket, or both. A checkpoint is there whole or not at all.
+//!
+//! In a folder it is written beside its name, synced, renamed, and the folder synced: a power cut leaves the last one as it was. In a bucket an
+//! upload is whole or nothing by itself. Only files of our naming are ever touched.
+
+use super::Checkpoint;
+use fuelrail_base::{Error, Kind, Result};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+const ENDING: &str = ".safetensors";
+
+/// Keeps checkpoints.
+#[derive(Clone, Debug, Default)]
+pub struct Vault {
+    folder: Option<PathBuf>,
+    /// `http://HOST:PORT/BUCKET/PREFIX/`.
+    bucket: Option<String>,
+    keep: usize,
+}
+
+/// A checkpoint found, and what was passed over to find it.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Its bytes, checked.
+    pub bytes: Option<Vec<u8>>,
+    /// Where it is.
+    pub place: String,
+    /// What is wrong with newer ones.
+    pub notices: Vec<String>,
+}
+
+fn name_of(step: u64) -> String {
+    format!("step-{step:012}{ENDING}")
+}
+
+/// The step a file of ours is named for.
+fn step_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("step-")?.strip_suffix(ENDING)?;
+    (digits.len() == 12).then(|| digits.parse().ok())?
+}
+
+impl Vault {
+    /// Checkpoints in `place`: a folder, or a bucket's `http://…` or `https://…` prefix. The newest `keep` are kept in a folder, at least one;
+    /// in a bucket all are.
+    ///
+    /// # Errors
+    /// `File` when the folder cannot be made.
+    pub fn open(places: &[String], keep: usize) -> Result<Vault> {
+        let mut vault = Vault { keep: keep.max(1), ..Vault::default() };
+        for place in places {
+            if place.starts_with("http://") || place.starts_with("https://") {
+                vault.bucket = Some(format!("{}/", place.trim_end_matches('/')));
+            } else {
+                let folder = PathBuf::from(place);
+                fs::create_dir_all(&folder).map_err(|e| failed(&folder, "make", &e))?;
+                vault.folder = Some(folder);
+            }
+        }
+        Ok(vault)
+    }
+
+    /// Whether there is any place.
+    #[must_use]
+    pub fn is_somewhere(&self) -> bool {
+        self.folder.is_some() || self.bucket.is_some()
+    }
+
+    /// Writes a checkpoint everywhere it belongs. Returns where.
+    ///
+    /// # Errors
+    /// `File` when the disk is full or refuses, `Network`, `Denied` … for the bucket. What was there before stays.
+    pub fn save(&self, checkpoint: &Checkpoint) -> Result<Vec<String>> {
+        let (bytes, name) = (checkpoint.to_bytes()?, name_of(checkpoint.about.step));
+        let mut places = Vec::new();
+        if let Some(folder) = &self.folder {
+            let path = folder.join(&name);
+            write_whole(folder, &path, &bytes)?;
+            places.push(path.display().to_string());
+            self.forget_old(folder, checkpoint.about.step);
+        }
+        if let Some(bucket) = &self.bucket {
+            let uri = format!("{bucket}{name}");
+            fuelrail::put(&uri, &bytes)?;
+            places.push(uri);
+        }
+        Ok(places)
+    }
+
+    /// Removes older ones of ours. What cannot be removed stays: it is not worth a run.
+    fn forget_old(&self, folder: &Path, newest: u64) {
+        let mut steps: Vec<u64> = self.steps_in(folder).into_iter().filter(|&step| step <= newest).collect();
+        steps.sort_unstable_by(|a, b| b.cmp(a));
+        for step in steps.into_iter().skip(self.keep) {
+            let _ = fs::remove_file(folder.join(name_of(step)));
+        }
+    }
+
+    fn steps_in(&self, folder: &Path) -> Vec<u64> {
+        let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+        entries.flatten().filter_map(|entry| step_of(entry.file_name().to_str()?)).collect()
+    }
+
+    /// The newest checkpoint that is whole. Broken ones are passed over, and named.
+    ///
+    /// # Errors
+    /// `Network`, `Denied` … when the bucket cannot be asked.
+    pub fn newest(&self) -> Result<Found> {
+        let mut steps: Vec<(u64, bool)> = Vec::new();
+        if let Some(folder) = &self.folder {
+            steps.extend(self.steps_in(folder).into_iter().map(|step| (step, true)));
+        }
+        if let Some(bucket) = &self.bucket {
+            let listed = fuelrail::list(bucket, |_| {})?;
+            steps.extend(listed.iter().filter_map(|o| Some((step_of(o.key.rsplit('/').next()?)?, false))));
+        }
+        // The newest first; of two alike the one on disk.
+        steps.sort_unstable_by(|a, b| b.cmp(a));
+        let mut found = Found::default();
+        for (step, on_disk) in steps {
+            let (place, bytes) = self.fetch(step, on_disk);
+            match bytes.and_then(|bytes| Checkpoint::from_bytes(&bytes).map(|_| bytes)) {
+                Ok(bytes) => return Ok(Found { bytes: Some(bytes), place, ..found }),
+                Err(error) => found.notices.push(format!("{place} is passed over: {error}")),
+            }
+        }
+        Ok(found)
+    }
+
+    fn fetch(&self, step: u64, on_disk: bool) -> (String, Result<Vec<u8>>) {
+        let name = name_of(step);
+        match (&self.folder, &self.bucket) {
+            (Some(folder), _) if on_disk => {
+                let path = folder.join(name);
+                let bytes = fs::read(&path).map_err(|e| failed(&path, "read", &e));
+                (path.display().to_string(), bytes)
+            }
+            (_, Some(bucket)) => {
+                let uri = format!("{bucket}{name}");
+                let mut bytes = Vec::new();
+                let got = fuelrail::get(&uri, &mut bytes).map(|_| bytes);
+                (uri, got)
+            }
+            _ => (name, Err(Error::new(Kind::File, "no place"))),
+        }
+    }
+}
+
+fn failed(path: &Path, doing: &str, error: &std::io::Error) -> Error {
+    Error::new(Kind::File, format!("cannot {doing} {}: {error}", path.display()))
+        .cure("make room, or name a folder that can be written (--checkpoint)")
+}
+
+/// The file under its name has all bytes or does not exist, whenever the power fails.
+fn write_whole(folder: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
+    let beside = path.with_extension("safetensors.part");
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&beside, path)?;
+        File::open(folder)?.sync_all()
+    };
+    write().map_err(|error| {
+        let _ = fs::remove_file(&beside);
+        failed(path, "write", &error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::sample;
+    use super::*;
+
+    fn vault(folder: &Path) -> Vault {
+        Vault::open(&[folder.display().to_string()], 2).unwrap()
+    }
+
+    #[test]
+    fn the_newest_whole_one_is_found_and_old_ones_go() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("mine.safetensors"), "not yours").unwrap();
+        let vault = vault(folder.path());
+        assert!(vault.newest().unwrap().bytes.is_none());
+        for step in [5, 10, 15] {
+            vault.save(&sample(step)).unwrap();
+        }
+        let mut names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["mine.safetensors", "step-000000000010.safetensors", "step-000000000015.safetensors"]);
+        let torn = folder.path().join(name_of(15));
+        let bytes = fs::read(&torn).unwrap();
+        fs::write(&torn, &bytes[..bytes.len() - 100]).unwrap();
+        fs::write(folder.path().join("step-000000000020.safetensors.part"), "cut off").unwrap();
+        let found = vault.newest().unwrap();
+        assert_eq!(Checkpoint::about(&found.bytes.unwrap()).unwrap().step, 10);
+        assert!(found.notices.len() == 1 && found.notices[0].contains("000015"), "{:?}", found.notices);
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_last_one_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let vault = vault(folder.path());
+        vault.save(&sample(5)).unwrap();
+        // A folder where the new file should be: its rename fails, as a full disk's write does.
+        fs::create_dir(folder.path().join(name_of(6))).unwrap();
+        let error = vault.save(&sample(6)).unwrap_err();
+        assert!(error.kind() == Kind::File && error.to_string().contains("make room"), "{error}");
+        assert!(!folder.path().join("step-000000000006.safetensors.part").exists());
+        assert_eq!(Checkpoint::about(&vault.newest().unwrap().bytes.unwrap()).unwrap().step, 5);
+    }
+}

@@ -1,0 +1,290 @@
+//! A process group of libtorch's c10d: how ranks meet, what they do together.
+
+use super::told;
+use fuelrail_base::{Error, Kind, Result};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::ptr;
+use std::str::FromStr;
+use std::time::Duration;
+use tch::Tensor;
+
+unsafe extern "C" {
+    fn fr_group_join(
+        backend: *const c_char,
+        host: *const c_char,
+        port: u16,
+        serve: bool,
+        rank: c_int,
+        world: c_int,
+        prefix: *const c_char,
+        address: *const c_char,
+        timeout_ms: i64,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
+    fn fr_group_free(group: *mut c_void);
+    fn fr_all_reduce(group: *mut c_void, tensor: *mut c_void, operation: c_int) -> *mut c_char;
+    fn fr_broadcast(group: *mut c_void, tensor: *mut c_void, root: c_int) -> *mut c_char;
+    fn fr_all_gather(group: *mut c_void, tensor: *mut c_void, out: *mut c_void) -> *mut c_char;
+    fn fr_barrier(group: *mut c_void) -> *mut c_char;
+    fn fr_send(group: *mut c_void, tensor: *mut c_void, to: c_int, tag: c_int) -> *mut c_char;
+    fn fr_receive(group: *mut c_void, tensor: *mut c_void, from: c_int, tag: c_int) -> *mut c_char;
+    fn fr_store_set(group: *mut c_void, key: *const c_char, bytes: *const u8, length: usize) -> *mut c_char;
+    fn fr_store_get(group: *mut c_void, key: *const c_char, bytes: *mut *mut c_char, length: *mut usize)
+    -> *mut c_char;
+    fn fr_store_add(group: *mut c_void, key: *const c_char, amount: i64, out: *mut i64) -> *mut c_char;
+}
+
+/// Who carries the collectives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Backend {
+    /// Over TCP, between tensors in the host's memory.
+    #[default]
+    Gloo,
+    /// Between GPUs.
+    Nccl,
+}
+
+impl Backend {
+    /// Its name, as torch writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Gloo => "gloo",
+            Backend::Nccl => "nccl",
+        }
+    }
+}
+
+impl FromStr for Backend {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Backend> {
+        match text {
+            "gloo" => Ok(Backend::Gloo),
+            "nccl" => Ok(Backend::Nccl),
+            _ => Err(Error::new(Kind::Usage, format!("unknown backend '{text}'")).cure("use gloo or nccl")),
+        }
+    }
+}
+
+/// What an all-reduce does with the ranks' numbers; the values are torch's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Their sum.
+    Sum = 0,
+    /// The least.
+    Min = 3,
+    /// The greatest.
+    Max = 4,
+}
+
+/// Where and how ranks meet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Meeting {
+    /// Host of the store.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Whether this process keeps the store.
+    pub serve: bool,
+    /// This rank.
+    pub rank: usize,
+    /// How many there are.
+    pub world: usize,
+    /// Keeps this start apart from earlier ones at the same store.
+    pub prefix: String,
+    /// Our own address for gloo; `None` lets gloo find it from the host's name.
+    pub address: Option<String>,
+    /// Longest wait for the others, at the start and in every collective.
+    pub timeout: Duration,
+}
+
+/// The ranks that train together.
+#[derive(Debug)]
+pub struct Group {
+    handle: *mut c_void,
+    rank: usize,
+    world: usize,
+}
+
+// SAFETY: the handle is two intrusive pointers to libtorch's store and process group, both made for use from several threads.
+unsafe impl Send for Group {}
+// SAFETY: as above: libtorch guards its queues with locks of its own; what must match between ranks is the order of collectives, which
+// is the caller's and no matter of memory.
+unsafe impl Sync for Group {}
+
+fn text(what: &str, value: &str) -> Result<CString> {
+    CString::new(value).map_err(|_| Error::new(Kind::Usage, format!("{what} has a zero byte")))
+}
+
+fn number(rank: usize) -> c_int {
+    c_int::try_from(rank).unwrap_or(c_int::MAX)
+}
+
+impl Group {
+    /// Meets the other ranks; returns when all are there.
+    ///
+    /// # Errors
+    /// `Environment` when they are not all there in time, or the backend is missing.
+    pub fn join(backend: Backend, meeting: &Meeting) -> Result<Group> {
+        let Meeting { host, port, serve, rank, world, prefix, address, timeout } = meeting;
+        let (name, at) = (text("the backend", backend.name())?, text("MASTER_ADDR", host)?);
+        let prefix = text("the prefix", prefix)?;
+        let address = address.as_deref().map(|a| text("the address", a)).transpose()?;
+        let timeout = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
+        let mut handle = ptr::null_mut();
+        // SAFETY: the texts live until the call returns, which copies them; `handle` is read after it.
+        let failed = unsafe {
+            fr_group_join(
+                name.as_ptr(),
+                at.as_ptr(),
+                *port,
+                *serve,
+                number(*rank),
+                number(*world),
+                prefix.as_ptr(),
+                address.as_ref().map_or(ptr::null(), |a| a.as_ptr()),
+                timeout,
+                &raw mut handle,
+            )
+        };
+        told(&format!("rank {rank} of {world} cannot join the others at {host}:{port}"), failed).map_err(|error| {
+            error.cure("check that all ranks were started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and can reach it")
+        })?;
+        Ok(Group { handle, rank: *rank, world: *world })
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn world(&self) -> usize {
+        self.world
+    }
+
+    pub(super) fn handle(&self) -> *mut c_void {
+        self.handle
+    }
+
+    fn lost(&self, doing: &str, failed: *mut c_char) -> Result<()> {
+        let told = told(&format!("rank {} of {}, {doing}", self.rank, self.world), failed);
+        told.map_err(|error| error.cure("another rank has died, hangs or cannot be reached: look at its output; start all again to go on from the last checkpoint"))
+    }
+
+    /// Reduces `tensor` over all ranks, in place.
+    ///
+    /// # Errors
+    /// `Environment` when another rank died, or did not come in time.
+    pub fn all_reduce(&self, tensor: &mut Tensor, operation: Operation) -> Result<()> {
+        // SAFETY: the tensor is borrowed until the call returns, which waits for the collective.
+        let failed = unsafe { fr_all_reduce(self.handle, tensor.as_mut_ptr().cast(), operation as c_int) };
+        self.lost("all-reduce", failed)
+    }
+
+    /// Every rank gets the tensor of `root`.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Group::all_reduce).
+    pub fn broadcast(&self, tensor: &mut Tensor, root: usize) -> Result<()> {
+        // SAFETY: as for `all_reduce`.
+        let failed = unsafe { fr_broadcast(self.handle, tensor.as_mut_ptr().cast(), number(root)) };
+        self.lost("broadcast", failed)
+    }
+
+    /// Every rank gets the tensors of all, one behind the other along a new first dimension.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Group::all_reduce).
+    pub fn all_gather(&self, tensor: &Tensor) -> Result<Tensor> {
+        let mut own = tensor.contiguous();
+        let sizes: Vec<i64> = std::iter::once(self.world as i64).chain(own.size()).collect();
+        let mut all = Tensor::zeros(sizes, (own.kind(), own.device()));
+        // SAFETY: as for `all_reduce`, for both.
+        let failed = unsafe { fr_all_gather(self.handle, own.as_mut_ptr().cast(), all.as_mut_ptr().cast()) };
+        self.lost("all-gather", failed)?;
+        Ok(all)
+    }
+
+    /// Waits until every rank is here.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Group::all_reduce).
+    pub fn barrier(&self) -> Result<()> {
+        // SAFETY: the group lives as long as `self`.
+        self.lost("barrier", unsafe { fr_barrier(self.handle) })
+    }
+
+    /// Sends `tensor` to one rank.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Group::all_reduce).
+    pub fn send(&self, tensor: &mut Tensor, to: usize, tag: u16) -> Result<()> {
+        // SAFETY: the tensor is borrowed until the call returns, which waits until it has been sent.
+        let failed = unsafe { fr_send(self.handle, tensor.as_mut_ptr().cast(), number(to), c_int::from(tag)) };
+        self.lost(&format!("sending to rank {to}"), failed)
+    }
+
+    /// Receives what rank `from` sends under this tag, in place.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Group::all_reduce).
+    pub fn receive(&self, tensor: &mut Tensor, from: usize, tag: u16) -> Result<()> {
+        // SAFETY: the tensor is borrowed until the call returns, which waits until it has come.
+        let failed = unsafe { fr_receive(self.handle, tensor.as_mut_ptr().cast(), number(from), c_int::from(tag)) };
+        self.lost(&format!("receiving from rank {from}"), failed)
+    }
+
+    /// Sets a value in the store all ranks share.
+    ///
+    /// # Errors
+    /// `Environment` when the store is gone.
+    pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        let name = text("the key", key)?;
+        // SAFETY: key and bytes are copied during the call.
+        let failed = unsafe { fr_store_set(self.handle, name.as_ptr(), value.as_ptr(), value.len()) };
+        self.lost(&format!("setting '{key}'"), failed)
+    }
+
+    /// Waits for a value that a rank sets.
+    ///
+    /// # Errors
+    /// `Environment` when nobody sets it in time.
+    pub fn get(&self, key: &str) -> Result<Vec<u8>> {
+        let (name, mut bytes, mut length) = (text("the key", key)?, ptr::null_mut(), 0);
+        // SAFETY: writes a pointer and a length, which are read after the call.
+        let failed = unsafe { fr_store_get(self.handle, name.as_ptr(), &raw mut bytes, &raw mut length) };
+        self.lost(&format!("waiting for '{key}'"), failed)?;
+        if bytes.is_null() {
+            return Err(Error::new(Kind::Environment, format!("no memory for the value of '{key}'")));
+        }
+        // SAFETY: the shim allocated at least `length` bytes and one more and filled `length`; freed once, after the copy.
+        unsafe {
+            let copy = std::slice::from_raw_parts(bytes.cast::<u8>(), length).to_vec();
+            super::fr_text_free(bytes);
+            Ok(copy)
+        }
+    }
+
+    /// Adds to a number in the store; returns the sum. A number nobody has set is 0.
+    ///
+    /// # Errors
+    /// `Environment` when the store is gone.
+    pub fn add(&self, key: &str, amount: i64) -> Result<i64> {
+        let (name, mut sum) = (text("the key", key)?, 0);
+        // SAFETY: writes one number.
+        let failed = unsafe { fr_store_add(self.handle, name.as_ptr(), amount, &raw mut sum) };
+        self.lost(&format!("adding to '{key}'"), failed)?;
+        Ok(sum)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // SAFETY: made by `fr_group_join`, freed once. Works in flight hold the group by their own pointers.
+        unsafe { fr_group_free(self.handle) }
+    }
+}

@@ -1,0 +1,117 @@
+//! Torch's global state: random state, threads, autocast, its CUDA part.
+
+use super::{code_of, text_of, told};
+use fuelrail_base::Result;
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use tch::{Kind as Element, Tensor};
+
+unsafe extern "C" {
+    fn fr_torch_version() -> *mut c_char;
+    fn fr_threads(threads: c_int);
+    fn fr_load_cuda() -> c_int;
+    fn fr_random_state(cuda: c_int, out: *mut *mut c_void) -> *mut c_char;
+    fn fr_random_state_set(cuda: c_int, state: *const c_void) -> *mut c_char;
+    fn fr_autocast_on(cuda: c_int, kind: c_int) -> *mut c_char;
+    fn fr_autocast_off(cuda: c_int);
+}
+
+/// The version of the libtorch this was compiled against.
+#[must_use]
+pub fn torch_version() -> String {
+    // SAFETY: no arguments; the text is ours.
+    text_of(unsafe { fr_torch_version() }).unwrap_or_default()
+}
+
+/// Threads of one operation on the CPU.
+pub fn set_threads(threads: usize) {
+    // SAFETY: a plain number.
+    unsafe { fr_threads(c_int::try_from(threads.max(1)).unwrap_or(1)) }
+}
+
+/// Loads torch's CUDA part if this installation has one; whether it has. Call it before anything asks torch for CUDA.
+#[must_use]
+pub fn load_cuda() -> bool {
+    // SAFETY: loads a library by name; torch's initialisers run and nothing of ours is touched.
+    unsafe { fr_load_cuda() == 1 }
+}
+
+fn device(cuda: Option<usize>) -> c_int {
+    cuda.map_or(-1, |device| c_int::try_from(device).unwrap_or(-1))
+}
+
+/// The random state of the CPU, or of a CUDA device: a byte tensor.
+///
+/// # Errors
+/// `Environment` for what torch says.
+pub fn random_state(cuda: Option<usize>) -> Result<Tensor> {
+    let mut made = ptr::null_mut();
+    // SAFETY: writes one pointer to an owned tensor, which tch frees.
+    unsafe {
+        told("reading the random state", fr_random_state(device(cuda), &raw mut made))?;
+        Ok(Tensor::from_ptr(made.cast()))
+    }
+}
+
+/// Sets what [`random_state`] gave.
+///
+/// # Errors
+/// `Environment` when it is not such a state.
+pub fn set_random_state(cuda: Option<usize>, state: &Tensor) -> Result<()> {
+    // SAFETY: the tensor is read during the call only.
+    told("setting the random state", unsafe { fr_random_state_set(device(cuda), state.as_ptr().cast()) })
+}
+
+/// Operations run in a narrower kind where torch thinks it safe, as long as this lives. Belongs to the thread that made it.
+#[derive(Debug)]
+pub struct Autocast {
+    cuda: c_int,
+    on_one_thread: std::marker::PhantomData<*mut ()>,
+}
+
+impl Autocast {
+    /// Turns it on.
+    ///
+    /// # Errors
+    /// `Environment` when the device has no such kind.
+    pub fn new(cuda: bool, kind: Element) -> Result<Autocast> {
+        let cuda = c_int::from(cuda);
+        // SAFETY: plain numbers; turned off again by the drop.
+        told("turning autocast on", unsafe { fr_autocast_on(cuda, code_of(kind)) })?;
+        Ok(Autocast { cuda, on_one_thread: std::marker::PhantomData })
+    }
+}
+
+impl Drop for Autocast {
+    fn drop(&mut self) {
+        // SAFETY: undoes `fr_autocast_on` on the same thread: the type is not Send.
+        unsafe { fr_autocast_off(self.cuda) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tch::Device;
+
+    #[test]
+    fn a_random_state_set_again_gives_the_same_numbers() {
+        tch::manual_seed(3);
+        let state = random_state(None).unwrap();
+        let first = Tensor::rand([16], (Element::Float, Device::Cpu));
+        set_random_state(None, &state).unwrap();
+        assert_eq!(first, Tensor::rand([16], (Element::Float, Device::Cpu)));
+        set_random_state(None, &Tensor::zeros([3], (Element::Uint8, Device::Cpu))).unwrap_err();
+    }
+
+    #[test]
+    fn autocast_ends_with_its_guard() {
+        let (a, b) =
+            (Tensor::ones([4, 4], (Element::Float, Device::Cpu)), Tensor::ones([4, 4], (Element::Float, Device::Cpu)));
+        let guard = Autocast::new(false, Element::BFloat16).unwrap();
+        assert_eq!(a.matmul(&b).kind(), Element::BFloat16);
+        drop(guard);
+        assert_eq!(a.matmul(&b).kind(), Element::Float);
+        assert!(torch_version().contains('.'));
+    }
+}

@@ -1,0 +1,215 @@
+//! Tensors over memory that is not torch's, and the CUDA stream torch works on.
+
+use super::{code_of, told};
+use fuelrail::Batch;
+use fuelrail_base::{Error, Kind, Result};
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use tch::{Kind as Element, Tensor};
+
+unsafe extern "C" {
+    fn fr_tensor_over(
+        memory: *mut c_void,
+        sizes: *const i64,
+        dimensions: usize,
+        kind: c_int,
+        cuda: c_int,
+        release: extern "C" fn(*mut c_void),
+        context: *mut c_void,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
+    fn fr_current_stream(cuda: c_int, out: *mut *mut c_void) -> *mut c_char;
+    fn fr_stream_guard_new(cuda: c_int, stream: *mut c_void, out: *mut *mut c_void) -> *mut c_char;
+    fn fr_stream_guard_free(guard: *mut c_void);
+}
+
+/// Drops the keeper of a tensor's memory. Called once by torch, on any thread, when nothing refers to the memory any more.
+extern "C" fn release<K>(context: *mut c_void) {
+    // SAFETY: `context` is the box that `tensor_over` gave away for this one call; `K: Send`, so any thread may drop it.
+    drop(unsafe { Box::from_raw(context.cast::<K>()) });
+}
+
+/// A dense tensor of `sizes` elements of `kind` that begins at `memory`, on CUDA device `cuda` or in the host's memory. `keeper` is dropped
+/// when the last tensor, view or autograd graph that refers to the memory is gone.
+///
+/// # Errors
+/// `Usage` when `bytes` is not what the sizes need, `Environment` for what torch says.
+///
+/// # Safety
+/// `memory` must be `bytes` long on that device, initialised, aligned for `kind`, and stay so until `keeper` is dropped; nobody else may
+/// write it meanwhile. Torch may write it: it must not be shared with anyone who relies on its content.
+#[expect(clippy::missing_panics_doc, reason = "a size that does not fit i64 does not fit memory")]
+pub unsafe fn tensor_over<K: Send + 'static>(
+    memory: *mut u8,
+    bytes: usize,
+    sizes: &[i64],
+    kind: Element,
+    cuda: Option<usize>,
+    keeper: K,
+) -> Result<Tensor> {
+    let need = sizes.iter().try_fold(kind.elt_size_in_bytes(), |n, &size| n.checked_mul(usize::try_from(size).ok()?));
+    if need != Some(bytes) {
+        return Err(Error::new(Kind::Usage, format!("a tensor of {sizes:?} elements of {kind:?} over {bytes} bytes")));
+    }
+    if !memory.addr().is_multiple_of(kind.elt_size_in_bytes()) {
+        return Err(Error::new(Kind::Usage, format!("memory at {memory:?} is not aligned for {kind:?}")));
+    }
+    let (context, mut made) = (Box::into_raw(Box::new(keeper)), ptr::null_mut());
+    let device = cuda.map_or(-1, |device| c_int::try_from(device).expect("a device's number is small"));
+    // SAFETY: the sizes are read during the call only; the memory is the caller's promise until `keeper` is dropped, which is what
+    // `release` does, once, after the tensor's storage is gone.
+    let failed = unsafe {
+        fr_tensor_over(
+            memory.cast(),
+            sizes.as_ptr(),
+            sizes.len(),
+            code_of(kind),
+            device,
+            release::<K>,
+            context.cast(),
+            &raw mut made,
+        )
+    };
+    if let Err(error) = told("making a tensor over a batch", failed) {
+        release::<K>(context.cast());
+        return Err(error);
+    }
+    // SAFETY: the shim made an owned tensor on the heap, as tch's own C++ does; tch frees it.
+    Ok(unsafe { Tensor::from_ptr(made.cast()) })
+}
+
+/// The memory of a batch as a tensor of bytes, which holds the batch until it is gone.
+///
+/// # Errors
+/// As [`tensor_over`]; the batch is let go then.
+pub(crate) fn batch_tensor(mut batch: Batch, sizes: &[i64]) -> Result<Tensor> {
+    let memory = batch.bytes_mut();
+    let (at, len) = (memory.as_mut_ptr(), memory.len());
+    // SAFETY: the bytes lie in the loader's arena, which the batch keeps mapped; they do not move with it, and only the tensor knows the batch
+    // until it is dropped, which is when the memory goes home.
+    unsafe { tensor_over(at, len, sizes, Element::Uint8, None, batch) }
+}
+
+/// A tensor that owns these bytes, without a copy.
+///
+/// # Errors
+/// As [`tensor_over`].
+pub fn tensor_of_bytes(bytes: Vec<u8>, sizes: &[i64], kind: Element) -> Result<Tensor> {
+    // A vector of bytes may begin anywhere; wider elements get a place that suits them.
+    if !bytes.as_ptr().addr().is_multiple_of(kind.elt_size_in_bytes()) {
+        let words = bytes.len().div_ceil(8);
+        let mut aligned = vec![0_u64; words];
+        let (at, len) = (aligned.as_mut_ptr().cast::<u8>(), bytes.len());
+        // SAFETY: `aligned` has room for `len` bytes and nobody else has it; the two do not overlap. It is moved into the tensor's keeper,
+        // which leaves its heap memory where it is until the keeper is dropped.
+        return unsafe {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), at, len);
+            tensor_over(at, len, sizes, kind, None, aligned)
+        };
+    }
+    let mut bytes = bytes;
+    let (at, len) = (bytes.as_mut_ptr(), bytes.len());
+    // SAFETY: the vector moves into the keeper; its heap memory stays where it is until the keeper is dropped, and only the tensor knows it.
+    unsafe { tensor_over(at, len, sizes, kind, None, bytes) }
+}
+
+/// The stream torch works on now on this CUDA device, as the driver names it. Null is the default stream.
+///
+/// # Errors
+/// `Environment` when torch has no CUDA, or does not tell.
+pub fn current_stream(cuda: usize) -> Result<*mut c_void> {
+    let mut stream = ptr::null_mut();
+    let device = c_int::try_from(cuda).unwrap_or(-1);
+    // SAFETY: writes one pointer, which is read after the call.
+    told("asking torch for its stream", unsafe { fr_current_stream(device, &raw mut stream) })?;
+    Ok(stream)
+}
+
+/// Torch works on a CUDA stream of ours as long as this lives. Belongs to the thread that made it.
+#[derive(Debug)]
+pub struct StreamGuard(*mut c_void);
+
+impl StreamGuard {
+    /// Makes torch work on `stream`, on this thread.
+    ///
+    /// # Errors
+    /// `Environment` when torch has no CUDA.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of this device's primary context and outlive the guard.
+    pub unsafe fn new(cuda: usize, stream: *mut c_void) -> Result<StreamGuard> {
+        let (device, mut guard) = (c_int::try_from(cuda).unwrap_or(-1), ptr::null_mut());
+        // SAFETY: the stream lives as long as the guard by this function's contract.
+        told("making torch work on a stream", unsafe { fr_stream_guard_new(device, stream, &raw mut guard) })?;
+        Ok(StreamGuard(guard))
+    }
+}
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        // SAFETY: made by `fr_stream_guard_new`, freed once; the type is not Send, so on the same thread.
+        unsafe { fr_stream_guard_free(self.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    struct Keeper(Box<[f32]>, Arc<AtomicUsize>);
+
+    impl Drop for Keeper {
+        fn drop(&mut self) {
+            self.1.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn over(freed: &Arc<AtomicUsize>, sizes: &[i64], elements: usize) -> Result<Tensor> {
+        let mut keeper = Keeper(vec![1.5; elements].into(), Arc::clone(freed));
+        let at = keeper.0.as_mut_ptr().cast();
+        // SAFETY: the boxed slice stays where it is when the keeper moves, until the keeper is dropped.
+        unsafe { tensor_over(at, elements * 4, sizes, Element::Float, None, keeper) }
+    }
+
+    #[test]
+    fn the_keeper_stays_as_long_as_a_graph_needs_the_memory() {
+        let freed = Arc::new(AtomicUsize::new(0));
+        let tensor = over(&freed, &[4, 8], 32).unwrap();
+        let weight = Tensor::ones([8, 1], (Element::Float, tch::Device::Cpu)).set_requires_grad(true);
+        let loss = tensor.matmul(&weight).sum(Element::Float);
+        drop(tensor);
+        assert_eq!(freed.load(Ordering::SeqCst), 0, "the backward pass still needs the input");
+        loss.backward();
+        assert_eq!(weight.grad().double_value(&[0, 0]), 6.0);
+        drop(loss);
+        assert_eq!(freed.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_are_refused_and_the_keeper_is_let_go() {
+        let freed = Arc::new(AtomicUsize::new(0));
+        for sizes in [&[4_i64, 9][..], &[-4, -8], &[i64::MAX, i64::MAX]] {
+            assert_eq!(over(&freed, sizes, 32).unwrap_err().kind(), Kind::Usage);
+        }
+        assert_eq!(freed.load(Ordering::SeqCst), 3);
+    }
+
+    #[test]
+    fn bytes_become_a_tensor_wherever_they_begin() {
+        for offset in 0..4 {
+            let numbers = [1.0_f32, -2.0, 3.5];
+            let mut bytes = Vec::with_capacity(64);
+            bytes.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+            let bytes = [vec![0; offset], bytes].concat()[offset..].to_vec();
+            let tensor = tensor_of_bytes(bytes, &[3], Element::Float).unwrap();
+            assert_eq!(Vec::<f32>::try_from(&tensor).unwrap(), numbers);
+        }
+    }
+
+    #[test]
+    fn without_cuda_streams_are_a_clear_error() {
+        assert_eq!(current_stream(0).unwrap_err().kind(), Kind::Environment);
+    }
+}

@@ -1,0 +1,52 @@
+//! Fuelrail for `tch`: batches as tensors without a copy, and a data-parallel trainer on libtorch's own process groups.
+//!
+//! ```no_run
+//! # fn main() -> fuelrail::Result<()> {
+//! use fuelrail_tch::TensorBatch;
+//! let loader = fuelrail::Loader::builder("http://127.0.0.1:9000/bucket/training/").decode("28x28x1").batch_size(64).build()?;
+//! for batch in loader {
+//!     let batch = TensorBatch::over(batch?)?;
+//!     println!("{:?} {:?}", batch.bytes.size(), batch.labels.size());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Owns the way from a lease to a tensor, the ranks' meeting, the training loop and its checkpoints. Never copies a batch on the CPU, never
+//! exits the process. `unsafe` is in `ffi` only.
+
+#![deny(unsafe_code)]
+
+mod batch;
+mod checkpoint;
+mod exchange;
+mod feed;
+#[allow(unsafe_code, reason = "the border to libtorch")]
+mod ffi;
+mod meter;
+pub mod models;
+mod notice;
+mod optimiser;
+mod precision;
+mod ranks;
+mod rate;
+mod switch;
+mod task;
+mod trainer;
+
+pub use batch::TensorBatch;
+pub use checkpoint::{About, Checkpoint, Vault};
+pub use feed::{Fed, Feed, HostFeed};
+pub use ffi::{
+    Autocast, Backend, Group, Meeting, Operation, Reducer, StreamGuard, current_stream, load_cuda, random_state,
+    set_random_state, set_threads, tensor_of_bytes, tensor_over, torch_version,
+};
+pub use meter::{Meter, StepTime};
+pub use notice::{ASK_EVERY, METADATA_ADDRESS, Notice, Service};
+pub use optimiser::{Optimiser, Rule};
+pub use precision::{LossScale, Precision};
+pub use ranks::Ranks;
+pub use rate::{Decay, Rate};
+pub use switch::{Mode, Reason, Switch, SwitchConfig, asynchronous_rate};
+pub use task::{Classifier, Judged, LanguageModel, Task};
+pub use trainer::{End, Event, Outcome, Score, StepReport, TrainConfig, Trainer};

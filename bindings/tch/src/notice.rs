@@ -1,0 +1,225 @@
+//! Notices that this machine is about to be taken away: SIGTERM (Kubernetes, Slurm, people), Google's metadata server, EC2's spot notice.
+//!
+//! Owns one watching thread, if a metadata service is to be asked. A notice is only remembered; the trainer looks at the end of every step.
+
+use fuelrail_base::{Error, Kind, Result};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Which metadata service tells of preemption.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Service {
+    /// Google Compute Engine: `instance/preempted` becomes `TRUE`, 30 seconds ahead.
+    Gce,
+    /// EC2: `spot/instance-action` appears, two minutes ahead. Asked with a session token (IMDSv2).
+    Ec2,
+}
+
+impl FromStr for Service {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Service> {
+        match text {
+            "gce" => Ok(Service::Gce),
+            "ec2" => Ok(Service::Ec2),
+            _ => Err(Error::new(Kind::Usage, format!("unknown metadata service '{text}'")).cure("use gce or ec2")),
+        }
+    }
+}
+
+/// Where both services are, on every instance.
+pub const METADATA_ADDRESS: SocketAddr = fuelrail::IMDS_ADDRESS;
+/// How often they are asked, as EC2 recommends.
+pub const ASK_EVERY: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_BYTES_MAX: u64 = 64 << 10;
+
+/// Remembers whether a notice came.
+#[derive(Debug)]
+pub struct Notice {
+    signalled: Arc<AtomicBool>,
+    told: Arc<Mutex<Option<String>>>,
+    signals: Vec<signal_hook::SigId>,
+    watcher: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Notice {
+    /// Listens for SIGTERM and SIGINT, and asks `service` at its address every so often.
+    ///
+    /// # Errors
+    /// `Environment` when a signal or thread is refused.
+    pub fn listen(service: Option<(Service, SocketAddr, Duration)>) -> Result<Notice> {
+        let refused = |e: std::io::Error| Error::new(Kind::Environment, format!("listening for preemption: {e}"));
+        let signalled = Arc::new(AtomicBool::new(false));
+        let signals = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT];
+        let signals = signals.map(|signal| signal_hook::flag::register(signal, Arc::clone(&signalled)));
+        let signals = signals.into_iter().collect::<std::io::Result<Vec<_>>>().map_err(refused)?;
+        let told = Arc::new(Mutex::new(None));
+        let watcher = service.map(|(service, address, every)| {
+            let (stop, stopped) = mpsc::channel();
+            let told = Arc::clone(&told);
+            let thread = std::thread::Builder::new().name("fuelrail-notice".into());
+            let thread = thread.spawn(move || {
+                while stopped.recv_timeout(every) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    if let Some(what) = ask(service, address) {
+                        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
+                        return;
+                    }
+                }
+            });
+            thread.map(|thread| (stop, thread))
+        });
+        Ok(Notice { signalled, told, signals, watcher: watcher.transpose().map_err(refused)? })
+    }
+
+    /// What was said, if anything.
+    #[must_use]
+    pub fn given(&self) -> Option<String> {
+        if self.signalled.load(Ordering::Relaxed) {
+            return Some("a signal to terminate".into());
+        }
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Notice {
+    fn drop(&mut self) {
+        for id in self.signals.drain(..) {
+            signal_hook::low_level::unregister(id);
+        }
+        if let Some((stop, thread)) = self.watcher.take() {
+            drop(stop);
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Asks once. A service that does not answer says nothing.
+fn ask(service: Service, address: SocketAddr) -> Option<String> {
+    match service {
+        Service::Gce => {
+            let (status, body) =
+                exchange(address, "GET /computeMetadata/v1/instance/preempted", "Metadata-Flavor: Google")?;
+            (status == 200 && body.trim() == "TRUE").then(|| "Google is about to preempt this instance".into())
+        }
+        Service::Ec2 => {
+            let life = "X-aws-ec2-metadata-token-ttl-seconds: 60";
+            let (status, token) = exchange(address, "PUT /latest/api/token", life)?;
+            let header = format!("X-aws-ec2-metadata-token: {}", token.trim());
+            (status == 200 && token.trim().bytes().all(|b| b.is_ascii_graphic())).then_some(())?;
+            let (status, body) = exchange(address, "GET /latest/meta-data/spot/instance-action", &header)?;
+            (status == 200).then(|| format!("EC2 is about to take this spot instance: {}", body.trim()))
+        }
+    }
+}
+
+/// One small HTTP exchange: the status and the body, if an answer came in time.
+fn exchange(address: SocketAddr, request: &str, header: &str) -> Option<(u16, String)> {
+    let mut socket = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
+    socket.set_read_timeout(Some(PATIENCE)).ok()?;
+    socket.set_write_timeout(Some(PATIENCE)).ok()?;
+    let host = address.ip();
+    let asked =
+        format!("{request} HTTP/1.0\r\nHost: {host}\r\n{header}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    socket.write_all(asked.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    socket.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).ok()?;
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut head = httparse::Response::new(&mut headers);
+    let httparse::Status::Complete(at) = head.parse(&answer).ok()? else { return None };
+    Some((head.code?, String::from_utf8_lossy(&answer[at..]).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::sync::atomic::AtomicUsize;
+
+    /// A service that answers each request by what `say` makes of it.
+    fn service(say: impl Fn(&str) -> String + Send + 'static) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for socket in listener.incoming() {
+                let mut socket = socket.unwrap();
+                let mut asked = Vec::new();
+                while !asked.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    if socket.read(&mut byte).unwrap_or(0) == 0 {
+                        break;
+                    }
+                    asked.push(byte[0]);
+                }
+                let _ = socket.write_all(say(&String::from_utf8_lossy(&asked)).as_bytes());
+            }
+        });
+        address
+    }
+
+    fn ok(body: &str) -> String {
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    }
+
+    fn wait_for(notice: &Notice) -> String {
+        let begun = std::time::Instant::now();
+        loop {
+            if let Some(text) = notice.given() {
+                return text;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "no notice came");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn googles_word_is_heard_when_it_changes() {
+        let asked = AtomicUsize::new(0);
+        let address = service(move |request| {
+            assert!(request.starts_with("GET /computeMetadata/v1/instance/preempted "), "{request}");
+            assert!(request.contains("Metadata-Flavor: Google"), "{request}");
+            ok(if asked.fetch_add(1, Ordering::Relaxed) < 2 { "FALSE" } else { "TRUE\n" })
+        });
+        let notice = Notice::listen(Some((Service::Gce, address, Duration::from_millis(10)))).unwrap();
+        assert!(wait_for(&notice).contains("Google"));
+    }
+
+    #[test]
+    fn amazons_spot_notice_is_asked_for_with_a_token() {
+        let asked = AtomicUsize::new(0);
+        let address = service(move |request| {
+            if request.starts_with("PUT /latest/api/token ") {
+                return ok("secret");
+            }
+            assert!(request.contains("X-aws-ec2-metadata-token: secret"), "{request}");
+            if asked.fetch_add(1, Ordering::Relaxed) < 2 {
+                return "HTTP/1.1 404 Not Found\r\n\r\n".into();
+            }
+            ok(r#"{"action":"terminate","time":"2026-11-22T03:00:00Z"}"#)
+        });
+        let notice = Notice::listen(Some((Service::Ec2, address, Duration::from_millis(10)))).unwrap();
+        assert!(wait_for(&notice).contains("terminate"));
+    }
+
+    #[test]
+    fn a_service_that_is_silent_or_talks_nonsense_is_no_notice() {
+        for answer in ["", "220 mail\r\n", "HTTP/1.1 500 No\r\n\r\nTRUE", "HTTP/1.1 200 OK\r\n\r\nFALSE"] {
+            let address = service(move |_| answer.into());
+            assert_eq!(ask(Service::Gce, address), None, "{answer}");
+        }
+        assert_eq!(ask(Service::Ec2, "127.0.0.1:1".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn a_signal_is_remembered() {
+        let notice = Notice::listen(None).unwrap();
+        assert_eq!(notice.given(), None);
+        signal_hook::low_level::raise(signal_hook::consts::SIGTERM).unwrap();
+        assert!(wait_for(&notice).contains("signal"));
+    }
+}

@@ -1,0 +1,144 @@
+//! Which rank this process is and where it meets the others: the environment that `torchrun` and every cluster's launcher set.
+
+use crate::ffi::{Backend, Group, Meeting};
+use fuelrail_base::{Error, Kind, Result};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// This process among those that train together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ranks {
+    /// This rank, from 0 (`RANK`).
+    pub rank: usize,
+    /// How many there are (`WORLD_SIZE`).
+    pub world: usize,
+    /// This rank among those of its machine (`LOCAL_RANK`): the number of its GPU.
+    pub local_rank: usize,
+    /// Where the store is (`MASTER_ADDR`).
+    pub host: String,
+    /// Its port (`MASTER_PORT`).
+    pub port: u16,
+    /// The launcher keeps the store (`TORCHELASTIC_USE_AGENT_STORE`); else rank 0 does.
+    pub agent_keeps_store: bool,
+    /// How often the launcher has started the job again (`TORCHELASTIC_RESTART_COUNT`).
+    pub restarts: u64,
+    /// Our own address for gloo's connections (`FUELRAIL_GLOO_ADDRESS`).
+    pub address: Option<String>,
+}
+
+impl Default for Ranks {
+    /// One rank, alone.
+    fn default() -> Ranks {
+        Ranks {
+            rank: 0,
+            world: 1,
+            local_rank: 0,
+            host: "127.0.0.1".into(),
+            port: 29_500,
+            agent_keeps_store: false,
+            restarts: 0,
+            address: None,
+        }
+    }
+}
+
+impl Ranks {
+    /// Reads the environment. Without `WORLD_SIZE` there is one rank.
+    ///
+    /// # Errors
+    /// `Usage` naming the variable that is missing or no number.
+    pub fn of(environment: impl Fn(&str) -> Option<String>) -> Result<Ranks> {
+        let alone = Ranks::default();
+        let number = |name: &str, otherwise: Option<u64>| match (environment(name), otherwise) {
+            (Some(text), _) => text.trim().parse::<u64>().map_err(|_| {
+                Error::new(Kind::Usage, format!("{name} is '{text}', which is no number")).cure("let torchrun set it")
+            }),
+            (None, Some(value)) => Ok(value),
+            (None, None) => Err(Error::new(Kind::Usage, format!("WORLD_SIZE is set and {name} is not"))
+                .cure("set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or let torchrun do so")),
+        };
+        let world = number("WORLD_SIZE", Some(1))? as usize;
+        let rank = number("RANK", (world == 1).then_some(0))? as usize;
+        if world == 0 || rank >= world {
+            return Err(Error::new(Kind::Usage, format!("RANK is {rank} and WORLD_SIZE is {world}"))
+                .cure("ranks count from 0 to WORLD_SIZE - 1"));
+        }
+        let port = number("MASTER_PORT", Some(u64::from(alone.port)))?;
+        Ok(Ranks {
+            rank,
+            world,
+            local_rank: number("LOCAL_RANK", Some(rank as u64))? as usize,
+            host: environment("MASTER_ADDR").unwrap_or(alone.host),
+            port: u16::try_from(port).map_err(|_| Error::new(Kind::Usage, format!("MASTER_PORT is {port}")))?,
+            agent_keeps_store: environment("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|v| v == "True" || v == "1"),
+            restarts: number("TORCHELASTIC_RESTART_COUNT", Some(0))?,
+            address: environment("FUELRAIL_GLOO_ADDRESS"),
+        })
+    }
+
+    /// Joins the others; `None` when there are none.
+    ///
+    /// # Errors
+    /// As [`Group::join`].
+    pub fn join(&self, backend: Backend, timeout: Duration) -> Result<Option<Arc<Group>>> {
+        if self.world == 1 {
+            return Ok(None);
+        }
+        // Where everybody is on this machine, gloo must not go by the host's name, which may not resolve.
+        let nearby = ["127.0.0.1", "localhost", "::1"].contains(&self.host.as_str());
+        let meeting = Meeting {
+            host: self.host.clone(),
+            port: self.port,
+            serve: self.rank == 0 && !self.agent_keeps_store,
+            rank: self.rank,
+            world: self.world,
+            prefix: format!("fuelrail/{}", self.restarts),
+            address: self.address.clone().or_else(|| nearby.then(|| "127.0.0.1".into())),
+            timeout,
+        };
+        Group::join(backend, &meeting).map(Arc::new).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pairs: &[(&str, &str)]) -> Result<Ranks> {
+        Ranks::of(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
+    }
+
+    #[test]
+    fn alone_without_a_launcher() {
+        assert_eq!(of(&[]).unwrap(), Ranks::default());
+    }
+
+    #[test]
+    fn as_torchrun_sets_it() {
+        let ranks = of(&[
+            ("RANK", "3"),
+            ("WORLD_SIZE", "4"),
+            ("LOCAL_RANK", "1"),
+            ("MASTER_ADDR", "node0"),
+            ("MASTER_PORT", "29400"),
+            ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+            ("TORCHELASTIC_RESTART_COUNT", "2"),
+        ])
+        .unwrap();
+        assert_eq!((ranks.rank, ranks.world, ranks.local_rank, ranks.port), (3, 4, 1, 29_400));
+        assert!(ranks.agent_keeps_store && ranks.restarts == 2 && ranks.host == "node0");
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        for (pairs, name) in [
+            (&[("WORLD_SIZE", "2")][..], "RANK"),
+            (&[("WORLD_SIZE", "two"), ("RANK", "0")], "WORLD_SIZE"),
+            (&[("WORLD_SIZE", "2"), ("RANK", "2")], "RANK is 2"),
+            (&[("MASTER_PORT", "99999")], "MASTER_PORT"),
+        ] {
+            let error = of(pairs).unwrap_err();
+            assert!(error.kind() == Kind::Usage && error.to_string().contains(name), "{error}");
+        }
+    }
+}

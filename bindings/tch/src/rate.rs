@@ -1,0 +1,75 @@
+//! The learning rate as a function of the share of the work done: it does not depend on the number of ranks, nor on what was resumed.
+
+use fuelrail_base::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+
+/// How the rate falls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decay {
+    /// It does not.
+    #[default]
+    Constant,
+    /// Half a cosine, to zero.
+    Cosine,
+    /// A tenth at half and at three quarters of the work: the steps of He et al. (CVPR 2016) on CIFAR.
+    Steps,
+}
+
+impl std::str::FromStr for Decay {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Decay> {
+        match text {
+            "constant" => Ok(Decay::Constant),
+            "cosine" => Ok(Decay::Cosine),
+            "steps" => Ok(Decay::Steps),
+            _ => Err(Error::new(Kind::Usage, format!("unknown decay '{text}'")).cure("use constant, cosine or steps")),
+        }
+    }
+}
+
+/// A schedule of the learning rate.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Rate {
+    /// The greatest, for the batch of all ranks together.
+    pub peak: f64,
+    /// Share of the work over which it rises from zero.
+    pub warm_up: f64,
+    /// What comes after.
+    pub decay: Decay,
+}
+
+impl Rate {
+    /// The rate when this share of the work is done, 0 to 1.
+    #[must_use]
+    pub fn at(&self, done: f64) -> f64 {
+        if done < self.warm_up {
+            return self.peak * (done / self.warm_up).max(1e-3);
+        }
+        let left = (done - self.warm_up) / (1.0 - self.warm_up);
+        match self.decay {
+            Decay::Constant => self.peak,
+            Decay::Cosine => self.peak * 0.5 * (1.0 + (std::f64::consts::PI * left.min(1.0)).cos()),
+            Decay::Steps if left < 0.5 => self.peak,
+            Decay::Steps if left < 0.75 => self.peak * 0.1,
+            Decay::Steps => self.peak * 0.01,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rises_then_falls() {
+        let rate = |decay| Rate { peak: 0.4, warm_up: 0.2, decay };
+        assert!((rate(Decay::Cosine).at(0.1) - 0.2).abs() < 1e-12);
+        assert!(rate(Decay::Cosine).at(0.0) > 0.0);
+        assert!((rate(Decay::Cosine).at(0.6) - 0.2).abs() < 1e-12);
+        assert!(rate(Decay::Cosine).at(1.0).abs() < 1e-12);
+        assert!((rate(Decay::Constant).at(0.9) - 0.4).abs() < 1e-12);
+        assert!((rate(Decay::Steps).at(0.7) - 0.04).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,100 @@
+//! What is learned: from a batch to one loss per sample.
+
+use crate::batch::TensorBatch;
+use fuelrail_base::{Error, Kind, Result};
+use tch::nn::ModuleT;
+use tch::{Device, Kind as Element, Tensor};
+
+/// What a model makes of a batch.
+#[derive(Debug)]
+pub struct Judged {
+    /// One loss per sample, `[n]`, float, with its graph.
+    pub losses: Tensor,
+    /// How many answers were right, of how many asked: samples for pictures, tokens for text.
+    pub right: Tensor,
+    /// Answers asked of one sample.
+    pub answers: f64,
+}
+
+/// Something to learn. The same on every rank.
+pub trait Task {
+    /// Judges a batch that is not empty. Under `training` with everything that only training has (dropout, batch statistics).
+    ///
+    /// # Errors
+    /// `Usage` when the batch is not what the model wants.
+    fn judge(&self, batch: &TensorBatch, training: bool) -> Result<Judged>;
+}
+
+/// Pictures into classes: cross-entropy.
+pub struct Classifier {
+    model: Box<dyn ModuleT>,
+    mean: Tensor,
+    spread: Tensor,
+    device: Device,
+}
+
+impl Classifier {
+    /// `model` takes `[n, channels, height, width]` and gives `[n, classes]`. `mean` and `spread` per channel, of pixels between 0 and 1.
+    #[must_use]
+    pub fn new(model: Box<dyn ModuleT>, mean: &[f64], spread: &[f64], device: Device) -> Classifier {
+        let row = |values: &[f64]| {
+            let parts: Vec<Tensor> = values.iter().map(|&v| Tensor::full([1], v, (Element::Float, device))).collect();
+            Tensor::cat(&parts, 0).view([1, -1, 1, 1])
+        };
+        Classifier { model, mean: row(mean), spread: row(spread), device }
+    }
+}
+
+impl Task for Classifier {
+    fn judge(&self, batch: &TensorBatch, training: bool) -> Result<Judged> {
+        if batch.bytes.dim() != 4 {
+            return Err(Error::new(
+                Kind::Usage,
+                "a classifier needs pictures, and the batch has bytes as the bucket has them",
+            )
+            .cure("say how to decode them: --decode HEIGHTxWIDTHxCHANNELS"));
+        }
+        let pixels = batch.bytes.to_device(self.device).permute([0, 3, 1, 2]).to_kind(Element::Float);
+        let input = (pixels / 255.0 - &self.mean) / &self.spread;
+        let labels = batch.labels.to_device(self.device);
+        let scores = self.model.forward_t(&input.contiguous(), training).to_kind(Element::Float);
+        let losses = -scores.log_softmax(-1, Element::Float).gather(1, &labels.unsqueeze(1), false).squeeze_dim(1);
+        let right = scores.argmax(-1, false).eq_tensor(&labels).sum(Element::Float);
+        Ok(Judged { losses, right, answers: 1.0 })
+    }
+}
+
+/// Little-endian `u16` tokens, the next from those before: cross-entropy per token.
+pub struct LanguageModel {
+    model: Box<dyn ModuleT>,
+    /// Tokens of one sample, the last of which is only asked for.
+    pub tokens: usize,
+    /// Tokens known to the model; greater ones are folded into them.
+    pub vocabulary: i64,
+    device: Device,
+}
+
+impl LanguageModel {
+    /// `model` takes `[n, tokens - 1]` of `i64` and gives `[n, tokens - 1, vocabulary]`.
+    #[must_use]
+    pub fn new(model: Box<dyn ModuleT>, tokens: usize, vocabulary: i64, device: Device) -> LanguageModel {
+        LanguageModel { model, tokens, vocabulary, device }
+    }
+}
+
+impl Task for LanguageModel {
+    fn judge(&self, batch: &TensorBatch, training: bool) -> Result<Judged> {
+        let rows = batch.rows(self.tokens * 2).ok_or_else(|| {
+            let cause = format!("a sample is not {} tokens of two bytes", self.tokens);
+            Error::new(Kind::Usage, cause).cure("every object must hold one sequence: --tokens says how long")
+        })?;
+        let halves = rows.to_device(self.device).to_kind(Element::Int64).view([batch.len() as i64, -1, 2]);
+        let tokens = (halves.select(2, 0) + halves.select(2, 1) * 256).remainder(self.vocabulary);
+        let (known, asked) = (tokens.narrow(1, 0, self.tokens as i64 - 1), tokens.narrow(1, 1, self.tokens as i64 - 1));
+        let scores = self.model.forward_t(&known, training).to_kind(Element::Float);
+        let losses = -scores.log_softmax(-1, Element::Float).gather(2, &asked.unsqueeze(2), false).squeeze_dim(2);
+        let right = scores.argmax(-1, false).eq_tensor(&asked).sum(Element::Float);
+        let answers = (self.tokens - 1) as f64;
+        Ok(Judged { losses: losses.mean_dim(Some([1_i64].as_slice()), false, Element::Float), right, answers })
+    }
+}

@@ -1,0 +1,49 @@
+//! How good the model is on samples it was not trained with, all ranks together.
+
+use super::Trainer;
+use crate::exchange::{floats, floats_of};
+use crate::feed::Feed;
+use crate::ffi::Operation;
+use fuelrail_base::Result;
+use serde::Serialize;
+use tch::{Kind as Element, no_grad};
+
+/// What an evaluation found.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Score {
+    /// Samples looked at, all ranks together.
+    pub samples: u64,
+    /// Mean loss.
+    pub loss: f64,
+    /// Share of right answers.
+    pub accuracy: f64,
+}
+
+impl Trainer<'_> {
+    /// Judges everything the feed has, without learning from it. Every rank gives its share.
+    ///
+    /// # Errors
+    /// What the feed, the model or the other ranks report.
+    pub fn evaluate(&mut self, feed: &mut dyn Feed) -> Result<Score> {
+        // Running statistics are each rank's own while it trains: those of rank 0 count.
+        self.share_parameters()?;
+        let mut sums = [0.0; 4];
+        while let Some(fed) = feed.next() {
+            let batch = fed?.batch;
+            if batch.is_empty() {
+                continue;
+            }
+            let judged = no_grad(|| self.task.judge(&batch, false))?;
+            sums[0] += batch.len() as f64;
+            sums[1] += judged.losses.sum(Element::Double).double_value(&[]);
+            sums[2] += judged.right.double_value(&[]);
+            sums[3] += judged.answers * batch.len() as f64;
+        }
+        let mut all = floats(&sums)?;
+        if let Some(group) = &self.group {
+            group.all_reduce(&mut all, Operation::Sum)?;
+        }
+        let [samples, loss, right, asked] = floats_of(&all)[..] else { unreachable!("four sums") };
+        Ok(Score { samples: samples as u64, loss: loss / samples.max(1.0), accuracy: right / asked.max(1.0) })
+    }
+}

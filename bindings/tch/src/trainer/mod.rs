@@ -1,0 +1,421 @@
+//! The data-parallel trainer: the same model on every rank, each with its share of every step's samples.
+//!
+//! A step's gradients are sums over samples, summed over ranks and divided by the number of samples of all: an uneven last step, a rank with
+//! no sample at all, and any number of ranks give the mean over the same samples. Owns the loop; what a step is lies in `synchronous` and
+//! `asynchronous`, what is saved in `saving`.
+
+mod asynchronous;
+mod evaluation;
+mod saving;
+mod synchronous;
+mod tail;
+
+use crate::checkpoint::Vault;
+use crate::feed::Feed;
+use crate::ffi::{Group, Reducer};
+use crate::meter::{Meter, StepTime};
+use crate::notice::Notice;
+use crate::optimiser::{Optimiser, Rule};
+use crate::precision::{LossScale, Precision};
+use crate::rate::{Decay, Rate};
+use crate::switch::{Mode, Reason, Switch, SwitchConfig};
+use crate::task::Task;
+pub use evaluation::Score;
+use fuelrail::State;
+use fuelrail_base::{Error, Kind, Result, SampleId};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tail::Tail;
+use tch::nn::VarStore;
+use tch::{Device, Tensor, no_grad};
+
+/// How to train.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainConfig {
+    /// Seed of initial weights and of dropout.
+    pub seed: u64,
+    /// Samples of an epoch, all ranks together.
+    pub epoch_samples: u64,
+    /// Epochs.
+    pub epochs: u64,
+    /// Batches of a rank that make up one step.
+    pub accumulate: usize,
+    /// The optimiser.
+    pub rule: Rule,
+    /// Its learning rate.
+    pub rate: Rate,
+    /// What passes compute in.
+    pub precision: Precision,
+    /// Bytes of gradients summed at a time.
+    pub bucket_bytes: usize,
+    /// A checkpoint every so many steps; 0 only at the end and on notice.
+    pub checkpoint_every_steps: u64,
+    /// And every so many seconds; 0 never.
+    pub checkpoint_every_s: f64,
+    /// When to go asynchronous.
+    pub switch: SwitchConfig,
+    /// Asynchronous: gradients made from parameters that have had more updates since are thrown away.
+    pub staleness_max: u64,
+    /// For trials: this rank takes `slow_factor` times as long.
+    pub slow_rank: Option<usize>,
+    /// See `slow_rank`.
+    pub slow_factor: f64,
+}
+
+impl Default for TrainConfig {
+    fn default() -> TrainConfig {
+        TrainConfig {
+            seed: 0,
+            epoch_samples: 0,
+            epochs: 1,
+            accumulate: 1,
+            rule: Rule::default(),
+            rate: Rate { peak: 0.05, warm_up: 0.0, decay: Decay::Constant },
+            precision: Precision::Full,
+            bucket_bytes: 25 << 20,
+            checkpoint_every_steps: 0,
+            checkpoint_every_s: 0.0,
+            switch: SwitchConfig::default(),
+            staleness_max: 64,
+            slow_rank: None,
+            slow_factor: 1.0,
+        }
+    }
+}
+
+impl TrainConfig {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// `Usage` naming the field and what to write.
+    pub fn validate(&self) -> Result<()> {
+        let check = |good: bool, cause: String, cure: &str| {
+            if good { Ok(()) } else { Err(Error::new(Kind::Usage, cause).cure(cure)) }
+        };
+        check(self.accumulate > 0, "accumulate is 0".into(), "a step needs at least one batch")?;
+        check(self.epochs > 0, "epochs is 0".into(), "ask for at least one epoch")?;
+        check(
+            self.epoch_samples > 0,
+            "the data set is empty".into(),
+            "look at the URI: fuelrail ls shows what is there",
+        )?;
+        check(
+            self.rate.peak > 0.0 && self.rate.peak.is_finite(),
+            format!("the learning rate is {}", self.rate.peak),
+            "choose one above 0",
+        )?;
+        check(
+            (0.0..1.0).contains(&self.rate.warm_up),
+            format!("warm_up is {}", self.rate.warm_up),
+            "give a share of the work, 0 to below 1",
+        )?;
+        check(
+            (0.0..=1.0).contains(&self.switch.after),
+            format!("switch_after is {}", self.switch.after),
+            "give a share of the work, 0 to 1",
+        )?;
+        check(
+            self.switch.straggler == 0.0 || self.switch.straggler > 1.0,
+            format!("straggler is {}", self.switch.straggler),
+            "give how many times the median is too slow, above 1",
+        )?;
+        check(self.slow_factor >= 1.0, format!("slow_factor is {}", self.slow_factor), "give 1 or more")
+    }
+}
+
+/// What one step did, told to whoever listens.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepReport {
+    /// Optimiser steps done, this one included; asynchronously this rank's own.
+    pub step: u64,
+    /// The epoch it began in.
+    pub epoch: u64,
+    /// Samples trained on by all ranks so far.
+    pub samples: u64,
+    /// Mean loss over the step's samples; of all ranks, asynchronously of this one.
+    pub loss: f64,
+    /// Share of right answers.
+    pub accuracy: f64,
+    /// Learning rate.
+    pub rate: f64,
+    /// How it was done.
+    pub mode: Mode,
+    /// This rank's samples, in order.
+    pub ids: Vec<u32>,
+    /// Where its time went.
+    #[serde(skip)]
+    pub time: StepTime,
+}
+
+/// What the trainer tells while it runs.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A step is done.
+    Step(&'a StepReport),
+    /// A checkpoint is written, in so much time, at these places.
+    Saved(&'a [String], Duration),
+    /// Training goes on asynchronously; the change took this long.
+    Switched(Reason, Duration),
+    /// Something not as it should be that training survives.
+    Notice(&'a str),
+}
+
+/// How a run ended.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// All epochs are done.
+    Done,
+    /// It was told to stop, has saved a checkpoint, and can be resumed.
+    Stopped(String),
+}
+
+/// What a run was.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Outcome {
+    /// How it ended.
+    pub end: End,
+    /// Optimiser steps in all, over all resumptions.
+    pub steps: u64,
+    /// Samples in all, over all ranks and resumptions.
+    pub samples: u64,
+    /// Mean loss of the last step.
+    pub loss: f64,
+    /// Where time went.
+    pub meter: Meter,
+    /// Seconds that the switch to asynchronous steps took, if there was one.
+    pub switch_s: Option<f64>,
+    /// Why it was switched.
+    pub switch_reason: Option<Reason>,
+    /// Gradients thrown away because they were too stale.
+    pub stale: u64,
+}
+
+type Listener<'l> = Box<dyn FnMut(Event<'_>) + 'l>;
+type LossListener<'l> = Box<dyn FnMut(&[(SampleId, f32)]) + 'l>;
+
+/// Trains a task.
+pub struct Trainer<'l> {
+    task: &'l dyn Task,
+    variables: &'l VarStore,
+    /// In the order of the forward pass, with names.
+    parameters: Vec<(String, Tensor)>,
+    group: Option<Arc<Group>>,
+    config: TrainConfig,
+    device: Device,
+    reducer: Reducer,
+    optimiser: Optimiser,
+    scale: LossScale,
+    switch: Switch,
+    vault: Vault,
+    notice: Option<Notice>,
+    listener: Listener<'l>,
+    on_losses: Option<LossListener<'l>>,
+    progress: Progress,
+    meter: Meter,
+}
+
+/// How far a run is.
+#[derive(Clone, Debug)]
+struct Progress {
+    step: u64,
+    samples: u64,
+    loss: f64,
+    mode: Mode,
+    /// Where the order stands, once a checkpoint was read.
+    order: Option<State>,
+    saved: Instant,
+    saved_step: u64,
+    switch_s: Option<f64>,
+    switch_reason: Option<Reason>,
+    stale: u64,
+}
+
+impl<'l> Trainer<'l> {
+    /// A trainer of this model. All ranks get the parameters of rank 0.
+    ///
+    /// # Errors
+    /// `Usage` for the configuration, `Environment` when another rank is missing.
+    pub fn new(
+        task: &'l dyn Task,
+        variables: &'l VarStore,
+        group: Option<Arc<Group>>,
+        config: TrainConfig,
+    ) -> Result<Trainer<'l>> {
+        config.validate()?;
+        let device = variables.device();
+        let parameters = named_parameters(variables);
+        let mut tensors: Vec<Tensor> = parameters.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
+        let world = group.as_ref().map_or(1, |group| group.world());
+        let reducer = Reducer::new(group.clone(), &mut tensors, config.bucket_bytes, Tail::length(world))?;
+        let flat = reducer.flat_parameters()?;
+        let progress = Progress {
+            step: 0,
+            samples: 0,
+            loss: f64::NAN,
+            mode: Mode::Synchronous,
+            order: None,
+            saved: Instant::now(),
+            saved_step: 0,
+            switch_s: None,
+            switch_reason: None,
+            stale: 0,
+        };
+        let mut trainer = Trainer {
+            task,
+            variables,
+            parameters,
+            optimiser: Optimiser::new(config.rule, &flat),
+            scale: LossScale::new(config.precision, None),
+            switch: Switch::new(config.switch, world),
+            group,
+            config,
+            device,
+            reducer,
+            vault: Vault::default(),
+            notice: None,
+            listener: Box::new(|_| {}),
+            on_losses: None,
+            progress,
+            meter: Meter::default(),
+        };
+        trainer.share_parameters()?;
+        Ok(trainer)
+    }
+
+    /// Saves to, and resumes from, this vault.
+    #[must_use]
+    pub fn vault(mut self, vault: Vault) -> Trainer<'l> {
+        self.vault = vault;
+        self
+    }
+
+    /// Stops when this notice is given.
+    #[must_use]
+    pub fn notice(mut self, notice: Notice) -> Trainer<'l> {
+        self.notice = Some(notice);
+        self
+    }
+
+    /// Tells everything that happens.
+    #[must_use]
+    pub fn listener(mut self, listener: impl FnMut(Event<'_>) + 'l) -> Trainer<'l> {
+        self.listener = Box::new(listener);
+        self
+    }
+
+    /// After every synchronous step, the losses of all ranks' samples by id, the same list on every rank: for caches and orders that go by
+    /// importance.
+    #[must_use]
+    pub fn on_losses(mut self, listener: impl FnMut(&[(SampleId, f32)]) + 'l) -> Trainer<'l> {
+        self.on_losses = Some(Box::new(listener));
+        self
+    }
+
+    /// Whether loaders must be able to go on beyond this rank's share of the epochs, because steps may become asynchronous.
+    #[must_use]
+    pub fn may_switch(&self) -> bool {
+        self.switch.may_switch()
+    }
+
+    /// Where the order must go on, if a checkpoint was resumed.
+    #[must_use]
+    pub fn order(&self) -> Option<&State> {
+        self.progress.order.as_ref()
+    }
+
+    /// Optimiser steps done.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.progress.step
+    }
+
+    fn rank(&self) -> usize {
+        self.group.as_ref().map_or(0, |group| group.rank())
+    }
+
+    fn world(&self) -> usize {
+        self.group.as_ref().map_or(1, |group| group.world())
+    }
+
+    /// Samples of the whole run.
+    fn total(&self) -> u64 {
+        self.config.epoch_samples.saturating_mul(self.config.epochs)
+    }
+
+    /// Share of the work that is done.
+    fn done(&self) -> f64 {
+        self.progress.samples as f64 / self.total().max(1) as f64
+    }
+
+    /// All ranks take the parameters and buffers of rank 0.
+    fn share_parameters(&mut self) -> Result<()> {
+        let Some(group) = &self.group else { return Ok(()) };
+        let mut flat = self.reducer.flat_parameters()?;
+        no_grad(|| group.broadcast(&mut flat, 0))?;
+        for (_, mut buffer) in self.buffers() {
+            no_grad(|| group.broadcast(&mut buffer, 0))?;
+        }
+        Ok(())
+    }
+
+    /// What the model keeps besides parameters (running statistics), by name.
+    fn buffers(&self) -> Vec<(String, Tensor)> {
+        let mut all: Vec<(String, Tensor)> = self.variables.variables().into_iter().collect();
+        all.retain(|(name, _)| !self.parameters.iter().any(|(parameter, _)| parameter == name));
+        all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        all
+    }
+
+    /// Trains to the end of the epochs, or to a notice.
+    ///
+    /// # Errors
+    /// What the feed, the model, the checkpoints or the other ranks report. The last checkpoint stays.
+    pub fn run(&mut self, feed: &mut dyn Feed) -> Result<Outcome> {
+        // Dropout differs from rank to rank, and goes on where it was after a resumption.
+        if self.progress.order.is_none() {
+            tch::manual_seed(seed_of(self.config.seed, 0, self.rank()));
+        }
+        let end = loop {
+            if self.progress.samples >= self.total() {
+                break End::Done;
+            }
+            let ended = match self.progress.mode {
+                Mode::Synchronous => self.synchronous_step(feed)?,
+                Mode::Asynchronous => self.run_asynchronously(feed)?,
+            };
+            if let Some(end) = ended {
+                break end;
+            }
+        };
+        if self.vault.is_somewhere() && self.progress.saved_step < self.progress.step {
+            self.save(feed.order())?;
+        }
+        if let Some(group) = &self.group {
+            group.barrier()?;
+        }
+        let Progress { step, samples, loss, switch_s, switch_reason, stale, .. } = self.progress.clone();
+        Ok(Outcome { end, steps: step, samples, loss, meter: self.meter, switch_s, switch_reason, stale })
+    }
+}
+
+/// The trainable variables in order of their making, with names.
+fn named_parameters(variables: &VarStore) -> Vec<(String, Tensor)> {
+    let named = variables.variables();
+    let name_of = |tensor: &Tensor| {
+        named.iter().find(|(_, other)| other.data_ptr() == tensor.data_ptr() && other.size() == tensor.size())
+    };
+    let all = variables.trainable_variables();
+    let known = all.into_iter().enumerate();
+    known
+        .map(|(n, tensor)| (name_of(&tensor).map_or_else(|| n.to_string(), |(name, _)| name.clone()), tensor))
+        .collect()
+}
+
+/// A seed of its own for every rank and place of a run.
+fn seed_of(seed: u64, step: u64, rank: usize) -> i64 {
+    let mixed = fuelrail_base::prng::mix64(seed ^ fuelrail_base::prng::mix64(step.wrapping_add((rank as u64) << 48)));
+    i64::from_ne_bytes(mixed.to_ne_bytes())
+}

@@ -1,0 +1,188 @@
+//! From a running trainer to a checkpoint and back: model, optimiser, random states of all ranks, where the order stands.
+
+use super::{Event, Trainer, seed_of};
+use crate::checkpoint::{About, Checkpoint};
+use crate::exchange::numbers;
+use crate::ffi::{random_state, set_random_state, tensor_of_bytes};
+use crate::switch::Mode;
+use fuelrail::State;
+use fuelrail_base::{Error, Kind, Result};
+use std::collections::BTreeMap;
+use std::time::Instant;
+use tch::{Device, Kind as Element, Tensor, no_grad};
+
+impl Trainer<'_> {
+    /// Saves a checkpoint; all ranks take part, rank 0 writes. When writing fails, every rank knows.
+    pub(super) fn save(&mut self, order: State) -> Result<()> {
+        let begun = Instant::now();
+        let states = self.random_states()?;
+        let written = if self.rank() == 0 { self.write(order, states) } else { Ok(Vec::new()) };
+        if let Some(group) = &self.group {
+            let mut failed = numbers(&[i64::from(written.is_err())])?;
+            group.broadcast(&mut failed, 0)?;
+            if failed.int64_value(&[0]) != 0 && written.is_ok() {
+                return Err(Error::new(Kind::File, "rank 0 could not write the checkpoint").cure("its output says why"));
+            }
+        }
+        let places = written?;
+        (self.progress.saved, self.progress.saved_step) = (Instant::now(), self.progress.step);
+        if self.rank() == 0 {
+            (self.listener)(Event::Saved(&places, begun.elapsed()));
+        }
+        Ok(())
+    }
+
+    /// Rank 0 alone, while the others do something else.
+    pub(super) fn save_alone(&mut self, order: State) -> Result<()> {
+        let begun = Instant::now();
+        let states = vec![self.own_random_states()?];
+        let places = self.write(order, states)?;
+        (self.progress.saved, self.progress.saved_step) = (Instant::now(), self.progress.step);
+        (self.listener)(Event::Saved(&places, begun.elapsed()));
+        Ok(())
+    }
+
+    fn write(&self, order: State, states: Vec<Vec<(String, Vec<u8>)>>) -> Result<Vec<String>> {
+        let mut tensors = BTreeMap::new();
+        for (name, tensor) in &self.parameters {
+            tensors.insert(format!("model.{name}"), tensor.detach());
+        }
+        for (name, tensor) in self.buffers() {
+            tensors.insert(format!("model.{name}"), tensor.detach());
+        }
+        for (slot, flat) in self.optimiser.state() {
+            for (name, view) in self.views(flat) {
+                tensors.insert(format!("optimiser.{slot}.{name}"), view);
+            }
+        }
+        for (rank, states) in states.into_iter().enumerate() {
+            for (device, bytes) in states {
+                let length = bytes.len() as i64;
+                tensors.insert(format!("random.{device}.{rank}"), tensor_of_bytes(bytes, &[length], Element::Uint8)?);
+            }
+        }
+        let about = About {
+            step: self.progress.step,
+            samples: self.progress.samples,
+            mode: self.progress.mode,
+            rule_steps: self.optimiser.steps(),
+            loss_scale: self.scale.scale(),
+            world: self.world(),
+            seed: self.config.seed,
+            ..About::of(order, self.optimiser.rule())
+        };
+        self.vault.save(&Checkpoint { about, tensors })
+    }
+
+    /// The parameters' parts of a flat tensor.
+    fn views(&self, flat: &Tensor) -> Vec<(String, Tensor)> {
+        let offsets = self.reducer.offsets();
+        let named = self.parameters.iter().zip(offsets);
+        named
+            .map(|((name, tensor), at)| {
+                let part = flat.narrow(0, at as i64, tensor.numel() as i64);
+                (name.clone(), part.view(&tensor.size()[..]))
+            })
+            .collect()
+    }
+
+    fn own_random_states(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        let mut states = vec![("cpu".to_owned(), state_bytes(&random_state(None)?))];
+        if let Device::Cuda(device) = self.device {
+            states.push(("cuda".to_owned(), state_bytes(&random_state(Some(device))?)));
+        }
+        Ok(states)
+    }
+
+    /// Of every rank, in order.
+    fn random_states(&self) -> Result<Vec<Vec<(String, Vec<u8>)>>> {
+        let own = self.own_random_states()?;
+        let Some(group) = &self.group else { return Ok(vec![own]) };
+        let mut all = vec![Vec::new(); group.world()];
+        for (device, bytes) in own {
+            for (rank, bytes) in group.gather_bytes(&bytes)?.into_iter().enumerate() {
+                all[rank].push((device.clone(), bytes));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Goes on from the newest checkpoint of the vault, if there is one: rank 0 reads it, all ranks get it. Returns whether there was one.
+    ///
+    /// # Errors
+    /// `Usage` when it belongs to another model, optimiser or seed; what the vault and the other ranks report.
+    pub fn resume(&mut self) -> Result<bool> {
+        let found = if self.rank() == 0 { self.vault.newest()? } else { Default::default() };
+        for notice in &found.notices {
+            (self.listener)(Event::Notice(notice));
+        }
+        let bytes = found.bytes.unwrap_or_default();
+        let bytes = match &self.group {
+            Some(group) => group.broadcast_bytes(bytes, 0)?,
+            None => bytes,
+        };
+        if bytes.is_empty() {
+            return Ok(false);
+        }
+        let checkpoint = Checkpoint::from_bytes(&bytes)?;
+        self.restore(&checkpoint)?;
+        Ok(true)
+    }
+
+    fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        let about = &checkpoint.about;
+        let differs = |what: &str| {
+            Error::new(Kind::Usage, format!("the checkpoint was saved with another {what}"))
+                .cure("resume with the options that saved it, or give another --checkpoint")
+        };
+        if about.seed != self.config.seed {
+            return Err(differs(&format!("seed, {}", about.seed)));
+        }
+        if about.rule.slots() != self.optimiser.rule().slots() {
+            return Err(differs("optimiser"));
+        }
+        let own = self.parameters.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
+        for (name, tensor) in own.chain(self.buffers()) {
+            let saved = checkpoint.tensor(&format!("model.{name}"), &tensor.size())?;
+            no_grad(|| tensor.detach().copy_(&saved.to_device(self.device)));
+        }
+        let offsets = self.reducer.offsets();
+        let (slots, steps) = self.optimiser.state_mut();
+        *steps = about.rule_steps;
+        for (slot, flat) in slots {
+            for ((name, tensor), &at) in self.parameters.iter().zip(&offsets) {
+                let saved = checkpoint.tensor(&format!("optimiser.{slot}.{name}"), &tensor.size())?;
+                let mut part = flat.narrow(0, at as i64, tensor.numel() as i64);
+                no_grad(|| part.copy_(&saved.to_device(self.device).view([-1])));
+            }
+        }
+        self.scale = crate::precision::LossScale::new(self.config.precision, Some(about.loss_scale));
+        self.progress.step = about.step;
+        self.progress.saved_step = about.step;
+        self.progress.samples = about.samples;
+        self.progress.mode = if self.world() > 1 { about.mode } else { Mode::Synchronous };
+        self.progress.order = Some(about.order.clone());
+        self.restore_random_state(checkpoint)
+    }
+
+    /// A rank that had a state goes on with it; one that was not there begins its own.
+    fn restore_random_state(&self, checkpoint: &Checkpoint) -> Result<()> {
+        let rank = self.rank();
+        tch::manual_seed(seed_of(self.config.seed, self.progress.step, rank));
+        if let Some(state) = checkpoint.tensors.get(&format!("random.cpu.{rank}")) {
+            set_random_state(None, state)?;
+        }
+        if let (Device::Cuda(device), Some(state)) =
+            (self.device, checkpoint.tensors.get(&format!("random.cuda.{rank}")))
+        {
+            set_random_state(Some(device), state)?;
+        }
+        Ok(())
+    }
+}
+
+fn state_bytes(state: &Tensor) -> Vec<u8> {
+    let mut bytes = vec![0; state.numel()];
+    state.copy_data_u8(&mut bytes, state.numel());
+    bytes
+}

@@ -1,0 +1,190 @@
+//! A bulk-synchronous step: every rank's gradients of the same parameters, summed, one update.
+
+use super::{End, Event, StepReport, Tail, Trainer};
+use crate::feed::{Fed, Feed};
+use crate::meter::StepTime;
+use crate::switch::{Mode, Reason};
+use fuelrail_base::{Result, SampleId};
+use std::time::{Duration, Instant};
+use tch::{Kind as Element, Tensor};
+
+/// What one rank's passes of a step brought.
+#[derive(Debug, Default)]
+pub(super) struct Passes {
+    pub ids: Vec<SampleId>,
+    pub losses: Vec<Tensor>,
+    pub epoch: u64,
+    pub samples: f64,
+    pub loss: f64,
+    pub right: f64,
+    pub asked: f64,
+    pub time: StepTime,
+    /// Batches taken.
+    pub batches: usize,
+}
+
+impl Trainer<'_> {
+    /// One step. Returns the end when there is one.
+    pub(super) fn synchronous_step(&mut self, feed: &mut dyn Feed) -> Result<Option<End>> {
+        let begun = Instant::now();
+        self.reducer.begin()?;
+        let mut passes = self.passes(feed)?;
+        if passes.batches == 0 {
+            // Every rank has the same number of batches: all end here.
+            return Ok(Some(End::Done));
+        }
+        self.dawdle(begun, &passes);
+        let given = self.notice.as_ref().and_then(crate::notice::Notice::given);
+        let own = begun.elapsed().saturating_sub(passes.time.data_wait).as_secs_f64();
+        let mut tail = Tail {
+            samples: passes.samples,
+            loss: passes.loss,
+            right: passes.right,
+            asked: passes.asked,
+            stop: f64::from(u8::from(given.is_some())),
+            save: f64::from(u8::from(self.rank() == 0 && self.time_to_save())),
+            own_s: vec![0.0; self.world()],
+        };
+        tail.own_s[self.rank()] = own;
+        let mut numbers = tail.to_numbers();
+        passes.time.all_reduce = self.reducer.finish(&mut numbers)?;
+        let all = Tail::of(&numbers);
+        let rate = self.config.rate.at(self.done());
+        self.update(&all, rate)?;
+        self.progress.step += 1;
+        self.progress.samples += all.samples as u64;
+        self.progress.loss = if all.samples > 0.0 { all.loss / all.samples } else { self.progress.loss };
+        self.exchange_losses(&passes)?;
+        passes.time.wall = begun.elapsed();
+        self.tell(&passes, all.right / all.asked.max(1.0), rate, Mode::Synchronous);
+        self.after_step(feed, &all, given)
+    }
+
+    /// Forward and backward over this rank's batches of the step.
+    pub(super) fn passes(&mut self, feed: &mut dyn Feed) -> Result<Passes> {
+        let mut passes = Passes::default();
+        for pass in 0..self.config.accumulate {
+            let Some(fed) = feed.next() else { break };
+            let Fed { batch, data_wait, ready, copy_wait } = fed?;
+            passes.time.data_wait += data_wait;
+            passes.time.copy_wait += copy_wait;
+            passes.time.ready = ready && (pass == 0 || passes.time.ready);
+            passes.batches += 1;
+            passes.epoch = if pass == 0 { batch.epoch } else { passes.epoch };
+            if batch.is_empty() {
+                continue;
+            }
+            let cast = self.config.precision.cast(self.device)?;
+            let judged = self.task.judge(&batch, true)?;
+            drop(cast);
+            let total = judged.losses.sum(Element::Float);
+            if pass + 1 == self.config.accumulate {
+                self.reducer.arm();
+            }
+            (&total * self.scale.scale()).backward();
+            passes.samples += batch.len() as f64;
+            passes.loss += total.double_value(&[]);
+            passes.right += judged.right.double_value(&[]);
+            passes.asked += judged.answers * batch.len() as f64;
+            passes.ids.extend(&batch.ids);
+            if self.on_losses.is_some() {
+                passes.losses.push(judged.losses.detach());
+            }
+        }
+        Ok(passes)
+    }
+
+    /// For trials: makes this rank as slow as it was asked to be.
+    pub(super) fn dawdle(&self, begun: Instant, passes: &Passes) {
+        if self.config.slow_rank == Some(self.rank()) {
+            let own = begun.elapsed().saturating_sub(passes.time.data_wait);
+            std::thread::sleep(own.mul_f64(self.config.slow_factor - 1.0));
+        }
+    }
+
+    /// Changes the parameters along the summed gradients.
+    fn update(&mut self, all: &Tail, rate: f64) -> Result<()> {
+        let (mut parameters, mut gradients) = (self.reducer.flat_parameters()?, self.reducer.flat_gradients()?);
+        let finite = !self.scale.moves() || gradients.sum(Element::Double).double_value(&[]).is_finite();
+        if finite && all.samples > 0.0 {
+            self.optimiser.step(&mut parameters, &mut gradients, all.samples * self.scale.scale(), rate);
+        }
+        self.scale.look(finite);
+        Ok(())
+    }
+
+    pub(super) fn time_to_save(&self) -> bool {
+        if !self.vault.is_somewhere() {
+            return false;
+        }
+        let (steps, seconds) = (self.config.checkpoint_every_steps, self.config.checkpoint_every_s);
+        // Counted from before the step that is being done.
+        let by_steps = steps > 0 && (self.progress.step + 1).is_multiple_of(steps);
+        by_steps || (seconds > 0.0 && self.progress.saved.elapsed() >= Duration::from_secs_f64(seconds))
+    }
+
+    pub(super) fn tell(&mut self, passes: &Passes, accuracy: f64, rate: f64, mode: Mode) {
+        self.meter.count(&passes.time);
+        let report = StepReport {
+            step: self.progress.step,
+            epoch: passes.epoch,
+            samples: self.progress.samples,
+            loss: self.progress.loss,
+            accuracy,
+            rate,
+            mode,
+            ids: passes.ids.iter().map(|id| id.0).collect(),
+            time: passes.time,
+        };
+        (self.listener)(Event::Step(&report));
+    }
+
+    /// What follows from what all ranks said: a stop, a checkpoint, the switch. All see the same numbers.
+    fn after_step(&mut self, feed: &mut dyn Feed, all: &Tail, given: Option<String>) -> Result<Option<End>> {
+        if all.stop > 0.0 {
+            if self.vault.is_somewhere() {
+                self.save(feed.order())?;
+            }
+            return Ok(Some(End::Stopped(given.unwrap_or_else(|| "another rank was told to stop".into()))));
+        }
+        if all.save > 0.0 {
+            self.save(feed.order())?;
+        }
+        if let Some(reason) = self.switch.look(self.done(), &all.own_s) {
+            self.become_asynchronous(reason)?;
+        }
+        Ok(None)
+    }
+
+    /// Gives every rank the losses of all ranks' samples, if somebody listens.
+    fn exchange_losses(&mut self, passes: &Passes) -> Result<()> {
+        let Some(listen) = &mut self.on_losses else { return Ok(()) };
+        let own: Vec<f32> = passes
+            .losses
+            .iter()
+            .map(|t| Vec::<f32>::try_from(&t.to_device(tch::Device::Cpu)))
+            .collect::<std::result::Result<Vec<_>, _>>()
+            .map_err(|e| fuelrail_base::Error::new(fuelrail_base::Kind::Environment, format!("reading losses: {e}")))?
+            .concat();
+        let own: Vec<(SampleId, f32)> = passes.ids.iter().copied().zip(own).collect();
+        match &self.group {
+            None => listen(&own),
+            Some(group) => listen(&group.gather_losses(&own)?),
+        }
+        Ok(())
+    }
+
+    fn become_asynchronous(&mut self, reason: Reason) -> Result<()> {
+        let begun = Instant::now();
+        // The ranks' parameters are the same already, and rank 0 has the momentum: nothing moves.
+        self.progress.mode = Mode::Asynchronous;
+        self.progress.switch_reason = Some(reason);
+        if let Some(group) = &self.group {
+            group.barrier()?;
+        }
+        let took = begun.elapsed();
+        self.progress.switch_s = Some(took.as_secs_f64());
+        (self.listener)(Event::Switched(reason, took));
+        Ok(())
+    }
+}

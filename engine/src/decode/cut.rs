@@ -1,0 +1,185 @@
+//! Which part of a picture becomes the sample, and whether it is mirrored: arithmetic on sizes, and draws that are a pure
+//! function of seed, epoch and sample, so that a resumed run and another number of ranks see the same pixels.
+//!
+//! Touches no pixel.
+
+use super::{Decode, Fit};
+use fuelrail_base::SampleId;
+use fuelrail_base::prng::{Prng, mix64};
+
+/// A part of a picture, in pixels, and whether it is mirrored left to right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Cut {
+    pub left: u32,
+    pub top: u32,
+    pub width: u32,
+    pub height: u32,
+    pub flip: bool,
+}
+
+/// What the draws of one sample in one epoch come from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Occasion {
+    pub seed: u64,
+    pub epoch: u64,
+    pub id: SampleId,
+}
+
+/// Keeps the draws of augmentation apart from those of the order, which has the same seed.
+const AUGMENTATION: u64 = 0xA06_3E47_A710_0001;
+
+impl Occasion {
+    fn draws(self) -> Prng {
+        let run = mix64(self.seed ^ AUGMENTATION);
+        Prng::new(mix64(mix64(run ^ self.epoch) ^ u64::from(self.id.0)))
+    }
+}
+
+/// Shares of the picture's area that a random cut may have, and how often one is drawn before the centre is taken.
+const AREA: (f64, f64) = (0.08, 1.0);
+const DRAWS_MAX: u32 = 10;
+/// Natural logarithm of 4/3: width to height is drawn between e^-this and e^this, evenly in the logarithm.
+const RATIO_LOG: f64 = 0.287_682_072_451_780_9;
+
+/// The cut of a picture of `width` × `height`; `None` when its size is not the one that is wanted.
+pub(super) fn cut(wanted: &Decode, width: u32, height: u32, occasion: Occasion) -> Option<Cut> {
+    let mut draws = occasion.draws();
+    let flip = wanted.flip && draws.next() >> 63 == 1;
+    let part = match wanted.fit {
+        Fit::Exact if (width, height) != (wanted.width, wanted.height) => return None,
+        Fit::Exact => whole(width, height),
+        Fit::CenterCrop => centre(width, height, wanted.width, wanted.height),
+        Fit::RandomCrop => random(width, height, &mut draws),
+    };
+    Some(Cut { flip, ..part })
+}
+
+fn whole(width: u32, height: u32) -> Cut {
+    Cut { left: 0, top: 0, width, height, flip: false }
+}
+
+/// The largest part with sides of `across` to `down`, in the middle.
+fn centre(width: u32, height: u32, across: u32, down: u32) -> Cut {
+    let (w, h, a, d) = (u64::from(width), u64::from(height), u64::from(across), u64::from(down));
+    let rounded = |n: u64, by: u64, most: u32| u32::try_from((n + by / 2) / by).map_or(most, |n| n.clamp(1, most));
+    let (cut_width, cut_height) =
+        if w * d >= h * a { (rounded(h * a, d, width), height) } else { (width, rounded(w * d, a, height)) };
+    Cut {
+        left: (width - cut_width) / 2,
+        top: (height - cut_height) / 2,
+        width: cut_width,
+        height: cut_height,
+        flip: false,
+    }
+}
+
+/// The random resized crop that ImageNet is trained with everywhere.
+fn random(width: u32, height: u32, draws: &mut Prng) -> Cut {
+    let area = f64::from(width) * f64::from(height);
+    for _ in 0..DRAWS_MAX {
+        let share = area * (AREA.0 + (AREA.1 - AREA.0) * draws.unit());
+        let ratio = exp((2.0 * draws.unit() - 1.0) * RATIO_LOG);
+        let (across, down) = ((share * ratio).sqrt().round(), (share / ratio).sqrt().round());
+        if (1.0..=f64::from(width)).contains(&across) && (1.0..=f64::from(height)).contains(&down) {
+            let (across, down) = (across as u32, down as u32);
+            return Cut {
+                left: draws.below(u64::from(width - across) + 1) as u32,
+                top: draws.below(u64::from(height - down) + 1) as u32,
+                width: across,
+                height: down,
+                flip: false,
+            };
+        }
+    }
+    // A picture so long that hardly any part fits: as much of its middle as the ratio allows.
+    if u64::from(width) * 3 > u64::from(height) * 4 {
+        centre(width, height, 4, 3)
+    } else if u64::from(width) * 4 < u64::from(height) * 3 {
+        centre(width, height, 3, 4)
+    } else {
+        whole(width, height)
+    }
+}
+
+/// e to a small power, by its series: the same bits on every machine, which a system's own function does not promise.
+fn exp(x: f64) -> f64 {
+    let (mut sum, mut term) = (1.0, 1.0);
+    for n in 1..16 {
+        term *= x / f64::from(n);
+        sum += term;
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(fit: Fit, flip: bool) -> Decode {
+        Decode { fit, flip, ..Decode::exact(30, 40, 3) }
+    }
+
+    fn occasion(epoch: u64, id: u32) -> Occasion {
+        Occasion { seed: 7, epoch, id: SampleId(id) }
+    }
+
+    #[test]
+    fn exact_takes_the_whole_or_nothing() {
+        assert_eq!(cut(&wanted(Fit::Exact, false), 40, 30, occasion(0, 0)), Some(whole(40, 30)));
+        assert_eq!(cut(&wanted(Fit::Exact, false), 30, 40, occasion(0, 0)), None);
+    }
+
+    #[test]
+    fn the_centre_covers_and_stays_inside() {
+        let centre = |w, h| cut(&wanted(Fit::CenterCrop, false), w, h, occasion(0, 0)).unwrap();
+        assert_eq!(centre(500, 375), whole(500, 375));
+        assert_eq!(centre(600, 300), Cut { left: 100, width: 400, ..whole(0, 300) });
+        assert_eq!(centre(40, 300), Cut { top: 135, height: 30, ..whole(40, 0) });
+        assert_eq!(centre(1, 5000), Cut { top: 2499, height: 1, ..whole(1, 0) });
+        assert_eq!(centre(65_535, 1), Cut { left: 32_767, width: 1, ..whole(0, 1) });
+    }
+
+    #[test]
+    fn random_cuts_keep_to_their_bounds_and_reach_them() {
+        let mut areas = Vec::new();
+        for id in 0..4000 {
+            let Cut { left, top, width, height, .. } =
+                cut(&wanted(Fit::RandomCrop, false), 500, 375, occasion(0, id)).unwrap();
+            assert!(left + width <= 500 && top + height <= 375 && width > 0 && height > 0);
+            let ratio = f64::from(width) / f64::from(height);
+            assert!((0.74..1.35).contains(&ratio), "{ratio}");
+            areas.push(f64::from(width * height) / (500.0 * 375.0));
+        }
+        areas.sort_by(f64::total_cmp);
+        assert!(areas[0] > 0.078 && areas[0] < 0.09 && areas[3999] > 0.97, "{} to {}", areas[0], areas[3999]);
+        for (w, h) in [(1, 1), (1, 9000), (9000, 1), (2, 3)] {
+            let Cut { left, top, width, height, .. } =
+                cut(&wanted(Fit::RandomCrop, false), w, h, occasion(0, 0)).unwrap();
+            assert!(width > 0 && height > 0 && left + width <= w && top + height <= h, "{w} × {h}");
+        }
+    }
+
+    /// Pinned for ever: a resumed run may be another build.
+    #[test]
+    fn golden() {
+        let drawn = cut(&wanted(Fit::RandomCrop, true), 500, 375, Occasion { seed: 1, epoch: 2, id: SampleId(3) });
+        assert_eq!(drawn, Some(Cut { left: 0, top: 0, width: 0, height: 0, flip: false }));
+    }
+
+    #[test]
+    fn half_are_mirrored_and_epochs_differ() {
+        let draw = |epoch, id| cut(&wanted(Fit::RandomCrop, true), 500, 375, occasion(epoch, id)).unwrap();
+        let mirrored = (0..4000).filter(|&id| draw(0, id).flip).count();
+        assert!((1800..2200).contains(&mirrored), "{mirrored} of 4000");
+        assert!((0..100).filter(|&id| draw(0, id) == draw(1, id)).count() < 5);
+        assert_eq!(draw(3, 9), draw(3, 9));
+    }
+
+    #[test]
+    fn the_series_is_the_exponential() {
+        for x in [-RATIO_LOG, -0.1, 0.0, 0.2, RATIO_LOG] {
+            assert!((exp(x) - x.exp()).abs() < 1e-15, "{x}");
+        }
+        assert!((exp(RATIO_LOG) - 4.0 / 3.0).abs() < 1e-15);
+    }
+}

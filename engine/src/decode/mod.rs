@@ -1,0 +1,168 @@
+//! Decoding as a transform behind the shards: batches of PNG and JPEG objects become dense batches of pixels, on threads of
+//! their own, straight into the slot that is delivered.
+//!
+//! What is asked for (`Decode`), how one picture becomes one sample (`picture`, `cut`, `png`, `jpeg`), and the stage that
+//! does it (`stage`, `feed`, `pool`). Never fetches, never orders: batches come and go in the order of their numbers.
+
+mod cut;
+mod facts;
+mod feed;
+mod jpeg;
+mod picture;
+mod png;
+mod pool;
+mod stage;
+
+pub use facts::DecodeStats;
+pub(crate) use facts::Facts;
+pub(crate) use stage::{DecodeStage, Wanted};
+
+use fuelrail_base::limits::SAMPLE_SIDE_MAX;
+use fuelrail_base::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// What the pixels of every sample shall look like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Decode {
+    /// Rows.
+    pub height: u32,
+    /// Pixels in a row.
+    pub width: u32,
+    /// Bytes of a pixel: 1 is grey, 3 is red, green and blue.
+    pub channels: u32,
+    /// How a picture of another size comes to this one.
+    pub fit: Fit,
+    /// Mirror every other sample left to right, drawn by seed, epoch and sample.
+    pub flip: bool,
+}
+
+impl Decode {
+    /// Pictures of exactly this size, not mirrored.
+    #[must_use]
+    pub fn exact(height: u32, width: u32, channels: u32) -> Decode {
+        Decode { height, width, channels, fit: Fit::Exact, flip: false }
+    }
+
+    /// Bytes of one sample.
+    #[must_use]
+    pub fn sample_bytes(&self) -> u64 {
+        u64::from(self.height) * u64::from(self.width) * u64::from(self.channels)
+    }
+
+    /// `HEIGHTxWIDTHxCHANNELS`.
+    pub(crate) fn text(&self) -> String {
+        format!("{}x{}x{}", self.height, self.width, self.channels)
+    }
+
+    /// Reads `HEIGHTxWIDTHxCHANNELS`.
+    ///
+    /// # Errors
+    /// `Usage` when it is none or out of range.
+    pub(crate) fn parse(text: &str, fit: Fit, flip: bool) -> Result<Decode> {
+        let refused = |cause: String| {
+            Err(Error::new(Kind::Usage, cause).cure(
+                "write HEIGHTxWIDTHxCHANNELS with 1 (grey) or 3 (RGB) channels, such as 28x28x1; empty delivers \
+                       the objects' bytes",
+            ))
+        };
+        let numbers: Option<Vec<u32>> = text.split('x').map(|part| part.parse().ok()).collect();
+        let Some([height, width, channels]) = numbers.as_deref() else {
+            return refused(format!("decode is '{text}'"));
+        };
+        let sides = 1..=SAMPLE_SIDE_MAX;
+        if !sides.contains(height) || !sides.contains(width) {
+            return refused(format!("decode is '{text}': sides are 1 to {SAMPLE_SIDE_MAX} pixels"));
+        }
+        if ![1, 3].contains(channels) {
+            return refused(format!("decode is '{text}': {channels} channels"));
+        }
+        Ok(Decode { height: *height, width: *width, channels: *channels, fit, flip })
+    }
+}
+
+/// How a picture comes to the size that is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fit {
+    /// A picture of another size is a bad sample.
+    #[default]
+    Exact,
+    /// The shorter side is resized to cover, and the centre is cut out.
+    CenterCrop,
+    /// A part of 8 to 100 % of the area with sides of 3:4 to 4:3 is resized, drawn by seed, epoch and sample.
+    RandomCrop,
+}
+
+impl Fit {
+    const ALL: [(Fit, &str); 3] =
+        [(Fit::Exact, "exact"), (Fit::CenterCrop, "center-crop"), (Fit::RandomCrop, "random-crop")];
+}
+
+impl fmt::Display for Fit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Fit::ALL.iter().find(|(fit, _)| fit == self).map_or("", |(_, name)| name);
+        f.write_str(name)
+    }
+}
+
+impl FromStr for Fit {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Fit> {
+        let found = Fit::ALL.iter().find(|(_, name)| *name == text).map(|&(fit, _)| fit);
+        found.ok_or_else(|| {
+            Error::new(Kind::Usage, format!("decode_fit is '{text}'")).cure("use exact, center-crop or random-crop")
+        })
+    }
+}
+
+/// What a decoded batch is: so many samples, each rows of pixels of channels, a byte each, one behind the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Shape {
+    /// Samples in the batch.
+    pub samples: usize,
+    /// Rows of each.
+    pub height: usize,
+    /// Pixels in a row.
+    pub width: usize,
+    /// Bytes of a pixel.
+    pub channels: usize,
+}
+
+impl Shape {
+    pub(crate) fn new(samples: usize, decode: &Decode) -> Shape {
+        Shape {
+            samples,
+            height: decode.height as usize,
+            width: decode.width as usize,
+            channels: decode.channels as usize,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_read_back_and_wrong_ones_are_refused_with_a_cure() {
+        let decode = Decode::parse("28x30x1", Fit::Exact, false).unwrap();
+        assert_eq!((decode, decode.sample_bytes()), (Decode::exact(28, 30, 1), 840));
+        assert_eq!(Decode::parse(&decode.text(), Fit::Exact, false).unwrap(), decode);
+        for bad in
+            ["28", "28x28", "28x28x2", "28x28x4", "0x28x1", "28x0x1", "28x99999x3", "axbxc", "28x28x1x1", "-1x2x3"]
+        {
+            let error = Decode::parse(bad, Fit::Exact, false).unwrap_err();
+            assert!(error.kind() == Kind::Usage && error.to_string().contains("HEIGHTxWIDTHxCHANNELS"), "{error}");
+        }
+    }
+
+    #[test]
+    fn fits_have_names() {
+        for (fit, name) in Fit::ALL {
+            assert_eq!((name.parse::<Fit>().unwrap(), fit.to_string().as_str()), (fit, name));
+        }
+        assert!("squeeze".parse::<Fit>().unwrap_err().to_string().contains("center-crop"));
+    }
+}

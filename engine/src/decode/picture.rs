@@ -1,0 +1,207 @@
+//! One object's bytes become one sample's pixels: the format is known by its first bytes, the pixels are brought to the
+//! channels and the size that are wanted. Straight into their place where nothing is left to do to them.
+//!
+//! Owns the scratch memory of one thread. Never believes a header before it has been compared with the limits.
+
+use super::cut::{Cut, Occasion, cut};
+use super::{Decode, jpeg, png};
+use fast_image_resize::images::{CroppedImage, Image, ImageRef};
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fuelrail_base::limits::{PICTURE_BYTES_KEPT, PICTURE_PIXELS_MAX};
+use fuelrail_base::{Error, Kind, Result};
+
+/// What a header says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    pub width: u32,
+    pub height: u32,
+}
+
+/// What a decoder makes of a pixel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pixels {
+    Grey,
+    GreyAlpha,
+    Rgb,
+    RgbAlpha,
+}
+
+impl Pixels {
+    fn bytes(self) -> usize {
+        self as usize + 1
+    }
+}
+
+/// A picture whose header has been read.
+pub(super) trait Picture {
+    fn header(&self) -> Header;
+    fn pixels(&self) -> Pixels;
+    /// Decodes into exactly as many bytes as header and pixels say.
+    fn decode_into(&mut self, out: &mut [u8]) -> Result<()>;
+}
+
+/// One thread's tools.
+pub(super) struct Easel {
+    wanted: Decode,
+    /// A whole picture as its decoder makes it, and with the channels that are wanted.
+    decoded: Vec<u8>,
+    converted: Vec<u8>,
+    resizer: Resizer,
+}
+
+impl Easel {
+    pub(super) fn new(wanted: Decode) -> Easel {
+        Easel { wanted, decoded: Vec::new(), converted: Vec::new(), resizer: Resizer::new() }
+    }
+
+    /// Makes the sample from the object's bytes. `out` is its place, exactly as long as a sample.
+    ///
+    /// # Errors
+    /// `Undecodable`, without the object's name.
+    pub(super) fn paint(&mut self, bytes: &[u8], occasion: Occasion, out: &mut [u8]) -> Result<()> {
+        let painted = if bytes.starts_with(&png::SIGNATURE) {
+            self.finish(&mut png::Png::open(bytes)?, occasion, out)
+        } else if bytes.starts_with(&jpeg::SIGNATURE) {
+            self.finish(&mut jpeg::Jpeg::open(bytes, self.wanted.channels == 1)?, occasion, out)
+        } else {
+            Err(unknown(bytes))
+        };
+        self.tidy_up();
+        painted
+    }
+
+    fn finish(&mut self, picture: &mut impl Picture, occasion: Occasion, out: &mut [u8]) -> Result<()> {
+        let Easel { wanted, decoded, converted, resizer } = self;
+        let (Header { width, height }, pixels) = (picture.header(), picture.pixels());
+        let cut = cut(wanted, width, height, occasion).ok_or_else(|| wrong_size(wanted, width, height))?;
+        let is_whole = (cut.width, cut.height) == (width, height);
+        let fits = is_whole && (width, height) == (wanted.width, wanted.height);
+        let channels = wanted.channels as usize;
+        let matches = pixels.bytes() == channels;
+        if fits && matches {
+            picture.decode_into(out)?;
+        } else {
+            let count = width as usize * height as usize;
+            let source = sized(decoded, count * pixels.bytes());
+            picture.decode_into(source)?;
+            let source = match (fits, matches) {
+                (true, _) => {
+                    convert(pixels, source, channels, out);
+                    None
+                }
+                (false, true) => Some(&*source),
+                (false, false) => {
+                    let whole = sized(converted, count * channels);
+                    convert(pixels, source, channels, whole);
+                    Some(&*whole)
+                }
+            };
+            if let Some(source) = source {
+                resize(resizer, wanted, source, Header { width, height }, &cut, out)?;
+            }
+        }
+        if cut.flip {
+            mirror(out, wanted.width as usize * channels, channels);
+        }
+        Ok(())
+    }
+
+    /// One large picture must not hold its memory for ever.
+    fn tidy_up(&mut self) {
+        for scratch in [&mut self.decoded, &mut self.converted] {
+            if scratch.capacity() > PICTURE_BYTES_KEPT {
+                *scratch = Vec::new();
+            }
+        }
+        if self.resizer.size_of_internal_buffers() > PICTURE_BYTES_KEPT {
+            self.resizer.reset_internal_buffers();
+        }
+    }
+}
+
+/// The first `bytes` of scratch memory that grows when it must. What is in it is whatever was there.
+fn sized(scratch: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+    if scratch.len() < bytes {
+        scratch.resize(bytes, 0);
+    }
+    &mut scratch[..bytes]
+}
+
+/// Cuts the part out and brings it to the wanted size, with a filter as wide as the reduction needs (bilinear,
+/// antialiased). Straight into `out`.
+fn resize(
+    resizer: &mut Resizer,
+    wanted: &Decode,
+    source: &[u8],
+    whole: Header,
+    cut: &Cut,
+    out: &mut [u8],
+) -> Result<()> {
+    let odd = |what: &dyn core::fmt::Display| undecodable(&format!("it cannot be resized: {what}"));
+    let kind = if wanted.channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
+    let source = ImageRef::new(whole.width, whole.height, source, kind).map_err(|e| odd(&e))?;
+    let part = CroppedImage::new(&source, cut.left, cut.top, cut.width, cut.height).map_err(|e| odd(&e))?;
+    let mut target = Image::from_slice_u8(wanted.width, wanted.height, out, kind).map_err(|e| odd(&e))?;
+    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).use_alpha(false);
+    resizer.resize(&part, &mut target, &options).map_err(|e| odd(&e))
+}
+
+/// From a decoder's pixels to grey or RGB. Alpha is dropped.
+fn convert(pixels: Pixels, from: &[u8], channels: usize, to: &mut [u8]) {
+    let pairs = from.chunks_exact(pixels.bytes()).zip(to.chunks_exact_mut(channels));
+    match (pixels, channels) {
+        (Pixels::Grey | Pixels::GreyAlpha, _) => pairs.for_each(|(from, to)| to.fill(from[0])),
+        (_, 1) => pairs.for_each(|(from, to)| to[0] = luma(from[0], from[1], from[2])),
+        _ => pairs.for_each(|(from, to)| to.copy_from_slice(&from[..3])),
+    }
+}
+
+/// ITU-R BT.601, in the integers that Pillow uses.
+fn luma(red: u8, green: u8, blue: u8) -> u8 {
+    ((u32::from(red) * 19_595 + u32::from(green) * 38_470 + u32::from(blue) * 7_471 + 0x8000) >> 16) as u8
+}
+
+fn mirror(out: &mut [u8], row_bytes: usize, channels: usize) {
+    for row in out.chunks_exact_mut(row_bytes) {
+        let pixels = row_bytes / channels;
+        for left in 0..pixels / 2 {
+            let right = pixels - 1 - left;
+            for channel in 0..channels {
+                row.swap(left * channels + channel, right * channels + channel);
+            }
+        }
+    }
+}
+
+/// An object that is not the picture that was asked for.
+pub(super) fn undecodable(cause: &str) -> Error {
+    Error::new(Kind::Undecodable, cause).cure("mend or remove the object, or leave it out with bad_samples = skip")
+}
+
+/// A header that is not believed.
+pub(super) fn too_large(width: u32, height: u32) -> Option<Error> {
+    let pixels = u64::from(width) * u64::from(height);
+    (pixels > PICTURE_PIXELS_MAX).then(|| {
+        undecodable(&format!(
+            "its header says {width} × {height} pixels; more than {PICTURE_PIXELS_MAX} are not decoded"
+        ))
+    })
+}
+
+fn wrong_size(wanted: &Decode, width: u32, height: u32) -> Error {
+    let cause = format!(
+        "it is {height} pixels high and {width} wide, decode = {} wants {} and {}",
+        wanted.text(),
+        wanted.height,
+        wanted.width
+    );
+    Error::new(Kind::Undecodable, cause)
+        .cure("use decode_fit = center-crop or random-crop, or leave it out with bad_samples = skip")
+}
+
+fn unknown(bytes: &[u8]) -> Error {
+    let first: String = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let begins = if first.is_empty() { "it is empty".into() } else { format!("it begins with {first}") };
+    Error::new(Kind::Undecodable, format!("it is neither PNG nor JPEG: {begins}"))
+        .cure("leave decode empty to get objects as they are, or leave this one out with bad_samples = skip")
+}

@@ -1,0 +1,66 @@
+//! PNG, by the `png` crate: every colour type, depth and interlacing; 16 bits keep their upper eight, an animation its
+//! first picture. Alpha is dropped, the colours stay as they are stored.
+
+use super::picture::{Header, Picture, Pixels, too_large, undecodable};
+use fuelrail_base::{Error, Result};
+use png::{Decoder, DecodingError, Limits, Reader, Transformations};
+use std::io::Cursor;
+
+/// What comes first in every file.
+pub(super) const SIGNATURE: [u8; 8] = [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1A, b'\n'];
+
+/// What chunks beside the pixels may take.
+const BYTES_MAX: usize = 16 << 20;
+
+pub(super) struct Png<'a> {
+    reader: Reader<Cursor<&'a [u8]>>,
+    header: Header,
+    pixels: Pixels,
+}
+
+impl<'a> Png<'a> {
+    /// Reads as far as the pixels.
+    pub(super) fn open(bytes: &'a [u8]) -> Result<Png<'a>> {
+        let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: BYTES_MAX });
+        decoder.set_ignore_text_chunk(true);
+        decoder.set_ignore_iccp_chunk(true);
+        decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+        let (width, height) = decoder.read_header_info().map_err(|e| failed(&e))?.size();
+        // Before anything is made for the pixels that the header claims.
+        if let Some(error) = too_large(width, height) {
+            return Err(error);
+        }
+        let reader = decoder.read_info().map_err(|e| failed(&e))?;
+        let pixels = match reader.output_color_type().0.samples() {
+            1 => Pixels::Grey,
+            2 => Pixels::GreyAlpha,
+            3 => Pixels::Rgb,
+            _ => Pixels::RgbAlpha,
+        };
+        Ok(Png { reader, header: Header { width, height }, pixels })
+    }
+}
+
+impl Picture for Png<'_> {
+    fn header(&self) -> Header {
+        self.header
+    }
+
+    fn pixels(&self) -> Pixels {
+        self.pixels
+    }
+
+    fn decode_into(&mut self, out: &mut [u8]) -> Result<()> {
+        self.reader.next_frame(out).map(drop).map_err(|e| failed(&e))
+    }
+}
+
+fn failed(error: &DecodingError) -> Error {
+    match error {
+        DecodingError::IoError(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
+            undecodable("the PNG ends before its last pixel: it is truncated")
+        }
+        DecodingError::LimitsExceeded => undecodable("the PNG asks for more memory than any picture should"),
+        other => undecodable(&format!("the PNG is damaged: {other}")),
+    }
+}

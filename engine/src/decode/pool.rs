@@ -1,0 +1,246 @@
+//! The threads that decode: samples of all open batches from one bounded queue, the oldest batch's first.
+//!
+//! A job owns its sample's place in the slot and a share of its batch; whoever gives the last share back finishes the batch.
+//! A panic inside a decoder is that sample's error and nobody else's.
+
+use super::cut::Occasion;
+use super::facts::Facts;
+use super::picture::Easel;
+use super::{Decode, picture};
+use crossbeam_queue::ArrayQueue;
+use fuelrail_base::{Error, Kind, SampleId};
+use fuelrail_flow::{Assembled, BadSamples, Finished, Objects};
+use fuelrail_io::{Filling, Waker, Window, thread_cpu};
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// A batch being decoded.
+pub(super) struct Work {
+    pub raw: Assembled,
+    /// Where its samples go.
+    pub filling: Filling,
+    /// What could not be decoded, by number in the list.
+    pub bad: Mutex<Vec<(usize, Error)>>,
+}
+
+/// One sample of it.
+pub(super) struct Job {
+    pub work: Arc<Work>,
+    pub index: usize,
+    pub window: Window,
+}
+
+/// What all threads of the stage share.
+pub(super) struct Shared {
+    pub wanted: Decode,
+    pub seed: u64,
+    pub bad_samples: BadSamples,
+    pub objects: Arc<Objects>,
+    pub jobs: ArrayQueue<Job>,
+    pub finished: ArrayQueue<Finished>,
+    /// Wakes whoever feeds the stage, and the consumer.
+    pub feeder: Waker,
+    pub consumer: OnceLock<Waker>,
+    /// The consumer is blocked.
+    pub waits: AtomicBool,
+    /// No batch will be let in any more: the shards are gone.
+    pub cut_off: AtomicBool,
+    /// A thread of the stage ended by a panic.
+    pub broken: AtomicBool,
+    pub stop: AtomicBool,
+    pub facts: Arc<Facts>,
+    /// Under `Quarantine`, what could not be decoded: it is not tried again.
+    pub quarantine: Mutex<HashMap<SampleId, Error>>,
+    /// Where idle threads sleep.
+    pub rest: (Mutex<()>, Condvar),
+}
+
+/// Samples after which a busy thread tells what it has cost.
+const METERED_AFTER: u32 = 32;
+/// Longest sleep of an idle thread before it looks again.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+impl Shared {
+    /// Queues a batch's samples. There is a place for every sample of every batch let in.
+    pub(super) fn push(&self, jobs: impl Iterator<Item = Job>) {
+        for job in jobs {
+            let queued = self.jobs.push(job);
+            debug_assert!(queued.is_ok(), "the queue holds every sample of every batch let in");
+        }
+        // Under the lock, so that nobody who has just found the queue empty sleeps over it.
+        let _rest = self.rest.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.rest.1.notify_all();
+    }
+
+    pub(super) fn end(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.feeder.wake();
+        let _rest = self.rest.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.rest.1.notify_all();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// A finished batch, good or failed, to the consumer.
+    pub(super) fn hand_over(&self, finished: Finished) {
+        self.facts.batch_finished();
+        let queued = self.finished.push(finished);
+        debug_assert!(queued.is_ok(), "the queue holds every batch let in");
+        self.wake_consumer();
+    }
+
+    pub(super) fn wake_consumer(&self) {
+        if let Some(waker) = self.consumer.get() {
+            waker.wake();
+        }
+    }
+
+    /// The next job; sleeps while there is none. `None` when the stage ends.
+    fn next(&self, mut idle: impl FnMut()) -> Option<Job> {
+        loop {
+            if self.is_stopped() {
+                return None;
+            }
+            if let Some(job) = self.jobs.pop() {
+                return Some(job);
+            }
+            idle();
+            let rest = self.rest.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.jobs.is_empty() && !self.is_stopped() {
+                drop(self.rest.1.wait_timeout(rest, LOOK_AGAIN));
+            }
+        }
+    }
+
+    fn quarantined(&self, id: SampleId) -> Option<Error> {
+        if self.bad_samples != BadSamples::Quarantine {
+            return None;
+        }
+        self.quarantine.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    /// Decodes one sample into its place; notes it as bad where that cannot be.
+    fn decode(&self, easel: &mut Easel, job: &mut Job) {
+        let Job { work, index, window } = job;
+        let placed = work.raw.samples[*index];
+        let error = match self.quarantined(placed.id) {
+            Some(error) => Some(error),
+            None => {
+                let occasion = Occasion { seed: self.seed, epoch: work.raw.spec.epoch, id: placed.id };
+                let bytes = &work.raw.slot[placed.offset..placed.offset + placed.len];
+                let painted = catch_unwind(AssertUnwindSafe(|| easel.paint(bytes, occasion, window.unfilled_mut())));
+                let painted = painted.unwrap_or_else(|_| {
+                    // What it held may be half done.
+                    *easel = Easel::new(self.wanted);
+                    Err(picture::undecodable("the decoder gave up on it in the middle"))
+                });
+                painted.err().map(|error| error.object(self.objects.key(placed.id)))
+            }
+        };
+        match error {
+            None => {
+                let made = window.room();
+                window.fill(made);
+                self.facts.ended(Some((placed.len, made)));
+            }
+            Some(error) => {
+                if self.bad_samples == BadSamples::Quarantine {
+                    let mut quarantine = self.quarantine.lock().unwrap_or_else(PoisonError::into_inner);
+                    quarantine.entry(placed.id).or_insert_with(|| error.clone());
+                }
+                work.bad.lock().unwrap_or_else(PoisonError::into_inner).push((*index, error));
+                self.facts.ended(None);
+            }
+        }
+    }
+
+    /// What a batch comes to when all its samples have been tried. The memory of its raw bytes goes home here.
+    pub(super) fn finish(&self, work: Work) {
+        let Work { raw, filling, bad } = work;
+        let Assembled { spec, slot: _, mut samples, mut left_out } = raw;
+        let seq = spec.seq;
+        let mut bad = bad.into_inner().unwrap_or_else(PoisonError::into_inner);
+        bad.sort_unstable_by_key(|(index, _)| *index);
+        let Ok(mut slot) = filling.seal() else { unreachable!("every window of a finished batch is home") };
+        if self.bad_samples == BadSamples::Raise && !bad.is_empty() {
+            let (_, error) = bad.swap_remove(0);
+            return self.hand_over(Finished { seq, result: Err(error) });
+        }
+        let bytes = self.wanted.sample_bytes() as usize;
+        let is_bad = |index: usize| bad.binary_search_by_key(&index, |(index, _)| *index).is_ok();
+        if !bad.is_empty() {
+            let good = (0..samples.len()).filter(|&index| !is_bad(index));
+            for (to, from) in good.enumerate().filter(|(to, from)| to != from) {
+                slot.copy_within(from * bytes..(from + 1) * bytes, to * bytes);
+            }
+            left_out.extend(bad.iter().map(|(index, error)| (samples[*index].id, error.clone())));
+            samples.retain(|index, _| !is_bad(index));
+        }
+        for (at, placed) in samples.iter_mut().enumerate() {
+            (placed.offset, placed.len) = (at * bytes, bytes);
+        }
+        slot.truncate(samples.len() * bytes);
+        self.hand_over(Finished { seq, result: Ok(Assembled { spec, slot, samples, left_out }) });
+    }
+}
+
+/// The life of one thread.
+pub(super) fn serve(shared: &Shared) {
+    let _alarm = Alarm(shared);
+    let mut easel = Easel::new(shared.wanted);
+    let (mut told, mut since) = (cpu(), 0);
+    loop {
+        let next = shared.next(|| {
+            told = tell(shared, told);
+            since = 0;
+        });
+        let Some(mut job) = next else { break };
+        shared.decode(&mut easel, &mut job);
+        since += 1;
+        if since >= METERED_AFTER {
+            told = tell(shared, told);
+            since = 0;
+        }
+        let Job { work, window, .. } = job;
+        drop(window);
+        if let Some(work) = Arc::into_inner(work) {
+            told = tell(shared, told);
+            shared.finish(work);
+        }
+    }
+    tell(shared, told);
+}
+
+fn cpu() -> Duration {
+    let (user, system) = thread_cpu();
+    user + system
+}
+
+fn tell(shared: &Shared, told: Duration) -> Duration {
+    let now = cpu();
+    shared.facts.spent(now.saturating_sub(told));
+    now
+}
+
+/// Tells the consumer when a thread of the stage panics: what it held will never come.
+pub(super) struct Alarm<'a>(pub &'a Shared);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.broken.store(true, Ordering::Release);
+            self.0.wake_consumer();
+        }
+    }
+}
+
+/// What the consumer is told then.
+pub(super) fn broken() -> Error {
+    Error::new(Kind::Environment, "a decoding thread panicked: a bug of the loader")
+        .cure("report it with the message above")
+}

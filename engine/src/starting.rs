@@ -1,0 +1,159 @@
+//! Shards on their way up: what each is built from, and its thread until its ring stands.
+//!
+//! Owns the threads until all stand. A start that fails stops those that stood already.
+
+use crate::config::Config;
+use crate::layout::{Layout, Seating};
+use crate::posting::{Greeting, Posting};
+use crate::watch::Watched;
+use fuelrail_base::{Duration, Error, Kind, Result, ShardId};
+use fuelrail_flow::{Board, Consumer, Finished, MeshEnds, Objects, ShardConfig, ShardEnds};
+use fuelrail_io::{Arena, Backend, CardQueue, Region, Sender, UringConfig, Waker};
+use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::prefetch::Strategy;
+use fuelrail_plan::retry::RetryConfig;
+use fuelrail_plan::run::Run;
+use fuelrail_plan::window::WindowConfig;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+/// Epochs the next use of a block is looked for, per rank of the world: a sample comes back to one of `world` ranks
+/// every `world` epochs on average.
+const HORIZON_EPOCHS: u64 = 4;
+
+/// What all shards are built from.
+pub(crate) struct Plan {
+    pub backend: Backend,
+    pub objects: Arc<Objects>,
+    pub run: Run,
+    pub layout: Layout,
+    pub arena: Arena,
+    pub seating: Option<Seating>,
+    pub card_queue: Option<CardQueue>,
+    pub consumer: Arc<Consumer>,
+}
+
+pub(crate) type ShardThread = JoinHandle<Result<()>>;
+
+/// Shards on their way up. Dropping it stops those that stand.
+#[derive(Default)]
+pub(crate) struct Starting {
+    boards: Vec<Arc<Board>>,
+    greetings: Vec<mpsc::Receiver<Greeting>>,
+    threads: Vec<ShardThread>,
+    wakers: Vec<Waker>,
+}
+
+impl Starting {
+    pub(crate) fn start(
+        &mut self,
+        config: &Config,
+        plan: &Plan,
+        id: ShardId,
+        region: Region,
+        mesh: MeshEnds,
+        deliver: Sender<Finished>,
+    ) -> Result<()> {
+        let board = Arc::new(Board::default());
+        let ends = ShardEnds { mesh, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board) };
+        let (tell, greeting) = mpsc::channel();
+        let posting = Posting {
+            ring: UringConfig {
+                entries: ring_entries(config.connections_max),
+                sockets: (config.connections_max as u32 * 2).next_power_of_two(),
+                register: config.register.then(|| plan.arena.clone()),
+                zero_copy_receive: plan.card_queue.clone(),
+            },
+            region,
+            objects: Arc::clone(&plan.objects),
+            run: plan.run,
+            shard: shard_config(config, plan, id)?,
+            ends,
+            core: plan.seating.as_ref().and_then(|seating| seating.core(id.0)),
+            cycles: config.cycles,
+            tell,
+        };
+        let backend = plan.backend;
+        let thread =
+            std::thread::Builder::new().name(format!("fuelrail-{}", id.0)).spawn(move || posting.serve(backend));
+        let thread =
+            thread.map_err(|e| Error::new(Kind::Environment, format!("starting the thread of shard {}: {e}", id.0)))?;
+        self.boards.push(board);
+        self.greetings.push(greeting);
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Waits until all shards stand.
+    pub(crate) fn wait(mut self, notices: &mut Vec<String>) -> Result<(Vec<Watched>, Vec<ShardThread>)> {
+        while !self.greetings.is_empty() {
+            let greeting =
+                self.greetings.remove(0).recv().unwrap_or_else(|_| {
+                    Err(Error::new(Kind::Environment, "a shard's thread ended before its ring stood"))
+                });
+            let (waker, said) = greeting?;
+            self.wakers.push(waker);
+            for line in said {
+                if !notices.contains(&line) {
+                    notices.push(line);
+                }
+            }
+        }
+        let boards = core::mem::take(&mut self.boards);
+        let wakers = core::mem::take(&mut self.wakers);
+        let shards = boards.into_iter().zip(wakers).map(|(board, waker)| Watched { board, waker }).collect();
+        Ok((shards, core::mem::take(&mut self.threads)))
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.boards.iter().for_each(|board| board.stop());
+        for greeting in self.greetings.drain(..) {
+            if let Ok(Ok((waker, _))) = greeting.recv() {
+                self.wakers.push(waker);
+            }
+        }
+        self.wakers.iter().for_each(Waker::wake);
+        for thread in self.threads.drain(..) {
+            // The error that ended the start is the one to report.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A connection has at most one send and one receive in flight.
+fn ring_entries(connections_max: usize) -> u32 {
+    ((connections_max * 2 + 16) as u32).next_power_of_two().max(64)
+}
+
+fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardConfig> {
+    let shards = u64::from(plan.layout.shards);
+    let catalog = plan.objects.catalog();
+    let window = WindowConfig {
+        connections_max: config.connections_max,
+        connections_blind_max: WindowConfig::blind_for(
+            (catalog.total_bytes() / catalog.samples()).min(config.block_bytes),
+        ),
+        ..WindowConfig::default()
+    };
+    let connections_start = window.connections_start.min(config.connections_max);
+    Ok(ShardConfig {
+        brain: BrainConfig {
+            shard,
+            shards: plan.layout.shards,
+            prefetch: Strategy::from_name(&config.prefetch, (config.prefetch_samples / shards).max(2))?,
+            policy: config.cache_policy.parse()?,
+            cache_bytes: plan.layout.cache_bytes,
+            batch_room_bytes: plan.layout.batch_bytes,
+            horizon_epochs: HORIZON_EPOCHS * u64::from(config.world),
+            retry: RetryConfig { attempts_max: config.attempts_max, ..RetryConfig::default() },
+            window: WindowConfig { connections_start, ..window },
+            seed: config.seed ^ u64::from(shard.0),
+        },
+        bad_samples: config.bad_samples()?,
+        stall_after: Duration::from_millis(config.stall_after_ms),
+        connections_max: config.connections_max,
+    })
+}
