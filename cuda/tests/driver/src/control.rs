@@ -85,7 +85,7 @@ impl State {
             allocated_bytes,
             registrations: self.pinned.count(Origin::Registered),
             host_allocations: self.pinned.count(Origin::Allocated),
-            modules: 0,
+            modules: self.modules.len() as u64,
             pending: self.unfinished(),
             violations: self.violation_count,
         }

@@ -205,6 +205,16 @@ fn perform(mut held: Held, handle: u64, work: Work) -> Held {
             fill.run();
             held = hold();
         }
+        Work::Launch(launch) => {
+            let (delay, mut view) = (held.delay(handle), held.view(launch.device));
+            drop(held);
+            std::thread::sleep(delay);
+            let outcome = launch.run(&mut view);
+            held = hold();
+            if let Err(fault) = outcome {
+                held.lose_by(fault);
+            }
+        }
         Work::Call(callback) => {
             let delay = held.delay(handle);
             drop(held);
