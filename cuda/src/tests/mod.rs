@@ -1,1 +1,9 @@
-//! tests
+//! The feed against the test driver: a real bucket, real loaders, a driver that is late on purpose and sees every misuse.
+
+mod canaries;
+mod conformance;
+mod conversion;
+mod failures;
+mod several;
+mod stand;
+mod symbols;
