@@ -32,8 +32,8 @@ pub(crate) struct State {
     pub(crate) settings: Settings,
     pub(crate) faults: Faults,
     pub(crate) lost: Option<Code>,
-    /// Hung copies go on when this number grows.
-    pub(crate) releases: u64,
+    /// Copies hang until this is set; arming faults takes it back.
+    pub(crate) released: bool,
     pub(crate) initialised: bool,
     pub(crate) calls: BTreeMap<&'static str, u64>,
     pub(crate) violations: Vec<String>,
@@ -62,7 +62,7 @@ impl State {
             settings,
             faults: Faults::default(),
             lost: None,
-            releases: 0,
+            released: false,
             initialised: false,
             calls: BTreeMap::new(),
             violations: Vec::new(),
@@ -89,6 +89,7 @@ impl State {
 
     /// Takes the faults of the settings over.
     pub(crate) fn arm_faults(&mut self) {
+        self.released = false;
         let now = self.faults.arm(&self.settings.faults);
         self.lost = now.or(self.lost);
     }

@@ -232,10 +232,7 @@ fn perform(mut held: Held, handle: u64, work: Work) -> Held {
 /// Lets the faults have their say about a copy. False: it must not run.
 fn fate(held: &mut Held) -> bool {
     match held.faults.at_copy() {
-        Some(Blow::Hang) => {
-            let releases = held.releases;
-            held.wait_until(|state| state.releases > releases).is_ok()
-        }
+        Some(Blow::Hang) => held.wait_until(|state| state.released).is_ok(),
         Some(Blow::Lose(code)) => {
             held.lost = Some(code);
             changed();
