@@ -1,5 +1,7 @@
 //! For every check of the driver a small misuse through CUDA's raw calls that must be caught: a check that cannot fail is none.
 
+#![allow(clippy::undocumented_unsafe_blocks, reason = "raw calls on handles that the test made; misuse is the point")]
+
 mod common;
 
 use common::{
