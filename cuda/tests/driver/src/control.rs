@@ -32,10 +32,10 @@ unsafe extern "C" fn fuelrail_driver_set(name: In<c_char>, text: In<c_char>) -> 
     0
 }
 
-/// Lets copies that hang go on.
+/// Lets copies that hang go on, and those that would until faults are set again.
 #[unsafe(no_mangle)]
 extern "C" fn fuelrail_driver_release() {
-    hold().releases += 1;
+    hold().released = true;
     changed();
 }
 
@@ -137,7 +137,7 @@ impl Control {
         self.set("faults", &texts.join("; "));
     }
 
-    /// Lets copies that hang go on.
+    /// Lets copies that hang go on, and those that would until faults are set again.
     pub fn release(&self) {
         self.tell(b"fuelrail_driver_release\0");
     }

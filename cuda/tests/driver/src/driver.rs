@@ -32,8 +32,10 @@ pub(crate) struct State {
     pub(crate) settings: Settings,
     pub(crate) faults: Faults,
     pub(crate) lost: Option<Code>,
-    /// Hung copies go on when this number grows.
-    pub(crate) releases: u64,
+    /// Copies hang until this is set; arming faults takes it back.
+    pub(crate) released: bool,
+    /// Pieces of work that are being done at this moment.
+    pub(crate) running: u64,
     pub(crate) initialised: bool,
     pub(crate) calls: BTreeMap<&'static str, u64>,
     pub(crate) violations: Vec<String>,
@@ -62,7 +64,8 @@ impl State {
             settings,
             faults: Faults::default(),
             lost: None,
-            releases: 0,
+            released: false,
+            running: 0,
             initialised: false,
             calls: BTreeMap::new(),
             violations: Vec::new(),
@@ -89,6 +92,7 @@ impl State {
 
     /// Takes the faults of the settings over.
     pub(crate) fn arm_faults(&mut self) {
+        self.released = false;
         let now = self.faults.arm(&self.settings.faults);
         self.lost = now.or(self.lost);
     }
@@ -141,6 +145,13 @@ impl Held {
         self.guard = self.guard.take().map(|guard| CHANGED.wait(guard).unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// Waits until nothing is being done: a lost device touches no memory any more once somebody has heard of the loss.
+    fn settle(&mut self) {
+        while self.running > 0 {
+            self.wait();
+        }
+    }
+
     /// Waits until a condition holds or the devices are lost.
     ///
     /// # Errors
@@ -148,6 +159,7 @@ impl Held {
     pub(crate) fn wait_until(&mut self, mut holds: impl FnMut(&State) -> bool) -> Outcome {
         loop {
             if let Some(code) = self.lost {
+                self.settle();
                 return Err(code);
             }
             if holds(self) {
@@ -203,6 +215,7 @@ pub(crate) fn enter(name: &'static str, needs: Needs, body: impl FnOnce(&mut Hel
             return Code::NOT_INITIALIZED.0;
         }
         if let Some(code) = held.lost {
+            held.settle();
             if needs == Needs::Release {
                 let _ = body(&mut held);
             }

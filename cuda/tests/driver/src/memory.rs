@@ -29,6 +29,10 @@ impl State {
 
     /// A violation if pending work touches a range that is about to go.
     pub(crate) fn refuse_pending(&mut self, call: &str, start: u64, bytes: u64) {
+        // A lost device touches nothing any more; what is in the queues is thrown away.
+        if self.lost.is_some() {
+            return;
+        }
         if let Some(touch) = self.pending_on(start, bytes) {
             let text = format!("{call}({start:#x}, {bytes} bytes) while work is pending on it: {}", touch.what);
             self.violation(text);
@@ -67,7 +71,7 @@ impl State {
             Some((start, a)) if pointer - start < a.bytes && a.going => {
                 format!("{call}: device memory {pointer:#x} is used after cuMemFreeAsync")
             }
-            Some((start, a)) if pointer - start + bytes <= a.bytes => {
+            Some((start, a)) if (pointer - start).saturating_add(bytes) <= a.bytes => {
                 return Ok((a.memory.clone(), (pointer - start) as usize));
             }
             Some((start, a)) if pointer - start < a.bytes + GAP => format!(

@@ -9,7 +9,7 @@ use crate::fault::Blow;
 use crate::tables::stream::{IN_CALLBACK, LEGACY_HANDLES, NON_BLOCKING, Random, Stream};
 use crate::tables::work::{Touch, Work};
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The legacy default stream, by its two names.
 const LEGACY: [u64; 2] = [0, 1];
@@ -186,32 +186,24 @@ fn perform(mut held: Held, handle: u64, work: Work) -> Held {
             if !fate(&mut held) {
                 return held;
             }
-            let (delay, until) = (held.delay(handle), held.book_link(&copy));
-            drop(held);
-            std::thread::sleep(delay);
-            let complaint = copy.run();
-            if let Some(rest) = until.and_then(|at| at.checked_duration_since(std::time::Instant::now())) {
-                std::thread::sleep(rest);
-            }
-            held = hold();
-            if let Some(text) = complaint {
+            let through = held.book_link(&copy);
+            let complaint;
+            (held, complaint) = late(held, handle, || copy.run());
+            if let Some(text) = complaint.flatten() {
                 held.violation(text);
             }
+            if let Some(rest) = through.and_then(|at| at.checked_duration_since(Instant::now())) {
+                drop(held);
+                std::thread::sleep(rest);
+                held = hold();
+            }
         }
-        Work::Fill(fill) => {
-            let delay = held.delay(handle);
-            drop(held);
-            std::thread::sleep(delay);
-            fill.run();
-            held = hold();
-        }
+        Work::Fill(fill) => (held, _) = late(held, handle, || fill.run()),
         Work::Launch(launch) => {
-            let (delay, mut view) = (held.delay(handle), held.view(launch.device));
-            drop(held);
-            std::thread::sleep(delay);
-            let outcome = launch.run(&mut view);
-            held = hold();
-            if let Err(fault) = outcome {
+            let mut view = held.view(launch.device);
+            let outcome;
+            (held, outcome) = late(held, handle, || launch.run(&mut view));
+            if let Some(Err(fault)) = outcome {
                 held.lose_by(fault);
             }
         }
@@ -229,13 +221,29 @@ fn perform(mut held: Held, handle: u64, work: Work) -> Held {
     held
 }
 
+/// Waits a piece of work's delay and does it without the lock; not at all if the devices were lost meanwhile. While it is
+/// done it counts as running: nobody hears of a loss before it has ended.
+fn late<T>(mut held: Held, handle: u64, work: impl FnOnce() -> T) -> (Held, Option<T>) {
+    let delay = held.delay(handle);
+    drop(held);
+    std::thread::sleep(delay);
+    held = hold();
+    if held.lost.is_some() {
+        return (held, None);
+    }
+    held.running += 1;
+    drop(held);
+    let result = work();
+    held = hold();
+    held.running -= 1;
+    changed();
+    (held, Some(result))
+}
+
 /// Lets the faults have their say about a copy. False: it must not run.
 fn fate(held: &mut Held) -> bool {
     match held.faults.at_copy() {
-        Some(Blow::Hang) => {
-            let releases = held.releases;
-            held.wait_until(|state| state.releases > releases).is_ok()
-        }
+        Some(Blow::Hang) => held.wait_until(|state| state.released).is_ok(),
         Some(Blow::Lose(code)) => {
             held.lost = Some(code);
             changed();
