@@ -159,7 +159,7 @@ fn facts(driver: &Driver, ordinal: u32) -> Result<(c_int, DeviceFacts)> {
     let (node, cores) = place(Path::new("/"), &pci);
     let facts = DeviceFacts {
         ordinal,
-        name: name.ok_or_else(|| Error::new(Kind::Environment, format!("{doing}: the driver tells no name")))?,
+        name: name.map_err(|code| driver.error(code, &doing))?,
         capability: (number(CAPABILITY_MAJOR)?, number(CAPABILITY_MINOR)?),
         memory_bytes: bytes as u64,
         copy_engines: number(ASYNC_ENGINES)?,
@@ -173,13 +173,14 @@ fn facts(driver: &Driver, ordinal: u32) -> Result<(c_int, DeviceFacts)> {
 }
 
 /// What a function of the driver writes into a buffer of characters.
-fn text(ask: impl FnOnce(*mut c_char, c_int) -> Code) -> Option<String> {
+fn text(ask: impl FnOnce(*mut c_char, c_int) -> Code) -> Result<String, Code> {
     let mut buffer: [c_char; 256] = [0; 256];
-    if ask(buffer.as_mut_ptr(), 255) != Code::SUCCESS {
-        return None;
+    let code = ask(buffer.as_mut_ptr(), 255);
+    if code != Code::SUCCESS {
+        return Err(code);
     }
     // SAFETY: the last character was not given to the driver and is NUL; the buffer lives through the call.
-    Some(unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_string_lossy().into_owned())
+    Ok(unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_string_lossy().into_owned())
 }
 
 /// NUMA node and near cores of a PCI device on the machine below `root`. The kernel writes -1 for no node.
