@@ -53,7 +53,7 @@ pub use fuelrail_io::{
 };
 pub use fuelrail_plan::policy::PolicyName;
 pub use imds::{IMDS_ADDRESS, ask_imds};
-pub use labels::NO_LABEL;
+pub use labels::{NO_LABEL, classes_of};
 pub use loader::{Loader, Memory, Remains, Taken};
 pub use state::State;
 pub use stats::{GateStats, Quantiles, ShardStats, Stats};

@@ -23,9 +23,9 @@ void finish(const c10::intrusive_ptr<fuelrail::Work>& work) {
 }  // namespace
 
 extern "C" {
-// Meets the other ranks at host:port and joins them. `serve`: this rank keeps the store. `address`: ours, for gloo's connections; null lets
-// gloo take the host's name. `prefix` keeps this start apart from earlier ones at the same store.
-char* fr_group_join(const char* backend, const char* host, uint16_t port, bool serve, int rank, int world, const char* prefix, const char* address, int64_t timeout_ms, Group** out) {
+// Meets the other ranks at host:port and joins them. `serve`: this rank keeps the store. `interface` or `address`: ours, for gloo's connections;
+// with neither, gloo takes the host's name. `prefix` keeps this start apart from earlier ones at the same store.
+char* fr_group_join(const char* backend, const char* host, uint16_t port, bool serve, int rank, int world, const char* prefix, const char* address, const char* interface, int64_t timeout_ms, Group** out) {
   return guarded([&] {
     auto timeout = std::chrono::milliseconds(timeout_ms);
     c10d::TCPStoreOptions options;
@@ -50,7 +50,10 @@ char* fr_group_join(const char* backend, const char* host, uint16_t port, bool s
       TORCH_CHECK(why.empty(), why);
     } else {
       auto settings = c10d::ProcessGroupGloo::Options::create(timeout);
-      settings->devices.push_back(address ? c10d::ProcessGroupGloo::createDeviceForHostname(address) : c10d::ProcessGroupGloo::createDefaultDevice());
+      settings->devices.push_back(
+          interface ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
+          : address ? c10d::ProcessGroupGloo::createDeviceForHostname(address)
+                    : c10d::ProcessGroupGloo::createDefaultDevice());
       settings->threads = 2;
       joined = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, world, settings);
     }

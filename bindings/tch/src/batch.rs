@@ -33,7 +33,7 @@ impl TensorBatch {
         let labels = labels_of(&labels)?;
         let epoch = batch.epoch();
         let sizes = match batch.shape() {
-            Some(shape) => vec![ids.len() as i64, shape.height.into(), shape.width.into(), shape.channels.into()],
+            Some(shape) => [shape.samples, shape.height, shape.width, shape.channels].map(|n| n as i64).to_vec(),
             None => vec![batch.bytes().len() as i64],
         };
         Ok(TensorBatch { bytes: crate::ffi::batch_tensor(batch, &sizes)?, spans, labels, ids, epoch })

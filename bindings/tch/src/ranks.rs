@@ -22,8 +22,8 @@ pub struct Ranks {
     pub agent_keeps_store: bool,
     /// How often the launcher has started the job again (`TORCHELASTIC_RESTART_COUNT`).
     pub restarts: u64,
-    /// Our own address for gloo's connections (`FUELRAIL_GLOO_ADDRESS`).
-    pub address: Option<String>,
+    /// The interface gloo's connections go over (`GLOO_SOCKET_IFNAME`).
+    pub interface: Option<String>,
 }
 
 impl Default for Ranks {
@@ -37,7 +37,7 @@ impl Default for Ranks {
             port: 29_500,
             agent_keeps_store: false,
             restarts: 0,
-            address: None,
+            interface: None,
         }
     }
 }
@@ -72,7 +72,7 @@ impl Ranks {
             port: u16::try_from(port).map_err(|_| Error::new(Kind::Usage, format!("MASTER_PORT is {port}")))?,
             agent_keeps_store: environment("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|v| v == "True" || v == "1"),
             restarts: number("TORCHELASTIC_RESTART_COUNT", Some(0))?,
-            address: environment("FUELRAIL_GLOO_ADDRESS"),
+            interface: environment("GLOO_SOCKET_IFNAME"),
         })
     }
 
@@ -93,7 +93,8 @@ impl Ranks {
             rank: self.rank,
             world: self.world,
             prefix: format!("fuelrail/{}", self.restarts),
-            address: self.address.clone().or_else(|| nearby.then(|| "127.0.0.1".into())),
+            address: nearby.then(|| "127.0.0.1".into()),
+            interface: self.interface.clone(),
             timeout,
         };
         Group::join(backend, &meeting).map(Arc::new).map(Some)

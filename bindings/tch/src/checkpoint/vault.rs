@@ -82,7 +82,7 @@ impl Vault {
         }
         if let Some(bucket) = &self.bucket {
             let uri = format!("{bucket}{name}");
-            fuelrail::put(&uri, &bytes)?;
+            put(&uri, &bytes)?;
             places.push(uri);
         }
         Ok(places)
@@ -211,3 +211,5 @@ mod tests {
         assert_eq!(Checkpoint::about(&vault.newest().unwrap().bytes.unwrap()).unwrap().step, 5);
     }
 }
+
+fn put(_: &str, _: &[u8]) -> Result<()> { Err(Error::new(Kind::Usage, "x")) }

@@ -18,6 +18,7 @@ unsafe extern "C" {
         world: c_int,
         prefix: *const c_char,
         address: *const c_char,
+        interface: *const c_char,
         timeout_ms: i64,
         out: *mut *mut c_void,
     ) -> *mut c_char;
@@ -93,8 +94,10 @@ pub struct Meeting {
     pub world: usize,
     /// Keeps this start apart from earlier ones at the same store.
     pub prefix: String,
-    /// Our own address for gloo; `None` lets gloo find it from the host's name.
+    /// Our own address for gloo; without it and without an interface gloo goes by the host's name.
     pub address: Option<String>,
+    /// The network interface gloo goes over; wins over the address.
+    pub interface: Option<String>,
     /// Longest wait for the others, at the start and in every collective.
     pub timeout: Duration,
 }
@@ -127,10 +130,11 @@ impl Group {
     /// # Errors
     /// `Environment` when they are not all there in time, or the backend is missing.
     pub fn join(backend: Backend, meeting: &Meeting) -> Result<Group> {
-        let Meeting { host, port, serve, rank, world, prefix, address, timeout } = meeting;
+        let Meeting { host, port, serve, rank, world, prefix, address, interface, timeout } = meeting;
         let (name, at) = (text("the backend", backend.name())?, text("MASTER_ADDR", host)?);
         let prefix = text("the prefix", prefix)?;
         let address = address.as_deref().map(|a| text("the address", a)).transpose()?;
+        let interface = interface.as_deref().map(|i| text("the interface", i)).transpose()?;
         let timeout = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
         let mut handle = ptr::null_mut();
         // SAFETY: the texts live until the call returns, which copies them; `handle` is read after it.
@@ -144,6 +148,7 @@ impl Group {
                 number(*world),
                 prefix.as_ptr(),
                 address.as_ref().map_or(ptr::null(), |a| a.as_ptr()),
+                interface.as_ref().map_or(ptr::null(), |i| i.as_ptr()),
                 timeout,
                 &raw mut handle,
             )

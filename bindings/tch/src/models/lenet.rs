@@ -14,7 +14,7 @@ pub fn lenet(path: &Path<'_>, channels: i64, classes: i64) -> Box<dyn ModuleT> {
     Box::new(nn::func_t(move |input, _| {
         let maps = first.forward(input).relu().max_pool2d_default(2);
         let maps = second.forward(&maps).relu().max_pool2d_default(2);
-        let flat = maps.flat_view();
+        let flat = maps.flatten(1, -1);
         fifth.forward(&fourth.forward(&third.forward(&flat).relu()).relu())
     }))
 }

@@ -1,0 +1,167 @@
+//! One run: meet the others, build the model, feed it, tell how it ended.
+
+use super::Arguments;
+use super::model::task;
+use super::screen::Screen;
+use fuelrail::{Config, Error, Kind, Loader, LoaderBuilder, Result, State};
+use fuelrail_tch::{
+    ASK_EVERY, Backend, End, HostFeed, METADATA_ADDRESS, Notice, Outcome, Ranks, Score, Service, Trainer, Vault, load_cuda,
+    set_threads, torch_version,
+};
+use serde::Serialize;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tch::Device;
+use tch::nn::VarStore;
+
+#[derive(Serialize)]
+struct Report<'a> {
+    outcome: &'a Outcome,
+    score: Option<Score>,
+    wall_s: f64,
+    world: usize,
+    device: String,
+    torch: String,
+    config: &'a Config,
+}
+
+/// Trains as the arguments say.
+pub(crate) fn train(arguments: &Arguments) -> Result<End> {
+    let begun = Instant::now();
+    // First of all: torch asks once whether there is CUDA, and remembers.
+    let cuda = arguments.device != "cpu" && load_cuda();
+    let ranks = Ranks::of(|name| std::env::var(name).ok())?;
+    let device = device(arguments, cuda, ranks.local_rank)?;
+    set_threads(threads(arguments));
+    let notice = Notice::listen(service(arguments)?)?;
+    let config = arguments.loader(&arguments.uri, ranks.rank, ranks.world)?;
+    let backend = match arguments.backend.as_str() {
+        "auto" if device == Device::Cpu => Backend::Gloo,
+        "auto" => Backend::Nccl,
+        name => name.parse()?,
+    };
+    let group = ranks.join(backend, Duration::from_secs_f64(arguments.timeout_s.clamp(0.1, 1e6)))?;
+    let listing = fuelrail::list_with(&config.tls(), &arguments.uri, |_| {})?;
+    let epoch_samples = epoch_samples(&config, listing.len() as u64);
+    let classes = classes(&config, &listing)?;
+    let training = arguments.training(epoch_samples)?;
+    let screen = Rc::new(RefCell::new(Screen::new(ranks.rank, arguments.print_every, arguments.log.as_deref(), epoch_samples * training.epochs)?));
+    let say = |line: &str| screen.borrow().say(line);
+    say(&format!(
+        "torch {}, {device:?}, {} rank(s) over {}, {} samples of {classes} classes",
+        torch_version(), ranks.world, backend.name(), listing.len()
+    ));
+    // The same seed on every rank and for any number of them: the same initial weights.
+    tch::manual_seed(arguments.seed as i64);
+    let variables = VarStore::new(device);
+    let task = task(arguments, &config, classes, &variables)?;
+    let hears = Rc::clone(&screen);
+    let mut trainer = Trainer::new(&*task, &variables, group, training)?
+        .vault(Vault::open(&arguments.checkpoint, arguments.keep)?)
+        .notice(notice)
+        .listener(move |event| hears.borrow_mut().hear(&event));
+    if trainer.resume()? {
+        let order = trainer.order().expect("what was resumed has an order");
+        say(&format!("goes on from step {}, epoch {}, position {}", trainer.steps(), order.epoch, order.position));
+    }
+    let order = trainer.order().cloned();
+    let mut feed = feed(&config, listing, order, trainer.may_switch())?;
+    for notice in feed.loader().notices() {
+        say(&format!("notice: {notice}"));
+    }
+    let outcome = trainer.run(&mut feed)?;
+    drop(feed);
+    let score = match (&arguments.eval_uri, &outcome.end) {
+        (Some(uri), End::Done) => Some(score(arguments, uri, &ranks, &mut trainer)?),
+        _ => None,
+    };
+    say(&format!("{}", outcome.meter));
+    if let Some(score) = score {
+        say(&format!("test accuracy {:.4}, loss {:.4} over {} samples", score.accuracy, score.loss, score.samples));
+    }
+    let wall_s = begun.elapsed().as_secs_f64();
+    match &outcome.end {
+        End::Done => say(&format!("done: {} steps, {} samples, {wall_s:.1} s", outcome.steps, outcome.samples)),
+        End::Stopped(why) => say(&format!("stopped after step {}: {why}; start again to go on", outcome.steps)),
+    }
+    if let (Some(path), 0) = (&arguments.json, ranks.rank) {
+        let report = Report {
+            outcome: &outcome,
+            score,
+            wall_s,
+            world: ranks.world,
+            device: format!("{device:?}"),
+            torch: torch_version(),
+            config: &config,
+        };
+        let text = serde_json::to_string_pretty(&report).map_err(|e| Error::new(Kind::File, e.to_string()))?;
+        std::fs::write(path, text + "\n")
+            .map_err(|e| Error::new(Kind::File, format!("cannot write {}: {e}", path.display())))?;
+    }
+    Ok(outcome.end)
+}
+
+fn device(arguments: &Arguments, cuda: bool, local_rank: usize) -> Result<Device> {
+    let there = cuda && tch::Cuda::is_available();
+    match arguments.device.as_str() {
+        "cpu" => Ok(Device::Cpu),
+        "auto" if !there => Ok(Device::Cpu),
+        "auto" | "cuda" if there => Ok(Device::Cuda(local_rank)),
+        "cuda" => Err(Error::new(Kind::Environment, "torch finds no CUDA device")
+            .cure("let LD_LIBRARY_PATH name the lib folder of a torch with CUDA, and look at nvidia-smi")),
+        other => Err(Error::new(Kind::Usage, format!("unknown device '{other}'")).cure("use auto, cpu or cuda")),
+    }
+}
+
+/// Torch's threads: said, or as the launcher says, or the cores shared out over this machine's ranks.
+fn threads(arguments: &Arguments) -> usize {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<usize>().ok());
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    arguments
+        .threads
+        .or_else(|| number("OMP_NUM_THREADS"))
+        .unwrap_or_else(|| cores / number("LOCAL_WORLD_SIZE").or_else(|| number("WORLD_SIZE")).unwrap_or(1).max(1))
+        .max(1)
+}
+
+fn service(arguments: &Arguments) -> Result<Option<(Service, std::net::SocketAddr, Duration)>> {
+    let Some(name) = &arguments.preemption else { return Ok(None) };
+    let address = arguments.metadata_address.unwrap_or(METADATA_ADDRESS);
+    Ok(Some((name.parse()?, address, ASK_EVERY)))
+}
+
+/// Samples of an epoch: all, or under `drop_last` those of full steps.
+fn epoch_samples(config: &Config, samples: u64) -> u64 {
+    let step = u64::from(config.batch_size) * u64::from(config.world);
+    if config.drop_last { samples / step * step } else { samples }
+}
+
+/// How many classes the data set has, whatever this rank sees of it.
+fn classes(config: &Config, listing: &[fuelrail::Listed]) -> Result<usize> {
+    fuelrail::classes_of(&config.uri, listing.iter().map(|object| object.key.as_str())).map(|classes| classes.len())
+}
+
+fn feed(config: &Config, listing: Vec<fuelrail::Listed>, order: Option<State>, goes_on: bool) -> Result<HostFeed> {
+    let mut config = config.clone();
+    if goes_on {
+        // Asynchronously a fast rank does the work of a slow one: its own share is not its limit.
+        config.epochs = config.epochs.saturating_mul(u64::from(config.world)).saturating_add(1);
+    }
+    let mut builder = LoaderBuilder::new(config).listing(listing);
+    if let Some(order) = order {
+        builder = builder.resume(order);
+    }
+    Ok(HostFeed::new(builder.build()?))
+}
+
+/// Judges the model by samples it has not seen.
+fn score(arguments: &Arguments, uri: &str, ranks: &Ranks, trainer: &mut Trainer<'_>) -> Result<Score> {
+    let mut config = arguments.loader(uri, ranks.rank, ranks.world)?;
+    (config.epochs, config.shuffle, config.drop_last, config.audit) = (1, false, false, None);
+    if config.decode_fit == "random-crop" {
+        (config.decode_fit, config.decode_flip) = ("center-crop".into(), false);
+    }
+    let loader: Loader = LoaderBuilder::new(config).build()?;
+    trainer.evaluate(&mut HostFeed::new(loader))
+}

@@ -1,0 +1,15 @@
+//! `fuelrail-train`: trains a model from a bucket, alone or as one rank of many. `fuelrail train` runs this.
+//!
+//! Exit codes: 0 done, 1 failed on samples, network or another rank, 2 wrong usage, 3 refused by the environment, 4 stopped on a notice with a
+//! checkpoint written: start it again to go on.
+
+#![forbid(unsafe_code)]
+
+mod command;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    command::run(&command::Arguments::parse())
+}
