@@ -148,8 +148,21 @@ impl Held {
     }
 }
 
+/// Ends the process when a stream's thread panics: whoever waits for the stream would wait for ever.
+struct Unbroken;
+
+impl Drop for Unbroken {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("test driver: the thread of a stream panicked");
+            std::process::abort();
+        }
+    }
+}
+
 /// The life of a stream's thread.
 fn serve(handle: u64) {
+    let _unbroken = Unbroken;
     let mut held = hold();
     loop {
         let Some(stream) = held.streams.get_mut(&handle) else { return };

@@ -198,6 +198,31 @@ fn pageable_sources_may_change_at_once_and_pageable_targets_are_there_at_once() 
 }
 
 #[test]
+fn a_copy_of_pageable_memory_holds_its_caller_until_the_stream_is_through() {
+    let settings = Settings { faults: vec![Fault::Hang { copy: 1 }], ..Settings::default() };
+    if !under_driver("a_copy_of_pageable_memory_holds_its_caller_until_the_stream_is_through", &settings) {
+        return;
+    }
+    let device = Device::open();
+    let (pinned, pageable) = (Region::registered(64), Region::pageable(64));
+    let (memory, stream) = (allocate(64), stream());
+    check(copy_in(memory, pinned.pointer(), 64, stream));
+    let (from, to) = (pageable.pointer() as usize, stream as usize);
+    let caller = std::thread::spawn(move || copy_in(memory, from as *const c_void, 64, to as CUstream));
+    // Time enough for a call that does not wait to come back.
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!caller.is_finished());
+    control().release();
+    check(caller.join().unwrap());
+    check(synchronize(stream));
+    check(destroy_stream(stream));
+    check(free(memory));
+    check(pinned.unregister());
+    drop(device);
+    clean();
+}
+
+#[test]
 fn the_link_is_no_faster_than_it_was_set() {
     let settings = Settings { gbps: 0.1, ..Settings::default() };
     if !under_driver("the_link_is_no_faster_than_it_was_set", &settings) {
