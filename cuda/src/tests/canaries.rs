@@ -1,4 +1,5 @@
 //! The checks can see: a feed that leaves out one step that keeps order is caught, each by what that step protects.
+#![cfg(test)]
 
 use fuelrail_cuda_driver::under_driver;
 
@@ -14,7 +15,7 @@ struct Caught {
 
 fn broken(step: Step, seed: u64) -> Caught {
     LEFT_OUT.set(Some(step));
-    let trial = Trial { stop_after: None, move_chance: 0.0, ..Trial::random(seed) };
+    let trial = Trial { stop_after: None, move_chance: 0.0, convert: None, ..Trial::random(seed) };
     control().set("seed", &seed.to_string());
     control().set("delay_us", "100..=600");
     let (consumer, _) = trial.run(store());

@@ -1,4 +1,5 @@
 //! The conversion kernel against a reference on the processor, through the driver's interpreter: every type, order and odd size.
+#![cfg(test)]
 
 use cudarc::driver::sys;
 use fuelrail_base::prng::Prng;
@@ -12,7 +13,7 @@ use crate::note::Note;
 use crate::{Convert, Device, Dtype, Feed, FeedConfig, Planes, RawStream};
 
 /// What the kernel must write for one sample.
-fn reference(convert: &Convert, pixels: &[u8]) -> Vec<u8> {
+pub(super) fn reference(convert: &Convert, pixels: &[u8]) -> Vec<u8> {
     let [scale, bias] = convert.coefficients();
     let (channels, area) = (convert.channels as usize, (convert.height * convert.width) as usize);
     let value = |pixel: usize, channel: usize| {

@@ -1,4 +1,5 @@
 //! What goes wrong is said once, in order, with what to do; nothing hangs, and what may still be touched is kept.
+#![cfg(test)]
 
 use std::time::Instant;
 
@@ -34,7 +35,7 @@ fn drain(feed: &mut Feed) -> (usize, Option<fuelrail::Error>) {
 fn without_a_driver_every_way_in_says_what_to_do() {
     // SAFETY: opens and closes shared libraries by name.
     if unsafe { cudarc::driver::sys::is_culib_present() } {
-        println!("this machine has a CUDA driver");
+        eprintln!("this machine has a CUDA driver");
         return;
     }
     for error in [Device::count().unwrap_err(), Device::all().unwrap_err(), Device::open(0).unwrap_err()] {
@@ -190,7 +191,7 @@ fn batches_outlive_their_feed() {
     assert_eq!(held[1].state().map(|state| state.position), Some(20), "where the run stands behind it");
     assert_eq!(feed.close().map(|remains| remains.slots), Some(0), "no host slot is needed for them");
     for batch in held {
-        consumer.read(&batch, store());
+        consumer.read(&batch, None, store());
     }
     consumer.finish(store());
     assert!(consumer.right.len() == 20 && consumer.wrong.is_empty(), "{:?}", consumer.wrong);

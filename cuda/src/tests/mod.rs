@@ -1,4 +1,5 @@
 //! The feed against the test driver: a real bucket, real loaders, a driver that is late on purpose and sees every misuse.
+#![cfg(test)]
 
 mod canaries;
 mod conformance;

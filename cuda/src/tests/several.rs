@@ -1,4 +1,5 @@
 //! Several devices, DLPack, counters: what a consumer sees beside the bytes.
+#![cfg(test)]
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,7 +26,7 @@ fn every_device_is_a_rank_with_its_part() {
         while let Some(batch) = feed.next(consumer.stream()) {
             let batch = batch.unwrap();
             assert_eq!(batch.device(), [1, 0][at]);
-            consumer.read(&batch, store());
+            consumer.read(&batch, None, store());
         }
         consumer.finish(store());
         assert!(consumer.wrong.is_empty(), "{:?}", consumer.wrong);

@@ -1,17 +1,19 @@
 //! What the tests share: a bucket, loaders over it, and a consumer that reads every batch back on a stream of its own.
+#![cfg(test)]
 
 use std::collections::VecDeque;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUevent, CUstream};
-use fuelrail::{ByteSize, Loader, LoaderBuilder};
+use fuelrail::{ByteSize, Decode, Loader, LoaderBuilder};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_cuda_driver::{Control, Settings};
 
+use super::conversion::reference;
 use crate::context::Context;
-use crate::{Device, DeviceBatch, Feed, FeedConfig, RawStream};
+use crate::{Convert, Device, DeviceBatch, Dtype, Feed, FeedConfig, RawStream};
 
 /// Longest wait for something that must come. Far beyond what is needed: only a hang meets it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,6 +23,7 @@ pub(super) struct Store {
     pub(super) set: DataSet,
     pub(super) keys: Vec<String>,
     pub(super) bucket: Bucket,
+    pixels: OnceLock<Vec<Vec<u8>>>,
 }
 
 impl Store {
@@ -29,7 +32,18 @@ impl Store {
         let mut keys: Vec<String> = (0..samples).map(|i| set.key(i)).collect();
         keys.sort_unstable();
         let config = BucketConfig { source: Source::Generated(set.clone()), ..BucketConfig::default() };
-        Store { set, keys, bucket: Bucket::start(config).unwrap() }
+        Store { set, keys, bucket: Bucket::start(config).unwrap(), pixels: OnceLock::new() }
+    }
+
+    /// What every sample decodes to.
+    fn pixels(&self) -> &[Vec<u8>] {
+        self.pixels.get_or_init(|| {
+            let mut pixels = vec![Vec::new(); self.keys.len()];
+            for batch in self.loader().decode(Decode::exact(28, 28, 1)).build().unwrap() {
+                batch.unwrap().samples().for_each(|sample| pixels[sample.id.0 as usize] = sample.bytes.to_vec());
+            }
+            pixels
+        })
     }
 
     /// A small loader of one shard.
@@ -74,6 +88,7 @@ struct Landing {
     ids: Vec<u32>,
     offsets: Vec<usize>,
     lens: Vec<usize>,
+    convert: Option<Convert>,
     done: CUevent,
     busy: bool,
 }
@@ -95,17 +110,17 @@ impl Consumer {
         let context = Arc::clone(Device::open(device).unwrap().context());
         let entered = context.enter().unwrap();
         let mut stream = core::ptr::null_mut();
-        // SAFETY, here and below: plain calls of the driver with variables that live through them; the stand destroys what it
-        // makes, when nothing uses it any more.
+        // SAFETY: writes one handle, to a variable that lives through the call; the stand destroys what it makes, when nothing
+        // uses it any more.
         check(unsafe { sys::cuStreamCreate(&raw mut stream, 1) });
         let landing = |_| {
             let (mut at, mut done) = (core::ptr::null_mut(), core::ptr::null_mut());
-            // SAFETY: as above.
+            // SAFETY: writes one address; freed when the stream is past all copies to it.
             check(unsafe { sys::cuMemHostAlloc(&raw mut at, bytes.max(1), 0) });
-            // SAFETY: as above.
+            // SAFETY: writes one handle, to a variable that lives through the call.
             check(unsafe { sys::cuEventCreate(&raw mut done, 2) });
             let (ids, offsets, lens) = Default::default();
-            Landing { at: at.cast(), bytes, used: 0, ids, offsets, lens, done, busy: false }
+            Landing { at: at.cast(), bytes, used: 0, ids, offsets, lens, convert: None, done, busy: false }
         };
         let landings = (0..depth).map(landing).collect();
         drop(entered);
@@ -117,13 +132,14 @@ impl Consumer {
         unsafe { RawStream::from_raw(self.stream.cast()) }
     }
 
-    /// Asks the stream to read a batch back: its raw bytes, or what was made of them.
-    pub(super) fn read(&mut self, batch: &DeviceBatch, store: &Store) {
+    /// Asks the stream to read a batch back: its bytes, or what was made of them.
+    pub(super) fn read(&mut self, batch: &DeviceBatch, convert: Option<&Convert>, store: &Store) {
         let mut landing = self.landings.pop_front().unwrap();
         if landing.busy {
             self.compare(&mut landing, store);
         }
-        landing.used = batch.raw_bytes();
+        landing.used = convert.map_or(batch.raw_bytes(), |convert| batch.len() * convert.converted_bytes());
+        landing.convert = convert.cloned();
         assert!(landing.used <= landing.bytes, "the stand has room for every batch");
         landing.ids = batch.ids().iter().map(|id| id.0).collect();
         landing.offsets = batch.offsets().to_vec();
@@ -132,7 +148,7 @@ impl Consumer {
         // SAFETY: the batch's buffer is held until the stream is past this copy: the batch marks its end behind it. The target
         // is pinned memory of the stand.
         unsafe {
-            check(sys::cuMemcpyDtoHAsync_v2(landing.at.cast(), batch.raw_pointer(), landing.used, self.stream));
+            check(sys::cuMemcpyDtoHAsync_v2(landing.at.cast(), batch.pointer(), landing.used, self.stream));
             check(sys::cuEventRecord(landing.done, self.stream));
         }
         landing.busy = true;
@@ -145,6 +161,16 @@ impl Consumer {
         check(unsafe { sys::cuEventSynchronize(landing.done) });
         // SAFETY: the stream is past the copy that wrote it, and no other was asked for.
         let bytes = unsafe { core::slice::from_raw_parts(landing.at, landing.used) };
+        if let Some(convert) = &landing.convert {
+            for (id, found) in landing.ids.iter().zip(bytes.chunks(convert.converted_bytes())) {
+                match found == reference(convert, &store.pixels()[*id as usize]) {
+                    true => self.right.push(*id),
+                    false => self.wrong.push(format!("sample {id} converted")),
+                }
+            }
+            landing.busy = false;
+            return;
+        }
         for ((id, offset), len) in landing.ids.iter().zip(&landing.offsets).zip(&landing.lens) {
             match store.set.verify(&store.keys[*id as usize], &bytes[*offset..*offset + *len]) {
                 Ok(()) => self.right.push(*id),
@@ -192,6 +218,8 @@ pub(super) struct Trial {
     pub(super) stop_after: Option<usize>,
     /// The chance that a batch goes to another stream before it is read.
     pub(super) move_chance: f64,
+    /// Decode, and convert on the device.
+    pub(super) convert: Option<Convert>,
 }
 
 impl Trial {
@@ -205,6 +233,15 @@ impl Trial {
             hold_max: random.below(depth as u64) as usize,
             stop_after: random.chance(0.25).then(|| random.below(12) as usize),
             move_chance: if random.chance(0.3) { 0.5 } else { 0.0 },
+            convert: random.chance(0.1).then(|| Convert {
+                height: 28,
+                width: 28,
+                channels: 1,
+                dtype: [Dtype::F32, Dtype::F16, Dtype::Bf16][random.below(3) as usize],
+                mean: [0.13; 4],
+                deviation: [0.31; 4],
+                ..Convert::default()
+            }),
         }
     }
 
@@ -220,12 +257,17 @@ impl Trial {
     /// Runs to the end or where it is to stop. Returns the consumer, and how many samples were taken.
     pub(super) fn run(&self, store: &Store) -> (Consumer, u64) {
         let mut random = Prng::new(self.seed ^ 0xc025);
-        let builder = store.loader().batch_size(self.batch_size).seed(self.seed).shards(1 + random.below(2) as u16);
+        let mut builder = store.loader().batch_size(self.batch_size).seed(self.seed).shards(1 + random.below(2) as u16);
+        if self.convert.is_some() {
+            builder = builder.decode(Decode::exact(28, 28, 1));
+        }
         let loader = tight(builder, random.below(5) * 4096).build().unwrap();
         let room = loader.batch_bytes_max() as usize;
-        let config = FeedConfig { depth: self.depth, hurry: random.chance(0.5), ..FeedConfig::default() };
+        let element = self.convert.as_ref().map_or(1, |convert| convert.dtype.bytes());
+        let (hurry, convert) = (random.chance(0.5), self.convert.clone());
+        let config = FeedConfig { depth: self.depth, hurry, convert, ..FeedConfig::default() };
         let mut feed = Some(Feed::start(loader, config).unwrap());
-        let mut consumer = Consumer::new(0, 1 + random.below(6) as usize, room);
+        let mut consumer = Consumer::new(0, 1 + random.below(6) as usize, room * element);
         let other = Consumer::new(0, 0, 0);
         let (mut held, mut taken, mut samples) = (VecDeque::new(), 0, 0);
         while let Some(open) = feed.as_mut().filter(|_| self.stop_after != Some(taken)) {
@@ -234,7 +276,7 @@ impl Trial {
             let mut batch = batch.unwrap();
             batch.move_to(consumer.stream()).unwrap();
             (taken, samples) = (taken + 1, samples + batch.len() as u64);
-            consumer.read(&batch, store);
+            consumer.read(&batch, self.convert.as_ref(), store);
             held.push_back(batch);
             while held.len() > self.hold_max || !held.is_empty() && random.chance(0.4) {
                 drop(held.remove(random.below(held.len() as u64) as usize));
