@@ -32,7 +32,7 @@ impl RawStream {
     ///
     /// # Safety
     /// It is null, one of CUDA's special handles, or a stream of the feed's device that is not destroyed before every batch taken
-    /// or released with it is dropped.
+    /// or released with it is dropped. While it is being captured into a graph, CUDA refuses it with an error.
     #[must_use]
     pub unsafe fn from_raw(handle: *mut c_void) -> RawStream {
         RawStream(handle.cast())

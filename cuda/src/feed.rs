@@ -265,7 +265,8 @@ impl Feed {
     }
 
     /// Stops copy thread and loader and tells what the loader left behind; `None` when copies did not end and their memory was
-    /// kept. Batches still held stay good. Dropping the feed does the same and tells nothing.
+    /// kept. Batches still held stay good. Dropping the feed does the same and tells nothing. Whatever of feed and batches is
+    /// dropped last waits, at most for the copies' time-out, until the device is through with the buffers, and frees them.
     #[must_use]
     pub fn close(mut self) -> Option<Remains> {
         self.stop()
