@@ -7,6 +7,7 @@ use crate::decode::{self, Decode, DecodeStage};
 use crate::labels::Labels;
 use crate::layout::{Layout, Seating, Wanted};
 use crate::loader::{Loader, Parts};
+use crate::near::{take_seats, unavailable};
 use crate::starting::{Plan, Starting};
 use crate::state::State;
 use crate::supply::Supply;
@@ -23,13 +24,12 @@ use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_wire::Endpoint;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Collects settings, then builds a [`Loader`]. Every setter overrides the field of [`Config`] of the same name.
 #[derive(Clone, Debug, Default)]
 pub struct LoaderBuilder {
-    config: Config,
+    pub(crate) config: Config,
     listing: Option<Vec<Listed>>,
     state: Option<State>,
     report: Option<Reporter>,
@@ -250,7 +250,7 @@ fn start_shards(
     config.shards = layout.shards;
     let (arena, regions, aside) = map_memory(&layout, &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices)?;
-    let seating = seat(&config, &topology);
+    let seating = seat(&config, &topology, &mut notices);
     if let Some(seating) = &seating {
         notices.extend(settle(&regions, seating));
     }
@@ -412,14 +412,12 @@ fn card_queue(config: &Config, backend: Backend, notices: &mut Vec<String>) -> R
     Ok(queue)
 }
 
-/// Seats given to the loaders of this process so far: each starts behind those before it.
-static SEATS_TAKEN: AtomicUsize = AtomicUsize::new(0);
-
 /// Seats for all shards, behind those of ranks and loaders before, where they are bound to their cores.
-fn seat(config: &Config, topology: &Topology) -> Option<Seating> {
+fn seat(config: &Config, topology: &Topology, notices: &mut Vec<String>) -> Option<Seating> {
+    notices.extend(unavailable(config, topology));
     let shards = usize::from(config.shards);
-    let taken = config.rank as usize * shards + SEATS_TAKEN.fetch_add(shards, Ordering::Relaxed);
-    config.pin.then(|| Seating::new(topology, taken))
+    let taken = config.rank as usize * shards + take_seats(config.near, shards);
+    config.pin.then(|| Seating::new(topology, config.near, taken))
 }
 
 /// Asks for every region's memory from the node its shard sits on, before a page of it is touched. Returns what was refused.

@@ -67,6 +67,8 @@ pub struct Config {
     pub attempts_max: u32,
     /// Bind each shard to a core and its memory to that core's NUMA node: one of every physical core first, nodes in turn.
     pub pin: bool,
+    /// The NUMA node, such as a GPU's, on whose cores shards are seated first; the nodes take turns without it.
+    pub near: Option<u16>,
     /// Count processor cycles and instructions of every shard, where the kernel allows: context switches get dearer.
     pub cycles: bool,
     /// The interface to the kernel: `auto` (`uring`, or `poll` where that is refused), `uring`, `poll`, and where the build
@@ -118,6 +120,7 @@ impl Default for Config {
             connections_max: 128,
             attempts_max: 10,
             pin: true,
+            near: None,
             cycles: false,
             ring: "auto".into(),
             register: false,
@@ -219,6 +222,13 @@ impl Config {
         )?;
         check(self.attempts_max > 0, "attempts_max is 0".into(), "allow at least one attempt")?;
         check(self.stall_after_ms >= 10, format!("stall_after_ms is {}", self.stall_after_ms), "wait at least 10 ms")?;
+        if let (Some(node), false) = (self.near, self.pin) {
+            check(
+                false,
+                format!("near = {node} with pin = false"),
+                "only shards bound to cores can be near a node: leave pin on",
+            )?;
+        }
         self.cache_policy.parse::<PolicyName>()?;
         let ring = self.ring.parse::<RingChoice>()?;
         if self.card_queue()?.is_some() {
@@ -345,6 +355,9 @@ mod tests {
         assert!(refused(pair("FUELRAIL_CACHE_POLICY", "best")).contains("best"));
         assert!(refused(pair("FUELRAIL_BAD_SAMPLES", "eat")).contains("eat"));
         assert!(refused(pair("FUELRAIL_RING", "42")).contains("no ring '42'"));
+        assert!(refused(pair("FUELRAIL_NEAR", "here")).contains("here"));
+        let unpinned = Config { uri: "http://h/b".into(), near: Some(1), pin: false, ..Config::default() };
+        assert!(unpinned.validate().unwrap_err().to_string().contains("near = 1 with pin = false"));
         assert!(refused(pair("FUELRAIL_DECODE", "28")).contains("decode is '28'"));
         assert!(refused(pair("FUELRAIL_DECODE_FIT", "squeeze")).contains("squeeze"));
         assert!(refused(pair("FUELRAIL_DECODE_DEPTH", "0")).contains("decode_depth is 0"));

@@ -133,24 +133,26 @@ impl Wanted {
 }
 
 /// Where the shards of a loader sit: cores in the order of [`Topology::seats`], from a start of its own for every loader of
-/// a machine, so that the ranks of one node do not all crowd on its first cores.
+/// a machine, so that the ranks of one node do not all crowd on its first cores. Asked to be near a node, that node's cores
+/// come first.
 #[derive(Debug)]
 pub(crate) struct Seating {
     seats: Vec<Core>,
-    first: usize,
     memory_nodes: Vec<usize>,
     nodes: usize,
 }
 
 impl Seating {
-    /// `taken` seats are those of loaders before this one.
-    pub(crate) fn new(topology: &Topology, taken: usize) -> Seating {
-        Seating {
-            seats: topology.seats(),
-            first: taken,
-            memory_nodes: topology.memory_nodes.clone(),
-            nodes: topology.nodes.len(),
+    /// `taken` seats are those of loaders before this one, near the same node.
+    pub(crate) fn new(topology: &Topology, near: Option<u16>, taken: usize) -> Seating {
+        let is_near = |core: &Core| near.is_none_or(|node| core.node == usize::from(node));
+        let (mut seats, mut far): (Vec<Core>, Vec<Core>) = topology.seats().into_iter().partition(is_near);
+        for cores in [&mut seats, &mut far] {
+            let first = taken.checked_rem(cores.len()).unwrap_or(0);
+            cores.rotate_left(first);
         }
+        seats.append(&mut far);
+        Seating { seats, memory_nodes: topology.memory_nodes.clone(), nodes: topology.nodes.len() }
     }
 
     /// The core of a shard; `None` when the machine does not name any.
@@ -165,7 +167,7 @@ impl Seating {
     }
 
     fn seat(&self, shard: u16) -> Option<&Core> {
-        let at = self.first.wrapping_add(usize::from(shard)).checked_rem(self.seats.len())?;
+        let at = usize::from(shard).checked_rem(self.seats.len())?;
         self.seats.get(at)
     }
 }
@@ -182,21 +184,33 @@ mod tests {
 
     #[test]
     fn shards_spread_over_the_nodes_and_their_memory_follows() {
-        let seating = Seating::new(&two_nodes(&[0, 1]), 0);
+        let seating = Seating::new(&two_nodes(&[0, 1]), None, 0);
         let placed: Vec<_> = (0..5).map(|shard| (seating.core(shard).unwrap(), seating.node(shard).unwrap())).collect();
         assert_eq!(placed, [(0, 0), (2, 1), (1, 0), (3, 1), (0, 0)]);
-        let second = Seating::new(&two_nodes(&[0, 1]), 2);
+        let second = Seating::new(&two_nodes(&[0, 1]), None, 2);
         assert_eq!((second.core(0), second.core(1)), (Some(1), Some(3)), "after a loader of two shards");
     }
 
     #[test]
+    fn shards_near_a_node_take_its_cores_first_and_share_them_out() {
+        let cores = |near, taken| -> Vec<usize> {
+            let seating = Seating::new(&two_nodes(&[0, 1]), Some(near), taken);
+            (0..4).filter_map(|shard| seating.core(shard)).collect()
+        };
+        assert_eq!((cores(0, 0), cores(1, 0)), (vec![0, 1, 2, 3], vec![2, 3, 0, 1]));
+        assert_eq!(cores(1, 1), [3, 2, 1, 0], "a second loader near the same node begins behind the first");
+        assert_eq!(cores(7, 0), [0, 2, 1, 3], "no core of that node may be used: as if not asked");
+        assert_eq!(Seating::new(&two_nodes(&[0, 1]), Some(1), 0).node(0), Some(1), "memory follows");
+    }
+
+    #[test]
     fn no_node_is_asked_for_where_there_is_no_choice() {
-        let bound = Seating::new(&two_nodes(&[1]), 0);
+        let bound = Seating::new(&two_nodes(&[1]), None, 0);
         assert_eq!((bound.node(0), bound.node(1)), (None, Some(1)), "the cpuset keeps memory on node 1");
         let single = Topology { nodes: vec![0], ..two_nodes(&[0]) };
-        assert_eq!(Seating::new(&single, 0).node(0), None);
+        assert_eq!(Seating::new(&single, None, 0).node(0), None);
         let none = Topology { cores: Vec::new(), ..two_nodes(&[0]) };
-        assert_eq!(Seating::new(&none, 3).core(0), None);
+        assert_eq!(Seating::new(&none, None, 3).core(0), None);
     }
 
     fn wanted(memory_bytes: u64, shards: u16) -> Wanted {

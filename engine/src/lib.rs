@@ -28,6 +28,8 @@ mod imds;
 mod labels;
 mod layout;
 mod loader;
+mod near;
+mod part;
 mod posting;
 mod starting;
 mod state;
@@ -47,8 +49,8 @@ pub use disk::{Disk, DiskPass, DiskPlan, DiskWay};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
 pub use fuelrail_flow::{BadSamples, Listed};
 pub use fuelrail_io::{
-    Backend, Finding, Grade, MemoryUse, Probe, ProbeConfig, RingChoice, Topology, memory_use, probe, probe_under,
-    process_cpu, thread_cpu,
+    Backend, Finding, ForkGuard, Grade, MemoryUse, Probe, ProbeConfig, RingChoice, Topology, memory_use, probe,
+    probe_under, process_cpu, thread_cpu,
 };
 pub use fuelrail_plan::policy::PolicyName;
 pub use imds::{IMDS_ADDRESS, ask_imds};

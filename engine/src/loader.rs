@@ -263,8 +263,7 @@ impl Loader {
 
     fn lease_error(&self) -> Error {
         let leases = self.leases.load(Ordering::Relaxed);
-        let raw = || self.objects.catalog().batch_room_max(u64::from(self.config.batch_size));
-        let need = self.supply.decoded_bytes(self.config.batch_size).unwrap_or_else(raw);
+        let need = self.batch_bytes_max();
         Error::new(Kind::Budget, format!("the {leases} batches you hold leave no room for the next one"))
             .cure(format!("drop batches before asking for more, or raise memory_limit by at least {need} bytes"))
     }
@@ -312,6 +311,13 @@ impl Loader {
     #[must_use]
     pub fn memory(&self) -> Memory {
         Memory(self.arena.clone())
+    }
+
+    /// The most room that one batch can take, bytes: what a device buffer must hold.
+    #[must_use]
+    pub fn batch_bytes_max(&self) -> u64 {
+        let raw = || self.objects.catalog().batch_room_max(u64::from(self.config.batch_size));
+        self.supply.decoded_bytes(self.config.batch_size).unwrap_or_else(raw)
     }
 
     /// The effective configuration: zeroes that stand for a choice are replaced by what was chosen.

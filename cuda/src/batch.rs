@@ -1,0 +1,295 @@
+//! A batch on the device, and the streams it is used on.
+//!
+//! Owns one device buffer until it is dropped; then the consumer's stream marks its last use, and only behind that mark is
+//! the buffer written again.
+
+use core::ffi::c_void;
+use core::ops::Range;
+use std::sync::Arc;
+
+use fuelrail::{SampleId, State};
+use fuelrail_base::{Error, Kind, Result};
+
+use crate::convert::{Convert, Dtype};
+use crate::driver::CUstream;
+use crate::note::Note;
+use crate::ring::{Ring, Token};
+
+/// A stream of the consumer: a `CUstream`, which is also what the CUDA runtime and PyTorch call a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RawStream(CUstream);
+
+// SAFETY: a stream's handle may be used by any thread; the driver locks.
+unsafe impl Send for RawStream {}
+// SAFETY: as above.
+unsafe impl Sync for RawStream {}
+
+impl RawStream {
+    /// The legacy default stream, which other streams wait for unless they were made not to.
+    pub const LEGACY: RawStream = RawStream(core::ptr::null_mut());
+
+    /// A stream by its handle.
+    ///
+    /// # Safety
+    /// It is null, one of CUDA's special handles, or a stream of the feed's device that is not destroyed before every batch taken
+    /// or released with it is dropped. While it is being captured into a graph, CUDA refuses it with an error.
+    #[must_use]
+    pub unsafe fn from_raw(handle: *mut c_void) -> RawStream {
+        RawStream(handle.cast())
+    }
+
+    /// The handle.
+    #[must_use]
+    pub fn as_raw(self) -> *mut c_void {
+        self.0.cast()
+    }
+
+    /// What a DLPack consumer passes as its stream: 1 is the legacy default stream, 2 that of the thread, more a handle.
+    ///
+    /// # Errors
+    /// `Usage` for 0, which DLPack rules out as ambiguous, and for -1 (no synchronisation), which would let the consumer read
+    /// bytes still on their way.
+    ///
+    /// # Safety
+    /// As [`RawStream::from_raw`] for numbers above 2.
+    pub unsafe fn from_dlpack(stream: i64) -> Result<RawStream> {
+        match usize::try_from(stream) {
+            Ok(handle) if handle > 0 => Ok(RawStream(core::ptr::without_provenance_mut::<c_void>(handle).cast())),
+            _ => Err(Error::new(Kind::Usage, format!("stream {stream} in DLPack's numbering"))
+                .cure("pass 1 for the legacy default stream, 2 for the thread's, or a stream's handle")),
+        }
+    }
+
+    pub(crate) fn handle(self) -> CUstream {
+        self.0
+    }
+}
+
+/// Samples delivered together, on the device. Work on the stream it was taken with sees all its bytes. Dropping it marks its
+/// end on that stream; buffers are few, so drop it when its last kernel is launched.
+pub struct DeviceBatch {
+    ring: Arc<Ring>,
+    /// Gone when dropped.
+    token: Option<Token>,
+    stream: RawStream,
+    shape: [i64; 4],
+    dimensions: usize,
+    dtype: Dtype,
+}
+
+impl DeviceBatch {
+    /// The token's batch, which `stream` has been made to wait for. `convert` says what was made of it.
+    pub(crate) fn new(ring: Arc<Ring>, token: Token, stream: RawStream, convert: Option<&Convert>) -> DeviceBatch {
+        let (shape, dimensions, dtype) = match convert {
+            Some(convert) => (convert.shape(token.note.ids.len()), 4, convert.dtype),
+            None => match token.note.shape {
+                Some(shape) => (shape, 4, Dtype::U8),
+                None => ([token.note.bytes as i64, 0, 0, 0], 1, Dtype::U8),
+            },
+        };
+        DeviceBatch { ring, token: Some(token), stream, shape, dimensions, dtype }
+    }
+
+    fn note(&self) -> &Note {
+        &self.token().note
+    }
+
+    fn token(&self) -> &Token {
+        self.token.as_ref().expect("the token is there until the batch is dropped")
+    }
+
+    /// The device's number.
+    #[must_use]
+    pub fn device(&self) -> u32 {
+        self.ring.ordinal
+    }
+
+    /// Where the elements begin on the device.
+    #[must_use]
+    pub fn pointer(&self) -> u64 {
+        self.ring.cell(self.token()).at()
+    }
+
+    /// Where the bytes as copied begin, [`offsets`](DeviceBatch::offsets) apply there: the same as
+    /// [`pointer`](DeviceBatch::pointer) unless they were converted.
+    #[must_use]
+    pub fn raw_pointer(&self) -> u64 {
+        self.ring.cell(self.token()).raw.at()
+    }
+
+    /// Bytes copied, those between samples included.
+    #[must_use]
+    pub fn raw_bytes(&self) -> usize {
+        self.note().bytes
+    }
+
+    /// Dimensions of the elements at [`pointer`](DeviceBatch::pointer), dense: samples first when decoded or
+    /// converted, else all bytes in one.
+    #[must_use]
+    pub fn shape(&self) -> &[i64] {
+        &self.shape[..self.dimensions]
+    }
+
+    /// What the elements are.
+    #[must_use]
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Number of samples.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.note().ids.len()
+    }
+
+    /// No samples.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.note().ids.is_empty()
+    }
+
+    /// Which samples, in order.
+    #[must_use]
+    pub fn ids(&self) -> &[SampleId] {
+        &self.note().ids
+    }
+
+    /// Their classes, in order.
+    #[must_use]
+    pub fn labels(&self) -> &[u32] {
+        &self.note().labels
+    }
+
+    /// Where each sample begins behind [`raw_pointer`](DeviceBatch::raw_pointer), bytes.
+    #[must_use]
+    pub fn offsets(&self) -> &[usize] {
+        &self.note().offsets
+    }
+
+    /// How long each sample is there, bytes.
+    #[must_use]
+    pub fn lens(&self) -> &[usize] {
+        &self.note().lens
+    }
+
+    /// Sum of the samples' lengths, bytes.
+    #[must_use]
+    pub fn payload_bytes(&self) -> u64 {
+        self.note().payload_bytes
+    }
+
+    /// The epoch it belongs to, from 0.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.note().epoch
+    }
+
+    /// The global step within the epoch, from 0.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.note().step
+    }
+
+    /// Number of the batch in this run of this rank, from 0.
+    #[must_use]
+    pub fn seq(&self) -> u64 {
+        self.note().seq
+    }
+
+    /// Positions of the epoch's order this batch covers.
+    #[must_use]
+    pub fn positions(&self) -> Range<u64> {
+        self.note().positions.clone()
+    }
+
+    /// Samples that could not be had, with the reason.
+    #[must_use]
+    pub fn left_out(&self) -> &[(SampleId, Error)] {
+        &self.note().left_out
+    }
+
+    /// Where the run stands behind this batch: what to save when it is trained on.
+    #[must_use]
+    pub fn state(&self) -> Option<&State> {
+        self.note().state.as_ref()
+    }
+
+    /// Whether all its bytes have arrived; until then the stream waits.
+    ///
+    /// # Errors
+    /// `Environment` when the device is lost.
+    pub fn has_landed(&self) -> Result<bool> {
+        self.ring.cell(self.token()).ready.is_reached()
+    }
+
+    /// The stream whose work may use it.
+    #[must_use]
+    pub fn stream(&self) -> RawStream {
+        self.stream
+    }
+
+    /// Moves it to another stream: that one waits for what the old one has been given so far, and marks the end in its stead.
+    ///
+    /// # Errors
+    /// `Environment` when the stream is refused; then the batch stays with the old one.
+    pub fn move_to(&mut self, stream: RawStream) -> Result<()> {
+        if stream == self.stream {
+            return Ok(());
+        }
+        let released = &self.ring.cell(self.token()).released;
+        let _entered = self.ring.context.enter()?;
+        // SAFETY: both streams are what `RawStream::from_raw` promises.
+        unsafe {
+            released.record(self.stream.handle())?;
+            released.hold_back(stream.handle())?;
+        }
+        self.stream = stream;
+        Ok(())
+    }
+
+    /// Marks its end on another stream than it was taken with.
+    ///
+    /// # Errors
+    /// As [`move_to`](DeviceBatch::move_to); then its end is marked on the old one.
+    pub fn release_on(mut self, stream: RawStream) -> Result<()> {
+        self.move_to(stream)
+    }
+}
+
+impl Drop for DeviceBatch {
+    fn drop(&mut self) {
+        let Some(token) = self.token.take() else { return };
+        if self.ring.context.check_fork().is_err() {
+            // The buffer is the parent's.
+            return;
+        }
+        // SAFETY: the stream is what `RawStream::from_raw` promises.
+        let marked = (self.ring.context.enter())
+            .and_then(|_entered| unsafe { self.ring.cell(&token).released.record(self.stream.handle()) });
+        self.ring.tally.come_back();
+        match marked {
+            Ok(()) => {
+                self.ring.cell(&token).was_held.store(true, core::sync::atomic::Ordering::Release);
+                self.ring.send_home(token);
+            }
+            Err(error) => {
+                // Nothing tells when the consumer's work on the buffer ends: it is neither written again nor freed.
+                self.ring.keep();
+                let text = format!("marking the end of batch {} on the consumer's stream: {error}", token.note.seq);
+                self.ring.fail(Error::new(Kind::Environment, text));
+            }
+        }
+    }
+}
+
+impl core::fmt::Debug for DeviceBatch {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("DeviceBatch")
+            .field("device", &self.device())
+            .field("seq", &self.seq())
+            .field("samples", &self.len())
+            .field("shape", &self.shape())
+            .field("dtype", &self.dtype)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,212 @@
+//! The GPUs of this machine: what they are, where they sit, and opening one.
+//!
+//! Owns no device: looking costs no memory on it, only [`Device::open`] retains its context.
+
+use core::ffi::{CStr, c_char, c_int};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use fuelrail_base::{ByteSize, Error, Kind, Result};
+
+use crate::context::Context;
+use crate::driver::{Code, Driver};
+
+const MULTIPROCESSORS: c_int = 16;
+const ASYNC_ENGINES: c_int = 40;
+const CAPABILITY_MAJOR: c_int = 75;
+const CAPABILITY_MINOR: c_int = 76;
+const HOST_REGISTER: c_int = 99;
+
+/// What a GPU is and where it sits. The two dies of a K80 are two of these.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceFacts {
+    /// Its number in this process.
+    pub ordinal: u32,
+    /// Its product name.
+    pub name: String,
+    /// Its compute capability: `(3, 7)` is a K80.
+    pub capability: (u32, u32),
+    /// Its memory, bytes.
+    pub memory_bytes: u64,
+    /// How many copies it makes beside its kernels at a time.
+    pub copy_engines: u32,
+    /// How many multiprocessors it has.
+    pub multiprocessors: u32,
+    /// Whether it copies from registered host memory.
+    pub registers_memory: bool,
+    /// Where it sits on the PCI bus, as Linux writes it; empty when the driver does not say.
+    pub pci: String,
+    /// The NUMA node it is on, where the machine has nodes and says so.
+    pub node: Option<u16>,
+    /// The cores near it, as Linux writes them (`0-15,32-47`), where the machine says so.
+    pub cores: Option<String>,
+}
+
+impl core::fmt::Display for DeviceFacts {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (major, minor) = self.capability;
+        let memory = ByteSize(self.memory_bytes);
+        write!(f, "GPU {}: {}, {memory}, compute capability {major}.{minor}, ", self.ordinal, self.name)?;
+        write!(f, "{} copy engine(s), PCI {}", self.copy_engines, if self.pci.is_empty() { "?" } else { &self.pci })?;
+        self.node.map_or(Ok(()), |node| write!(f, ", NUMA node {node}"))
+    }
+}
+
+/// A GPU, opened: its primary context is retained until this and all that was made with it is gone.
+#[derive(Clone)]
+pub struct Device {
+    facts: DeviceFacts,
+    context: Arc<Context>,
+}
+
+impl core::fmt::Debug for Device {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Device").field(&self.facts).finish()
+    }
+}
+
+impl Device {
+    /// How many GPUs this process may use; 0 when the driver sees none.
+    ///
+    /// # Errors
+    /// `Environment` when there is no CUDA driver or it does not start, with what to do.
+    pub fn count() -> Result<u32> {
+        let driver = match Driver::get() {
+            Err(error) if error.cause().contains("CUDA_ERROR_NO_DEVICE") => return Ok(0),
+            driver => driver?,
+        };
+        count(driver)
+    }
+
+    /// What the GPUs are that this process may use.
+    ///
+    /// # Errors
+    /// As [`Device::count`].
+    pub fn all() -> Result<Vec<DeviceFacts>> {
+        let count = Device::count()?;
+        (0..count).map(|ordinal| facts(Driver::get()?, ordinal).map(|(_, facts)| facts)).collect()
+    }
+
+    /// The CUDA version of the driver: 1000 × major + 10 × minor, so 11040 is 11.4.
+    ///
+    /// # Errors
+    /// As [`Device::count`].
+    pub fn driver_version() -> Result<u32> {
+        Driver::get()?.version()
+    }
+
+    /// Opens a GPU.
+    ///
+    /// # Errors
+    /// `Usage` when there is no such number; `Environment` as [`Device::count`], and when the device cannot be used, with
+    /// what to do.
+    pub fn open(ordinal: u32) -> Result<Device> {
+        let driver = Driver::get()?;
+        let count = count(driver)?;
+        if ordinal >= count {
+            let cure = match count {
+                0 => "look whether nvidia-smi sees a GPU, and at CUDA_VISIBLE_DEVICES".to_owned(),
+                n => format!("count from 0 to {}: the numbers are those that CUDA_VISIBLE_DEVICES leaves", n - 1),
+            };
+            return Err(Error::new(Kind::Usage, format!("GPU {ordinal} of {count}")).cure(cure));
+        }
+        let (handle, facts) = facts(driver, ordinal)?;
+        if !facts.registers_memory {
+            let cause = format!("{facts} cannot copy from registered host memory");
+            return Err(Error::new(Kind::Environment, cause).cure("use another GPU, or take batches from the Loader"));
+        }
+        Ok(Device { context: Context::retain(driver, handle)?, facts })
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+fn count(driver: &Driver) -> Result<u32> {
+    let mut count = 0;
+    // SAFETY: writes one number, to a variable that lives through the call.
+    match unsafe { driver.cuDeviceGetCount(&raw mut count) } {
+        Code::NO_DEVICE => Ok(0),
+        code => driver.check(code, "counting the GPUs").map(|()| count.unsigned_abs()),
+    }
+}
+
+fn facts(driver: &Driver, ordinal: u32) -> Result<(c_int, DeviceFacts)> {
+    let doing = format!("asking what GPU {ordinal} is");
+    let check = |code| driver.check(code, &doing);
+    let (mut device, mut bytes) = (0, 0usize);
+    // SAFETY: writes one handle, to a variable that lives through the call.
+    check(unsafe { driver.cuDeviceGet(&raw mut device, ordinal.cast_signed()) })?;
+    // SAFETY: writes one number, to a variable that lives through the call.
+    check(unsafe { driver.cuDeviceTotalMem_v2(&raw mut bytes, device) })?;
+    let number = |attribute: c_int| -> Result<u32> {
+        let mut value = 0;
+        // SAFETY: writes one number, to a variable that lives through the call.
+        check(unsafe { driver.cuDeviceGetAttribute(&raw mut value, attribute, device) }).map(|()| value.unsigned_abs())
+    };
+    // SAFETY: the driver writes at most as many characters as it is told, which the buffer has.
+    let name = text(|at, len| unsafe { driver.cuDeviceGetName(at, len, device) });
+    // SAFETY: as above.
+    let pci = text(|at, len| unsafe { driver.cuDeviceGetPCIBusId(at, len, device) }).unwrap_or_default();
+    let (node, cores) = place(Path::new("/"), &pci);
+    let facts = DeviceFacts {
+        ordinal,
+        name: name.map_err(|code| driver.error(code, &doing))?,
+        capability: (number(CAPABILITY_MAJOR)?, number(CAPABILITY_MINOR)?),
+        memory_bytes: bytes as u64,
+        copy_engines: number(ASYNC_ENGINES)?,
+        multiprocessors: number(MULTIPROCESSORS)?,
+        registers_memory: number(HOST_REGISTER)? != 0,
+        pci: pci.to_ascii_lowercase(),
+        node,
+        cores,
+    };
+    Ok((device, facts))
+}
+
+/// What a function of the driver writes into a buffer of characters.
+fn text(ask: impl FnOnce(*mut c_char, c_int) -> Code) -> Result<String, Code> {
+    let mut buffer: [c_char; 256] = [0; 256];
+    let code = ask(buffer.as_mut_ptr(), 255);
+    if code != Code::SUCCESS {
+        return Err(code);
+    }
+    // SAFETY: the last character was not given to the driver and is NUL; the buffer lives through the call.
+    Ok(unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_string_lossy().into_owned())
+}
+
+/// NUMA node and near cores of a PCI device on the machine below `root`. The kernel writes -1 for no node.
+fn place(root: &Path, pci: &str) -> (Option<u16>, Option<String>) {
+    let folder = root.join("sys/bus/pci/devices").join(pci.to_ascii_lowercase());
+    let read = |file: &str| Some(fs::read_to_string(folder.join(file)).ok()?.trim().to_owned());
+    let node = read("numa_node").and_then(|text| text.parse().ok());
+    (node, read("local_cpulist").filter(|text| !text.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_sits_where_the_kernel_says_and_nowhere_when_it_does_not() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("sys/bus/pci/devices/0000:8a:00.0");
+        assert_eq!(place(root.path(), "0000:8A:00.0"), (None, None));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("numa_node"), "-1\n").unwrap();
+        fs::write(folder.join("local_cpulist"), "\n").unwrap();
+        assert_eq!(place(root.path(), "0000:8A:00.0"), (None, None));
+        fs::write(folder.join("numa_node"), "1\n").unwrap();
+        fs::write(folder.join("local_cpulist"), "8-15,24-31\n").unwrap();
+        assert_eq!(place(root.path(), "0000:8A:00.0"), (Some(1), Some("8-15,24-31".to_owned())));
+        assert_eq!(place(root.path(), ""), (None, None));
+    }
+}

@@ -1,0 +1,306 @@
+//! A feed: batches of a loader, on a device, in order.
+//!
+//! Owns the copy thread and the consumer's end of the hand-off. Never makes the consumer's thread wait for the device: its
+//! streams do.
+
+use core::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel, sync_channel};
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use fuelrail::{Config, Loader, Remains, Stats};
+use fuelrail_base::{Error, Kind, Result};
+
+use crate::batch::{DeviceBatch, RawStream};
+use crate::canary::{Canary, Step};
+use crate::context::Stream;
+use crate::convert::{Convert, Converter};
+use crate::copier::{Copier, DeviceSide, Question, Ties};
+use crate::device::{Device, DeviceFacts};
+use crate::pinned::{Pinned, kept};
+use crate::ring::{Ring, Token};
+use crate::stats::FeedStats;
+
+/// Settings of a feed.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FeedConfig {
+    /// The device's number in this process.
+    pub device: u32,
+    /// Device buffers: how many batches are on the device, held by the consumer or on their way, at a time.
+    pub depth: usize,
+    /// The copy stream has the highest priority instead of the lowest: only the conversion kernel minds.
+    pub hurry: bool,
+    /// Turn pixels into numbers behind the copy.
+    pub convert: Option<Convert>,
+    /// A copy under way for longer than this is an error, ms.
+    pub copy_timeout_ms: u64,
+}
+
+impl Default for FeedConfig {
+    /// Three buffers on device 0, the lowest priority, bytes as they are, 30 s.
+    fn default() -> FeedConfig {
+        FeedConfig { device: 0, depth: 3, hurry: false, convert: None, copy_timeout_ms: 30_000 }
+    }
+}
+
+/// Most device buffers of a feed.
+pub const DEPTH_MAX: usize = 64;
+
+impl FeedConfig {
+    /// Checks every field that can be checked without the device.
+    ///
+    /// # Errors
+    /// `Usage` naming the field and what to write.
+    pub fn validate(&self) -> Result<()> {
+        let usage = |cause: String, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
+        if !(1..=DEPTH_MAX).contains(&self.depth) {
+            return usage(
+                format!("depth is {}", self.depth),
+                "choose between 1 and 64; 3 keeps the link and the trainer busy",
+            );
+        }
+        if self.copy_timeout_ms == 0 {
+            return usage("copy_timeout_ms is 0".into(), "allow at least the time of one copy");
+        }
+        self.convert.as_ref().map_or(Ok(()), Convert::validate)
+    }
+}
+
+/// How long a waiting consumer sleeps before it looks for what would make its wait vain.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How long the consumer must have held every buffer while asking for more before that is an error.
+const HOLD_PATIENCE: Duration = Duration::from_secs(1);
+/// What the loader may take to stop, beside copies that may take their time-out.
+const STOP_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Batches on a device.
+pub struct Feed {
+    ring: Arc<Ring>,
+    ready: Receiver<Result<Token>>,
+    question: Question,
+    thread: Option<JoinHandle<Option<Remains>>>,
+    config: FeedConfig,
+    about: About,
+    canary: Canary,
+    over: bool,
+}
+
+/// What is known of loader and device from the start.
+struct About {
+    facts: DeviceFacts,
+    loader: Config,
+    notices: Vec<String>,
+    classes: Vec<String>,
+    samples: u64,
+    batches: u64,
+}
+
+impl Feed {
+    /// Opens the device, registers the loader's memory with it, takes the device buffers and starts to copy.
+    ///
+    /// # Errors
+    /// `Usage` for settings; `Budget` when the device has no room for the buffers, with the numbers; `Environment` when there is
+    /// no CUDA, or it refuses, with what to do.
+    pub fn start(loader: Loader, config: FeedConfig) -> Result<Feed> {
+        config.validate()?;
+        let device = Device::open(config.device)?;
+        let timeout = Duration::from_millis(config.copy_timeout_ms);
+        let canary = Canary::new();
+        let raw = usize::try_from(loader.batch_bytes_max()).unwrap_or(usize::MAX);
+        let converted = config.convert.as_ref().map(|c| c.converted_bytes() * loader.config().batch_size as usize);
+        // Every token and one error fit: nobody ever waits to send.
+        let (send_home, home) = sync_channel(config.depth);
+        let (send_ready, ready) = sync_channel(config.depth + 1);
+        let ring = Arc::new(Ring::new(&device, config.depth, (raw, converted), timeout, send_home)?);
+        let pinned = Pinned::register(&device, loader.memory())?;
+        let device_side = {
+            let _entered = device.context().enter()?;
+            let stream = Stream::new(device.context(), config.hurry)?;
+            let converter = config.convert.clone().map(|convert| Converter::new(&device, convert)).transpose()?;
+            DeviceSide { converter, stream, pinned: Some(pinned) }
+        };
+        let about = About {
+            facts: device.facts().clone(),
+            loader: loader.config().clone(),
+            notices: loader.notices().to_vec(),
+            classes: loader.classes().to_vec(),
+            samples: loader.samples(),
+            batches: loader.batches(),
+        };
+        let question = Question::default();
+        let (theirs, asked) = (Arc::clone(&ring), Arc::clone(&question));
+        let ties = Ties { ring: theirs, home, ready: send_ready, question: asked, timeout, canary };
+        let copier = Copier::new(loader, device_side, ties);
+        let thread = std::thread::Builder::new().name(format!("fuelrail-gpu-{}", config.device));
+        let thread = thread.spawn(move || copier.serve()).map_err(|e| {
+            Error::new(Kind::Environment, format!("starting the copy thread of GPU {}: {e}", config.device))
+        })?;
+        Ok(Feed { ring, ready, question, thread: Some(thread), config, about, canary, over: false })
+    }
+
+    /// The next batch, in order; blocks until its copy is on its way, and makes `stream` wait, on the device, until it has
+    /// arrived. `None` when the run is over or has failed.
+    ///
+    /// # Errors
+    /// What the loader reports, behind the batches before it; at once, `Environment` when the device fails or a copy hangs, with
+    /// the batch and the device; `Budget` when the batches held leave no buffer.
+    pub fn next(&mut self, stream: RawStream) -> Option<Result<DeviceBatch>> {
+        if self.over {
+            return None;
+        }
+        let outcome = self.ring.context.check_fork().and_then(|()| self.take(stream));
+        self.over = !matches!(outcome, Ok(Some(_)));
+        outcome.transpose()
+    }
+
+    fn take(&mut self, stream: RawStream) -> Result<Option<DeviceBatch>> {
+        let begun = Instant::now();
+        let (token, at_once) = match self.ready.try_recv() {
+            Ok(token) => (Some(token), true),
+            Err(TryRecvError::Disconnected) => (None, true),
+            Err(TryRecvError::Empty) => {
+                let token = self.wait(begun);
+                self.ring.tally.wait(begun.elapsed());
+                (token?, false)
+            }
+        };
+        if let Some(failure) = self.ring.take_failure() {
+            return Err(failure);
+        }
+        match token {
+            Some(token) => self.hand_over(token?, stream, at_once).map(Some),
+            None if self.ring.is_finished() => Ok(None),
+            None => Err(Error::new(Kind::Environment, "the copy thread panicked: a bug of the feed")
+                .cure("report it with the message above")),
+        }
+    }
+
+    /// Sleeps until a token or an error comes; `None` when the copy thread has ended.
+    fn wait(&self, begun: Instant) -> Result<Option<Result<Token>>> {
+        loop {
+            match self.ready.recv_timeout(LOOK_AGAIN) {
+                Ok(token) => return Ok(Some(token)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if let Some(failure) = self.ring.take_failure() {
+                return Err(failure);
+            }
+            let held = self.ring.tally.held();
+            if held >= self.ring.depth() && begun.elapsed() > HOLD_PATIENCE {
+                let cause =
+                    format!("the {held} batches you hold are all the buffers there are on GPU {}", self.ring.ordinal);
+                return Err(Error::new(Kind::Budget, cause).cure("drop batches before asking for more, or raise depth"));
+            }
+        }
+    }
+
+    fn hand_over(&self, token: Token, stream: RawStream, at_once: bool) -> Result<DeviceBatch> {
+        let ready = &self.ring.cell(&token).ready;
+        let landed = ready.is_reached()?;
+        let _entered = self.ring.context.enter()?;
+        if self.canary.takes(Step::AwaitCopy) {
+            // SAFETY: the stream is what `RawStream::from_raw` promises.
+            unsafe { ready.hold_back(stream.handle()) }?;
+        }
+        self.ring.tally.give(at_once, landed);
+        Ok(DeviceBatch::new(Arc::clone(&self.ring), token, stream, self.config.convert.as_ref()))
+    }
+
+    /// Counters of the device's side.
+    #[must_use]
+    pub fn stats(&self) -> FeedStats {
+        self.ring.tally.stats()
+    }
+
+    /// Counters of the loader; `None` when the copy thread has ended or does not answer within `patience`.
+    #[must_use]
+    pub fn loader_stats(&self, patience: Duration) -> Option<Stats> {
+        let (tell, told) = channel();
+        *self.question.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell);
+        told.recv_timeout(patience).ok()
+    }
+
+    /// What the device is.
+    #[must_use]
+    pub fn device(&self) -> &DeviceFacts {
+        &self.about.facts
+    }
+
+    /// The feed's settings.
+    #[must_use]
+    pub fn config(&self) -> &FeedConfig {
+        &self.config
+    }
+
+    /// The loader's effective configuration.
+    #[must_use]
+    pub fn loader_config(&self) -> &Config {
+        &self.about.loader
+    }
+
+    /// What the loader said at its start.
+    #[must_use]
+    pub fn notices(&self) -> &[String] {
+        &self.about.notices
+    }
+
+    /// Names of the classes; a batch's labels index them.
+    #[must_use]
+    pub fn classes(&self) -> &[String] {
+        &self.about.classes
+    }
+
+    /// Samples in the data set.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.about.samples
+    }
+
+    /// Batches of this rank in this run, from its start.
+    #[must_use]
+    pub fn batches(&self) -> u64 {
+        self.about.batches
+    }
+
+    /// Stops copy thread and loader and tells what the loader left behind; `None` when copies did not end and their memory was
+    /// kept. Batches still held stay good. Dropping the feed does the same and tells nothing. Whatever of feed and batches is
+    /// dropped last waits, at most for the copies' time-out, until the device is through with the buffers, and frees them.
+    #[must_use]
+    pub fn close(mut self) -> Option<Remains> {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Option<Remains> {
+        let thread = self.thread.take()?;
+        if self.ring.context.check_fork().is_err() {
+            // The thread is the parent's.
+            core::mem::forget(thread);
+            return None;
+        }
+        self.ring.close();
+        let (begun, patience) = (Instant::now(), STOP_PATIENCE + Duration::from_millis(self.config.copy_timeout_ms));
+        while !thread.is_finished() {
+            if begun.elapsed() > patience {
+                kept(&format!("the copy thread of GPU {} hangs in the driver and was left behind", self.ring.ordinal));
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        // A panic was printed where it happened.
+        thread.join().ok().flatten()
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl core::fmt::Debug for Feed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Feed").field("device", &self.about.facts).field("config", &self.config).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,47 @@
+//! Batches on NVIDIA GPUs: the loader's memory registered with CUDA, copies on a stream of their own, buffers that are written
+//! again when the trainer's stream is past them.
+//!
+//! ```no_run
+//! use fuelrail_cuda::{Feed, FeedConfig, RawStream};
+//! # fn main() -> fuelrail::Result<()> {
+//! let loader = fuelrail::Loader::builder("http://127.0.0.1:9000/bucket/training/").batch_size(64).build()?;
+//! let mut feed = Feed::start(loader, FeedConfig::default())?;
+//! while let Some(batch) = feed.next(RawStream::LEGACY) {
+//!     let batch = batch?;
+//!     println!("{} samples at {:#x}", batch.len(), batch.pointer());
+//!     // Launch kernels on the stream; then drop the batch.
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Owns one thread per feed. Needs no CUDA to build; at run time the driver of CUDA 11.4 is enough, and without one every way in
+//! returns an error that says what to do. Never waits for the device on the consumer's thread, never frees what a device
+//! may still touch.
+
+mod batch;
+mod canary;
+mod context;
+mod convert;
+mod copier;
+mod device;
+mod dlpack;
+mod driver;
+mod feed;
+mod feeds;
+mod note;
+mod pinned;
+mod ring;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+pub use batch::{DeviceBatch, RawStream};
+pub use convert::{Convert, Dtype, Planes};
+pub use device::{Device, DeviceFacts};
+pub use dlpack::{DlDataType, DlDevice, DlTensor, HostKind, ManagedTensor};
+pub use driver::FUNCTIONS;
+pub use feed::{DEPTH_MAX, Feed, FeedConfig};
+pub use feeds::Feeds;
+pub use pinned::Pinned;
+pub use stats::FeedStats;

@@ -1,0 +1,238 @@
+//! The ring of device buffers: what the copy thread fills, the consumer holds, and comes home.
+//!
+//! Owns the device memory and its events, and the first error of either side. A buffer's token is unique: whoever has it, the copy
+//! thread or one `DeviceBatch`, has the buffer. Device memory is freed when copy thread, feed and batches are all gone
+//! and every event has been reached; what cannot be shown to be idle is kept until the process ends.
+
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use fuelrail_base::{ByteSize, Error, Kind, Result};
+
+use crate::context::{Context, DeviceMemory, Event};
+use crate::device::Device;
+use crate::driver::CUdeviceptr;
+use crate::note::Note;
+use crate::pinned::kept;
+use crate::stats::Tally;
+
+/// How long a look at an event that is not reached yet is apart from the next, where nothing else is to be done.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// One device buffer: the bytes as copied, converted ones beside them, and its moments.
+pub(crate) struct Cell {
+    pub(crate) raw: DeviceMemory,
+    pub(crate) converted: Option<DeviceMemory>,
+    /// The copy stream has come to the copy: the consumer before has let go.
+    pub(crate) begun: Event,
+    /// The bytes are on the device: the host may write their slot again.
+    pub(crate) landed: Event,
+    /// All is done, conversion too: the consumer's stream may go on.
+    pub(crate) ready: Event,
+    /// The consumer's stream is past its last use.
+    pub(crate) released: Event,
+    /// `released` was recorded at least once.
+    pub(crate) was_held: AtomicBool,
+}
+
+impl Cell {
+    /// Where the consumer reads.
+    pub(crate) fn at(&self) -> CUdeviceptr {
+        self.converted.as_ref().unwrap_or(&self.raw).at()
+    }
+
+    fn is_idle(&self) -> Result<bool> {
+        let released = !self.was_held.load(Ordering::Acquire) || self.released.is_reached()?;
+        Ok(released && self.landed.is_reached()? && self.ready.is_reached()?)
+    }
+}
+
+/// The right to one buffer, with what is known of the batch in it.
+pub(crate) struct Token {
+    pub(crate) cell: usize,
+    pub(crate) note: Box<Note>,
+}
+
+/// The buffers and what all sides share.
+pub(crate) struct Ring {
+    pub(crate) context: Arc<Context>,
+    pub(crate) ordinal: u32,
+    pub(crate) tally: Tally,
+    cells: ManuallyDrop<Box<[Cell]>>,
+    home: SyncSender<Token>,
+    failure: Mutex<Option<Error>>,
+    failed: AtomicBool,
+    closed: AtomicBool,
+    finished: AtomicBool,
+    kept: AtomicBool,
+    patience: Duration,
+}
+
+impl Ring {
+    /// Takes the device's memory: all that the feed will ever use.
+    ///
+    /// # Errors
+    /// `Budget` with the numbers when the device has not that much.
+    pub(crate) fn new(
+        device: &Device,
+        depth: usize,
+        (raw, converted): (usize, Option<usize>),
+        patience: Duration,
+        home: SyncSender<Token>,
+    ) -> Result<Ring> {
+        let context = device.context();
+        let _entered = context.enter()?;
+        let each = raw + converted.unwrap_or(0);
+        let memory = |taken: usize, len: usize| {
+            DeviceMemory::new(context, len)?.ok_or_else(|| no_room(device, (depth, each), taken))
+        };
+        let cell = |n: usize| {
+            Ok(Cell {
+                raw: memory(n * each, raw)?,
+                converted: converted.map(|len| memory(n * each + raw, len)).transpose()?,
+                begun: Event::new(context, true)?,
+                landed: Event::new(context, true)?,
+                ready: Event::new(context, false)?,
+                released: Event::new(context, false)?,
+                was_held: AtomicBool::new(false),
+            })
+        };
+        let cells: Vec<Cell> = (0..depth).map(cell).collect::<Result<_>>()?;
+        Ok(Ring {
+            context: Arc::clone(context),
+            ordinal: device.facts().ordinal,
+            tally: Tally::default(),
+            cells: ManuallyDrop::new(cells.into()),
+            home,
+            failure: Mutex::new(None),
+            failed: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
+            kept: AtomicBool::new(false),
+            patience,
+        })
+    }
+
+    pub(crate) fn cell(&self, token: &Token) -> &Cell {
+        &self.cells[token.cell]
+    }
+
+    pub(crate) fn cell_at(&self, cell: usize) -> &Cell {
+        &self.cells[cell]
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Gives a buffer back for the next copy. When the copy thread has ended, it lies still until the ring goes.
+    pub(crate) fn send_home(&self, token: Token) {
+        // There is room for every token; an error says that nobody copies any more.
+        let _ = self.home.try_send(token);
+    }
+
+    /// Notes the first error; later ones are its consequences.
+    pub(crate) fn fail(&self, error: Error) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            *failure = Some(error);
+        }
+    }
+
+    /// Whether there was an error.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// The first error, for whoever asks first.
+    pub(crate) fn take_failure(&self) -> Option<Error> {
+        if !self.has_failed() {
+            return None;
+        }
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The feed is gone: no more copies.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// The copy thread has come to its end in order.
+    pub(crate) fn finish(&self) {
+        self.finished.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    /// Something may touch the device's buffers for ever: they are never freed.
+    pub(crate) fn keep(&self) {
+        self.kept.store(true, Ordering::Release);
+    }
+
+    /// Waits, within patience, until no work touches any buffer.
+    fn settle(&self) -> Result<bool> {
+        let begun = Instant::now();
+        let _entered = self.context.enter()?;
+        for cell in &*self.cells {
+            while !cell.is_idle()? {
+                if begun.elapsed() > self.patience {
+                    return Ok(false);
+                }
+                std::thread::sleep(LOOK);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if self.context.check_fork().is_err() {
+            return;
+        }
+        let idle = if self.kept.load(Ordering::Acquire) { Ok(false) } else { self.settle() };
+        let why = match idle {
+            Ok(true) => {
+                // SAFETY: dropped once, here, and not used after; every event was reached, so no work touches the buffers.
+                unsafe { ManuallyDrop::drop(&mut self.cells) };
+                return;
+            }
+            Ok(false) => "a stream may still use them".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let bytes: usize =
+            self.cells.iter().map(|c| c.raw.len() + c.converted.as_ref().map_or(0, DeviceMemory::len)).sum();
+        let bytes = ByteSize(bytes as u64);
+        kept(&format!("{bytes} of buffers on GPU {} stay taken until the process ends: {why}", self.ordinal));
+    }
+}
+
+/// `taken` bytes of what is needed are ours already.
+fn no_room(device: &Device, (depth, each): (usize, usize), taken: usize) -> Error {
+    let driver = device.context().driver;
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: writes two numbers, to variables that live through the call.
+    let code = unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) };
+    let left = match driver.check(code, "") {
+        Ok(()) => format!("{} of {} are free", ByteSize((free + taken) as u64), ByteSize(total as u64)),
+        Err(_) => "how much is free is not known".to_owned(),
+    };
+    let need = each * depth;
+    let cause = format!(
+        "GPU {} has no room for {depth} buffers of {} ({each} bytes): {need} bytes in all, {left}",
+        device.facts().ordinal,
+        ByteSize(each as u64),
+    );
+    Error::new(Kind::Budget, cause)
+        .cure("lower the feed's depth or the batch size, or start the feed before the trainer takes all")
+}

@@ -1,0 +1,10 @@
+//! The feed against the test driver: a real bucket, real loaders, a driver that is late on purpose and sees every misuse.
+#![cfg(test)]
+
+mod canaries;
+mod conformance;
+mod conversion;
+mod failures;
+mod several;
+mod stand;
+mod symbols;

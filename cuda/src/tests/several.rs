@@ -1,0 +1,107 @@
+//! Several devices, DLPack, counters: what a consumer sees beside the bytes.
+#![cfg(test)]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use cudarc::driver::sys;
+use fuelrail_cuda_driver::{Settings, under_driver};
+
+use super::stand::{Consumer, check, control, store, watching};
+use crate::{Device, Feed, FeedConfig, Feeds, HostKind, ManagedTensor, RawStream};
+
+#[test]
+fn every_device_is_a_rank_with_its_part() {
+    let settings = Settings { devices: 2, delay_us: 0..=100, ..watching() };
+    if !under_driver("tests::several::every_device_is_a_rank_with_its_part", &settings) {
+        return;
+    }
+    let builder = store().loader().batch_size(10).memory_limit("12MB".parse().unwrap());
+    let mut feeds = Feeds::start(&builder, &[1, 0], &FeedConfig::default()).unwrap();
+    let mut ids = BTreeSet::new();
+    let mut consumers: Vec<Consumer> = [1, 0].map(|device| Consumer::new(device, 2, 1 << 20)).into();
+    for (at, (feed, consumer)) in feeds.iter_mut().zip(&mut consumers).enumerate() {
+        assert_eq!((feed.loader_config().rank, feed.loader_config().world), (at as u32, 2));
+        assert_eq!(feed.loader_config().memory_limit_bytes, 6_000_000);
+        while let Some(batch) = feed.next(consumer.stream()) {
+            let batch = batch.unwrap();
+            assert_eq!(batch.device(), [1, 0][at]);
+            consumer.read(&batch, None, store());
+        }
+        consumer.finish(store());
+        assert!(consumer.wrong.is_empty(), "{:?}", consumer.wrong);
+        ids.extend(consumer.right.iter().copied());
+        assert_eq!(consumer.right.len() as u64, store().set.len() / 2);
+    }
+    assert_eq!(ids.len() as u64, store().set.len(), "together every sample once");
+    drop((feeds, consumers));
+    control().assert_clean();
+    for wrong in [&[][..], &[0, 0], &[0, 2]] {
+        let error = Feeds::start(&builder, wrong, &FeedConfig::default()).unwrap_err();
+        assert_eq!(error.kind(), fuelrail::Kind::Usage, "{error}");
+        control().assert_clean();
+    }
+}
+
+#[test]
+fn a_batch_goes_through_dlpack_and_its_buffer_comes_home() {
+    let settings = Settings { delay_us: 0..=200, ..Settings::default() };
+    if !under_driver("tests::several::a_batch_goes_through_dlpack_and_its_buffer_comes_home", &settings) {
+        return;
+    }
+    let host: Vec<_> = store().loader().batch_size(10).build().unwrap().map(Result::unwrap).collect();
+    let loader = store().loader().batch_size(10).build().unwrap();
+    let mut feed = Feed::start(loader, FeedConfig { depth: 1, ..FeedConfig::default() }).unwrap();
+    let consumer = Consumer::new(0, 0, 0);
+    let device = Device::open(0).unwrap();
+    for expected in host {
+        // With one buffer, a deleter that does not give it back would end this.
+        let batch = feed.next(RawStream::LEGACY).unwrap().unwrap();
+        let exported = batch.into_dlpack(consumer.stream()).unwrap();
+        let tensor = exported.tensor();
+        assert_eq!((tensor.device.kind, tensor.device.ordinal, tensor.dimensions), (2, 0, 1));
+        let mut bytes = vec![0; expected.bytes().len()];
+        let _entered = device.context().enter().unwrap();
+        // SAFETY: the tensor has so many bytes; the call returns when they are there.
+        unsafe {
+            assert_eq!((*tensor.shape, tensor.strides.is_null()), (bytes.len() as i64, true));
+            let stream = consumer.stream().as_raw().cast();
+            check(sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), tensor.elements as u64, bytes.len(), stream));
+        }
+        for (place, sample) in expected.offsets().iter().zip(expected.samples()) {
+            assert_eq!(&bytes[*place..*place + sample.bytes.len()], sample.bytes);
+        }
+        drop(exported);
+        let begins = expected.bytes().as_ptr();
+        let exported = ManagedTensor::from_host(expected, HostKind::Plain);
+        assert_eq!((exported.tensor().device.kind, exported.tensor().elements.cast_const().cast()), (1, begins));
+    }
+    assert!(feed.next(RawStream::LEGACY).is_none());
+    drop((feed, consumer, device));
+    control().assert_clean();
+}
+
+#[test]
+fn counters_tell_what_was_copied_and_whether_it_was_waited_for() {
+    if !under_driver("tests::several::counters_tell_what_was_copied_and_whether_it_was_waited_for", &watching()) {
+        return;
+    }
+    control().set("gbps", "0.01");
+    let mut feed = Feed::start(store().loader().batch_size(10).build().unwrap(), FeedConfig::default()).unwrap();
+    assert_eq!(feed.stats().readiness, 1.0);
+    let batch = feed.next(RawStream::LEGACY).unwrap().unwrap();
+    assert_eq!(feed.stats().held, 1);
+    let loader = feed.loader_stats(Duration::from_secs(20)).unwrap();
+    assert!(loader.batches >= 1, "{loader:?}");
+    drop(batch);
+    let rest = std::iter::from_fn(|| feed.next(RawStream::LEGACY)).map(Result::unwrap).count();
+    let stats = feed.stats();
+    assert_eq!((stats.batches, stats.copies, stats.held, rest), (9, 9, 0, 8), "{stats:?}");
+    // So many bytes at so many a second.
+    let least = stats.copied_bytes as f64 / 1e7 * 0.9;
+    assert!(stats.copied_bytes > 10_000 && stats.copy_s > least && stats.copy_s_max <= stats.copy_s, "{stats:?}");
+    assert!(stats.landed < 1.0 && stats.data_wait_s > 0.0 && stats.readiness < 1.0, "{stats:?}");
+    assert_eq!(feed.classes(), store().loader().build().unwrap().classes());
+    drop(feed);
+    control().assert_clean();
+}

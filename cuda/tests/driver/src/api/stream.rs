@@ -1,0 +1,74 @@
+//! Entry points about streams, events and host functions.
+
+use crate::code::Code;
+use crate::context;
+use crate::exports::{Handle, Out, entries};
+use crate::tables::work::{Callback, Work};
+use std::ffi::c_void;
+
+entries! {
+    fn cuStreamCreate(stream: Out<Handle>, flags: u32) Init |call, held| {
+        let device = held.current_device(call)?;
+        stream.put(Handle::from_number(held.make_stream(device, flags, 0)?))
+    };
+    fn cuStreamCreateWithPriority(stream: Out<Handle>, flags: u32, priority: i32) Init |call, held| {
+        let device = held.current_device(call)?;
+        stream.put(Handle::from_number(held.make_stream(device, flags, priority)?))
+    };
+    fn cuStreamDestroy_v2(stream: Handle) Release |call, held| held.destroy_stream(call, stream.number());
+    fn cuStreamSynchronize(stream: Handle) Init |call, held| {
+        let stream = held.stream(call, stream.number())?;
+        held.drain(stream)
+    };
+    fn cuStreamQuery(stream: Handle) Init |call, held| {
+        let stream = held.stream(call, stream.number())?;
+        if held.is_idle(stream) { Ok(()) } else { Err(Code::NOT_READY) }
+    };
+    fn cuStreamGetPriority(stream: Handle, priority: Out<i32>) Init |call, held| {
+        let stream = held.stream(call, stream.number())?;
+        priority.put(held.streams.get(&stream).map_or(0, |s| s.priority))
+    };
+    fn cuStreamGetFlags(stream: Handle, flags: Out<u32>) Init |call, held| {
+        let stream = held.stream(call, stream.number())?;
+        flags.put(held.streams.get(&stream).map_or(0, |s| s.flags))
+    };
+    fn cuStreamGetCtx(stream: Handle, context: Out<Handle>) Init |call, held| {
+        let stream = held.stream(call, stream.number())?;
+        let device = held.streams.get(&stream).map_or(0, |s| s.device);
+        context.put(Handle::from_number(context::handle_of(device)))
+    };
+    fn cuStreamIsCapturing(stream: Handle, status: Out<i32>) Init |call, held| {
+        held.stream(call, stream.number())?;
+        status.put(0)
+    };
+    fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: u32) Init |call, held| {
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        held.wait_event(call, stream.number(), event.number())
+    };
+    fn cuLaunchHostFunc(
+        stream: Handle,
+        function: Option<unsafe extern "C" fn(*mut c_void)>,
+        argument: Handle,
+    ) Init |call, held| {
+        let function = function.ok_or(Code::INVALID_VALUE)?;
+        let stream = held.stream(call, stream.number())?;
+        let argument = argument.number() as usize;
+        held.submit(stream, Work::Call(Callback { function, argument }), Vec::new());
+        Ok(())
+    };
+    fn cuEventCreate(event: Out<Handle>, flags: u32) Init |call, held| {
+        let device = held.current_device(call)?;
+        event.put(Handle::from_number(held.make_event(device, flags)?))
+    };
+    fn cuEventDestroy_v2(event: Handle) Release |call, held| held.destroy_event(call, event.number());
+    fn cuEventRecord(event: Handle, stream: Handle) Init |call, held| {
+        held.record(call, event.number(), stream.number())
+    };
+    fn cuEventQuery(event: Handle) Init |call, held| held.query_event(call, event.number());
+    fn cuEventSynchronize(event: Handle) Init |call, held| held.sync_event(call, event.number());
+    fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle) Init |call, held| {
+        milliseconds.put(held.elapsed(call, start.number(), end.number())?)
+    };
+}

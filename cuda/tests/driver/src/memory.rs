@@ -1,0 +1,138 @@
+//! Device memory: host memory behind addresses that no processor can follow.
+//!
+//! Owns their addresses (never given out twice, with a gap behind each) and their fates. Every
+//! use of a device address goes through [`State::device_range`].
+
+use crate::code::{Code, Outcome};
+use crate::driver::State;
+use crate::tables::memory::{Allocation, Bytes};
+use crate::tables::work::Touch;
+use std::sync::Arc;
+
+/// Device addresses begin here. Bits 48 to 55 are set as no user address of a processor has them: to follow one is a fault.
+const ADDRESSES: u64 = 0x00fa_0000_0000_0000;
+/// Each device has this much address space.
+const DEVICE_STEP: u64 = 1 << 42;
+/// Allocations begin on multiples of this, as CUDA promises at least 256; and no more, so that nobody gets used to pages.
+const ALIGNMENT: u64 = 512;
+/// Address space between two allocations that belongs to nobody.
+const GAP: u64 = 64 << 10;
+/// What fresh memory holds: nobody may count on zeros.
+const FRESH: u8 = 0xa5;
+
+impl State {
+    /// The first pending piece of work that touches a range.
+    pub(crate) fn pending_on(&self, start: u64, bytes: u64) -> Option<&Touch> {
+        let end = start.saturating_add(bytes);
+        self.pending.values().flatten().find(|t| t.start < end && start < t.start.saturating_add(t.bytes))
+    }
+
+    /// A violation if pending work touches a range that is about to go.
+    pub(crate) fn refuse_pending(&mut self, call: &str, start: u64, bytes: u64) {
+        // A lost device touches nothing any more; what is in the queues is thrown away.
+        if self.lost.is_some() {
+            return;
+        }
+        if let Some(touch) = self.pending_on(start, bytes) {
+            let text = format!("{call}({start:#x}, {bytes} bytes) while work is pending on it: {}", touch.what);
+            self.violation(text);
+        }
+    }
+
+    /// Allocates device memory.
+    pub(crate) fn allocate(&mut self, device: u32, bytes: usize) -> Outcome<u64> {
+        let bytes = bytes as u64;
+        if bytes == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let (_, held) = self.memory.held(Some(device));
+        let limit = self.settings.memory.min(self.settings.memory_limit);
+        if held.checked_add(bytes).is_none_or(|all| all > limit) {
+            return Err(Code::OUT_OF_MEMORY);
+        }
+        let mut store = Vec::new();
+        let size = usize::try_from(bytes).map_err(|_| Code::OUT_OF_MEMORY)?;
+        store.try_reserve_exact(size).map_err(|_| Code::OUT_OF_MEMORY)?;
+        store.resize(size, FRESH);
+        let next = self.memory.next.entry(device).or_insert(GAP);
+        let pointer = ADDRESSES + u64::from(device) * DEVICE_STEP + *next;
+        *next += (bytes + GAP).next_multiple_of(ALIGNMENT);
+        let memory = Arc::new(Bytes::new(store));
+        self.memory.live.insert(pointer, Allocation { device, bytes, memory, going: false });
+        Ok(pointer)
+    }
+
+    /// Finds the memory of a device address range.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` after a violation, when the range is not inside one live allocation.
+    pub(crate) fn device_range(&mut self, call: &str, pointer: u64, bytes: u64) -> Outcome<(Arc<Bytes>, usize)> {
+        let complaint = match self.memory.live.range(..=pointer).next_back() {
+            Some((start, a)) if pointer - start < a.bytes && a.going => {
+                format!("{call}: device memory {pointer:#x} is used after cuMemFreeAsync")
+            }
+            Some((start, a)) if (pointer - start).saturating_add(bytes) <= a.bytes => {
+                return Ok((a.memory.clone(), (pointer - start) as usize));
+            }
+            Some((start, a)) if pointer - start < a.bytes + GAP => format!(
+                "{call}: {bytes} bytes at {pointer:#x} lie out of bounds of the allocation {start:#x} of {} bytes",
+                a.bytes
+            ),
+            _ => match self.memory.freed.range(..=pointer).next_back() {
+                Some((start, size)) if pointer - start < *size => {
+                    format!("{call}: device memory {pointer:#x} is used after it was freed")
+                }
+                _ => format!("{call}: {pointer:#x} is no device memory"),
+            },
+        };
+        self.violation(complaint);
+        Err(Code::INVALID_VALUE)
+    }
+
+    /// The touch that a piece of work has on device memory.
+    pub(crate) fn touch(&self, what: &str, start: u64, bytes: u64) -> Touch {
+        Touch { start, bytes, what: format!("{what} at {start:#x}, {bytes} bytes") }
+    }
+
+    /// Gives device memory back, which no work may be pending on.
+    pub(crate) fn free(&mut self, call: &str, pointer: u64) -> Outcome {
+        if pointer == 0 {
+            return Ok(());
+        }
+        let bytes = self.allocation(call, pointer)?;
+        self.refuse_pending(call, pointer, bytes);
+        self.free_now(call, pointer);
+        Ok(())
+    }
+
+    /// Takes memory out of use at once; its bytes live on until the last work that uses them has ended.
+    pub(crate) fn free_now(&mut self, call: &str, pointer: u64) {
+        match self.memory.live.remove(&pointer) {
+            Some(a) => drop(self.memory.freed.insert(pointer, a.bytes)),
+            None => self.violation(format!("{call}: {pointer:#x} was freed in the meantime")),
+        }
+    }
+
+    /// Marks memory as on its way out, for a free in a stream's queue.
+    pub(crate) fn free_later(&mut self, call: &str, pointer: u64) -> Outcome {
+        self.allocation(call, pointer)?;
+        if let Some(a) = self.memory.live.get_mut(&pointer) {
+            a.going = true;
+        }
+        Ok(())
+    }
+
+    /// The size of the allocation that begins at an address and is not on its way out.
+    fn allocation(&mut self, call: &str, pointer: u64) -> Outcome<u64> {
+        let complaint = match self.memory.live.get(&pointer) {
+            Some(a) if !a.going => return Ok(a.bytes),
+            Some(_) => format!("{call}: device memory {pointer:#x} is freed twice"),
+            None if self.memory.freed.contains_key(&pointer) => {
+                format!("{call}: device memory {pointer:#x} is freed twice")
+            }
+            None => format!("{call}: no allocation begins at {pointer:#x}"),
+        };
+        self.violation(complaint);
+        Err(Code::INVALID_VALUE)
+    }
+}
