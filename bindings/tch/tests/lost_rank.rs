@@ -11,7 +11,7 @@ fn a_rank_that_hangs_ends_the_others_within_the_timeout() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let text = format!(
-        "{} --decode 28x28x1 --batch-size 16 --checkpoint-every 3 --checkpoint {} --log {} --timeout-s 3 --slow 0=3",
+        "{} --decode 28x28x1 --batch-size 16 --checkpoint-every 3 --checkpoint {} --step-log {} --timeout-s 3 --slow 0=3",
         bucket.url("training/"),
         folder.join("saved").display(),
         folder.join("{rank}.jsonl").display(),
@@ -92,7 +92,7 @@ fn a_rank_that_is_cut_off_is_an_error_on_both_sides() {
         Bucket::start(BucketConfig { source, listen, ..BucketConfig::default() }).unwrap()
     };
     let text = format!(
-        "{} --decode 28x28x1 --batch-size 16 --timeout-s 4 --log {} --slow 0=3",
+        "{} --decode 28x28x1 --batch-size 16 --timeout-s 4 --step-log {} --slow 0=3",
         bucket.url("training/"),
         folder.join("{rank}.jsonl").display()
     );

@@ -10,7 +10,7 @@ fn train(bucket: &str, folder: &Path, world: usize, more: &str) -> BTreeMap<u64,
     let log = format!("{world}-{{rank}}.jsonl");
     let place = folder.join(&log);
     let arguments = format!(
-        "{bucket} --decode 28x28x1 --global-batch-size 64 --warm-up 0.2 --log {} --timeout-s 60 {more}",
+        "{bucket} --decode 28x28x1 --global-batch-size 64 --warm-up 0.2 --step-log {} --timeout-s 60 {more}",
         place.display()
     );
     Job::start(world, folder, &words(&arguments)).done();
@@ -54,7 +54,7 @@ fn and_with_accumulated_gradients_and_adamw() {
     std::fs::create_dir(&pieces).unwrap();
     let log = pieces.join("{rank}.jsonl");
     let arguments = format!(
-        "{uri} --decode 28x28x1 --global-batch-size 32 --accumulate 2 --warm-up 0.2 --log {} --optimiser adamw --rate 0.001",
+        "{uri} --decode 28x28x1 --global-batch-size 32 --accumulate 2 --warm-up 0.2 --step-log {} --optimiser adamw --rate 0.001",
         log.display()
     );
     Job::start(2, &pieces, &words(&arguments)).done();

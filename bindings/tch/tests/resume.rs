@@ -12,7 +12,7 @@ const STEPS: u64 = 40;
 fn arguments(uri: &str, folder: &Path, more: &str) -> Vec<String> {
     let (log, saved) = (folder.join("{rank}.jsonl"), folder.join("saved"));
     let text = format!(
-        "{uri} --decode 28x28x1 --global-batch-size 64 --rate 0.02 --warm-up 0.2 --epochs 2 --log {} --timeout-s 30 --checkpoint {} {more}",
+        "{uri} --decode 28x28x1 --global-batch-size 64 --rate 0.02 --warm-up 0.2 --epochs 2 --step-log {} --timeout-s 30 --checkpoint {} {more}",
         log.display(),
         saved.display()
     );

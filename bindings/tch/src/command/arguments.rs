@@ -121,7 +121,7 @@ pub(crate) struct Arguments {
     pub config: Option<PathBuf>,
     /// Write one line of JSON per step here; `{rank}` stands for the rank
     #[arg(long)]
-    pub log: Option<String>,
+    pub step_log: Option<String>,
     /// Write the outcome as JSON here (rank 0)
     #[arg(long)]
     pub json: Option<PathBuf>,

@@ -50,7 +50,7 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
     let screen = Rc::new(RefCell::new(Screen::new(
         ranks.rank,
         arguments.print_every,
-        arguments.log.as_deref(),
+        arguments.step_log.as_deref(),
         epoch_samples * training.epochs,
     )?));
     let say = |line: &str| screen.borrow().say(line);
