@@ -11,6 +11,7 @@ use crate::near::{take_seats, unavailable};
 use crate::starting::{Plan, Starting};
 use crate::state::State;
 use crate::supply::Supply;
+use crate::watch::Watched;
 use fuelrail_base::limits::DECODE_THREADS_MAX;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
 use fuelrail_base::{ByteSize, Result, ShardId};
@@ -247,17 +248,7 @@ fn start_shards(
     let topology = Topology::here();
     let layout = share_out(&config, &objects, &topology, card_queue.is_some())?;
     config.shards = layout.shards;
-    let (arena, mut regions) = Arena::new(&ArenaConfig {
-        bytes: layout.region_bytes * u64::from(layout.shards) + layout.aside_bytes,
-        regions: layout.shards,
-        aside_bytes: layout.aside_bytes,
-        huge_pages: HugePages::Auto,
-        ..ArenaConfig::default()
-    })?;
-    if let Huge::None(why) = &arena.report().huge {
-        notices.push(format!("huge pages: none, {why}"));
-    }
-    let aside = if layout.aside_bytes > 0 { regions.pop() } else { None };
+    let (arena, regions, aside) = map_memory(&layout, &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices)?;
     let seating = seat(&config, &topology, &mut notices);
     if let Some(seating) = &seating {
@@ -289,13 +280,8 @@ fn start_shards(
     let wakers = shards.iter().map(|s| s.waker.clone()).collect();
     let outlet = Outlet::new(lanes, wakers, consumer, run.batches());
     let supply = supply(&config, decoding.zip(aside), &objects, outlet, run.batches());
-    let supply = supply.inspect_err(|_| {
-        // Nobody will take what they deliver.
-        shards.iter().for_each(|shard| {
-            shard.board.stop();
-            shard.waker.wake();
-        });
-    })?;
+    // Without it nobody would take what the shards deliver.
+    let supply = supply.inspect_err(|_| shards.iter().for_each(Watched::stop))?;
     let report = report.map_or_else(to_standard_error, |Reporter(report)| Box::new(move |text: &str| report(text)));
     Loader::new(Parts {
         config,
@@ -311,6 +297,22 @@ fn start_shards(
         audit: audit.transpose()?,
         report,
     })
+}
+
+/// The arena, its regions for the shards, and the one behind them.
+fn map_memory(layout: &Layout, notices: &mut Vec<String>) -> Result<(Arena, Vec<Region>, Option<Region>)> {
+    let (arena, mut regions) = Arena::new(&ArenaConfig {
+        bytes: layout.region_bytes * u64::from(layout.shards) + layout.aside_bytes,
+        regions: layout.shards,
+        aside_bytes: layout.aside_bytes,
+        huge_pages: HugePages::Auto,
+        ..ArenaConfig::default()
+    })?;
+    if let Huge::None(why) = &arena.report().huge {
+        notices.push(format!("huge pages: none, {why}"));
+    }
+    let aside = if layout.aside_bytes > 0 { regions.pop() } else { None };
+    Ok((arena, regions, aside))
 }
 
 /// The consumer's side of the shards, with the decode stage between where there is something to decode.

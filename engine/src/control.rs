@@ -10,6 +10,7 @@ use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
 use fuelrail_wire::tls::{Client as TlsClient, asks_for_tls, explain};
 use fuelrail_wire::{Endpoint, Entry, list_path, manifest, parse_error, parse_list};
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode};
@@ -22,21 +23,23 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-type HttpClient = Client<HttpsConnector<HttpConnector>, Empty<Bytes>>;
+/// What a request carries.
+pub(crate) type Load = UnsyncBoxBody<Bytes, std::io::Error>;
+pub(crate) type HttpClient = Client<HttpsConnector<HttpConnector>, Load>;
 
 /// Somebody waits at a prompt for what the control plane does: a server that is down should be said within seconds.
 const ATTEMPTS_MAX: u32 = 5;
 
-fn patience() -> Result<Retry> {
+pub(crate) fn patience() -> Result<Retry> {
     Retry::new(RetryConfig { attempts_max: ATTEMPTS_MAX, ..RetryConfig::default() }, monotonic_now().0)
 }
 
 /// Longest wait for one answer of the control plane.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs `work` on the control thread and waits for it.
-fn on_control_thread<T: Send>(
+pub(crate) fn on_control_thread<T: Send>(
     tls: Option<&TlsClient>,
     work: impl AsyncFnOnce(HttpClient) -> Result<T> + Send,
 ) -> Result<T> {
@@ -276,14 +279,14 @@ async fn send(
         request = request.header("range", format!("bytes={from}-"));
     }
     let request = request
-        .body(Empty::new())
+        .body(Empty::new().map_err(|never| match never {}).boxed_unsync())
         .map_err(|e| Error::new(Kind::Usage, format!("cannot be asked for over HTTP: {e}")))?;
     let answer = within(ANSWER_TIMEOUT, client.request(request)).await?;
     answer.map_err(|e| unreachable(&authority, &e))
 }
 
 /// Why no answer came: what TLS refuses, else the innermost cause.
-fn unreachable(authority: &str, error: &(dyn std::error::Error + 'static)) -> Error {
+pub(crate) fn unreachable(authority: &str, error: &(dyn std::error::Error + 'static)) -> Error {
     let mut inner = error;
     let mut speaks_http = true;
     loop {
@@ -307,19 +310,19 @@ fn unreachable(authority: &str, error: &(dyn std::error::Error + 'static)) -> Er
         .cure("check the port; one that speaks TLS takes https:// in the URI")
 }
 
-async fn collect(response: Response<hyper::body::Incoming>) -> Result<Bytes> {
+pub(crate) async fn collect(response: Response<hyper::body::Incoming>) -> Result<Bytes> {
     let body = within(ANSWER_TIMEOUT, Limited::new(response.into_body(), DOCUMENT_BYTES_MAX).collect()).await?;
     let body = body.map_err(|e| Error::new(Kind::Truncated, format!("reading the answer: {e}")))?;
     Ok(body.to_bytes())
 }
 
-async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T> {
+pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T> {
     tokio::time::timeout(limit, work)
         .await
         .map_err(|_| Error::new(Kind::Stalled, format!("no answer for {} s", limit.as_secs())))
 }
 
-fn refusal(status: StatusCode, body: &[u8]) -> Error {
+pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> Error {
     let said = parse_error(body).map_or(String::new(), |(code, text)| format!(" ({code}: {text})"));
     let (kind, cure) = match status.as_u16() {
         400 if asks_for_tls(body) => (Kind::Protocol, "the port speaks TLS: write https:// in the URI"),

@@ -36,6 +36,7 @@ mod state;
 mod stats;
 mod supply;
 mod tls;
+mod upload;
 mod watch;
 
 pub use audit::{Audit, AuditVerdict, EpochVerdict};
@@ -58,6 +59,7 @@ pub use loader::{Loader, Memory, Remains, Taken};
 pub use state::State;
 pub use stats::{GateStats, Quantiles, ShardStats, Stats};
 pub use tls::Tls;
+pub use upload::{Stored, UPLOAD_BYTES_MAX, Upload, put, put_with};
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -43,6 +43,7 @@ pub struct Loader {
 
 /// What [`Loader::next_batch_within`] found.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "taken apart at once; a box would be an allocation for every batch")]
 pub enum Taken {
     /// The next batch.
     Batch(Batch),
@@ -405,10 +406,7 @@ impl Drop for Loader {
             self.supply.forget();
             return;
         }
-        for shard in &self.shards {
-            shard.board.stop();
-            shard.waker.wake();
-        }
+        self.shards.iter().for_each(Watched::stop);
         for thread in self.threads.drain(..) {
             // A shard's error that mattered was returned by next_batch; this one has nobody left to tell.
             let _ = thread.join();

@@ -16,6 +16,14 @@ pub(crate) struct Watched {
     pub waker: Waker,
 }
 
+impl Watched {
+    /// Tells the shard to stop.
+    pub(crate) fn stop(&self) {
+        self.board.stop();
+        self.waker.wake();
+    }
+}
+
 /// Fresh snapshots of all shards; a shard that does not answer within `patience` gives its last one.
 pub(crate) fn snapshots(shards: &[Watched], patience: Duration) -> Vec<Snapshot> {
     let wanted: Vec<u64> = shards

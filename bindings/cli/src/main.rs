@@ -11,6 +11,7 @@ mod failure;
 mod get;
 mod inspect;
 mod ls;
+mod put;
 mod screen;
 mod serve;
 mod trust;
@@ -50,6 +51,7 @@ enum Command {
     Serve(serve::Serve),
     Ls(ls::Ls),
     Get(get::Get),
+    Put(put::Put),
     Bench(bench::Bench),
     Tune(tune::Tune),
     Doctor(doctor::Doctor),
@@ -77,6 +79,7 @@ fn run(command: Command) -> Outcome {
         Command::Serve(args) => serve::run(&args),
         Command::Ls(args) => ls::run(&args),
         Command::Get(args) => get::run(&args),
+        Command::Put(args) => put::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::Tune(args) => tune::run(&args),
         Command::Doctor(args) => doctor::run(&args),

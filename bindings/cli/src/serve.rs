@@ -69,6 +69,9 @@ pub(crate) struct Serve {
     /// Name of the bucket
     #[arg(long, value_name = "NAME", default_value = "bucket")]
     bucket: String,
+    /// Let a folder be written to with PUT; a generated set always may, into memory
+    #[arg(long, conflicts_with = "write_to")]
+    writable: bool,
     /// Serving threads
     #[arg(long, value_name = "N", default_value_t = 2)]
     threads: usize,
@@ -199,6 +202,7 @@ fn serve(args: &Serve, source: Source) -> Outcome {
         source: source.clone(),
         script: script.clone(),
         threads: args.threads,
+        writable: args.writable,
         tls: tls(args),
         ..BucketConfig::default()
     })?;

@@ -88,7 +88,7 @@ fn the_report_says_which_pages_and_never_exceeds_the_budget() {
 
 #[test]
 fn a_region_aside_comes_last_and_inside_the_budget() {
-    let config = ArenaConfig { bytes: 9 << 20, regions: 2, aside_bytes: (1 << 20) + 7, ..ArenaConfig::default() };
+    let config = ArenaConfig { bytes: (9 << 20) + 7, regions: 2, aside_bytes: (1 << 20) + 7, ..ArenaConfig::default() };
     let (arena, mut regions) = Arena::new(&config).unwrap();
     assert_eq!(regions.iter().map(|r| r.capacity()).collect::<Vec<_>>(), [4 << 20, 4 << 20, 1 << 20]);
     let spans: Vec<_> = arena.region_spans().collect();

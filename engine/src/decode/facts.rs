@@ -17,7 +17,7 @@ pub struct DecodeStats {
     pub threads: usize,
     /// Samples decoded.
     pub samples: u64,
-    /// Samples that could not be decoded, or were in quarantine.
+    /// Samples that could not be decoded. Those in quarantine are not tried, and not counted again.
     pub refused: u64,
     /// Bytes of the objects that were decoded.
     pub object_bytes: u64,

@@ -1,9 +1,10 @@
 //! JPEG, by `zune-jpeg`: baseline and progressive; YCbCr, RGB, grey, CMYK and YCCK. Orientation in EXIF is not applied.
 //!
 //! The decoder would rather show half a picture than none. A trainer must know instead: a file without its end is refused
-//! before it is decoded, and what is wrong inside the pixels is an error.
+//! before it is decoded, what is wrong inside the pixels is an error, and so is a file that has fewer pixels than its header
+//! says (see `until_the_end`).
 
-use super::picture::{Header, Picture, Pixels, too_large, undecodable};
+use super::format::{Header, Picture, Pixels, too_large, undecodable};
 use fuelrail_base::{Error, Result};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;
@@ -23,11 +24,16 @@ pub(super) struct Jpeg<'a> {
 }
 
 impl<'a> Jpeg<'a> {
-    /// Reads as far as the pixels. `grey` where colour is not wanted.
-    pub(super) fn open(bytes: &'a [u8], grey: bool) -> Result<Jpeg<'a>> {
-        if !has_end(bytes) {
-            return Err(undecodable("the JPEG ends before its end marker: it is truncated"));
+    /// Reads as far as the pixels. `grey` where colour is not wanted; `scratch` for another form of the file.
+    pub(super) fn open(bytes: &'a [u8], grey: bool, scratch: &'a mut Vec<u8>) -> Result<Jpeg<'a>> {
+        let outline = Outline::of(bytes);
+        if let Some(kind) = outline.frame.and_then(foreign) {
+            return Err(unread(kind));
         }
+        let Some(end) = outline.end(bytes) else {
+            return Err(undecodable("the JPEG ends before its end marker: it is truncated"));
+        };
+        let bytes = if outline.is_one_stretch() { until_the_end(bytes, end, scratch) } else { bytes };
         // Oddities between the headers are common and harmless.
         let lenient = DecoderOptions::default().set_max_width(SIDE_MAX).set_max_height(SIDE_MAX).set_strict_mode(false);
         let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), lenient);
@@ -64,23 +70,86 @@ impl Picture for Jpeg<'_> {
     }
 }
 
-/// Whether the end marker comes behind the start of the pixels. It cannot be among them; a thumbnail in the headers has one
-/// of its own.
-fn has_end(bytes: &[u8]) -> bool {
-    bytes.ends_with(&END) || pixels_at(bytes).is_some_and(|at| bytes[at..].windows(END.len()).any(|pair| pair == END))
+/// What is known without decoding: the headers are walked by their lengths.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Outline {
+    /// The marker of the frame: how the picture is encoded.
+    frame: Option<u8>,
+    /// Where the first scan begins.
+    pixels_at: Option<usize>,
+    /// All components come in that scan, and nothing interrupts it.
+    whole_scan: bool,
+    restarts: bool,
 }
 
-/// Where the first scan begins: behind the segments, whose lengths are walked.
-fn pixels_at(bytes: &[u8]) -> Option<usize> {
-    const SCAN: u8 = 0xDA;
-    let mut at = 2;
-    loop {
-        match *bytes.get(at..at + 4)? {
-            [0xFF, 0xFF, ..] => at += 1,
-            [0xFF, SCAN, ..] => return Some(at),
-            [0xFF, _, high, low] => at += 2 + usize::from(u16::from_be_bytes([high, low])),
-            _ => at += 1,
+impl Outline {
+    fn of(bytes: &[u8]) -> Outline {
+        let mut outline = Outline::default();
+        let (mut at, mut components) = (2, None);
+        while let Some(&[first, marker, high, low]) = bytes.get(at..at + 4) {
+            match (first, marker) {
+                (0xFF, 0xDA) => {
+                    outline.pixels_at = Some(at);
+                    outline.whole_scan = components.is_some() && bytes.get(at + 4).copied() == components;
+                    break;
+                }
+                // Fill bytes, and oddities between the headers.
+                (0xFF, 0x00 | 0xFF) | (..=0xFE, _) => at += 1,
+                _ => {
+                    // Huffman tables, an extension and arithmetic conditioning have numbers among those of the frames.
+                    if (0xC0..=0xCF).contains(&marker) && ![0xC4, 0xC8, 0xCC].contains(&marker) {
+                        outline.frame = Some(marker);
+                        components = bytes.get(at + 9).copied();
+                    }
+                    outline.restarts |= marker == 0xDD;
+                    at += 2 + usize::from(u16::from_be_bytes([high, low])).max(2);
+                }
+            }
         }
+        outline
+    }
+
+    /// Where the first end marker behind the start of the pixels is. It cannot be among them; a thumbnail in the headers has
+    /// one of its own.
+    fn end(&self, bytes: &[u8]) -> Option<usize> {
+        let from = self.pixels_at?;
+        memchr::memmem::find(&bytes[from..], &END).map(|at| from + at)
+    }
+
+    /// All pixels lie in one stretch between the headers and the end.
+    fn is_one_stretch(&self) -> bool {
+        matches!(self.frame, Some(0xC0 | 0xC1)) && self.whole_scan && !self.restarts
+    }
+}
+
+/// The file up to its end marker, and ones behind that. Where the decoder meets the marker before its last pixel it goes on
+/// with zeroes, which are pixels of some kind; ones are no code of any picture, so that it must notice. A sound file is read
+/// a few bytes past its last pixel at most, and is filled up with ones itself.
+fn until_the_end<'a>(bytes: &[u8], end: usize, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+    /// A byte of ones is written with a zero behind it, so that it is no marker.
+    const ONES: [u8; 64] = {
+        let mut ones = [0; 64];
+        let mut at = 0;
+        while at < ones.len() {
+            ones[at] = 0xFF;
+            at += 2;
+        }
+        ones
+    };
+    scratch.clear();
+    scratch.extend_from_slice(&bytes[..end]);
+    scratch.extend_from_slice(&ONES);
+    scratch.extend_from_slice(&END);
+    scratch
+}
+
+/// Frames that the decoder does not know.
+fn foreign(frame: u8) -> Option<&'static str> {
+    match frame {
+        0xC0..=0xC2 => None,
+        0xC3 => Some("lossless"),
+        0xC5..=0xC7 => Some("hierarchical"),
+        _ => Some("with arithmetic coding"),
     }
 }
 
@@ -89,10 +158,12 @@ fn failed(error: &DecodeErrors) -> Error {
         DecodeErrors::ExhaustedData | DecodeErrors::IoErrors(_) => {
             undecodable("the JPEG ends before its last pixel: it is truncated")
         }
-        DecodeErrors::Unsupported(scheme) => {
-            undecodable(&format!("the JPEG is of a kind nobody here reads: {scheme:?}"))
-                .cure("encode it anew as baseline or progressive JPEG, or leave it out with bad_samples = skip")
-        }
+        DecodeErrors::Unsupported(kind) => unread(&format!("{kind:?}")),
         other => undecodable(&format!("the JPEG is damaged: {other}")),
     }
+}
+
+fn unread(kind: &str) -> Error {
+    undecodable(&format!("the JPEG is of a kind nobody here reads: {kind}"))
+        .cure("encode it anew as baseline or progressive JPEG, or leave it out with bad_samples = skip")
 }

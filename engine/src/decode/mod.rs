@@ -7,6 +7,7 @@
 mod cut;
 mod facts;
 mod feed;
+mod format;
 mod jpeg;
 mod picture;
 mod png;

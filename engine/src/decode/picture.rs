@@ -4,41 +4,12 @@
 //! Owns the scratch memory of one thread. Never believes a header before it has been compared with the limits.
 
 use super::cut::{Cut, Occasion, cut};
+use super::format::{Header, Picture, Pixels, undecodable};
 use super::{Decode, jpeg, png};
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
-use fuelrail_base::limits::{PICTURE_BYTES_KEPT, PICTURE_PIXELS_MAX};
+use fuelrail_base::limits::PICTURE_BYTES_KEPT;
 use fuelrail_base::{Error, Kind, Result};
-
-/// What a header says.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Header {
-    pub width: u32,
-    pub height: u32,
-}
-
-/// What a decoder makes of a pixel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Pixels {
-    Grey,
-    GreyAlpha,
-    Rgb,
-    RgbAlpha,
-}
-
-impl Pixels {
-    fn bytes(self) -> usize {
-        self as usize + 1
-    }
-}
-
-/// A picture whose header has been read.
-pub(super) trait Picture {
-    fn header(&self) -> Header;
-    fn pixels(&self) -> Pixels;
-    /// Decodes into exactly as many bytes as header and pixels say.
-    fn decode_into(&mut self, out: &mut [u8]) -> Result<()>;
-}
 
 /// One thread's tools.
 pub(super) struct Easel {
@@ -46,12 +17,14 @@ pub(super) struct Easel {
     /// A whole picture as its decoder makes it, and with the channels that are wanted.
     decoded: Vec<u8>,
     converted: Vec<u8>,
+    /// For what a file's decoder needs of it in another form.
+    file: Vec<u8>,
     resizer: Resizer,
 }
 
 impl Easel {
     pub(super) fn new(wanted: Decode) -> Easel {
-        Easel { wanted, decoded: Vec::new(), converted: Vec::new(), resizer: Resizer::new() }
+        Easel { wanted, decoded: Vec::new(), converted: Vec::new(), file: Vec::new(), resizer: Resizer::new() }
     }
 
     /// Makes the sample from the object's bytes. `out` is its place, exactly as long as a sample.
@@ -60,9 +33,13 @@ impl Easel {
     /// `Undecodable`, without the object's name.
     pub(super) fn paint(&mut self, bytes: &[u8], occasion: Occasion, out: &mut [u8]) -> Result<()> {
         let painted = if bytes.starts_with(&png::SIGNATURE) {
-            self.finish(&mut png::Png::open(bytes)?, occasion, out)
+            png::Png::open(bytes).and_then(|mut picture| self.finish(&mut picture, occasion, out))
         } else if bytes.starts_with(&jpeg::SIGNATURE) {
-            self.finish(&mut jpeg::Jpeg::open(bytes, self.wanted.channels == 1)?, occasion, out)
+            let mut file = core::mem::take(&mut self.file);
+            let opened = jpeg::Jpeg::open(bytes, self.wanted.channels == 1, &mut file);
+            let painted = opened.and_then(|mut picture| self.finish(&mut picture, occasion, out));
+            self.file = file;
+            painted
         } else {
             Err(unknown(bytes))
         };
@@ -71,7 +48,7 @@ impl Easel {
     }
 
     fn finish(&mut self, picture: &mut impl Picture, occasion: Occasion, out: &mut [u8]) -> Result<()> {
-        let Easel { wanted, decoded, converted, resizer } = self;
+        let Easel { wanted, decoded, converted, resizer, .. } = self;
         let (Header { width, height }, pixels) = (picture.header(), picture.pixels());
         let cut = cut(wanted, width, height, occasion).ok_or_else(|| wrong_size(wanted, width, height))?;
         let is_whole = (cut.width, cut.height) == (width, height);
@@ -108,7 +85,7 @@ impl Easel {
 
     /// One large picture must not hold its memory for ever.
     fn tidy_up(&mut self) {
-        for scratch in [&mut self.decoded, &mut self.converted] {
+        for scratch in [&mut self.decoded, &mut self.converted, &mut self.file] {
             if scratch.capacity() > PICTURE_BYTES_KEPT {
                 *scratch = Vec::new();
             }
@@ -171,21 +148,6 @@ fn mirror(out: &mut [u8], row_bytes: usize, channels: usize) {
             }
         }
     }
-}
-
-/// An object that is not the picture that was asked for.
-pub(super) fn undecodable(cause: &str) -> Error {
-    Error::new(Kind::Undecodable, cause).cure("mend or remove the object, or leave it out with bad_samples = skip")
-}
-
-/// A header that is not believed.
-pub(super) fn too_large(width: u32, height: u32) -> Option<Error> {
-    let pixels = u64::from(width) * u64::from(height);
-    (pixels > PICTURE_PIXELS_MAX).then(|| {
-        undecodable(&format!(
-            "its header says {width} × {height} pixels; more than {PICTURE_PIXELS_MAX} are not decoded"
-        ))
-    })
 }
 
 fn wrong_size(wanted: &Decode, width: u32, height: u32) -> Error {

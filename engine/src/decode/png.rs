@@ -1,7 +1,7 @@
 //! PNG, by the `png` crate: every colour type, depth and interlacing; 16 bits keep their upper eight, an animation its
 //! first picture. Alpha is dropped, the colours stay as they are stored.
 
-use super::picture::{Header, Picture, Pixels, too_large, undecodable};
+use super::format::{Header, Picture, Pixels, too_large, undecodable};
 use fuelrail_base::{Error, Result};
 use png::{Decoder, DecodingError, Limits, Reader, Transformations};
 use std::io::Cursor;

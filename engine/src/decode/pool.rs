@@ -6,7 +6,7 @@
 use super::cut::Occasion;
 use super::facts::Facts;
 use super::picture::Easel;
-use super::{Decode, picture};
+use super::{Decode, format};
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::{Error, Kind, SampleId};
 use fuelrail_flow::{Assembled, BadSamples, Finished, Objects};
@@ -128,7 +128,9 @@ impl Shared {
     fn decode(&self, easel: &mut Easel, job: &mut Job) {
         let Job { work, index, window } = job;
         let placed = work.raw.samples[*index];
-        let error = match self.quarantined(placed.id) {
+        let known = self.quarantined(placed.id);
+        let tried = known.is_none();
+        let error = match known {
             Some(error) => Some(error),
             None => {
                 let occasion = Occasion { seed: self.seed, epoch: work.raw.spec.epoch, id: placed.id };
@@ -137,7 +139,7 @@ impl Shared {
                 let painted = painted.unwrap_or_else(|_| {
                     // What it held may be half done.
                     *easel = Easel::new(self.wanted);
-                    Err(picture::undecodable("the decoder gave up on it in the middle"))
+                    Err(format::undecodable("the decoder gave up on it in the middle"))
                 });
                 painted.err().map(|error| error.object(self.objects.key(placed.id)))
             }
@@ -149,12 +151,14 @@ impl Shared {
                 self.facts.ended(Some((placed.len, made)));
             }
             Some(error) => {
-                if self.bad_samples == BadSamples::Quarantine {
+                if tried && self.bad_samples == BadSamples::Quarantine {
                     let mut quarantine = self.quarantine.lock().unwrap_or_else(PoisonError::into_inner);
                     quarantine.entry(placed.id).or_insert_with(|| error.clone());
                 }
                 work.bad.lock().unwrap_or_else(PoisonError::into_inner).push((*index, error));
-                self.facts.ended(None);
+                if tried {
+                    self.facts.ended(None);
+                }
             }
         }
     }

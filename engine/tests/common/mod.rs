@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 pub mod nginx;
+pub mod pictures;
 pub mod secure;
 
 use fuelrail::{Batch, ByteSize, Error, Listed, Loader, LoaderBuilder, Result};

@@ -76,6 +76,21 @@ pub(crate) struct Read {
     /// When a sample cannot be had: raise, skip or quarantine [default: raise]
     #[arg(long, value_name = "NAME")]
     bad_samples: Option<String>,
+    /// Decode PNG and JPEG to HEIGHTxWIDTHxCHANNELS, such as 224x224x3; the hash is then of the pixels
+    #[arg(long, value_name = "SHAPE")]
+    decode: Option<String>,
+    /// How pictures of another size come to that: exact, center-crop or random-crop [default: exact]
+    #[arg(long, value_name = "NAME", requires = "decode")]
+    decode_fit: Option<String>,
+    /// Mirror every other sample left to right [default: false]
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, requires = "decode")]
+    decode_flip: Option<bool>,
+    /// Threads that decode; 0 takes the cores that the shards leave [default: 0]
+    #[arg(long, value_name = "N")]
+    decode_threads: Option<usize>,
+    /// Batches decoded ahead [default: 4]
+    #[arg(long, value_name = "N")]
+    decode_depth: Option<usize>,
     /// The interface to the kernel: auto, uring, poll, tokio-uring or glommio; auto is uring, or poll with a notice where
     /// io_uring is refused (engine/docs/CONTAINERS.md says how to allow it) [default: auto]
     #[arg(long, value_name = "NAME")]
@@ -176,6 +191,11 @@ fn overrides(args: &Read, uri: Option<&str>) -> Overrides {
         ("block_bytes", bytes(args.block_size)),
         ("connections_max", text(args.connections.as_ref())),
         ("bad_samples", args.bad_samples.clone()),
+        ("decode", args.decode.clone()),
+        ("decode_fit", args.decode_fit.clone()),
+        ("decode_flip", text(args.decode_flip.as_ref())),
+        ("decode_threads", text(args.decode_threads.as_ref())),
+        ("decode_depth", text(args.decode_depth.as_ref())),
         ("ring", args.ring.clone()),
         ("register", text(args.register.as_ref())),
         ("pin", text(args.pin.as_ref())),

@@ -1,11 +1,11 @@
-//! `ls` and `get`: listings, manifests, single objects.
+//! `ls`, `get` and `put`: listings, manifests, single objects.
 
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
 
-use fuelrail_bucket::DataSet;
+use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 
 use crate::{bench_read, bucket_of, fuelrail, program, utf8};
 
@@ -102,6 +102,43 @@ fn get_leaves_nothing_of_what_it_could_not_bring() {
     assert_eq!(ended.code, 1);
     assert!(ended.err.starts_with("fuelrail: object 'training/no.png': "), "{}", ended.err);
     assert_eq!(files_in(dir.path()), 0);
+}
+
+#[test]
+fn put_brings_a_file_that_ls_shows_and_get_brings_back() {
+    let bucket = bucket_of(&DataSet::digits(3, 5), "");
+    let dir = tempfile::tempdir().unwrap();
+    let (file, back) = (dir.path().join("model.bin"), dir.path().join("back.bin"));
+    let content: Vec<u8> = (0..700_001u32).map(|i| ((i * 7) >> 3) as u8).collect();
+    fs::write(&file, &content).unwrap();
+    let json = fuelrail(&["put", utf8(&file), &bucket.url("models/1.bin"), "--json"]).json();
+    assert_eq!((&json["bytes"], &json["schema"]), (&700_001.into(), &1.into()));
+    let listed = fuelrail(&["ls", "--json", &bucket.url("models/")]).json();
+    assert_eq!((&listed["objects"][0]["key"], &listed["objects"][0]["etag"]), (&"models/1.bin".into(), &json["etag"]));
+    assert_eq!(fuelrail(&["get", &bucket.url("models/1.bin"), "-o", utf8(&back)]).code, 0);
+    assert_eq!(fs::read(&back).unwrap(), content);
+    // A URI that ends like a folder gets the file's name.
+    let told = fuelrail(&["put", utf8(&file), &bucket.url("more/")]);
+    assert!(told.code == 0 && told.err.contains("more/model.bin"), "{}", told.err);
+    assert_eq!(fuelrail(&["ls", &bucket.url("more/")]).done(), "more/model.bin\n");
+}
+
+#[test]
+fn put_that_cannot_be_says_why() {
+    let bucket = bucket_of(&DataSet::digits(3, 5), "");
+    let dir = tempfile::tempdir().unwrap();
+    let ended = fuelrail(&["put", utf8(&dir.path().join("absent")), &bucket.url("k")]);
+    assert!(ended.code == 1 && ended.err.contains("absent"), "{}", ended.err);
+    let ended = fuelrail(&["put", utf8(dir.path()), &bucket.url("k")]);
+    assert!(ended.code == 2 && ended.err.contains("not a regular file"), "{}", ended.err);
+
+    let config = BucketConfig { source: Source::Directory(dir.path().to_owned()), ..BucketConfig::default() };
+    let closed = Bucket::start(config).unwrap();
+    let file = dir.path().join("f");
+    fs::write(&file, "x").unwrap();
+    let ended = fuelrail(&["put", utf8(&file), &closed.url("k")]);
+    assert!(ended.code == 1 && ended.err.contains("AccessDenied") && ended.err.contains("--writable"), "{}", ended.err);
+    assert_eq!(files_in(dir.path()), 1);
 }
 
 fn files_in(dir: &Path) -> usize {

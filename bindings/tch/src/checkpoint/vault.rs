@@ -212,4 +212,6 @@ mod tests {
     }
 }
 
-fn put(_: &str, _: &[u8]) -> Result<()> { Err(Error::new(Kind::Usage, "x")) }
+fn put(_: &str, _: &[u8]) -> Result<()> {
+    Err(Error::new(Kind::Usage, "x"))
+}

@@ -95,6 +95,9 @@ pub(crate) struct Arguments {
     /// Asynchronous: throw gradients away whose parameters have had more updates since
     #[arg(long, default_value_t = 64)]
     pub staleness_max: u64,
+    /// Bytes of gradients summed over the ranks at a time
+    #[arg(long, default_value_t = 25 << 20)]
+    pub bucket_bytes: usize,
     /// For trials: slow one rank down, RANK=FACTOR
     #[arg(long)]
     pub slow: Option<String>,
@@ -139,6 +142,7 @@ impl Arguments {
             rule: self.optimiser,
             rate: Rate { peak: self.rate, warm_up: self.warm_up, decay: self.decay },
             precision: self.precision,
+            bucket_bytes: self.bucket_bytes,
             checkpoint_every_steps: self.checkpoint_every,
             checkpoint_every_s: self.checkpoint_every_s,
             switch: SwitchConfig { after: self.switch_after, straggler: self.straggler, ..SwitchConfig::default() },
@@ -171,7 +175,8 @@ impl Arguments {
             put("decode", decode.clone());
         }
         for setting in &self.set {
-            let (key, value) = setting.split_once('=').ok_or_else(|| usage(format!("--set {setting} is not KEY=VALUE")))?;
+            let (key, value) =
+                setting.split_once('=').ok_or_else(|| usage(format!("--set {setting} is not KEY=VALUE")))?;
             put(key, value.to_owned());
         }
         Config::load(self.config.as_deref(), std::env::vars(), &overrides)

@@ -12,13 +12,19 @@ const PHOTO_MEAN: [f64; 3] = [0.485, 0.456, 0.406];
 const PHOTO_SPREAD: [f64; 3] = [0.229, 0.224, 0.225];
 
 /// Makes the model's variables in `variables`. `classes`: how many the data set has.
-pub(crate) fn task(arguments: &Arguments, config: &Config, classes: usize, variables: &VarStore) -> Result<Box<dyn Task>> {
+pub(crate) fn task(
+    arguments: &Arguments,
+    config: &Config,
+    classes: usize,
+    variables: &VarStore,
+) -> Result<Box<dyn Task>> {
     let (root, device) = (variables.root(), variables.device());
     if arguments.model == "transformer" {
         return language(arguments, variables, device);
     }
     let channels = config.decode.rsplit('x').next().and_then(|text| text.parse::<i64>().ok()).ok_or_else(|| {
-        Error::new(Kind::Usage, format!("{} needs pictures", arguments.model)).cure("add --decode HEIGHTxWIDTHxCHANNELS")
+        Error::new(Kind::Usage, format!("{} needs pictures", arguments.model))
+            .cure("add --decode HEIGHTxWIDTHxCHANNELS")
     })?;
     let classes = i64::try_from(classes).unwrap_or(i64::MAX);
     if classes < 2 {
@@ -38,8 +44,11 @@ fn language(arguments: &Arguments, variables: &VarStore, device: Device) -> Resu
         return Err(Error::new(Kind::Usage, "--transformer takes three numbers").cure("write WIDTH,HEADS,LAYERS"));
     };
     if arguments.tokens < 2 || heads < 1 || width % heads != 0 || arguments.vocabulary < 2 {
-        return Err(Error::new(Kind::Usage, "a transformer needs at least two tokens, and heads that divide its width")
-            .cure("look at --tokens, --vocabulary and --transformer"));
+        return Err(Error::new(
+            Kind::Usage,
+            "a transformer needs at least two tokens, and heads that divide its width",
+        )
+        .cure("look at --tokens, --vocabulary and --transformer"));
     }
     let (tokens, vocabulary) = (arguments.tokens as i64, arguments.vocabulary);
     let config = TransformerConfig { vocabulary, tokens, width, heads, layers: layers.max(1) as usize };

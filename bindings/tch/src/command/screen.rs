@@ -40,7 +40,8 @@ impl Screen {
             // A run that goes on adds to its log.
             let file = File::options().create(true).append(true).open(&path);
             file.map(BufWriter::new).map_err(|e| {
-                Error::new(Kind::File, format!("cannot write the log {path}: {e}")).cure("name a file that can be written")
+                Error::new(Kind::File, format!("cannot write the log {path}: {e}"))
+                    .cure("name a file that can be written")
             })
         });
         let (window, spoken) = (Meter::default(), Instant::now());
@@ -68,7 +69,10 @@ impl Screen {
                     Reason::Share => "the synchronous share of the work is done".to_owned(),
                     Reason::Straggler(rank) => format!("rank {rank} lags behind"),
                 };
-                self.say(&format!("asynchronous from here: {why} (the switch took {:.2} ms)", took.as_secs_f64() * 1e3));
+                self.say(&format!(
+                    "asynchronous from here: {why} (the switch took {:.2} ms)",
+                    took.as_secs_f64() * 1e3
+                ));
             }
             Event::Notice(text) => eprintln!("notice: {text}"),
         }
@@ -96,7 +100,8 @@ impl Screen {
                 self.log = None;
             }
         }
-        let due = if self.every > 0 { report.step.is_multiple_of(self.every) } else { self.spoken.elapsed() >= SPEAK_EVERY };
+        let due =
+            if self.every > 0 { report.step.is_multiple_of(self.every) } else { self.spoken.elapsed() >= SPEAK_EVERY };
         if due && self.window.steps > 0 {
             let done = 100.0 * report.samples as f64 / self.total.max(1) as f64;
             let (step, epoch, loss, accuracy) = (report.step, report.epoch, report.loss, report.accuracy);

@@ -5,8 +5,8 @@ use super::model::task;
 use super::screen::Screen;
 use fuelrail::{Config, Error, Kind, Loader, LoaderBuilder, Result, State};
 use fuelrail_tch::{
-    ASK_EVERY, Backend, End, HostFeed, METADATA_ADDRESS, Notice, Outcome, Ranks, Score, Service, Trainer, Vault, load_cuda,
-    set_threads, torch_version,
+    ASK_EVERY, Backend, End, HostFeed, METADATA_ADDRESS, Notice, Outcome, Ranks, Score, Service, Trainer, Vault,
+    load_cuda, set_threads, torch_version,
 };
 use serde::Serialize;
 use std::cell::RefCell;
@@ -46,11 +46,19 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
     let epoch_samples = epoch_samples(&config, listing.len() as u64);
     let classes = classes(&config, &listing)?;
     let training = arguments.training(epoch_samples)?;
-    let screen = Rc::new(RefCell::new(Screen::new(ranks.rank, arguments.print_every, arguments.log.as_deref(), epoch_samples * training.epochs)?));
+    let screen = Rc::new(RefCell::new(Screen::new(
+        ranks.rank,
+        arguments.print_every,
+        arguments.log.as_deref(),
+        epoch_samples * training.epochs,
+    )?));
     let say = |line: &str| screen.borrow().say(line);
     say(&format!(
         "torch {}, {device:?}, {} rank(s) over {}, {} samples of {classes} classes",
-        torch_version(), ranks.world, backend.name(), listing.len()
+        torch_version(),
+        ranks.world,
+        backend.name(),
+        listing.len()
     ));
     // The same seed on every rank and for any number of them: the same initial weights.
     tch::manual_seed(arguments.seed as i64);

@@ -262,7 +262,7 @@ impl Trainer<'_> {
         loop {
             let begun = Instant::now();
             self.reducer.begin()?;
-            let mut passes = self.passes(feed)?;
+            let mut passes = self.passes(feed, false)?;
             self.dawdle(begun, &passes);
             let stop = self.notice.as_ref().is_some_and(|notice| notice.given().is_some());
             let word = Word {

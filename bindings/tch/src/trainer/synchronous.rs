@@ -28,7 +28,7 @@ impl Trainer<'_> {
     pub(super) fn synchronous_step(&mut self, feed: &mut dyn Feed) -> Result<Option<End>> {
         let begun = Instant::now();
         self.reducer.begin()?;
-        let mut passes = self.passes(feed)?;
+        let mut passes = self.passes(feed, true)?;
         if passes.batches == 0 {
             // Every rank has the same number of batches: all end here.
             return Ok(Some(End::Done));
@@ -60,8 +60,8 @@ impl Trainer<'_> {
         self.after_step(feed, &all, given)
     }
 
-    /// Forward and backward over this rank's batches of the step.
-    pub(super) fn passes(&mut self, feed: &mut dyn Feed) -> Result<Passes> {
+    /// Forward and backward over this rank's batches of the step. `together`: gradients are summed over the ranks while the last pass runs.
+    pub(super) fn passes(&mut self, feed: &mut dyn Feed, together: bool) -> Result<Passes> {
         let mut passes = Passes::default();
         for pass in 0..self.config.accumulate {
             let Some(fed) = feed.next() else { break };
@@ -78,7 +78,7 @@ impl Trainer<'_> {
             let judged = self.task.judge(&batch, true)?;
             drop(cast);
             let total = judged.losses.sum(Element::Float);
-            if pass + 1 == self.config.accumulate {
+            if together && pass + 1 == self.config.accumulate {
                 self.reducer.arm();
             }
             (&total * self.scale.scale()).backward();

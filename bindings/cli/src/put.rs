@@ -1,0 +1,78 @@
+//! `fuelrail put`: one object into a bucket, whole or not at all.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Args;
+use fuelrail::ByteSize;
+use serde::Serialize;
+
+use crate::failure::{Outcome, file, usage};
+use crate::screen::{Bar, JsonTo, note};
+use crate::trust::Trust;
+
+const EXAMPLES: &str = "Examples:
+  fuelrail put checkpoint-100.pt http://127.0.0.1:9000/bucket/runs/7/checkpoint-100.pt
+  fuelrail put model.onnx http://127.0.0.1:9000/bucket/models/ --json
+  fuelrail put 317.png https://bucket.example/set/training/3/00317.png --ca-file ca.pem";
+
+/// Put one file into a bucket as an object
+///
+/// Over what was there; readers see the old object or the new one, never a part. Breaks are mended by sending it again. A URI
+/// that ends in / gets the file's name. At most 5 GiB.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Put {
+    /// The file to read
+    file: PathBuf,
+    /// The object: http://HOST:PORT/BUCKET/KEY, or https
+    uri: String,
+    #[command(flatten)]
+    trust: Trust,
+    /// Print what was done as one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Sent<'a> {
+    schema: u32,
+    uri: &'a str,
+    file: String,
+    bytes: u64,
+    etag: Option<String>,
+    wall_s: f64,
+}
+
+pub(crate) fn run(args: &Put) -> Outcome {
+    let start = Instant::now();
+    let mut source = File::open(&args.file).map_err(|error| file("reading", &args.file, &error))?;
+    let about = source.metadata().map_err(|error| file("reading", &args.file, &error))?;
+    if !about.is_file() {
+        let cause = format!("{} is not a regular file", args.file.display());
+        return Err(usage(cause, "an object's length must be known before it is sent: write it to a file first"));
+    }
+    let name = args.file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let uri = if args.uri.ends_with('/') { format!("{}{name}", args.uri) } else { args.uri.clone() };
+    let bar = Bar::new(Some(about.len()), "bytes");
+    let stored = fuelrail::put_with(&args.trust.tls(), &uri, &mut source, |sent| {
+        bar.at(sent, || ByteSize(sent).to_string());
+    })?;
+    drop(bar);
+    let sent = Sent {
+        schema: 1,
+        uri: &uri,
+        file: args.file.display().to_string(),
+        bytes: stored.bytes,
+        etag: stored.etag,
+        wall_s: start.elapsed().as_secs_f64(),
+    };
+    if args.json {
+        JsonTo::Output.show(&sent, String::new)?;
+    } else {
+        note(&format!("{} in {:.2} s, put to {uri}", ByteSize(sent.bytes), sent.wall_s));
+    }
+    Ok(ExitCode::SUCCESS)
+}

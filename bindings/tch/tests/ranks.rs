@@ -1,0 +1,80 @@
+//! Any number of ranks trains as one does.
+
+mod common;
+
+use common::{Job, assert_near, digits, steps, words};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+fn train(bucket: &str, folder: &Path, world: usize, more: &str) -> BTreeMap<u64, common::Step> {
+    let log = format!("{world}-{{rank}}.jsonl");
+    let place = folder.join(&log);
+    let arguments = format!(
+        "{bucket} --decode 28x28x1 --global-batch-size 64 --warm-up 0.2 --log {} --timeout-s 60 {more}",
+        place.display()
+    );
+    Job::start(world, folder, &words(&arguments)).done();
+    steps(folder, &log, world)
+}
+
+fn compare(more: &str) {
+    // 49 full steps and one of 20 samples, of which a fourth rank gets few or none.
+    let bucket = digits(3156, 3);
+    let folder = tempfile::tempdir().unwrap();
+    let uri = bucket.url("training/");
+    let one = train(&uri, folder.path(), 1, more);
+    assert_eq!(one.len(), 50);
+    let seen: Vec<u64> = one.values().flat_map(|step| step.ids.clone()).collect();
+    assert_eq!(seen.len(), 3156);
+    let (first, last) = (one[&1].loss, one[&50].loss);
+    assert!(last < 0.5 * first, "it learns: {first} to {last}");
+    for world in [2, 4] {
+        let many = train(&uri, folder.path(), world, more);
+        assert_eq!(many.len(), 50, "{world} ranks");
+        for (number, step) in &one {
+            assert_eq!(many[number].ids, step.ids, "{world} ranks, step {number}");
+            assert_near(*number, many[number].loss, step.loss);
+        }
+    }
+}
+
+#[test]
+fn two_and_four_ranks_make_the_steps_of_one() {
+    compare("--rate 0.02");
+}
+
+#[test]
+fn and_with_accumulated_gradients_and_adamw() {
+    // Two batches of 32 make a step: the same steps, though a rank's share comes in pieces.
+    let bucket = digits(640, 3);
+    let folder = tempfile::tempdir().unwrap();
+    let uri = bucket.url("training/");
+    let plain = train(&uri, folder.path(), 2, "--optimiser adamw --rate 0.001");
+    let pieces = Path::new(folder.path()).join("pieces");
+    std::fs::create_dir(&pieces).unwrap();
+    let log = pieces.join("{rank}.jsonl");
+    let arguments = format!(
+        "{uri} --decode 28x28x1 --global-batch-size 32 --accumulate 2 --warm-up 0.2 --log {} --optimiser adamw --rate 0.001",
+        log.display()
+    );
+    Job::start(2, &pieces, &words(&arguments)).done();
+    let pieces = steps(&pieces, "{rank}.jsonl", 2);
+    assert_eq!(pieces.len(), plain.len());
+    for (number, step) in &plain {
+        assert_eq!(pieces[number].ids, step.ids, "step {number}");
+        assert_near(*number, pieces[number].loss, step.loss);
+    }
+}
+
+#[test]
+fn gradients_in_many_small_buckets_are_the_same_sums() {
+    let bucket = digits(640, 3);
+    let folder = tempfile::tempdir().unwrap();
+    let uri = bucket.url("training/");
+    let one = train(&uri, folder.path(), 1, "--rate 0.02");
+    let many = train(&uri, folder.path(), 2, "--rate 0.02 --bucket-bytes 4096");
+    for (number, step) in &one {
+        assert_eq!(many[number].ids, step.ids);
+        assert_near(*number, many[number].loss, step.loss);
+    }
+}

@@ -1,0 +1,259 @@
+//! Decoding: what comes out of the loader is what the files say, whoever decodes it and whenever.
+
+mod common;
+
+use common::pictures::{self, centre_cropped, difference, jpeg_pixels, png_pixels, scene};
+use common::{bucket, folder, loader};
+use fuelrail::{Decode, Fit, Loader, LoaderBuilder, SampleId, Shape, State};
+use fuelrail_bucket::{Bucket, DataSet};
+use png::{BitDepth, ColorType};
+use std::collections::BTreeMap;
+
+/// Pixels by epoch and sample.
+type Seen = BTreeMap<(u64, u32), Vec<u8>>;
+
+/// Reads to the end, and holds every batch to its shape.
+fn read(loader: &mut Loader, decode: &Decode) -> Seen {
+    let mut seen = Seen::new();
+    for batch in loader {
+        let batch = batch.unwrap();
+        let bytes = decode.sample_bytes() as usize;
+        let (height, width) = (decode.height as usize, decode.width as usize);
+        let channels = decode.channels as usize;
+        assert_eq!(batch.shape(), Some(Shape { samples: batch.len(), height, width, channels }));
+        assert_eq!((batch.bytes().len(), batch.payload_bytes() as usize), (batch.len() * bytes, batch.len() * bytes));
+        assert_eq!(batch.offsets(), (0..batch.len()).map(|i| i * bytes).collect::<Vec<_>>());
+        for sample in batch.samples() {
+            assert!(seen.insert((batch.epoch(), sample.id.0), sample.bytes.to_vec()).is_none(), "delivered once");
+        }
+    }
+    seen
+}
+
+fn contents(set: &DataSet) -> BTreeMap<String, Vec<u8>> {
+    (0..set.len()).map(|index| (set.key(index), set.content(index))).collect()
+}
+
+#[test]
+fn digits_are_what_the_png_crate_makes_of_them() {
+    let set = DataSet::digits(300, 7);
+    let (bucket, files) = (bucket(&set, ""), contents(&set));
+    for (shards, threads) in [(1, 1), (2, 3)] {
+        let decode = Decode::exact(28, 28, 1);
+        let builder = loader(&bucket).shards(shards).batch_size(32).epochs(2).seed(5).decode(decode);
+        let mut loader = builder.decode_threads(threads).build().unwrap();
+        let seen = read(&mut loader, &decode);
+        assert_eq!(seen.len(), 600);
+        for ((_, id), pixels) in &seen {
+            assert!(*pixels == png_pixels(&files[loader.key(SampleId(*id))]), "sample {id}");
+        }
+        let stats = loader.stats();
+        let decoded = stats.decode.as_ref().expect("decoding is told of");
+        assert_eq!((decoded.samples, decoded.refused, decoded.threads), (600, 0, threads));
+        assert_eq!((decoded.bytes, decoded.object_bytes), (600 * 784, 2 * set.total_bytes()));
+        assert_eq!((stats.samples, stats.bytes), (600, 600 * 784));
+        assert!(decoded.cpu_s > 0.0);
+        for name in ["decode", "decoded"] {
+            let gate = stats.gates.iter().find(|gate| gate.name == name).expect("both gates are told of");
+            assert_eq!((gate.passed, gate.capacity), (20, 4), "{name}");
+        }
+    }
+}
+
+#[test]
+fn batches_come_in_order_with_their_labels_and_the_short_one_is_short() {
+    let set = DataSet::digits(100, 7);
+    let bucket = bucket(&set, "latency=uniform:0ms..4ms");
+    let build = |builder: LoaderBuilder| builder.batch_size(16).epochs(2).seed(3).shards(3).build().unwrap();
+    let raw: Vec<_> = build(loader(&bucket)).map(Result::unwrap).collect();
+    assert!(raw.iter().all(|batch| batch.shape().is_none()));
+    let decoded = build(loader(&bucket).decode(Decode::exact(28, 28, 1)).decode_threads(3).decode_depth(3));
+    let mut count = 0;
+    for (batch, raw) in decoded.zip(&raw) {
+        let batch = batch.unwrap();
+        assert_eq!((batch.seq(), batch.epoch(), batch.step()), (raw.seq(), raw.epoch(), raw.step()));
+        assert_eq!((batch.ids(), batch.labels(), batch.positions()), (raw.ids(), raw.labels(), raw.positions()));
+        assert_eq!(batch.bytes().len(), batch.len() * 784);
+        count += 1;
+    }
+    assert_eq!((count, raw[6].len()), (14, 4));
+}
+
+/// Several kinds of large and small pictures in one batch: the large ones are slow.
+#[test]
+fn slow_samples_hold_nothing_up_but_their_batch_and_order_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let slow = pictures::png(3000, 2000, ColorType::Rgb, BitDepth::Eight, &scene(3000, 2000, 3));
+    let quick = pictures::png(8, 8, ColorType::Rgb, BitDepth::Eight, &scene(8, 8, 3));
+    let names: Vec<String> = (0..24).map(|n| format!("{n:02}.png")).collect();
+    let file = |n: usize| if n.is_multiple_of(8) { slow.clone() } else { quick.clone() };
+    let files: Vec<_> = names.iter().enumerate().map(|(n, name)| (name.as_str(), file(n))).collect();
+    pictures::write(dir.path(), &files);
+    let bucket = folder(dir.path(), "");
+    let decode = Decode { fit: Fit::CenterCrop, ..Decode::exact(8, 8, 3) };
+    let builder = loader(&bucket).memory_limit("256MB".parse().unwrap()).batch_size(4).shuffle(false);
+    let loader = builder.decode(decode).decode_threads(3).build().unwrap();
+    let ids: Vec<u32> = loader.flat_map(|batch| batch.unwrap().ids().to_vec()).map(|id| id.0).collect();
+    assert_eq!(ids, (0..24).collect::<Vec<_>>());
+}
+
+#[test]
+fn photos_cropped_at_the_centre_are_what_the_plain_way_makes_of_them() {
+    let set = DataSet::photos(60, 3);
+    let (bucket, files) = (bucket(&set, ""), contents(&set));
+    for (height, width) in [(64, 64), (48, 96), (224, 224), (90, 20)] {
+        let decode = Decode { fit: Fit::CenterCrop, ..Decode::exact(height, width, 3) };
+        let mut loader = loader(&bucket).batch_size(8).decode(decode).decode_threads(2).build().unwrap();
+        let seen = read(&mut loader, &decode);
+        assert_eq!(seen.len(), 60);
+        for ((_, id), pixels) in &seen {
+            let (w, h, rgb) = jpeg_pixels(&files[loader.key(SampleId(*id))]);
+            assert!(
+                *pixels == centre_cropped(&rgb, (w, h), (width as usize, height as usize)),
+                "sample {id}: {w} × {h}"
+            );
+        }
+    }
+}
+
+fn random(bucket: &Bucket) -> LoaderBuilder {
+    let decode = Decode { fit: Fit::RandomCrop, flip: true, ..Decode::exact(32, 32, 3) };
+    loader(bucket).batch_size(6).epochs(2).seed(9).decode(decode).decode_threads(2)
+}
+
+#[test]
+fn random_crops_depend_on_seed_epoch_and_sample_only() {
+    let set = DataSet::photos(48, 3);
+    let bucket = bucket(&set, "");
+    let decode = Decode { fit: Fit::RandomCrop, flip: true, ..Decode::exact(32, 32, 3) };
+    let all = read(&mut random(&bucket).build().unwrap(), &decode);
+    assert_eq!(all.len(), 96);
+    let same = (0..48).filter(|&id| all[&(0, id)] == all[&(1, id)]).count();
+    assert_eq!(same, 0, "epochs differ");
+    let other = read(&mut random(&bucket).seed(10).build().unwrap(), &decode);
+    assert!((0..48).all(|id| other[&(0, id)] != all[&(0, id)]), "seeds differ");
+    // Whoever decodes, and however many share the work.
+    for (threads, shards, depth) in [(1, 1, 1), (5, 2, 7)] {
+        let builder = random(&bucket).decode_threads(threads).shards(shards).decode_depth(depth);
+        assert!(read(&mut builder.build().unwrap(), &decode) == all, "{threads} threads");
+    }
+    for world in [2, 3] {
+        let mut joined = Seen::new();
+        for rank in 0..world {
+            joined.extend(read(&mut random(&bucket).rank(rank, world).build().unwrap(), &decode));
+        }
+        assert!(joined == all, "{world} ranks");
+    }
+    // Stopped behind any batch and gone on with.
+    for stop in [0, 1, 5, 8, 11, 15] {
+        let mut loader = random(&bucket).build().unwrap();
+        let mut joined = Seen::new();
+        for _ in 0..stop {
+            let batch = loader.next_batch().unwrap().unwrap();
+            joined.extend(batch.samples().map(|s| ((batch.epoch(), s.id.0), s.bytes.to_vec())));
+        }
+        let state = State::from_json(&loader.state().to_json()).unwrap();
+        drop(loader);
+        joined.extend(read(&mut random(&bucket).resume(state).build().unwrap(), &decode));
+        assert!(joined == all, "stopped behind {stop} batches");
+    }
+}
+
+#[test]
+fn mirrored_samples_are_the_others_left_to_right() {
+    let set = DataSet::digits(200, 2);
+    let (bucket, files) = (bucket(&set, ""), contents(&set));
+    let decode = Decode { flip: true, ..Decode::exact(28, 28, 1) };
+    let mut loader = loader(&bucket).batch_size(20).decode(decode).build().unwrap();
+    let mut mirrored = 0;
+    for ((_, id), pixels) in read(&mut loader, &decode) {
+        let plain = png_pixels(&files[loader.key(SampleId(id))]);
+        let other: Vec<u8> = plain.chunks(28).flat_map(|row| row.iter().rev().copied()).collect();
+        assert!(pixels == plain || pixels == other, "sample {id}");
+        mirrored += usize::from(pixels == other);
+    }
+    assert!((70..130).contains(&mirrored), "{mirrored} of 200");
+}
+
+/// Delivers the files of a folder, in the order of their names.
+fn delivered(files: &[(&str, Vec<u8>)], decode: Decode) -> Vec<Vec<u8>> {
+    let dir = tempfile::tempdir().unwrap();
+    pictures::write(dir.path(), files);
+    let bucket = folder(dir.path(), "");
+    let mut loader = loader(&bucket).batch_size(4).shuffle(false).decode(decode).build().unwrap();
+    read(&mut loader, &decode).into_values().collect()
+}
+
+#[test]
+fn every_kind_of_png_becomes_grey_or_rgb() {
+    use ColorType::{Grayscale, GrayscaleAlpha, Indexed, Rgb, Rgba};
+    let (rgb, grey) = (scene(10, 6, 3), scene(10, 6, 1));
+    let wide = |samples: &[u8]| samples.iter().flat_map(|&s| [s, 0x77]).collect::<Vec<u8>>();
+    let with_alpha = |samples: &[u8], n: usize| {
+        samples.chunks(n).enumerate().flat_map(|(i, p)| [p, &[i as u8]].concat()).collect::<Vec<u8>>()
+    };
+    // Two indices of four bits each in a byte, five bytes a row.
+    let packed: Vec<u8> = (0..30u8).map(|i| ((i % 4) << 4) | ((i + 1) % 4)).collect();
+    let bits: Vec<u8> = (0..12u8).map(|i| if i % 2 == 0 { 0b1010_1010 } else { 0b1100_0000 }).collect();
+    let files = [
+        ("a.png", pictures::png(10, 6, Rgb, BitDepth::Eight, &rgb)),
+        ("b.png", pictures::png(10, 6, Rgb, BitDepth::Sixteen, &wide(&rgb))),
+        ("c.png", pictures::png(10, 6, Rgba, BitDepth::Eight, &with_alpha(&rgb, 3))),
+        ("d.png", pictures::png(10, 6, Grayscale, BitDepth::Eight, &grey)),
+        ("e.png", pictures::png(10, 6, GrayscaleAlpha, BitDepth::Sixteen, &wide(&with_alpha(&grey, 1)))),
+        ("f.png", pictures::png(10, 6, Indexed, BitDepth::Four, &packed)),
+        ("g.png", pictures::png(10, 6, Grayscale, BitDepth::One, &bits)),
+    ];
+    let threefold = |grey: &[u8]| grey.iter().flat_map(|&g| [g; 3]).collect::<Vec<u8>>();
+    let seen = delivered(&files, Decode::exact(6, 10, 3));
+    assert!(seen[0] == rgb && seen[1] == rgb, "16 bits keep the upper eight");
+    assert!(seen[2] == rgb, "alpha is dropped, colours stay");
+    assert!(seen[3] == threefold(&grey) && seen[4] == threefold(&grey));
+    assert_eq!(
+        (&seen[5][..3], &seen[5][3..6], &seen[5][9..12]),
+        (&[250, 10, 20][..], &[0, 200, 100][..], &[5, 6, 7][..])
+    );
+    assert_eq!((&seen[6][..3], &seen[6][3..6]), (&[255; 3][..], &[0; 3][..]));
+
+    let seen = delivered(&files, Decode::exact(6, 10, 1));
+    let luma = |p: &[u8]| (0.299 * f64::from(p[0]) + 0.587 * f64::from(p[1]) + 0.114 * f64::from(p[2])).round() as u8;
+    let lumas: Vec<u8> = rgb.chunks(3).map(luma).collect();
+    for seen in &seen[..3] {
+        assert!(difference(seen, &lumas).0 <= 1);
+    }
+    assert!(seen[3] == grey && seen[4] == grey);
+    assert_eq!(&seen[6][..4], [255, 0, 255, 0]);
+}
+
+#[test]
+fn every_kind_of_jpeg_becomes_grey_or_rgb() {
+    use jpeg_encoder::{ColorType, SamplingFactor};
+    let (rgb, grey) = (scene(50, 40, 3), scene(50, 40, 1));
+    let cmyk: Vec<u8> = rgb.chunks(3).flat_map(|p| [255 - p[0], 255 - p[1], 255 - p[2], 0]).collect();
+    let jpeg = pictures::jpeg;
+    let files = [
+        ("a.jpg", jpeg(50, 40, ColorType::Rgb, &rgb, |e| e.set_sampling_factor(SamplingFactor::F_1_1))),
+        ("b.jpg", jpeg(50, 40, ColorType::Rgb, &rgb, |e| e.set_sampling_factor(SamplingFactor::F_2_2))),
+        ("c.jpg", jpeg(50, 40, ColorType::Rgb, &rgb, |e| e.set_sampling_factor(SamplingFactor::F_2_1))),
+        ("d.jpg", jpeg(50, 40, ColorType::Rgb, &rgb, |e| e.set_progressive(true))),
+        ("e.jpg", jpeg(50, 40, ColorType::Rgb, &rgb, |e| e.set_restart_interval(3))),
+        ("f.jpg", jpeg(50, 40, ColorType::Luma, &grey, |_| ())),
+        ("g.jpg", jpeg(50, 40, ColorType::Cmyk, &cmyk, |_| ())),
+        ("h.jpg", jpeg(50, 40, ColorType::CmykAsYcck, &cmyk, |_| ())),
+    ];
+    let threefold = |grey: &[u8]| grey.iter().flat_map(|&g| [g; 3]).collect::<Vec<u8>>();
+    let grey_of = |rgb: &[u8]| {
+        let luma = |p: &[u8]| 0.299 * f64::from(p[0]) + 0.587 * f64::from(p[1]) + 0.114 * f64::from(p[2]);
+        rgb.chunks(3).map(|p| luma(p).round() as u8).collect::<Vec<u8>>()
+    };
+    for (n, seen) in delivered(&files, Decode::exact(40, 50, 3)).iter().enumerate() {
+        let wanted = if n == 5 { threefold(&grey) } else { rgb.clone() };
+        let apart = difference(seen, &wanted);
+        assert!(apart.1 < 6.0, "{}: {apart:?}", files[n].0);
+    }
+    for (n, seen) in delivered(&files, Decode::exact(40, 50, 1)).iter().enumerate() {
+        let wanted = if n == 5 { grey.clone() } else { grey_of(&rgb) };
+        let apart = difference(seen, &wanted);
+        assert!(apart.1 < 4.0, "{}: {apart:?}", files[n].0);
+    }
+}
