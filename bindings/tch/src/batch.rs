@@ -1,6 +1,7 @@
 //! A batch of the loader as tensors, without a copy: the lease goes home when torch drops the last of them.
 
 use fuelrail::{Batch, NO_LABEL, Result, SampleId};
+use fuelrail_cuda::DeviceBatch;
 use std::ops::Range;
 use tch::{Device, Kind as Element, Tensor};
 
@@ -28,15 +29,26 @@ impl TensorBatch {
     pub fn over(batch: Batch) -> Result<TensorBatch> {
         let ids = batch.ids().to_vec();
         let spans = (0..ids.len()).map(|i| batch.offsets()[i]..batch.offsets()[i] + batch.sample(i).len()).collect();
-        let labels: Vec<i64> =
-            batch.labels().iter().map(|&label| if label == NO_LABEL { -1 } else { i64::from(label) }).collect();
-        let labels = labels_of(&labels)?;
+        let labels = labels_of(batch.labels())?;
         let epoch = batch.epoch();
         let sizes = match batch.shape() {
             Some(shape) => [shape.samples, shape.height, shape.width, shape.channels].map(|n| n as i64).to_vec(),
             None => vec![batch.bytes().len() as i64],
         };
         Ok(TensorBatch { bytes: crate::ffi::batch_tensor(batch, &sizes)?, spans, labels, ids, epoch })
+    }
+
+    /// The same for a batch on a CUDA device: `bytes` lies there, and is used on the stream the batch was taken with. Converted ones are
+    /// `[n, channels, height, width]` of floats.
+    ///
+    /// # Errors
+    /// `Environment` for what torch says.
+    pub fn on_device(batch: DeviceBatch) -> Result<TensorBatch> {
+        let ids = batch.ids().to_vec();
+        let spans = batch.offsets().iter().zip(batch.lens()).map(|(&at, &len)| at..at + len).collect();
+        let labels = labels_of(batch.labels())?;
+        let epoch = batch.epoch();
+        Ok(TensorBatch { bytes: crate::ffi::device_tensor(batch)?, spans, labels, ids, epoch })
     }
 
     /// Number of samples.
@@ -71,8 +83,9 @@ impl TensorBatch {
     }
 }
 
-/// Labels as a tensor of their own.
-fn labels_of(labels: &[i64]) -> Result<Tensor> {
-    let bytes: Vec<u8> = labels.iter().flat_map(|label| label.to_ne_bytes()).collect();
+/// Labels as a tensor of their own, in the host's memory.
+fn labels_of(labels: &[u32]) -> Result<Tensor> {
+    let wide = labels.iter().map(|&label| if label == NO_LABEL { -1 } else { i64::from(label) });
+    let bytes: Vec<u8> = wide.flat_map(i64::to_ne_bytes).collect();
     crate::ffi::tensor_of_bytes(bytes, &[labels.len() as i64], Element::Int64)
 }

@@ -1,6 +1,7 @@
 //! Where the trainer's batches come from.
 
 use crate::batch::TensorBatch;
+use crate::ffi::feed_stream;
 use fuelrail::{Loader, State, Taken};
 use fuelrail_base::Result;
 use std::time::{Duration, Instant};
@@ -60,5 +61,60 @@ impl Feed for HostFeed {
 
     fn order(&self) -> State {
         self.0.state()
+    }
+}
+
+/// Batches on a CUDA device, copied behind torch's back while it computes.
+#[derive(Debug)]
+pub struct GpuFeed {
+    feed: fuelrail_cuda::Feed,
+    order: State,
+}
+
+/// How often a step that has run ahead of its copy looks whether it has landed.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
+
+impl GpuFeed {
+    /// Feeds from this loader over device `config.device`. Torch must have been asked for that device before.
+    ///
+    /// # Errors
+    /// As [`fuelrail_cuda::Feed::start`].
+    pub fn start(loader: Loader, config: fuelrail_cuda::FeedConfig) -> Result<GpuFeed> {
+        let order = loader.state();
+        Ok(GpuFeed { feed: fuelrail_cuda::Feed::start(loader, config)?, order })
+    }
+
+    /// The feed.
+    #[must_use]
+    pub fn feed(&self) -> &fuelrail_cuda::Feed {
+        &self.feed
+    }
+
+    fn take(&mut self) -> Result<Option<Fed>> {
+        let begun = Instant::now();
+        let waited = self.feed.stats().data_wait_s;
+        let stream = feed_stream(self.feed.config().device as usize)?;
+        let Some(batch) = self.feed.next(stream).transpose()? else { return Ok(None) };
+        let (data_wait, ready) = (begun.elapsed(), self.feed.stats().data_wait_s <= waited);
+        // The stream waits for the copy by itself; waiting here too costs nothing but a launch, and tells how long it was.
+        let begun = Instant::now();
+        while !batch.has_landed()? {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let copy_wait = begun.elapsed();
+        if let Some(state) = batch.state() {
+            self.order = state.clone();
+        }
+        Ok(Some(Fed { batch: TensorBatch::on_device(batch)?, data_wait, ready, copy_wait }))
+    }
+}
+
+impl Feed for GpuFeed {
+    fn next(&mut self) -> Option<Result<Fed>> {
+        self.take().transpose()
+    }
+
+    fn order(&self) -> State {
+        self.order.clone()
     }
 }

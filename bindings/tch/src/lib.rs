@@ -36,7 +36,7 @@ mod trainer;
 
 pub use batch::TensorBatch;
 pub use checkpoint::{About, Checkpoint, Vault};
-pub use feed::{Fed, Feed, HostFeed};
+pub use feed::{Fed, Feed, GpuFeed, HostFeed};
 pub use ffi::{
     Autocast, Backend, Group, Meeting, Operation, Reducer, StreamGuard, current_stream, load_cuda, random_state,
     set_random_state, set_threads, tensor_of_bytes, tensor_over, torch_version,

@@ -64,6 +64,7 @@ impl Rank {
         let (arena, regions) = Arena::new(&ArenaConfig {
             bytes: u64::from(l.shards) * region_bytes(make.scenario),
             regions: l.shards,
+            aside_bytes: 0,
             huge_pages: HugePages::Off,
             slots_per_region: 2048,
         })?;

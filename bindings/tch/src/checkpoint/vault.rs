@@ -82,7 +82,7 @@ impl Vault {
         }
         if let Some(bucket) = &self.bucket {
             let uri = format!("{bucket}{name}");
-            put(&uri, &bytes)?;
+            fuelrail::put(&uri, &bytes)?;
             places.push(uri);
         }
         Ok(places)
@@ -210,8 +210,4 @@ mod tests {
         assert!(!folder.path().join("step-000000000006.safetensors.part").exists());
         assert_eq!(Checkpoint::about(&vault.newest().unwrap().bytes.unwrap()).unwrap().step, 5);
     }
-}
-
-fn put(_: &str, _: &[u8]) -> Result<()> {
-    Err(Error::new(Kind::Usage, "x"))
 }

@@ -4,9 +4,10 @@ use super::Arguments;
 use super::model::task;
 use super::screen::Screen;
 use fuelrail::{Config, Error, Kind, Loader, LoaderBuilder, Result, State};
+use fuelrail_cuda::FeedConfig;
 use fuelrail_tch::{
-    ASK_EVERY, Backend, End, HostFeed, METADATA_ADDRESS, Notice, Outcome, Ranks, Score, Service, Trainer, Vault,
-    load_cuda, set_threads, torch_version,
+    ASK_EVERY, Backend, End, Feed, GpuFeed, HostFeed, METADATA_ADDRESS, Notice, Outcome, Ranks, Score, Service,
+    Trainer, Vault, load_cuda, set_threads, torch_version,
 };
 use serde::Serialize;
 use std::cell::RefCell;
@@ -74,14 +75,15 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
         say(&format!("goes on from step {}, epoch {}, position {}", trainer.steps(), order.epoch, order.position));
     }
     let order = trainer.order().cloned();
-    let mut feed = feed(&config, listing, order, trainer.may_switch())?;
-    for notice in feed.loader().notices() {
+    let loader = loader(&config, listing, order, trainer.may_switch())?;
+    for notice in loader.notices() {
         say(&format!("notice: {notice}"));
     }
-    let outcome = trainer.run(&mut feed)?;
+    let mut feed = feed(loader, device)?;
+    let outcome = trainer.run(&mut *feed)?;
     drop(feed);
     let score = match (&arguments.eval_uri, &outcome.end) {
-        (Some(uri), End::Done) => Some(score(arguments, uri, &ranks, &mut trainer)?),
+        (Some(uri), End::Done) => Some(score(arguments, uri, &ranks, device, &mut trainer)?),
         _ => None,
     };
     say(&format!("{}", outcome.meter));
@@ -150,7 +152,17 @@ fn classes(config: &Config, listing: &[fuelrail::Listed]) -> Result<usize> {
     fuelrail::classes_of(&config.uri, listing.iter().map(|object| object.key.as_str())).map(|classes| classes.len())
 }
 
-fn feed(config: &Config, listing: Vec<fuelrail::Listed>, order: Option<State>, goes_on: bool) -> Result<HostFeed> {
+fn feed(loader: Loader, device: Device) -> Result<Box<dyn Feed>> {
+    Ok(match device {
+        Device::Cuda(device) => {
+            let config = FeedConfig { device: device as u32, ..FeedConfig::default() };
+            Box::new(GpuFeed::start(loader, config)?)
+        }
+        _ => Box::new(HostFeed::new(loader)),
+    })
+}
+
+fn loader(config: &Config, listing: Vec<fuelrail::Listed>, order: Option<State>, goes_on: bool) -> Result<Loader> {
     let mut config = config.clone();
     if goes_on {
         // Asynchronously a fast rank does the work of a slow one: its own share is not its limit.
@@ -160,16 +172,16 @@ fn feed(config: &Config, listing: Vec<fuelrail::Listed>, order: Option<State>, g
     if let Some(order) = order {
         builder = builder.resume(order);
     }
-    Ok(HostFeed::new(builder.build()?))
+    builder.build()
 }
 
 /// Judges the model by samples it has not seen.
-fn score(arguments: &Arguments, uri: &str, ranks: &Ranks, trainer: &mut Trainer<'_>) -> Result<Score> {
+fn score(arguments: &Arguments, uri: &str, ranks: &Ranks, device: Device, trainer: &mut Trainer<'_>) -> Result<Score> {
     let mut config = arguments.loader(uri, ranks.rank, ranks.world)?;
     (config.epochs, config.shuffle, config.drop_last, config.audit) = (1, false, false, None);
     if config.decode_fit == "random-crop" {
         (config.decode_fit, config.decode_flip) = ("center-crop".into(), false);
     }
     let loader: Loader = LoaderBuilder::new(config).build()?;
-    trainer.evaluate(&mut HostFeed::new(loader))
+    trainer.evaluate(&mut *feed(loader, device)?)
 }

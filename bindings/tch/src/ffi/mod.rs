@@ -10,8 +10,8 @@ mod tensor;
 pub use group::{Backend, Group, Meeting, Operation};
 pub use reducer::Reducer;
 pub use session::{Autocast, load_cuda, random_state, set_random_state, set_threads, torch_version};
-pub(crate) use tensor::batch_tensor;
 pub use tensor::{StreamGuard, current_stream, tensor_of_bytes, tensor_over};
+pub(crate) use tensor::{batch_tensor, device_tensor, feed_stream};
 
 use fuelrail_base::{Error, Kind, Result};
 use std::ffi::{CStr, c_char, c_int};
