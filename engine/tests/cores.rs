@@ -71,3 +71,23 @@ fn every_shard_tells_what_its_core_did() {
     let rate = stats.enters as f64 * 1048576.0 / sum(|shard| shard.received_bytes) as f64;
     assert!((stats.syscalls_per_mib - rate).abs() < 1e-9 * rate, "{stats:?}");
 }
+
+#[test]
+fn loaders_near_a_node_share_its_cores_and_one_near_none_says_so() {
+    let set = DataSet::digits(64, 8);
+    let bucket = bucket(&set, "");
+    let here = fuelrail::Topology::here();
+    let node = here.cores[0].node;
+    let near = |node: usize| loader(&bucket).pin(true).near(node as u16).build().unwrap();
+    let (mut first, mut second) = (near(node), near(node));
+    let core = |loader: &mut Loader| {
+        common::drain(loader, &set).unwrap();
+        loader.stats().shards[0].core.expect("a shard bound to a core tells which")
+    };
+    let cores = [core(&mut first), core(&mut second)].map(|core| core as usize);
+    let on_node: Vec<usize> = here.cores.iter().filter(|core| core.node == node).map(|core| core.id).collect();
+    assert!(cores.iter().all(|core| on_node.contains(core)), "{cores:?} of {on_node:?}");
+    assert!(cores[0] != cores[1] || on_node.len() == 1, "{cores:?}");
+    let said = |loader: &Loader| loader.notices().iter().any(|notice| notice.starts_with("near: "));
+    assert!(!said(&first) && said(&near(60_000)), "{:?}", first.notices());
+}

@@ -109,8 +109,11 @@ fn every_byte_is_rounded_right_also_where_numbers_end() {
     }
     let device = Device::open(0).unwrap();
     let all: Vec<u8> = (0..=255).collect();
-    let pairs: [(f32, f32); 8] = [
+    let pairs: [(f32, f32); 10] = [
         (0.0, 1.0),
+        // Whole numbers in the middle between two bf16, and between two f16.
+        (0.0, 1.0 / (255.0 * 3.0)),
+        (0.0, 1.0 / (255.0 * 17.0)),
         (0.5, 1.0 / 3.0),
         // Subnormal and overflowing 16-bit floats, overflowing 32-bit ones, and numbers that are none.
         (0.0, 4e6),
@@ -120,6 +123,8 @@ fn every_byte_is_rounded_right_also_where_numbers_end() {
         (f32::NAN, 1.0),
         (0.1, 0.0),
     ];
+    let scale = |at: usize| Convert { deviation: [pairs[at].1; 4], ..Convert::default() }.coefficients()[0][0];
+    assert_eq!((scale(1), scale(2)), (3.0, 17.0));
     for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
         for (mean, deviation) in pairs {
             let (mean, deviation) = ([mean; 4], [deviation; 4]);

@@ -13,6 +13,12 @@ fn feed(config: FeedConfig) -> fuelrail::Result<Feed> {
     Feed::start(store().loader().batch_size(10).build().unwrap(), config)
 }
 
+/// An object as a listing names it.
+fn listed(i: u64) -> Listed {
+    let set = &store().set;
+    Listed { key: set.key(i), size: set.size(i), etag: Some(set.etag(i)) }
+}
+
 /// Takes batches and lets go of them, to the end or the first error.
 fn drain(feed: &mut Feed) -> (usize, Option<fuelrail::Error>) {
     let mut taken = 0;
@@ -135,6 +141,27 @@ fn a_copy_that_is_refused_ends_the_feed_and_leaves_nothing() {
 }
 
 #[test]
+fn a_copy_whose_event_is_refused_is_awaited_all_the_same() {
+    let settings = Settings { delay_us: 20_000..=20_000, ..watching() };
+    if !under_driver("tests::failures::a_copy_whose_event_is_refused_is_awaited_all_the_same", &settings) {
+        return;
+    }
+    // Of every batch: begun, landed, ready. The copy is submitted between the first two.
+    for nth in [2, 3, 5] {
+        control().set("faults", &format!("fail cuEventRecord {nth} CUDA_ERROR_INVALID_VALUE"));
+        let mut feed = feed(FeedConfig::default()).unwrap();
+        let mut error = None;
+        while let (None, Some(next)) = (&error, feed.next(RawStream::LEGACY)) {
+            // Held, so that only the copy thread records events.
+            error = next.map(core::mem::forget).err();
+        }
+        assert!(error.unwrap().to_string().contains("recording an event"));
+        drop(feed);
+        assert!(control().violations().is_empty(), "{:?}", control().violations());
+    }
+}
+
+#[test]
 fn a_lost_device_is_an_error_and_nothing_hangs() {
     let settings = Settings { delay_us: 0..=200, ..watching() };
     if !under_driver("tests::failures::a_lost_device_is_an_error_and_nothing_hangs", &settings) {
@@ -164,7 +191,7 @@ fn a_copy_that_hangs_is_named_and_its_memory_kept() {
     }
     control().set("faults", "hang copy 3");
     let begun = Instant::now();
-    let mut feed = feed(FeedConfig { copy_timeout_ms: 150, ..FeedConfig::default() }).unwrap();
+    let mut feed = feed(FeedConfig { copy_timeout_ms: 3_000, ..FeedConfig::default() }).unwrap();
     let (taken, error) = drain(&mut feed);
     let text = error.unwrap().to_string();
     assert!(text.contains("batch 2") && text.contains("GPU 0") && text.contains("Xid"), "{text}");
@@ -204,8 +231,6 @@ fn the_loaders_error_comes_behind_the_good_batches() {
     if !under_driver("tests::failures::the_loaders_error_comes_behind_the_good_batches", &watching()) {
         return;
     }
-    let set = &store().set;
-    let listed = |i| Listed { key: set.key(i), size: set.size(i), etag: Some(set.etag(i)) };
     let mut listing: Vec<Listed> = (0..40).map(listed).collect();
     listing.push(Listed { key: "zz/missing".into(), size: 100, etag: None });
     let builder = || store().loader().batch_size(10).shuffle(false).listing(listing.clone());
@@ -274,8 +299,9 @@ fn every_call_that_fails_once_ends_in_a_result() {
     let mut before = (0, 0, 0, 0, 0);
     for (name, nth) in FUNCTIONS.iter().flat_map(|name| [1, 2, 5].map(|nth| (name, nth))) {
         control().set("faults", &format!("fail {name} {nth} CUDA_ERROR_UNKNOWN"));
-        let loader = store().loader().batch_size(30).decode(fuelrail::Decode::exact(28, 28, 1)).build().unwrap();
-        let config = FeedConfig { convert: Some(convert.clone()), copy_timeout_ms: 300, ..FeedConfig::default() };
+        let builder = store().loader().batch_size(2).decode(fuelrail::Decode::exact(28, 28, 1));
+        let loader = builder.listing((0..6).map(listed).collect()).build().unwrap();
+        let config = FeedConfig { convert: Some(convert.clone()), ..FeedConfig::default() };
         let outcome = Feed::start(loader, config).map(|mut feed| drain(&mut feed));
         let text = match &outcome {
             Ok((taken, None)) => (*taken == 3).then(String::new),
