@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Job, digits, meeting_port, start, steps, trainer, wait_for_steps, words};
+use rustix::process::Signal;
 use std::process::Command;
 
 #[test]
@@ -18,14 +19,14 @@ fn a_rank_that_hangs_ends_the_others_within_the_timeout() {
     );
     let job = Job::start(2, folder, &words(&text));
     wait_for_steps(&folder.join("1.jsonl"), 8);
-    job.signal(1, libc::SIGSTOP);
+    job.signal(1, Signal::STOP);
     let stopped = std::time::Instant::now();
     // The one that hangs is let go only when the other has given up.
     while !std::fs::read_to_string(folder.join("rank0.out")).unwrap().contains("fuelrail-train: ") {
         assert!(stopped.elapsed() < common::PATIENCE, "the other rank hangs too");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    job.signal(1, libc::SIGKILL);
+    job.signal(1, Signal::KILL);
     let ended = job.wait();
     assert!(!ended[0].status.success());
     assert!(ended[0].output.contains("hangs or cannot be reached"), "{}", ended[0].output);

@@ -4,6 +4,7 @@ mod common;
 
 use common::{Job, Step, assert_near, digits, steps, trainer, wait_for_steps, words};
 use fuelrail_base::prng::mix64;
+use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -38,7 +39,7 @@ fn kill_and_go_on(uri: &str, expected: &BTreeMap<u64, Step>, seed: u64) {
     let every = 1 + mix64(seed + 2) % 9;
     let job = Job::start(2, folder, &arguments(uri, folder, &format!("--checkpoint-every {every} --slow 0=3")));
     wait_for_steps(&folder.join(format!("{victim}.jsonl")), at);
-    job.signal(victim, libc::SIGKILL);
+    job.signal(victim, Signal::KILL);
     let ended = job.wait();
     let survivor = &ended[1 - victim];
     assert!(!survivor.status.success(), "seed {seed}: {}", survivor.output);
@@ -96,7 +97,7 @@ fn a_signal_to_one_rank_stops_all_with_a_checkpoint() {
     let folder = folder.path();
     let job = Job::start(2, folder, &arguments(&uri, folder, "--slow 0=4"));
     wait_for_steps(&folder.join("1.jsonl"), 5);
-    job.signal(1, libc::SIGTERM);
+    job.signal(1, Signal::TERM);
     for (rank, one) in job.wait().iter().enumerate() {
         assert_eq!(one.status.code(), Some(4), "rank {rank}: {}", one.output);
     }

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
+use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -45,7 +46,15 @@ pub fn trainer(arguments: &[String]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fuelrail-train"));
     command.args(arguments).args(["--set", "memory_limit_bytes=128MB", "--set", "shards=1", "--set", "pin=false"]);
     command.args(["--device", "cpu", "--threads", "1"]).env("RUST_BACKTRACE", "0");
+    clean(&mut command);
     command
+}
+
+/// Without what steers tests: to the program it would be a misspelt setting.
+pub fn clean(command: &mut Command) {
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FUELRAIL_")) {
+        command.env_remove(name);
+    }
 }
 
 impl Job {
@@ -67,10 +76,10 @@ impl Job {
     }
 
     /// Sends a signal to one rank.
-    pub fn signal(&self, rank: usize, signal: i32) {
+    pub fn signal(&self, rank: usize, signal: Signal) {
         let pid = i32::try_from(self.ranks[rank].0.id()).unwrap();
-        // SAFETY: a signal to a child of ours that has not been waited for.
-        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
     }
 
     /// Waits for all.
