@@ -14,6 +14,7 @@ mod ls;
 mod put;
 mod screen;
 mod serve;
+mod train;
 mod trust;
 mod tune;
 mod whole;
@@ -31,6 +32,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail serve digits --port 9000 &
   fuelrail ls http://127.0.0.1:9000/bucket/training/ | head
   fuelrail bench read http://127.0.0.1:9000/bucket/training/ --batch-size 512 --epochs 2
+  fuelrail train --demo
   fuelrail tune http://127.0.0.1:9000/bucket/training/
   fuelrail doctor
 
@@ -53,6 +55,7 @@ enum Command {
     Get(get::Get),
     Put(put::Put),
     Bench(bench::Bench),
+    Train(train::Train),
     Tune(tune::Tune),
     Doctor(doctor::Doctor),
     Inspect(inspect::Inspect),
@@ -81,6 +84,7 @@ fn run(command: Command) -> Outcome {
         Command::Get(args) => get::run(&args),
         Command::Put(args) => put::run(&args),
         Command::Bench(args) => bench::run(args),
+        Command::Train(args) => train::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Inspect(args) => inspect::run(&args),

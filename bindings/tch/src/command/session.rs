@@ -86,30 +86,30 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
         (Some(uri), End::Done) => Some(score(arguments, uri, &ranks, device, &mut trainer)?),
         _ => None,
     };
-    say(&format!("{}", outcome.meter));
-    if let Some(score) = score {
-        say(&format!("test accuracy {:.4}, loss {:.4} over {} samples", score.accuracy, score.loss, score.samples));
-    }
-    let wall_s = begun.elapsed().as_secs_f64();
-    match &outcome.end {
-        End::Done => say(&format!("done: {} steps, {} samples, {wall_s:.1} s", outcome.steps, outcome.samples)),
-        End::Stopped(why) => say(&format!("stopped after step {}: {why}; start again to go on", outcome.steps)),
-    }
+    tell_end(&screen.borrow(), &outcome, score, begun.elapsed());
     if let (Some(path), 0) = (&arguments.json, ranks.rank) {
-        let report = Report {
-            outcome: &outcome,
-            score,
-            wall_s,
-            world: ranks.world,
-            device: format!("{device:?}"),
-            torch: torch_version(),
-            config: &config,
-        };
+        let (wall_s, device, torch) = (begun.elapsed().as_secs_f64(), format!("{device:?}"), torch_version());
+        let report = Report { outcome: &outcome, score, wall_s, world: ranks.world, device, torch, config: &config };
         let text = serde_json::to_string_pretty(&report).map_err(|e| Error::new(Kind::File, e.to_string()))?;
         std::fs::write(path, text + "\n")
             .map_err(|e| Error::new(Kind::File, format!("cannot write {}: {e}", path.display())))?;
     }
     Ok(outcome.end)
+}
+
+/// The last lines of a run.
+fn tell_end(screen: &Screen, outcome: &Outcome, score: Option<Score>, took: Duration) {
+    screen.say(&format!("{}", outcome.meter));
+    if let Some(score) = score {
+        screen.say(&format!(
+            "test accuracy {:.4}, loss {:.4} over {} samples",
+            score.accuracy, score.loss, score.samples
+        ));
+    }
+    screen.say(&match &outcome.end {
+        End::Done => format!("done: {} steps, {} samples, {:.1} s", outcome.steps, outcome.samples, took.as_secs_f64()),
+        End::Stopped(why) => format!("stopped after step {}: {why}; start again to go on", outcome.steps),
+    });
 }
 
 fn device(arguments: &Arguments, cuda: bool, local_rank: usize) -> Result<Device> {

@@ -11,6 +11,9 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 use tch::{Device, Kind as Element, Tensor, no_grad};
 
+/// One rank's random states: of which device, and the bytes.
+type RandomStates = Vec<(String, Vec<u8>)>;
+
 impl Trainer<'_> {
     /// Saves a checkpoint; all ranks take part, rank 0 writes. When writing fails, every rank knows.
     pub(super) fn save(&mut self, order: State) -> Result<()> {
@@ -42,7 +45,7 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    fn write(&self, order: State, states: Vec<Vec<(String, Vec<u8>)>>) -> Result<Vec<String>> {
+    fn write(&self, order: State, states: Vec<RandomStates>) -> Result<Vec<String>> {
         let mut tensors = BTreeMap::new();
         for (name, tensor) in &self.parameters {
             tensors.insert(format!("model.{name}"), tensor.detach());
@@ -86,7 +89,7 @@ impl Trainer<'_> {
             .collect()
     }
 
-    fn own_random_states(&self) -> Result<Vec<(String, Vec<u8>)>> {
+    fn own_random_states(&self) -> Result<RandomStates> {
         let mut states = vec![("cpu".to_owned(), state_bytes(&random_state(None)?))];
         if let Device::Cuda(device) = self.device {
             states.push(("cuda".to_owned(), state_bytes(&random_state(Some(device))?)));
@@ -95,7 +98,7 @@ impl Trainer<'_> {
     }
 
     /// Of every rank, in order.
-    fn random_states(&self) -> Result<Vec<Vec<(String, Vec<u8>)>>> {
+    fn random_states(&self) -> Result<Vec<RandomStates>> {
         let own = self.own_random_states()?;
         let Some(group) = &self.group else { return Ok(vec![own]) };
         let mut all = vec![Vec::new(); group.world()];

@@ -1,0 +1,68 @@
+//! `fuelrail train`: hands over to `fuelrail-train`, which needs libtorch and is therefore a program of its own.
+//!
+//! Owns the search for it. Never links torch.
+
+mod demo;
+mod ranks;
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+use fuelrail::{Error, Kind};
+
+use crate::failure::{Failure, Outcome, usage};
+
+/// The program that trains.
+const PROGRAM: &str = "fuelrail-train";
+
+const EXAMPLES: &str = "Examples:
+  fuelrail train --demo
+  fuelrail train -- http://127.0.0.1:9000/bucket/training/ --decode 28x28x1 --epochs 3 --checkpoint run1
+  torchrun --no-python --nproc-per-node 2 --max-restarts 3 fuelrail train -- http://HOST/photos/train/ --model resnet18 \\
+    --decode 224x224x3 --checkpoint run2 --checkpoint-every 500
+
+fuelrail train -- --help shows all options of the trainer.";
+
+/// Train a model from a bucket, alone or as one rank of many (needs fuelrail-train, which needs libtorch)
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Train {
+    /// Show it: two ranks learn digits, one is killed on the way, both go on from the last checkpoint
+    #[arg(long, conflicts_with = "arguments")]
+    demo: bool,
+    /// With --demo, where its checkpoints and logs go
+    #[arg(long, value_name = "FOLDER", default_value = "target/demo/training", requires = "demo")]
+    folder: PathBuf,
+    /// Handed to the trainer as they are
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+    arguments: Vec<OsString>,
+}
+
+pub(crate) fn run(args: &Train) -> Outcome {
+    if !args.demo && args.arguments.is_empty() {
+        return Err(usage("nothing to train from is given", "see fuelrail train --help"));
+    }
+    let program = find()?;
+    if args.demo {
+        return demo::run(&program, &args.folder).map(|()| ExitCode::SUCCESS);
+    }
+    // On success this process is the trainer: signals of launchers and schedulers reach it as they should.
+    let error = Command::new(&program).args(&args.arguments).exec();
+    Err(Failure::Told(Error::new(Kind::Environment, format!("starting {}: {error}", program.display()))))
+}
+
+/// The trainer beside this program, or in `PATH`.
+fn find() -> Outcome<PathBuf> {
+    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(PROGRAM)));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = beside.into_iter().chain(std::env::split_paths(&path).map(|folder| folder.join(PROGRAM)));
+    places.find(|place| place.is_file()).ok_or_else(|| {
+        let error = Error::new(Kind::Environment, format!("there is no {PROGRAM} beside this program or in PATH"));
+        Failure::Told(error.cure(
+            "build it where libtorch is: eval \"$(./scripts/libtorch)\" && cargo build --release --package fuelrail-tch",
+        ))
+    })
+}
