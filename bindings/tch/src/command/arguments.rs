@@ -149,7 +149,6 @@ impl Arguments {
             staleness_max: self.staleness_max,
             slow_rank: slow.map(|(rank, _)| rank),
             slow_factor: slow.map_or(1.0, |(_, factor)| factor),
-            ..TrainConfig::default()
         })
     }
 
