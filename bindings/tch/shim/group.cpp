@@ -41,7 +41,7 @@ char* fr_group_join(const char* backend, const char* host, uint16_t port, bool s
     if (std::string(backend) == "nccl") {
       // In a library of its own, because it needs torch's CUDA part, which most machines that build this do not have.
       void* library = dlopen("libfuelrail_tch_nccl.so", RTLD_NOW | RTLD_GLOBAL);
-      TORCH_CHECK(library, "NCCL is asked for, but ", dlerror(), "; build it with scripts/libtorch --nccl");
+      TORCH_CHECK(library, "NCCL is asked for, but ", dlerror(), "; build it with scripts/libtorch-nccl");
       auto make = reinterpret_cast<MakeNccl>(dlsym(library, "fr_nccl_join"));
       TORCH_CHECK(make, "libfuelrail_tch_nccl.so is not ours: it has no fr_nccl_join");
       char* failed = make(store.get(), rank, world, timeout_ms, &joined);

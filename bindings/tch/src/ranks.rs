@@ -4,6 +4,7 @@ use crate::ffi::{Backend, Group, Meeting};
 use fuelrail_base::{Error, Kind, Result};
 use std::sync::Arc;
 use std::time::Duration;
+use tch::Device;
 
 /// This process among those that train together.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,11 +77,11 @@ impl Ranks {
         })
     }
 
-    /// Joins the others; `None` when there are none.
+    /// Joins the others, each with its device; `None` when there are none.
     ///
     /// # Errors
     /// As [`Group::join`].
-    pub fn join(&self, backend: Backend, timeout: Duration) -> Result<Option<Arc<Group>>> {
+    pub fn join(&self, backend: Backend, device: Device, timeout: Duration) -> Result<Option<Arc<Group>>> {
         if self.world == 1 {
             return Ok(None);
         }
@@ -95,6 +96,7 @@ impl Ranks {
             prefix: format!("fuelrail/{}", self.restarts),
             address: nearby.then(|| "127.0.0.1".into()),
             interface: self.interface.clone(),
+            device,
             timeout,
         };
         Group::join(backend, &meeting).map(Arc::new).map(Some)

@@ -6,7 +6,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
 use std::str::FromStr;
 use std::time::Duration;
-use tch::Tensor;
+use tch::{Device, Tensor, no_grad};
 
 unsafe extern "C" {
     fn fr_group_join(
@@ -98,6 +98,8 @@ pub struct Meeting {
     pub address: Option<String>,
     /// The network interface gloo goes over; wins over the address.
     pub interface: Option<String>,
+    /// The device NCCL works on; gloo's collectives are between tensors in the host's memory, or on any device.
+    pub device: Device,
     /// Longest wait for the others, at the start and in every collective.
     pub timeout: Duration,
 }
@@ -108,6 +110,8 @@ pub struct Group {
     handle: *mut c_void,
     rank: usize,
     world: usize,
+    /// Where NCCL's tensors must be.
+    device: Option<Device>,
 }
 
 // SAFETY: the handle is two intrusive pointers to libtorch's store and process group, both made for use from several threads.
@@ -130,7 +134,7 @@ impl Group {
     /// # Errors
     /// `Environment` when they are not all there in time, or the backend is missing.
     pub fn join(backend: Backend, meeting: &Meeting) -> Result<Group> {
-        let Meeting { host, port, serve, rank, world, prefix, address, interface, timeout } = meeting;
+        let Meeting { host, port, serve, rank, world, prefix, address, interface, device, timeout } = meeting;
         let (name, at) = (text("the backend", backend.name())?, text("MASTER_ADDR", host)?);
         let prefix = text("the prefix", prefix)?;
         let address = address.as_deref().map(|a| text("the address", a)).transpose()?;
@@ -156,7 +160,8 @@ impl Group {
         told(&format!("rank {rank} of {world} cannot join the others at {host}:{port}"), failed).map_err(|error| {
             error.cure("check that all ranks were started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and can reach it")
         })?;
-        Ok(Group { handle, rank: *rank, world: *world })
+        let device = (backend == Backend::Nccl).then_some(*device);
+        Ok(Group { handle, rank: *rank, world: *world, device })
     }
 
     /// This rank.
@@ -185,6 +190,23 @@ impl Group {
     /// # Errors
     /// `Environment` when another rank died, or did not come in time.
     pub fn all_reduce(&self, tensor: &mut Tensor, operation: Operation) -> Result<()> {
+        self.there(tensor, |tensor| self.all_reduce_there(tensor, operation))
+    }
+
+    /// Does `act` with the tensor where the backend can reach it, and brings the result back.
+    fn there(&self, tensor: &mut Tensor, act: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<()> {
+        match self.device {
+            Some(device) if tensor.device() != device => {
+                let mut moved = tensor.to_device(device);
+                act(&mut moved)?;
+                no_grad(|| tensor.copy_(&moved));
+                Ok(())
+            }
+            _ => act(tensor),
+        }
+    }
+
+    fn all_reduce_there(&self, tensor: &mut Tensor, operation: Operation) -> Result<()> {
         // SAFETY: the tensor is borrowed until the call returns, which waits for the collective.
         let failed = unsafe { fr_all_reduce(self.handle, tensor.as_mut_ptr().cast(), operation as c_int) };
         self.lost("all-reduce", failed)
@@ -195,6 +217,10 @@ impl Group {
     /// # Errors
     /// As [`all_reduce`](Group::all_reduce).
     pub fn broadcast(&self, tensor: &mut Tensor, root: usize) -> Result<()> {
+        self.there(tensor, |tensor| self.broadcast_there(tensor, root))
+    }
+
+    fn broadcast_there(&self, tensor: &mut Tensor, root: usize) -> Result<()> {
         // SAFETY: as for `all_reduce`.
         let failed = unsafe { fr_broadcast(self.handle, tensor.as_mut_ptr().cast(), number(root)) };
         self.lost("broadcast", failed)
@@ -205,13 +231,14 @@ impl Group {
     /// # Errors
     /// As [`all_reduce`](Group::all_reduce).
     pub fn all_gather(&self, tensor: &Tensor) -> Result<Tensor> {
-        let mut own = tensor.contiguous();
+        let mut own =
+            self.device.map_or_else(|| tensor.shallow_clone(), |device| tensor.to_device(device)).contiguous();
         let sizes: Vec<i64> = std::iter::once(self.world as i64).chain(own.size()).collect();
         let mut all = Tensor::zeros(sizes, (own.kind(), own.device()));
         // SAFETY: as for `all_reduce`, for both.
         let failed = unsafe { fr_all_gather(self.handle, own.as_mut_ptr().cast(), all.as_mut_ptr().cast()) };
         self.lost("all-gather", failed)?;
-        Ok(all)
+        Ok(all.to_device(tensor.device()))
     }
 
     /// Waits until every rank is here.
@@ -221,6 +248,18 @@ impl Group {
     pub fn barrier(&self) -> Result<()> {
         // SAFETY: the group lives as long as `self`.
         self.lost("barrier", unsafe { fr_barrier(self.handle) })
+    }
+
+    /// Whether several threads may send and receive at a time, between tensors in the host's memory.
+    ///
+    /// # Errors
+    /// `Usage` when the backend cannot.
+    pub fn must_send_from_threads(&self) -> Result<()> {
+        match self.device {
+            None => Ok(()),
+            Some(_) => Err(Error::new(Kind::Usage, "asynchronous training over NCCL")
+                .cure("add --backend gloo: gradients then travel through the host's memory")),
+        }
     }
 
     /// Sends `tensor` to one rank.

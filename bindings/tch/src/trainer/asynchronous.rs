@@ -146,6 +146,7 @@ impl Trainer<'_> {
         let Some(group) = self.group.clone() else {
             return Err(Error::new(Kind::Usage, "asynchronous training needs other ranks"));
         };
+        group.must_send_from_threads()?;
         let order = feed.order();
         let outcome = if group.rank() == 0 { self.keep(feed, &group, &order) } else { self.bring(feed, &group) };
         let stopped = outcome?;
