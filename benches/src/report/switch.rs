@@ -5,7 +5,7 @@
 use core::fmt::Write;
 
 use super::page::{figure, page};
-use super::svg::{Drawing, LogScale, escape, percent, seconds};
+use super::svg::{Drawing, LogScale, escape, seconds};
 use crate::switch::{Figure, Row, Run, SwitchReport, setting_name};
 
 const WIDTH: f64 = 460.0;
@@ -57,30 +57,38 @@ fn headline(report: &SwitchReport) -> String {
     let best = switched.max_by(|a, b| a.speed.mean.total_cmp(&b.speed.mean));
     let claim = best.map_or_else(String::new, |row| {
         format!(
-            "Switched after {}, training is <span class=\"rail\">{:.1} ×</span> as fast as in lockstep with a slow rank, at {:+.2} points of \
-             accuracy.",
-            percent(row.share),
+            "{}, training is <span class=\"rail\">{:.1} ×</span> as fast as in lockstep with a slow rank, at {:+.2} points of accuracy.",
+            capital(&setting_name(row.share)),
             row.speed.mean,
             row.accuracy_difference.mean * 100.0,
         )
     });
+    let asynchronous = report.rows.iter().find(|row| row.share <= 0.0).map_or_else(String::new, |row| {
+        let (speed, points) = (row.speed.mean, row.accuracy_difference.mean * 100.0);
+        format!("Asynchronous from the first step: {speed:.1} ×, {points:+.2} points. ")
+    });
     let published = report.published;
     format!(
         "<header>\n<div class=\"kicker\">Fuelrail bench switch · Sync-Switch (ICDCS 2021)</div>\n<h1>{claim}</h1>\n\
-         <p>{} ranks, the last one {} times slower; LeNet on {} digits, {} epochs, {} seed(s). Published, on 8 K80 switched after {}: {} × the \
-         speed ({} × with its restart of {:.0} s), accuracy {} against {}.</p>\n</header>\n",
+         <p>{asynchronous}{} ranks, the last one {} times slower; LeNet on {} digits, {} epochs, {} seed(s). Published, on 8 K80 {}: {} × the \
+         speed ({} × with its restart of {:.0} s), accuracy {:.3} against {:.3}.</p>\n</header>\n",
         report.ranks,
         report.slow,
         report.count,
         report.epochs,
         report.seeds,
-        percent(published.share),
+        setting_name(published.share),
         published.speed,
         published.speed_with_restart,
         published.switch_s,
         published.accuracy,
         published.accuracy_synchronous,
     )
+}
+
+fn capital(words: &str) -> String {
+    let mut letters = words.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 fn accuracies(report: &SwitchReport) -> String {
