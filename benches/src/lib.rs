@@ -21,6 +21,7 @@ pub mod rings;
 pub mod rivals;
 pub mod soak;
 pub mod spill;
+pub mod switch;
 pub mod tune;
 
 pub use machine::Machine;

@@ -11,6 +11,7 @@ mod page;
 mod published;
 mod soak;
 mod svg;
+mod switch;
 mod timeline;
 mod verdict;
 
@@ -18,6 +19,7 @@ pub use findings::findings_html;
 pub use html::html;
 pub use published::{Published, published};
 pub use soak::soak_html;
+pub use switch::switch_html;
 pub use verdict::{Verdict, verdicts};
 
 use serde::{Deserialize, Serialize};

@@ -16,6 +16,7 @@ mod rings;
 mod rivals;
 mod soak;
 mod spill;
+mod switch;
 mod venue;
 
 use clap::{Args, Subcommand};
@@ -50,6 +51,7 @@ enum Question {
     Cores(Box<cores::Cores>),
     Mlperf(Box<mlperf::Mlperf>),
     Soak(soak::SoakArgs),
+    Switch(Box<switch::SwitchArgs>),
     #[command(hide = true)]
     Canned(canned::CannedArgs),
     #[command(hide = true)]
@@ -72,6 +74,7 @@ pub(crate) fn run(bench: Bench) -> Outcome {
         Question::Cores(args) => cores::run(&args),
         Question::Mlperf(args) => mlperf::run(&args),
         Question::Soak(args) => soak::run(&args),
+        Question::Switch(args) => switch::run(&args),
         Question::Canned(args) => canned::run(&args),
         Question::SoakBucket(args) => soak::run_bucket(&args),
         Question::Contestant(args) => contestant::run(&args),
