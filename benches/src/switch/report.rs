@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Switching;
+use super::options::Switching;
 use crate::machine::Machine;
 
 /// Version of the result's shape.

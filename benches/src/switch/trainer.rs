@@ -7,13 +7,10 @@ use std::time::Instant;
 
 use fuelrail::{Error, Kind, Result};
 
-use super::Switching;
 use super::log::{curve, outcome, steps, time_s};
+use super::options::{Switching, TRAINER};
 use super::ranks::Ranks;
-use super::report::Run;
-
-/// The trainer's name.
-pub const TRAINER: &str = "fuelrail-train";
+use super::report::{Run, setting_name};
 
 /// Finds the trainer: the one that was named, or one beside `beside`, or in one of `folders`.
 ///
@@ -67,7 +64,7 @@ pub(super) fn run(
             Kind::Stalled => "give less work, or more time with --limit",
             _ => "see what it says; the trainer must be a fuelrail-train of this version",
         };
-        let title = super::setting_name(share);
+        let title = setting_name(share);
         Error::new(error.kind(), format!("seed {seed}, {title}: {}", error.cause())).cure(cure)
     };
     one_run(switching, places, seed, share, place).map_err(named)
