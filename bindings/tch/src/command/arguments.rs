@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     /// What to train: lenet, resnet18, resnet50 or transformer
     #[arg(long, default_value = "lenet")]
     pub model: String,
-    /// Samples to judge the model by, after every epoch's worth of training and at the end
+    /// Samples to judge the model by, at the end
     #[arg(long)]
     pub eval_uri: Option<String>,
     /// Pictures: HEIGHTxWIDTHxCHANNELS
