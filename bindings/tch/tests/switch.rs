@@ -1,0 +1,55 @@
+//! From synchronous to asynchronous steps in place: what is exact then, and what is not.
+
+mod common;
+
+use common::{Job, digits, lines, steps, words};
+use std::collections::BTreeSet;
+
+/// Trains two ranks of which the second is slow, switching after a fifth.
+fn train(folder: &std::path::Path, uri: &str) -> (String, u64) {
+    let text = format!(
+        "{uri} --decode 28x28x1 --batch-size 32 --epochs 3 --rate 0.02 --switch-after 0.2 --slow 1=4 --timeout-s 60 --step-log {} --checkpoint {}",
+        folder.join("{rank}.jsonl").display(),
+        folder.join("saved").display()
+    );
+    let ended = Job::start(2, folder, &words(&text)).done();
+    let said = ended[0].output.clone();
+    let samples = said.split(" samples, ").next().and_then(|before| before.rsplit(' ').next()?.parse().ok());
+    (said, samples.expect("the last line counts samples"))
+}
+
+#[test]
+fn the_budget_is_counted_over_all_ranks_and_each_keeps_to_its_share() {
+    const SAMPLES: u64 = 640;
+    let bucket = digits(SAMPLES, 3);
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (said, samples) = train(folder, &bucket.url("training/"));
+    assert!(said.contains("asynchronous from here: the synchronous share of the work is done"), "{said}");
+    assert!((3 * SAMPLES..3 * SAMPLES + 2 * 32).contains(&samples), "{said}");
+
+    // Synchronous steps are exact: together the ranks take every sample once.
+    let both = steps(folder, "{rank}.jsonl", 2);
+    let first: Vec<u64> = both.values().take(6).flat_map(|step| step.ids.clone()).collect();
+    assert_eq!(first.len(), 6 * 64);
+    assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), first.len());
+
+    // Then the slow rank does fewer steps, and within an epoch no rank takes a sample twice, nor one of the other's share.
+    let epochs = |rank: usize| {
+        let mut epochs: Vec<Vec<u64>> = Vec::new();
+        for line in lines(&folder.join(format!("{rank}.jsonl"))) {
+            let epoch = line["epoch"].as_u64().unwrap() as usize;
+            epochs.resize(epochs.len().max(epoch + 1), Vec::new());
+            epochs[epoch].extend(line["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()));
+        }
+        epochs
+    };
+    let (fast, slow) = (epochs(0), epochs(1));
+    let count = |epochs: &[Vec<u64>]| epochs.iter().map(Vec::len).sum::<usize>();
+    assert!(count(&fast) > count(&slow), "{} and {}", count(&fast), count(&slow));
+    for epoch in 0..fast.len().max(slow.len()) {
+        let of = |all: &[Vec<u64>]| all.get(epoch).cloned().unwrap_or_default();
+        let taken = [of(&fast), of(&slow)].concat();
+        assert_eq!(taken.iter().collect::<BTreeSet<_>>().len(), taken.len(), "epoch {epoch}");
+    }
+}
