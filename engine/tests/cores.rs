@@ -84,7 +84,7 @@ fn loaders_near_a_node_share_its_cores_and_one_near_none_says_so() {
         common::drain(loader, &set).unwrap();
         loader.stats().shards[0].core.expect("a shard bound to a core tells which")
     };
-    let cores = [core(&mut first), core(&mut second)].map(|core| core as usize);
+    let cores = [core(&mut first), core(&mut second)];
     let on_node: Vec<usize> = here.cores.iter().filter(|core| core.node == node).map(|core| core.id).collect();
     assert!(cores.iter().all(|core| on_node.contains(core)), "{cores:?} of {on_node:?}");
     assert!(cores[0] != cores[1] || on_node.len() == 1, "{cores:?}");
