@@ -3,7 +3,8 @@
 //! ```no_run
 //! # fn main() -> fuelrail::Result<()> {
 //! use fuelrail_tch::TensorBatch;
-//! let loader = fuelrail::Loader::builder("http://127.0.0.1:9000/bucket/training/").decode("28x28x1").batch_size(64).build()?;
+//! let digits = fuelrail::Decode::exact(28, 28, 1);
+//! let loader = fuelrail::Loader::builder("http://127.0.0.1:9000/bucket/training/").decode(digits).batch_size(64).build()?;
 //! for batch in loader {
 //!     let batch = TensorBatch::over(batch?)?;
 //!     println!("{:?} {:?}", batch.bytes.size(), batch.labels.size());
