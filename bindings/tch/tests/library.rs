@@ -1,11 +1,12 @@
 //! What the library promises its callers: batches without a copy, models that learn, and ranks that stay together, here as threads.
+#![allow(clippy::needless_borrows_for_generic_args, reason = "old versions of tch take slices where new ones take any list")]
 
 mod common;
 
 use common::{digits, meeting_port};
 use fuelrail::{Decode, Loader, SampleId, State};
 use fuelrail_base::Result;
-use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
+use fuelrail_bucket::{Bucket, BucketConfig, Source};
 use fuelrail_tch::models::{Depth, TransformerConfig, lenet, resnet, transformer};
 use fuelrail_tch::{
     Backend, Checkpoint, Classifier, End, Event, Fed, Feed, Group, Judged, Meeting, Outcome, Precision, Rate, Reducer,
@@ -16,7 +17,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tch::nn::{self, ModuleT, OptimizerConfig, VarStore};
+use tch::nn::{self, OptimizerConfig, VarStore};
 use tch::{Device, Kind as Element, Tensor};
 
 fn loader(uri: &str, decode: bool, batch: u32) -> Loader {
@@ -26,7 +27,7 @@ fn loader(uri: &str, decode: bool, batch: u32) -> Loader {
 }
 
 fn numbers(tensor: &Tensor) -> Vec<f64> {
-    Vec::<f64>::try_from(&tensor.to_kind(Element::Double).contiguous().view([-1])).unwrap()
+    Vec::<f64>::try_from(&tensor.to_kind(Element::Double).contiguous().view(&[-1])).unwrap()
 }
 
 #[test]
@@ -52,7 +53,7 @@ fn its_memory_goes_home_with_the_last_graph_that_needs_it() {
     {
         let mut loader = loader(&bucket.url("training/"), true, 16);
         let batch = TensorBatch::over(loader.next_batch().unwrap().unwrap()).unwrap();
-        let weight = Tensor::ones([28, 28, 1], (Element::Float, Device::Cpu)).set_requires_grad(true);
+        let weight = Tensor::ones(&[28, 28, 1], (Element::Float, Device::Cpu)).set_requires_grad(true);
         // The gradient of the weight needs the pixels as they are.
         let loss = (&weight * &batch.bytes).sum(Element::Float);
         let kept = match keep {
@@ -101,7 +102,7 @@ fn samples_of_one_length_come_as_rows() {
 #[test]
 fn rows_that_lie_unevenly_are_brought_together() {
     let bytes = Tensor::arange(20, (Element::Int64, Device::Cpu)).to_kind(Element::Uint8);
-    let labels = Tensor::zeros([3], (Element::Int64, Device::Cpu));
+    let labels = Tensor::zeros(&[3], (Element::Int64, Device::Cpu));
     let ids = [0, 1, 2].map(SampleId).to_vec();
     let batch = TensorBatch { bytes, spans: vec![0..2, 4..6, 10..12], labels, ids, epoch: 0 };
     assert_eq!(numbers(&batch.rows(2).unwrap()), [0.0, 1.0, 4.0, 5.0, 10.0, 11.0]);
@@ -121,7 +122,7 @@ fn a_resnet_learns() {
     let variables = VarStore::new(Device::Cpu);
     let model = resnet(&variables.root(), Depth::Resnet18, 3, 5);
     let (input, labels) = (
-        Tensor::randn([4, 3, 32, 32], (Element::Float, Device::Cpu)),
+        Tensor::randn(&[4, 3, 32, 32], (Element::Float, Device::Cpu)),
         Tensor::arange(4, (Element::Int64, Device::Cpu)),
     );
     assert_eq!(model.forward_t(&input, true).size(), [4, 5]);
@@ -138,7 +139,7 @@ fn a_transformer_learns_and_does_not_look_ahead() {
     let variables = VarStore::new(Device::Cpu);
     let config = TransformerConfig { vocabulary: 11, tokens: 8, width: 16, heads: 2, layers: 2 };
     let model = transformer(&variables.root(), config);
-    let tokens = Tensor::randint(11, [3, 8], (Element::Int64, Device::Cpu));
+    let tokens = Tensor::randint(11, &[3, 8], (Element::Int64, Device::Cpu));
     let scores = model.forward_t(&tokens, true);
     assert_eq!(scores.size(), [3, 8, 11]);
     let other = tokens.copy();
@@ -149,9 +150,9 @@ fn a_transformer_learns_and_does_not_look_ahead() {
         numbers(&again.narrow(1, 0, 7)),
         "the last token is unseen by the others"
     );
-    let asked = tokens.roll([-1], [1]).view([-1]);
+    let asked = tokens.roll(&[-1], &[1]).view(&[-1]);
     let (first, last) =
-        learn(&variables, || model.forward_t(&tokens, true).view([-1, 11]).cross_entropy_for_logits(&asked));
+        learn(&variables, || model.forward_t(&tokens, true).view(&[-1, 11]).cross_entropy_for_logits(&asked));
     assert!(last < 0.9 * first, "{first} to {last}");
 }
 
@@ -381,14 +382,14 @@ fn after_a_rank_is_lost_nothing_is_in_flight_and_no_step_begins() {
             return;
         }
         let mut parameters: Vec<Tensor> =
-            (0..4).map(|_| Tensor::ones([1000], (Element::Float, Device::Cpu)).set_requires_grad(true)).collect();
+            (0..4).map(|_| Tensor::ones(&[1000], (Element::Float, Device::Cpu)).set_requires_grad(true)).collect();
         let mut reducer = Reducer::new(Some(group), &mut parameters, 4000, 1).unwrap();
         assert_eq!(reducer.buckets(), 4);
         reducer.begin().unwrap();
         reducer.arm();
         parameters
             .iter()
-            .fold(Tensor::zeros([1], (Element::Float, Device::Cpu)), |sum, p| sum + p.sum(Element::Float))
+            .fold(Tensor::zeros(&[1], (Element::Float, Device::Cpu)), |sum, p| sum + p.sum(Element::Float))
             .backward();
         let error = reducer.finish(&mut [1.0]).unwrap_err();
         assert!(error.to_string().contains("another rank has died"), "{error}");

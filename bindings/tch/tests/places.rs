@@ -58,15 +58,15 @@ fn an_asynchronous_run_that_was_stopped_goes_on() {
     let bucket = digits(1280, 3);
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let more = format!("--epochs 2 --switch-after 0.1 --checkpoint {}", folder.join("saved").display());
+    let more = format!("--epochs 6 --switch-after 0.03 --checkpoint {}", folder.join("saved").display());
     let uri = bucket.url("training/");
-    let job = Job::start(2, folder, &arguments(&uri, folder, &format!("{more} --slow 0=4 --slow 1=4")));
+    let job = Job::start(2, folder, &arguments(&uri, folder, &format!("{more} --slow 0=3")));
     wait_for_steps(&folder.join("1.jsonl"), 14);
     job.signal(1, Signal::TERM);
     assert_stopped(&job.wait());
     let stopped = outcome(folder);
     let before = stopped["samples"].as_u64().unwrap();
-    assert!(before < 2560 && modes(folder, 1).len() == 2, "{stopped}");
+    assert!(before < 7680 && modes(folder, 1).len() == 2, "{stopped}");
     for rank in 0..2 {
         std::fs::remove_file(folder.join(format!("{rank}.jsonl"))).unwrap();
     }
@@ -78,7 +78,7 @@ fn an_asynchronous_run_that_was_stopped_goes_on() {
     let first = lines(&folder.join("0.jsonl"))[0]["samples"].as_u64().unwrap();
     assert!(first > before, "{first} after {before}");
     let samples = outcome(folder)["samples"].as_u64().unwrap();
-    assert!((2560..2560 + 2 * 16).contains(&samples), "{samples}");
+    assert!((7680..7680 + 2 * 16).contains(&samples), "{samples}");
 }
 
 #[test]

@@ -140,7 +140,7 @@ fn lock(keeper: &Keeper) -> MutexGuard<'_, Kept> {
 /// Serves one other rank until it is told not to come again.
 fn serve(keeper: &Keeper, group: &Group, rank: usize, elements: i64) -> Result<()> {
     let host = (tch::Kind::Float, Device::Cpu);
-    let (mut gradients, mut word) = (Tensor::zeros([elements], host), floats(&[0.0; 5])?);
+    let (mut gradients, mut word) = (Tensor::zeros(&[elements], host), floats(&[0.0; 5])?);
     loop {
         group.receive(&mut gradients, rank, GRADIENTS)?;
         group.receive(&mut word, rank, WORD)?;
@@ -268,13 +268,13 @@ impl Trainer<'_> {
 
     /// Stands where the optimiser is missed.
     fn no_optimiser(&self) -> Optimiser {
-        Optimiser::new(self.config.rule, &Tensor::zeros([0], (tch::Kind::Float, Device::Cpu)))
+        Optimiser::new(self.config.rule, &Tensor::zeros(&[0], (tch::Kind::Float, Device::Cpu)))
     }
 
     /// Another rank: brings gradients, takes parameters. Whether all was stopped is rank 0's to say.
     fn bring(&mut self, feed: &mut dyn Feed, group: &Arc<Group>) -> Result<bool> {
         let elements = self.reducer.flat_parameters()?.numel() as i64;
-        let mut parameters = Tensor::zeros([elements], (tch::Kind::Float, Device::Cpu));
+        let mut parameters = Tensor::zeros(&[elements], (tch::Kind::Float, Device::Cpu));
         let mut answer = floats(&[0.0; 5])?;
         let order = feed.order();
         self.train_beside(
