@@ -72,7 +72,7 @@ impl TensorBatch {
         if self.spans.is_empty() {
             return Some(Tensor::zeros(&[0, length as i64], (Element::Uint8, Device::Cpu)));
         }
-        let flat = self.bytes.view(&[-1]);
+        let flat = self.bytes.view([-1]);
         let stride = self.spans.get(1).map_or(length, |second| second.start - self.spans[0].start);
         if self.spans.iter().enumerate().all(|(i, span)| span.start == self.spans[0].start + i * stride) {
             let sizes = [self.spans.len() as i64, length as i64];

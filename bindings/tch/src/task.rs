@@ -39,7 +39,7 @@ impl Classifier {
     pub fn new(model: Box<dyn ModuleT>, mean: &[f64], spread: &[f64], device: Device) -> Classifier {
         let row = |values: &[f64]| {
             let parts: Vec<Tensor> = values.iter().map(|&v| Tensor::full(&[1], v, (Element::Float, device))).collect();
-            Tensor::cat(&parts, 0).view(&[1, -1, 1, 1])
+            Tensor::cat(&parts, 0).view([1, -1, 1, 1])
         };
         Classifier { model, mean: row(mean), spread: row(spread), device }
     }
@@ -88,7 +88,7 @@ impl Task for LanguageModel {
             let cause = format!("a sample is not {} tokens of two bytes", self.tokens);
             Error::new(Kind::Usage, cause).cure("every object must hold one sequence: --tokens says how long")
         })?;
-        let halves = rows.to_device(self.device).to_kind(Element::Int64).view(&[batch.len() as i64, -1, 2]);
+        let halves = rows.to_device(self.device).to_kind(Element::Int64).view([batch.len() as i64, -1, 2]);
         let tokens = (halves.select(2, 0) + halves.select(2, 1) * 256).remainder(self.vocabulary);
         let (known, asked) = (tokens.narrow(1, 0, self.tokens as i64 - 1), tokens.narrow(1, 1, self.tokens as i64 - 1));
         let scores = self.model.forward_t(&known, training).to_kind(Element::Float);

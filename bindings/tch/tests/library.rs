@@ -27,7 +27,7 @@ fn loader(uri: &str, decode: bool, batch: u32) -> Loader {
 }
 
 fn numbers(tensor: &Tensor) -> Vec<f64> {
-    Vec::<f64>::try_from(&tensor.to_kind(Element::Double).contiguous().view(&[-1])).unwrap()
+    Vec::<f64>::try_from(&tensor.to_kind(Element::Double).contiguous().view([-1])).unwrap()
 }
 
 #[test]
@@ -150,9 +150,9 @@ fn a_transformer_learns_and_does_not_look_ahead() {
         numbers(&again.narrow(1, 0, 7)),
         "the last token is unseen by the others"
     );
-    let asked = tokens.roll(&[-1], &[1]).view(&[-1]);
+    let asked = tokens.roll(&[-1], &[1]).view([-1]);
     let (first, last) =
-        learn(&variables, || model.forward_t(&tokens, true).view(&[-1, 11]).cross_entropy_for_logits(&asked));
+        learn(&variables, || model.forward_t(&tokens, true).view([-1, 11]).cross_entropy_for_logits(&asked));
     assert!(last < 0.9 * first, "{first} to {last}");
 }
 

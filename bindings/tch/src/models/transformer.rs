@@ -47,7 +47,7 @@ impl Layer {
         let size = input.size();
         let (n, tokens, width) = (size[0], size[1], size[2]);
         let each = width / self.heads;
-        let parts = self.mixed.forward(input).view(&[n, tokens, 3, self.heads, each]).permute(&[2, 0, 3, 1, 4]);
+        let parts = self.mixed.forward(input).view([n, tokens, 3, self.heads, each]).permute(&[2, 0, 3, 1, 4]);
         let (query, key, value) = (parts.get(0), parts.get(1), parts.get(2));
         let scores = query.matmul(&key.transpose(-2, -1)) / (each as f64).sqrt();
         let scores = scores.masked_fill(unseen, f64::NEG_INFINITY).softmax(-1, Element::Float);

@@ -153,7 +153,7 @@ impl Trainer<'_> {
             for ((name, tensor), &at) in self.parameters.iter().zip(&offsets) {
                 let saved = checkpoint.tensor(&format!("optimiser.{slot}.{name}"), &tensor.size())?;
                 let mut part = flat.narrow(0, at as i64, tensor.numel() as i64);
-                no_grad(|| part.copy_(&saved.to_device(self.device).view(&[-1])));
+                no_grad(|| part.copy_(&saved.to_device(self.device).view([-1])));
             }
         }
         self.scale = crate::precision::LossScale::new(self.config.precision, Some(about.loss_scale));
