@@ -17,7 +17,10 @@
 //! exits the process. `unsafe` is in `ffi` only.
 
 #![deny(unsafe_code)]
-#![allow(clippy::needless_borrows_for_generic_args, reason = "old versions of tch take slices where new ones take any list")]
+#![allow(
+    clippy::needless_borrows_for_generic_args,
+    reason = "old versions of tch take slices where new ones take any list"
+)]
 
 mod batch;
 mod checkpoint;

@@ -106,8 +106,10 @@ mod tests {
 
     #[test]
     fn autocast_ends_with_its_guard() {
-        let (a, b) =
-            (Tensor::ones(&[4, 4], (Element::Float, Device::Cpu)), Tensor::ones(&[4, 4], (Element::Float, Device::Cpu)));
+        let (a, b) = (
+            Tensor::ones(&[4, 4], (Element::Float, Device::Cpu)),
+            Tensor::ones(&[4, 4], (Element::Float, Device::Cpu)),
+        );
         let guard = Autocast::new(false, Element::BFloat16).unwrap();
         assert_eq!(a.matmul(&b).kind(), Element::BFloat16);
         drop(guard);
