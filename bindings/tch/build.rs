@@ -15,7 +15,9 @@ fn main() {
         panic!("LIBTORCH is not set: run `scripts/libtorch`, which fetches a CPU build, and export what it prints");
     };
     let include = place("LIBTORCH_INCLUDE").unwrap_or_else(|| root.clone()).join("include");
-    let lib = place("LIBTORCH_LIB").unwrap_or_else(|| root.clone()).join("lib");
+    // The folder above `lib`, as torch-sys has it, or, as distributions lay it out, the one the libraries are in.
+    let lib = place("LIBTORCH_LIB").unwrap_or_else(|| root.clone());
+    let lib = if lib.join("libtorch_cpu.so").exists() { lib } else { lib.join("lib") };
     assert!(
         include.join("torch").is_dir(),
         "no libtorch headers in {}: does LIBTORCH name its folder?",

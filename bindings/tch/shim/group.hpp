@@ -1,20 +1,23 @@
 // A process group with the store it met through.
 #pragma once
-#if __has_include(<torch/csrc/distributed/c10d/Backend.hpp>)
+#include <torch/version.h>
+#if TORCH_VERSION_MAJOR >= 2
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #else
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #endif
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <utility>
+
 namespace fuelrail {
-#if __has_include(<torch/csrc/distributed/c10d/Backend.hpp>)
+// What gloo's and NCCL's groups derive from, and the works they give out: both were renamed and moved on the way from torch 1 to 2.
+#if TORCH_VERSION_MAJOR >= 2
 using Backend = c10d::Backend;
-using Work = c10d::Work;
 #else
 using Backend = c10d::ProcessGroup;
-using Work = c10d::ProcessGroup::Work;
 #endif
+using Work = decltype(std::declval<Backend&>().barrier())::element_type;
 
 struct Group {
   c10::intrusive_ptr<c10d::Store> store;

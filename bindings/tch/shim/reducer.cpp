@@ -55,7 +55,7 @@ struct Reducer {
   std::mutex mutex;               // a device's backward pass runs on a thread of torch's
   bool armed = false;
   size_t next = 0;                // buckets before this one have been handed over
-  std::string failed;
+  std::string failed;             // the first thing that went wrong; no step begins after it
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
 
   void launch(Bucket& bucket) {
@@ -78,6 +78,30 @@ struct Reducer {
     } catch (const std::exception& error) {
       failed = error.what();  // told by finish: an exception must not cross the backward pass of other ranks' peers
     }
+  }
+
+  // Adds the caller's numbers and hands over what is left, unless something has failed.
+  void launch_rest(const at::Tensor& numbers) {
+    if (!failed.empty()) return;
+    tail.copy_(numbers);
+    for (; next < buckets.size(); next++) {
+      for (size_t index : buckets[next].parameters) place(index);
+      launch(buckets[next]);
+    }
+  }
+
+  // Waits for every bucket that was handed over, also when one fails: none is in flight behind an error, so nobody writes the gradients any
+  // more. Throws what the first one that failed said.
+  void wait_for_all() {
+    for (auto& bucket : buckets) {
+      auto work = std::move(bucket.work);
+      try {
+        if (work) work->wait();
+      } catch (const std::exception& error) {
+        if (failed.empty()) failed = error.what();
+      }
+    }
+    TORCH_CHECK(failed.empty(), failed);
   }
 
   // A gradient that autograd made elsewhere (it may replace ours by one of another layout) moves to its place.
@@ -170,6 +194,7 @@ size_t fr_reducer_buckets(const Reducer* reducer) { return reducer->buckets.size
 char* fr_reducer_begin(Reducer* reducer) {
   return guarded([&] {
     std::lock_guard<std::mutex> lock(reducer->mutex);
+    TORCH_CHECK(reducer->failed.empty(), "an earlier step has failed: ", reducer->failed);
     at::NoGradGuard no_grad;
     reducer->flat_gradients.zero_();
     for (size_t n = 0; n < reducer->parameters.size(); n++) reducer->parameters[n].mutable_grad() = reducer->views[n];
@@ -202,19 +227,15 @@ char* fr_reducer_finish(Reducer* reducer, double* tail, size_t tail_length, uint
   char* failed = guarded([&] {
     std::unique_lock<std::mutex> lock(reducer->mutex);
     reducer->armed = false;
-    TORCH_CHECK(reducer->failed.empty(), reducer->failed);
     at::NoGradGuard no_grad;
     auto numbers = at::from_blob(tail, {static_cast<int64_t>(tail_length)}, at::kDouble);
-    reducer->tail.copy_(numbers);
-    for (; reducer->next < reducer->buckets.size(); reducer->next++) {
-      for (size_t index : reducer->buckets[reducer->next].parameters) reducer->place(index);
-      reducer->launch(reducer->buckets[reducer->next]);
+    try {
+      reducer->launch_rest(numbers);
+    } catch (const std::exception& error) {
+      if (reducer->failed.empty()) reducer->failed = error.what();
     }
     lock.unlock();
-    for (auto& bucket : reducer->buckets) {
-      if (bucket.work) bucket.work->wait();
-      bucket.work.reset();
-    }
+    reducer->wait_for_all();
     numbers.copy_(reducer->tail.to(at::kCPU));
   });
   *waited_us = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begun).count();

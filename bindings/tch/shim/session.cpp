@@ -41,7 +41,6 @@ char* fr_random_state_set(int cuda, const at::Tensor* state) {
 char* fr_autocast_on(int cuda, int kind) {
   return guarded([&] {
     auto type = static_cast<at::ScalarType>(kind);
-    at::autocast::increment_nesting();
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
     auto device = cuda ? at::kCUDA : at::kCPU;
     at::autocast::set_autocast_dtype(device, type);
@@ -55,6 +54,8 @@ char* fr_autocast_on(int cuda, int kind) {
       at::autocast::set_cpu_enabled(true);
     }
 #endif
+    // Last: what throws before leaves nothing to undo.
+    at::autocast::increment_nesting();
   });
 }
 void fr_autocast_off(int cuda) {

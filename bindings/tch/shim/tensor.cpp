@@ -4,6 +4,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/version.h>
 
+#include <memory>
+
 #include "shim.hpp"
 
 using fuelrail::guarded;
@@ -20,8 +22,11 @@ void fr_text_free(char* text) { std::free(text); }
 char* fr_tensor_over(void* memory, const int64_t* sizes, size_t dimensions, int kind, int cuda, void (*release)(void*), void* context, at::Tensor** out) {
   return guarded([&] {
     auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(kind)).device(device_of(cuda));
+    // Torch calls the deleter, too, when it fails halfway; the context is the caller's until the tensor is made.
+    auto made = std::make_shared<bool>(false);
     *out = new at::Tensor(at::from_blob(
-        memory, at::IntArrayRef(sizes, dimensions), [release, context](void*) { release(context); }, options));
+        memory, at::IntArrayRef(sizes, dimensions), [release, context, made](void*) { if (*made) release(context); }, options));
+    *made = true;
   });
 }
 
@@ -33,8 +38,8 @@ char* fr_current_stream(int cuda, void** out) {
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11)
     *out = guard.getStreamNativeHandle(stream);
 #else
-    // Streams of torch's own pool have odd identifiers; external ones are named by their handle, the default one by zero.
-    TORCH_CHECK((stream.id() & 1) == 0, "torch works on a stream of its own pool, whose handle this libtorch does not tell");
+    // Streams of torch's own pool have their kind in the lowest bits; external ones are named by their handle, which is aligned, the default one by zero.
+    TORCH_CHECK((stream.id() & 7) == 0, "torch works on a stream of its own pool, whose handle this libtorch does not tell");
     *out = reinterpret_cast<void*>(stream.id());
 #endif
   });

@@ -70,13 +70,13 @@ impl TensorBatch {
             return None;
         }
         if self.spans.is_empty() {
-            return Some(Tensor::zeros([0, length as i64], (Element::Uint8, Device::Cpu)));
+            return Some(Tensor::zeros(&[0, length as i64], (Element::Uint8, Device::Cpu)));
         }
         let flat = self.bytes.view([-1]);
         let stride = self.spans.get(1).map_or(length, |second| second.start - self.spans[0].start);
         if self.spans.iter().enumerate().all(|(i, span)| span.start == self.spans[0].start + i * stride) {
             let sizes = [self.spans.len() as i64, length as i64];
-            return Some(flat.as_strided(sizes, [stride as i64, 1], Some(self.spans[0].start as i64)));
+            return Some(flat.as_strided(&sizes, &[stride as i64, 1], Some(self.spans[0].start as i64)));
         }
         let rows: Vec<Tensor> = self.spans.iter().map(|s| flat.narrow(0, s.start as i64, length as i64)).collect();
         Some(Tensor::stack(&rows, 0))

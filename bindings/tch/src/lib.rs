@@ -3,7 +3,8 @@
 //! ```no_run
 //! # fn main() -> fuelrail::Result<()> {
 //! use fuelrail_tch::TensorBatch;
-//! let loader = fuelrail::Loader::builder("http://127.0.0.1:9000/bucket/training/").decode(fuelrail::Decode::exact(28, 28, 1)).batch_size(64).build()?;
+//! let digits = fuelrail::Decode::exact(28, 28, 1);
+//! let loader = fuelrail::Loader::builder("http://127.0.0.1:9000/bucket/training/").decode(digits).batch_size(64).build()?;
 //! for batch in loader {
 //!     let batch = TensorBatch::over(batch?)?;
 //!     println!("{:?} {:?}", batch.bytes.size(), batch.labels.size());
@@ -16,6 +17,10 @@
 //! exits the process. `unsafe` is in `ffi` only.
 
 #![deny(unsafe_code)]
+#![allow(
+    clippy::needless_borrows_for_generic_args,
+    reason = "old versions of tch take slices where new ones take any list"
+)]
 
 mod batch;
 mod checkpoint;

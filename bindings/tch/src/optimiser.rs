@@ -152,7 +152,7 @@ mod tests {
 
     fn numbers(values: &[f64]) -> Tensor {
         values.iter().enumerate().fold(
-            Tensor::zeros([values.len() as i64], (Element::Double, Device::Cpu)),
+            Tensor::zeros(&[values.len() as i64], (Element::Double, Device::Cpu)),
             |t, (i, v)| {
                 let _ = t.get(i as i64).fill_(*v);
                 t

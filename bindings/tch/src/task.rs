@@ -38,7 +38,7 @@ impl Classifier {
     #[must_use]
     pub fn new(model: Box<dyn ModuleT>, mean: &[f64], spread: &[f64], device: Device) -> Classifier {
         let row = |values: &[f64]| {
-            let parts: Vec<Tensor> = values.iter().map(|&v| Tensor::full([1], v, (Element::Float, device))).collect();
+            let parts: Vec<Tensor> = values.iter().map(|&v| Tensor::full(&[1], v, (Element::Float, device))).collect();
             Tensor::cat(&parts, 0).view([1, -1, 1, 1])
         };
         Classifier { model, mean: row(mean), spread: row(spread), device }
@@ -54,7 +54,7 @@ impl Task for Classifier {
             )
             .cure("say how to decode them: --decode HEIGHTxWIDTHxCHANNELS"));
         }
-        let pixels = batch.bytes.to_device(self.device).permute([0, 3, 1, 2]).to_kind(Element::Float);
+        let pixels = batch.bytes.to_device(self.device).permute(&[0, 3, 1, 2]).to_kind(Element::Float);
         let input = (pixels / 255.0 - &self.mean) / &self.spread;
         let labels = batch.labels.to_device(self.device);
         let scores = self.model.forward_t(&input.contiguous(), training).to_kind(Element::Float);

@@ -213,12 +213,12 @@ pub(crate) mod tests {
             State { version: 1, seed: 7, shuffle: true, samples: 100, listing: "ab".into(), epoch: 1, position: 32 };
         tch::manual_seed(step as i64);
         let tensors = [
-            ("model.fc.weight", Tensor::randn([3, 5], (Element::Float, Device::Cpu))),
+            ("model.fc.weight", Tensor::randn(&[3, 5], (Element::Float, Device::Cpu))),
             ("model.steps", Tensor::arange(4, (Element::Int64, Device::Cpu))),
-            ("optimiser.momentum.fc.weight", Tensor::rand([3, 5], (Element::Double, Device::Cpu))),
+            ("optimiser.momentum.fc.weight", Tensor::rand(&[3, 5], (Element::Double, Device::Cpu))),
             ("random.cpu.0", Tensor::arange(16, (Element::Uint8, Device::Cpu))),
             ("scalar", Tensor::from(2.5_f32)),
-            ("nothing", Tensor::zeros([0, 3], (Element::Float, Device::Cpu))),
+            ("nothing", Tensor::zeros(&[0, 3], (Element::Float, Device::Cpu))),
         ];
         Checkpoint {
             about: About { step, samples: 32 * step, ..About::of(order, Rule::default()) },

@@ -234,7 +234,7 @@ impl Group {
         let mut own =
             self.device.map_or_else(|| tensor.shallow_clone(), |device| tensor.to_device(device)).contiguous();
         let sizes: Vec<i64> = std::iter::once(self.world as i64).chain(own.size()).collect();
-        let mut all = Tensor::zeros(sizes, (own.kind(), own.device()));
+        let mut all = Tensor::zeros(&sizes, (own.kind(), own.device()));
         // SAFETY: as for `all_reduce`, for both.
         let failed = unsafe { fr_all_gather(self.handle, own.as_mut_ptr().cast(), all.as_mut_ptr().cast()) };
         self.lost("all-gather", failed)?;

@@ -98,16 +98,18 @@ mod tests {
     fn a_random_state_set_again_gives_the_same_numbers() {
         tch::manual_seed(3);
         let state = random_state(None).unwrap();
-        let first = Tensor::rand([16], (Element::Float, Device::Cpu));
+        let first = Tensor::rand(&[16], (Element::Float, Device::Cpu));
         set_random_state(None, &state).unwrap();
-        assert_eq!(first, Tensor::rand([16], (Element::Float, Device::Cpu)));
-        set_random_state(None, &Tensor::zeros([3], (Element::Uint8, Device::Cpu))).unwrap_err();
+        assert_eq!(first, Tensor::rand(&[16], (Element::Float, Device::Cpu)));
+        set_random_state(None, &Tensor::zeros(&[3], (Element::Uint8, Device::Cpu))).unwrap_err();
     }
 
     #[test]
     fn autocast_ends_with_its_guard() {
-        let (a, b) =
-            (Tensor::ones([4, 4], (Element::Float, Device::Cpu)), Tensor::ones([4, 4], (Element::Float, Device::Cpu)));
+        let (a, b) = (
+            Tensor::ones(&[4, 4], (Element::Float, Device::Cpu)),
+            Tensor::ones(&[4, 4], (Element::Float, Device::Cpu)),
+        );
         let guard = Autocast::new(false, Element::BFloat16).unwrap();
         assert_eq!(a.matmul(&b).kind(), Element::BFloat16);
         drop(guard);

@@ -209,7 +209,7 @@ mod tests {
     fn the_keeper_stays_as_long_as_a_graph_needs_the_memory() {
         let freed = Arc::new(AtomicUsize::new(0));
         let tensor = over(&freed, &[4, 8], 32).unwrap();
-        let weight = Tensor::ones([8, 1], (Element::Float, tch::Device::Cpu)).set_requires_grad(true);
+        let weight = Tensor::ones(&[8, 1], (Element::Float, tch::Device::Cpu)).set_requires_grad(true);
         let loss = tensor.matmul(&weight).sum(Element::Float);
         drop(tensor);
         assert_eq!(freed.load(Ordering::SeqCst), 0, "the backward pass still needs the input");

@@ -99,8 +99,8 @@ pub fn resnet(path: &Path<'_>, depth: Depth, channels: i64, classes: i64) -> Box
     }
     let last = nn::linear(path / "fc", maps, classes, nn::LinearConfig::default());
     Box::new(nn::func_t(move |input, training| {
-        let stem = stem.apply(input, training).relu().max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false);
+        let stem = stem.apply(input, training).relu().max_pool2d(&[3, 3], &[2, 2], &[1, 1], &[1, 1], false);
         let maps = blocks.iter().fold(stem, |maps, block| block.apply(&maps, training));
-        last.forward(&maps.adaptive_avg_pool2d([1, 1]).flatten(1, -1))
+        last.forward(&maps.adaptive_avg_pool2d(&[1, 1]).flatten(1, -1))
     }))
 }

@@ -47,11 +47,11 @@ impl Layer {
         let size = input.size();
         let (n, tokens, width) = (size[0], size[1], size[2]);
         let each = width / self.heads;
-        let parts = self.mixed.forward(input).view([n, tokens, 3, self.heads, each]).permute([2, 0, 3, 1, 4]);
+        let parts = self.mixed.forward(input).view([n, tokens, 3, self.heads, each]).permute(&[2, 0, 3, 1, 4]);
         let (query, key, value) = (parts.get(0), parts.get(1), parts.get(2));
         let scores = query.matmul(&key.transpose(-2, -1)) / (each as f64).sqrt();
         let scores = scores.masked_fill(unseen, f64::NEG_INFINITY).softmax(-1, Element::Float);
-        self.out.forward(&scores.to_kind(value.kind()).matmul(&value).transpose(1, 2).reshape([n, tokens, width]))
+        self.out.forward(&scores.to_kind(value.kind()).matmul(&value).transpose(1, 2).reshape(&[n, tokens, width]))
     }
 
     fn apply(&self, input: &Tensor, unseen: &Tensor) -> Tensor {
@@ -73,7 +73,7 @@ pub fn transformer(path: &Path<'_>, config: TransformerConfig) -> Box<dyn Module
     Box::new(nn::func_t(move |input, _| {
         let tokens = input.size()[1];
         let at = Tensor::arange(tokens, (Element::Int64, input.device()));
-        let unseen = Tensor::ones([tokens, tokens], (Element::Bool, input.device())).triu(1);
+        let unseen = Tensor::ones(&[tokens, tokens], (Element::Bool, input.device())).triu(1);
         let embedded = words.forward(input) + places.forward(&at);
         let hidden = layers.iter().fold(embedded, |hidden, layer| layer.apply(&hidden, &unseen));
         last.forward(&norm.forward(&hidden))

@@ -4,7 +4,7 @@
 //! that a straggler can lag as far as it likes and its word loses its weight. Rank 0 has one thread per other rank, which waits for that rank's
 //! gradients over the group's point-to-point messages, and trains itself. Owns the messages and the keeper.
 
-use super::{End, Trainer};
+use super::{End, Progress, Trainer};
 use crate::exchange::{floats, floats_of};
 use crate::feed::Feed;
 use crate::ffi::Group;
@@ -15,13 +15,17 @@ use crate::switch::{Mode, asynchronous_rate};
 use fuelrail::State;
 use fuelrail_base::{Error, Kind, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use tch::{Device, Tensor, no_grad};
 
 const GRADIENTS: u16 = 1;
 const WORD: u16 = 2;
 const PARAMETERS: u16 = 3;
 const ANSWER: u16 = 4;
+
+/// How often a rank that has no samples left asks how far the others are.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// What a rank says with its gradients.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,18 +35,20 @@ struct Word {
     updates: f64,
     /// It was told to stop.
     stop: f64,
-    /// It will not come again: its feed has ended.
+    /// Its feed has ended: it brings nothing any more, and comes to hear how the others get on.
     last: f64,
+    /// Its gradients are numbers, not an overflow of half precision.
+    finite: f64,
 }
 
 impl Word {
     fn to_tensor(self) -> Result<Tensor> {
-        floats(&[self.samples, self.updates, self.stop, self.last])
+        floats(&[self.samples, self.updates, self.stop, self.last, self.finite])
     }
 
     fn of(tensor: &Tensor) -> Word {
         let numbers = floats_of(tensor);
-        Word { samples: numbers[0], updates: numbers[1], stop: numbers[2], last: numbers[3] }
+        Word { samples: numbers[0], updates: numbers[1], stop: numbers[2], last: numbers[3], finite: numbers[4] }
     }
 }
 
@@ -80,8 +86,9 @@ struct Kept {
     total: u64,
     stale: u64,
     stop: bool,
+    /// Which ranks' feeds have ended.
+    ended: Vec<bool>,
     rate: Rate,
-    world: usize,
     staleness_max: u64,
     /// Why a rank's thread gave up.
     failed: Option<Error>,
@@ -89,28 +96,38 @@ struct Kept {
 
 impl Kept {
     /// Takes one rank's gradients in; the parameters and the answer are what it goes on with.
-    fn take(&mut self, gradients: &mut Tensor, word: Word) -> Answer {
+    fn take(&mut self, rank: usize, gradients: &mut Tensor, word: Word) -> Answer {
         self.stop |= word.stop > 0.0;
-        let rate = asynchronous_rate(self.rate.at(self.samples as f64 / self.total.max(1) as f64), self.world);
-        let over = self.stop || self.samples >= self.total;
-        if word.samples > 0.0 && !over {
+        self.ended[rank] = word.last > 0.0;
+        let rate = self.rate.at(self.samples as f64 / self.total.max(1) as f64);
+        let rate = asynchronous_rate(rate, self.ended.len());
+        if word.samples > 0.0 && !self.over() {
             if self.updates.saturating_sub(word.updates as u64) > self.staleness_max {
                 self.stale += 1;
-            } else {
+            } else if word.finite > 0.0 {
                 self.optimiser.step(&mut self.parameters, gradients, word.samples, rate);
                 self.updates += 1;
             }
             // Thrown away or not, the samples have been used up.
             self.samples += word.samples as u64;
         }
-        let over = self.stop || self.samples >= self.total || word.last > 0.0;
         Answer {
             updates: self.updates as f64,
             samples: self.samples as f64,
-            over: f64::from(u8::from(over)),
+            over: f64::from(u8::from(self.over())),
             stale: self.stale as f64,
             rate,
         }
+    }
+
+    fn over(&self) -> bool {
+        self.stop || self.samples >= self.total || self.ended.iter().all(|&ended| ended)
+    }
+
+    /// Ends the work because of an error; the first one counts.
+    fn fail(&mut self, error: Error) {
+        self.stop = true;
+        self.failed.get_or_insert(error);
     }
 }
 
@@ -123,13 +140,13 @@ fn lock(keeper: &Keeper) -> MutexGuard<'_, Kept> {
 /// Serves one other rank until it is told not to come again.
 fn serve(keeper: &Keeper, group: &Group, rank: usize, elements: i64) -> Result<()> {
     let host = (tch::Kind::Float, Device::Cpu);
-    let (mut gradients, mut word) = (Tensor::zeros([elements], host), floats(&[0.0; 4])?);
+    let (mut gradients, mut word) = (Tensor::zeros(&[elements], host), floats(&[0.0; 5])?);
     loop {
         group.receive(&mut gradients, rank, GRADIENTS)?;
         group.receive(&mut word, rank, WORD)?;
         let (mut parameters, answer) = {
             let mut kept = lock(keeper);
-            let answer = kept.take(&mut gradients, Word::of(&word));
+            let answer = kept.take(rank, &mut gradients, Word::of(&word));
             (kept.parameters.copy(), answer)
         };
         group.send(&mut parameters, rank, PARAMETERS)?;
@@ -140,6 +157,21 @@ fn serve(keeper: &Keeper, group: &Group, rank: usize, elements: i64) -> Result<(
     }
 }
 
+/// Starts the thread that serves one other rank. When that fails, all ranks are told to stop.
+fn attend(keeper: &Keeper, group: &Arc<Group>, rank: usize, elements: i64) -> Result<JoinHandle<()>> {
+    let (kept, group) = (Arc::clone(keeper), Arc::clone(group));
+    let thread = std::thread::Builder::new().name(format!("fuelrail-keep-{rank}"));
+    let spawned = thread.spawn(move || {
+        if let Err(error) = serve(&kept, &group, rank, elements) {
+            lock(&kept).fail(error);
+        }
+    });
+    spawned.map_err(|error| {
+        lock(keeper).stop = true;
+        Error::new(Kind::Environment, format!("starting a thread: {error}"))
+    })
+}
+
 impl Trainer<'_> {
     /// Trains asynchronously until the work is done or somebody was told to stop. Afterwards all ranks have the same parameters again.
     pub(super) fn run_asynchronously(&mut self, feed: &mut dyn Feed) -> Result<Option<End>> {
@@ -148,9 +180,9 @@ impl Trainer<'_> {
         };
         group.must_send_from_threads()?;
         let order = feed.order();
-        let outcome = if group.rank() == 0 { self.keep(feed, &group, &order) } else { self.bring(feed, &group) };
-        let stopped = outcome?;
+        let stopped = if group.rank() == 0 { self.keep(feed, &group, &order)? } else { self.bring(feed, &group)? };
         self.share_parameters()?;
+        let stopped = self.agree(&group, stopped)?;
         if !stopped {
             return Ok(Some(End::Done));
         }
@@ -161,6 +193,18 @@ impl Trainer<'_> {
         Ok(Some(End::Stopped(given.unwrap_or_else(|| "another rank was told to stop".into()))))
     }
 
+    /// All ranks take rank 0's word for how far they are and how it ended: what follows must be the same on every rank.
+    fn agree(&mut self, group: &Group, stopped: bool) -> Result<bool> {
+        let Progress { step, saved_step, samples, stale, .. } = self.progress;
+        let counts = [u64::from(stopped), step, saved_step, samples, stale].map(|count| count as f64);
+        let mut said = floats(&counts)?;
+        group.broadcast(&mut said, 0)?;
+        let counts: Vec<u64> = floats_of(&said).into_iter().map(|count| count as u64).collect();
+        let [stopped, step, saved_step, samples, stale] = counts[..] else { unreachable!("five counts") };
+        self.progress = Progress { step, saved_step, samples, stale, ..self.progress.clone() };
+        Ok(stopped > 0)
+    }
+
     /// Where the order stands when so many samples are used up. Ranks are at places of their own: what is saved is how far they are together.
     fn order_after(&self, order: &State) -> State {
         let per_epoch = order.samples.max(1);
@@ -169,44 +213,15 @@ impl Trainer<'_> {
 
     /// Rank 0: keeps the parameters, serves the others, and trains.
     fn keep(&mut self, feed: &mut dyn Feed, group: &Arc<Group>, order: &State) -> Result<bool> {
-        let parameters = self.reducer.flat_parameters()?.to_device(Device::Cpu).copy();
-        let elements = parameters.numel() as i64;
-        let optimiser = std::mem::replace(
-            &mut self.optimiser,
-            Optimiser::new(self.config.rule, &Tensor::zeros([0], (tch::Kind::Float, Device::Cpu))),
-        );
-        let keeper = Arc::new(Mutex::new(Kept {
-            parameters,
-            optimiser: optimiser.on(Device::Cpu),
-            updates: 0,
-            samples: self.progress.samples,
-            total: self.total(),
-            stale: 0,
-            stop: false,
-            rate: self.config.rate,
-            world: group.world(),
-            staleness_max: self.config.staleness_max,
-            failed: None,
-        }));
-        let mut threads = Vec::new();
-        for rank in 1..group.world() {
-            let (keeper, group) = (Arc::clone(&keeper), Arc::clone(group));
-            let thread = std::thread::Builder::new().name(format!("fuelrail-keep-{rank}"));
-            let spawned = thread.spawn(move || {
-                if let Err(error) = serve(&keeper, &group, rank, elements) {
-                    let mut kept = lock(&keeper);
-                    kept.stop = true;
-                    kept.failed.get_or_insert(error);
-                }
-            });
-            threads.push(spawned.map_err(|e| Error::new(Kind::Environment, format!("starting a thread: {e}")))?);
-        }
+        let keeper = self.keeper(group.world())?;
+        let elements = lock(&keeper).parameters.numel() as i64;
+        let threads: Vec<_> = (1..group.world()).map(|rank| attend(&keeper, group, rank, elements)).collect();
         let trained = self.train_beside(
             feed,
             order,
             |gradients, word| {
                 let mut kept = lock(&keeper);
-                let answer = kept.take(gradients, word);
+                let answer = kept.take(0, gradients, word);
                 Ok((kept.parameters.copy(), answer))
             },
             Some(&keeper),
@@ -215,25 +230,52 @@ impl Trainer<'_> {
             lock(&keeper).stop = true;
         }
         for thread in threads {
-            // A thread that panicked has poisoned nothing that is used from here on.
-            let _ = thread.join();
+            let ended = thread.and_then(|thread| {
+                thread.join().map_err(|_| Error::new(Kind::Environment, "a thread that served a rank has panicked"))
+            });
+            if let Err(error) = ended {
+                lock(&keeper).fail(error);
+            }
         }
         let mut kept = lock(&keeper);
         let failed = kept.failed.take();
         (self.progress.samples, self.progress.stale) = (kept.samples, kept.stale);
         let stopped = kept.stop;
-        let place = Optimiser::new(self.config.rule, &Tensor::zeros([0], (tch::Kind::Float, Device::Cpu)));
-        self.optimiser = std::mem::replace(&mut kept.optimiser, place).on(self.device);
+        self.optimiser = std::mem::replace(&mut kept.optimiser, self.no_optimiser()).on(self.device);
         let mut own = self.reducer.flat_parameters()?;
         no_grad(|| own.copy_(&kept.parameters));
         trained?;
         failed.map_or(Ok(stopped), Err)
     }
 
-    /// Another rank: brings gradients, takes parameters.
+    /// What rank 0 keeps from here on: the parameters as they are, and the optimiser with its state.
+    fn keeper(&mut self, world: usize) -> Result<Keeper> {
+        let parameters = self.reducer.flat_parameters()?.to_device(Device::Cpu).copy();
+        let place = self.no_optimiser();
+        Ok(Arc::new(Mutex::new(Kept {
+            parameters,
+            optimiser: std::mem::replace(&mut self.optimiser, place).on(Device::Cpu),
+            updates: 0,
+            samples: self.progress.samples,
+            total: self.total(),
+            stale: 0,
+            stop: false,
+            ended: vec![false; world],
+            rate: self.config.rate,
+            staleness_max: self.config.staleness_max,
+            failed: None,
+        })))
+    }
+
+    /// Stands where the optimiser is missed.
+    fn no_optimiser(&self) -> Optimiser {
+        Optimiser::new(self.config.rule, &Tensor::zeros(&[0], (tch::Kind::Float, Device::Cpu)))
+    }
+
+    /// Another rank: brings gradients, takes parameters. Whether all was stopped is rank 0's to say.
     fn bring(&mut self, feed: &mut dyn Feed, group: &Arc<Group>) -> Result<bool> {
         let elements = self.reducer.flat_parameters()?.numel() as i64;
-        let mut parameters = Tensor::zeros([elements], (tch::Kind::Float, Device::Cpu));
+        let mut parameters = Tensor::zeros(&[elements], (tch::Kind::Float, Device::Cpu));
         let mut answer = floats(&[0.0; 5])?;
         let order = feed.order();
         self.train_beside(
@@ -248,7 +290,7 @@ impl Trainer<'_> {
             },
             None,
         )?;
-        Ok(self.progress.samples < self.total())
+        Ok(false)
     }
 
     /// Trains on this rank's batches; `exchange` brings gradients and gives parameters.
@@ -265,27 +307,33 @@ impl Trainer<'_> {
             self.reducer.begin()?;
             let mut passes = self.passes(feed, false)?;
             self.dawdle(begun, &passes);
+            if passes.batches == 0 {
+                std::thread::sleep(ASK_AGAIN);
+            }
             let stop = self.notice.as_ref().is_some_and(|notice| notice.given().is_some());
+            let exchanged = Instant::now();
+            let (mut gradients, finite) = self.own_gradients()?;
             let word = Word {
                 samples: passes.samples,
                 updates,
                 stop: f64::from(u8::from(stop)),
                 last: f64::from(u8::from(passes.batches == 0)),
+                finite: f64::from(u8::from(finite)),
             };
-            let exchanged = Instant::now();
-            let mut gradients = self.reducer.flat_gradients()?.to_device(Device::Cpu);
             let (parameters, answer) = exchange(&mut gradients, word)?;
             let mut own = self.reducer.flat_parameters()?;
             no_grad(|| own.copy_(&parameters));
             passes.time.all_reduce = exchanged.elapsed();
             updates = answer.updates;
-            self.progress.step += u64::from(passes.batches > 0);
             (self.progress.samples, self.progress.stale) = (answer.samples as u64, answer.stale as u64);
             if passes.samples > 0.0 {
                 self.progress.loss = passes.loss / passes.samples;
             }
-            passes.time.wall = begun.elapsed();
-            self.tell(&passes, passes.right / passes.asked.max(1.0), answer.rate, Mode::Asynchronous);
+            if passes.batches > 0 {
+                self.progress.step += 1;
+                passes.time.wall = begun.elapsed();
+                self.tell(&passes, passes.right / passes.asked.max(1.0), answer.rate, Mode::Asynchronous);
+            }
             if answer.over > 0.0 {
                 return Ok(());
             }
@@ -293,6 +341,19 @@ impl Trainer<'_> {
                 self.save_kept(keeper, order)?;
             }
         }
+    }
+
+    /// This rank's gradients in the host's memory without the loss's scale, and whether they are finite where they could have overflown. The
+    /// scale follows from that, on every rank for itself.
+    fn own_gradients(&mut self) -> Result<(Tensor, bool)> {
+        let gradients = self.reducer.flat_gradients()?.to_device(Device::Cpu);
+        if !self.scale.moves() {
+            return Ok((gradients, true));
+        }
+        let finite = gradients.sum(tch::Kind::Double).double_value(&[]).is_finite();
+        let gradients = gradients / self.scale.scale();
+        self.scale.look(finite);
+        Ok((gradients, finite))
     }
 
     /// Saves what is kept while the others go on. The keeper waits for the copy, not for the disk.

@@ -14,6 +14,7 @@ class Context {
 namespace rendezvous {
 class Store {
  public:
+  static constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::seconds(30);
   virtual ~Store();
   virtual void set(const std::string&, const std::vector<char>&) = 0;
   virtual std::vector<char> get(const std::string&) = 0;

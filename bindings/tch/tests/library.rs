@@ -1,0 +1,416 @@
+//! What the library promises its callers: batches without a copy, models that learn, and ranks that stay together, here as threads.
+#![allow(
+    clippy::needless_borrows_for_generic_args,
+    reason = "old versions of tch take slices where new ones take any list"
+)]
+
+mod common;
+
+use common::{digits, meeting_port};
+use fuelrail::{Decode, Loader, SampleId, State};
+use fuelrail_base::Result;
+use fuelrail_bucket::{Bucket, BucketConfig, Source};
+use fuelrail_tch::models::{Depth, TransformerConfig, lenet, resnet, transformer};
+use fuelrail_tch::{
+    Backend, Checkpoint, Classifier, End, Event, Fed, Feed, Group, Judged, Meeting, Outcome, Precision, Rate, Reducer,
+    SwitchConfig, Task, TensorBatch, TrainConfig, Trainer, Vault, tensor_of_bytes, torch_version,
+};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tch::nn::{self, OptimizerConfig, VarStore};
+use tch::{Device, Kind as Element, Tensor};
+
+fn loader(uri: &str, decode: bool, batch: u32) -> Loader {
+    let builder = Loader::builder(uri).batch_size(batch).shards(1).pin(false).shuffle(false);
+    let builder = builder.memory_limit("64MB".parse().unwrap());
+    if decode { builder.decode(Decode::exact(28, 28, 1)) } else { builder }.build().unwrap()
+}
+
+fn numbers(tensor: &Tensor) -> Vec<f64> {
+    Vec::<f64>::try_from(&tensor.to_kind(Element::Double).contiguous().view([-1])).unwrap()
+}
+
+#[test]
+fn a_batch_becomes_a_tensor_where_it_lies() {
+    let bucket = digits(64, 3);
+    let mut loader = loader(&bucket.url("training/"), true, 16);
+    let (begins, length) = loader.memory().span();
+    let batch = loader.next_batch().unwrap().unwrap();
+    let (pixels, labels) = (batch.bytes().to_vec(), batch.labels().to_vec());
+    let batch = TensorBatch::over(batch).unwrap();
+    let at = batch.bytes.data_ptr().addr();
+    assert!((begins.addr()..begins.addr() + length).contains(&at), "a copy");
+    assert_eq!(batch.bytes.size(), [16, 28, 28, 1]);
+    assert_eq!(numbers(&batch.bytes), pixels.iter().map(|&b| f64::from(b)).collect::<Vec<_>>());
+    assert_eq!(numbers(&batch.labels), labels.iter().map(|&l| f64::from(l)).collect::<Vec<_>>());
+}
+
+#[test]
+fn its_memory_goes_home_with_the_last_graph_that_needs_it() {
+    let bucket = digits(64, 3);
+    for (keep, at_home) in
+        [("nothing", true), ("tensor", false), ("view", false), ("graph", false), ("spent graph", true)]
+    {
+        let mut loader = loader(&bucket.url("training/"), true, 16);
+        let batch = TensorBatch::over(loader.next_batch().unwrap().unwrap()).unwrap();
+        let weight = Tensor::ones(&[28, 28, 1], (Element::Float, Device::Cpu)).set_requires_grad(true);
+        // The gradient of the weight needs the pixels as they are.
+        let loss = (&weight * &batch.bytes).sum(Element::Float);
+        let kept = match keep {
+            "tensor" => vec![batch.bytes.shallow_clone()],
+            "view" => vec![batch.bytes.get(3)],
+            "graph" => vec![loss.shallow_clone()],
+            "spent graph" => {
+                loss.backward();
+                vec![loss.shallow_clone()]
+            }
+            _ => Vec::new(),
+        };
+        drop((batch, loss));
+        assert_eq!(loader.close().slots, u64::from(!at_home), "{keep}");
+        drop(kept);
+    }
+}
+
+/// A bucket of files of these sizes; the bytes of file `n` are all `n`.
+fn files(folder: &Path, sizes: &[usize]) -> Bucket {
+    for (n, &size) in sizes.iter().enumerate() {
+        std::fs::write(folder.join(format!("{n:03}.bin")), vec![n as u8; size]).unwrap();
+    }
+    let source = Source::Directory(folder.to_owned());
+    Bucket::start(BucketConfig { source, ..BucketConfig::default() }).unwrap()
+}
+
+#[test]
+fn samples_of_one_length_come_as_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let bucket = files(folder.path(), &[24; 8]);
+    let batch = loader(&bucket.url(""), false, 8).next_batch().unwrap().unwrap();
+    let batch = TensorBatch::over(batch).unwrap();
+    let rows = batch.rows(24).unwrap();
+    assert_eq!(rows.size(), [8, 24]);
+    for n in 0..8 {
+        assert_eq!(numbers(&rows.get(n)), vec![n as f64; 24]);
+    }
+    assert!(batch.rows(23).is_none());
+    let folder = tempfile::tempdir().unwrap();
+    let bucket = files(folder.path(), &[24, 24, 25, 24]);
+    let batch = loader(&bucket.url(""), false, 4).next_batch().unwrap().unwrap();
+    assert!(TensorBatch::over(batch).unwrap().rows(24).is_none(), "one is longer");
+}
+
+#[test]
+fn rows_that_lie_unevenly_are_brought_together() {
+    let bytes = Tensor::arange(20, (Element::Int64, Device::Cpu)).to_kind(Element::Uint8);
+    let labels = Tensor::zeros(&[3], (Element::Int64, Device::Cpu));
+    let ids = [0, 1, 2].map(SampleId).to_vec();
+    let batch = TensorBatch { bytes, spans: vec![0..2, 4..6, 10..12], labels, ids, epoch: 0 };
+    assert_eq!(numbers(&batch.rows(2).unwrap()), [0.0, 1.0, 4.0, 5.0, 10.0, 11.0]);
+}
+
+/// Ten steps on one batch; the first and the last loss.
+fn learn(variables: &VarStore, mut loss: impl FnMut() -> Tensor) -> (f64, f64) {
+    let mut optimiser = nn::Sgd::default().build(variables, 0.05).unwrap();
+    let first = loss().double_value(&[]);
+    (0..10).for_each(|_| optimiser.backward_step(&loss()));
+    (first, loss().double_value(&[]))
+}
+
+#[test]
+fn a_resnet_learns() {
+    tch::manual_seed(1);
+    let variables = VarStore::new(Device::Cpu);
+    let model = resnet(&variables.root(), Depth::Resnet18, 3, 5);
+    let (input, labels) = (
+        Tensor::randn(&[4, 3, 32, 32], (Element::Float, Device::Cpu)),
+        Tensor::arange(4, (Element::Int64, Device::Cpu)),
+    );
+    assert_eq!(model.forward_t(&input, true).size(), [4, 5]);
+    let (first, last) = learn(&variables, || model.forward_t(&input, true).cross_entropy_for_logits(&labels));
+    assert!(last < 0.5 * first, "{first} to {last}");
+    let deep = VarStore::new(Device::Cpu);
+    let scores = resnet(&deep.root(), Depth::Resnet50, 3, 7).forward_t(&input, true);
+    assert_eq!(scores.size(), [4, 7]);
+}
+
+#[test]
+fn a_transformer_learns_and_does_not_look_ahead() {
+    tch::manual_seed(1);
+    let variables = VarStore::new(Device::Cpu);
+    let config = TransformerConfig { vocabulary: 11, tokens: 8, width: 16, heads: 2, layers: 2 };
+    let model = transformer(&variables.root(), config);
+    let tokens = Tensor::randint(11, &[3, 8], (Element::Int64, Device::Cpu));
+    let scores = model.forward_t(&tokens, true);
+    assert_eq!(scores.size(), [3, 8, 11]);
+    let other = tokens.copy();
+    let _ = other.select(1, 7).fill_(0).select(0, 0).fill_(5);
+    let again = model.forward_t(&other, true);
+    assert_eq!(
+        numbers(&scores.narrow(1, 0, 7)),
+        numbers(&again.narrow(1, 0, 7)),
+        "the last token is unseen by the others"
+    );
+    let asked = tokens.roll(&[-1], &[1]).view([-1]);
+    let (first, last) =
+        learn(&variables, || model.forward_t(&tokens, true).view([-1, 11]).cross_entropy_for_logits(&asked));
+    assert!(last < 0.9 * first, "{first} to {last}");
+}
+
+/// Batches at hand.
+struct Given(VecDeque<TensorBatch>);
+
+impl Feed for Given {
+    fn next(&mut self) -> Option<Result<Fed>> {
+        let batch = self.0.pop_front()?;
+        Some(Ok(Fed { batch, data_wait: Duration::ZERO, ready: true, copy_wait: Duration::ZERO }))
+    }
+
+    fn order(&self) -> State {
+        State { version: 1, seed: 0, shuffle: false, samples: 64, listing: String::new(), epoch: 0, position: 0 }
+    }
+}
+
+/// `count` batches of four samples of three bytes; the label is their sum.
+fn sums(count: u32, first: u32) -> Given {
+    Given((0..count).map(|n| batch_of_sums(first + 4 * n)).collect())
+}
+
+fn batch_of_sums(first: u32) -> TensorBatch {
+    let rows: Vec<u8> = (0..4).flat_map(|i| [first + i, 2 * i, 3]).map(|n| (n % 7) as u8).collect();
+    let labels: Vec<i64> = rows.chunks(3).map(|row| row.iter().map(|&b| i64::from(b)).sum()).collect();
+    let ids = (first..first + 4).map(SampleId).collect();
+    let labels = labels.iter().flat_map(|label| label.to_ne_bytes()).collect();
+    TensorBatch {
+        bytes: tensor_of_bytes(rows, &[4, 3], Element::Uint8).unwrap(),
+        spans: Vec::new(),
+        labels: tensor_of_bytes(labels, &[4], Element::Int64).unwrap(),
+        ids,
+        epoch: 0,
+    }
+}
+
+/// Learns three numbers, all of which are 1; one judgement can be made infinite.
+struct Summing {
+    weight: Tensor,
+    judged: Cell<u64>,
+    infinite: Option<u64>,
+}
+
+impl Summing {
+    fn new(variables: &VarStore, infinite: Option<u64>) -> Summing {
+        Summing { weight: variables.root().zeros("weight", &[3]), judged: Cell::new(0), infinite }
+    }
+}
+
+impl Task for Summing {
+    fn judge(&self, batch: &TensorBatch, _: bool) -> Result<Judged> {
+        self.judged.set(self.judged.get() + 1);
+        let found = (batch.bytes.to_kind(Element::Float) * &self.weight).sum_dim_intlist(
+            Some([1_i64].as_slice()),
+            false,
+            Element::Float,
+        );
+        let wrong = found - &batch.labels;
+        let factor = if self.infinite == Some(self.judged.get()) { f64::INFINITY } else { 1.0 };
+        let losses = &wrong * &wrong * factor;
+        let right = wrong.abs().lt(0.5).sum(Element::Float);
+        Ok(Judged { losses, right, answers: 1.0 })
+    }
+}
+
+fn config(samples: u64) -> TrainConfig {
+    TrainConfig {
+        epoch_samples: samples,
+        rate: Rate { peak: 0.005, ..TrainConfig::default().rate },
+        ..TrainConfig::default()
+    }
+}
+
+#[test]
+fn bf16_trains_on_the_cpu() {
+    tch::manual_seed(1);
+    let variables = VarStore::new(Device::Cpu);
+    let task = Classifier::new(lenet(&variables.root(), 1, 10), &[0.5], &[0.5], Device::Cpu);
+    let bucket = digits(64, 3);
+    let mut loader = loader(&bucket.url("training/"), true, 64);
+    let batch = TensorBatch::over(loader.next_batch().unwrap().unwrap()).unwrap();
+    let again = |_| TensorBatch {
+        bytes: batch.bytes.shallow_clone(),
+        labels: batch.labels.shallow_clone(),
+        spans: batch.spans.clone(),
+        ids: batch.ids.clone(),
+        epoch: 0,
+    };
+    let config = TrainConfig { precision: Precision::Bf16, rate: TrainConfig::default().rate, ..config(64 * 30) };
+    let losses = RefCell::new(Vec::new());
+    let mut trainer = Trainer::new(&task, &variables, None, config).unwrap().listener(|event| {
+        if let Event::Step(report) = event {
+            losses.borrow_mut().push(report.loss);
+        }
+    });
+    trainer.run(&mut Given((0..30).map(again).collect())).unwrap();
+    let losses = losses.borrow();
+    assert!(losses.len() == 30 && losses[29] < 0.5 * losses[0], "{losses:?}");
+    assert!(variables.trainable_variables().iter().all(|v| v.kind() == Element::Float));
+}
+
+#[test]
+fn an_overflow_of_half_precision_skips_the_step_and_halves_the_scale() {
+    if !half_on_the_cpu() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let variables = VarStore::new(Device::Cpu);
+    let task = Summing::new(&variables, Some(2));
+    let config = TrainConfig { precision: Precision::Half, ..config(16) };
+    let weights = RefCell::new(Vec::new());
+    let vault = Vault::open(&[folder.path().display().to_string()], 1).unwrap();
+    let mut trainer = Trainer::new(&task, &variables, None, config).unwrap().vault(vault.clone()).listener(|event| {
+        if let Event::Step(_) = event {
+            weights.borrow_mut().push(numbers(&task.weight));
+        }
+    });
+    trainer.run(&mut sums(4, 0)).unwrap();
+    let weights = weights.borrow();
+    assert_eq!(weights.len(), 4);
+    assert!(weights[0].iter().any(|w| *w != 0.0));
+    assert_eq!(weights[1], weights[0], "a step of infinite gradients changes nothing");
+    assert!(weights[3] != weights[1] && weights[3].iter().all(|w| w.is_finite()), "{weights:?}");
+    let saved = vault.newest().unwrap().bytes.unwrap();
+    assert_eq!(Checkpoint::about(&saved).unwrap().loss_scale, 32_768.0);
+}
+
+/// Torch 1 knows no half precision on a CPU.
+fn half_on_the_cpu() -> bool {
+    let knows = !torch_version().starts_with("1.");
+    if !knows {
+        eprintln!("skipped: this torch has no half precision on a CPU");
+    }
+    knows
+}
+
+fn meet(rank: usize, world: usize, port: u16) -> Arc<Group> {
+    let meeting = Meeting {
+        host: "127.0.0.1".into(),
+        port,
+        serve: rank == 0,
+        rank,
+        world,
+        prefix: "test".into(),
+        address: Some("127.0.0.1".into()),
+        interface: None,
+        timeout: Duration::from_secs(60),
+    };
+    Arc::new(Group::join(Backend::Gloo, &meeting).unwrap())
+}
+
+/// Every rank as a thread of its own.
+fn ranks<T: Send>(world: usize, rank: impl Fn(usize, Arc<Group>) -> T + Sync) -> Vec<T> {
+    let (port, rank) = (meeting_port(), &rank);
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..world).map(|n| scope.spawn(move || rank(n, meet(n, world, port)))).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn every_rank_hears_the_losses_of_all() {
+    let heard = ranks(2, |rank, group| {
+        let variables = VarStore::new(Device::Cpu);
+        let task = Summing::new(&variables, None);
+        let (losses, steps) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()));
+        let trainer = Trainer::new(&task, &variables, Some(group), config(32)).unwrap();
+        let trainer = trainer.on_losses(|step| losses.borrow_mut().push(step.to_vec())).listener(|event| {
+            if let Event::Step(report) = event {
+                steps.borrow_mut().push(report.loss);
+            }
+        });
+        let mut trainer = trainer;
+        trainer.run(&mut sums(4, 100 * rank as u32)).unwrap();
+        drop(trainer);
+        (losses.into_inner(), steps.into_inner())
+    });
+    assert_eq!(heard[0], heard[1]);
+    let (losses, steps) = &heard[0];
+    assert_eq!((losses.len(), steps.len()), (4, 4));
+    for (n, (step, mean)) in losses.iter().zip(steps).enumerate() {
+        let first = 4 * n as u32;
+        let expected: Vec<u32> = (first..first + 4).chain(100 + first..104 + first).collect();
+        assert_eq!(step.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), expected, "step {n}");
+        let sum: f64 = step.iter().map(|(_, loss)| f64::from(*loss)).sum();
+        assert!((sum / 8.0 - mean).abs() < 1e-3 * (1.0 + mean), "step {n}: {sum} and {mean}");
+    }
+}
+
+/// One rank of an asynchronous run over `batches` of its own: how it ended, and its parameters.
+fn beside(group: Arc<Group>, config: TrainConfig, batches: u32, vault: Vault) -> (Outcome, Vec<f64>) {
+    let variables = VarStore::new(Device::Cpu);
+    let task = Summing::new(&variables, None);
+    let first = 100 * group.rank() as u32;
+    let config = TrainConfig { switch: SwitchConfig { after: 0.0, ..SwitchConfig::default() }, ..config };
+    let mut trainer = Trainer::new(&task, &variables, Some(group), config).unwrap().vault(vault);
+    let outcome = trainer.run(&mut sums(batches, first)).unwrap();
+    (outcome, numbers(&task.weight))
+}
+
+#[test]
+fn asynchronous_ranks_end_with_the_same_parameters() {
+    for precision in [Precision::Full, Precision::Half] {
+        if precision == Precision::Half && !half_on_the_cpu() {
+            continue;
+        }
+        let ended = ranks(2, |_, group| beside(group, TrainConfig { precision, ..config(400) }, 100, Vault::default()));
+        assert_eq!(ended[0].1, ended[1].1);
+        assert!(ended[0].1.iter().all(|w| (w - 1.0).abs() < 0.5), "{precision:?}: {:?}", ended[0].1);
+        for (outcome, _) in ended {
+            assert!(outcome.end == End::Done && outcome.switch_s.is_some(), "{outcome:?}");
+            assert!((400..408).contains(&outcome.samples), "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_without_samples_waits_for_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let vault = Vault::open(&[folder.path().display().to_string()], 1).unwrap();
+    for ends_early in [0, 1] {
+        let ended = ranks(2, |rank, group| {
+            let batches = if rank == ends_early { 2 } else { 100 };
+            beside(group, config(80), batches, vault.clone())
+        });
+        assert_eq!(ended[0].1, ended[1].1);
+        for (outcome, _) in &ended {
+            assert!(outcome.end == End::Done && outcome.samples == 80, "{outcome:?}");
+        }
+        let saved = vault.newest().unwrap().bytes.unwrap();
+        assert_eq!(Checkpoint::about(&saved).unwrap().samples, 80);
+    }
+    // When nobody has any left, that is the end too.
+    let ended = ranks(2, |_, group| beside(group, config(800), 3, Vault::default()).0);
+    assert!(ended.iter().all(|outcome| outcome.end == End::Done && outcome.samples == 24), "{ended:?}");
+}
+
+#[test]
+fn after_a_rank_is_lost_nothing_is_in_flight_and_no_step_begins() {
+    ranks(2, |rank, group| {
+        if rank == 1 {
+            return;
+        }
+        let mut parameters: Vec<Tensor> =
+            (0..4).map(|_| Tensor::ones(&[1000], (Element::Float, Device::Cpu)).set_requires_grad(true)).collect();
+        let mut reducer = Reducer::new(Some(group), &mut parameters, 4000, 1).unwrap();
+        assert_eq!(reducer.buckets(), 4);
+        reducer.begin().unwrap();
+        reducer.arm();
+        parameters
+            .iter()
+            .fold(Tensor::zeros(&[1], (Element::Float, Device::Cpu)), |sum, p| sum + p.sum(Element::Float))
+            .backward();
+        let error = reducer.finish(&mut [1.0]).unwrap_err();
+        assert!(error.to_string().contains("another rank has died"), "{error}");
+        assert!(reducer.begin().unwrap_err().to_string().contains("an earlier step has failed"));
+    });
+}
