@@ -302,6 +302,7 @@ fn meet(rank: usize, world: usize, port: u16) -> Arc<Group> {
         prefix: "test".into(),
         address: Some("127.0.0.1".into()),
         interface: None,
+        device: Device::Cpu,
         timeout: Duration::from_secs(60),
     };
     Arc::new(Group::join(Backend::Gloo, &meeting).unwrap())

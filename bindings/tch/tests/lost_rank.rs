@@ -107,6 +107,7 @@ fn a_rank_that_is_cut_off_is_an_error_on_both_sides() {
             inside.args(["netns", "exec", &format!("frt{id}")]).arg(plain.get_program()).args(plain.get_args());
             inside
         };
+        common::clean(&mut command);
         let end = if rank == 0 { "a" } else { "b" };
         command.envs([("RANK", rank.to_string()), ("WORLD_SIZE", "2".into()), ("LOCAL_RANK", "0".into())]);
         command.envs([("MASTER_ADDR", format!("{net}.1")), ("MASTER_PORT", port.clone())]);
