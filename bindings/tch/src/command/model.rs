@@ -22,10 +22,11 @@ pub(crate) fn task(
     if arguments.model == "transformer" {
         return language(arguments, variables, device);
     }
-    let channels = config.decode.rsplit('x').next().and_then(|text| text.parse::<i64>().ok()).ok_or_else(|| {
+    let decode = config.decode()?.ok_or_else(|| {
         Error::new(Kind::Usage, format!("{} needs pictures", arguments.model))
             .cure("add --decode HEIGHTxWIDTHxCHANNELS")
     })?;
+    let channels = i64::from(decode.channels);
     let classes = i64::try_from(classes).unwrap_or(i64::MAX);
     if classes < 2 {
         return Err(Error::new(Kind::Usage, format!("the samples are of {classes} classes"))
