@@ -143,17 +143,9 @@ impl Checkpoint {
     /// # Errors
     /// `File` when it is torn, changed, or no checkpoint of ours; `Usage` when it is of another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Checkpoint> {
-        let about = Checkpoint::about(bytes)?;
-        let read = SafeTensors::deserialize(bytes).map_err(|e| broken(format!("not a checkpoint: {e}")))?;
-        let mut views: Vec<_> = read.tensors();
-        views.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        let mut hash = Xxh3::new();
-        views.iter().for_each(|(_, view)| hash.update(view.data()));
-        if format!("{:016x}", hash.digest()) != about.hash {
-            return Err(broken("the checkpoint's bytes do not have the hash it was written with"));
-        }
+        let (about, read) = Checkpoint::checked(bytes)?;
         let mut tensors = BTreeMap::new();
-        for (name, view) in views {
+        for (name, view) in read.tensors() {
             let kind = match view.dtype() {
                 Dtype::F32 => Element::Float,
                 Dtype::F64 => Element::Double,
@@ -167,6 +159,27 @@ impl Checkpoint {
             tensors.insert(name, tensor_of_bytes(view.data().to_vec(), &sizes, kind)?);
         }
         Ok(Checkpoint { about, tensors })
+    }
+
+    /// Checks every byte of its tensors, and makes none.
+    ///
+    /// # Errors
+    /// As [`from_bytes`](Checkpoint::from_bytes).
+    pub fn check(bytes: &[u8]) -> Result<()> {
+        Checkpoint::checked(bytes).map(drop)
+    }
+
+    fn checked(bytes: &[u8]) -> Result<(About, SafeTensors<'_>)> {
+        let about = Checkpoint::about(bytes)?;
+        let read = SafeTensors::deserialize(bytes).map_err(|e| broken(format!("not a checkpoint: {e}")))?;
+        let mut views: Vec<_> = read.tensors();
+        views.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let mut hash = Xxh3::new();
+        views.iter().for_each(|(_, view)| hash.update(view.data()));
+        if format!("{:016x}", hash.digest()) != about.hash {
+            return Err(broken("the checkpoint's bytes do not have the hash it was written with"));
+        }
+        Ok((about, read))
     }
 
     /// Reads what it says of itself, and checks nothing else.

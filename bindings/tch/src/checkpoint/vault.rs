@@ -120,7 +120,7 @@ impl Vault {
         let mut found = Found::default();
         for (step, on_disk) in steps {
             let (place, bytes) = self.fetch(step, on_disk);
-            match bytes.and_then(|bytes| Checkpoint::from_bytes(&bytes).map(|_| bytes)) {
+            match bytes.and_then(|bytes| Checkpoint::check(&bytes).map(|()| bytes)) {
                 Ok(bytes) => return Ok(Found { bytes: Some(bytes), place, ..found }),
                 Err(error) => found.notices.push(format!("{place} is passed over: {error}")),
             }
