@@ -7,7 +7,6 @@ mod session;
 
 pub(crate) use arguments::Arguments;
 
-use fuelrail_base::Kind;
 use fuelrail_tch::End;
 use std::process::ExitCode;
 
@@ -18,11 +17,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Ok(End::Stopped(_)) => ExitCode::from(4),
         Err(error) => {
             eprintln!("fuelrail-train: {error}");
-            ExitCode::from(match error.kind() {
-                Kind::Usage | Kind::Budget => 2,
-                Kind::Environment => 3,
-                _ => 1,
-            })
+            ExitCode::from(error.kind().exit_code())
         }
     }
 }
