@@ -13,6 +13,7 @@ mod report;
 mod trainer;
 
 pub use options::{Switching, TRAINER};
+pub use ranks::Ranks;
 pub use report::{Curve, Figure, PUBLISHED, Published, Row, Run, SwitchReport, setting_name};
 pub use trainer::find_trainer;
 

@@ -15,7 +15,7 @@ use crate::harness::Stop;
 
 /// Processes that belong together.
 #[derive(Debug)]
-pub(super) struct Ranks {
+pub struct Ranks {
     children: Vec<Child>,
     folder: PathBuf,
 }
@@ -32,7 +32,7 @@ impl Ranks {
     ///
     /// # Errors
     /// `Environment` when the program cannot be started, `File` when the folder cannot be written to.
-    pub(super) fn start(program: &Path, words: &[String], count: u32, folder: &Path) -> Result<Ranks> {
+    pub fn start(program: &Path, words: &[String], count: u32, folder: &Path) -> Result<Ranks> {
         let port = free_port()?;
         let mut ranks = Ranks { children: Vec::new(), folder: folder.to_owned() };
         for rank in 0..count {
@@ -61,7 +61,7 @@ impl Ranks {
     ///
     /// # Errors
     /// `Environment` with the last words of the rank that failed first; `Stalled` beyond the limit; `Cancelled` when told to stop.
-    pub(super) fn wait(&mut self, limit: Duration, stop: &Stop) -> Result<()> {
+    pub fn wait(&mut self, limit: Duration, stop: &Stop) -> Result<()> {
         let begun = Instant::now();
         let mut failed: Option<(usize, ExitStatus, Instant)> = None;
         loop {
@@ -98,6 +98,33 @@ impl Ranks {
         }
     }
 
+    /// Ends one rank, with what it may have started, as a power cut would.
+    pub fn kill(&mut self, rank: usize) {
+        kill(&mut self.children[rank]);
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self, rank: usize) -> bool {
+        self.children[rank].try_wait().is_ok_and(|status| status.is_some())
+    }
+
+    /// Waits for all, however they end: each one's status and all it said.
+    ///
+    /// # Errors
+    /// `Environment` when one cannot be waited for, `File` when its words cannot be read.
+    pub fn ended(mut self) -> Result<Vec<(ExitStatus, String)>> {
+        let mut ended = Vec::new();
+        for rank in 0..self.children.len() {
+            let status = self.children[rank]
+                .wait()
+                .map_err(|error| Error::new(Kind::Environment, format!("waiting for rank {rank}: {error}")))?;
+            let said = std::fs::read_to_string(self.out(rank))
+                .map_err(|error| Error::new(Kind::File, format!("reading what rank {rank} said: {error}")))?;
+            ended.push((status, said));
+        }
+        Ok(ended)
+    }
+
     fn out(&self, rank: usize) -> PathBuf {
         self.folder.join(format!("out-{rank}"))
     }
@@ -114,15 +141,18 @@ impl Ranks {
 
 impl Drop for Ranks {
     fn drop(&mut self) {
-        for child in &mut self.children {
-            // One that has been waited for has no number any more, and its group may be another's by now.
-            if matches!(child.try_wait(), Ok(None)) {
-                if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-                    let _ = kill_process_group(group, Signal::KILL);
-                }
-                let _ = child.wait();
-            }
+        self.children.iter_mut().for_each(kill);
+    }
+}
+
+/// Ends a process and its group, if it has not ended.
+fn kill(child: &mut Child) {
+    // One that has been waited for has no number any more, and its group may be another's by now.
+    if matches!(child.try_wait(), Ok(None)) {
+        if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, Signal::KILL);
         }
+        let _ = child.wait();
     }
 }
 

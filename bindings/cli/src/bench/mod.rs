@@ -21,6 +21,7 @@ mod venue;
 
 use clap::{Args, Subcommand};
 
+pub(crate) use line::this_program;
 pub(crate) use read::text as read_text;
 
 use crate::failure::Outcome;

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fuelrail::{Error, Kind};
+use fuelrail_benches::switch::Ranks;
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use serde_json::Value;
 
-use super::ranks::Ranks;
 use crate::failure::{Failure, Outcome, file};
 use crate::screen::{note, print};
 
@@ -22,7 +22,10 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(super) fn run(program: &Path, folder: &Path) -> Outcome<()> {
     let saved = folder.join("checkpoints");
-    std::fs::create_dir_all(&saved).map_err(|e| file("making the folder", &saved, &e))?;
+    let (first, second) = (folder.join("first"), folder.join("second"));
+    for place in [&saved, &first, &second] {
+        std::fs::create_dir_all(place).map_err(|e| file("making the folder", place, &e))?;
+    }
     clear(folder)?;
     clear(&saved)?;
     let (training, test) = (bucket(TRAINING_DIGITS, 1)?, bucket(TEST_DIGITS, 2)?);
@@ -39,18 +42,18 @@ pub(super) fn run(program: &Path, folder: &Path) -> Outcome<()> {
     let arguments: Vec<String> = words.split('|').map(str::to_owned).collect();
     note(&format!("training: two ranks over gloo on the CPU, LeNet on {TRAINING_DIGITS} digits, two epochs"));
     let begun = Instant::now();
-    let mut ranks = Ranks::start(program, 2, folder, "first", &arguments)?;
+    let mut ranks = Ranks::start(program, &arguments, 2, &first)?;
     let step = wait_for_step(&mut ranks, &folder.join("steps-rank1.jsonl"))?;
     ranks.kill(1);
     note(&format!("training: rank 1 killed at step {step}"));
-    let ended = ranks.wait()?;
+    let ended = ranks.ended()?;
     let (status, said) = &ended[0];
     if status.success() {
         return Err(failed("rank 0 went on without rank 1", said));
     }
     note(&format!("training: rank 0 says: {}", said.lines().last().unwrap_or_default()));
     note("training: both ranks start again");
-    let ended = Ranks::start(program, 2, folder, "second", &arguments)?.wait()?;
+    let ended = Ranks::start(program, &arguments, 2, &second)?.ended()?;
     if let Some((_, said)) = ended.iter().find(|(status, _)| !status.success()) {
         return Err(failed("a rank failed after the restart", said));
     }
@@ -62,8 +65,7 @@ fn clear(folder: &Path) -> Outcome<()> {
     let entries = std::fs::read_dir(folder).map_err(|e| file("reading", folder, &e))?;
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let ours =
-            ["step-", "steps-rank", "first-rank", "second-rank", "outcome.json"].iter().any(|n| name.starts_with(n));
+        let ours = ["step-", "steps-rank", "outcome.json"].iter().any(|n| name.starts_with(n));
         if ours && path.is_file() {
             std::fs::remove_file(&path).map_err(|e| file("removing", &path, &e))?;
         }

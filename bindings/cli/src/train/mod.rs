@@ -3,7 +3,6 @@
 //! Owns the search for it. Never links torch.
 
 mod demo;
-mod ranks;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -12,11 +11,11 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 use fuelrail::{Error, Kind};
+use fuelrail_benches::rivals::folders;
+use fuelrail_benches::switch::find_trainer;
 
+use crate::bench::this_program;
 use crate::failure::{Failure, Outcome, usage};
-
-/// The program that trains.
-const PROGRAM: &str = "fuelrail-train";
 
 const EXAMPLES: &str = "Examples:
   fuelrail train --demo
@@ -56,12 +55,9 @@ pub(crate) fn run(args: &Train) -> Outcome {
 
 /// The trainer beside this program, or in `PATH`.
 fn find() -> Outcome<PathBuf> {
-    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(PROGRAM)));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places = beside.into_iter().chain(std::env::split_paths(&path).map(|folder| folder.join(PROGRAM)));
-    places.find(|place| place.is_file()).ok_or_else(|| {
-        let error = Error::new(Kind::Environment, format!("there is no {PROGRAM} beside this program or in PATH"));
-        Failure::Told(error.cure(
+    let path = folders(&std::env::var_os("PATH").unwrap_or_default());
+    find_trainer(None, &this_program()?, &path).map_err(|error| {
+        Failure::Told(Error::new(Kind::Environment, error.cause().to_owned()).cure(
             "build it where libtorch is: eval \"$(./scripts/libtorch)\" && cargo build --release --package fuelrail-tch",
         ))
     })
