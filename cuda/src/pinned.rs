@@ -77,7 +77,7 @@ impl Pinned {
         while self.registered > 0 {
             let (at, _) = self.region(self.registered - 1);
             // SAFETY: this range was registered by `register_region` and not yet unregistered; no copy is under way on it,
-            // because every copy in flight keeps an `Arc` of `self`.
+            // because the copy thread, whose this is, drops it only when the last copy was seen to its end.
             let code = unsafe { self.context.driver.cuMemHostUnregister(at) };
             self.context.driver.check(code, "unregistering the loader's memory")?;
             self.registered -= 1;

@@ -101,20 +101,4 @@ char* fr_receive(Group* group, at::Tensor* tensor, int from, int tag) {
     finish(group->backend->recv(tensors, from, tag));
   });
 }
-
-char* fr_store_set(Group* group, const char* key, const uint8_t* bytes, size_t length) {
-  return guarded([&] { group->store->set(key, std::vector<uint8_t>(bytes, bytes + length)); });
-}
-// Waits until somebody has set it. The caller frees `bytes` with fr_text_free.
-char* fr_store_get(Group* group, const char* key, char** bytes, size_t* length) {
-  return guarded([&] {
-    auto found = group->store->get(key);
-    *length = found.size();
-    *bytes = static_cast<char*>(std::malloc(found.size() + 1));
-    if (*bytes) std::memcpy(*bytes, found.data(), found.size());
-  });
-}
-char* fr_store_add(Group* group, const char* key, int64_t amount, int64_t* out) {
-  return guarded([&] { *out = group->store->add(key, amount); });
-}
 }

@@ -29,10 +29,6 @@ unsafe extern "C" {
     fn fr_barrier(group: *mut c_void) -> *mut c_char;
     fn fr_send(group: *mut c_void, tensor: *mut c_void, to: c_int, tag: c_int) -> *mut c_char;
     fn fr_receive(group: *mut c_void, tensor: *mut c_void, from: c_int, tag: c_int) -> *mut c_char;
-    fn fr_store_set(group: *mut c_void, key: *const c_char, bytes: *const u8, length: usize) -> *mut c_char;
-    fn fr_store_get(group: *mut c_void, key: *const c_char, bytes: *mut *mut c_char, length: *mut usize)
-    -> *mut c_char;
-    fn fr_store_add(group: *mut c_void, key: *const c_char, amount: i64, out: *mut i64) -> *mut c_char;
 }
 
 /// Who carries the collectives.
@@ -280,49 +276,6 @@ impl Group {
         // SAFETY: the tensor is borrowed until the call returns, which waits until it has come.
         let failed = unsafe { fr_receive(self.handle, tensor.as_mut_ptr().cast(), number(from), c_int::from(tag)) };
         self.lost(&format!("receiving from rank {from}"), failed)
-    }
-
-    /// Sets a value in the store all ranks share.
-    ///
-    /// # Errors
-    /// `Environment` when the store is gone.
-    pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        let name = text("the key", key)?;
-        // SAFETY: key and bytes are copied during the call.
-        let failed = unsafe { fr_store_set(self.handle, name.as_ptr(), value.as_ptr(), value.len()) };
-        self.lost(&format!("setting '{key}'"), failed)
-    }
-
-    /// Waits for a value that a rank sets.
-    ///
-    /// # Errors
-    /// `Environment` when nobody sets it in time.
-    pub fn get(&self, key: &str) -> Result<Vec<u8>> {
-        let (name, mut bytes, mut length) = (text("the key", key)?, ptr::null_mut(), 0);
-        // SAFETY: writes a pointer and a length, which are read after the call.
-        let failed = unsafe { fr_store_get(self.handle, name.as_ptr(), &raw mut bytes, &raw mut length) };
-        self.lost(&format!("waiting for '{key}'"), failed)?;
-        if bytes.is_null() {
-            return Err(Error::new(Kind::Environment, format!("no memory for the value of '{key}'")));
-        }
-        // SAFETY: the shim allocated at least `length` bytes and one more and filled `length`; freed once, after the copy.
-        unsafe {
-            let copy = std::slice::from_raw_parts(bytes.cast::<u8>(), length).to_vec();
-            super::fr_text_free(bytes);
-            Ok(copy)
-        }
-    }
-
-    /// Adds to a number in the store; returns the sum. A number nobody has set is 0.
-    ///
-    /// # Errors
-    /// `Environment` when the store is gone.
-    pub fn add(&self, key: &str, amount: i64) -> Result<i64> {
-        let (name, mut sum) = (text("the key", key)?, 0);
-        // SAFETY: writes one number.
-        let failed = unsafe { fr_store_add(self.handle, name.as_ptr(), amount, &raw mut sum) };
-        self.lost(&format!("adding to '{key}'"), failed)?;
-        Ok(sum)
     }
 }
 
