@@ -48,7 +48,9 @@ fn every_fault_alone_delivers_the_same_bytes() {
         let mut injected = 0;
         for set in sets(3) {
             let bucket = bucket(&set, script);
-            let mut loader = shaped(loader(&bucket), &set).ring(ring.name()).build().unwrap();
+            // A connection must live to its seventh request: 100 objects over 8 connections, however slow the machine.
+            let builder = shaped(loader(&bucket), &set).ring(ring.name()).connections_max(8);
+            let mut loader = builder.build().unwrap();
             let delivered = drain(&mut loader, &set).unwrap();
             assert_eq!(delivered.order, expected(&set), "{ring}: {set:?}");
             assert_eq!(loader.config().ring, ring.name());
