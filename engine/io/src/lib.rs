@@ -15,6 +15,7 @@ mod counters;
 mod extent;
 mod fork;
 mod home;
+mod lent;
 mod mesh;
 mod probe;
 mod region;
@@ -34,6 +35,7 @@ pub use clock::monotonic_now;
 pub use counters::{ThreadMeter, ThreadUse};
 pub use extent::{EXTENT_GRANULE, Extents};
 pub use fork::ForkGuard;
+pub use lent::Lent;
 pub use mesh::{Receiver, Sender, lane};
 pub use probe::{
     Confinement, Disk, Features, Finding, Gpus, Grade, Nic, Probe, ProbeConfig, ZeroCopyQueue, probe, probe_under,
