@@ -27,6 +27,7 @@ mod topology;
 #[cfg(test)]
 mod tree;
 mod usage;
+mod volume;
 mod wake;
 
 pub use affinity::{allowed_cores, pin_current_thread};
@@ -58,4 +59,7 @@ pub use slot::{Filling, Slot, Window};
 pub use timer::{TimerKey, Timers};
 pub use topology::{Core, CpuQuota, Topology};
 pub use usage::{MemoryUse, memory_use, process_cpu, thread_cpu};
+pub use volume::{
+    VolumeRoom, direct_unit, is_locked, open_regular, preallocate, sync_directory, try_lock, volume_room,
+};
 pub use wake::Waker;
