@@ -54,6 +54,12 @@ impl Catalog {
         self.total_bytes
     }
 
+    /// Longest block, bytes.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
+
     /// Length of a sample, bytes.
     ///
     /// # Panics
