@@ -26,8 +26,9 @@ pub const SCRATCH_BYTES: usize = 16 << 10;
 pub const TLS_SCRATCH_BYTES: usize = 256 << 10;
 /// Pieces one receive may scatter over: head and body of each pipelined response.
 pub const SCATTER_PIECES_MAX: usize = 32;
-/// Files one ring holds open: a few per disk, opened once and kept.
-pub const RING_FILES_MAX: u32 = 64;
+/// Files one ring holds open: blocks lie in segments of up to 1 GiB, each a file. With the default 512 sockets they are 1024
+/// places, the soft limit of open files nearly everywhere: the kernel registers no larger table.
+pub const RING_FILES_MAX: u32 = 512;
 /// Entries in a lane between two shards.
 pub const LANE_ENTRIES: usize = 1024;
 /// Alignment of every sample inside its batch and of every cached block: a cache line.
