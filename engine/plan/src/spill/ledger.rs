@@ -47,9 +47,13 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// Takes room for a block of `bytes` at a multiple of `step`: its place. `None` when it does not fit any more.
-    fn append(&mut self, bytes: u64, step: u64) -> Option<u64> {
-        let place = self.end.next_multiple_of(step);
+    /// Takes room for a block of `bytes` at a multiple of `step`, not across a multiple of `within`: its place. `None` when it
+    /// does not fit any more.
+    fn append(&mut self, bytes: u64, step: u64, within: u64) -> Option<u64> {
+        let mut place = self.end.next_multiple_of(step);
+        if place % within > within.checked_sub(bytes)? {
+            place = place.next_multiple_of(within);
+        }
         let end = place.checked_add(bytes)?.checked_next_multiple_of(step)?;
         let journal = (self.records + 1).div_ceil(PAGE_RECORDS) * PAGE_BYTES;
         if end.checked_add(journal)? > self.len {
@@ -119,8 +123,8 @@ impl Ledger {
     }
 
     /// As [`Segment::append`] on this one.
-    pub(super) fn append(&mut self, id: SegmentId, bytes: u64, step: u64) -> Option<u64> {
-        self.get_mut(id)?.append(bytes, step)
+    pub(super) fn append(&mut self, id: SegmentId, bytes: u64, step: u64, within: u64) -> Option<u64> {
+        self.get_mut(id)?.append(bytes, step, within)
     }
 
     /// Forgets the dead: no entry names them any more.
@@ -150,18 +154,21 @@ mod tests {
 
     #[test]
     fn blocks_and_journal_meet_and_never_cross() {
-        for (bytes, step) in [(784, 16), (100_000, 512), (112_345, 4096), (1, 16)] {
+        for (bytes, step, within) in
+            [(784, 16, 65_536), (100_000, 512, u64::MAX), (112_345, 4096, u64::MAX), (1, 16, 4096)]
+        {
             let mut ledger = Ledger::default();
             let id = ledger.mount(1 << 20, State::Open).unwrap();
             let (mut end, mut blocks) = (PAGE_BYTES, 0u64);
-            while let Some(place) = ledger.append(id, bytes, step) {
+            while let Some(place) = ledger.append(id, bytes, step, within) {
                 assert!(place >= end && place.is_multiple_of(step));
+                assert_eq!(place / within, (place + bytes - 1) / within, "it lies across a boundary");
                 (end, blocks) = (place + bytes, blocks + 1);
                 assert!(end <= (1 << 20) - blocks.div_ceil(PAGE_RECORDS) * PAGE_BYTES, "block {blocks}");
             }
             let one_more = (blocks + 1).div_ceil(PAGE_RECORDS) * PAGE_BYTES + bytes.next_multiple_of(step);
             assert!(end + one_more > (1 << 20), "it is full: {blocks} blocks of {bytes} bytes end at {end}");
-            assert_eq!(ledger.append(id, u64::MAX - 5, step), None);
+            assert_eq!(ledger.append(id, u64::MAX - 5, step, u64::MAX), None);
         }
     }
 

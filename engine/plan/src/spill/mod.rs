@@ -18,4 +18,4 @@ pub use index::{Index, PLACE_STEP_BYTES, SegmentId, Spot};
 pub use lanes::Lanes;
 pub use ledger::{PAGE_BYTES, PAGE_RECORDS, SEGMENTS_MAX};
 pub use place::ram_first_max;
-pub use tier::{DIRECT_BYTES_MIN, Mount, Spill, SpillConfig, SpillPolicy, SpillStats, Weigh};
+pub use tier::{Mount, Spill, SpillConfig, SpillPolicy, SpillStats, Weigh};

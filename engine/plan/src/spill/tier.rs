@@ -13,12 +13,10 @@ use crate::policy::BlockMap;
 use crate::schedule::UseTime;
 use core::fmt;
 use core::str::FromStr;
+use fuelrail_base::limits::{DIRECT_BYTES_MIN, GATHER_BYTES};
 use fuelrail_base::{BlockId, Duration, Error, Kind, Result};
 use std::collections::VecDeque;
 
-/// Blocks from this length on are written straight from the batch's memory, shorter ones are gathered into pages: below
-/// it, rounding up to a unit of the disk costs more room than the copy costs time.
-pub const DIRECT_BYTES_MIN: u64 = 64 << 10;
 /// Entries of the index looked at in one go while sweeping or valuing.
 const SWEEP_STEP: usize = 128;
 /// A newcomer must be worth so much more than what goes for it: trimming costs writes.
@@ -295,10 +293,13 @@ impl Spill {
     }
 
     fn append(&mut self, bytes: u64) -> Option<(SegmentId, u64)> {
-        let (lane, step) = if bytes >= DIRECT_BYTES_MIN { (0, self.config.unit) } else { (1, super::PLACE_STEP_BYTES) };
+        let (lane, step, within) = match bytes >= DIRECT_BYTES_MIN {
+            true => (0, self.config.unit, u64::MAX),
+            false => (1, super::PLACE_STEP_BYTES, GATHER_BYTES),
+        };
         loop {
             if let Some(id) = self.open[lane] {
-                if let Some(place) = self.ledger.append(id, bytes, step) {
+                if let Some(place) = self.ledger.append(id, bytes, step, within) {
                     return Some((id, place));
                 }
                 if let Some(segment) = self.ledger.get_mut(id) {
