@@ -152,6 +152,18 @@ impl Filling {
         self.at += len;
     }
 
+    /// Leaves bytes as they are until the next address that is a multiple of `unit`, as direct access to disks wants it.
+    /// False, and nothing moved, when fewer are left.
+    pub fn align(&mut self, unit: usize) -> bool {
+        let address = self.slot.ptr.addr().get() + self.at;
+        let by = address.next_multiple_of(unit) - address;
+        let fits = by <= self.slot.len - self.at;
+        if fits {
+            self.at += by;
+        }
+        fits
+    }
+
     /// The cursor: bytes carved or skipped so far.
     #[must_use]
     pub fn at(&self) -> usize {
