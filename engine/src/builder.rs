@@ -97,6 +97,14 @@ impl LoaderBuilder {
         cache_limit: ByteSize => cache_limit_bytes = cache_limit.0;
         /// What the cache keeps.
         cache_policy: &str => cache_policy = cache_policy.into();
+        /// Directories on local disks for blocks that RAM has no room for.
+        spill_dirs: Vec<PathBuf> => spill_dirs = spill_dirs;
+        /// Disk for this loader's blocks.
+        spill_limit: ByteSize => spill_limit_bytes = spill_limit.0;
+        /// Room to leave free on every directory's file system.
+        spill_floor: ByteSize => spill_floor_bytes = spill_floor.0;
+        /// What the disk keeps.
+        spill_policy: &str => spill_policy = spill_policy.into();
         /// How far to look ahead.
         prefetch: &str => prefetch = prefetch.into();
         /// Longest span fetched as one.

@@ -35,6 +35,7 @@ mod starting;
 mod state;
 mod stats;
 mod supply;
+mod tiers;
 mod tls;
 mod upload;
 mod watch;
@@ -53,11 +54,13 @@ pub use fuelrail_io::{
     probe_under, process_cpu, thread_cpu,
 };
 pub use fuelrail_plan::policy::PolicyName;
+pub use fuelrail_plan::spill::SpillPolicy;
 pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use labels::{NO_LABEL, classes_of};
 pub use loader::{Loader, Memory, Remains, Taken};
 pub use state::State;
 pub use stats::{GateStats, Quantiles, ShardStats, Stats};
+pub use tiers::DiskFacts;
 pub use tls::Tls;
 pub use upload::{Stored, UPLOAD_BYTES_MAX, Upload, put, put_with};
 
