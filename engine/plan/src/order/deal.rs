@@ -80,6 +80,9 @@ struct Deal {
     sticky: Sticky,
     from: Edge,
     to: Edge,
+    /// Full rows from the first to the one before the last, and the places of the short row, if it is one of those.
+    full: u64,
+    short: Blocks,
     start: u64,
 }
 
@@ -107,13 +110,15 @@ impl Deal {
         if from.row == to.row {
             from.before.part(&mut to.before);
         }
-        Deal { from, to, sticky, start: positions.start }
+        let within = (from.row..to.row).contains(&sticky.short());
+        let short = if within { sticky.blocks(sticky.short(), u64::MAX) } else { Blocks::default() };
+        Deal { full: to.row - from.row - u64::from(within), from, to, short, sticky, start: positions.start }
     }
 
     /// Positions of the step whose group is below this one, with its flips in the first row and in the last.
     fn below(&self, group: u64, flips: (u64, u64)) -> u64 {
-        // All rows from the first to the one before the last are full.
-        let rows = (self.to.row - self.from.row) * group;
+        // Of the short row all places are in, and so no bit that is turned round makes a difference.
+        let rows = self.full * group + self.short.below(group, 0);
         rows + self.to.before.below(group, flips.1) - self.from.before.below(group, flips.0)
     }
 
@@ -121,7 +126,10 @@ impl Deal {
         let (row, place) = self.sticky.row_and_place(position);
         let group = self.sticky.group_at(row, place);
         let flips = |edge: &Edge| self.sticky.flips(edge.key, group);
-        self.start + self.below(group, (flips(&self.from), flips(&self.to))) + row - self.first_row_of(group)
+        let first = self.first_row_of(group);
+        let missing = !self.sticky.is_long(group) && (first..row).contains(&self.sticky.short());
+        let below = self.below(group, (flips(&self.from), flips(&self.to)));
+        self.start + below + row - first - u64::from(missing)
     }
 
     /// What comes at a place, as the row and the group of its position: bit by bit, the last group with no more than that
@@ -137,10 +145,13 @@ impl Deal {
                 group = higher;
             }
         }
-        (self.first_row_of(group) + place - self.below(group, flips), group)
+        let first = self.first_row_of(group);
+        let row = first + place - self.below(group, flips);
+        let missing = !self.sticky.is_long(group) && (first..=row).contains(&self.sticky.short());
+        (row + u64::from(missing), group)
     }
 
-    /// The first row in which the group comes within the step.
+    /// The first row in which the group comes within the step, or would, were that not the short one.
     fn first_row_of(&self, group: u64) -> u64 {
         let row = self.from.row;
         let before = row < self.to.row && self.sticky.place_of(row, group) < self.from.place;

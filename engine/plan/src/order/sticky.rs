@@ -8,8 +8,8 @@
 //! places holds one group out of each of 2^k equal ranges of groups, and beyond that anything may come. So a rank that is given a range of groups finds
 //! its part of every step in it, whatever the number of ranks and the size of the batch, to within about one sample.
 //!
-//! What does not fill a row makes a last, short one: its groups are the first of the sequence, so they are even as well,
-//! and they are the groups with a member more.
+//! What does not fill a row makes a short one, anywhere in the epoch: its groups are the first of the sequence, so they
+//! are even as well, and they are the groups with a member more.
 //!
 //! Owns keys only. Never knows ranks, steps or batches.
 
@@ -30,8 +30,10 @@ pub(super) struct Sticky {
     bits: u32,
     /// Full rows.
     rows: u64,
-    /// Places of the last row.
-    last: u64,
+    /// Places of the short row.
+    rest: u64,
+    /// Which row that is: another one in every epoch, else some samples would never come at its end.
+    short: u64,
     slots: Permutation,
     /// Keys of what is chosen anew in this epoch: a group's members, a row's places, a rank's stretch of a step.
     members: u64,
@@ -46,10 +48,13 @@ impl Sticky {
         let bits = (samples / ROWS_LEAST).checked_ilog2().unwrap_or(0).min(GROUP_BITS_MAX);
         let seed = mix64(seed ^ STICKY);
         let base = mix64(seed.wrapping_add(epoch));
+        let (rows, rest) = (samples >> bits, samples & mask(bits));
         Sticky {
             bits,
-            rows: samples >> bits,
-            last: samples & mask(bits),
+            rows,
+            rest,
+            // Of few rows; the bias of a remainder is nothing.
+            short: mix64(base.wrapping_add(5)) % (rows + 1),
             slots: Permutation::new(samples, !seed),
             members: mix64(base.wrapping_add(1)),
             places: mix64(base.wrapping_add(2)),
@@ -69,22 +74,48 @@ impl Sticky {
 
     /// The sample of a group in a row, which has one.
     pub(super) fn sample_in(&self, row: u64, group: u64) -> u64 {
+        let row = if !self.is_long(group) && row > self.short { row - 1 } else { row };
         let member = self.members_of(group).at(row);
-        let slot = if member < self.rows { (member << self.bits) | group } else { self.short_slot(group) };
-        self.slots.at(slot)
+        let low = if member < self.rows { group } else { reversed(group, self.bits) };
+        self.slots.at((member << self.bits) | low)
     }
 
     pub(super) fn position_of(&self, sample: u64) -> u64 {
         let slot = self.slots.of(sample);
-        let member = slot >> self.bits;
-        let low = slot & mask(self.bits);
+        let (member, low) = (slot >> self.bits, slot & mask(self.bits));
         let group = if member < self.rows { low } else { reversed(low, self.bits) };
         let row = self.members_of(group).of(member);
-        (row << self.bits) | self.place_of(row, group)
+        let row = if !self.is_long(group) && row >= self.short { row + 1 } else { row };
+        self.start_of(row) + self.place_of(row, group)
     }
 
+    /// The row of a position, and the place in it. What is behind the end is a row with no places.
     pub(super) fn row_and_place(&self, position: u64) -> (u64, u64) {
-        (position >> self.bits, position & mask(self.bits))
+        let full = self.short << self.bits;
+        if position < full {
+            (position >> self.bits, position & mask(self.bits))
+        } else if position < full + self.rest {
+            (self.short, position - full)
+        } else {
+            // As if the short row were full.
+            let position = position - self.rest + (1 << self.bits);
+            (position >> self.bits, position & mask(self.bits))
+        }
+    }
+
+    fn start_of(&self, row: u64) -> u64 {
+        let lacking = if row > self.short { (1 << self.bits) - self.rest } else { 0 };
+        (row << self.bits) - lacking
+    }
+
+    /// The short row.
+    pub(super) fn short(&self) -> u64 {
+        self.short
+    }
+
+    /// Whether a group has a member more, and is in the short row.
+    pub(super) fn is_long(&self, group: u64) -> bool {
+        reversed(group, self.bits) < self.rest
     }
 
     /// The group at a place of a row.
@@ -101,7 +132,7 @@ impl Sticky {
         (upper << fixed) | (drawn & mask(fixed))
     }
 
-    /// The place of a group in a row; at or beyond the row's end when the last row has none of it.
+    /// The place of a group in a row; at or beyond the row's end when the short row has none of it.
     pub(super) fn place_of(&self, row: u64, group: u64) -> u64 {
         let length = self.length(row);
         let turn = reversed(group, self.bits);
@@ -165,17 +196,11 @@ impl Sticky {
 
     /// Members of a group by row.
     fn members_of(&self, group: u64) -> Permutation {
-        let long = reversed(group, self.bits) < self.last;
-        Permutation::new(self.rows + u64::from(long), mix64(self.members ^ group))
-    }
-
-    /// The slot of a group's member too many.
-    fn short_slot(&self, group: u64) -> u64 {
-        (self.rows << self.bits) | reversed(group, self.bits)
+        Permutation::new(self.rows + u64::from(self.is_long(group)), mix64(self.members ^ group))
     }
 
     fn length(&self, row: u64) -> u64 {
-        if row < self.rows { 1 << self.bits } else { self.last }
+        if row == self.short { self.rest } else { 1 << self.bits }
     }
 }
 
