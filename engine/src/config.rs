@@ -10,6 +10,7 @@ use fuelrail_base::limits::{
 };
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_io::{Backend, CardQueue, RingChoice};
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,8 @@ pub struct Config {
     pub seed: u64,
     /// Shuffled epochs, or key order.
     pub shuffle: bool,
+    /// Which shuffle: `global`, or `sticky`, under which a sample comes back to the rank that had it, whose cache may have it.
+    pub order: String,
     /// Drop the last step of an epoch when it is not full.
     pub drop_last: bool,
     /// This rank.
@@ -47,7 +50,7 @@ pub struct Config {
     pub memory_limit_bytes: u64,
     /// RAM cache of blocks inside that, payload bytes; 0 keeps nothing.
     pub cache_limit_bytes: u64,
-    /// What the cache keeps: `next-use`, `lru`, `fifo` or `pinned`.
+    /// What the cache keeps: `next-use`, `pinned`, `lru`, `fifo` or `dlcache`.
     pub cache_policy: String,
     /// How far to look ahead: `lookahead`, or DELI's `full-fetch` and `50/50` over `prefetch_samples`.
     pub prefetch: String,
@@ -104,6 +107,7 @@ impl Default for Config {
             epochs: 1,
             seed: 0,
             shuffle: true,
+            order: OrderName::default().word().into(),
             drop_last: false,
             rank: 0,
             world: 1,
@@ -141,10 +145,11 @@ pub type Overrides = Vec<(String, String)>;
 /// Fields that are sizes: their text may carry units.
 const SIZES: [&str; 3] = ["memory_limit_bytes", "cache_limit_bytes", "block_bytes"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 11] = [
+const TEXTS: [&str; 12] = [
     "uri",
     "manifest",
     "ca_file",
+    "order",
     "cache_policy",
     "prefetch",
     "bad_samples",
@@ -229,6 +234,7 @@ impl Config {
                 "only shards bound to cores can be near a node: leave pin on",
             )?;
         }
+        self.order.parse::<OrderName>()?;
         self.cache_policy.parse::<PolicyName>()?;
         let ring = self.ring.parse::<RingChoice>()?;
         if self.card_queue()?.is_some() {
@@ -353,6 +359,7 @@ mod tests {
         assert!(refused(pair("FUELRAIL_BATCH_SIZE", "many")).contains("many"));
         assert!(refused(pair("FUELRAIL_CACHE_LIMIT_BYTES", "1 parsec")).contains("parsec"));
         assert!(refused(pair("FUELRAIL_CACHE_POLICY", "best")).contains("best"));
+        assert!(refused(pair("FUELRAIL_ORDER", "2")).contains("'2' is not an order"));
         assert!(refused(pair("FUELRAIL_BAD_SAMPLES", "eat")).contains("eat"));
         assert!(refused(pair("FUELRAIL_RING", "42")).contains("no ring '42'"));
         assert!(refused(pair("FUELRAIL_NEAR", "here")).contains("here"));
