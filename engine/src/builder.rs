@@ -6,7 +6,7 @@ use crate::control::{list_endpoint, read_manifest, resolve};
 use crate::decode::{self, Decode, DecodeStage};
 use crate::labels::Labels;
 use crate::layout::{Layout, Seating, Wanted};
-use crate::loader::{Loader, Parts};
+use crate::loader::{Loader, Parts, state_at};
 use crate::near::{take_seats, unavailable};
 use crate::starting::{Plan, Starting};
 use crate::state::State;
@@ -87,6 +87,8 @@ impl LoaderBuilder {
         seed: u64 => seed = seed;
         /// Shuffled epochs, or key order.
         shuffle: bool => shuffle = shuffle;
+        /// Which shuffle, `global` or `sticky`.
+        order: &str => order = order.into();
         /// Drop the last step of an epoch when it is not full.
         drop_last: bool => drop_last = drop_last;
         /// Threads; 0 chooses.
@@ -207,24 +209,28 @@ impl LoaderBuilder {
         let fingerprint = fingerprint(&listing);
         drop(listing);
         let samples = objects.catalog().samples();
-        let start = match &state {
-            None => Cursor::default(),
+        let run = |start| {
+            Run::new(RunConfig {
+                samples,
+                seed: config.seed,
+                order: config.order.parse()?,
+                shuffle: config.shuffle,
+                world: config.world,
+                rank: config.rank,
+                batch_size: config.batch_size,
+                drop_last: config.drop_last,
+                epochs: config.epochs,
+                start,
+            })
+        };
+        let run = match &state {
+            None => run(Cursor::default())?,
             Some(state) => {
-                state.check(config.seed, config.shuffle, samples, &fingerprint)?;
-                Cursor { epoch: state.epoch, position: state.position }
+                let start = Cursor::default();
+                state.check(&state_at(&run(start)?, &fingerprint, start))?;
+                run(Cursor { epoch: state.epoch, position: state.position })?
             }
         };
-        let run = Run::new(RunConfig {
-            samples,
-            seed: config.seed,
-            shuffle: config.shuffle,
-            world: config.world,
-            rank: config.rank,
-            batch_size: config.batch_size,
-            drop_last: config.drop_last,
-            epochs: config.epochs,
-            start,
-        })?;
         start_shards(config, ring, objects, run, labels, fingerprint, report)
     }
 }
@@ -282,7 +288,7 @@ fn start_shards(
     }
     let (shards, threads) = starting.wait(&mut notices)?;
     let audit = config.audit.as_ref().map(|path| {
-        let start = crate::loader::state_at(&run, &fingerprint, run.config().start);
+        let start = state_at(&run, &fingerprint, run.config().start);
         Audit::create(path, config.rank, config.world, start)
     });
     let wakers = shards.iter().map(|s| s.waker.clone()).collect();

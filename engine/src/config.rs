@@ -10,6 +10,7 @@ use fuelrail_base::limits::{
 };
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_io::{Backend, CardQueue, RingChoice};
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::spill::SpillPolicy;
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,8 @@ pub struct Config {
     pub seed: u64,
     /// Shuffled epochs, or key order.
     pub shuffle: bool,
+    /// Which shuffle: `global`, or `sticky`, under which a sample comes back to the rank that had it, whose cache may have it.
+    pub order: String,
     /// Drop the last step of an epoch when it is not full.
     pub drop_last: bool,
     /// This rank.
@@ -48,7 +51,7 @@ pub struct Config {
     pub memory_limit_bytes: u64,
     /// RAM cache of blocks inside that, payload bytes; 0 keeps nothing.
     pub cache_limit_bytes: u64,
-    /// What the cache keeps: `next-use`, `lru`, `fifo` or `pinned`.
+    /// What the cache keeps: `next-use`, `pinned`, `lru`, `fifo` or `dlcache`.
     pub cache_policy: String,
     /// Directories on local disks that blocks go to which RAM has no room for; none keeps nothing on disk. Give each to one
     /// bucket or many, one loader or many of this machine: what is in them is found again by any later run.
@@ -114,6 +117,7 @@ impl Default for Config {
             epochs: 1,
             seed: 0,
             shuffle: true,
+            order: OrderName::default().word().into(),
             drop_last: false,
             rank: 0,
             world: 1,
@@ -162,6 +166,7 @@ const TEXTS: [&str; 12] = [
     "uri",
     "manifest",
     "ca_file",
+    "order",
     "cache_policy",
     "spill_policy",
     "prefetch",
@@ -247,6 +252,7 @@ impl Config {
                 "only shards bound to cores can be near a node: leave pin on",
             )?;
         }
+        self.order.parse::<OrderName>()?;
         self.cache_policy.parse::<PolicyName>()?;
         self.spill_policy.parse::<SpillPolicy>()?;
         if let Some(dir) = self.spill_dirs.iter().find(|dir| !dir.is_absolute()) {
@@ -382,6 +388,7 @@ mod tests {
         assert!(refused(pair("FUELRAIL_BATCH_SIZE", "many")).contains("many"));
         assert!(refused(pair("FUELRAIL_CACHE_LIMIT_BYTES", "1 parsec")).contains("parsec"));
         assert!(refused(pair("FUELRAIL_CACHE_POLICY", "best")).contains("best"));
+        assert!(refused(pair("FUELRAIL_ORDER", "2")).contains("'2' is not an order"));
         assert!(refused(pair("FUELRAIL_BAD_SAMPLES", "eat")).contains("eat"));
         assert!(refused(pair("FUELRAIL_SPILL_POLICY", "best")).contains("best"));
         assert!(refused(pair("FUELRAIL_SPILL_DIRS", "/a,b")).contains("'b', which is not an absolute path"));

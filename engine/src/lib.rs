@@ -53,6 +53,7 @@ pub use fuelrail_io::{
     Backend, Finding, ForkGuard, Grade, MemoryUse, Probe, ProbeConfig, RingChoice, Topology, memory_use, probe,
     probe_under, process_cpu, thread_cpu,
 };
+pub use fuelrail_plan::order::OrderName;
 pub use fuelrail_plan::policy::PolicyName;
 pub use fuelrail_plan::spill::SpillPolicy;
 pub use imds::{IMDS_ADDRESS, ask_imds};

@@ -7,6 +7,7 @@ use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_flow::{BadSamples, Board, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, mesh};
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, UringConfig, UringRing, lane};
 use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -25,6 +26,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
     let config = RunConfig {
         samples: SAMPLES,
         seed: 5,
+        order: OrderName::Sticky,
         shuffle: true,
         world: 1,
         rank: 0,

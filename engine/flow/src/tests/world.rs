@@ -3,6 +3,7 @@
 use crate::objects::{Listed, Objects};
 use fuelrail_base::{Duration, Instant, SampleId};
 use fuelrail_io::{Host, Replies};
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -40,8 +41,18 @@ pub(super) fn objects(sizes: &[u64], block_bytes: u64) -> Arc<Objects> {
 /// A run of one rank in listing order.
 pub(super) fn run(samples: u64, batch_size: u32, epochs: u64) -> Run {
     let start = Cursor { epoch: 0, position: 0 };
-    let config =
-        RunConfig { samples, seed: 0, shuffle: false, world: 1, rank: 0, batch_size, drop_last: false, epochs, start };
+    let config = RunConfig {
+        samples,
+        seed: 0,
+        order: OrderName::Global,
+        shuffle: false,
+        world: 1,
+        rank: 0,
+        batch_size,
+        drop_last: false,
+        epochs,
+        start,
+    };
     Run::new(config).unwrap()
 }
 
