@@ -201,6 +201,7 @@ fn new_shard(
             cache_bytes: l.cache_bytes / u64::from(l.shards),
             batch_room_bytes: l.room_bytes,
             horizon_epochs: l.horizon_epochs,
+            spill: None,
             retry: RetryConfig {
                 attempts_max: l.attempts_max,
                 base_us: l.retry_base_us,
