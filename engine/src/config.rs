@@ -162,7 +162,7 @@ const SIZES: [&str; 5] =
 /// Fields that are lists: as text, their items stand between commas.
 const LISTS: [&str; 1] = ["spill_dirs"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 12] = [
+const TEXTS: [&str; 13] = [
     "uri",
     "manifest",
     "ca_file",

@@ -224,6 +224,7 @@ mod tests {
             cores: 4,
             connections_max: 8,
             scratch_bytes: 16 << 10,
+            disk_bytes: 0,
             beside_bytes: 0,
             decoded_bytes: 0,
             decoded_batches: 0,

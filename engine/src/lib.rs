@@ -31,6 +31,7 @@ mod loader;
 mod near;
 mod part;
 mod posting;
+mod spill;
 mod starting;
 mod state;
 mod stats;
@@ -59,6 +60,9 @@ pub use fuelrail_plan::spill::SpillPolicy;
 pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use labels::{NO_LABEL, classes_of};
 pub use loader::{Loader, Memory, Remains, Taken};
+pub use spill::{
+    CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
+};
 pub use state::State;
 pub use stats::{GateStats, Quantiles, ShardStats, Stats};
 pub use tiers::DiskFacts;

@@ -4,6 +4,7 @@ use crate::audit::Audit;
 use crate::batch::{Batch, LeaseMark};
 use crate::config::Config;
 use crate::labels::Labels;
+use crate::spill::Keeper;
 use crate::state::{State, VERSION};
 use crate::stats::{Stats, Tally};
 use crate::supply::Supply;
@@ -39,6 +40,8 @@ pub struct Loader {
     guard: ForkGuard,
     watchdog: Option<Watchdog>,
     arena: Arena,
+    /// Makes and removes segments of the disk as long as the shards live.
+    keeper: Option<Keeper>,
 }
 
 /// What [`Loader::next_batch_within`] found.
@@ -93,6 +96,7 @@ pub(crate) struct Parts {
     pub threads: Vec<JoinHandle<Result<()>>>,
     pub notices: Vec<String>,
     pub audit: Option<Audit>,
+    pub keeper: Option<Keeper>,
     pub report: Box<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -104,7 +108,7 @@ const LEASE_PATIENCE: Duration = Duration::from_secs(1);
 impl Loader {
     pub(crate) fn new(parts: Parts) -> Result<Loader> {
         let Parts { config, objects, run, labels, fingerprint, supply, arena, .. } = parts;
-        let Parts { shards, threads, notices, audit, report, .. } = parts;
+        let Parts { shards, threads, notices, audit, report, keeper, .. } = parts;
         let waiting = Arc::new(AtomicBool::new(false));
         let waker = Waker::sleeper();
         supply.set_waker(&waker);
@@ -129,6 +133,7 @@ impl Loader {
             guard: ForkGuard::new(),
             watchdog: None,
             arena,
+            keeper,
         };
         loader.watchdog = Some(Watchdog::start(Watch {
             shards: loader.shards.clone(),
@@ -295,7 +300,11 @@ impl Loader {
         let shards = snapshots(&self.shards, Duration::from_secs(1));
         let slots = self.arena.outstanding() as u64;
         let stats = Stats::new(&self.tally, self.started.elapsed(), &shards).with_decode(self.supply.decode_stats());
-        Stats { slots, ..stats }
+        let disk = match &self.keeper {
+            Some(keeper) => stats.disk.map(|disk| disk.with_keeper(keeper)),
+            None => None,
+        };
+        Stats { slots, disk, ..stats }
     }
 
     /// Stops the shards, gives the memory back, and tells what is left. Dropping the loader does the same and tells nothing.
@@ -405,6 +414,7 @@ impl Drop for Loader {
             // In a forked child the shards do not exist: there is nothing to stop and nobody to wait for.
             self.threads.drain(..).for_each(core::mem::forget);
             self.supply.forget();
+            core::mem::forget(self.keeper.take());
             return;
         }
         self.shards.iter().for_each(Watched::stop);

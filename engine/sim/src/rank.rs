@@ -76,7 +76,7 @@ impl Rank {
             let (deliver, lane) = lane(l.deliver_entries);
             lanes.push(lane);
             let (consumer, board) = (Arc::clone(&consumer), Arc::clone(&boards[usize::from(id)]));
-            let ends = ShardEnds { mesh, deliver, consumer, board };
+            let ends = ShardEnds { mesh, deliver, consumer, board, spill: None };
             let (shard, waker) = new_shard(make, id, region, &objects, ends)?;
             shards.push(Some(Stepped { shard, phase: Phase::Awake }));
             wakers.push(waker);
