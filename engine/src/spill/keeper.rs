@@ -100,7 +100,8 @@ impl Keeper {
     ) -> Result<(Keeper, Vec<SpillSetup>)> {
         let unit = directories.iter().map(Directory::unit).max().unwrap_or(4096);
         let mut work = Work::new(&config, directories, tell);
-        let setup = |desk: &Arc<SpillDesk>| SpillSetup { desk: Arc::clone(desk), unit: u64::from(unit), found: Vec::new() };
+        let setup =
+            |desk: &Arc<SpillDesk>| SpillSetup { desk: Arc::clone(desk), unit: u64::from(unit), found: Vec::new() };
         let mut setups: Vec<SpillSetup> = work.desks.iter().map(setup).collect();
         work.recover(objects, &mut setups);
         let counters = Arc::clone(&work.counters);

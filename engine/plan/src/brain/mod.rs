@@ -50,15 +50,15 @@ impl Brain {
             Fact::Room => self.home.room(),
             Fact::Ready(seq) => self.home.ready(now, seq),
             Fact::Consumer { taken, waits } => self.home.consumer(now, taken, waits),
-            Fact::Asked { ask, block, at, fresh } => self.owner.asked(ask, block, at, fresh, out),
+            Fact::Asked { ask, block, at, fresh } => self.owner.asked(now, (ask, block, at, fresh), out),
             Fact::Landed { fetch, bytes, first_byte, total } => {
                 self.owner.landed(now, fetch, bytes, first_byte, total, out);
             }
             Fact::Failed { fetch, kind, retry_after, attempt } => {
                 self.owner.failed(now, fetch, kind, retry_after, attempt, out);
             }
-            Fact::Restored { fetch, total, writes } => self.owner.restored(fetch, total, writes, out),
-            Fact::Lost(fetch) => self.owner.lost(fetch),
+            Fact::Restored { fetch, total, writes } => self.owner.restored(now, fetch, (total, writes), out),
+            Fact::Lost(fetch) => self.owner.lost(now, fetch),
             Fact::Spilled { block, crc32c } => self.owner.spilled(block, crc32c),
             Fact::Unspilled(block) => self.owner.unspilled(block),
             Fact::NoSegment => {
@@ -67,7 +67,7 @@ impl Brain {
                 }
             }
             Fact::Broken(segment) => self.owner.broken(segment),
-            Fact::Unserved(fetch) => self.owner.unserved(fetch),
+            Fact::Unserved(fetch) => self.owner.unserved(now, fetch),
             Fact::Idle => self.owner.idle(now),
             Fact::Tick => {}
         }
