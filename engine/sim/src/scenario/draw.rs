@@ -49,7 +49,7 @@ impl Scenario {
             // Every block of a hopeless object is tried as often as any other.
             block_bytes: if hopeless.is_empty() { block_bytes } else { block_bytes.max(4096) },
             // Not drawn: what else a seed stands for stays as it was.
-            order: OrderName::ALL[usize::from(mix64(seed) % 3 == 0)],
+            order: OrderName::ALL[usize::from(mix64(seed).is_multiple_of(3))],
             shuffle: p.chance(0.8),
             drop_last,
             epochs: within(&mut p, 1, 3),
