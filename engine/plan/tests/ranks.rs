@@ -63,7 +63,10 @@ fn own_caches_reach_the_limit_under_the_sticky_order() {
 fn under_the_global_order_two_thirds_lie_with_another_rank() {
     for share in [0.25, 0.5, 0.75] {
         let (second, later) = hit_ratios(OrderName::Global, PolicyName::Pinned, share, 64);
-        assert!((second - share / 3.0).abs() < 0.01 && (later - share / 3.0).abs() < 0.01, "{share}: {second}, {later}");
+        assert!(
+            (second - share / 3.0).abs() < 0.01 && (later - share / 3.0).abs() < 0.01,
+            "{share}: {second}, {later}"
+        );
     }
     for (share, published) in [(0.75, 0.888), (3.0, 0.667)] {
         let (second, _) = hit_ratios(OrderName::Global, PolicyName::Fifo, share, 64);
