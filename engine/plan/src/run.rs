@@ -3,7 +3,7 @@
 //! Joins [`Order`] and [`Split`] over epochs. Owns no state: what has been delivered is the caller's to count, and a
 //! [`Cursor`] is all that needs saving.
 
-use crate::order::{Order, OrderName};
+use crate::order::{Order, OrderName, StepOrder};
 use crate::split::Split;
 use core::ops::Range;
 use fuelrail_base::{BatchSeq, Error, Kind, Result, SampleId, limits};
@@ -171,7 +171,7 @@ impl Run {
         let (from, order) = (batch.positions.start, self.order.epoch(batch.epoch));
         // A batch without samples may lie behind the last position: no step is around it.
         let step = self.split_of(batch.epoch).step_around(from).unwrap_or(batch.positions.clone());
-        let stretch = order.step(step).stretch(batch.positions.clone());
+        let stretch = StepOrder::new(&order, step).stretch(batch.positions.clone());
         // A batch has at most 2^32 - 1 samples, so the offsets fit 32 bits (a range of u64 has no exact size).
         let count = u32::try_from(batch.samples()).expect("a batch is no larger than its 32-bit size");
         (0..count).map(move |offset| stretch.sample_at(from + u64::from(offset)))
@@ -189,7 +189,7 @@ impl Run {
             None => order.sample_at(position),
             Some(step) => {
                 let stretch = split.stretch_around(&step, position);
-                order.step(step).stretch(stretch).sample_at(position)
+                StepOrder::new(&order, step).stretch(stretch).sample_at(position)
             }
         }
     }
@@ -203,7 +203,7 @@ impl Run {
         let (order, split) = (self.order.epoch(epoch), self.split_of(epoch));
         let undealt = order.position_of(sample);
         let Some(positions) = split.step_around(undealt) else { return undealt };
-        let step = order.step(positions.clone());
+        let step = StepOrder::new(&order, positions.clone());
         let place = step.place_of(undealt);
         step.stretch(split.stretch_around(&positions, place)).position_of(place)
     }
