@@ -145,12 +145,16 @@ impl AssembleStage {
         let catalog = self.objects.catalog();
         for (position, id) in spec.positions.clone().zip(self.run.samples(&spec)) {
             let (sample, at) = (lists.samples.len() as u32, self.schedule.time(spec.epoch, position));
+            let unit = catalog.direct_unit(id).map_or(1, |unit| unit as usize);
+            assert!(filling.align(unit), "the slot has the batch's room");
             let placed = Placed { id, offset: filling.at(), len: catalog.size(id) as usize };
             let bad = self.quarantine.get(&id).cloned();
             let missing = if bad.is_some() { 0 } else { catalog.blocks(id) };
             for index in 0..missing {
                 let block = BlockId { sample: id, index };
-                let window = filling.carve(catalog.block_len(block) as usize).expect("the slot has the batch's room");
+                let len = catalog.block_len(block) as usize;
+                let window = filling.carve_padded(len, len.next_multiple_of(unit));
+                let window = window.expect("the slot has the batch's room");
                 let key = self.pending.insert(Pending { batch, sample, block }) as u32;
                 asks.push(Ask { home: self.shard, key, block, at, window, fresh: false });
             }

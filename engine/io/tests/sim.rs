@@ -8,8 +8,8 @@ use fuelrail_base::prng::mix64;
 use fuelrail_base::{Duration, Instant};
 use fuelrail_io::conformance::{Script, ScriptedHost};
 use fuelrail_io::{
-    Arena, ArenaConfig, Done, FileOptions, Host, HugePages, Op, Region, Replies, Ring, Scatter, SimCounts, SimDisk,
-    SimFaults, SimRing, SimWorld, Window,
+    Arena, ArenaConfig, Done, FileOptions, Host, HugePages, Lent, Op, Region, Replies, Ring, Scatter, SimCounts,
+    SimDisk, SimFaults, SimRing, SimWorld,
 };
 
 fn region() -> Region {
@@ -262,10 +262,10 @@ fn one(world: &SimWorld, ring: &mut SimRing, op: Op) -> Done {
     panic!("the disk did not answer");
 }
 
-fn window_of(region: &mut Region, bytes: &[u8]) -> Window {
+fn lent(region: &mut Region, bytes: &[u8]) -> Lent {
     let mut window = region.alloc(bytes.len()).unwrap().fill().carve(bytes.len()).unwrap();
     window.put(bytes);
-    window
+    window.lend()
 }
 
 const NEW: FileOptions = FileOptions { write: true, create: true, direct: false, len: None };
@@ -280,10 +280,10 @@ fn a_power_cut_keeps_what_was_synced_and_of_the_rest_whole_writes() {
         let file = ring.open("synced".as_ref(), &NEW).unwrap();
         let forgotten = ring.open("forgotten".as_ref(), &NEW).unwrap();
         let write = |offset, from| Op::WriteAt { file, offset, from, start: 0 };
-        assert_eq!(one(&world, &mut ring, write(0, window_of(&mut region, b"old old old "))).result, Ok(12));
+        assert_eq!(one(&world, &mut ring, write(0, lent(&mut region, b"old old old "))).result, Ok(12));
         assert_eq!(one(&world, &mut ring, Op::SyncData { file }).result, Ok(0));
-        assert_eq!(one(&world, &mut ring, write(4, window_of(&mut region, b"new"))).result, Ok(3));
-        let from = window_of(&mut region, b"gone");
+        assert_eq!(one(&world, &mut ring, write(4, lent(&mut region, b"new"))).result, Ok(3));
+        let from = lent(&mut region, b"gone");
         let op = Op::WriteAt { file: forgotten, offset: 0, from, start: 0 };
         assert_eq!(one(&world, &mut ring, op).result, Ok(4));
         drop(ring);
@@ -315,7 +315,7 @@ fn a_full_disk_and_a_failing_one_say_so() {
         let (mut region, mut ring) = (region(), SimRing::new(&world));
         let file = ring.open("f".as_ref(), &NEW).unwrap();
         for (nth, expected) in expected.into_iter().enumerate() {
-            let (from, offset) = (window_of(&mut region, &[7; 16]), 10 * nth as u64);
+            let (from, offset) = (lent(&mut region, &[7; 16]), 10 * nth as u64);
             assert_eq!(one(&world, &mut ring, Op::WriteAt { file, offset, from, start: 0 }).result, expected);
         }
         assert_eq!(world.counts().disk_errnos, if faults == failing { 2 } else { 0 });

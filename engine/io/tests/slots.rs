@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use fuelrail_base::Kind;
 use fuelrail_base::prng::Prng;
-use fuelrail_io::{Arena, ArenaConfig, Filling, Huge, HugePages, Landed, Region, Scatter, Slot, Waker, Window};
+use fuelrail_io::{Arena, ArenaConfig, Filling, Huge, HugePages, Landed, Lent, Region, Scatter, Slot, Waker, Window};
 use proptest::prelude::*;
 
 fn arena(bytes: u64, slots: usize) -> (Arena, Region) {
@@ -162,6 +162,77 @@ fn a_filling_seals_only_when_its_windows_are_back() {
     assert_eq!(slot[..40], [1; 40]);
 }
 
+/// While bytes are lent every way to write to them refuses, and afterwards none does.
+#[test]
+fn what_is_lent_is_not_written() {
+    fn refuses(what: impl FnOnce()) -> bool {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(what)).is_err()
+    }
+    let (_arena, mut region) = arena(1 << 16, 4);
+    let mut filling = region.alloc(100).unwrap().fill();
+    let (mut window, mut other) = (filling.carve(60).unwrap(), filling.carve(40).unwrap());
+    window.put(&[1; 50]);
+    let lent = window.lend();
+    assert!(window.is_lent() && !other.is_lent(), "a window that never lent anything is not concerned");
+    assert_eq!((filling.windows_out(), other.put(&[2; 40]), lent.bytes()), (2, 40, &[1; 50][..]));
+    assert!(refuses(|| assert_eq!(window.put(&[9]), 1)) && refuses(|| window.rewind(0)));
+    assert!(refuses(|| window.unfilled_mut()[0] = 9));
+    let mut tail = window.split_off(55);
+    assert!(tail.is_lent() && refuses(|| tail.unfilled_mut()[0] = 9), "the tail of a lent window");
+    window.fill(5);
+    let mut window = window.join(tail).unwrap();
+    assert!(window.is_lent() && refuses(|| assert_eq!(window.put(&[9]), 1)), "joined of what was lent");
+    let mut into = Scatter::new(region.alloc(64).unwrap());
+    assert!(refuses(|| drop(into.push_body(window, 1))), "a receive into lent bytes");
+    drop(other);
+    let mut slot = filling.seal().unwrap();
+    assert!(slot.is_lent() && slot[..50] == [1; 50] && refuses(|| slot[0] = 9));
+    assert!(refuses(|| drop(Scatter::new(slot))), "scratch memory that is lent");
+    assert_eq!(region.outstanding(), 2, "the loan alone keeps the slot");
+    std::thread::spawn(move || assert_eq!(*lent, [1; 50])).join().unwrap();
+    region.collect();
+    assert_eq!(region.outstanding(), 1);
+    let mut filling = region.alloc(100).unwrap().fill();
+    let mut window = filling.carve(100).unwrap();
+    window.put(&[3; 100]);
+    drop(window.lend());
+    window.rewind(0);
+    assert_eq!((window.put(&[4; 100]), window.is_lent()), (100, false));
+    drop(window);
+    let slot = filling.seal().unwrap();
+    assert!(!slot.is_lent());
+}
+
+/// Padding belongs to its window, counts nowhere, and goes with the end of what is split.
+#[test]
+fn padding_is_nobodys_room() {
+    let (_arena, mut region) = arena(1 << 16, 4);
+    let mut slot = region.alloc(2_048).unwrap();
+    slot[..].fill(0xEE);
+    let mut filling = slot.fill();
+    assert!(filling.carve_padded(100, 2_049).is_none());
+    let mut padded = filling.carve_padded(1_000, 1_024).unwrap();
+    let mut plain = filling.carve(1_000).unwrap();
+    assert_eq!((padded.len(), padded.room(), filling.at()), (1_000, 1_000, 2_024));
+    assert_eq!((padded.put(&[1; 2_000]), plain.put(&[2; 2_000])), (1_000, 1_000));
+    let (padded, plain) = padded.join(plain).unwrap_err();
+    let (mut head, mut plain) = (padded, plain);
+    assert!(plain.lend_padded(512).is_none() && head.lend_padded(4096).is_none(), "not padded so far");
+    assert_eq!(plain.lend_padded(8).unwrap().len(), 1_000, "whole units need no padding");
+    let tail = head.split_off(500);
+    assert_eq!(head.lend_padded(500).unwrap().len(), 500);
+    assert!(head.lend_padded(512).is_none(), "the padding is the tail's");
+    let mut whole = head.join(tail).unwrap();
+    let lent = whole.lend_padded(512).unwrap();
+    assert!(
+        lent.len() == 1_024 && lent[..1_000] == [1; 1_000] && lent[1_000..] == [0; 24],
+        "zeroes, not what was there"
+    );
+    drop((whole, plain));
+    let slot = filling.seal().unwrap();
+    assert_eq!((&slot[1_000..1_024], slot.is_lent()), (&[0; 24][..], true));
+}
+
 #[test]
 fn only_neighbours_join() {
     let (_arena, mut region) = arena(1 << 16, 4);
@@ -212,6 +283,8 @@ enum Step {
     Split(prop::sample::Index, prop::sample::Index),
     Join(prop::sample::Index, prop::sample::Index),
     Drop(prop::sample::Index),
+    Lend(prop::sample::Index),
+    Return(prop::sample::Index),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -224,6 +297,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (any::<Index>(), any::<Index>()).prop_map(|(w, at)| Step::Split(w, at)),
         2 => (any::<Index>(), any::<Index>()).prop_map(|(a, b)| Step::Join(a, b)),
         1 => any::<Index>().prop_map(Step::Drop),
+        1 => any::<Index>().prop_map(Step::Lend),
+        1 => any::<Index>().prop_map(Step::Return),
     ]
 }
 
@@ -233,6 +308,7 @@ struct Modelled {
     start: usize,
     len: usize,
     filled: usize,
+    was_lent: bool,
 }
 
 proptest! {
@@ -247,12 +323,13 @@ proptest! {
         let mut filling: Filling = slot.fill();
         let mut at = 0;
         let mut live: Vec<Modelled> = Vec::new();
+        let mut loans: Vec<(Lent, Vec<u8>)> = Vec::new();
         for step in steps {
             match step {
                 Step::Carve(n) => match filling.carve(n) {
                     Some(window) => {
                         prop_assert!(at + n <= len && window.len() == n);
-                        live.push(Modelled { window, start: at, len: n, filled: 0 });
+                        live.push(Modelled { window, start: at, len: n, filled: 0, was_lent: false });
                         at += n;
                     }
                     None => prop_assert!(at + n > len),
@@ -264,6 +341,9 @@ proptest! {
                 Step::Put(w, n, b) if !live.is_empty() => {
                     let w = w.index(live.len());
                     let m = &mut live[w];
+                    if m.window.is_lent() {
+                        continue;
+                    }
                     let fits = n.min(m.len - m.filled);
                     prop_assert_eq!(m.window.put(&vec![b; n]), fits);
                     bytes[m.start + m.filled..m.start + m.filled + fits].fill(b);
@@ -272,6 +352,9 @@ proptest! {
                 Step::Rewind(w, to) if !live.is_empty() => {
                     let w = w.index(live.len());
                     let m = &mut live[w];
+                    if m.window.is_lent() {
+                        continue;
+                    }
                     m.filled = to.index(m.filled + 1);
                     m.window.rewind(m.filled);
                 }
@@ -285,6 +368,7 @@ proptest! {
                         start: m.start + cut,
                         len: m.len - cut,
                         filled: m.filled.saturating_sub(cut),
+                        was_lent: m.was_lent,
                     };
                     (m.len, m.filled) = (cut, m.filled.min(cut));
                     live.push(tail);
@@ -298,7 +382,9 @@ proptest! {
                         Ok(window) => {
                             prop_assert!(fits);
                             let (start, len) = (first.start, first.len + second.len);
-                            live.push(Modelled { window, start, len, filled: first.filled + second.filled });
+                            let filled = first.filled + second.filled;
+                            let was_lent = first.was_lent || second.was_lent;
+                            live.push(Modelled { window, start, len, filled, was_lent });
                         }
                         Err((one, two)) => {
                             prop_assert!(!fits);
@@ -308,18 +394,30 @@ proptest! {
                     }
                 }
                 Step::Drop(w) if !live.is_empty() => drop(live.swap_remove(w.index(live.len()))),
+                Step::Lend(w) if !live.is_empty() => {
+                    let w = w.index(live.len());
+                    let m = &mut live[w];
+                    m.was_lent = true;
+                    loans.push((m.window.lend(), bytes[m.start..m.start + m.filled].to_vec()));
+                }
+                Step::Return(n) if !loans.is_empty() => drop(loans.swap_remove(n.index(loans.len()))),
                 _ => {}
             }
             prop_assert_eq!(filling.windows_out(), live.len());
             for m in &live {
                 prop_assert_eq!((m.window.len(), m.window.filled()), (m.len, m.filled));
+                prop_assert_eq!(m.window.is_lent(), m.was_lent && !loans.is_empty());
                 prop_assert_eq!(m.window.bytes(), &bytes[m.start..m.start + m.filled]);
             }
         }
         live.clear();
         let slot = filling.seal().map_err(|_| TestCaseError::fail("does not seal"))?;
         prop_assert_eq!(&slot[..], &bytes[..]);
+        prop_assert_eq!(slot.is_lent(), !loans.is_empty());
+        prop_assert!(loans.iter().all(|(lent, expected)| lent.bytes() == expected));
         drop(slot);
+        prop_assert_eq!(region.outstanding(), usize::from(!loans.is_empty()));
+        loans.clear();
         region.collect();
         prop_assert_eq!((region.outstanding(), region.free_bytes()), (0, region.capacity()));
     }

@@ -14,6 +14,7 @@ pub mod prefetch;
 pub mod retry;
 pub mod run;
 pub mod schedule;
+pub mod spill;
 pub mod split;
 pub mod tune;
 pub mod window;

@@ -160,7 +160,8 @@ impl Home {
             return known;
         }
         let spec = self.run.batch(BatchSeq(self.next)).expect("next is below the run's end");
-        let bytes = self.run.samples(&spec).map(|sample| self.catalog.room(sample)).sum();
+        let bytes: u64 = self.run.samples(&spec).map(|sample| self.catalog.room(sample)).sum();
+        let bytes = if bytes == 0 { 0 } else { bytes + self.catalog.batch_slack() };
         let known = (spec.positions.end - spec.positions.start, bytes);
         self.measured = Some(known);
         known

@@ -13,6 +13,7 @@ pub use words::{AskId, Attempt, BrainConfig, BrainStats, Command, Fact, FetchId,
 
 use crate::catalog::Catalog;
 use crate::run::Run;
+use crate::spill::Spill;
 use core::fmt;
 use fuelrail_base::{Instant, Result};
 use home::Home;
@@ -56,11 +57,27 @@ impl Brain {
             Fact::Failed { fetch, kind, retry_after, attempt } => {
                 self.owner.failed(now, fetch, kind, retry_after, attempt, out);
             }
+            Fact::Restored { fetch, total, writes } => self.owner.restored(fetch, total, writes, out),
+            Fact::Lost(fetch) => self.owner.lost(fetch),
+            Fact::Spilled { block, crc32c } => self.owner.spilled(block, crc32c),
+            Fact::Unspilled(block) => self.owner.unspilled(block),
+            Fact::NoSegment => {
+                if let Some(spill) = self.owner.spill() {
+                    spill.no_segment();
+                }
+            }
+            Fact::Broken(segment) => self.owner.broken(segment),
             Fact::Unserved(fetch) => self.owner.unserved(fetch),
             Fact::Idle => self.owner.idle(now),
             Fact::Tick => {}
         }
+        self.owner.tidy(out);
         self.owner.issue(now, out);
+    }
+
+    /// The tier on disk, to hand it segments and what lies in them. `None` when there is none.
+    pub fn spill(&mut self) -> Option<&mut Spill> {
+        self.owner.spill()
     }
 
     /// Commands the next batch to be opened, when it is time. Ask when every ask of the batches opened so far has been told:

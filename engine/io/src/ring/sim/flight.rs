@@ -85,11 +85,9 @@ impl World {
             (1 + prng.below(n.div_ceil(unit) as u64 - 1) as usize) * unit
         };
         let result = match op {
-            Op::ReadAt { offset, into, .. } => disk.read(file, *offset, into.room()).map(|bytes| {
+            Op::ReadAt { offset, into, .. } => disk.read(file, *offset, into.reach()).map(|bytes| {
                 let n = cut(short_read, bytes.len(), &mut counts.short_reads);
-                let filled = into.filled();
-                into.put(&bytes[..n]);
-                into.rewind(filled);
+                into.read_in(&bytes[..n]);
                 n
             }),
             Op::WriteAt { offset, from, start, .. } => {
