@@ -3,7 +3,7 @@
 //! Joins [`Order`] and [`Split`] over epochs. Owns no state: what has been delivered is the caller's to count, and a
 //! [`Cursor`] is all that needs saving.
 
-use crate::order::Order;
+use crate::order::{Order, OrderName};
 use crate::split::Split;
 use core::ops::Range;
 use fuelrail_base::{BatchSeq, Error, Kind, Result, SampleId, limits};
@@ -27,6 +27,8 @@ pub struct RunConfig {
     pub samples: u64,
     /// Seed of the order.
     pub seed: u64,
+    /// Which shuffle epochs go by.
+    pub order: OrderName,
     /// Whether epochs are shuffled; otherwise every epoch goes in listing order.
     pub shuffle: bool,
     /// Number of ranks that share each epoch.
@@ -126,9 +128,9 @@ impl Run {
     /// [`Kind::Usage`] when a field is out of range or the fields contradict each other.
     pub fn new(config: RunConfig) -> Result<Run> {
         config.validate()?;
-        let RunConfig { samples, seed, shuffle, world, rank, batch_size, drop_last, start, .. } = config;
+        let RunConfig { samples, seed, order, shuffle, world, rank, batch_size, drop_last, start, .. } = config;
         let split = |from| Split::new(samples, from, world, rank, batch_size, drop_last);
-        let order = Order::new(samples, seed, shuffle);
+        let order = Order::named(order, samples, seed, shuffle);
         Ok(Run { config, order, first: split(start.position), later: split(0) })
     }
 
@@ -138,7 +140,7 @@ impl Run {
         &self.config
     }
 
-    /// The order of its samples.
+    /// The order of its samples, before steps are dealt to ranks: which samples a step has, not who takes them.
     #[must_use]
     pub fn order(&self) -> &Order {
         &self.order
@@ -166,11 +168,44 @@ impl Run {
 
     /// The samples of a batch, in order.
     pub fn samples(&self, batch: &BatchSpec) -> impl ExactSizeIterator<Item = SampleId> + Clone + use<> {
-        let order = self.order.epoch(batch.epoch);
-        let from = batch.positions.start;
+        let (from, order) = (batch.positions.start, self.order.epoch(batch.epoch));
+        // A batch without samples may lie behind the last position: no step is around it.
+        let step = self.split_of(batch.epoch).step_around(from).unwrap_or(batch.positions.clone());
+        let stretch = order.step(step).stretch(batch.positions.clone());
         // A batch has at most 2^32 - 1 samples, so the offsets fit 32 bits (a range of u64 has no exact size).
         let count = u32::try_from(batch.samples()).expect("a batch is no larger than its 32-bit size");
-        (0..count).map(move |offset| order.sample_at(from + u64::from(offset)))
+        (0..count).map(move |offset| stretch.sample_at(from + u64::from(offset)))
+    }
+
+    /// The sample at a position of an epoch, whichever rank takes it. Before the start, where an earlier run may have dealt
+    /// its steps another way, it is the order's.
+    ///
+    /// # Panics
+    /// When the position is not below the number of samples.
+    #[must_use]
+    pub fn sample_at(&self, epoch: u64, position: u64) -> SampleId {
+        let (order, split) = (self.order.epoch(epoch), self.split_of(epoch));
+        match split.step_around(position) {
+            None => order.sample_at(position),
+            Some(step) => {
+                let stretch = split.stretch_around(&step, position);
+                order.step(step).stretch(stretch).sample_at(position)
+            }
+        }
+    }
+
+    /// Where in an epoch the sample comes, whichever rank takes it: the inverse of [`sample_at`](Run::sample_at).
+    ///
+    /// # Panics
+    /// When the sample is not one of the data set.
+    #[must_use]
+    pub fn position_of(&self, epoch: u64, sample: SampleId) -> u64 {
+        let (order, split) = (self.order.epoch(epoch), self.split_of(epoch));
+        let undealt = order.position_of(sample);
+        let Some(positions) = split.step_around(undealt) else { return undealt };
+        let step = order.step(positions.clone());
+        let place = step.place_of(undealt);
+        step.stretch(split.stretch_around(&positions, place)).position_of(place)
     }
 
     /// Where to start again once this batch has been delivered on every rank. An epoch that is done gives the start of

@@ -14,7 +14,7 @@ pub struct UseTime(pub u64);
 ///
 /// The horizon is a number of whole epochs looked at beyond the one a question is asked in: with 1, an answer may lie
 /// anywhere in the rest of this epoch and in all of the next. A sample comes to a given rank of `world` once in `world`
-/// epochs on average, so several ranks want a horizon of a few times `world`.
+/// epochs on average, so several ranks want a horizon of a few times `world`; under the sticky order nearly every epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Schedule {
     run: Run,
@@ -74,7 +74,7 @@ impl Schedule {
     }
 
     fn use_in(&self, epoch: u64, sample: SampleId, from: UseTime) -> Option<UseTime> {
-        let position = self.run.order().position_of(epoch, sample);
+        let position = self.run.position_of(epoch, sample);
         let time = self.time(epoch, position);
         (time >= from && self.run.seq_of_position(epoch, position).is_some()).then_some(time)
     }

@@ -80,6 +80,30 @@ impl Split {
         (step < self.steps() && self.positions(step).contains(&position)).then_some(step)
     }
 
+    /// The positions of the whole step around a position, of all ranks together. What `drop_last` drops counts as one.
+    /// `None` before the start, where steps may have been cut another way.
+    #[must_use]
+    pub fn step_around(&self, position: u64) -> Option<Range<u64>> {
+        let step = position.checked_sub(self.start)? / self.stride();
+        let from = self.start + step * self.stride();
+        Some(from..self.samples.min(from + self.stride()))
+    }
+
+    /// Of a whole step, the rank's stretch around a position.
+    ///
+    /// # Panics
+    /// When the step does not hold the position.
+    #[must_use]
+    pub fn stretch_around(&self, step: &Range<u64>, position: u64) -> Range<u64> {
+        assert!(step.contains(&position), "position {position} of step {step:?}");
+        let global = step.end - step.start;
+        let (share, longer) = (global / self.world, global % self.world);
+        let (at, long_ones) = (position - step.start, longer * (share + 1));
+        let (begin, length) =
+            if at < long_ones { (at - at % (share + 1), share + 1) } else { (at - (at - long_ones) % share, share) };
+        step.start + begin..step.start + begin + length
+    }
+
     /// Positions of one full global step.
     fn stride(&self) -> u64 {
         // Two 32-bit factors: cannot overflow.

@@ -3,6 +3,7 @@
 use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, SampleId, ShardId};
 use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, FetchId, Source};
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -37,6 +38,7 @@ fn brain(config: &BrainConfig) -> Brain {
     let run = RunConfig {
         samples,
         seed: 0,
+        order: OrderName::Global,
         shuffle: false,
         world: 1,
         rank: 0,

@@ -1,6 +1,7 @@
 //! Runs: every sample exactly once, whatever the world and wherever it stops; batches, positions and cursors agree.
 
 use fuelrail_base::{BatchSeq, Kind, SampleId};
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{BatchSpec, Cursor, EPOCHS_MAX, Run, RunConfig};
 use proptest::prelude::*;
 
@@ -8,6 +9,7 @@ fn config(samples: u64, world: u32, batch_size: u32, epochs: u64) -> RunConfig {
     RunConfig {
         samples,
         seed: 17,
+        order: OrderName::Global,
         shuffle: true,
         world,
         rank: 0,
@@ -26,15 +28,16 @@ proptest! {
     /// Stop after any step, go on with another world and batch size, several times over: every epoch is whole.
     #[test]
     fn elastic_runs_are_exactly_once(
-        samples in 1u64..400, epochs in 1u64..4, legs in prop::collection::vec((1u32..6, 1u32..20, 0u64..12), 0..8),
+        samples in 1u64..400, epochs in 1u64..4, sticky: bool, legs in prop::collection::vec((1u32..6, 1u32..20, 0u64..12), 0..8),
     ) {
         let mut seen = vec![vec![0u32; samples as usize]; epochs as usize];
         let mut cursor = Cursor::default();
         let finish = (3, 7, u64::MAX);
+        let order = OrderName::ALL[usize::from(sticky)];
         for (world, batch_size, steps) in legs.into_iter().chain([finish]) {
             let mut after = vec![cursor; world as usize];
             for rank in 0..world {
-                let leg = RunConfig { rank, start: cursor, ..config(samples, world, batch_size, epochs) };
+                let leg = RunConfig { rank, order, start: cursor, ..config(samples, world, batch_size, epochs) };
                 let run = Run::new(leg).unwrap();
                 for seq in (0..run.batches().min(steps)).map(BatchSeq) {
                     let batch = run.batch(seq).unwrap();
@@ -55,22 +58,27 @@ proptest! {
     #[test]
     fn batches_positions_and_cursors_agree(
         samples in 1u64..300, world in 1u32..5, rank in 0u32..5, batch in 1u32..40, epochs in 1u64..5,
-        drop_last: bool, start_epoch in 0u64..5, start_position in 0u64..300, stop in 0u64..1_000,
+        drop_last: bool, start_epoch in 0u64..5, start_position in 0u64..300, stop in 0u64..1_000, sticky: bool,
     ) {
         let drop_last = drop_last && samples >= u64::from(world * batch);
         let start = Cursor { epoch: start_epoch % epochs, position: start_position % (samples + 1) };
-        let whole = RunConfig { rank: rank % world, drop_last, start, ..config(samples, world, batch, epochs) };
+        let order = OrderName::ALL[usize::from(sticky)];
+        let whole = RunConfig { rank: rank % world, order, drop_last, start, ..config(samples, world, batch, epochs) };
         let run = Run::new(whole).unwrap();
         let mut owner = std::collections::BTreeMap::new();
         let batches = all_batches(&run);
         for (index, batch) in batches.iter().enumerate() {
             prop_assert_eq!(batch.seq, BatchSeq(index as u64));
             prop_assert_eq!(run.samples(batch).len() as u64, batch.samples());
+            for (position, sample) in batch.positions.clone().zip(run.samples(batch)) {
+                prop_assert_eq!(run.sample_at(batch.epoch, position), sample);
+            }
             owner.extend(batch.positions.clone().map(|position| ((batch.epoch, position), batch.seq)));
         }
         prop_assert_eq!(run.batch(BatchSeq(run.batches())), None);
         for epoch in 0..epochs + 2 {
             for position in 0..samples {
+                prop_assert_eq!(run.position_of(epoch, run.sample_at(epoch, position)), position);
                 prop_assert_eq!(run.seq_of_position(epoch, position), owner.get(&(epoch, position)).copied());
             }
         }

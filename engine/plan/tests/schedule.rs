@@ -1,6 +1,7 @@
 //! The schedule against a plain list of all uses.
 
 use fuelrail_base::{BatchSeq, SampleId};
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::schedule::{Schedule, UseTime};
 use proptest::prelude::*;
@@ -20,11 +21,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
     fn agrees_with_the_list_of_uses(
-        samples in 1u64..40, world in 1u32..4, rank in 0u32..4, batch_size in 1u32..9, epochs in 1u64..6, seed: u64,
-        drop_last: bool, start_epoch in 0u64..6, start_position in 0u64..40, horizon in 0u64..4,
+        samples in 1u64..70, world in 1u32..4, rank in 0u32..4, batch_size in 1u32..9, epochs in 1u64..6, seed: u64,
+        drop_last: bool, start_epoch in 0u64..6, start_position in 0u64..70, horizon in 0u64..4, sticky: bool,
     ) {
+        let order = OrderName::ALL[usize::from(sticky)];
         let config = RunConfig {
-            samples, seed, shuffle: true, world, rank: rank % world, batch_size, epochs,
+            samples, seed, order, shuffle: true, world, rank: rank % world, batch_size, epochs,
             drop_last: drop_last && samples >= u64::from(world * batch_size),
             start: Cursor { epoch: start_epoch % epochs, position: start_position % (samples + 1) },
         };
@@ -50,6 +52,7 @@ fn times_follow_the_run() {
     let config = RunConfig {
         samples: 100,
         seed: 1,
+        order: OrderName::Global,
         shuffle: true,
         world: 1,
         rank: 0,
@@ -64,6 +67,6 @@ fn times_follow_the_run() {
     assert_eq!(schedule.cursor(UseTime(207)), Cursor { epoch: 2, position: 7 });
     let sample = run.order().sample_at(0, 5);
     let next = schedule.next_use(sample, UseTime(5)).unwrap();
-    assert_eq!(next.0, 100 + run.order().position_of(1, sample), "used once in the next epoch");
+    assert_eq!(next.0, 100 + run.position_of(1, sample), "used once in the next epoch");
     assert_eq!(Schedule::new(&run, 0).next_use(sample, UseTime(5)), None, "a horizon of this epoch only");
 }

@@ -8,6 +8,7 @@ use fuelrail_base::prng::Prng;
 use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, ShardId};
 use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, FetchId, Source};
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -72,6 +73,7 @@ impl Model {
         let run = Run::new(RunConfig {
             samples,
             seed,
+            order: OrderName::ALL[seed as usize % 2],
             shuffle: prng.chance(0.5),
             world: 1,
             rank: 0,

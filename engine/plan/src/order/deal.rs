@@ -1,0 +1,134 @@
+//! How a step of the sticky order is dealt to its ranks: sorted by group, so that stretches are ranges of groups.
+//!
+//! Positions of a step are sorted by group, and ranks take stretches of that in turn, as they do of any step. Groups are even
+//! in every step, so a rank's stretch begins and ends at nearly the same group always, whoever asks and however large
+//! steps are. Within its stretch each rank's samples are permuted, so that no sample has a fixed place in its batch. All
+//! by counting: neither the step nor the groups are ever written out. The samples of a step remain those of its
+//! positions, so a run that stops behind a step has delivered the same whatever the world was.
+//!
+//! Owns a copy of the epoch's order. In the global order nothing is dealt: a place in a step is its position.
+
+use super::permutation::Permutation;
+use super::sticky::{Blocks, Sticky};
+use super::{EpochOrder, Kind};
+use core::ops::Range;
+use fuelrail_base::SampleId;
+
+/// The order within one step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepOrder {
+    epoch: EpochOrder,
+    deal: Option<Deal>,
+}
+
+impl StepOrder {
+    pub(super) fn new(epoch: &EpochOrder, positions: Range<u64>) -> StepOrder {
+        let deal = match &epoch.kind {
+            Kind::Global(_) => None,
+            Kind::Sticky(sticky) => Some(Deal::new(*sticky, &positions)),
+        };
+        StepOrder { epoch: *epoch, deal }
+    }
+
+    /// Where what stands at a position of the step comes when it is dealt, before the rank's stretch that it falls into
+    /// is permuted.
+    #[must_use]
+    pub fn place_of(&self, position: u64) -> u64 {
+        self.deal.map_or(position, |deal| deal.place_of(position))
+    }
+
+    /// The order within one rank's stretch of the step's positions.
+    #[must_use]
+    pub fn stretch(&self, positions: Range<u64>) -> StretchOrder {
+        let length = positions.end - positions.start;
+        let mixed = self.deal.map(|deal| deal.sticky.stretch(positions.start, length));
+        StretchOrder { step: *self, start: positions.start, mixed }
+    }
+}
+
+/// The order within one rank's stretch of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StretchOrder {
+    step: StepOrder,
+    start: u64,
+    mixed: Option<Permutation>,
+}
+
+impl StretchOrder {
+    /// The sample at a position of the stretch.
+    #[must_use]
+    pub fn sample_at(&self, position: u64) -> SampleId {
+        let position = match (&self.step.deal, &self.mixed) {
+            (Some(deal), Some(mixed)) => deal.position_at(self.start + mixed.at(position - self.start)),
+            _ => position,
+        };
+        self.step.epoch.sample_at(position)
+    }
+
+    /// The position that a place of the step has in the end: the inverse, behind [`StepOrder::place_of`].
+    #[must_use]
+    pub fn position_of(&self, place: u64) -> u64 {
+        self.mixed.map_or(place, |mixed| self.start + mixed.of(place - self.start))
+    }
+}
+
+/// The positions of a step sorted by group; within a group, as they come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Deal {
+    sticky: Sticky,
+    from: Edge,
+    to: Edge,
+    start: u64,
+}
+
+/// Where a step begins or ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Edge {
+    row: u64,
+    place: u64,
+    /// The places of the row before it.
+    before: Blocks,
+}
+
+impl Edge {
+    fn new(sticky: &Sticky, position: u64) -> Edge {
+        let (row, place) = sticky.row_and_place(position);
+        Edge { row, place, before: sticky.blocks(row, place) }
+    }
+}
+
+impl Deal {
+    fn new(sticky: Sticky, positions: &Range<u64>) -> Deal {
+        let edge = |position| Edge::new(&sticky, position);
+        Deal { from: edge(positions.start), to: edge(positions.end), sticky, start: positions.start }
+    }
+
+    /// Positions of the step whose group is below this one.
+    fn below(&self, group: u64) -> u64 {
+        // All rows from the first to the one before the last are full.
+        let rows = (self.to.row - self.from.row) * group;
+        rows + self.to.before.below(group) - self.from.before.below(group)
+    }
+
+    fn place_of(&self, position: u64) -> u64 {
+        let (row, place) = self.sticky.row_and_place(position);
+        let group = self.sticky.group_at(row, place);
+        self.start + self.below(group) + row - self.first_row_of(group)
+    }
+
+    fn position_at(&self, place: u64) -> u64 {
+        let place = place - self.start;
+        let below_or_at = |group, level| {
+            let higher = group | (1u64 << level);
+            if self.below(higher) <= place { higher } else { group }
+        };
+        let group = (0..self.sticky.bits()).rev().fold(0, below_or_at);
+        let row = self.first_row_of(group) + place - self.below(group);
+        (row << self.sticky.bits()) | self.sticky.place_of(row, group)
+    }
+
+    /// The first row in which the group comes within the step.
+    fn first_row_of(&self, group: u64) -> u64 {
+        self.from.row + u64::from(self.sticky.place_of(self.from.row, group) < self.from.place)
+    }
+}

@@ -1,0 +1,141 @@
+//! The order of samples as a function: a keyed permutation of `0..samples` for every epoch.
+//!
+//! Two kinds. **Global**: one permutation of everything (`permutation.rs`). **Sticky**: every sample belongs to a group for
+//! ever, every stretch of the epoch holds samples of all groups evenly (`sticky.rs`), and a step is dealt to its ranks by
+//! group (`deal.rs`), so that a sample comes back to the rank whose cache has it. In both, *which* samples a stretch of
+//! positions holds depends on nothing but seed and epoch: cursors mean the same whatever the world. How well they shuffle is
+//! measured (`quality.rs`). Owns a seed and nothing else: O(1) memory, seekable in both directions, the same on every
+//! machine. Never looks at ranks or batches. The golden vectors in `tests/order.rs` and `tests/sticky.rs` pin it for ever: a
+//! run saved today must resume on the same samples in ten years.
+
+mod deal;
+mod name;
+mod permutation;
+pub mod quality;
+mod sticky;
+
+pub use deal::{StepOrder, StretchOrder};
+pub use name::OrderName;
+
+use core::ops::Range;
+use fuelrail_base::{SampleId, limits, prng::mix64};
+use permutation::Permutation;
+use sticky::Sticky;
+
+/// The order of a data set over all epochs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Order {
+    name: OrderName,
+    samples: u64,
+    seed: u64,
+    shuffle: bool,
+}
+
+impl Order {
+    /// The global order of `samples` samples under `seed`. Without `shuffle` every epoch is `0, 1, 2, …`.
+    ///
+    /// # Panics
+    /// When `samples` exceeds [`limits::SAMPLES_MAX`]; `Run::new` refuses such a data set with an error.
+    #[must_use]
+    pub fn new(samples: u64, seed: u64, shuffle: bool) -> Order {
+        Order::named(OrderName::Global, samples, seed, shuffle)
+    }
+
+    /// An order by name. Without `shuffle` both are the listing: every epoch has every sample where it was.
+    ///
+    /// # Panics
+    /// As [`Order::new`].
+    #[must_use]
+    pub fn named(name: OrderName, samples: u64, seed: u64, shuffle: bool) -> Order {
+        assert!(samples <= limits::SAMPLES_MAX, "{samples} samples do not fit 32-bit ids");
+        Order { name, samples, seed, shuffle }
+    }
+
+    /// Number of samples.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// The permutation of one epoch, with its keys worked out: cheap to copy, for many look-ups in one epoch.
+    #[must_use]
+    pub fn epoch(&self, epoch: u64) -> EpochOrder {
+        let seed = mix64(self.seed);
+        let kind = match (self.shuffle, self.name) {
+            (false, _) => Kind::Global(Permutation::identity(self.samples)),
+            (true, OrderName::Global) => Kind::Global(Permutation::new(self.samples, mix64(seed.wrapping_add(epoch)))),
+            (true, OrderName::Sticky) => Kind::Sticky(Sticky::new(self.samples, seed, epoch)),
+        };
+        EpochOrder { samples: self.samples, kind }
+    }
+
+    /// The sample at `position` (in `0..samples`) of `epoch`; see [`EpochOrder::sample_at`].
+    ///
+    /// # Panics
+    /// When `position` is not below `samples`.
+    #[must_use]
+    pub fn sample_at(&self, epoch: u64, position: u64) -> SampleId {
+        self.epoch(epoch).sample_at(position)
+    }
+
+    /// Where in `epoch` the sample comes: the inverse of [`sample_at`](Order::sample_at).
+    ///
+    /// # Panics
+    /// When the sample is not one of the data set.
+    #[must_use]
+    pub fn position_of(&self, epoch: u64, sample: SampleId) -> u64 {
+        self.epoch(epoch).position_of(sample)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Global(Permutation),
+    Sticky(Sticky),
+}
+
+/// The permutation of one epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EpochOrder {
+    samples: u64,
+    kind: Kind,
+}
+
+impl EpochOrder {
+    /// The sample at `position` (in `0..samples`), before any step is dealt to ranks: the same for every world.
+    ///
+    /// # Panics
+    /// When `position` is not below the number of samples.
+    #[must_use]
+    pub fn sample_at(&self, position: u64) -> SampleId {
+        assert!(position < self.samples, "position {position} of {} samples", self.samples);
+        SampleId(match &self.kind {
+            Kind::Global(permutation) => permutation.at(position),
+            Kind::Sticky(sticky) => sticky.sample_at(position),
+        } as u32)
+    }
+
+    /// The position of a sample, before any step is dealt to ranks.
+    ///
+    /// # Panics
+    /// When the sample is not one of the data set.
+    #[must_use]
+    pub fn position_of(&self, sample: SampleId) -> u64 {
+        let word = u64::from(sample.0);
+        assert!(word < self.samples, "sample {word} of {}", self.samples);
+        match &self.kind {
+            Kind::Global(permutation) => permutation.of(word),
+            Kind::Sticky(sticky) => sticky.position_of(word),
+        }
+    }
+
+    /// The order within a step that takes these positions: the same samples, dealt to ranks.
+    ///
+    /// # Panics
+    /// When the positions are not some of the epoch.
+    #[must_use]
+    pub fn step(&self, positions: Range<u64>) -> StepOrder {
+        assert!(positions.start <= positions.end && positions.end <= self.samples, "{positions:?} of {}", self.samples);
+        StepOrder::new(self, positions)
+    }
+}

@@ -1,0 +1,1 @@
+//! How well an order shuffles, in numbers.
