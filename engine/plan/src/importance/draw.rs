@@ -17,39 +17,49 @@ const STRETCH_BITS: u32 = 5;
 /// under coverage. Samples are in the order of their keys, so classes keep their shares, but among neighbours the order is
 /// random, or a comb of even teeth could comb out every second key.
 ///
-/// The line in whole teeth is the epoch's **places**: the epoch's permutation is laid over them. When every rate is one, it
-/// is the plain epoch but for the order among neighbours.
+/// The epoch has a **place** for every sample, and the epoch's permutation is laid over places as it is over samples. A
+/// sample that comes stands in its own; when it comes more often, also in places of samples that do not come, in turn. So
+/// when every sample comes once this is the plain epoch, and where a sample comes next in an epoch not yet drawn is known
+/// before: where it always would, if at all.
 ///
-/// Two and a half bytes a sample; which sample stands in a place is a search, not a table.
+/// Less than three bytes a sample; which sample stands in a place is a search, not a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Draw {
     rates: Vec<u16>,
     /// The low bits are where the comb starts, a fraction of a place; the others order neighbours.
     word: u64,
-    /// The two parts of the line up to every stretch.
+    /// The line up to every stretch.
     marks: Vec<Mark>,
     /// Samples that come at least once.
     distinct: u64,
     weighted: bool,
 }
 
-/// A point of the line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A point of the line, and what lies before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Mark {
-    /// … in its part of rates below one, the start included.
+    /// The point in its part of rates below one, the start included.
     low: u64,
     /// … and in the part of the others, with what of a place the first part leaves over.
     high: u64,
+    /// Samples that do not come.
+    absent: u32,
+    /// Times that samples come beyond the first.
+    extra: u32,
 }
 
 impl Mark {
-    /// Teeth before this point.
-    fn place(self) -> u64 {
-        (self.low >> RATE_BITS) + (self.high >> RATE_BITS)
-    }
-
-    fn pass(&mut self, rate: u16) {
-        *(if rate < ONE { &mut self.low } else { &mut self.high }) += u64::from(rate);
+    /// Passes a sample: how often it comes.
+    fn pass(&mut self, rate: u16) -> u32 {
+        let part = if rate < ONE { &mut self.low } else { &mut self.high };
+        let before = *part >> RATE_BITS;
+        *part += u64::from(rate);
+        let times = ((*part >> RATE_BITS) - before) as u32;
+        match times {
+            0 => self.absent += 1,
+            _ => self.extra += times - 1,
+        }
+        times
     }
 }
 
@@ -66,17 +76,14 @@ impl Draw {
         }
         let low_sum: u64 = rates.iter().filter(|rate| **rate < ONE).map(|rate| u64::from(*rate)).sum();
         let start = word % u64::from(ONE);
-        let mut at = Mark { low: start, high: (start + low_sum) % u64::from(ONE) };
+        let mut at = Mark { low: start, high: (start + low_sum) % u64::from(ONE), ..Mark::default() };
         let mut draw =
             Draw { marks: Vec::with_capacity(rates.len() / STRETCH + 1), rates, word, distinct: 0, weighted };
         for first in (0..draw.rates.len()).step_by(STRETCH) {
             draw.marks.push(at);
-            for sample in draw.stretch(first / STRETCH) {
-                let before = at.place();
-                at.pass(draw.rates[sample]);
-                draw.distinct += u64::from(at.place() > before);
-            }
+            draw.stretch(first / STRETCH).for_each(|sample| _ = at.pass(draw.rates[sample]));
         }
+        draw.distinct = draw.places() - u64::from(at.absent);
         Ok(draw)
     }
 
@@ -91,31 +98,44 @@ impl Draw {
     /// # Panics
     /// When the place is not one of the epoch.
     #[must_use]
-    pub fn sample_in(&self, place: u64) -> SampleId {
-        assert!(place < self.places(), "place {place} of {}", self.places());
-        let stretch = self.marks.partition_point(|mark| mark.place() <= place) - 1;
-        let mut at = self.marks[stretch];
-        let found = self.stretch(stretch).find(|sample| {
-            at.pass(self.rates[*sample]);
-            at.place() > place
-        });
-        SampleId(found.expect("the line ends behind its last place") as u32)
+    pub fn sample_in(&self, place: SampleId) -> SampleId {
+        let own = self.find(place.0 as usize / STRETCH, |sample, _, _| sample == place.0 as usize);
+        let (_, before, times) = own.expect("the place is one of the epoch");
+        if times > 0 {
+            return place;
+        }
+        let turn = before.absent;
+        let stretch = self.marks.partition_point(|mark| mark.extra <= turn) - 1;
+        let found = self.find(stretch, |_, before, times| turn < before.extra + times.saturating_sub(1));
+        SampleId(found.expect("there are as many who come again as who do not come").0 as u32)
     }
 
-    /// The places a sample stands in, side by side; empty when it does not come.
+    /// The places a sample stands in; none when it does not come.
     ///
     /// # Panics
     /// When the sample is not one of the data set.
-    #[must_use]
-    pub fn places_of(&self, sample: SampleId) -> core::ops::Range<u64> {
-        let sample = sample.0 as usize;
-        let mut at = self.marks[sample / STRETCH];
-        self.stretch(sample / STRETCH)
-            .take_while(|other| *other != sample)
-            .for_each(|other| at.pass(self.rates[other]));
-        let first = at.place();
-        at.pass(self.rates[sample]);
-        first..at.place()
+    pub fn places_of(&self, sample: SampleId) -> impl Iterator<Item = SampleId> + '_ {
+        let own = self.find(sample.0 as usize / STRETCH, |other, _, _| other == sample.0 as usize);
+        let (_, before, times) = own.expect("the sample is one of the data set");
+        let turns = before.extra..before.extra + times.saturating_sub(1);
+        (0..times.min(1)).map(move |_| sample).chain(turns.map(|turn| self.empty_place(turn)))
+    }
+
+    /// The place of a sample that does not come, by its turn.
+    fn empty_place(&self, turn: u32) -> SampleId {
+        let stretch = self.marks.partition_point(|mark| mark.absent <= turn) - 1;
+        let found = self.find(stretch, |_, before, times| times == 0 && before.absent == turn);
+        SampleId(found.expect("there are as many who do not come as who come again").0 as u32)
+    }
+
+    /// The first sample of a stretch that fits, what lies before it, and how often it comes.
+    fn find(&self, stretch: usize, fits: impl Fn(usize, &Mark, u32) -> bool) -> Option<(usize, Mark, u32)> {
+        let mut at = self.marks[stretch];
+        self.stretch(stretch).find_map(|sample| {
+            let before = at;
+            let times = at.pass(self.rates[sample]);
+            fits(sample, &before, times).then_some((sample, before, times))
+        })
     }
 
     /// How often a sample comes on average over all starts, in units of [`ONE`].
