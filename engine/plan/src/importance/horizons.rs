@@ -48,9 +48,9 @@ impl Known {
     /// # Panics
     /// When the epoch is not settled, or so long over that its draw is gone.
     #[must_use]
-    pub fn draw(&self, epoch: u64) -> Option<&Draw> {
+    pub fn draw(&self, epoch: u64) -> Option<&Arc<Draw>> {
         let at = epoch.checked_sub(self.first).expect("no epoch is looked at long after it is over");
-        self.draws[at as usize].as_deref()
+        self.draws[at as usize].as_ref()
     }
 }
 

@@ -106,7 +106,7 @@ impl Model {
             seed,
         };
         Model {
-            brain: Brain::new(&config, run, Arc::clone(&catalog)).unwrap(),
+            brain: Brain::new(&config, run.clone(), Arc::clone(&catalog)).unwrap(),
             schedule: Schedule::new(&run, 1),
             trouble: [0.0, 0.2, 0.7][prng.below(3) as usize],
             prng,
