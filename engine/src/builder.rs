@@ -4,22 +4,26 @@ use crate::audit::Audit;
 use crate::config::Config;
 use crate::control::{list_endpoint, read_manifest, resolve};
 use crate::decode::{self, Decode, DecodeStage};
+use crate::importance::{Reporter, moment};
 use crate::labels::Labels;
 use crate::layout::{Layout, Seating, Wanted};
-use crate::loader::{Loader, Parts};
+use crate::loader::{Loader, Parts, batch_room_max};
 use crate::near::{take_seats, unavailable};
+use crate::scores::Table;
 use crate::starting::{Plan, Starting};
 use crate::state::State;
 use crate::supply::Supply;
 use crate::watch::Watched;
 use fuelrail_base::limits::DECODE_THREADS_MAX;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
-use fuelrail_base::{ByteSize, Result, ShardId};
+use fuelrail_base::{ByteSize, Error, Kind, Result, ShardId};
 use fuelrail_flow::{BadSamples, Consumer, Listed, Objects, Outlet, mesh, scratch_bytes};
 use fuelrail_io::{
-    Arena, ArenaConfig, Backend, CardQueue, EXTENT_GRANULE, Huge, HugePages, Region, RingChoice, Topology,
+    Arena, ArenaConfig, Backend, CardQueue, EXTENT_GRANULE, Huge, HugePages, Region, RingChoice, Topology, Waker,
     ZERO_COPY_BYTES, default_budget, lane,
 };
+use fuelrail_plan::importance::Horizons;
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_wire::Endpoint;
 use std::path::PathBuf;
@@ -32,17 +36,18 @@ pub struct LoaderBuilder {
     pub(crate) config: Config,
     listing: Option<Vec<Listed>>,
     state: Option<State>,
-    report: Option<Reporter>,
+    scores: Option<Vec<u8>>,
+    report: Option<WatchReporter>,
 }
 
 type ReportFn = dyn Fn(&str) + Send + Sync;
 
 #[derive(Clone)]
-struct Reporter(Arc<ReportFn>);
+struct WatchReporter(Arc<ReportFn>);
 
-impl std::fmt::Debug for Reporter {
+impl std::fmt::Debug for WatchReporter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Reporter")
+        f.write_str("WatchReporter")
     }
 }
 
@@ -123,6 +128,14 @@ impl LoaderBuilder {
         decode_threads: usize => decode_threads = decode_threads;
         /// Batches decoded ahead.
         decode_depth: usize => decode_depth = decode_depth;
+        /// Which samples an epoch takes more than once, and which not at all: `off`, `on`, …
+        importance: &str => importance = importance.into();
+        /// Under `on`: the least rate of a sample, per cent of once an epoch.
+        importance_coverage_percent: u32 => importance_coverage_percent = importance_coverage_percent;
+        /// The most often a sample comes in an epoch.
+        importance_replay: u32 => importance_replay = importance_replay;
+        /// Under `on`: deliver weights that make the mean over an epoch unbiased.
+        importance_weights: bool => importance_weights = importance_weights;
         /// Where to log what was delivered.
         audit: PathBuf => audit = Some(audit);
     }
@@ -170,10 +183,17 @@ impl LoaderBuilder {
         self
     }
 
+    /// The scores saved with that state, where epochs are drawn by importance.
+    #[must_use]
+    pub fn scores(mut self, scores: Vec<u8>) -> LoaderBuilder {
+        self.scores = Some(scores);
+        self
+    }
+
     /// Who is told when nothing moves, instead of standard error.
     #[must_use]
     pub fn on_stall(mut self, report: impl Fn(&str) + Send + Sync + 'static) -> LoaderBuilder {
-        self.report = Some(Reporter(Arc::new(report)));
+        self.report = Some(WatchReporter(Arc::new(report)));
         self
     }
 
@@ -183,7 +203,7 @@ impl LoaderBuilder {
     /// `Usage` for settings, `Budget` for a memory limit below one batch per shard (with the bytes needed),
     /// `Environment` when the ring asked for or a thread is refused, `Network`, `NotFound`, `Denied` … from the listing.
     pub fn build(self) -> Result<Loader> {
-        let LoaderBuilder { config, listing, state, report } = self;
+        let LoaderBuilder { config, listing, state, scores, report } = self;
         config.validate()?;
         let ring = config.ring.parse::<RingChoice>()?.settle()?;
         let endpoint: Endpoint = config.uri.parse()?;
@@ -210,6 +230,7 @@ impl LoaderBuilder {
             samples,
             seed: config.seed,
             shuffle: config.shuffle,
+            order: OrderName::Global,
             world: config.world,
             rank: config.rank,
             batch_size: config.batch_size,
@@ -217,7 +238,12 @@ impl LoaderBuilder {
             epochs: config.epochs,
             start,
         })?;
-        start_shards(config, ring, objects, run, labels, fingerprint, report)
+        let horizons = horizons(&config, &objects, &run, state.as_ref(), scores.as_deref())?;
+        let run = match &horizons {
+            None => run,
+            Some(horizons) => run.drawn(horizons.known()),
+        };
+        start_shards(config, ring, Source { objects, run, labels, fingerprint, horizons }, report)
     }
 }
 
@@ -232,15 +258,50 @@ fn fingerprint(listing: &[Listed]) -> String {
     format!("{:016x}", hash.digest())
 }
 
-fn start_shards(
-    mut config: Config,
-    (backend, notice): (Backend, Option<String>),
+/// The moments of draws, where epochs are drawn; from where a state left off.
+fn horizons(
+    config: &Config,
+    objects: &Objects,
+    run: &Run,
+    state: Option<&State>,
+    scores: Option<&[u8]>,
+) -> Result<Option<Horizons>> {
+    let catalog = objects.catalog();
+    let (samples, total) = (catalog.samples(), catalog.total_bytes().max(1));
+    let cached =
+        u128::from(config.cache_limit_bytes) * u128::from(config.world) * u128::from(samples) / u128::from(total);
+    let drawn = config.importance(u64::try_from(cached).unwrap_or(samples).min(samples))?;
+    let state = state.filter(|state| state.importance.is_some());
+    let refused = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
+    let kept = match (&drawn, state, scores) {
+        (None, Some(_), _) => {
+            return refused("the state is of a run with importance", "resume with importance as it was");
+        }
+        (_, Some(_), None) => return refused("the state has scores beside it", "pass them to LoaderBuilder::scores"),
+        (Some(_), Some(state), Some(scores)) => Some(Table::read(scores, state)?),
+        (_, None, _) => None,
+    };
+    let Some(drawn) = drawn else { return Ok(None) };
+    let step = u64::from(config.world) * u64::from(config.batch_size);
+    Horizons::new(drawn, samples, config.seed, step, moment(run, run.config().start), kept).map(Some)
+}
+
+/// What is delivered, and in which order.
+struct Source {
     objects: Arc<Objects>,
     run: Run,
     labels: Labels,
     fingerprint: String,
-    report: Option<Reporter>,
+    horizons: Option<Horizons>,
+}
+
+fn start_shards(
+    mut config: Config,
+    (backend, notice): (Backend, Option<String>),
+    source: Source,
+    report: Option<WatchReporter>,
 ) -> Result<Loader> {
+    let Source { objects, run, labels, fingerprint, horizons } = source;
     let mut notices: Vec<String> = notice.into_iter().collect();
     config.ring = backend.name().into();
     notices.extend(choose_budget(&mut config));
@@ -260,7 +321,7 @@ fn start_shards(
     let plan = Plan {
         backend,
         objects: Arc::clone(&objects),
-        run,
+        run: run.clone(),
         layout,
         arena,
         seating,
@@ -274,15 +335,18 @@ fn start_shards(
     }
     let (shards, threads) = starting.wait(&mut notices)?;
     let audit = config.audit.as_ref().map(|path| {
-        let start = crate::loader::state_at(&run, &fingerprint, run.config().start);
+        let start = crate::loader::state_at(&run, &fingerprint, &config.importance, run.config().start);
         Audit::create(path, config.rank, config.world, start)
     });
-    let wakers = shards.iter().map(|s| s.waker.clone()).collect();
+    let wakers: Vec<Waker> = shards.iter().map(|s| s.waker.clone()).collect();
+    let reporter =
+        horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, Arc::clone(&consumer), wakers.clone()));
     let outlet = Outlet::new(lanes, wakers, consumer, run.batches());
     let supply = supply(&config, decoding.zip(aside), &objects, outlet, run.batches());
     // Without it nobody would take what the shards deliver.
     let supply = supply.inspect_err(|_| shards.iter().for_each(Watched::stop))?;
-    let report = report.map_or_else(to_standard_error, |Reporter(report)| Box::new(move |text: &str| report(text)));
+    let report =
+        report.map_or_else(to_standard_error, |WatchReporter(report)| Box::new(move |text: &str| report(text)));
     Loader::new(Parts {
         config,
         objects,
@@ -295,6 +359,7 @@ fn start_shards(
         threads,
         notices,
         audit: audit.transpose()?,
+        reporter,
         report,
     })
 }
@@ -359,7 +424,7 @@ fn share_out(config: &Config, objects: &Objects, topology: &Topology, zero_copy:
     Wanted {
         memory_bytes: config.memory_limit_bytes,
         cache_bytes: config.cache_limit_bytes,
-        batch_bytes_max: objects.catalog().batch_room_max(batch_samples).max(64),
+        batch_bytes_max: batch_room_max(config, objects.catalog()).max(64),
         shards: config.shards,
         cores: u16::try_from(if decoded_bytes == 0 { cores } else { cores.div_ceil(CORES_PER_SHARD) })
             .unwrap_or(u16::MAX),

@@ -24,6 +24,9 @@ pub struct State {
     pub epoch: u64,
     /// First position of that epoch that no rank has taken.
     pub position: u64,
+    /// Where epochs are drawn: how. The scores that belong to this state are saved beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub importance: Option<String>,
 }
 
 impl State {
@@ -84,7 +87,16 @@ mod tests {
     use super::*;
 
     fn state() -> State {
-        State { version: 1, seed: 7, shuffle: true, samples: 10, listing: "ab".into(), epoch: 2, position: 5 }
+        State {
+            version: 1,
+            seed: 7,
+            shuffle: true,
+            samples: 10,
+            listing: "ab".into(),
+            epoch: 2,
+            position: 5,
+            importance: None,
+        }
     }
 
     #[test]

@@ -163,13 +163,10 @@ impl Run {
         self.known.as_ref().is_none_or(|known| epoch < known.settled())
     }
 
-    /// The draw of an epoch; `None` when it is plain, or not settled.
-    ///
-    /// # Panics
-    /// When the epoch is so long over that its draw is gone.
+    /// The draw of an epoch; `None` when it is plain, or not known: not settled, or long over.
     #[must_use]
     pub fn draw(&self, epoch: u64) -> Option<&Arc<Draw>> {
-        self.known.as_ref().filter(|known| epoch < known.settled())?.draw(epoch)
+        self.known.as_ref()?.draw(epoch)
     }
 
     /// How often a sample comes in the newest epoch that is drawn, in units of [`ONE`]: how important it is.
@@ -205,12 +202,16 @@ impl Run {
         Some(BatchSpec { seq, epoch, step, positions: self.split_of(epoch).positions(step) })
     }
 
-    /// The samples of a batch of a settled epoch, in order.
+    /// The samples of a batch, in order.
+    ///
+    /// # Panics
+    /// When its epoch is not settled, or so long over that its draw is gone.
     pub fn samples(&self, batch: &BatchSpec) -> impl ExactSizeIterator<Item = SampleId> + Clone + use<> {
         let (from, order) = (batch.positions.start, self.order.epoch(batch.epoch));
         // A batch without samples may lie behind the last position: no step is around it.
         let step = self.split_of(batch.epoch).step_around(from).unwrap_or(batch.positions.clone());
         let stretch = order.step(step).stretch(batch.positions.clone());
+        assert!(self.known.as_ref().is_none_or(|known| known.holds(batch.epoch)), "epoch {} is not known", batch.epoch);
         let draw = self.draw(batch.epoch).cloned();
         // A batch has at most 2^32 - 1 samples, so the offsets fit 32 bits (a range of u64 has no exact size).
         let count = u32::try_from(batch.samples()).expect("a batch is no larger than its 32-bit size");

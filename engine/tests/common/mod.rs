@@ -95,6 +95,7 @@ pub fn plain_run(samples: u64, seed: u64, batch_size: u32, epochs: u64) -> RunCo
     RunConfig {
         samples,
         seed,
+        order: fuelrail_plan::order::OrderName::Global,
         shuffle: true,
         world: 1,
         rank: 0,

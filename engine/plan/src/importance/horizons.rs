@@ -43,14 +43,16 @@ impl Known {
         self.first + self.draws.len() as u64
     }
 
-    /// The draw of a settled epoch.
-    ///
-    /// # Panics
-    /// When the epoch is not settled, or so long over that its draw is gone.
+    /// Whether it is known what an epoch holds: it is settled, and not long over.
+    #[must_use]
+    pub fn holds(&self, epoch: u64) -> bool {
+        (self.first..self.settled()).contains(&epoch)
+    }
+
+    /// The draw of an epoch; `None` when it is plain, or not known.
     #[must_use]
     pub fn draw(&self, epoch: u64) -> Option<&Arc<Draw>> {
-        let at = epoch.checked_sub(self.first).expect("no epoch is looked at long after it is over");
-        self.draws[at as usize].as_ref()
+        self.draws.get(usize::try_from(epoch.checked_sub(self.first)?).ok()?)?.as_ref()
     }
 }
 

@@ -103,8 +103,8 @@ impl ImportanceConfig {
         let usage = |cause: String, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
         if !(self.coverage > 0.0 && self.coverage <= 1.0) {
             return usage(
-                format!("importance_coverage is {}", self.coverage),
-                "choose a share above 0, up to 1: at 0 some samples would never come and no weight could make up for it",
+                format!("importance_coverage_percent is {}", self.coverage * 100.0),
+                "choose 1 to 100 per cent: at 0 some samples would never come and no weight could make up for it",
             );
         }
         if self.replay == 0 || self.replay > REPLAY_MAX {
