@@ -220,7 +220,7 @@ impl Audit {
         let reference = &first.header.start;
         for log in logs {
             let start = &log.header.start;
-            start.check(reference.seed, reference.shuffle, reference.samples, &reference.listing)?;
+            start.check(reference)?;
         }
         let mut starts: Vec<(u64, u64)> = logs.iter().map(Audit::cursor).collect();
         starts.sort_unstable();
@@ -291,12 +291,14 @@ mod tests {
     use super::*;
 
     fn log(rank: u32, world: u32, position: u64, lines: &[(u64, u64, &[u32])]) -> Audit {
+        let (order, listing) = ("global".into(), "x".into());
         let start = State {
             version: 1,
             seed: 1,
             shuffle: true,
+            order,
             samples: 6,
-            listing: "x".into(),
+            listing,
             epoch: 0,
             position,
             importance: None,

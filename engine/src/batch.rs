@@ -27,6 +27,9 @@ impl Drop for LeaseMark {
     }
 }
 
+/// How often to look whether the disk is done with a batch that is to be changed.
+const LENT_LOOK: std::time::Duration = std::time::Duration::from_micros(100);
+
 /// Samples delivered together.
 pub struct Batch {
     inner: Assembled,
@@ -147,9 +150,13 @@ impl Batch {
         &self.inner.slot
     }
 
-    /// The same to write: a consumer may change its batch in place, nobody else sees it.
+    /// The same to write: a consumer may change its batch in place, nobody else sees it. Where blocks are still being written
+    /// to disk from here, it waits until they are: milliseconds, and only soon after the batch was delivered.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
+        while self.inner.slot.is_lent() {
+            std::thread::sleep(LENT_LOOK);
+        }
         &mut self.inner.slot
     }
 

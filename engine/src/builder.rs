@@ -7,7 +7,7 @@ use crate::decode::{self, Decode, DecodeStage};
 use crate::importance::{Reporter, moment};
 use crate::labels::Labels;
 use crate::layout::{Layout, Seating, Wanted};
-use crate::loader::{Loader, Parts, batch_room_max};
+use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::near::{take_seats, unavailable};
 use crate::scores::Table;
 use crate::starting::{Plan, Starting};
@@ -23,7 +23,6 @@ use fuelrail_io::{
     ZERO_COPY_BYTES, default_budget, lane,
 };
 use fuelrail_plan::importance::Horizons;
-use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_wire::Endpoint;
 use std::path::PathBuf;
@@ -92,6 +91,8 @@ impl LoaderBuilder {
         seed: u64 => seed = seed;
         /// Shuffled epochs, or key order.
         shuffle: bool => shuffle = shuffle;
+        /// Which shuffle, `global` or `sticky`.
+        order: &str => order = order.into();
         /// Drop the last step of an epoch when it is not full.
         drop_last: bool => drop_last = drop_last;
         /// Threads; 0 chooses.
@@ -102,6 +103,14 @@ impl LoaderBuilder {
         cache_limit: ByteSize => cache_limit_bytes = cache_limit.0;
         /// What the cache keeps.
         cache_policy: &str => cache_policy = cache_policy.into();
+        /// Directories on local disks for blocks that RAM has no room for.
+        spill_dirs: Vec<PathBuf> => spill_dirs = spill_dirs;
+        /// Disk for this loader's blocks.
+        spill_limit: ByteSize => spill_limit_bytes = spill_limit.0;
+        /// Room to leave free on every directory's file system.
+        spill_floor: ByteSize => spill_floor_bytes = spill_floor.0;
+        /// What the disk keeps.
+        spill_policy: &str => spill_policy = spill_policy.into();
         /// How far to look ahead.
         prefetch: &str => prefetch = prefetch.into();
         /// Longest span fetched as one.
@@ -219,25 +228,28 @@ impl LoaderBuilder {
         let fingerprint = fingerprint(&listing);
         drop(listing);
         let samples = objects.catalog().samples();
-        let start = match &state {
-            None => Cursor::default(),
+        let run = |start| {
+            Run::new(RunConfig {
+                samples,
+                seed: config.seed,
+                order: config.order.parse()?,
+                shuffle: config.shuffle,
+                world: config.world,
+                rank: config.rank,
+                batch_size: config.batch_size,
+                drop_last: config.drop_last,
+                epochs: config.epochs,
+                start,
+            })
+        };
+        let run = match &state {
+            None => run(Cursor::default())?,
             Some(state) => {
-                state.check(config.seed, config.shuffle, samples, &fingerprint)?;
-                Cursor { epoch: state.epoch, position: state.position }
+                let start = Cursor::default();
+                state.check(&state_at(&run(start)?, &fingerprint, &config.importance, start))?;
+                run(Cursor { epoch: state.epoch, position: state.position })?
             }
         };
-        let run = Run::new(RunConfig {
-            samples,
-            seed: config.seed,
-            shuffle: config.shuffle,
-            order: OrderName::Global,
-            world: config.world,
-            rank: config.rank,
-            batch_size: config.batch_size,
-            drop_last: config.drop_last,
-            epochs: config.epochs,
-            start,
-        })?;
         let horizons = horizons(&config, &objects, &run, state.as_ref(), scores.as_deref())?;
         let run = match &horizons {
             None => run,
@@ -335,7 +347,7 @@ fn start_shards(
     }
     let (shards, threads) = starting.wait(&mut notices)?;
     let audit = config.audit.as_ref().map(|path| {
-        let start = crate::loader::state_at(&run, &fingerprint, &config.importance, run.config().start);
+        let start = state_at(&run, &fingerprint, &config.importance, run.config().start);
         Audit::create(path, config.rank, config.world, start)
     });
     let wakers: Vec<Waker> = shards.iter().map(|s| s.waker.clone()).collect();

@@ -11,7 +11,9 @@ use fuelrail_base::limits::{
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_io::{Backend, CardQueue, RingChoice};
 use fuelrail_plan::importance::{ImportanceConfig, Mode};
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
+use fuelrail_plan::spill::SpillPolicy;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -35,6 +37,8 @@ pub struct Config {
     pub seed: u64,
     /// Shuffled epochs, or key order.
     pub shuffle: bool,
+    /// Which shuffle: `global`, or `sticky`, under which a sample comes back to the rank that had it, whose cache may have it.
+    pub order: String,
     /// Drop the last step of an epoch when it is not full.
     pub drop_last: bool,
     /// This rank.
@@ -48,8 +52,17 @@ pub struct Config {
     pub memory_limit_bytes: u64,
     /// RAM cache of blocks inside that, payload bytes; 0 keeps nothing.
     pub cache_limit_bytes: u64,
-    /// What the cache keeps: `next-use`, `importance`, `lru`, `fifo` or `pinned`.
+    /// What the cache keeps: `next-use`, `pinned`, `lru`, `fifo`, `dlcache` or `importance`.
     pub cache_policy: String,
+    /// Directories on local disks that blocks go to which RAM has no room for; none keeps nothing on disk. Give each to one
+    /// bucket or many, one loader or many of this machine: what is in them is found again by any later run.
+    pub spill_dirs: Vec<PathBuf>,
+    /// Disk for this loader's blocks, in all directories together, bytes; 0 takes what `spill_floor_bytes` leaves.
+    pub spill_limit_bytes: u64,
+    /// Room to leave free on every directory's file system, bytes; 0 leaves a twentieth of it.
+    pub spill_floor_bytes: u64,
+    /// What the disk keeps: `next-use`, `lru` or `fifo`.
+    pub spill_policy: String,
     /// How far to look ahead: `lookahead`, or DELI's `full-fetch` and `50/50` over `prefetch_samples`.
     pub prefetch: String,
     /// For DELI's strategies: their cache size, samples.
@@ -114,6 +127,7 @@ impl Default for Config {
             epochs: 1,
             seed: 0,
             shuffle: true,
+            order: OrderName::default().word().into(),
             drop_last: false,
             rank: 0,
             world: 1,
@@ -121,6 +135,10 @@ impl Default for Config {
             memory_limit_bytes: 0,
             cache_limit_bytes: 0,
             cache_policy: "next-use".into(),
+            spill_dirs: Vec::new(),
+            spill_limit_bytes: 0,
+            spill_floor_bytes: 0,
+            spill_policy: "next-use".into(),
             prefetch: "lookahead".into(),
             prefetch_samples: 2048,
             block_bytes: BLOCK_BYTES_DEFAULT,
@@ -153,13 +171,18 @@ impl Default for Config {
 pub type Overrides = Vec<(String, String)>;
 
 /// Fields that are sizes: their text may carry units.
-const SIZES: [&str; 3] = ["memory_limit_bytes", "cache_limit_bytes", "block_bytes"];
+const SIZES: [&str; 5] =
+    ["memory_limit_bytes", "cache_limit_bytes", "block_bytes", "spill_limit_bytes", "spill_floor_bytes"];
+/// Fields that are lists: as text, their items stand between commas.
+const LISTS: [&str; 1] = ["spill_dirs"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 12] = [
+const TEXTS: [&str; 14] = [
     "uri",
     "manifest",
     "ca_file",
+    "order",
     "cache_policy",
+    "spill_policy",
     "prefetch",
     "bad_samples",
     "ring",
@@ -244,7 +267,13 @@ impl Config {
                 "only shards bound to cores can be near a node: leave pin on",
             )?;
         }
+        self.order.parse::<OrderName>()?;
         self.cache_policy.parse::<PolicyName>()?;
+        self.spill_policy.parse::<SpillPolicy>()?;
+        if let Some(dir) = self.spill_dirs.iter().find(|dir| !dir.is_absolute()) {
+            let cause = format!("spill_dirs has '{}', which is not an absolute path", dir.display());
+            check(false, cause, "write where it is from the root: ranks may start elsewhere")?;
+        }
         let ring = self.ring.parse::<RingChoice>()?;
         if self.card_queue()?.is_some() {
             check(
@@ -340,6 +369,9 @@ fn whole(n: u64) -> Result<toml::Value> {
 fn set(table: &mut toml::Table, field: &str, text: &str) -> Result<()> {
     let value = if SIZES.contains(&field) {
         whole(text.parse::<ByteSize>()?.0)?
+    } else if LISTS.contains(&field) {
+        let items = text.split(',').filter(|item| !item.is_empty());
+        toml::Value::Array(items.map(|item| toml::Value::String(item.into())).collect())
     } else if TEXTS.contains(&field) {
         toml::Value::String(text.into())
     } else if let Ok(n) = text.parse::<i64>() {
@@ -367,6 +399,9 @@ mod tests {
         let file = dir.path().join("f.toml");
         std::fs::write(&file, "uri = \"http://h/b\"\nbatch_size = 1\nseed = 2\nepochs = 3\nblock_bytes = \"1 MiB\"\n")
             .unwrap();
+        let env = [pair("FUELRAIL_SPILL_DIRS", "/a,/b"), pair("FUELRAIL_SPILL_LIMIT_BYTES", "3 GiB")];
+        let disk = Config::load(Some(&file), env, &vec![]).unwrap();
+        assert_eq!((disk.spill_dirs, disk.spill_limit_bytes), (vec!["/a".into(), "/b".into()], 3 << 30));
         let env = [pair("FUELRAIL_SEED", "20"), pair("FUELRAIL_EPOCHS", "30"), pair("HOME", "/")];
         let config = Config::load(Some(&file), env, &vec![pair("epochs", "300")]).unwrap();
         assert_eq!((config.batch_size, config.seed, config.epochs), (1, 20, 300));
@@ -382,7 +417,10 @@ mod tests {
         assert!(refused(pair("FUELRAIL_BATCH_SIZE", "many")).contains("many"));
         assert!(refused(pair("FUELRAIL_CACHE_LIMIT_BYTES", "1 parsec")).contains("parsec"));
         assert!(refused(pair("FUELRAIL_CACHE_POLICY", "best")).contains("best"));
+        assert!(refused(pair("FUELRAIL_ORDER", "2")).contains("'2' is not an order"));
         assert!(refused(pair("FUELRAIL_BAD_SAMPLES", "eat")).contains("eat"));
+        assert!(refused(pair("FUELRAIL_SPILL_POLICY", "best")).contains("best"));
+        assert!(refused(pair("FUELRAIL_SPILL_DIRS", "/a,b")).contains("'b', which is not an absolute path"));
         assert!(refused(pair("FUELRAIL_RING", "42")).contains("no ring '42'"));
         assert!(refused(pair("FUELRAIL_NEAR", "here")).contains("here"));
         let unpinned = Config { uri: "http://h/b".into(), near: Some(1), pin: false, ..Config::default() };

@@ -37,6 +37,7 @@ mod starting;
 mod state;
 mod stats;
 mod supply;
+mod tiers;
 mod tls;
 mod upload;
 mod watch;
@@ -54,13 +55,16 @@ pub use fuelrail_io::{
     Backend, Finding, ForkGuard, Grade, MemoryUse, Probe, ProbeConfig, RingChoice, Topology, memory_use, probe,
     probe_under, process_cpu, thread_cpu,
 };
+pub use fuelrail_plan::order::OrderName;
 pub use fuelrail_plan::policy::PolicyName;
+pub use fuelrail_plan::spill::SpillPolicy;
 pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use importance::Reporter;
 pub use labels::{NO_LABEL, classes_of};
 pub use loader::{Loader, Memory, Remains, Taken};
 pub use state::State;
 pub use stats::{GateStats, Quantiles, ShardStats, Stats};
+pub use tiers::DiskFacts;
 pub use tls::Tls;
 pub use upload::{Stored, UPLOAD_BYTES_MAX, Upload, put, put_with};
 

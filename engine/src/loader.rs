@@ -419,6 +419,7 @@ pub(crate) fn state_at(run: &Run, fingerprint: &str, importance: &str, cursor: C
         version: VERSION,
         seed: config.seed,
         shuffle: config.shuffle,
+        order: config.order.word().into(),
         samples: config.samples,
         listing: fingerprint.into(),
         epoch: cursor.epoch,

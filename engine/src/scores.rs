@@ -152,6 +152,7 @@ mod tests {
             version: 1,
             seed: 7,
             shuffle: true,
+            order: "global".into(),
             samples: 3,
             listing: "ab".into(),
             epoch: 2,

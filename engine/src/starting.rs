@@ -56,7 +56,7 @@ impl Starting {
         deliver: Sender<Finished>,
     ) -> Result<()> {
         let board = Arc::new(Board::default());
-        let ends = ShardEnds { mesh, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board) };
+        let ends = ShardEnds { mesh, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board), spill: None };
         let (tell, greeting) = mpsc::channel();
         let posting = Posting {
             ring: UringConfig {

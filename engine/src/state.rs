@@ -1,6 +1,7 @@
 //! Where a run stands: small versioned JSON, the same on every rank, enough to go on with any number of ranks.
 
 use fuelrail_base::{Error, Kind, Result};
+use fuelrail_plan::order::OrderName;
 use serde::{Deserialize, Serialize};
 
 /// The version written.
@@ -16,6 +17,9 @@ pub struct State {
     pub seed: u64,
     /// Shuffled, or key order.
     pub shuffle: bool,
+    /// Which shuffle. States from before there was a choice do not say, and mean the global one.
+    #[serde(default = "global", skip_serializing_if = "is_global")]
+    pub order: String,
     /// Samples in the data set.
     pub samples: u64,
     /// Hash of keys and sizes: the same listing has the same hash.
@@ -27,6 +31,14 @@ pub struct State {
     /// Where epochs are drawn: how. The scores that belong to this state are saved beside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub importance: Option<String>,
+}
+
+fn global() -> String {
+    OrderName::Global.word().into()
+}
+
+fn is_global(order: &str) -> bool {
+    order == OrderName::Global.word()
 }
 
 impl State {
@@ -54,26 +66,29 @@ impl State {
         serde_json::to_string(self).expect("plain fields serialise")
     }
 
-    /// Checks that this state belongs to the run it is given to.
-    pub(crate) fn check(&self, seed: u64, shuffle: bool, samples: u64, listing: &str) -> Result<()> {
+    /// Checks that this state belongs to the run that has the other one.
+    pub(crate) fn check(&self, run: &State) -> Result<()> {
         let differs = |what: &str, was: String, is: String| {
             Err(Error::new(Kind::Usage, format!("the state was saved with {what} {was}, this run has {is}"))
-                .cure("resume with the same data set, seed and shuffle, or start without a state"))
+                .cure("resume with the same data set, seed, shuffle and order, or start without a state"))
         };
-        if self.samples != samples {
-            return differs("a number of samples of", self.samples.to_string(), samples.to_string());
+        if self.samples != run.samples {
+            return differs("a number of samples of", self.samples.to_string(), run.samples.to_string());
         }
-        if self.listing != listing {
-            return differs("listing", self.listing.clone(), listing.to_string());
+        if self.listing != run.listing {
+            return differs("listing", self.listing.clone(), run.listing.clone());
         }
-        if self.seed != seed {
-            return differs("seed", self.seed.to_string(), seed.to_string());
+        if self.seed != run.seed {
+            return differs("seed", self.seed.to_string(), run.seed.to_string());
         }
-        if self.shuffle != shuffle {
-            return differs("shuffle", self.shuffle.to_string(), shuffle.to_string());
+        if self.shuffle != run.shuffle {
+            return differs("shuffle", self.shuffle.to_string(), run.shuffle.to_string());
         }
-        if self.position >= samples {
-            let cause = format!("the state's position {} is not below {samples} samples", self.position);
+        if self.order != run.order {
+            return differs("order", self.order.clone(), run.order.clone());
+        }
+        if self.position >= run.samples {
+            let cause = format!("the state's position {} is not below {} samples", self.position, run.samples);
             return Err(
                 Error::new(Kind::Usage, cause).cure("a finished epoch is written as the next one at position 0")
             );
@@ -87,12 +102,14 @@ mod tests {
     use super::*;
 
     fn state() -> State {
+        let (listing, order) = ("ab".into(), global());
         State {
             version: 1,
             seed: 7,
             shuffle: true,
+            order,
             samples: 10,
-            listing: "ab".into(),
+            listing,
             epoch: 2,
             position: 5,
             importance: None,
@@ -101,19 +118,37 @@ mod tests {
 
     #[test]
     fn round_trips_and_refuses_others() {
-        assert_eq!(State::from_json(&state().to_json()).unwrap(), state());
+        let sticky = State { order: "sticky".into(), ..state() };
+        for state in [state(), sticky.clone()] {
+            assert_eq!(State::from_json(&state.to_json()).unwrap(), state);
+        }
+        assert!(sticky.to_json().contains(r#""order":"sticky""#), "{}", sticky.to_json());
         for bad in ["", "{}", "[1]", &state().to_json().replace("\"version\":1", "\"version\":9")] {
             assert_eq!(State::from_json(bad).unwrap_err().kind(), Kind::Usage, "{bad}");
         }
     }
 
+    /// As written before there was a choice of orders, and still where it is the global one: older builds read it.
+    #[test]
+    fn a_state_without_an_order_means_the_global_one() {
+        let old = r#"{"version":1,"seed":7,"shuffle":true,"samples":10,"listing":"ab","epoch":2,"position":5}"#;
+        assert_eq!(State::from_json(old).unwrap(), state());
+        assert_eq!(state().to_json(), old);
+    }
+
     #[test]
     fn belongs_to_one_run() {
-        state().check(7, true, 10, "ab").unwrap();
-        for (seed, shuffle, samples, listing) in
-            [(8, true, 10, "ab"), (7, false, 10, "ab"), (7, true, 11, "ab"), (7, true, 10, "cd")]
-        {
-            state().check(seed, shuffle, samples, listing).unwrap_err();
+        state().check(&State { epoch: 0, position: 0, ..state() }).unwrap();
+        for other in [
+            State { seed: 8, ..state() },
+            State { shuffle: false, ..state() },
+            State { order: "sticky".into(), ..state() },
+            State { samples: 11, ..state() },
+            State { listing: "cd".into(), ..state() },
+            State { samples: 5, ..state() },
+        ] {
+            assert_eq!(state().check(&other).unwrap_err().kind(), Kind::Usage);
         }
+        assert_eq!(State { position: 10, ..state() }.check(&state()).unwrap_err().kind(), Kind::Usage);
     }
 }

@@ -1,6 +1,7 @@
 //! What a loader measured: the consumer's side (data wait, readiness) and the shards' counters, added up.
 
 use crate::decode::DecodeStats;
+use crate::tiers::{DiskFacts, DiskTally};
 use fuelrail_base::Duration;
 use fuelrail_base::metrics::{Histogram, Summary};
 use fuelrail_flow::{GateFacts, Snapshot};
@@ -68,7 +69,7 @@ pub struct Stats {
     pub asked_bytes: u64,
     /// … served from the cache.
     pub hit_bytes: u64,
-    /// `hits / asks`.
+    /// Share of the blocks asked for that RAM or the disk had.
     pub hit_ratio: f64,
     /// Of the epochs begun, distinct samples over samples of the data set: below 1 only where epochs are drawn by importance.
     /// A hit ratio says little without it, because what repeats a few samples hits.
@@ -76,6 +77,9 @@ pub struct Stats {
     pub coverage: f64,
     /// Blocks dropped from the cache.
     pub evictions: u64,
+    /// What the disk brought and took, where there is one.
+    #[serde(default)]
+    pub disk: Option<DiskFacts>,
     /// Payload bytes that came over the network.
     pub landed_bytes: u64,
     /// Payload bytes our own code copied, and all it copied out of the zero-copy area, where the kernel copies nothing.
@@ -317,12 +321,15 @@ impl Stats {
             batch_wait_us: tally.waits.summary().into(),
             ..Stats::default()
         };
+        let mut disk = DiskTally::default();
         for shard in shards {
             stats.add(shard);
+            disk.add(shard);
             gets.merge(&shard.get_latency);
         }
         stats.get_latency_us = gets.summary().into();
-        stats.hit_ratio = ratio(stats.hits, stats.asks);
+        stats.disk = disk.facts();
+        stats.hit_ratio = ratio(stats.hits + stats.disk.as_ref().map_or(0, |disk| disk.hits), stats.asks);
         stats.copied_bytes_per_byte = ratio(stats.copied_bytes, stats.bytes);
         let received: u64 = stats.shards.iter().map(|shard| shard.received_bytes).sum();
         stats.syscalls_per_mib = ratio(stats.enters, received) * MIB;

@@ -5,6 +5,7 @@ mod common;
 use common::{bucket, drain, listing, loader, planned};
 use fuelrail::{ByteSize, PolicyName};
 use fuelrail_bucket::{Bucket, DataSet};
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Cursor, RunConfig};
 use proptest::prelude::*;
 use std::sync::OnceLock;
@@ -24,7 +25,7 @@ struct Settings {
     spare_bytes: Option<u64>,
 }
 
-const POLICIES: [&str; 4] = ["next-use", "lru", "fifo", "pinned"];
+const POLICIES: [&str; 5] = ["next-use", "lru", "fifo", "pinned", "dlcache"];
 const PREFETCHES: [&str; 3] = ["lookahead", "full-fetch", "50/50"];
 
 fn set(large: bool) -> DataSet {
@@ -38,28 +39,31 @@ fn shared_bucket(large: bool) -> &'static Bucket {
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
-    let run = (0..4u64, any::<bool>(), 1..4u32, 1..40u32, any::<bool>(), 1..4u64, 0..90u64);
-    let rest = (any::<bool>(), 1..4u16, 0..130u64, 0..4usize, 0..3usize, 1..5u64, 1..9usize);
+    let run = (0..4u64, (any::<bool>(), any::<bool>()), 1..4u32, 1..40u32, any::<bool>(), 1..4u64, 0..90u64);
+    let rest = (any::<bool>(), 1..4u16, 0..130u64, 0..5usize, 0..3usize, 1..5u64, 1..9usize);
     let spare = prop::option::of(prop_oneof![Just(0), 0..40_000u64, 0..2_000_000u64]);
-    (run, rest, spare).prop_map(|((seed, shuffle, world, batch_size, drop_last, epochs, from), rest, spare_bytes)| {
-        let (large, shards, cache_percent, policy, prefetch, block, connections) = rest;
-        let samples = set(large).len();
-        let batch_size = if large { 1 + batch_size % 3 } else { batch_size };
-        let drop_last = drop_last && samples >= u64::from(world * batch_size);
-        let start = Cursor { epoch: from % epochs, position: from % samples };
-        let run = RunConfig { samples, seed, shuffle, world, rank: 0, batch_size, drop_last, epochs, start };
-        Settings {
-            run,
-            large,
-            shards,
-            cache_percent,
-            policy,
-            prefetch,
-            block_kib: 16 << block,
-            connections,
-            spare_bytes,
-        }
-    })
+    (run, rest, spare).prop_map(
+        |((seed, (shuffle, sticky), world, batch_size, drop_last, epochs, from), rest, spare_bytes)| {
+            let (large, shards, cache_percent, policy, prefetch, block, connections) = rest;
+            let samples = set(large).len();
+            let batch_size = if large { 1 + batch_size % 3 } else { batch_size };
+            let drop_last = drop_last && samples >= u64::from(world * batch_size);
+            let order = OrderName::ALL[usize::from(sticky)];
+            let start = Cursor { epoch: from % epochs, position: from % samples };
+            let run = RunConfig { samples, seed, order, shuffle, world, rank: 0, batch_size, drop_last, epochs, start };
+            Settings {
+                run,
+                large,
+                shards,
+                cache_percent,
+                policy,
+                prefetch,
+                block_kib: 16 << block,
+                connections,
+                spare_bytes,
+            }
+        },
+    )
 }
 
 proptest! {
@@ -75,6 +79,7 @@ proptest! {
                 .listing(listing(&set))
                 .seed(run.seed)
                 .shuffle(run.shuffle)
+                .order(run.order.word())
                 .rank(rank, run.world)
                 .batch_size(run.batch_size)
                 .drop_last(run.drop_last)

@@ -219,6 +219,7 @@ impl<'a> Reader<'a> {
         let run = RunConfig {
             samples: objects.len() as u64,
             seed: config.seed,
+            order: config.order.parse()?,
             shuffle: config.shuffle,
             world: config.world,
             rank: config.rank,

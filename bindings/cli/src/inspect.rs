@@ -232,7 +232,11 @@ fn text_of(path: &Path, found: &Found) -> String {
 
 fn state_text(state: &State) -> String {
     let mut table = Table::new(&[]);
-    let order = if state.shuffle { format!("shuffled by seed {}", state.seed) } else { "in key order".to_owned() };
+    let order = if state.shuffle {
+        format!("shuffled by seed {}, {}", state.seed, state.order)
+    } else {
+        "in key order".to_owned()
+    };
     let share = state.position as f64 / state.samples.max(1) as f64 * 100.0;
     table.row(["order".to_owned(), order]);
     table.row(["data set".to_owned(), format!("{} samples, listing {}", state.samples, state.listing)]);

@@ -169,7 +169,8 @@ impl Feed for Given {
     }
 
     fn order(&self) -> State {
-        State { version: 1, seed: 0, shuffle: false, samples: 64, listing: String::new(), epoch: 0, position: 0 }
+        let (order, listing) = ("global".into(), String::new());
+        State { version: 1, seed: 0, shuffle: false, order, samples: 64, listing, epoch: 0, position: 0 }
     }
 }
 

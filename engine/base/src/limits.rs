@@ -26,6 +26,10 @@ pub const SCRATCH_BYTES: usize = 16 << 10;
 pub const TLS_SCRATCH_BYTES: usize = 256 << 10;
 /// Pieces one receive may scatter over: head and body of each pipelined response.
 pub const SCATTER_PIECES_MAX: usize = 32;
+/// Shortest segment of blocks on disk: below it, header and journal are felt.
+pub const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+/// Longest segment: room comes back a segment at a time.
+pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 /// Files one ring holds open: blocks lie in segments of up to 1 GiB, each a file. With the default 512 sockets they are 1024
 /// places, the soft limit of open files nearly everywhere: the kernel registers no larger table.
 pub const RING_FILES_MAX: u32 = 512;

@@ -113,6 +113,8 @@ pub(crate) struct AssembleStage {
     pending: Slab<Pending>,
     quarantine: HashMap<SampleId, Error>,
     finished: Vec<Finished>,
+    /// Samples to be asked for anew once no byte of their batch is lent to the disk.
+    postponed: Vec<(usize, u32)>,
     /// Samples whose bytes did not match their checksum or whose blocks were of two versions.
     pub unproved: u64,
 }
@@ -132,6 +134,7 @@ impl AssembleStage {
             pending: Slab::with_capacity(1024),
             quarantine: HashMap::new(),
             finished: Vec::with_capacity(64),
+            postponed: Vec::new(),
             unproved: 0,
         }
     }
@@ -224,9 +227,25 @@ impl AssembleStage {
         }
     }
 
+    /// Samples wait until the disk is done with their batch's memory.
+    pub(crate) fn has_postponed(&self) -> bool {
+        !self.postponed.is_empty()
+    }
+
+    /// Asks for what had to wait, where it need not any more.
+    pub(crate) fn resume(&mut self, asks: &mut Vec<Ask>) {
+        for (batch, at) in core::mem::take(&mut self.postponed) {
+            self.ask_again(batch, at, asks);
+        }
+    }
+
     /// Asks for all blocks of a sample again, past the caches.
     fn ask_again(&mut self, batch: usize, at: u32, asks: &mut Vec<Ask>) {
         let open = &mut self.open[batch];
+        let parts = &open.lists.windows[open.lists.samples[at as usize].parts.clone()];
+        if parts.iter().flatten().any(Window::is_lent) {
+            return self.postponed.push((batch, at));
+        }
         let due = self.schedule.time(open.spec.epoch, open.spec.positions.start + u64::from(at));
         let Lists { samples, windows } = &mut open.lists;
         let sample = &mut samples[at as usize];

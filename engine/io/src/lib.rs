@@ -47,7 +47,7 @@ pub use ring::file::FileOptions;
 #[cfg(feature = "glommio")]
 pub use ring::glommio::GlommioRing;
 pub use ring::poll::PollRing;
-pub use ring::sim::{Host, Replies, SimCounts, SimDisk, SimFaults, SimRing, SimWorld};
+pub use ring::sim::{Host, Replies, SimCounts, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld};
 #[cfg(feature = "tokio-uring")]
 pub use ring::tokio_uring::TokioUringRing;
 pub use ring::uring::{CardQueue, UringConfig, UringRing, ZERO_COPY_BYTES};

@@ -56,6 +56,7 @@ impl World {
         let run = RunConfig {
             samples,
             seed: 7,
+            order: fuelrail_plan::order::OrderName::Global,
             shuffle: true,
             world,
             rank: 0,

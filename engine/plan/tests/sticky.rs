@@ -51,11 +51,12 @@ fn golden_vectors() {
     assert_eq!([dealt(1, 0, 64), dealt(3, 1, 64), dealt(8, 7, 33)], GOLDEN_DEALT);
 }
 
-const GOLDEN_10: [u32; 10] = [0; 10];
-const GOLDEN_60K: [[u32; 4]; 3] = [[0; 4]; 3];
-const GOLDEN_60K_DIGESTS: [u64; 2] = [0; 2];
-const GOLDEN_MOST: [u32; 4] = [0; 4];
-const GOLDEN_DEALT: [u64; 3] = [0; 3];
+const GOLDEN_10: [u32; 10] = [8, 1, 3, 9, 2, 7, 4, 0, 6, 5];
+const GOLDEN_60K: [[u32; 4]; 3] =
+    [[27101, 29712, 36474, 29163], [49346, 47651, 49763, 7660], [1391, 42807, 12949, 13587]];
+const GOLDEN_60K_DIGESTS: [u64; 2] = [0xAFCB_A2B9_81C2_D04C, 0x2FEE_50F3_DEE2_D4AC];
+const GOLDEN_MOST: [u32; 4] = [174962549, 1331682747, 1047654348, 3602190969];
+const GOLDEN_DEALT: [u64; 3] = [0x34E8_243D_03B9_1E66, 0x5596_0CB4_FD19_A05C, 0x892E_9EB0_A670_7E51];
 
 #[test]
 fn every_size_is_a_bijection_with_its_inverse() {
@@ -112,7 +113,7 @@ proptest! {
 
 /// Share of samples that some rank has in one epoch and again in the next, over a few epochs.
 fn kept(samples: u64, world: u32, batch_size: u32) -> f64 {
-    let epochs = 4;
+    let epochs = 3;
     let mut owners = vec![vec![u32::MAX; samples as usize]; epochs as usize];
     for rank in 0..world {
         let run = run(samples, world, rank, batch_size, epochs);
@@ -128,6 +129,7 @@ fn kept(samples: u64, world: u32, batch_size: u32) -> f64 {
 #[test]
 fn samples_come_back_to_their_rank() {
     for (samples, world, batch_size, least) in [
+        (60_001, 4, 64, 0.97),
         (60_000, 2, 64, 0.99),
         (60_000, 3, 64, 0.98),
         (60_000, 3, 512, 0.99),
@@ -136,12 +138,11 @@ fn samples_come_back_to_their_rank() {
         (50_001, 5, 50, 0.96),
         (60_000, 7, 16, 0.92),
         (3_000, 3, 10, 0.90),
-        (1_281_167, 24, 32, 0.96),
-        (200_000, 64, 64, 0.97),
+        (300_007, 24, 32, 0.95),
+        (100_000, 64, 64, 0.97),
         (60_000, 100, 64, 0.90),
     ] {
         let share = kept(samples, world, batch_size);
-        println!("{samples} {world} x {batch_size}: {share}");
         assert!(share >= least, "{samples} samples over {world} x {batch_size}: {share} stay");
     }
 }

@@ -5,8 +5,7 @@
 
 use crate::scenario::Scenario;
 use fuelrail_base::SampleId;
-use fuelrail_plan::order::Order;
-use fuelrail_plan::run::Cursor;
+use fuelrail_plan::run::{Cursor, Run};
 
 /// One global step.
 pub(crate) struct Step {
@@ -17,14 +16,14 @@ pub(crate) struct Step {
     pub(crate) next: Cursor,
 }
 
-/// All steps of a world from `start` to the end of the last epoch.
-pub(crate) fn steps(scenario: &Scenario, order: &Order, world: u32, start: Cursor) -> Vec<Step> {
+/// All steps of a world from `start`, where `run` starts as well, to the end of the last epoch.
+pub(crate) fn steps(scenario: &Scenario, run: &Run, world: u32, start: Cursor) -> Vec<Step> {
     let mut steps = Vec::new();
     let world = world as usize;
     let full = world * scenario.batch_size as usize;
     for epoch in start.epoch..scenario.epochs {
         let from = if epoch == start.epoch { start.position } else { 0 };
-        let samples: Vec<SampleId> = (from..scenario.samples).map(|at| order.sample_at(epoch, at)).collect();
+        let samples: Vec<SampleId> = (from..scenario.samples).map(|at| run.sample_at(epoch, at)).collect();
         let kept = if scenario.drop_last { samples.len() / full * full } else { samples.len() };
         let mut position = from;
         let mut rest = &samples[..kept];

@@ -84,7 +84,7 @@ fn lives(scenario: &Scenario, canary: Option<Canary>, tally: &mut Tally) -> Chec
         let runs =
             (0..shape.world).map(|rank| new_run(scenario, shape.world, rank, start)).collect::<Result<Vec<_>, _>>();
         let runs = runs.map_err(refused)?;
-        let steps = model::steps(scenario, runs[0].order(), shape.world, start);
+        let steps = model::steps(scenario, &runs[0], shape.world, start);
         arithmetic(&runs, &steps)?;
         let mut life = Life::new(scenario, number, &objects, &runs, &steps, canary).map_err(refused)?;
         let outcome = life.play();
@@ -113,6 +113,7 @@ fn new_run(scenario: &Scenario, world: u32, rank: u32, start: Cursor) -> fuelrai
     Run::new(RunConfig {
         samples: scenario.samples,
         seed: scenario.seed,
+        order: scenario.order,
         shuffle: scenario.shuffle,
         world,
         rank,

@@ -4,8 +4,10 @@
 
 use fuelrail_base::prng::{Prng, mix64};
 use fuelrail_io::SimFaults;
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 use serde::Serialize;
+use std::fmt;
 use std::time::Duration;
 
 mod draw;
@@ -24,6 +26,9 @@ pub struct Scenario {
     pub total_bytes: u64,
     /// Longest block, bytes.
     pub block_bytes: u64,
+    /// Which shuffle.
+    #[serde(serialize_with = "as_word")]
+    pub order: OrderName,
     /// Whether epochs are shuffled.
     pub shuffle: bool,
     /// Whether a last step that is not full is dropped.
@@ -331,6 +336,6 @@ impl RingShares {
     }
 }
 
-fn as_word<S: serde::Serializer>(policy: &PolicyName, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(policy.word())
+fn as_word<N: fmt::Display, S: serde::Serializer>(name: &N, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&name.to_string())
 }

@@ -8,6 +8,7 @@ pub mod secure;
 
 use fuelrail::{Batch, ByteSize, Error, Listed, Loader, LoaderBuilder, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Run, RunConfig};
 use std::path::Path;
 use std::sync::Mutex;
@@ -95,7 +96,7 @@ pub fn plain_run(samples: u64, seed: u64, batch_size: u32, epochs: u64) -> RunCo
     RunConfig {
         samples,
         seed,
-        order: fuelrail_plan::order::OrderName::Global,
+        order: OrderName::Global,
         shuffle: true,
         world: 1,
         rank: 0,

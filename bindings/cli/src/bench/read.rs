@@ -40,6 +40,9 @@ pub(crate) struct Read {
     /// Shuffled epochs, or the order of the keys [default: true]
     #[arg(long, value_name = "true|false", action = ArgAction::Set)]
     shuffle: Option<bool>,
+    /// Which shuffle: global, or sticky, under which a sample comes back to its rank [default: global]
+    #[arg(long, value_name = "NAME")]
+    order: Option<String>,
     /// Seed of the order [default: 0]
     #[arg(long)]
     seed: Option<u64>,
@@ -179,6 +182,7 @@ fn overrides(args: &Read, uri: Option<&str>) -> Overrides {
         ("batch_size", text(args.batch_size.as_ref())),
         ("epochs", text(args.epochs.as_ref())),
         ("shuffle", text(args.shuffle.as_ref())),
+        ("order", args.order.clone()),
         ("seed", text(args.seed.as_ref())),
         ("drop_last", text(args.drop_last.as_ref())),
         ("world", text(args.world.as_ref())),

@@ -222,8 +222,8 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn sample(step: u64) -> Checkpoint {
-        let order =
-            State { version: 1, seed: 7, shuffle: true, samples: 100, listing: "ab".into(), epoch: 1, position: 32 };
+        let order = r#"{"version":1,"seed":7,"shuffle":true,"samples":100,"listing":"ab","epoch":1,"position":32}"#;
+        let order = State::from_json(order).unwrap();
         tch::manual_seed(step as i64);
         let tensors = [
             ("model.fc.weight", Tensor::randn(&[3, 5], (Element::Float, Device::Cpu))),

@@ -58,11 +58,13 @@ impl StretchOrder {
     /// The sample at a position of the stretch.
     #[must_use]
     pub fn sample_at(&self, position: u64) -> SampleId {
-        let position = match (&self.step.deal, &self.mixed) {
-            (Some(deal), Some(mixed)) => deal.position_at(self.start + mixed.at(position - self.start)),
-            _ => position,
-        };
-        self.step.epoch.sample_at(position)
+        match (&self.step.deal, &self.mixed) {
+            (Some(deal), Some(mixed)) => {
+                let (row, group) = deal.row_and_group_at(self.start + mixed.at(position - self.start));
+                SampleId(deal.sticky.sample_in(row, group) as u32)
+            }
+            _ => self.step.epoch.sample_at(position),
+        }
     }
 
     /// The position that a place of the step has in the end: the inverse, behind [`StepOrder::place_of`].
@@ -78,6 +80,9 @@ struct Deal {
     sticky: Sticky,
     from: Edge,
     to: Edge,
+    /// Full rows from the first to the one before the last, and the places of the short row, if it is one of those.
+    full: u64,
+    short: Blocks,
     start: u64,
 }
 
@@ -86,6 +91,8 @@ struct Deal {
 struct Edge {
     row: u64,
     place: u64,
+    /// By which groups of the row are mixed.
+    key: u64,
     /// The places of the row before it.
     before: Blocks,
 }
@@ -93,42 +100,61 @@ struct Edge {
 impl Edge {
     fn new(sticky: &Sticky, position: u64) -> Edge {
         let (row, place) = sticky.row_and_place(position);
-        Edge { row, place, before: sticky.blocks(row, place) }
+        Edge { row, place, key: sticky.group_key(row), before: sticky.blocks(row, place) }
     }
 }
 
 impl Deal {
     fn new(sticky: Sticky, positions: &Range<u64>) -> Deal {
-        let edge = |position| Edge::new(&sticky, position);
-        Deal { from: edge(positions.start), to: edge(positions.end), sticky, start: positions.start }
+        let (mut from, mut to) = (Edge::new(&sticky, positions.start), Edge::new(&sticky, positions.end));
+        if from.row == to.row {
+            from.before.part(&mut to.before);
+        }
+        let within = (from.row..to.row).contains(&sticky.short());
+        let short = if within { sticky.blocks(sticky.short(), u64::MAX) } else { Blocks::default() };
+        Deal { full: to.row - from.row - u64::from(within), from, to, short, sticky, start: positions.start }
     }
 
-    /// Positions of the step whose group is below this one.
-    fn below(&self, group: u64) -> u64 {
-        // All rows from the first to the one before the last are full.
-        let rows = (self.to.row - self.from.row) * group;
-        rows + self.to.before.below(group) - self.from.before.below(group)
+    /// Positions of the step whose group is below this one, with its flips in the first row and in the last.
+    fn below(&self, group: u64, flips: (u64, u64)) -> u64 {
+        // Of the short row all places are in, and so no bit that is turned round makes a difference.
+        let rows = self.full * group + self.short.below(group, 0);
+        rows + self.to.before.below(group, flips.1) - self.from.before.below(group, flips.0)
     }
 
     fn place_of(&self, position: u64) -> u64 {
         let (row, place) = self.sticky.row_and_place(position);
         let group = self.sticky.group_at(row, place);
-        self.start + self.below(group) + row - self.first_row_of(group)
+        let flips = |edge: &Edge| self.sticky.flips(edge.key, group);
+        let first = self.first_row_of(group);
+        let missing = !self.sticky.is_long(group) && (first..row).contains(&self.sticky.short());
+        let below = self.below(group, (flips(&self.from), flips(&self.to)));
+        self.start + below + row - first - u64::from(missing)
     }
 
-    fn position_at(&self, place: u64) -> u64 {
+    /// What comes at a place, as the row and the group of its position: bit by bit, the last group with no more than that
+    /// below it.
+    fn row_and_group_at(&self, place: u64) -> (u64, u64) {
         let place = place - self.start;
-        let below_or_at = |group, level| {
-            let higher = group | (1u64 << level);
-            if self.below(higher) <= place { higher } else { group }
-        };
-        let group = (0..self.sticky.bits()).rev().fold(0, below_or_at);
-        let row = self.first_row_of(group) + place - self.below(group);
-        (row << self.sticky.bits()) | self.sticky.place_of(row, group)
+        let (mut group, mut flips) = (0u64, (0, 0));
+        for level in (0..self.sticky.bits()).rev() {
+            let flip = |edge: &Edge| self.sticky.flip(edge.key, level, group >> (level + 1)) << level;
+            flips = (flips.0 | flip(&self.from), flips.1 | flip(&self.to));
+            let higher = group | (1 << level);
+            if self.below(higher, flips) <= place {
+                group = higher;
+            }
+        }
+        let first = self.first_row_of(group);
+        let row = first + place - self.below(group, flips);
+        let missing = !self.sticky.is_long(group) && (first..=row).contains(&self.sticky.short());
+        (row + u64::from(missing), group)
     }
 
-    /// The first row in which the group comes within the step.
+    /// The first row in which the group comes within the step, or would, were that not the short one.
     fn first_row_of(&self, group: u64) -> u64 {
-        self.from.row + u64::from(self.sticky.place_of(self.from.row, group) < self.from.place)
+        let row = self.from.row;
+        let before = row < self.to.row && self.sticky.place_of(row, group) < self.from.place;
+        row + u64::from(before)
     }
 }

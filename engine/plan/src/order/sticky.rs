@@ -3,13 +3,13 @@
 //! Every sample has a **slot**, by a permutation that all epochs share. Slots are dealt into `2^bits` **groups** in turn. The
 //! epoch is a table: a row is as many positions as there are groups and holds one sample of each. Two choices are made anew
 //! in every epoch: in which row a member of a group comes (a permutation of the group's members), and at which place of its row
-//! a group comes. The second is what keeps groups even at every scale: places are taken in the order of van der Corput's
-//! sequence, bits reversed, with Owen's nested scrambling (1995): each aligned stretch of 2^k places holds one group out of
-//! each of 2^k equal ranges of groups, and beyond that anything may come. So a rank that is given a range of groups finds
+//! a group comes. The second is what keeps groups even at every scale: groups come in the order of van der Corput's
+//! sequence, bits reversed, with Owen's nested scrambling (1995) of places and of groups: each aligned stretch of 2^k
+//! places holds one group out of each of 2^k equal ranges of groups, and beyond that anything may come. So a rank that is given a range of groups finds
 //! its part of every step in it, whatever the number of ranks and the size of the batch, to within about one sample.
 //!
-//! What does not fill a row makes a last, short one: its groups are the first of the sequence, so they are even as well,
-//! and they are the groups with a member more.
+//! What does not fill a row makes a short one, anywhere in the epoch: its groups are the first of the sequence, so they
+//! are even as well, and they are the groups with a member more.
 //!
 //! Owns keys only. Never knows ranks, steps or batches.
 
@@ -19,7 +19,7 @@ use fuelrail_base::prng::mix64;
 /// Sets the order apart from the global one of the same seed.
 const STICKY: u64 = 0x5354_4943_4B59;
 /// Rows at least, where the data set has as many samples: so many samples share a group, and can come in its place.
-const ROWS_LEAST: u64 = 16;
+const ROWS_LEAST: u64 = 8;
 /// Groups at most, as bits. More than a thousand ranks want: a rank's border goes through one group.
 pub(super) const GROUP_BITS_MAX: u32 = 16;
 
@@ -30,12 +30,15 @@ pub(super) struct Sticky {
     bits: u32,
     /// Full rows.
     rows: u64,
-    /// Places of the last row.
-    last: u64,
+    /// Places of the short row.
+    rest: u64,
+    /// Which row that is: another one in every epoch, else some samples would never come at its end.
+    short: u64,
     slots: Permutation,
     /// Keys of what is chosen anew in this epoch: a group's members, a row's places, a rank's stretch of a step.
     members: u64,
     places: u64,
+    groups: u64,
     stretches: u64,
 }
 
@@ -45,14 +48,18 @@ impl Sticky {
         let bits = (samples / ROWS_LEAST).checked_ilog2().unwrap_or(0).min(GROUP_BITS_MAX);
         let seed = mix64(seed ^ STICKY);
         let base = mix64(seed.wrapping_add(epoch));
+        let (rows, rest) = (samples >> bits, samples & mask(bits));
         Sticky {
             bits,
-            rows: samples >> bits,
-            last: samples & ((1 << bits) - 1),
+            rows,
+            rest,
+            // Of few rows; the bias of a remainder is nothing.
+            short: mix64(base.wrapping_add(5)) % (rows + 1),
             slots: Permutation::new(samples, !seed),
             members: mix64(base.wrapping_add(1)),
             places: mix64(base.wrapping_add(2)),
-            stretches: mix64(base.wrapping_add(3)),
+            groups: mix64(base.wrapping_add(3)),
+            stretches: mix64(base.wrapping_add(4)),
         }
     }
 
@@ -62,38 +69,79 @@ impl Sticky {
 
     pub(super) fn sample_at(&self, position: u64) -> u64 {
         let (row, place) = self.row_and_place(position);
-        let group = self.group_at(row, place);
+        self.sample_in(row, self.group_at(row, place))
+    }
+
+    /// The sample of a group in a row, which has one.
+    pub(super) fn sample_in(&self, row: u64, group: u64) -> u64 {
+        let row = if !self.is_long(group) && row > self.short { row - 1 } else { row };
         let member = self.members_of(group).at(row);
-        let slot = if member < self.rows { (member << self.bits) | group } else { self.short_slot(group) };
-        self.slots.at(slot)
+        let low = if member < self.rows { group } else { reversed(group, self.bits) };
+        self.slots.at((member << self.bits) | low)
     }
 
     pub(super) fn position_of(&self, sample: u64) -> u64 {
         let slot = self.slots.of(sample);
-        let member = slot >> self.bits;
-        let low = slot & self.mask();
+        let (member, low) = (slot >> self.bits, slot & mask(self.bits));
         let group = if member < self.rows { low } else { reversed(low, self.bits) };
         let row = self.members_of(group).of(member);
-        (row << self.bits) | self.place_of(row, group)
+        let row = if !self.is_long(group) && row >= self.short { row + 1 } else { row };
+        self.start_of(row) + self.place_of(row, group)
     }
 
+    /// The row of a position, and the place in it. What is behind the end is a row with no places.
     pub(super) fn row_and_place(&self, position: u64) -> (u64, u64) {
-        (position >> self.bits, position & self.mask())
+        let full = self.short << self.bits;
+        if position < full {
+            (position >> self.bits, position & mask(self.bits))
+        } else if position < full + self.rest {
+            (self.short, position - full)
+        } else {
+            // As if the short row were full.
+            let position = position - self.rest + (1 << self.bits);
+            (position >> self.bits, position & mask(self.bits))
+        }
+    }
+
+    fn start_of(&self, row: u64) -> u64 {
+        let lacking = if row > self.short { (1 << self.bits) - self.rest } else { 0 };
+        (row << self.bits) - lacking
+    }
+
+    /// The short row.
+    pub(super) fn short(&self) -> u64 {
+        self.short
+    }
+
+    /// Whether a group has a member more, and is in the short row.
+    pub(super) fn is_long(&self, group: u64) -> bool {
+        reversed(group, self.bits) < self.rest
     }
 
     /// The group at a place of a row.
     pub(super) fn group_at(&self, row: u64, place: u64) -> u64 {
-        reversed(self.scrambled(row, place), self.bits)
+        let (length, key) = (self.length(row), self.place_key(row));
+        // A row is made of blocks, one for each bit of its length; of the place's own block, that is the highest bit in
+        // which the two differ.
+        let free = (length ^ place).ilog2();
+        let mixed = |turn, level| (turn << 1) | (bit(place, level) ^ self.flip(key, level, place >> (level + 1)));
+        let turn = (0..free).rev().fold(place >> free, mixed);
+        let (drawn, key, fixed) = (reversed(turn, self.bits), self.group_key(row), self.bits - free);
+        let mixed = |group, level| (group << 1) | (bit(drawn, level) ^ self.flip(key, level, group));
+        let upper = (fixed..self.bits).rev().fold(0, mixed);
+        (upper << fixed) | (drawn & mask(fixed))
     }
 
-    /// The place of a group in a row; at or beyond the row's end when the last row has none of it.
+    /// The place of a group in a row; at or beyond the row's end when the short row has none of it.
     pub(super) fn place_of(&self, row: u64, group: u64) -> u64 {
-        let (turn, length) = (reversed(group, self.bits), self.length(row));
+        let length = self.length(row);
+        let turn = reversed(group, self.bits);
         if turn >= length {
             return turn;
         }
-        let key = self.row_key(row);
         let free = (length ^ turn).ilog2();
+        let flips = self.flips(self.group_key(row), group) & !mask(self.bits - free);
+        let (turn, key) = (reversed(group ^ flips, self.bits), self.place_key(row));
         let unmixed = |place, level| (place << 1) | (bit(turn, level) ^ self.flip(key, level, place));
         (0..free).rev().fold(turn >> free, unmixed)
     }
@@ -103,23 +151,23 @@ impl Sticky {
         Permutation::new(length, mix64(self.stretches ^ start))
     }
 
-    /// The first `places` places of a row, as blocks whose groups are evenly spread.
+    /// The first `places` places of a row, as blocks of which each holds one of every so many groups.
     pub(super) fn blocks(&self, row: u64, places: u64) -> Blocks {
         let mut blocks = Blocks::default();
-        let (length, key) = (self.length(row), self.row_key(row));
-        // The row itself is made of blocks, one for each bit of its length; places are mixed within them.
-        for block in (0..=self.bits).rev().filter(|level| bit(length, *level) == 1) {
-            let start = (length >> (block + 1)) << (block + 1);
-            let within = places.saturating_sub(start).min(1 << block);
-            if within >> block == 1 {
-                blocks.push(self.bits, block, start >> block);
+        let (length, key) = (self.length(row), self.place_key(row));
+        for free in (0..=self.bits).rev().filter(|level| bit(length, *level) == 1) {
+            let start = (length >> (free + 1)) << (free + 1);
+            let within = places.saturating_sub(start).min(1 << free);
+            let mut push = |level, turn| blocks.push(Block::new(self.bits, level, free, turn));
+            if within >> free == 1 {
+                push(free, start >> free);
                 continue;
             }
-            let mut turn = start >> block;
-            for level in (0..block).rev() {
+            let mut turn = start >> free;
+            for level in (0..free).rev() {
                 let flip = self.flip(key, level, (start + within) >> (level + 1));
                 if bit(within, level) == 1 {
-                    blocks.push(self.bits, level, (turn << 1) | flip);
+                    push(level, (turn << 1) | flip);
                 }
                 turn = (turn << 1) | (bit(within, level) ^ flip);
             }
@@ -128,66 +176,96 @@ impl Sticky {
         blocks
     }
 
-    /// Where a place's turn in the sequence is: a permutation within each block of the row's length.
-    fn scrambled(&self, row: u64, place: u64) -> u64 {
-        let length = self.length(row);
-        // A block is a bit of the length; of the place's own block, that is the highest bit the two differ in.
-        let free = (length ^ place).ilog2();
-        let key = self.row_key(row);
-        let mixed = |turn, level| (turn << 1) | (bit(place, level) ^ self.flip(key, level, place >> (level + 1)));
-        (0..free).rev().fold(place >> free, mixed)
+    /// All the bits that are turned round on the way to a group.
+    pub(super) fn flips(&self, key: u64, group: u64) -> u64 {
+        (0..self.bits).fold(0, |flips, level| flips | (self.flip(key, level, group >> (level + 1)) << level))
     }
 
-    /// Whether the bit of a place at `level` is turned round: by the bits above it, so that whole blocks change places.
-    fn flip(&self, key: u64, level: u32, above: u64) -> u64 {
+    /// Whether a bit is turned round, by the bits above it: so that whole blocks change places.
+    pub(super) fn flip(&self, key: u64, level: u32, above: u64) -> u64 {
         mix64(key ^ (above | (1 << (self.bits - level)))) >> 63
     }
 
-    fn row_key(&self, row: u64) -> u64 {
+    fn place_key(&self, row: u64) -> u64 {
         mix64(self.places ^ row)
+    }
+
+    pub(super) fn group_key(&self, row: u64) -> u64 {
+        mix64(self.groups ^ row)
     }
 
     /// Members of a group by row.
     fn members_of(&self, group: u64) -> Permutation {
-        let long = reversed(group, self.bits) < self.last;
-        Permutation::new(self.rows + u64::from(long), mix64(self.members ^ group))
-    }
-
-    /// The slot of a group's member too many.
-    fn short_slot(&self, group: u64) -> u64 {
-        (self.rows << self.bits) | reversed(group, self.bits)
+        Permutation::new(self.rows + u64::from(self.is_long(group)), mix64(self.members ^ group))
     }
 
     fn length(&self, row: u64) -> u64 {
-        if row < self.rows { 1 << self.bits } else { self.last }
-    }
-
-    fn mask(&self) -> u64 {
-        (1 << self.bits) - 1
+        if row == self.short { self.rest } else { 1 << self.bits }
     }
 }
 
-/// The first places of a row as blocks of 2^k places: their groups are every `2^(bits - k)`-th one.
+/// An aligned stretch of 2^k places: of each of the 2^k ranges of groups that share their upper k bits, it holds one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Block {
+    /// What the groups' lower bits are made from.
+    drawn: u32,
+    /// How many bits that are.
+    lower: u8,
+    /// The lowest of them, which are never turned round.
+    fixed: u8,
+}
+
+impl Block {
+    /// The block of 2^level places that share the upper bits of their turns, within one of 2^free.
+    fn new(bits: u32, level: u32, free: u32, turn: u64) -> Block {
+        let lower = bits - level;
+        Block { drawn: reversed(turn, lower) as u32, lower: lower as u8, fixed: (bits - free) as u8 }
+    }
+
+    /// Places whose group is below this one, whose flips these are. All ranges below that of `group` count. In its own range
+    /// the block's one group is found on the way to `group` itself: as far as both go together, the same bits are turned
+    /// round, and the first bit in which they part decides.
+    fn below(&self, group: u64, flips: u64) -> u64 {
+        let lower = mask(u32::from(self.lower));
+        let its = (u64::from(self.drawn) ^ (flips & !mask(u32::from(self.fixed)))) & lower;
+        (group >> self.lower) + u64::from(its < group & lower)
+    }
+}
+
+/// The first places of a row, in blocks of shrinking size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Blocks {
-    /// The first group and log2 of the distance, one block for each size.
-    blocks: [(u32, u8); GROUP_BITS_MAX as usize + 1],
+    blocks: [Block; GROUP_BITS_MAX as usize + 1],
     count: usize,
 }
 
 impl Blocks {
-    fn push(&mut self, bits: u32, level: u32, turn: u64) {
-        let apart = bits - level;
-        // The turns of a block share their upper bits, so its groups share their lower ones.
-        self.blocks[self.count] = (reversed(turn, apart) as u32, apart as u8);
+    fn push(&mut self, block: Block) {
+        self.blocks[self.count] = block;
         self.count += 1;
     }
 
-    /// Places whose group is below this one.
-    pub(super) fn below(&self, group: u64) -> u64 {
-        let count = |&(first, apart): &(u32, u8)| (group + (1 << apart) - 1 - u64::from(first)) >> apart;
-        self.blocks[..self.count].iter().map(count).sum()
+    /// Leaves out the blocks that both begin with, where only the difference is wanted.
+    pub(super) fn part(&mut self, other: &mut Blocks) {
+        let same = self.held().iter().zip(other.held()).take_while(|(a, b)| a == b).count();
+        for blocks in [self, other] {
+            blocks.blocks.copy_within(same..blocks.count, 0);
+            blocks.count -= same;
+        }
     }
+
+    /// Places whose group is below this one; flips are those of the row and of `group`, as far down as it has bits.
+    pub(super) fn below(&self, group: u64, flips: u64) -> u64 {
+        self.held().iter().map(|block| block.below(group, flips)).sum()
+    }
+
+    fn held(&self) -> &[Block] {
+        &self.blocks[..self.count]
+    }
+}
+
+fn mask(bits: u32) -> u64 {
+    (1 << bits) - 1
 }
 
 fn bit(word: u64, level: u32) -> u64 {

@@ -49,6 +49,8 @@ pub trait Policy: Send {
 /// The policies by name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum PolicyName {
+    /// Lowest by recency, frequency and cost of getting it again leaves first: DLCache's.
+    Dlcache,
     /// First in, first out: the published baseline.
     Fifo,
     /// Least important leaves first, then least often used, with ghosts: SHADE's.
@@ -64,13 +66,20 @@ pub enum PolicyName {
 
 impl PolicyName {
     /// All of them, for help texts and tests.
-    pub const ALL: [PolicyName; 5] =
-        [PolicyName::Fifo, PolicyName::Importance, PolicyName::Lru, PolicyName::NextUse, PolicyName::Pinned];
+    pub const ALL: [PolicyName; 6] = [
+        PolicyName::Fifo,
+        PolicyName::Lru,
+        PolicyName::NextUse,
+        PolicyName::Pinned,
+        PolicyName::Dlcache,
+        PolicyName::Importance,
+    ];
 
     /// The name as written in configuration.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
+            PolicyName::Dlcache => "dlcache",
             PolicyName::Fifo => "fifo",
             PolicyName::Importance => "importance",
             PolicyName::Lru => "lru",
@@ -92,7 +101,7 @@ impl FromStr for PolicyName {
     fn from_str(text: &str) -> Result<PolicyName> {
         PolicyName::ALL.into_iter().find(|name| name.word() == text).ok_or_else(|| {
             Error::new(Kind::Usage, format!("'{text}' is not a cache policy"))
-                .cure("use fifo, importance, lru, next-use or pinned")
+                .cure("use next-use, pinned, lru, fifo, dlcache or importance")
         })
     }
 }

@@ -1,9 +1,10 @@
-//! What the RAM cache keeps: one trait, five policies, one conformance suite.
+//! What the RAM cache keeps: one trait, six policies, one conformance suite.
 //!
 //! A policy owns the accounting of a byte capacity, never the bytes themselves: it names blocks to drop, and the caller
 //! drops them. It never fetches, and never knows the order: next uses are told to it.
 
 mod contract;
+mod cost_aware;
 mod fifo;
 mod importance;
 mod index;
@@ -17,6 +18,7 @@ mod rank;
 pub mod conformance;
 
 pub use contract::{Policy, PolicyName};
+pub use cost_aware::{Cost, CostAware};
 pub use fifo::Fifo;
 pub use importance::Importance;
 pub use index::BlockMap;
@@ -32,6 +34,7 @@ pub fn build(name: PolicyName, capacity_bytes: u64) -> Box<dyn Policy> {
         PolicyName::Importance => Box::new(Importance::new(capacity_bytes)),
         PolicyName::Lru => Box::new(Lru::new(capacity_bytes)),
         PolicyName::NextUse => Box::new(NextUse::new(capacity_bytes)),
+        PolicyName::Dlcache => Box::new(CostAware::new(capacity_bytes, Cost::default())),
         PolicyName::Pinned => Box::new(Pinned::new(capacity_bytes)),
     }
 }

@@ -1,4 +1,5 @@
-//! Blocks by next use, farthest first, with removal anywhere: a binary heap that knows where each block stands.
+//! Blocks by a key, such as their next use, greatest first, with removal anywhere: a binary heap that knows where each
+//! block stands.
 //!
 //! After it has once been at its fullest, nothing is allocated any more.
 
@@ -8,70 +9,76 @@ use fuelrail_base::BlockId;
 use slab::Slab;
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    next_use: UseTime,
+struct Entry<K> {
+    key: K,
     block: BlockId,
     bytes: u64,
     /// Where the heap has it.
     at: usize,
 }
 
-/// The blocks held, ranked by next use. Blocks of one sample share their next use: the block breaks the tie.
-#[derive(Debug, Default)]
-pub(super) struct Rank {
-    keys: BlockMap<usize>,
-    entries: Slab<Entry>,
-    /// Keys of entries: each is used no later than the one above it.
+/// The blocks held, ranked by next use or another key. Blocks of one sample share their next use: the block breaks the tie.
+#[derive(Debug)]
+pub(super) struct Rank<K = UseTime> {
+    places: BlockMap<usize>,
+    entries: Slab<Entry<K>>,
+    /// Places of entries: each has no greater key than the one above it.
     heap: Vec<usize>,
 }
 
-impl Rank {
+impl<K> Default for Rank<K> {
+    fn default() -> Rank<K> {
+        Rank { places: BlockMap::default(), entries: Slab::new(), heap: Vec::new() }
+    }
+}
+
+impl<K: Copy + Ord> Rank<K> {
     pub(super) fn len(&self) -> usize {
         self.heap.len()
     }
 
     pub(super) fn contains(&self, block: &BlockId) -> bool {
-        self.keys.contains_key(block)
+        self.places.contains_key(block)
     }
 
     /// Adds a block not yet held.
-    pub(super) fn push(&mut self, block: BlockId, bytes: u64, next_use: UseTime) {
+    pub(super) fn push(&mut self, block: BlockId, bytes: u64, key: K) {
         let at = self.heap.len();
-        let key = self.entries.insert(Entry { next_use, block, bytes, at });
-        let before = self.keys.insert(block, key);
+        let place = self.entries.insert(Entry { key, block, bytes, at });
+        let before = self.places.insert(block, place);
         debug_assert!(before.is_none(), "{block:?} is held once");
-        self.heap.push(key);
+        self.heap.push(place);
         self.rise(at);
     }
 
-    /// The farthest block's next use and bytes.
-    pub(super) fn farthest(&self) -> Option<(UseTime, u64)> {
+    /// The first block's key and bytes.
+    pub(super) fn farthest(&self) -> Option<(K, u64)> {
         let entry = &self.entries[*self.heap.first()?];
-        Some((entry.next_use, entry.bytes))
+        Some((entry.key, entry.bytes))
     }
 
-    /// Takes the farthest block out: name, bytes, next use.
-    pub(super) fn pop(&mut self) -> Option<(BlockId, u64, UseTime)> {
+    /// Takes the first block out: name, bytes, key.
+    pub(super) fn pop(&mut self) -> Option<(BlockId, u64, K)> {
         let block = self.entries[*self.heap.first()?].block;
-        self.remove(block).map(|(bytes, next_use)| (block, bytes, next_use))
+        self.remove(block).map(|(bytes, key)| (block, bytes, key))
     }
 
-    /// Takes a block out: its bytes and next use.
-    pub(super) fn remove(&mut self, block: BlockId) -> Option<(u64, UseTime)> {
-        let key = self.keys.remove(&block)?;
-        let Entry { next_use, bytes, at, .. } = self.entries.remove(key);
+    /// Takes a block out: its bytes and key.
+    pub(super) fn remove(&mut self, block: BlockId) -> Option<(u64, K)> {
+        let place = self.places.remove(&block)?;
+        let Entry { key, bytes, at, .. } = self.entries.remove(place);
         self.heap.swap_remove(at);
         if at < self.heap.len() {
             self.entries[self.heap[at]].at = at;
             self.rise(at);
             self.sink(at);
         }
-        Some((bytes, next_use))
+        Some((bytes, key))
     }
 
-    fn place(&self, at: usize) -> (UseTime, BlockId) {
+    fn place(&self, at: usize) -> (K, BlockId) {
         let entry = &self.entries[self.heap[at]];
-        (entry.next_use, entry.block)
+        (entry.key, entry.block)
     }
 
     fn swap(&mut self, a: usize, b: usize) {

@@ -7,6 +7,7 @@ use super::{
 };
 use fuelrail_base::prng::{Prng, mix64};
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 
 /// Bytes of the largest data set drawn: keeps a run in fractions of a second.
@@ -47,6 +48,8 @@ impl Scenario {
             sizes,
             // Every block of a hopeless object is tried as often as any other.
             block_bytes: if hopeless.is_empty() { block_bytes } else { block_bytes.max(4096) },
+            // Not drawn: what else a seed stands for stays as it was.
+            order: OrderName::ALL[usize::from(mix64(seed) % 3 == 0)],
             shuffle: p.chance(0.8),
             drop_last,
             epochs: within(&mut p, 1, 3),
