@@ -4,20 +4,21 @@ use crate::audit::Audit;
 use crate::config::Config;
 use crate::control::{list_endpoint, read_manifest, resolve};
 use crate::decode::{self, Decode, DecodeStage};
-use crate::importance::{Reporter, moment};
+use crate::importance::{Reporter, drawn};
 use crate::labels::Labels;
 use crate::layout::{Layout, Seating, Wanted};
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::near::{take_seats, unavailable};
-use crate::scores::Table;
+use crate::spill::{Directory, open_directories};
 use crate::starting::{Plan, Starting};
 use crate::state::State;
 use crate::supply::Supply;
+use crate::tiers::{disk_unit, start_keeper};
 use crate::watch::Watched;
 use fuelrail_base::limits::DECODE_THREADS_MAX;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
-use fuelrail_base::{ByteSize, Error, Kind, Result, ShardId};
-use fuelrail_flow::{BadSamples, Consumer, Listed, Objects, Outlet, mesh, scratch_bytes};
+use fuelrail_base::{ByteSize, Result, ShardId};
+use fuelrail_flow::{BadSamples, Consumer, Listed, Objects, Outlet, mesh, scratch_bytes, spill_memory_bytes};
 use fuelrail_io::{
     Arena, ArenaConfig, Backend, CardQueue, EXTENT_GRANULE, Huge, HugePages, Region, RingChoice, Topology, Waker,
     ZERO_COPY_BYTES, default_budget, lane,
@@ -224,7 +225,13 @@ impl LoaderBuilder {
             (None, None) => list_endpoint(tls.as_ref(), &endpoint, |_| {})?,
         };
         let labels = Labels::new(&endpoint.prefix, listing.iter().map(|o| o.key.as_str()));
-        let objects = Arc::new(Objects::new(endpoint, addresses, &listing, config.block_bytes)?.over(tls));
+        let mut notices = Vec::new();
+        let directories = open_directories(&config.spill_dirs, &mut notices);
+        let mut objects = Objects::new(endpoint, addresses, &listing, config.block_bytes)?.over(tls);
+        if let Some(unit) = disk_unit(&directories) {
+            objects = objects.direct(unit)?;
+        }
+        let objects = Arc::new(objects);
         let fingerprint = fingerprint(&listing);
         drop(listing);
         let samples = objects.catalog().samples();
@@ -250,12 +257,8 @@ impl LoaderBuilder {
                 run(Cursor { epoch: state.epoch, position: state.position })?
             }
         };
-        let horizons = horizons(&config, &objects, &run, state.as_ref(), scores.as_deref())?;
-        let run = match &horizons {
-            None => run,
-            Some(horizons) => run.drawn(horizons.known()),
-        };
-        start_shards(config, ring, Source { objects, run, labels, fingerprint, horizons }, report)
+        let drawn = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
+        start_shards(config, ring, (objects, directories), drawn, (labels, fingerprint), (notices, report))
     }
 }
 
@@ -270,56 +273,22 @@ fn fingerprint(listing: &[Listed]) -> String {
     format!("{:016x}", hash.digest())
 }
 
-/// The moments of draws, where epochs are drawn; from where a state left off.
-fn horizons(
-    config: &Config,
-    objects: &Objects,
-    run: &Run,
-    state: Option<&State>,
-    scores: Option<&[u8]>,
-) -> Result<Option<Horizons>> {
-    let catalog = objects.catalog();
-    let (samples, total) = (catalog.samples(), catalog.total_bytes().max(1));
-    let cached =
-        u128::from(config.cache_limit_bytes) * u128::from(config.world) * u128::from(samples) / u128::from(total);
-    let drawn = config.importance(u64::try_from(cached).unwrap_or(samples).min(samples))?;
-    let state = state.filter(|state| state.importance.is_some());
-    let refused = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
-    let kept = match (&drawn, state, scores) {
-        (None, Some(_), _) => {
-            return refused("the state is of a run with importance", "resume with importance as it was");
-        }
-        (_, Some(_), None) => return refused("the state has scores beside it", "pass them to LoaderBuilder::scores"),
-        (Some(_), Some(state), Some(scores)) => Some(Table::read(scores, state)?),
-        (_, None, _) => None,
-    };
-    let Some(drawn) = drawn else { return Ok(None) };
-    let step = u64::from(config.world) * u64::from(config.batch_size);
-    Horizons::new(drawn, samples, config.seed, step, moment(run, run.config().start), kept).map(Some)
-}
-
-/// What is delivered, and in which order.
-struct Source {
-    objects: Arc<Objects>,
-    run: Run,
-    labels: Labels,
-    fingerprint: String,
-    horizons: Option<Horizons>,
-}
-
 fn start_shards(
     mut config: Config,
     (backend, notice): (Backend, Option<String>),
-    source: Source,
-    report: Option<WatchReporter>,
+    (objects, directories): (Arc<Objects>, Vec<Directory>),
+    (run, horizons): (Run, Option<Horizons>),
+    (labels, fingerprint): (Labels, String),
+    (mut notices, report): (Vec<String>, Option<WatchReporter>),
 ) -> Result<Loader> {
-    let Source { objects, run, labels, fingerprint, horizons } = source;
-    let mut notices: Vec<String> = notice.into_iter().collect();
+    let report = report.map_or_else(to_standard_error, |WatchReporter(report)| report);
+    notices.extend(notice);
     config.ring = backend.name().into();
     notices.extend(choose_budget(&mut config));
     let card_queue = card_queue(&config, backend, &mut notices)?;
     let topology = Topology::here();
-    let layout = share_out(&config, &objects, &topology, card_queue.is_some())?;
+    let beside = Beside { zero_copy: card_queue.is_some(), disk: !directories.is_empty() };
+    let layout = share_out(&config, &objects, &topology, beside)?;
     config.shards = layout.shards;
     let (arena, regions, aside) = map_memory(&layout, &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices)?;
@@ -340,10 +309,12 @@ fn start_shards(
         card_queue,
         consumer: Arc::clone(&consumer),
     };
-    for (id, (region, mesh)) in (0u16..).zip(regions.into_iter().zip(mesh(layout.shards))) {
+    let said = (&mut notices, Arc::clone(&report));
+    let (keeper, disks) = start_keeper(&config, &layout, directories, &objects, said)?;
+    for (id, ((region, mesh), disk)) in (0u16..).zip(regions.into_iter().zip(mesh(layout.shards)).zip(disks)) {
         let (deliver, from) = lane(OPEN_BATCHES_MAX);
         lanes.push(from);
-        starting.start(&config, &plan, ShardId(id), region, mesh, deliver)?;
+        starting.start(&config, &plan, ShardId(id), region, (mesh, deliver, disk))?;
     }
     let (shards, threads) = starting.wait(&mut notices)?;
     let audit = config.audit.as_ref().map(|path| {
@@ -357,8 +328,6 @@ fn start_shards(
     let supply = supply(&config, decoding.zip(aside), &objects, outlet, run.batches());
     // Without it nobody would take what the shards deliver.
     let supply = supply.inspect_err(|_| shards.iter().for_each(Watched::stop))?;
-    let report =
-        report.map_or_else(to_standard_error, |WatchReporter(report)| Box::new(move |text: &str| report(text)));
     Loader::new(Parts {
         config,
         objects,
@@ -371,8 +340,9 @@ fn start_shards(
         threads,
         notices,
         audit: audit.transpose()?,
+        keeper,
         reporter,
-        report,
+        report: Box::new(move |text| report(text)),
     })
 }
 
@@ -413,8 +383,8 @@ fn supply(
     DecodeStage::start(wanted, outlet, region, batches).map(Supply::Decoded)
 }
 
-fn to_standard_error() -> Box<ReportFn> {
-    Box::new(|text| eprintln!("{text}"))
+fn to_standard_error() -> Arc<ReportFn> {
+    Arc::new(|text| eprintln!("{text}"))
 }
 
 /// Takes the default where no budget was given, and says so.
@@ -427,8 +397,15 @@ fn choose_budget(config: &mut Config) -> Option<String> {
     Some(format!("memory_limit: {} ({})", ByteSize(budget.bytes), budget.from))
 }
 
+/// What takes memory beside batches, cache and connections.
+#[derive(Clone, Copy)]
+struct Beside {
+    zero_copy: bool,
+    disk: bool,
+}
+
 /// What the shards get of the budget.
-fn share_out(config: &Config, objects: &Objects, topology: &Topology, zero_copy: bool) -> Result<Layout> {
+fn share_out(config: &Config, objects: &Objects, topology: &Topology, beside: Beside) -> Result<Layout> {
     let (batch_samples, cores) = (u64::from(config.batch_size), topology.shards());
     // In whole granules of the region, so that as many batches fit as are said to.
     let decoded_bytes = config.decode()?.map_or(0, |decode| decode.sample_bytes().saturating_mul(batch_samples));
@@ -445,7 +422,8 @@ fn share_out(config: &Config, objects: &Objects, topology: &Topology, zero_copy:
         decoded_bytes,
         // One more for the batch in the consumer's hands.
         decoded_batches: config.decode_depth as u64 + 1,
-        beside_bytes: if zero_copy { ZERO_COPY_BYTES } else { 0 },
+        disk_bytes: if beside.disk { spill_memory_bytes() } else { 0 },
+        beside_bytes: if beside.zero_copy { ZERO_COPY_BYTES } else { 0 },
     }
     .share_out()
 }

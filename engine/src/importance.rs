@@ -3,11 +3,13 @@
 //! The rules are the plan's (`fuelrail_plan::importance`); this is the door. Losses are taken on the trainer's thread, which
 //! once an epoch also makes the draw; shards are told when there is one. Owns the scores, behind one lock that no shard takes.
 
+use crate::config::Config;
 use crate::scores::Table;
 use crate::state::State;
 use fuelrail_base::{BatchSeq, Error, Kind, Result, SampleId};
 use fuelrail_flow::Consumer;
 use fuelrail_io::Waker;
+use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::importance::{Horizons, Known};
 use fuelrail_plan::run::{Cursor, Run};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -108,8 +110,36 @@ impl Reporter {
     }
 }
 
+/// The run with the moments of its draws, where epochs are drawn; from where a state left off.
+pub(crate) fn drawn(
+    config: &Config,
+    catalog: &Catalog,
+    run: Run,
+    state: Option<&State>,
+    scores: Option<&[u8]>,
+) -> Result<(Run, Option<Horizons>)> {
+    let (samples, total) = (catalog.samples(), catalog.total_bytes().max(1));
+    let cached =
+        u128::from(config.cache_limit_bytes) * u128::from(config.world) * u128::from(samples) / u128::from(total);
+    let drawn = config.importance(u64::try_from(cached).unwrap_or(samples).min(samples))?;
+    let state = state.filter(|state| state.importance.is_some());
+    let refused = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
+    let kept = match (&drawn, state, scores) {
+        (None, Some(_), _) => {
+            return refused("the state is of a run with importance", "resume with importance as it was");
+        }
+        (_, Some(_), None) => return refused("the state has scores beside it", "pass them to LoaderBuilder::scores"),
+        (Some(_), Some(state), Some(scores)) => Some(Table::read(scores, state)?),
+        (_, None, _) => None,
+    };
+    let Some(drawn) = drawn else { return Ok((run, None)) };
+    let step = u64::from(config.world) * u64::from(config.batch_size);
+    let horizons = Horizons::new(drawn, samples, config.seed, step, moment(&run, run.config().start), kept)?;
+    Ok((run.drawn(horizons.known()), Some(horizons)))
+}
+
 /// The moment of a cursor, as the plan counts.
-pub(crate) fn moment(run: &Run, at: Cursor) -> u64 {
+fn moment(run: &Run, at: Cursor) -> u64 {
     at.epoch * run.config().samples + at.position
 }
 

@@ -33,6 +33,7 @@ mod near;
 mod part;
 mod posting;
 mod scores;
+mod spill;
 mod starting;
 mod state;
 mod stats;
@@ -62,6 +63,9 @@ pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use importance::Reporter;
 pub use labels::{NO_LABEL, classes_of};
 pub use loader::{Loader, Memory, Remains, Taken};
+pub use spill::{
+    CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
+};
 pub use state::State;
 pub use stats::{GateStats, Quantiles, ShardStats, Stats};
 pub use tiers::DiskFacts;

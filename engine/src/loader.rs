@@ -5,6 +5,7 @@ use crate::batch::{Batch, LeaseMark};
 use crate::config::Config;
 use crate::importance::Reporter;
 use crate::labels::Labels;
+use crate::spill::Keeper;
 use crate::state::{State, VERSION};
 use crate::stats::{Stats, Tally};
 use crate::supply::Supply;
@@ -44,6 +45,8 @@ pub struct Loader {
     guard: ForkGuard,
     watchdog: Option<Watchdog>,
     arena: Arena,
+    /// Makes and removes segments of the disk as long as the shards live.
+    keeper: Option<Keeper>,
 }
 
 /// What [`Loader::next_batch_within`] found.
@@ -99,6 +102,7 @@ pub(crate) struct Parts {
     pub notices: Vec<String>,
     pub audit: Option<Audit>,
     pub reporter: Option<Reporter>,
+    pub keeper: Option<Keeper>,
     pub report: Box<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -110,7 +114,7 @@ const LEASE_PATIENCE: Duration = Duration::from_secs(1);
 impl Loader {
     pub(crate) fn new(parts: Parts) -> Result<Loader> {
         let Parts { config, objects, run, labels, fingerprint, supply, arena, .. } = parts;
-        let Parts { shards, threads, notices, audit, reporter, report, .. } = parts;
+        let Parts { shards, threads, notices, audit, reporter, report, keeper, .. } = parts;
         let waiting = Arc::new(AtomicBool::new(false));
         let waker = Waker::sleeper();
         supply.set_waker(&waker);
@@ -137,6 +141,7 @@ impl Loader {
             guard: ForkGuard::new(),
             watchdog: None,
             arena,
+            keeper,
         };
         loader.watchdog = Some(Watchdog::start(Watch {
             shards: loader.shards.clone(),
@@ -326,7 +331,11 @@ impl Loader {
         let shards = snapshots(&self.shards, Duration::from_secs(1));
         let slots = self.arena.outstanding() as u64;
         let stats = Stats::new(&self.tally, self.started.elapsed(), &shards).with_decode(self.supply.decode_stats());
-        Stats { slots, ..stats }
+        let disk = match &self.keeper {
+            Some(keeper) => stats.disk.map(|disk| disk.with_keeper(keeper)),
+            None => None,
+        };
+        Stats { slots, disk, ..stats }
     }
 
     /// Stops the shards, gives the memory back, and tells what is left. Dropping the loader does the same and tells nothing.
@@ -443,6 +452,7 @@ impl Drop for Loader {
             // In a forked child the shards do not exist: there is nothing to stop and nobody to wait for.
             self.threads.drain(..).for_each(core::mem::forget);
             self.supply.forget();
+            core::mem::forget(self.keeper.take());
             return;
         }
         self.shards.iter().for_each(Watched::stop);

@@ -1,8 +1,8 @@
 //! The format of blocks on disk is pinned: what one version wrote, every later one reads, or says that it does not.
 
 use fuelrail_wire::block::{
-    Entry, Fingerprint, HeaderFlaw, PAGE_BYTES, RECORD_BYTES, Record, SegmentHeader, SegmentName, entries,
-    journal_page, records,
+    Entry, Fingerprint, HeaderFlaw, PAGE_BYTES, RECORD_BYTES, Record, Scan, Scanned, SegmentHeader, SegmentName,
+    entries, journal_page, records,
 };
 use fuelrail_wire::{Endpoint, Etag};
 use proptest::prelude::*;
@@ -130,6 +130,51 @@ fn places_of_pages_end_where_the_header_begins() {
         !Record { place: 4_095, ..record }.lies_before(1 << 20)
             && !Record { place: u64::MAX, ..record }.lies_before(u64::MAX)
     );
+}
+
+/// A segment's bytes with these records, 64 to a page, some pages left out.
+fn segment(len: usize, pages: &[(u64, Vec<Record>)]) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    for (page, records) in pages {
+        let at = journal_page(len as u64, *page).unwrap() as usize;
+        for (nth, record) in records.iter().enumerate() {
+            bytes[at + nth * RECORD_BYTES..][..RECORD_BYTES].copy_from_slice(&record.encode());
+        }
+    }
+    bytes
+}
+
+fn scan(bytes: &[u8]) -> (Scanned, usize) {
+    let (mut scan, mut read) = (Scan::new(bytes.len() as u64), 0);
+    while let Some((at, len)) = scan.wants() {
+        scan.take(&bytes[at as usize..][..len]);
+        read += len;
+    }
+    (scan.finish(), read)
+}
+
+#[test]
+fn a_journal_is_read_down_to_the_last_block_whatever_is_missing() {
+    const LEN: usize = 1 << 20;
+    let block = |place, len| Record { place, len, ..record() };
+    assert_eq!(scan(&segment(LEN, &[])), (Scanned { end: 4096, ..Scanned::default() }, LEN - PAGE_BYTES));
+    // Pages 0 and 2 of a full segment: page 1 is lost, and below page 2 there are blocks.
+    let (low, high) = (block(4096, 4096), block(8192, (LEN - 3 * PAGE_BYTES - 8192) as u32));
+    let full = segment(LEN, &[(0, vec![low]), (2, vec![high])]);
+    let (found, read) = scan(&full);
+    assert_eq!((found.records, found.pages, found.damaged), (vec![low, high], 3, 0));
+    assert_eq!(found.end, high.place + u64::from(high.len));
+    assert!(read <= 64 * PAGE_BYTES, "{read} bytes of a full segment read");
+    // A page in use far down, behind many that are not.
+    let far = segment(LEN, &[(200, vec![low])]);
+    assert_eq!((scan(&far).0.pages, scan(&far).0.records), (201, vec![low]));
+    // A record whose block would lie in the journal is none, and neither is half of one.
+    let beyond = block((LEN - 2 * PAGE_BYTES) as u64, 4097);
+    let mut odd = segment(LEN, &[(0, vec![low, beyond, high])]);
+    let at = LEN - PAGE_BYTES + 2 * RECORD_BYTES;
+    odd[at + 20] ^= 1;
+    let (found, _) = scan(&odd);
+    assert_eq!((found.records, found.damaged, found.pages, found.end), (vec![low], 2, 1, 8192));
 }
 
 fn any_record() -> impl Strategy<Value = Record> {

@@ -9,10 +9,12 @@
 mod fingerprint;
 mod header;
 mod record;
+mod scan;
 
 pub use fingerprint::Fingerprint;
 pub use header::{HeaderFlaw, SegmentHeader, SegmentName};
 pub use record::{Entry, Record, entries, records};
+pub use scan::{Scan, Scanned};
 
 /// Bytes of the header page and of each journal page.
 pub const PAGE_BYTES: usize = 4096;
