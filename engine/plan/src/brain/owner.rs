@@ -2,6 +2,7 @@
 
 use super::words::{AskId, Attempt, BrainConfig, BrainStats, Command, FetchId, Source};
 use crate::catalog::Catalog;
+use crate::importance::Known;
 use crate::policy::{self, BlockMap, Policy};
 use crate::retry::{Retry, Tries, Verdict};
 use crate::run::Run;
@@ -107,6 +108,10 @@ impl Owner {
         })
     }
 
+    pub(super) fn learn(&mut self, known: &Known) {
+        self.schedule.learn(known);
+    }
+
     pub(super) fn asked(
         &mut self,
         now: Instant,
@@ -144,6 +149,7 @@ impl Owner {
             self.stats.hit_bytes += bytes;
             out.push_back(Command::Serve { ask, block });
             let next = self.schedule.next_use(block.sample, at);
+            self.policy.weigh(block, u32::from(self.schedule.rate(block.sample)));
             self.policy.hit(block, next, &mut self.evicted);
             self.evict(out);
             out.push_back(Command::Answer { ask, source: Source::Cache });
@@ -250,6 +256,7 @@ impl Owner {
                 return;
             }
         }
+        self.policy.weigh(block, u32::from(self.schedule.rate(block.sample)));
         if self.policy.offer(block, bytes, next, &mut self.evicted) {
             self.evict(out);
             out.push_back(Command::Keep { block, ask });
