@@ -1,7 +1,7 @@
 //! What a shard does about its disk: commands to the spill stage, its outcomes to the brain, segments from the keeper.
 
 use super::Shard;
-use crate::spill::SpillOutcome;
+use crate::spill::{SpillOutcome, SpillStage};
 use fuelrail_base::{BlockId, Duration, Instant};
 use fuelrail_io::Ring;
 use fuelrail_plan::brain::{AskId, Fact, FetchId};
@@ -68,9 +68,9 @@ impl<R: Ring> Shard<R> {
     }
 
     /// When the disk, or a sample that waits for it, wants a look.
-    pub(super) fn disk_deadline(&mut self) -> Option<Instant> {
+    pub(super) fn disk_deadline(&self) -> Option<Instant> {
         let postponed = self.assemble.has_postponed().then(|| self.ring.now().after(LENT_PATIENCE));
-        let company = self.spill.as_mut().and_then(|spill| spill.deadline());
+        let company = self.spill.as_ref().and_then(SpillStage::deadline);
         [postponed, company].into_iter().flatten().min()
     }
 
@@ -95,6 +95,6 @@ impl<R: Ring> Shard<R> {
             }
         }
         self.pump_disk(true);
-        self.spill.as_mut().is_none_or(|spill| spill.is_clean())
+        self.spill.as_ref().is_none_or(SpillStage::is_clean)
     }
 }

@@ -20,6 +20,13 @@ struct Page {
     since: Instant,
 }
 
+impl Page {
+    fn is_due(&self, before: Instant) -> bool {
+        let waits = !self.busy && self.written < self.records;
+        waits && (self.records == PAGE_RECORDS || self.since <= before)
+    }
+}
+
 /// The pages of one segment's journal that are not finished.
 pub(super) struct Journal {
     pages: VecDeque<Page>,
@@ -51,13 +58,16 @@ impl Journal {
         page.records += 1;
     }
 
-    /// The next page to write, if one is full or has waited since `before`: its number and bytes. It is busy from now on.
-    pub(super) fn due(&mut self, before: Instant) -> Option<(u64, &[u8; PAGE_BYTES])> {
-        let is_due =
-            |p: &&mut Page| !p.busy && p.written < p.records && (p.records == PAGE_RECORDS || p.since <= before);
-        let page = self.pages.iter_mut().find(is_due)?;
+    /// Whether a page is full or has waited since `before`.
+    pub(super) fn has_due(&self, before: Instant) -> bool {
+        self.pages.iter().any(|page| page.is_due(before))
+    }
+
+    /// The next page to write, if one is due: its number and bytes. It is busy from now on.
+    pub(super) fn due(&mut self, before: Instant) -> Option<(u64, &[u8])> {
+        let page = self.pages.iter_mut().find(|page| page.is_due(before))?;
         (page.busy, page.written) = (true, page.records);
-        Some((page.number, &page.bytes))
+        Some((page.number, &page.bytes[..]))
     }
 
     /// Since when the oldest record waits to be written.

@@ -304,9 +304,8 @@ impl SpillStage {
     }
 
     /// When something that waits for company has waited long enough.
-    pub(crate) fn deadline(&mut self) -> Option<Instant> {
-        let journals = self.segments.journals().filter_map(|(_, m)| m.journal.as_ref()?.since()).min();
-        let oldest = [journals, self.gather.since()].into_iter().flatten().min()?;
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let oldest = [self.segments.since(), self.gather.since()].into_iter().flatten().min()?;
         Some(oldest.after(COMPANY_PATIENCE))
     }
 
@@ -318,9 +317,9 @@ impl SpillStage {
     }
 
     /// Nothing of it is on its way to the disk any more.
-    pub(crate) fn is_clean(&mut self) -> bool {
-        let journals = self.segments.journals().all(|(_, m)| m.journal.as_ref().is_none_or(journal::Journal::is_idle));
-        journals && self.gather.is_idle() && self.writes.is_empty() && self.flights.is_empty()
+    pub(crate) fn is_clean(&self) -> bool {
+        let written = self.gather.is_idle() && self.writes.is_empty() && self.flights.is_empty();
+        written && self.segments.is_recorded()
     }
 
     /// One line for the watchdog.

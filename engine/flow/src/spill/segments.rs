@@ -4,9 +4,10 @@
 
 use super::desk::SegmentFile;
 use super::journal::Journal;
-use fuelrail_base::{Kind, Result};
+use fuelrail_base::{Instant, Kind, Result};
 use fuelrail_io::{FileId, FileOptions, Ring};
-use fuelrail_plan::spill::{Mount, PAGE_RECORDS, SegmentId};
+use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, SegmentId};
+use fuelrail_wire::block::Record;
 use slab::Slab;
 
 /// A segment with this many failures in a row is not used any more.
@@ -19,7 +20,7 @@ pub(super) struct Mounted {
     open: Option<FileId>,
     /// Operations that name it: queued, waiting or under way.
     pub(super) busy: usize,
-    pub(super) journal: Option<Journal>,
+    journal: Option<Journal>,
     /// Nobody asks for it any more.
     gone: bool,
     failures: u32,
@@ -35,6 +36,8 @@ pub(super) struct Segments {
     uses: u64,
     /// Gone ones that wait for their last operation.
     leaving: Vec<usize>,
+    /// Those with records that are not on disk.
+    unwritten: Vec<usize>,
 }
 
 impl Segments {
@@ -116,11 +119,12 @@ impl Segments {
 
     /// Closes what was given up and has nothing under way.
     pub(super) fn bury<R: Ring>(&mut self, ring: &mut R) {
-        let mounted = &mut self.mounted;
+        let (mounted, unwritten) = (&mut self.mounted, &mut self.unwritten);
         self.leaving.retain(|&key| {
             if mounted[key].busy > 0 {
                 return true;
             }
+            unwritten.retain(|&gone| gone != key);
             if let Some(file) = mounted.remove(key).open {
                 ring.close_file(file);
             }
@@ -128,9 +132,43 @@ impl Segments {
         });
     }
 
-    /// Segments with a journal.
-    pub(super) fn journals(&mut self) -> impl Iterator<Item = (usize, &mut Mounted)> {
-        self.mounted.iter_mut().filter(|(_, m)| m.journal.is_some())
+    /// Notes a block that is on disk, for later runs.
+    pub(super) fn record(&mut self, now: Instant, key: usize, record: &Record) {
+        let Some(journal) = &mut self.mounted[key].journal else { return };
+        journal.add(now, record);
+        if !self.unwritten.contains(&key) {
+            self.unwritten.push(key);
+        }
+    }
+
+    /// A page of a journal is on disk, or cannot get there.
+    pub(super) fn recorded(&mut self, key: usize, page: u64) {
+        let Some(journal) = &mut self.mounted[key].journal else { return };
+        journal.wrote(page);
+        if journal.is_idle() {
+            self.unwritten.retain(|&unwritten| unwritten != key);
+        }
+    }
+
+    /// The next page of any journal to write, if one is full or has waited since `before`: its segment, its number, where in
+    /// the segment it belongs, and its bytes.
+    pub(super) fn due(&mut self, before: Instant) -> Option<(usize, u64, u64, &[u8])> {
+        let mounted = &mut self.mounted;
+        let is_due = |key: &&usize| mounted[**key].journal.as_ref().is_some_and(|journal| journal.has_due(before));
+        let key = *self.unwritten.iter().find(is_due)?;
+        let segment = &mut mounted[key];
+        let (number, bytes) = segment.journal.as_mut()?.due(before)?;
+        Some((key, number, segment.file.len - PAGE_BYTES * (number + 1), bytes))
+    }
+
+    /// Since when the oldest record waits to be written.
+    pub(super) fn since(&self) -> Option<Instant> {
+        self.unwritten.iter().filter_map(|&key| self.mounted[key].journal.as_ref()?.since()).min()
+    }
+
+    /// All records are on disk.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.unwritten.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {

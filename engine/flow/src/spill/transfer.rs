@@ -5,7 +5,7 @@ use fuelrail_base::limits::DIRECT_BYTES_MIN;
 use fuelrail_base::{Error, Instant, Kind, SampleId};
 use fuelrail_io::{Done, Full, Lent, Op, Ring, Window};
 use fuelrail_plan::brain::{AskId, FetchId};
-use fuelrail_plan::spill::{PAGE_BYTES, Spot};
+use fuelrail_plan::spill::Spot;
 use fuelrail_wire::block::Record;
 
 /// A block being read.
@@ -191,16 +191,12 @@ impl SpillStage {
 
     fn pump_journals<R: Ring>(&mut self, ring: &mut R, before: Instant) {
         while let Some(mut window) = self.pages.pop() {
-            let due = self.segments.journals().find_map(|(key, m)| {
-                let (number, bytes) = m.journal.as_mut()?.due(before)?;
-                window.rewind(0);
-                window.put(bytes);
-                Some((key, number, m.file.len))
-            });
-            let Some((segment, number, len)) = due else {
+            let Some((segment, number, offset, bytes)) = self.segments.due(before) else {
                 self.pages.push(window);
                 return;
             };
+            window.rewind(0);
+            window.put(bytes);
             let lent = window.lend();
             let Ok(file) = self.segments.open(ring, segment) else {
                 drop(lent);
@@ -208,7 +204,7 @@ impl SpillStage {
                 continue;
             };
             let token = self.flights.insert(Flight::Page { segment, number, window }) as u64;
-            let op = Op::WriteAt { file, offset: len - PAGE_BYTES * (number + 1), from: lent, start: 0 };
+            let op = Op::WriteAt { file, offset, from: lent, start: 0 };
             self.segments.get(segment).busy += 1;
             if let Err(Full(op)) = ring.push(op, token) {
                 drop(op);
@@ -227,9 +223,7 @@ impl SpillStage {
     }
 
     fn page_ended(&mut self, segment: usize, number: u64, window: Window) {
-        if let Some(journal) = &mut self.segments.get(segment).journal {
-            journal.wrote(number);
-        }
+        self.segments.recorded(segment, number);
         self.pages.push(window);
         debug_assert!(self.pages.len() <= JOURNAL_PAGES, "each comes back once");
     }
@@ -364,11 +358,10 @@ impl SpillStage {
         let Block { id, segment, place, len, crc32c, promised } = block;
         let first = self.objects.catalog().block_first(id);
         let fingerprint = self.objects.fingerprint(id.sample);
-        let mounted = self.segments.get(segment);
-        mounted.busy -= 1;
-        if let (Some(fingerprint), Some(journal)) = (fingerprint, &mut mounted.journal) {
+        self.segments.get(segment).busy -= 1;
+        if let Some(fingerprint) = fingerprint {
             let record = Record { fingerprint, first, len, place, crc32c, promised, sequence: 0 };
-            journal.add(now, &record);
+            self.segments.record(now, segment, &record);
         }
         self.outcomes.push(SpillOutcome::Spilled { block: id, crc32c });
     }
