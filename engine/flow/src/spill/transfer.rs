@@ -367,7 +367,8 @@ impl SpillStage {
         let mounted = self.segments.get(segment);
         mounted.busy -= 1;
         if let (Some(fingerprint), Some(journal)) = (fingerprint, &mut mounted.journal) {
-            let record = Record { fingerprint, first, len, place, crc32c, promised, sequence: 0 };
+            let mark = mounted.file.mark;
+            let record = Record { fingerprint, first, len, place, crc32c, promised, sequence: 0, mark };
             journal.add(now, &record);
         }
         self.outcomes.push(SpillOutcome::Spilled { block: id, crc32c });
