@@ -4,9 +4,10 @@ use crate::audit::Audit;
 use crate::config::Config;
 use crate::control::{list_endpoint, read_manifest, resolve};
 use crate::decode::{self, Decode, DecodeStage};
+use crate::importance::{Reporter, drawn};
 use crate::labels::Labels;
 use crate::layout::{Layout, Seating, Wanted};
-use crate::loader::{Loader, Parts, state_at};
+use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::near::{take_seats, unavailable};
 use crate::spill::{Directory, open_directories};
 use crate::starting::{Plan, Starting};
@@ -19,9 +20,10 @@ use fuelrail_base::limits::OPEN_BATCHES_MAX;
 use fuelrail_base::{ByteSize, Result, ShardId};
 use fuelrail_flow::{BadSamples, Consumer, Listed, Objects, Outlet, mesh, scratch_bytes, spill_memory_bytes};
 use fuelrail_io::{
-    Arena, ArenaConfig, Backend, CardQueue, EXTENT_GRANULE, Huge, HugePages, Region, RingChoice, Topology,
+    Arena, ArenaConfig, Backend, CardQueue, EXTENT_GRANULE, Huge, HugePages, Region, RingChoice, Topology, Waker,
     ZERO_COPY_BYTES, default_budget, lane,
 };
+use fuelrail_plan::importance::Horizons;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_wire::Endpoint;
 use std::path::PathBuf;
@@ -34,17 +36,18 @@ pub struct LoaderBuilder {
     pub(crate) config: Config,
     listing: Option<Vec<Listed>>,
     state: Option<State>,
-    report: Option<Reporter>,
+    scores: Option<Vec<u8>>,
+    report: Option<WatchReporter>,
 }
 
 type ReportFn = dyn Fn(&str) + Send + Sync;
 
 #[derive(Clone)]
-struct Reporter(Arc<ReportFn>);
+struct WatchReporter(Arc<ReportFn>);
 
-impl std::fmt::Debug for Reporter {
+impl std::fmt::Debug for WatchReporter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Reporter")
+        f.write_str("WatchReporter")
     }
 }
 
@@ -135,6 +138,14 @@ impl LoaderBuilder {
         decode_threads: usize => decode_threads = decode_threads;
         /// Batches decoded ahead.
         decode_depth: usize => decode_depth = decode_depth;
+        /// Which samples an epoch takes more than once, and which not at all: `off`, `on`, …
+        importance: &str => importance = importance.into();
+        /// Under `on`: the least rate of a sample, per cent of once an epoch.
+        importance_coverage_percent: u32 => importance_coverage_percent = importance_coverage_percent;
+        /// The most often a sample comes in an epoch.
+        importance_replay: u32 => importance_replay = importance_replay;
+        /// Under `on`: deliver weights that make the mean over an epoch unbiased.
+        importance_weights: bool => importance_weights = importance_weights;
         /// Where to log what was delivered.
         audit: PathBuf => audit = Some(audit);
     }
@@ -182,10 +193,17 @@ impl LoaderBuilder {
         self
     }
 
+    /// The scores saved with that state, where epochs are drawn by importance.
+    #[must_use]
+    pub fn scores(mut self, scores: Vec<u8>) -> LoaderBuilder {
+        self.scores = Some(scores);
+        self
+    }
+
     /// Who is told when nothing moves, instead of standard error.
     #[must_use]
     pub fn on_stall(mut self, report: impl Fn(&str) + Send + Sync + 'static) -> LoaderBuilder {
-        self.report = Some(Reporter(Arc::new(report)));
+        self.report = Some(WatchReporter(Arc::new(report)));
         self
     }
 
@@ -195,7 +213,7 @@ impl LoaderBuilder {
     /// `Usage` for settings, `Budget` for a memory limit below one batch per shard (with the bytes needed),
     /// `Environment` when the ring asked for or a thread is refused, `Network`, `NotFound`, `Denied` … from the listing.
     pub fn build(self) -> Result<Loader> {
-        let LoaderBuilder { config, listing, state, report } = self;
+        let LoaderBuilder { config, listing, state, scores, report } = self;
         config.validate()?;
         let ring = config.ring.parse::<RingChoice>()?.settle()?;
         let endpoint: Endpoint = config.uri.parse()?;
@@ -235,11 +253,12 @@ impl LoaderBuilder {
             None => run(Cursor::default())?,
             Some(state) => {
                 let start = Cursor::default();
-                state.check(&state_at(&run(start)?, &fingerprint, start))?;
+                state.check(&state_at(&run(start)?, &fingerprint, &config.importance, start))?;
                 run(Cursor { epoch: state.epoch, position: state.position })?
             }
         };
-        start_shards(config, ring, (objects, directories), run, (labels, fingerprint), (notices, report))
+        let drawn = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
+        start_shards(config, ring, (objects, directories), drawn, (labels, fingerprint), (notices, report))
     }
 }
 
@@ -258,11 +277,11 @@ fn start_shards(
     mut config: Config,
     (backend, notice): (Backend, Option<String>),
     (objects, directories): (Arc<Objects>, Vec<Directory>),
-    run: Run,
+    (run, horizons): (Run, Option<Horizons>),
     (labels, fingerprint): (Labels, String),
-    (mut notices, report): (Vec<String>, Option<Reporter>),
+    (mut notices, report): (Vec<String>, Option<WatchReporter>),
 ) -> Result<Loader> {
-    let report = report.map_or_else(to_standard_error, |Reporter(report)| report);
+    let report = report.map_or_else(to_standard_error, |WatchReporter(report)| report);
     notices.extend(notice);
     config.ring = backend.name().into();
     notices.extend(choose_budget(&mut config));
@@ -283,7 +302,7 @@ fn start_shards(
     let plan = Plan {
         backend,
         objects: Arc::clone(&objects),
-        run,
+        run: run.clone(),
         layout,
         arena,
         seating,
@@ -299,10 +318,12 @@ fn start_shards(
     }
     let (shards, threads) = starting.wait(&mut notices)?;
     let audit = config.audit.as_ref().map(|path| {
-        let start = state_at(&run, &fingerprint, run.config().start);
+        let start = state_at(&run, &fingerprint, &config.importance, run.config().start);
         Audit::create(path, config.rank, config.world, start)
     });
-    let wakers = shards.iter().map(|s| s.waker.clone()).collect();
+    let wakers: Vec<Waker> = shards.iter().map(|s| s.waker.clone()).collect();
+    let reporter =
+        horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, Arc::clone(&consumer), wakers.clone()));
     let outlet = Outlet::new(lanes, wakers, consumer, run.batches());
     let supply = supply(&config, decoding.zip(aside), &objects, outlet, run.batches());
     // Without it nobody would take what the shards deliver.
@@ -320,6 +341,7 @@ fn start_shards(
         notices,
         audit: audit.transpose()?,
         keeper,
+        reporter,
         report: Box::new(move |text| report(text)),
     })
 }
@@ -391,7 +413,7 @@ fn share_out(config: &Config, objects: &Objects, topology: &Topology, beside: Be
     Wanted {
         memory_bytes: config.memory_limit_bytes,
         cache_bytes: config.cache_limit_bytes,
-        batch_bytes_max: objects.catalog().batch_room_max(batch_samples).max(64),
+        batch_bytes_max: batch_room_max(config, objects.catalog()).max(64),
         shards: config.shards,
         cores: u16::try_from(if decoded_bytes == 0 { cores } else { cores.div_ceil(CORES_PER_SHARD) })
             .unwrap_or(u16::MAX),

@@ -10,6 +10,7 @@ use fuelrail_base::limits::{
 };
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_io::{Backend, CardQueue, RingChoice};
+use fuelrail_plan::importance::{ImportanceConfig, Mode};
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::spill::SpillPolicy;
@@ -51,7 +52,7 @@ pub struct Config {
     pub memory_limit_bytes: u64,
     /// RAM cache of blocks inside that, payload bytes; 0 keeps nothing.
     pub cache_limit_bytes: u64,
-    /// What the cache keeps: `next-use`, `pinned`, `lru`, `fifo` or `dlcache`.
+    /// What the cache keeps: `next-use`, `pinned`, `lru`, `fifo`, `dlcache` or `importance`.
     pub cache_policy: String,
     /// Directories on local disks that blocks go to which RAM has no room for; none keeps nothing on disk. Give each to one
     /// bucket or many, one loader or many of this machine: what is in them is found again by any later run.
@@ -92,6 +93,15 @@ pub struct Config {
     /// The queue of a network card, `IFNAME:QUEUE`, to receive from without a copy by the kernel: for one shard, where the
     /// administrator has set the card up for it.
     pub zero_copy_receive: Option<String>,
+    /// Which samples an epoch takes more than once, and which not at all: `off` and `uniform` take every sample once, `on` draws
+    /// by the losses the trainer reports, `shade` and `shade-corrected` as SHADE does, to compare with.
+    pub importance: String,
+    /// Under `on`: the least rate of a sample, per cent of once an epoch; at least that share of all samples is in every epoch.
+    pub importance_coverage_percent: u32,
+    /// Under `on`, the most often a sample comes in an epoch; under SHADE's modes, how often what is cached is replayed.
+    pub importance_replay: u32,
+    /// Under `on`: deliver weights that make the mean over an epoch unbiased.
+    pub importance_weights: bool,
     /// What PNG and JPEG objects are decoded to, `HEIGHTxWIDTHxCHANNELS`, such as `224x224x3`; empty delivers their bytes.
     pub decode: String,
     /// How a picture of another size comes to that: `exact` (it is a bad sample), `center-crop` or `random-crop`.
@@ -143,6 +153,10 @@ impl Default for Config {
             ring: "auto".into(),
             register: false,
             zero_copy_receive: None,
+            importance: "off".into(),
+            importance_coverage_percent: 50,
+            importance_replay: 3,
+            importance_weights: true,
             decode: String::new(),
             decode_fit: "exact".into(),
             decode_flip: false,
@@ -162,7 +176,7 @@ const SIZES: [&str; 5] =
 /// Fields that are lists: as text, their items stand between commas.
 const LISTS: [&str; 1] = ["spill_dirs"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 13] = [
+const TEXTS: [&str; 14] = [
     "uri",
     "manifest",
     "ca_file",
@@ -173,6 +187,7 @@ const TEXTS: [&str; 13] = [
     "bad_samples",
     "ring",
     "zero_copy_receive",
+    "importance",
     "decode",
     "decode_fit",
     "audit",
@@ -273,6 +288,7 @@ impl Config {
             )?;
         }
         self.bad_samples()?;
+        self.importance(0)?;
         check(
             self.decode_threads <= DECODE_THREADS_MAX,
             format!("decode_threads is {}", self.decode_threads),
@@ -285,6 +301,19 @@ impl Config {
         )?;
         self.decode()?;
         Ok(())
+    }
+
+    /// How epochs are drawn, with so many samples in the cache; `None` where every sample comes once.
+    ///
+    /// # Errors
+    /// `Usage` for an unknown name or a number out of range.
+    pub fn importance(&self, cached_samples: u64) -> Result<Option<ImportanceConfig>> {
+        let coverage = f64::from(self.importance_coverage_percent) / 100.0;
+        let (replay, weights) = (self.importance_replay, self.importance_weights);
+        let mode = if self.importance == "off" { Mode::Uniform } else { self.importance.parse()? };
+        let config = ImportanceConfig { mode, coverage, replay, weights, cached_samples };
+        config.validate()?;
+        Ok((self.importance != "off").then_some(config))
     }
 
     /// What samples are decoded to; `None` where they are delivered as the bucket has them.

@@ -68,7 +68,7 @@ impl Starting {
             },
             region,
             objects: Arc::clone(&plan.objects),
-            run: plan.run,
+            run: plan.run.clone(),
             shard,
             ends,
             core: plan.seating.as_ref().and_then(|seating| seating.core(id.0)),

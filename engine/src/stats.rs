@@ -71,6 +71,10 @@ pub struct Stats {
     pub hit_bytes: u64,
     /// Share of the blocks asked for that RAM or the disk had.
     pub hit_ratio: f64,
+    /// Of the epochs begun, distinct samples over samples of the data set: below 1 only where epochs are drawn by importance.
+    /// A hit ratio says little without it, because what repeats a few samples hits.
+    #[serde(default)]
+    pub coverage: f64,
     /// Blocks dropped from the cache.
     pub evictions: u64,
     /// What the disk brought and took, where there is one.
@@ -276,9 +280,21 @@ pub(crate) struct Tally {
     pub waiting: Duration,
     pub waits: Histogram,
     pub first_batch: Duration,
+    /// Places of the epochs begun, and distinct samples in them.
+    pub places: u64,
+    pub distinct: u64,
+    epoch: Option<u64>,
 }
 
 impl Tally {
+    /// A batch of this epoch, which has so many distinct samples: all of them, if nothing is said.
+    pub(crate) fn begin(&mut self, epoch: u64, samples: u64, distinct: Option<u64>) {
+        if self.epoch.replace(epoch) != Some(epoch) {
+            self.places += samples;
+            self.distinct += distinct.unwrap_or(samples);
+        }
+    }
+
     /// A call for a batch has ended, however often it looked.
     pub(crate) fn end_call(&mut self, ready: bool) {
         let waited = core::mem::take(&mut self.waiting);
@@ -297,6 +313,7 @@ impl Stats {
             samples: tally.samples,
             bytes: tally.bytes,
             left_out: tally.left_out,
+            coverage: ratio(tally.distinct, tally.places),
             wall_s: wall.as_secs_f64(),
             data_wait_s: tally.wait.as_secs_f64(),
             readiness: ratio(tally.ready, tally.calls),

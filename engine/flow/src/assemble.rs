@@ -11,6 +11,7 @@ use core::ops::Range;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, SAMPLE_ALIGN};
 use fuelrail_base::{BatchSeq, BlockId, Error, Kind, SampleId, ShardId};
 use fuelrail_io::{Filling, Slot, Window};
+use fuelrail_plan::importance::Known;
 use fuelrail_plan::run::{BatchSpec, Run};
 use fuelrail_plan::schedule::Schedule;
 use slab::Slab;
@@ -136,6 +137,11 @@ impl AssembleStage {
             postponed: Vec::new(),
             unproved: 0,
         }
+    }
+
+    /// More epochs are drawn.
+    pub(crate) fn learn(&mut self, known: &Known) {
+        self.run.learn(known);
     }
 
     /// Opens a batch in `slot` and appends an ask for every block of it.

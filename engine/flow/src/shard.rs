@@ -60,6 +60,8 @@ pub struct Shard<R: Ring> {
     /// Batches from their slot to their last sample.
     filling: Gate,
     consumer: Arc<Consumer>,
+    /// How much of what the consumer tells of draws has been heard.
+    heard: u64,
     board: Arc<Board>,
     owned: Slab<OwnedAsk>,
     /// Under `Quarantine`, the blocks given up, with the reason: they are not asked for again, whichever shard wants them.
@@ -94,7 +96,7 @@ impl<R: Ring> Shard<R> {
         let waker = ring.waker();
         ends.mesh.set_waker(&waker);
         region.set_waker(waker.clone());
-        let mut brain = Brain::new(&config.brain, *run, Arc::clone(objects.catalog()))?;
+        let mut brain = Brain::new(&config.brain, run.clone(), Arc::clone(objects.catalog()))?;
         let spill = match (ends.spill, brain.spill()) {
             (Some(setup), Some(tier)) => {
                 Some(SpillStage::new(&mut region, Arc::clone(&objects), setup, waker.clone(), tier)?)
@@ -109,12 +111,13 @@ impl<R: Ring> Shard<R> {
             spill,
             fetch: FetchStage::new(Arc::clone(&objects), config.stall_after, scratch),
             cache,
-            assemble: AssembleStage::new(shard, Arc::clone(&objects), *run, config.bad_samples),
+            assemble: AssembleStage::new(shard, Arc::clone(&objects), run.clone(), config.bad_samples),
             deliver: DeliverStage::new(ends.deliver, shard.0, shards, OPEN_BATCHES_MAX),
             mesh: ends.mesh,
             requests: Gate::new("fetch", config.connections_max * PIPELINE_DEPTH_MAX),
             filling: Gate::new("assemble", OPEN_BATCHES_MAX),
             consumer: ends.consumer,
+            heard: 0,
             board: ends.board,
             owned: Slab::with_capacity(1024),
             quarantine: (config.bad_samples == BadSamples::Quarantine).then(HashMap::new),
@@ -180,6 +183,10 @@ impl<R: Ring> Shard<R> {
             moved = true;
         }
         self.watch_memory();
+        if let Some(known) = self.consumer.news(&mut self.heard) {
+            self.assemble.learn(&known);
+            self.brain.learn(&known);
+        }
         let taken = self.consumer.taken_of(u64::from(self.id.0), u64::from(self.shards));
         self.tell(Fact::Consumer { taken, waits: self.consumer.waits() });
         self.obey();

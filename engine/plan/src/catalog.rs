@@ -136,6 +136,13 @@ impl Catalog {
         size.next_multiple_of(self.direct_unit) + if self.mixed { self.direct_unit } else { 0 }
     }
 
+    /// The same where a batch may hold a sample several times: it may be the largest one.
+    #[must_use]
+    pub fn batch_room_max_drawn(&self, samples: u64) -> u64 {
+        let largest = self.sizes.iter().map(|&size| self.room_of(size)).max().unwrap_or(0);
+        largest.saturating_mul(samples.min(self.samples())) + self.batch_slack()
+    }
+
     /// The most room any batch of `samples` samples can take, bytes: the sum of the largest ones.
     #[must_use]
     pub fn batch_room_max(&self, samples: u64) -> u64 {

@@ -1,8 +1,9 @@
 //! The disk tier over whole epochs, without a disk: every write and read is done at once, and well.
 
 use fuelrail_base::prng::Prng;
-use fuelrail_base::{BatchSeq, BlockId};
+use fuelrail_base::{BatchSeq, BlockId, Instant};
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::schedule::{Schedule, UseTime};
 use fuelrail_plan::spill::{Mount, PAGE_BYTES, Spill, SpillConfig, SpillPolicy, Weigh};
@@ -57,6 +58,7 @@ impl World {
             samples,
             seed: 7,
             shuffle: true,
+            order: OrderName::Global,
             world,
             rank: 0,
             batch_size: 16,
@@ -92,7 +94,7 @@ impl World {
     fn ask(&mut self, block: BlockId, at: UseTime, epoch: &mut Epoch) {
         let bytes = self.catalog.block_len(block);
         epoch.asked_bytes += bytes;
-        if self.spill.hit(block, bytes, at).is_some() {
+        if self.spill.hit(Instant(at.0), block, bytes, at).is_some() {
             epoch.hit_bytes += bytes;
         } else {
             let worth = self.worth(block, at);

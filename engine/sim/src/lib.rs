@@ -14,6 +14,7 @@ mod counters;
 mod dataset;
 mod journal;
 mod model;
+pub mod orders;
 mod rank;
 mod report;
 mod run;

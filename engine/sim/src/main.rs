@@ -1,6 +1,7 @@
 //! `fuelrail-sim`: plays one seed or a swarm of them. Called through `cargo x sim`.
 #![forbid(unsafe_code)]
 
+mod compare;
 mod question;
 
 use clap::{Parser, Subcommand};
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 #[command(name = "fuelrail-sim", version, args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:\n  cargo x sim -- --seed 42\n  cargo x sim -- --seeds 200 --from 1000\n  \
                         cargo x sim -- --seed 1 --canary lost-completion\n  \
+                        cargo x sim -- orders --world 3\n  \
                         cargo x sim -- what-if --measured cores.json --cores 32 --nic 100gbit --nic 400gbit")]
 struct Arguments {
     #[command(subcommand)]
@@ -39,13 +41,16 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Question {
+    Orders(compare::Orders),
     WhatIf(Box<question::WhatIf>),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Some(Question::WhatIf(what_if)) = &arguments.question {
-        return question::run(what_if);
+    match &arguments.question {
+        Some(Question::Orders(orders)) => return compare::run(orders),
+        Some(Question::WhatIf(what_if)) => return question::run(what_if),
+        None => {}
     }
     let seeds = match arguments.seed {
         Some(seed) => seed..seed.saturating_add(1),

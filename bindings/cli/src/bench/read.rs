@@ -64,7 +64,7 @@ pub(crate) struct Read {
     /// RAM cache inside the memory limit [default: 0]
     #[arg(long, value_name = "SIZE")]
     cache_limit: Option<ByteSize>,
-    /// What the cache keeps: next-use, lru, fifo or pinned [default: next-use]
+    /// What the cache keeps: next-use, pinned, lru, fifo or dlcache [default: next-use]
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
     /// How to look ahead: lookahead, or DELI's full-fetch and 50/50 [default: lookahead]

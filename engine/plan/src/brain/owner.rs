@@ -2,6 +2,7 @@
 
 use super::words::{AskId, Attempt, BrainConfig, BrainStats, Command, FetchId, Source};
 use crate::catalog::Catalog;
+use crate::importance::Known;
 use crate::policy::{self, BlockMap, Policy};
 use crate::retry::{Retry, Tries, Verdict};
 use crate::run::Run;
@@ -107,7 +108,16 @@ impl Owner {
         })
     }
 
-    pub(super) fn asked(&mut self, ask: AskId, block: BlockId, at: UseTime, fresh: bool, out: &mut VecDeque<Command>) {
+    pub(super) fn learn(&mut self, known: &Known) {
+        self.schedule.learn(known);
+    }
+
+    pub(super) fn asked(
+        &mut self,
+        now: Instant,
+        (ask, block, at, fresh): (AskId, BlockId, UseTime, bool),
+        out: &mut VecDeque<Command>,
+    ) {
         let bytes = self.catalog.block_len(block);
         self.stats.asks += 1;
         self.stats.asked_bytes += bytes;
@@ -139,6 +149,7 @@ impl Owner {
             self.stats.hit_bytes += bytes;
             out.push_back(Command::Serve { ask, block });
             let next = self.schedule.next_use(block.sample, at);
+            self.policy.weigh(block, u32::from(self.schedule.rate(block.sample)));
             self.policy.hit(block, next, &mut self.evicted);
             self.evict(out);
             out.push_back(Command::Answer { ask, source: Source::Cache });
@@ -147,7 +158,7 @@ impl Owner {
         let key = self.fetches.insert(Fetch { block, ask, sharers: None, at, last_at: at, tries: Tries::default() });
         let fetch = FetchId(u32::try_from(key).expect("asks are bounded by the batches' samples, below 2^32"));
         self.by_block.insert(block, fetch);
-        let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(block, bytes, at)) };
+        let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };
         match spot {
             Some(spot) => out.push_back(Command::Restore { fetch, ask, block, spot }),
             None => self.enqueue(fetch),
@@ -155,20 +166,26 @@ impl Owner {
     }
 
     /// A block came from disk. It stays there, and there alone: a second copy in RAM would take the place of another block.
-    pub(super) fn restored(&mut self, id: FetchId, total: Duration, writes: usize, out: &mut VecDeque<Command>) {
+    pub(super) fn restored(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        (total, writes): (Duration, usize),
+        out: &mut VecDeque<Command>,
+    ) {
         let Fetch { block, ask, sharers, .. } = self.take(id, out);
         if let Some(spill) = &mut self.spill {
-            spill.restored(self.catalog.block_len(block), total, writes);
+            spill.restored(now, self.catalog.block_len(block), total, writes);
         }
         out.push_back(Command::Answer { ask, source: Source::Disk });
         self.release(sharers, |ask| Command::Answer { ask, source: Source::Shared }, out);
     }
 
     /// A block is not on disk after all: it is fetched like any other.
-    pub(super) fn lost(&mut self, id: FetchId) {
+    pub(super) fn lost(&mut self, now: Instant, id: FetchId) {
         let block = self.fetches[id.0 as usize].block;
         if let Some(spill) = &mut self.spill {
-            spill.lost(block, self.catalog.block_len(block));
+            spill.lost(now, block, self.catalog.block_len(block));
         }
         self.enqueue(id);
     }
@@ -200,7 +217,7 @@ impl Owner {
         self.retry.success();
         let Fetch { block, ask, sharers, last_at, .. } = self.take(id, out);
         if let Some(spill) = &mut self.spill {
-            spill.fetched(bytes, total);
+            spill.fetched(now, Some(bytes));
         }
         self.keep(block, ask, last_at, out);
         out.push_back(Command::Answer { ask, source: Source::Bucket });
@@ -239,6 +256,7 @@ impl Owner {
                 return;
             }
         }
+        self.policy.weigh(block, u32::from(self.schedule.rate(block.sample)));
         if self.policy.offer(block, bytes, next, &mut self.evicted) {
             self.evict(out);
             out.push_back(Command::Keep { block, ask });
@@ -262,6 +280,9 @@ impl Owner {
         out: &mut VecDeque<Command>,
     ) {
         self.in_flight -= 1;
+        if let Some(spill) = &mut self.spill {
+            spill.fetched(now, None);
+        }
         if kind == Kind::Throttled {
             self.stats.throttled += 1;
             self.window.throttled(now, self.in_flight + 1);
@@ -325,8 +346,11 @@ impl Owner {
         }
     }
 
-    pub(super) fn unserved(&mut self, id: FetchId) {
+    pub(super) fn unserved(&mut self, now: Instant, id: FetchId) {
         self.in_flight -= 1;
+        if let Some(spill) = &mut self.spill {
+            spill.fetched(now, None);
+        }
         self.enqueue(id);
     }
 
@@ -356,6 +380,9 @@ impl Owner {
             }
             self.queue.pop();
             self.in_flight += 1;
+            if let Some(spill) = &mut self.spill {
+                spill.fetching(now);
+            }
             out.push_back(Command::Fetch { fetch: id, ask: fetch.ask, block: fetch.block });
         }
     }

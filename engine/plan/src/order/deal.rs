@@ -8,9 +8,9 @@
 //!
 //! Owns a copy of the epoch's order. In the global order nothing is dealt: a place in a step is its position.
 
+use super::epoch::EpochOrder;
 use super::permutation::Permutation;
 use super::sticky::{Blocks, Sticky};
-use super::{EpochOrder, Kind};
 use core::ops::Range;
 use fuelrail_base::SampleId;
 
@@ -22,12 +22,15 @@ pub struct StepOrder {
 }
 
 impl StepOrder {
-    pub(super) fn new(epoch: &EpochOrder, positions: Range<u64>) -> StepOrder {
-        let deal = match &epoch.kind {
-            Kind::Global(_) => None,
-            Kind::Sticky(sticky) => Some(Deal::new(*sticky, &positions)),
-        };
-        StepOrder { epoch: *epoch, deal }
+    /// Of an epoch, the step that takes these positions: the same samples, dealt to ranks.
+    ///
+    /// # Panics
+    /// When the positions are not some of the epoch's.
+    #[must_use]
+    pub fn new(epoch: &EpochOrder, positions: Range<u64>) -> StepOrder {
+        let samples = epoch.samples();
+        assert!(positions.start <= positions.end && positions.end <= samples, "{positions:?} of {samples}");
+        StepOrder { epoch: *epoch, deal: epoch.sticky().map(|sticky| Deal::new(*sticky, &positions)) }
     }
 
     /// Where what stands at a position of the step comes when it is dealt, before the rank's stretch that it falls into

@@ -9,15 +9,17 @@
 //! run saved today must resume on the same samples in ten years.
 
 mod deal;
+mod epoch;
 mod name;
 mod permutation;
 pub mod quality;
 mod sticky;
 
 pub use deal::{StepOrder, StretchOrder};
+pub use epoch::EpochOrder;
 pub use name::OrderName;
 
-use core::ops::Range;
+use epoch::Kind;
 use fuelrail_base::{SampleId, limits, prng::mix64};
 use permutation::Permutation;
 use sticky::Sticky;
@@ -66,7 +68,7 @@ impl Order {
             (true, OrderName::Global) => Kind::Global(Permutation::new(self.samples, mix64(seed.wrapping_add(epoch)))),
             (true, OrderName::Sticky) => Kind::Sticky(Sticky::new(self.samples, seed, epoch)),
         };
-        EpochOrder { samples: self.samples, kind }
+        EpochOrder::new(self.samples, kind)
     }
 
     /// The sample at `position` (in `0..samples`) of `epoch`; see [`EpochOrder::sample_at`].
@@ -85,57 +87,5 @@ impl Order {
     #[must_use]
     pub fn position_of(&self, epoch: u64, sample: SampleId) -> u64 {
         self.epoch(epoch).position_of(sample)
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
-    Global(Permutation),
-    Sticky(Sticky),
-}
-
-/// The permutation of one epoch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EpochOrder {
-    samples: u64,
-    kind: Kind,
-}
-
-impl EpochOrder {
-    /// The sample at `position` (in `0..samples`), before any step is dealt to ranks: the same for every world.
-    ///
-    /// # Panics
-    /// When `position` is not below the number of samples.
-    #[must_use]
-    pub fn sample_at(&self, position: u64) -> SampleId {
-        assert!(position < self.samples, "position {position} of {} samples", self.samples);
-        SampleId(match &self.kind {
-            Kind::Global(permutation) => permutation.at(position),
-            Kind::Sticky(sticky) => sticky.sample_at(position),
-        } as u32)
-    }
-
-    /// The position of a sample, before any step is dealt to ranks.
-    ///
-    /// # Panics
-    /// When the sample is not one of the data set.
-    #[must_use]
-    pub fn position_of(&self, sample: SampleId) -> u64 {
-        let word = u64::from(sample.0);
-        assert!(word < self.samples, "sample {word} of {}", self.samples);
-        match &self.kind {
-            Kind::Global(permutation) => permutation.of(word),
-            Kind::Sticky(sticky) => sticky.position_of(word),
-        }
-    }
-
-    /// The order within a step that takes these positions: the same samples, dealt to ranks.
-    ///
-    /// # Panics
-    /// When the positions are not some of the epoch.
-    #[must_use]
-    pub fn step(&self, positions: Range<u64>) -> StepOrder {
-        assert!(positions.start <= positions.end && positions.end <= self.samples, "{positions:?} of {}", self.samples);
-        StepOrder::new(self, positions)
     }
 }

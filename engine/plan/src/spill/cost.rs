@@ -1,9 +1,10 @@
 //! What it costs to get a block again, as measured: from the bucket, and from the disk.
 //!
-//! Kept as the logarithm of seconds, one smoothed mean per source and power of two of the length, so that costs which
-//! differ by orders of magnitude are compared by a subtraction and nothing under- or overflows. Owns a small table.
+//! A source's cost is the time it is busy per unit of work, not the latency of one block: requests overlap, and a source that
+//! is asked for much at once takes longer over each and is not dearer for it. Kept as the logarithm of seconds, so that costs
+//! which differ by orders of magnitude are compared by a subtraction and nothing under- or overflows. Owns a few numbers.
 
-use fuelrail_base::Duration;
+use fuelrail_base::{Duration, Instant};
 
 /// Where blocks come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,56 +15,112 @@ pub enum Tier {
     Disk,
 }
 
-/// Lengths up to 2^31 bytes have a mean of their own each.
-const CLASSES: usize = 32;
+/// Work a block is beside its bytes, in bytes: a request or a seek costs about as much as so many bytes more.
+const FIXED_BYTES: f64 = 65_536.0;
+/// Blocks a measurement is made of.
+const BLOCKS: u32 = 32;
 /// Weight of the newest measurement.
-const WEIGHT: f64 = 1.0 / 16.0;
+const WEIGHT: f64 = 1.0 / 4.0;
+
+/// One source.
+#[derive(Clone, Debug, Default)]
+struct Source {
+    under_way: usize,
+    since: Instant,
+    busy: Duration,
+    work: f64,
+    blocks: u32,
+    ln_cost: Option<f64>,
+}
+
+impl Source {
+    fn begin(&mut self, now: Instant) {
+        if self.under_way == 0 {
+            self.since = now;
+        }
+        self.under_way += 1;
+    }
+
+    fn end(&mut self, now: Instant, bytes: Option<u64>) {
+        let passed = now.since(self.since);
+        // Blocks that end at one moment were worked on in the same time: a measurement ends between moments.
+        if self.blocks >= BLOCKS && !passed.is_zero() {
+            self.conclude();
+        }
+        self.under_way = self.under_way.saturating_sub(1);
+        self.busy += passed;
+        self.since = now;
+        if let Some(bytes) = bytes {
+            self.work += bytes as f64 + FIXED_BYTES;
+            self.blocks += 1;
+        }
+    }
+
+    fn conclude(&mut self) {
+        let ln = (self.busy.as_secs_f64().max(1e-9) / self.work).ln();
+        self.ln_cost = Some(self.ln_cost.map_or(ln, |old| old + (ln - old) * WEIGHT));
+        (self.busy, self.work, self.blocks) = (Duration::ZERO, 0.0, 0);
+    }
+}
 
 /// Measured costs of both sources.
 #[derive(Clone, Debug, Default)]
 pub struct Costs {
-    bucket: [Option<f64>; CLASSES],
-    disk: [Option<f64>; CLASSES],
+    bucket: Source,
+    disk: Source,
 }
 
 impl Costs {
-    /// A block of `bytes` came from `tier` in `time`.
-    pub fn measured(&mut self, tier: Tier, bytes: u64, time: Duration) {
-        let table = if tier == Tier::Bucket { &mut self.bucket } else { &mut self.disk };
-        let ln = time.as_secs_f64().max(1e-9).ln();
-        let mean = &mut table[class(bytes)];
-        *mean = Some(mean.map_or(ln, |old| old + (ln - old) * WEIGHT));
+    fn source(&mut self, tier: Tier) -> &mut Source {
+        match tier {
+            Tier::Bucket => &mut self.bucket,
+            Tier::Disk => &mut self.disk,
+        }
     }
 
-    /// How much dearer the bucket is than the disk for a block of `bytes`, as a logarithm: above zero, the disk pays.
-    /// `None` while either is unknown for such lengths.
+    /// A block is asked of `tier`.
+    pub fn begin(&mut self, tier: Tier, now: Instant) {
+        self.source(tier).begin(now);
+    }
+
+    /// It came, with so many bytes, or it did not.
+    pub fn end(&mut self, tier: Tier, now: Instant, bytes: Option<u64>) {
+        self.source(tier).end(now, bytes);
+    }
+
+    /// How much dearer the bucket is than the disk, as a logarithm: above zero, the disk pays. `None` while either is unknown.
     #[must_use]
-    pub fn gain_ln(&self, bytes: u64) -> Option<f64> {
-        Some(self.bucket[class(bytes)]? - self.disk[class(bytes)]?)
+    pub fn gain_ln(&self) -> Option<f64> {
+        Some(self.bucket.ln_cost? - self.disk.ln_cost?)
     }
-}
-
-fn class(bytes: u64) -> usize {
-    (u64::BITS - bytes.leading_zeros()).min(CLASSES as u32 - 1) as usize
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn tells_which_source_is_dearer_by_length() {
-        let mut costs = Costs::default();
-        assert_eq!(costs.gain_ln(1000), None);
-        for _ in 0..100 {
-            costs.measured(Tier::Bucket, 1000, Duration::from_millis(20));
-            costs.measured(Tier::Disk, 1000, Duration::from_micros(100));
-            costs.measured(Tier::Bucket, 8 << 20, Duration::from_millis(30));
-            costs.measured(Tier::Disk, 8 << 20, Duration::from_millis(60));
+    /// `rounds` times so many blocks at once, each round taking `round_us`.
+    fn run(costs: &mut Costs, tier: Tier, at_once: u64, round_us: u64, rounds: u64) {
+        let mut now = Instant(7);
+        for _ in 0..rounds {
+            (0..at_once).for_each(|_| costs.begin(tier, now));
+            now = now.after(Duration::from_micros(round_us));
+            (0..at_once).for_each(|_| costs.end(tier, now, Some(100_000)));
+            // Nobody asks for a while: that is nobody's cost.
+            now = now.after(Duration::from_secs(1));
         }
-        assert!((costs.gain_ln(1010).unwrap() - 200f64.ln()).abs() < 1e-9);
-        assert!((costs.gain_ln(8 << 20).unwrap() + 2f64.ln()).abs() < 1e-9);
-        assert_eq!(costs.gain_ln(1 << 40), None);
-        costs.measured(Tier::Disk, 0, Duration::ZERO);
+    }
+
+    #[test]
+    fn a_source_is_dear_by_the_time_it_is_busy_and_not_by_latency() {
+        let mut costs = Costs::default();
+        assert_eq!(costs.gain_ln(), None);
+        // The same rate, at sixteen times the latency of each block.
+        run(&mut costs, Tier::Bucket, 64, 64_000, 10);
+        run(&mut costs, Tier::Disk, 4, 4_000, 160);
+        assert!(costs.gain_ln().unwrap().abs() < 0.05, "{:?}", costs.gain_ln());
+        run(&mut costs, Tier::Disk, 4, 40, 400);
+        assert!((costs.gain_ln().unwrap() - 100f64.ln()).abs() < 0.2, "{:?}", costs.gain_ln());
+        costs.end(Tier::Disk, Instant(0), None);
     }
 }

@@ -14,14 +14,18 @@ use crate::schedule::UseTime;
 use core::fmt;
 use core::str::FromStr;
 use fuelrail_base::limits::{DIRECT_BYTES_MIN, GATHER_BYTES};
-use fuelrail_base::{BlockId, Duration, Error, Kind, Result};
+use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result};
 use std::collections::VecDeque;
 
 /// Entries of the index looked at in one go while sweeping or valuing.
 const SWEEP_STEP: usize = 128;
+/// Empty segments kept at hand.
+const SPARES: usize = 2;
 /// A newcomer must be worth so much more than what goes for it: trimming costs writes.
 const RELUCTANCE: f64 = 1.0 / 8.0;
-/// Where the disk is measured to be dearer than the bucket, it is asked for one block in so many, to measure again.
+/// A disk that costs so many times what the bucket costs is not used: less than that may be chance, and a bucket costs money.
+const DEARER: f64 = 4.0;
+/// Such a disk is asked for one block in so many, to measure again.
 const PROBE_EVERY: u64 = 64;
 
 /// Which segment goes when room is wanted, and who gets in.
@@ -137,7 +141,6 @@ pub struct SpillStats {
 struct Writing {
     segment: SegmentId,
     place: u64,
-    worth: f64,
 }
 
 /// The disk tier of one shard.
@@ -225,11 +228,10 @@ impl Spill {
         self.at_limit = true;
     }
 
-    /// Whether another empty segment should be made: the last one is half full.
+    /// Whether another empty segment should be made: making one takes its time, so one more than is needed next is kept.
     #[must_use]
     pub fn wants_segment(&self) -> bool {
-        let filling = |id: &Option<SegmentId>| id.and_then(|id| self.ledger.get(id)).is_none_or(|s| s.fullness() > 0.5);
-        self.spares.is_empty() && !self.at_limit && self.open.iter().any(filling)
+        self.spares.len() < SPARES && !self.at_limit
     }
 
     /// A block found in the journal of a mounted segment. False when it is not taken: it is known already, or there is no
@@ -246,18 +248,23 @@ impl Spill {
     }
 
     /// Where a block lies that is used at `at`. `None` when it is not here, or when the bucket is measured to be cheaper.
-    pub fn hit(&mut self, block: BlockId, bytes: u64, at: UseTime) -> Option<Spot> {
+    pub fn hit(&mut self, now: Instant, block: BlockId, bytes: u64, at: UseTime) -> Option<Spot> {
         let spot = self.index.get(block)?;
+        let is_dear = self.is_dear();
         let segment = self.ledger.get_mut(spot.segment)?;
         self.asked += 1;
-        let dearer = self.costs.gain_ln(bytes).is_some_and(|gain| gain < -core::f64::consts::LN_2);
-        if dearer && !self.asked.is_multiple_of(PROBE_EVERY) {
+        if is_dear && !self.asked.is_multiple_of(PROBE_EVERY) {
             return None;
         }
         segment.used_at = segment.used_at.max(at);
         self.stats.hits += 1;
         self.stats.hit_bytes += bytes;
+        self.costs.begin(Tier::Disk, now);
         Some(spot)
+    }
+
+    fn is_dear(&self) -> bool {
+        self.costs.gain_ln().is_some_and(|gain| gain < -DEARER.ln())
     }
 
     /// Whether a block is here or on its way here.
@@ -273,7 +280,7 @@ impl Spill {
         if bytes == 0 || self.holds(block) || (by_worth && worth <= if self.at_limit { self.floor } else { 0.0 }) {
             return None;
         }
-        if self.costs.gain_ln(bytes).is_some_and(|gain| gain <= 0.0) {
+        if self.is_dear() {
             return None;
         }
         if self.pending_bytes + bytes > self.config.pending_bytes_max.max(bytes) {
@@ -288,7 +295,11 @@ impl Spill {
             return None;
         };
         self.pending_bytes += bytes;
-        self.writing.insert(block, Some(Writing { segment, place, worth }));
+        if let Some(home) = self.ledger.get_mut(segment) {
+            // What it is worth until segments are valued next.
+            home.value += worth * bytes as f64 / home.len() as f64;
+        }
+        self.writing.insert(block, Some(Writing { segment, place }));
         Some((segment, place))
     }
 
@@ -320,12 +331,10 @@ impl Spill {
         self.pending_bytes -= bytes;
         self.stats.written += 1;
         self.stats.written_bytes += bytes;
-        let Some(Some(Writing { segment, place, worth })) = self.writing.remove(&block) else { return };
+        let Some(Some(Writing { segment, place })) = self.writing.remove(&block) else { return };
         let Some(home) = self.ledger.get_mut(segment) else { return };
         if self.index.insert(block, Spot { segment, place, crc32c }) {
             home.live_bytes += bytes;
-            // What it is worth until segments are valued next.
-            home.value += worth * bytes as f64 / home.len() as f64;
         }
     }
 
@@ -337,18 +346,24 @@ impl Spill {
     }
 
     /// A block came from disk: it took so long while so many writes were under way.
-    pub fn restored(&mut self, bytes: u64, total: Duration, writes: usize) {
+    pub fn restored(&mut self, now: Instant, bytes: u64, total: Duration, writes: usize) {
         self.lanes.read(bytes, total, writes);
-        self.costs.measured(Tier::Disk, bytes, total);
+        self.costs.end(Tier::Disk, now, Some(bytes));
     }
 
-    /// A block came from the bucket in so long.
-    pub fn fetched(&mut self, bytes: u64, total: Duration) {
-        self.costs.measured(Tier::Bucket, bytes, total);
+    /// A block is asked of the bucket.
+    pub fn fetching(&mut self, now: Instant) {
+        self.costs.begin(Tier::Bucket, now);
+    }
+
+    /// It came, with so many bytes, or it did not.
+    pub fn fetched(&mut self, now: Instant, bytes: Option<u64>) {
+        self.costs.end(Tier::Bucket, now, bytes);
     }
 
     /// A block could not be had from disk, or is not what was written.
-    pub fn lost(&mut self, block: BlockId, bytes: u64) {
+    pub fn lost(&mut self, now: Instant, block: BlockId, bytes: u64) {
+        self.costs.end(Tier::Disk, now, None);
         self.stats.lost += 1;
         self.remove(block, bytes);
     }

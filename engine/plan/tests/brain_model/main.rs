@@ -85,14 +85,13 @@ impl Model {
         let run = run.unwrap();
         let connections_max = 1 + prng.below(4) as usize;
         let strategy = ["lookahead", "full-fetch", "50/50"][prng.below(3) as usize];
-        let policy = [PolicyName::Fifo, PolicyName::Lru, PolicyName::NextUse, PolicyName::Pinned];
         let largest = catalog.batch_room_max(u64::from(batch_size));
         let (disk, spill) = Disk::draw(&mut prng);
         let config = BrainConfig {
             shard: ShardId(0),
             shards: 1,
             prefetch: Strategy::from_name(strategy, 2 + prng.below(samples)).unwrap(),
-            policy: policy[prng.below(4) as usize],
+            policy: PolicyName::ALL[prng.below(PolicyName::ALL.len() as u64) as usize],
             cache_bytes: prng.below(catalog.total_bytes() + 2),
             batch_room_bytes: largest.max(64) * (1 + prng.below(4)),
             horizon_epochs: 1,
@@ -107,7 +106,7 @@ impl Model {
             seed,
         };
         Model {
-            brain: Brain::new(&config, run, Arc::clone(&catalog)).unwrap(),
+            brain: Brain::new(&config, run.clone(), Arc::clone(&catalog)).unwrap(),
             schedule: Schedule::new(&run, 1),
             trouble: [0.0, 0.2, 0.7][prng.below(3) as usize],
             prng,

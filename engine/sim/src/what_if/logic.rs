@@ -8,7 +8,7 @@ use fuelrail_base::{Error, Kind, Result};
 use serde::Serialize;
 
 use crate::run::run;
-use crate::scenario::{ConsumerShape, FaultShares, LifeShape, LookAhead, RingShares, Scenario};
+use crate::scenario::Scenario;
 
 /// One life in virtual time.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -46,28 +46,12 @@ pub fn logic_share(logic: &LogicRun) -> Result<f64> {
 
 fn scenario(logic: &LogicRun) -> Scenario {
     let &LogicRun { shards, latency_us, objects_per_latency } = logic;
-    let mut scenario = Scenario::draw(SEED);
-    let count = OBJECTS_PER_SHARD * u64::from(shards);
-    scenario.sizes = vec![OBJECT_BYTES; count as usize];
-    (scenario.samples, scenario.total_bytes) = (count, count * OBJECT_BYTES);
-    (scenario.block_bytes, scenario.batch_size) = (1 << 20, BATCH_SIZE);
-    (scenario.shuffle, scenario.drop_last, scenario.epochs, scenario.lockstep) = (true, false, 1, false);
-    scenario.lives = vec![LifeShape { world: 1, kill_after_steps: None, kill_after_events: 0 }];
-    (scenario.faults, scenario.ring, scenario.hopeless) = (FaultShares::default(), RingShares::default(), Vec::new());
+    let mut scenario = Scenario::quiet(SEED, OBJECTS_PER_SHARD * u64::from(shards), OBJECT_BYTES, BATCH_SIZE);
     let card = objects_per_latency * OBJECT_BYTES * 1_000_000 / latency_us.max(1);
     let bucket = &mut scenario.bucket;
     (bucket.latency_us, bucket.connect_us) = ((latency_us, latency_us), latency_us);
     (bucket.total_bytes_per_s, bucket.connection_bytes_per_s) = (card.max(1), card.max(1));
-    (bucket.chunked, bucket.until_close, bucket.interim) = (0.0, 0.0, 0.0);
-    (bucket.responses_per_connection, bucket.addresses, bucket.segment_bytes) = (0, 1, 64 << 10);
-    let loader = &mut scenario.loader;
-    (loader.shards, loader.cache_bytes, loader.look_ahead) = (shards, 0, LookAhead::Lookahead);
-    // As the loader has them: room for four batches and 128 connections each.
-    loader.room_bytes = 4 * u64::from(BATCH_SIZE) * (OBJECT_BYTES + 64);
-    (loader.connections_start, loader.connections_max, loader.depth_max) = (4, 128, 4);
-    (loader.ring_entries, loader.ring_sockets, loader.deliver_entries) = (512, 256, 64);
-    (loader.stall_after_ms, loader.attempts_max) = (10_000, 10);
-    scenario.consumer = ConsumerShape { step_us: 0, pause: 0.0, pause_ms: 0, leases_max: 1, lease_ms: 0 };
+    scenario.loader.shards = shards;
     scenario
 }
 

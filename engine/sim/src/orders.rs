@@ -1,0 +1,156 @@
+//! What the orders cost and what they bring: how well each shuffles, and what ranks hit in caches of their own.
+//!
+//! The shuffles are judged as delivered, epoch by epoch; a windowed one stands beside them to show what a weak one looks
+//! like. The hits are counted by the shipping shards of all ranks in virtual time, without faults. Never measures time.
+
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_plan::order::OrderName;
+use fuelrail_plan::order::quality::{Delivered, measure, windowed};
+use fuelrail_plan::policy::PolicyName;
+use fuelrail_plan::run::{Cursor, Run, RunConfig};
+use serde::Serialize;
+
+use crate::run::run;
+use crate::scenario::Scenario;
+
+/// The question.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct OrdersRun {
+    /// Samples of the data set.
+    pub samples: u32,
+    /// Ranks.
+    pub world: u32,
+    /// Samples per batch and rank.
+    pub batch_size: u32,
+    /// Epochs that are looked at.
+    pub epochs: u64,
+    /// Each rank's cache, as a share of its part of the data set: the most it can hit from the second epoch on.
+    pub cache_share: f64,
+    /// Samples in the window of the weak shuffle.
+    pub window: u32,
+    /// Seed of all of them.
+    pub seed: u64,
+}
+
+/// What one shuffle is like. The numbers are those of `plan::order::quality::Quality`.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct OrderAnswer {
+    /// Its name.
+    pub name: String,
+    /// Correlation of a sample's positions in two epochs, standard deviations.
+    pub serial_sigmas: f64,
+    /// Distance in the next epoch of neighbours in this one; 1 by chance.
+    pub neighbours: f64,
+    /// Make-up of steps against chance, standard deviations.
+    pub step_sigmas: f64,
+    /// Make-up of ranks' batches against chance, standard deviations.
+    pub batch_sigmas: f64,
+    /// Different samples met in a step, as a share of what chance gives.
+    pub step_mates: f64,
+    /// Different samples met in a rank's batch, as a share of what chance gives.
+    pub batch_mates: f64,
+    /// Share of samples that come back to their rank in the next epoch.
+    pub kept: f64,
+    /// Share of uses from the second epoch on that the ranks' own caches served; none where no loader has this shuffle. It may
+    /// be a little more than the caches' share: what is on its way while two epochs meet crosses the edge as well.
+    pub hit_ratio: Option<f64>,
+}
+
+/// Bytes of an object in virtual time; what counts are blocks.
+const OBJECT_BYTES: u64 = 512;
+
+/// The global order, the sticky one and a windowed shuffle.
+///
+/// # Errors
+/// `Usage` when there are not two epochs of a step at least; `Environment` when a check of the simulation fails: a bug of
+/// the engine.
+pub fn compare(question: &OrdersRun) -> Result<Vec<OrderAnswer>> {
+    let &OrdersRun { samples, world, batch_size, epochs, window, seed, .. } = question;
+    if epochs < 2 || u64::from(world) * u64::from(batch_size) > u64::from(samples) || window == 0 {
+        let cause = format!("{epochs} epochs of {samples} samples over {world} ranks x {batch_size}, window {window}");
+        return Err(Error::new(Kind::Usage, cause).cure("ask for two epochs and one full step at least"));
+    }
+    let mut answers = Vec::new();
+    for order in OrderName::ALL {
+        let delivered = (0..epochs).map(|epoch| delivered(question, order, epoch)).collect::<Result<Vec<_>>>()?;
+        answers.push(judged(question, order.word().into(), &delivered, Some(hit_ratio(question, order)?)));
+    }
+    let delivered: Vec<_> = (0..epochs).map(|epoch| windowed(samples, window as usize, seed, epoch)).collect();
+    answers.push(judged(question, format!("window of {window}"), &delivered, None));
+    Ok(answers)
+}
+
+fn judged(question: &OrdersRun, name: String, epochs: &[Vec<u32>], hit_ratio: Option<f64>) -> OrderAnswer {
+    let (world, batch_size) = (question.world as usize, question.batch_size as usize);
+    let quality = measure(&Delivered { epochs, world, batch_size });
+    OrderAnswer {
+        name,
+        serial_sigmas: quality.serial_sigmas,
+        neighbours: quality.neighbours,
+        step_sigmas: quality.step_sigmas,
+        batch_sigmas: quality.batch_sigmas,
+        step_mates: quality.step_mates,
+        batch_mates: quality.batch_mates,
+        kept: quality.kept,
+        hit_ratio,
+    }
+}
+
+/// One epoch, as all ranks together deliver it.
+fn delivered(question: &OrdersRun, order: OrderName, epoch: u64) -> Result<Vec<u32>> {
+    let &OrdersRun { world, batch_size, epochs, seed, .. } = question;
+    let (samples, shuffle, rank, drop_last) = (u64::from(question.samples), true, 0, false);
+    let start = Cursor::default();
+    let run = Run::new(RunConfig { samples, seed, order, shuffle, world, rank, batch_size, drop_last, epochs, start })?;
+    Ok((0..samples).map(|position| run.sample_at(epoch, position).0).collect())
+}
+
+/// What the caches of all ranks served from the second epoch on, played in virtual time.
+fn hit_ratio(question: &OrdersRun, order: OrderName) -> Result<f64> {
+    let &OrdersRun { samples, world, batch_size, epochs, cache_share, seed, .. } = question;
+    let mut scenario = Scenario::quiet(seed, u64::from(samples), OBJECT_BYTES, batch_size);
+    (scenario.order, scenario.epochs, scenario.lives[0].world) = (order, epochs, world);
+    (scenario.loader.policy, scenario.loader.horizon_epochs) = (PolicyName::NextUse, 4 * u64::from(world));
+    let part = scenario.total_bytes as f64 / f64::from(world);
+    scenario.loader.cache_bytes = (part * cache_share.clamp(0.0, 1.0)) as u64 / OBJECT_BYTES * OBJECT_BYTES;
+    let report = run(&scenario);
+    if !report.is_sound() {
+        return Err(Error::new(Kind::Environment, format!("the simulation is unsound: {report}")).cure("report it"));
+    }
+    Ok(report.counters.hits as f64 / (u64::from(samples) * (epochs - 1)) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shipping shards of three ranks: what their caches can hold, they hit under the sticky order.
+    #[test]
+    fn three_ranks_reach_the_limit_of_their_own_caches() {
+        for cache_share in [0.25, 0.5, 0.75] {
+            let question =
+                OrdersRun { samples: 3_000, world: 3, batch_size: 32, epochs: 4, cache_share, window: 100, seed: 3 };
+            let answers = compare(&question).unwrap();
+            let [global, sticky, window] = &answers[..] else { panic!("{answers:?}") };
+            let (under_global, under_sticky) = (global.hit_ratio.unwrap(), sticky.hit_ratio.unwrap());
+            // At each edge, the four open batches of each rank may be hit besides.
+            let most = cache_share + f64::from(4 * 3 * 32) / 3_000.0;
+            assert!((0.95 * cache_share..=most).contains(&under_sticky), "{cache_share}: {sticky:?}");
+            assert!(under_sticky >= under_global, "{cache_share}: {global:?} {sticky:?}");
+            assert!(cache_share < 0.75 || under_global < 0.7 * cache_share, "{cache_share}: {global:?}");
+            assert!(sticky.kept > 0.95 && (global.kept - 1.0 / 3.0).abs() < 0.03, "{answers:?}");
+            assert!(sticky.step_sigmas.abs() < 4.0 && window.step_sigmas > 100.0, "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_refused() {
+        let good = OrdersRun { samples: 100, world: 3, batch_size: 8, epochs: 2, cache_share: 0.5, window: 9, seed: 1 };
+        assert_eq!(compare(&good).unwrap().len(), 3);
+        for bad in
+            [OrdersRun { epochs: 1, ..good }, OrdersRun { batch_size: 50, ..good }, OrdersRun { window: 0, ..good }]
+        {
+            assert_eq!(compare(&bad).unwrap_err().kind(), Kind::Usage);
+        }
+    }
+}
