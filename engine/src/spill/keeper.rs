@@ -13,6 +13,7 @@ use std::time::Duration;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Objects, SegmentFile, SpillDesk, SpillSetup, Supply, Wish};
 use fuelrail_plan::spill::Mount;
+use fuelrail_wire::block::SegmentHeader;
 
 use super::directory::Directory;
 use super::recover::{Contents, Found, Recovered, recover};
@@ -133,6 +134,10 @@ impl Drop for Keeper {
     }
 }
 
+fn segment_file(key: u64, path: PathBuf, header: &SegmentHeader, direct: bool, mount: Mount) -> SegmentFile {
+    SegmentFile { key, mark: header.mark(), path, len: header.len, direct, mount }
+}
+
 /// A segment a shard knows.
 struct Kept {
     /// The lock; `None` for one that is read only.
@@ -191,7 +196,7 @@ impl Work {
 
     /// Gives a segment to those whose blocks are in it: to own to the first of them, and to read to the others.
     fn mount(&mut self, directory: usize, found: Found, setups: &mut [SpillSetup]) {
-        let Found { path, len, direct, mut owned, mount, shares } = found;
+        let Found { path, header, direct, mut owned, mount, shares } = found;
         self.counters.taken_over.fetch_add(u64::from(owned.is_some()), Ordering::Relaxed);
         for (shard, known) in shares {
             let segments = &setups[usize::from(shard.0)].found;
@@ -202,9 +207,7 @@ impl Work {
                 (Some(_), mount) => mount,
             };
             let key = self.keep(Kept { owned: owned.take(), path: path.clone(), directory });
-            setups[usize::from(shard.0)]
-                .found
-                .push((SegmentFile { key, path: path.clone(), len, direct, mount }, known));
+            setups[usize::from(shard.0)].found.push((segment_file(key, path.clone(), &header, direct, mount), known));
         }
     }
 
@@ -264,10 +267,10 @@ impl Work {
             };
             count(&self.counters.made);
             let direct = owned.segment().is_ok_and(|segment| segment.is_direct());
-            let (path, len) = (owned.path.clone(), owned.header.len);
+            let (path, header) = (owned.path.clone(), owned.header);
             let key = self.keep(Kept { owned: Some(owned), path: path.clone(), directory });
             let mount = Mount::Open { end: fuelrail_plan::spill::PAGE_BYTES, records: 0 };
-            return Some(SegmentFile { key, path, len, direct, mount });
+            return Some(segment_file(key, path, &header, direct, mount));
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use fuelrail_base::{BlockId, Result, SampleId, ShardId};
 use fuelrail_flow::{Known, Objects};
 use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, PLACE_STEP_BYTES};
-use fuelrail_wire::block::{Record, Scanned, journal_page};
+use fuelrail_wire::block::{Record, Scanned, SegmentHeader, journal_page};
 
 use super::directory::{Directory, Named};
 use super::segment::{Owned, Segment, Unfit};
@@ -20,7 +20,7 @@ const ROOM_SHARE: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) path: PathBuf,
-    pub(crate) len: u64,
+    pub(crate) header: SegmentHeader,
     pub(crate) direct: bool,
     /// The lock, if its owner is dead.
     pub(crate) owned: Option<Owned>,
@@ -80,7 +80,7 @@ fn look(named: &Named, contents: &Contents<'_>, shards: u16) -> Result<Option<Fo
     // A disk that takes no locks, or no writes, is read all the same.
     let owned = segment.try_own().unwrap_or(None);
     let (mount, direct) = (resume(segment.header.len, &scanned), segment.is_direct());
-    Ok(Some(Found { path: segment.path, len: segment.header.len, direct, owned, mount, shares }))
+    Ok(Some(Found { path: segment.path, header: segment.header, direct, owned, mount, shares }))
 }
 
 /// Behind everything that was found, if that leaves enough: behind whole units, because a unit is written whole, and whole pages

@@ -56,7 +56,7 @@ impl Segment {
     /// # Errors
     /// `File` when the disk refuses.
     pub(crate) fn scan(&self) -> Result<Scanned> {
-        let mut scan = Scan::new(self.header.len);
+        let mut scan = Scan::new(&self.header);
         let mut bytes = Vec::new();
         while let Some((place, len)) = scan.wants() {
             bytes.resize(len, 0);

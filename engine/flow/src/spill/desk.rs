@@ -18,6 +18,8 @@ const QUEUE_ENTRIES: usize = 256;
 pub struct SegmentFile {
     /// The keeper's name for it.
     pub key: u64,
+    /// What its records carry ([`SegmentHeader::mark`](fuelrail_wire::block::SegmentHeader::mark)).
+    pub mark: u64,
     /// Where it is.
     pub path: PathBuf,
     /// Its length, bytes.

@@ -358,9 +358,11 @@ impl SpillStage {
         let Block { id, segment, place, len, crc32c, promised } = block;
         let first = self.objects.catalog().block_first(id);
         let fingerprint = self.objects.fingerprint(id.sample);
-        self.segments.get(segment).busy -= 1;
+        let mounted = self.segments.get(segment);
+        mounted.busy -= 1;
+        let mark = mounted.file.mark;
         if let Some(fingerprint) = fingerprint {
-            let record = Record { fingerprint, first, len, place, crc32c, promised, sequence: 0 };
+            let record = Record { fingerprint, first, len, place, crc32c, promised, sequence: 0, mark };
             self.segments.record(now, segment, &record);
         }
         self.outcomes.push(SpillOutcome::Spilled { block: id, crc32c });

@@ -105,7 +105,7 @@ impl Keeper {
         self.ring.close_file(file);
         (self.made, self.alive) = (self.made + 1, self.alive + 1);
         let mount = Mount::Open { end: PAGE_BYTES, records: 0 };
-        Supply::Segment(SegmentFile { key: self.made - 1, path, len: SEGMENT_BYTES, direct: true, mount })
+        Supply::Segment(SegmentFile { key: self.made - 1, mark: 0, path, len: SEGMENT_BYTES, direct: true, mount })
     }
 
     /// What the journals on the disk tell of these objects.
@@ -127,7 +127,7 @@ impl Keeper {
                     known.push(Known { block, place, crc32c, promised });
                 }
             }
-            (SegmentFile { key, path, len: SEGMENT_BYTES, direct: true, mount: Mount::Sealed }, known)
+            (SegmentFile { key, mark: 0, path, len: SEGMENT_BYTES, direct: true, mount: Mount::Sealed }, known)
         });
         segments.collect()
     }

@@ -92,11 +92,21 @@ impl SegmentHeader {
         if is_known && header.is_sane() { Ok(header) } else { Err(HeaderFlaw::Absurd) }
     }
 
+    /// What its records carry, so that no other segment's, and nothing else's, is taken for one of them.
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        mark(self.id)
+    }
+
     fn is_sane(&self) -> bool {
         matches!(self.unit, 512 | 4096)
             && self.len.is_power_of_two()
             && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.len)
     }
+}
+
+pub(super) fn mark(id: u128) -> u64 {
+    id as u64
 }
 
 /// The name of a segment's file.
@@ -109,6 +119,12 @@ pub struct SegmentName {
 }
 
 impl SegmentName {
+    /// As [`SegmentHeader::mark`].
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        mark(self.id)
+    }
+
     /// Reads a file's name. `None` unless it is exactly what [`Display`](fmt::Display) writes.
     #[must_use]
     pub fn parse(name: &str) -> Option<SegmentName> {

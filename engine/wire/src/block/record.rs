@@ -24,6 +24,9 @@ pub struct Record {
     pub promised: Option<u32>,
     /// Which record of its segment this is, counted by the process that wrote it.
     pub sequence: u32,
+    /// Start of its segment's number ([`SegmentHeader::mark`](super::SegmentHeader::mark)). Drawn at random, it is known to nobody
+    /// who stores objects: bytes of one cannot pass for a record, wherever they lie.
+    pub mark: u64,
 }
 
 /// A place for a record in a page.
@@ -51,6 +54,7 @@ impl Record {
         let flags = if self.promised.is_some() { PROMISED } else { 0 };
         bytes[44..48].copy_from_slice(&flags.to_le_bytes());
         bytes[48..52].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[52..60].copy_from_slice(&self.mark.to_le_bytes());
         sealed(bytes)
     }
 
@@ -80,9 +84,10 @@ impl Entry {
             crc32c: u32_at(bytes, 36),
             promised: (flags == PROMISED).then_some(promised),
             sequence: u32_at(bytes, 48),
+            mark: u64_at(bytes, 52),
         };
         // What a later version may put here, this one does not understand.
-        let is_known = bytes[52..60] == [0; 8] && (flags == PROMISED || (flags | promised) == 0);
+        let is_known = flags == PROMISED || (flags | promised) == 0;
         if is_sealed(bytes) && is_known && record.is_sane() { Entry::Record(record) } else { Entry::Damaged }
     }
 }

@@ -3,7 +3,7 @@
 //! A segment that was not written to its end does not say how many pages its journal has, and a power cut may have taken
 //! any of them. So all pages down to the last block are looked at. Reads nothing itself.
 
-use super::{Entry, PAGE_BYTES, Record, entries, journal_page};
+use super::{Entry, PAGE_BYTES, Record, SegmentHeader, entries, journal_page};
 
 /// Pages asked for at a time.
 const PAGES: u64 = 64;
@@ -12,8 +12,11 @@ const PAGES: u64 = 64;
 #[derive(Debug)]
 pub struct Scan {
     len: u64,
+    mark: u64,
     /// The next page to look at.
     next: u64,
+    /// Places that are no records, behind the last page that has one.
+    doubtful: u64,
     scanned: Scanned,
 }
 
@@ -22,19 +25,21 @@ pub struct Scan {
 pub struct Scanned {
     /// Records that prove themselves and whose blocks lie where blocks may.
     pub records: Vec<Record>,
-    /// Places that hold something else than a record.
+    /// Places of the journal that hold something else than a record.
     pub damaged: u64,
-    /// Pages up to the last one that is not empty.
+    /// Pages up to the last one with a record. What lies between the last block and them is not looked into: a block
+    /// that was written and not recorded may be there.
     pub pages: u64,
     /// First byte behind the last block.
     pub end: u64,
 }
 
 impl Scan {
-    /// Of a segment of this length, as its header gives it.
+    /// Of the segment with this header.
     #[must_use]
-    pub fn new(len: u64) -> Scan {
-        Scan { len, next: 0, scanned: Scanned { end: PAGE_BYTES as u64, ..Scanned::default() } }
+    pub fn new(header: &SegmentHeader) -> Scan {
+        let scanned = Scanned { end: PAGE_BYTES as u64, ..Scanned::default() };
+        Scan { len: header.len, mark: header.mark(), next: 0, doubtful: 0, scanned }
     }
 
     /// What to read next: the first byte and how many. `None` when everything was.
@@ -67,13 +72,16 @@ impl Scan {
         for entry in entries(page) {
             match entry {
                 Entry::Empty => continue,
-                Entry::Record(record) if record.lies_before(place) => {
+                Entry::Record(record) if record.mark == self.mark && record.lies_before(place) => {
                     *end = (*end).max(record.place + u64::from(record.len));
                     records.push(record);
+                    *pages = self.next;
                 }
-                Entry::Record(_) | Entry::Damaged => *damaged += 1,
+                Entry::Record(_) | Entry::Damaged => self.doubtful += 1,
             }
-            *pages = self.next;
+        }
+        if *pages == self.next {
+            *damaged += core::mem::take(&mut self.doubtful);
         }
     }
 
