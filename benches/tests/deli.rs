@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use fuelrail_benches::Machine;
-use fuelrail_benches::deli::{Findings, NextUseHit, Row, RowName, Scale, Watch, run};
+use fuelrail_benches::deli::{Findings, NextUseHit, OwnCacheHit, Row, RowName, Scale, Watch, run};
 use fuelrail_benches::report::{Report, html, published};
 
 #[derive(Default)]
@@ -30,6 +30,10 @@ impl Watch for Seen {
     fn next_use(&self, hit: Option<&NextUseHit>) {
         *self.sizes.lock().unwrap() += usize::from(hit.is_some());
     }
+
+    fn own_caches(&self, _hit: &OwnCacheHit) {
+        *self.sizes.lock().unwrap() += 1;
+    }
 }
 
 fn row(findings: &Findings, name: RowName) -> &Row {
@@ -45,7 +49,7 @@ fn every_row_delivers_every_byte_and_the_reports_say_so() {
     assert_eq!(seen.begun.into_inner().unwrap().len(), RowName::ALL.len());
     assert_eq!(seen.ended.into_inner().unwrap().len(), RowName::ALL.len());
     let batches = scale.steps() * scale.epochs * u64::from(scale.ranks) * RowName::ALL.len() as u64;
-    assert_eq!((seen.batches.into_inner().unwrap(), seen.sizes.into_inner().unwrap()), (batches, 5));
+    assert_eq!((seen.batches.into_inner().unwrap(), seen.sizes.into_inner().unwrap()), (batches, 5 + 6));
     for row in &findings.rows {
         for epoch in &row.epochs {
             assert_eq!((epoch.samples, epoch.bytes), (scale.samples(), findings.object_bytes), "{}", row.name);
@@ -84,6 +88,9 @@ fn miss_rates_are_near_theory(findings: &Findings) {
     assert_eq!(row(findings, RowName::Bucket).miss_rate, 1.0);
     for hit in &findings.next_use {
         assert!((hit.hit_ratio - hit.limit).abs() < 0.03, "{hit:?}");
+    }
+    for hit in findings.own_caches.iter().filter(|hit| hit.order == "sticky") {
+        assert!((hit.hit_ratio - hit.limit).abs() < 0.06, "{hit:?}");
     }
 }
 

@@ -24,6 +24,7 @@ struct Role {
     set: DataSet,
     rank: u32,
     world: u32,
+    order: String,
     shards: u16,
     cache_bytes: u64,
     /// Work between a batch and the saving of its state: a kill in it loses a batch that was logged.
@@ -34,6 +35,11 @@ struct Role {
     log: PathBuf,
     /// States land here, one file per batch: `RANK-SEQ`.
     states: PathBuf,
+}
+
+/// Every other seed plays under the sticky order.
+fn order_of(seed: u64) -> String {
+    ["global", "sticky"][seed as usize % 2].into()
 }
 
 const BATCH: u32 = 4;
@@ -50,6 +56,7 @@ impl Role {
             .batch_size(BATCH)
             .epochs(EPOCHS)
             .rank(self.rank, self.world)
+            .order(&self.order)
             .shards(self.shards)
             .cache_limit(ByteSize(self.cache_bytes))
             .connections_max(8)
@@ -144,6 +151,7 @@ fn journey(test: &str, seed: u64, bucket: &Bucket, set: &DataSet, folder: &Path)
             rank: 0,
             world: 1,
             shards: 1 + (seed % 2) as u16,
+            order: order_of(seed),
             cache_bytes: if seed.is_multiple_of(3) { 20_000 } else { 0 },
             work_us: draw.below(4000),
             resume: resume.clone(),
@@ -229,6 +237,7 @@ fn world_size_may_change_in_the_middle_of_an_epoch() {
                 rank,
                 world,
                 shards: 1,
+                order: order_of(seed),
                 cache_bytes: 0,
                 work_us,
                 resume: resume.clone(),

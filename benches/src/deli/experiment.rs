@@ -17,7 +17,7 @@ use super::fault::of_bucket;
 use super::feed::{Course, Feed, LocalDisk};
 use super::line::StartLine;
 use super::meter::{PeakMemory, cpu_without_bucket};
-use super::next_use::{NextUseHit, measure};
+use super::next_use::{NextUseHit, OwnCacheHit, measure, measure_own_caches};
 use super::originals::Originals;
 use super::outcome::{Epoch, Row, RowName, reduction};
 use super::prefetch::Setting;
@@ -44,6 +44,8 @@ pub trait Watch: Sync {
     fn end(&self, row: &Row);
     /// Next-use caching begins, or one cache size is done.
     fn next_use(&self, hit: Option<&NextUseHit>);
+    /// Ranks with caches of their own: one order and cache size is done.
+    fn own_caches(&self, hit: &OwnCacheHit);
 }
 
 /// What the experiment found.
@@ -65,6 +67,8 @@ pub struct Findings {
     pub rows: Vec<Row>,
     /// Next-use caching against its limit.
     pub next_use: Vec<NextUseHit>,
+    /// The same of ranks with caches of their own, under both orders.
+    pub own_caches: Vec<OwnCacheHit>,
     /// What the engine wanted said aloud.
     pub notices: Vec<String>,
 }
@@ -84,6 +88,7 @@ pub fn run(scale: &Scale, watch: &dyn Watch) -> Result<Findings> {
     rows.sort_by_key(|row| row.name);
     watch.next_use(None);
     let next_use = measure(scale, |hit| watch.next_use(Some(hit)))?;
+    let own_caches = measure_own_caches(scale, |hit| watch.own_caches(hit))?;
     Ok(Findings {
         scale: scale.clone(),
         objects: bench.originals.len() as u64,
@@ -92,6 +97,7 @@ pub fn run(scale: &Scale, watch: &dyn Watch) -> Result<Findings> {
         verified_bytes: true,
         rows,
         next_use,
+        own_caches,
         notices: bench.notices.into_inner().unwrap_or_else(PoisonError::into_inner),
     })
 }

@@ -26,6 +26,6 @@ mod scale;
 mod trainer;
 
 pub use experiment::{Findings, Watch, run};
-pub use next_use::NextUseHit;
+pub use next_use::{NextUseHit, OwnCacheHit};
 pub use outcome::{Epoch, Row, RowName};
 pub use scale::Scale;

@@ -24,7 +24,7 @@ pub use verdict::{Verdict, verdicts};
 
 use serde::{Deserialize, Serialize};
 
-use crate::deli::{Findings, NextUseHit, Row, RowName, Scale};
+use crate::deli::{Findings, NextUseHit, OwnCacheHit, Row, RowName, Scale};
 use crate::machine::Machine;
 
 /// Version of the report's shape.
@@ -83,6 +83,9 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Hit ratio of next-use caching against its limit.
     pub next_use: Vec<NextUseHit>,
+    /// The same of ranks with caches of their own, under both orders; older reports do not have it.
+    #[serde(default)]
+    pub own_caches: Vec<OwnCacheHit>,
     /// The paper's rows.
     pub published: Vec<Published>,
     /// The claims, judged; empty after a quick run, whose times mean nothing.
@@ -120,8 +123,8 @@ impl Report {
         let published = published();
         // A few seconds are too short to judge anything by.
         let verdicts = if mode == "quick" { Vec::new() } else { verdicts(&findings, &published) };
-        let Findings { scale, objects, object_bytes, cache_bytes_per_rank, verified_bytes, rows, next_use, notices } =
-            findings;
+        let Findings { scale, objects, object_bytes, cache_bytes_per_rank, verified_bytes, rows, .. } = findings;
+        let Findings { next_use, own_caches, notices, .. } = findings;
         Report {
             schema: SCHEMA,
             machine,
@@ -129,6 +132,7 @@ impl Report {
             verified_bytes,
             rows,
             next_use,
+            own_caches,
             published,
             verdicts,
             simulated: SIMULATED.map(str::to_owned).to_vec(),

@@ -15,6 +15,8 @@ const DELI_REDUCTION_MIN: f64 = 0.85;
 const FUELRAIL_REDUCTION_MIN: f64 = 0.99;
 /// Epoch time on Fuelrail over that on local disk, at most.
 const EPOCH_RATIO_MAX: f64 = 1.02;
+/// What ranks must hit at least of what their own caches can hold, under the sticky order.
+const OWN_CACHES_MIN: f64 = 0.95;
 /// How far next-use caching may stay below (or be above) its limit.
 const HIT_RATIO_TOLERANCE: f64 = 0.005;
 
@@ -51,6 +53,7 @@ pub fn verdicts(findings: &Findings, published: &[Published]) -> Vec<Verdict> {
         all.push(near_local_disk(fuelrail, disk));
     }
     all.extend(next_use(findings));
+    all.extend(own_caches(findings));
     all
 }
 
@@ -122,6 +125,27 @@ fn near_local_disk(fuelrail: &Row, disk: &Row) -> Verdict {
         holds: measured <= EPOCH_RATIO_MAX,
         text: format!("Its epoch is {:.1} % {side} than on local disk, first batch included.", apart.abs()),
     }
+}
+
+/// Of the limit, what is reached at every size: under the sticky order, with the global one and DELI's scheme beside it.
+fn own_caches(findings: &Findings) -> Option<Verdict> {
+    let reached = |order: &'static str| findings.own_caches.iter().filter(move |hit| hit.order == order);
+    let measured = reached("sticky").map(|hit| hit.hit_ratio / hit.limit).reduce(f64::min)?;
+    let list = |order| reached(order).map(|hit| format!("{:.3}", hit.hit_ratio)).collect::<Vec<_>>().join("/");
+    let limits = reached("sticky").map(|hit| format!("{:.2}", hit.limit)).collect::<Vec<_>>().join("/");
+    Some(Verdict {
+        claim: "own_caches_sticky_order".to_owned(),
+        measured,
+        bound: OWN_CACHES_MIN,
+        published: None,
+        holds: measured >= OWN_CACHES_MIN,
+        text: format!(
+            "{} ranks hit {} in caches of their own that can hold {limits}, under the sticky order; {} under the global one.",
+            findings.scale.ranks,
+            list("sticky"),
+            list("global"),
+        ),
+    })
 }
 
 fn next_use(findings: &Findings) -> Option<Verdict> {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
 
-use fuelrail_benches::deli::{NextUseHit, Row, RowName, Watch};
+use fuelrail_benches::deli::{NextUseHit, OwnCacheHit, Row, RowName, Watch};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::screen::{micros, note};
@@ -104,5 +104,14 @@ impl Watch for Onlooker {
                 hit.capacity_share * 100.0
             )),
         }
+    }
+
+    fn own_caches(&self, hit: &OwnCacheHit) {
+        self.say(&format!(
+            "{:>18}  hit ratio {:.4} in the ranks' own caches of {:.0} %",
+            hit.order,
+            hit.hit_ratio,
+            hit.capacity_share * 100.0
+        ));
     }
 }
