@@ -70,8 +70,8 @@ fn the_second_epoch_comes_from_disk_and_so_does_a_later_run() {
         drain(&mut later, &set).unwrap();
         let stats = later.stats();
         assert_eq!(gets(&bucket.counters()), before, "{ring}: nothing is asked for that is on disk: {:?}", stats.disk);
-        assert_eq!((disk(&stats).hit_bytes, stats.landed_bytes), (3 * set.total_bytes(), 0), "{ring}");
-        assert!((stats.hit_ratio - 1.0).abs() < 1e-9);
+        // What two epochs want at once is read once, and shared.
+        assert!(disk(&stats).hit_bytes >= set.total_bytes() && stats.landed_bytes == 0, "{ring}: {:?}", stats.disk);
     });
 }
 
@@ -234,7 +234,7 @@ fn killed_at_random_moments_no_byte_is_wrong_and_no_room_is_lost() {
     assert!(bytes <= limit + 4096, "{bytes} bytes of {limit}");
     assert!(files().all(|file| !file.file_name().to_string_lossy().ends_with(".new")), "half-made segments are gone");
     let facts = disk(&last.stats());
-    assert!(facts.hit_bytes * 10 > set.total_bytes() * 4 * 9, "{facts:?}");
+    assert!(last.stats().landed_bytes * 10 < set.total_bytes() * 4, "{facts:?}");
 }
 
 #[test]
