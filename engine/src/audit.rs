@@ -3,17 +3,20 @@
 //! A log is JSON lines: a header that names the run and where it starts, then one line per batch with the cursor behind
 //! it. Logs of runs that continue each other (after a crash, with any number of ranks) are joined: what a run delivered
 //! at or behind the point where the next one started was lost with the crash and delivered again. A run that crashed
-//! before its first state was saved is followed by one that starts at the same point: then the later one counts.
+//! before its first state was saved is followed by one that starts at the same point: then the later one counts. Where
+//! epochs are drawn by importance, a line before an epoch's first batch says how often every sample is due in it.
 
 use crate::batch::Batch;
 use crate::state::State;
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{Error, Kind, Result, SampleId};
+use fuelrail_plan::importance::Draw;
 use fuelrail_plan::run::Cursor;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,12 +44,48 @@ struct Line {
     left_out: Vec<u32>,
 }
 
+/// An epoch that is drawn: what it must deliver, said before its first batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DrawnLine {
+    drawn: u64,
+    /// Samples that do not come.
+    absent: Vec<u32>,
+    /// Samples that come more than once, and how often.
+    again: Vec<(u32, u8)>,
+}
+
+impl DrawnLine {
+    fn new(epoch: u64, draw: &Draw) -> DrawnLine {
+        let mut line = DrawnLine { drawn: epoch, absent: Vec::new(), again: Vec::new() };
+        for sample in 0..draw.places() as u32 {
+            match draw.places_of(SampleId(sample)).count() {
+                0 => line.absent.push(sample),
+                1 => {}
+                times => line.again.push((sample, times as u8)),
+            }
+        }
+        line
+    }
+
+    /// How often every sample is due.
+    fn due(&self, samples: usize) -> Vec<u8> {
+        let mut due = vec![1; samples];
+        self.absent.iter().for_each(|id| due[*id as usize] = 0);
+        self.again.iter().for_each(|(id, times)| due[*id as usize] = *times);
+        due
+    }
+}
+
 /// A log being written, or one read back.
 #[derive(Debug)]
 pub struct Audit {
     header: Header,
     lines: Vec<Line>,
+    drawn: Vec<DrawnLine>,
     file: Option<File>,
+    /// The epoch of the last batch observed.
+    said: Option<u64>,
 }
 
 /// What the logs prove about one epoch.
@@ -54,11 +93,11 @@ pub struct Audit {
 pub struct EpochVerdict {
     /// The epoch.
     pub epoch: u64,
-    /// Samples delivered exactly once.
+    /// Samples delivered exactly as often as the epoch has them: once, or where it is drawn as often as it was drawn.
     pub once: u64,
-    /// Samples delivered more than once.
+    /// Samples delivered more often.
     pub repeated: u64,
-    /// Samples not delivered.
+    /// Samples delivered less often, or not.
     pub missing: u64,
     /// Samples left out by the policy for bad samples.
     pub left_out: u64,
@@ -82,11 +121,15 @@ impl Audit {
         let header = Header { fuelrail_audit: 1, rank, world, begun_us, start };
         let text = serde_json::to_string(&header).expect("plain fields serialise");
         writeln!(file, "{text}").map_err(failed)?;
-        Ok(Audit { header, lines: Vec::new(), file: Some(file) })
+        Ok(Audit { header, lines: Vec::new(), drawn: Vec::new(), file: Some(file), said: None })
     }
 
     /// Adds a delivered batch. One write per batch, so that a killed process leaves whole lines or one torn last line.
-    pub(crate) fn observe(&mut self, batch: &Batch, next: Cursor) -> Result<()> {
+    pub(crate) fn observe(&mut self, batch: &Batch, next: Cursor, draw: Option<&Arc<Draw>>) -> Result<()> {
+        if let Some(draw) = draw.filter(|_| self.said != Some(batch.epoch())) {
+            self.append(&DrawnLine::new(batch.epoch(), draw))?;
+        }
+        self.said = Some(batch.epoch());
         let line = Line {
             epoch: batch.epoch(),
             from: batch.positions().start,
@@ -94,7 +137,11 @@ impl Audit {
             ids: batch.ids().iter().map(|id| id.0).collect(),
             left_out: batch.left_out().iter().map(|(id, _)| id.0).collect(),
         };
-        let mut text = serde_json::to_string(&line).expect("plain fields serialise");
+        self.append(&line)
+    }
+
+    fn append(&mut self, line: &impl Serialize) -> Result<()> {
+        let mut text = serde_json::to_string(line).expect("plain fields serialise");
         text.push('\n');
         let file = self.file.as_mut().expect("a log that is written has its file");
         file.write_all(text.as_bytes())
@@ -127,15 +174,25 @@ impl Audit {
             return Err(bad(format!("an audit log of version {}; this build reads 1", header.fuelrail_audit)));
         }
         let samples = header.start.samples;
-        let mut parsed = Vec::with_capacity(rest.len());
-        for (n, line) in rest.iter().enumerate() {
-            let line: Line = serde_json::from_str(line).map_err(|e| bad(format!("line {}: {e}", n + 2)))?;
-            if line.ids.iter().chain(&line.left_out).any(|&id| u64::from(id) >= samples) {
+        let (mut parsed, mut drawn) = (Vec::with_capacity(rest.len()), Vec::new());
+        let is_beyond = |id: &u32| u64::from(*id) >= samples;
+        for (n, text) in rest.iter().enumerate() {
+            let beyond = if text.starts_with("{\"drawn\"") {
+                let line: DrawnLine = serde_json::from_str(text).map_err(|e| bad(format!("line {}: {e}", n + 2)))?;
+                let beyond = line.absent.iter().chain(line.again.iter().map(|(id, _)| id)).any(is_beyond);
+                drawn.push(line);
+                beyond
+            } else {
+                let line: Line = serde_json::from_str(text).map_err(|e| bad(format!("line {}: {e}", n + 2)))?;
+                let beyond = line.ids.iter().chain(&line.left_out).any(is_beyond);
+                parsed.push(line);
+                beyond
+            };
+            if beyond {
                 return Err(bad(format!("line {}: a sample beyond the data set's {samples}", n + 2)));
             }
-            parsed.push(line);
         }
-        Ok(Audit { header, lines: parsed, file: None })
+        Ok(Audit { header, lines: parsed, drawn, file: None, said: None })
     }
 
     /// Where the run of this log started.
@@ -181,14 +238,28 @@ impl Audit {
                 *left_out.entry(line.epoch).or_default() += line.left_out.len() as u64;
             }
         }
+        let mut drawn: BTreeMap<u64, &DrawnLine> = BTreeMap::new();
+        for line in logs.iter().flat_map(|log| &log.drawn) {
+            if *drawn.entry(line.drawn).or_insert(line) != line {
+                let cause = format!("ranks or runs drew epoch {} differently", line.drawn);
+                return Err(
+                    Error::new(Kind::Usage, cause).cure("report the losses of all ranks' samples on every rank")
+                );
+            }
+        }
         let epochs: Vec<EpochVerdict> = seen
             .into_iter()
-            .map(|(epoch, counts)| EpochVerdict {
-                epoch,
-                once: counts.iter().filter(|&&c| c == 1).count() as u64,
-                repeated: counts.iter().filter(|&&c| c > 1).count() as u64,
-                missing: counts.iter().filter(|&&c| c == 0).count() as u64,
-                left_out: left_out.get(&epoch).copied().unwrap_or(0),
+            .map(|(epoch, counts)| {
+                let due = drawn.get(&epoch).map_or_else(|| vec![1; samples], |line| line.due(samples));
+                let count =
+                    |fits: fn(u8, u8) -> bool| counts.iter().zip(&due).filter(|(c, due)| fits(**c, **due)).count();
+                EpochVerdict {
+                    epoch,
+                    once: count(|c, due| c == due) as u64,
+                    repeated: count(|c, due| c > due) as u64,
+                    missing: count(|c, due| c < due) as u64,
+                    left_out: left_out.get(&epoch).copied().unwrap_or(0),
+                }
             })
             .collect();
         let exactly_once = !epochs.is_empty() && epochs.iter().all(|e| e.repeated == 0 && e.missing == 0);
@@ -221,13 +292,23 @@ mod tests {
 
     fn log(rank: u32, world: u32, position: u64, lines: &[(u64, u64, &[u32])]) -> Audit {
         let (order, listing) = ("global".into(), "x".into());
-        let start = State { version: 1, seed: 1, shuffle: true, order, samples: 6, listing, epoch: 0, position };
+        let start = State {
+            version: 1,
+            seed: 1,
+            shuffle: true,
+            order,
+            samples: 6,
+            listing,
+            epoch: 0,
+            position,
+            importance: None,
+        };
         let header = Header { fuelrail_audit: 1, rank, world, begun_us: 0, start };
         let lines = lines
             .iter()
             .map(|&(from, next, ids)| Line { epoch: 0, from, next: (0, next), ids: ids.to_vec(), left_out: vec![] })
             .collect();
-        Audit { header, lines, file: None }
+        Audit { header, lines, drawn: Vec::new(), file: None, said: None }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::decode::Shape;
 use crate::labels::Labels;
 use fuelrail_base::{Error, SampleId};
 use fuelrail_flow::Assembled;
+use fuelrail_plan::importance::Draw;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,12 +27,16 @@ impl Drop for LeaseMark {
     }
 }
 
+/// How often to look whether the disk is done with a batch that is to be changed.
+const LENT_LOOK: std::time::Duration = std::time::Duration::from_micros(100);
+
 /// Samples delivered together.
 pub struct Batch {
     inner: Assembled,
     ids: Vec<SampleId>,
     labels: Vec<u32>,
     offsets: Vec<usize>,
+    weights: Vec<f32>,
     shape: Option<Shape>,
     _lease: LeaseMark,
 }
@@ -48,11 +53,18 @@ pub struct Sample<'a> {
 }
 
 impl Batch {
-    pub(crate) fn new(inner: Assembled, labels: &Labels, shape: Option<Shape>, lease: LeaseMark) -> Batch {
+    pub(crate) fn new(
+        inner: Assembled,
+        labels: &Labels,
+        shape: Option<Shape>,
+        draw: Option<&Arc<Draw>>,
+        lease: LeaseMark,
+    ) -> Batch {
         let ids: Vec<SampleId> = inner.samples.iter().map(|s| s.id).collect();
         let classes = ids.iter().map(|id| labels.of[id.0 as usize]).collect();
         let offsets = inner.samples.iter().map(|s| s.offset).collect();
-        Batch { ids, labels: classes, offsets, shape, inner, _lease: lease }
+        let weights = ids.iter().map(|id| draw.map_or(1.0, |draw| draw.weight(*id))).collect();
+        Batch { weights, ids, labels: classes, offsets, shape, inner, _lease: lease }
     }
 
     /// The epoch it belongs to, from 0.
@@ -118,6 +130,13 @@ impl Batch {
         &self.labels
     }
 
+    /// What each sample's loss is to be multiplied by, in order: 1 unless epochs are drawn by importance and weights are on;
+    /// then 1/(N p) with p the sample's share of the epoch's places, so that the mean over the epoch is unbiased.
+    #[must_use]
+    pub fn weights(&self) -> &[f32] {
+        &self.weights
+    }
+
     /// Where each sample starts in [`Batch::bytes`]: at multiples of 64, or of a sample's length where they are decoded.
     #[must_use]
     pub fn offsets(&self) -> &[usize] {
@@ -131,9 +150,13 @@ impl Batch {
         &self.inner.slot
     }
 
-    /// The same to write: a consumer may change its batch in place, nobody else sees it.
+    /// The same to write: a consumer may change its batch in place, nobody else sees it. Where blocks are still being written
+    /// to disk from here, it waits until they are: milliseconds, and only soon after the batch was delivered.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
+        while self.inner.slot.is_lent() {
+            std::thread::sleep(LENT_LOOK);
+        }
         &mut self.inner.slot
     }
 

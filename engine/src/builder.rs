@@ -4,22 +4,26 @@ use crate::audit::Audit;
 use crate::config::Config;
 use crate::control::{list_endpoint, read_manifest, resolve};
 use crate::decode::{self, Decode, DecodeStage};
+use crate::importance::{Reporter, drawn};
 use crate::labels::Labels;
 use crate::layout::{Layout, Seating, Wanted};
-use crate::loader::{Loader, Parts, state_at};
+use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::near::{take_seats, unavailable};
+use crate::spill::{Directory, open_directories};
 use crate::starting::{Plan, Starting};
 use crate::state::State;
 use crate::supply::Supply;
+use crate::tiers::{disk_unit, start_keeper};
 use crate::watch::Watched;
 use fuelrail_base::limits::DECODE_THREADS_MAX;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
 use fuelrail_base::{ByteSize, Result, ShardId};
-use fuelrail_flow::{BadSamples, Consumer, Listed, Objects, Outlet, mesh, scratch_bytes};
+use fuelrail_flow::{BadSamples, Consumer, Listed, Objects, Outlet, mesh, scratch_bytes, spill_memory_bytes};
 use fuelrail_io::{
-    Arena, ArenaConfig, Backend, CardQueue, EXTENT_GRANULE, Huge, HugePages, Region, RingChoice, Topology,
+    Arena, ArenaConfig, Backend, CardQueue, EXTENT_GRANULE, Huge, HugePages, Region, RingChoice, Topology, Waker,
     ZERO_COPY_BYTES, default_budget, lane,
 };
+use fuelrail_plan::importance::Horizons;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_wire::Endpoint;
 use std::path::PathBuf;
@@ -32,17 +36,18 @@ pub struct LoaderBuilder {
     pub(crate) config: Config,
     listing: Option<Vec<Listed>>,
     state: Option<State>,
-    report: Option<Reporter>,
+    scores: Option<Vec<u8>>,
+    report: Option<WatchReporter>,
 }
 
 type ReportFn = dyn Fn(&str) + Send + Sync;
 
 #[derive(Clone)]
-struct Reporter(Arc<ReportFn>);
+struct WatchReporter(Arc<ReportFn>);
 
-impl std::fmt::Debug for Reporter {
+impl std::fmt::Debug for WatchReporter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Reporter")
+        f.write_str("WatchReporter")
     }
 }
 
@@ -99,6 +104,14 @@ impl LoaderBuilder {
         cache_limit: ByteSize => cache_limit_bytes = cache_limit.0;
         /// What the cache keeps.
         cache_policy: &str => cache_policy = cache_policy.into();
+        /// Directories on local disks for blocks that RAM has no room for.
+        spill_dirs: Vec<PathBuf> => spill_dirs = spill_dirs;
+        /// Disk for this loader's blocks.
+        spill_limit: ByteSize => spill_limit_bytes = spill_limit.0;
+        /// Room to leave free on every directory's file system.
+        spill_floor: ByteSize => spill_floor_bytes = spill_floor.0;
+        /// What the disk keeps.
+        spill_policy: &str => spill_policy = spill_policy.into();
         /// How far to look ahead.
         prefetch: &str => prefetch = prefetch.into();
         /// Longest span fetched as one.
@@ -125,6 +138,14 @@ impl LoaderBuilder {
         decode_threads: usize => decode_threads = decode_threads;
         /// Batches decoded ahead.
         decode_depth: usize => decode_depth = decode_depth;
+        /// Which samples an epoch takes more than once, and which not at all: `off`, `on`, …
+        importance: &str => importance = importance.into();
+        /// Under `on`: the least rate of a sample, per cent of once an epoch.
+        importance_coverage_percent: u32 => importance_coverage_percent = importance_coverage_percent;
+        /// The most often a sample comes in an epoch.
+        importance_replay: u32 => importance_replay = importance_replay;
+        /// Under `on`: deliver weights that make the mean over an epoch unbiased.
+        importance_weights: bool => importance_weights = importance_weights;
         /// Where to log what was delivered.
         audit: PathBuf => audit = Some(audit);
     }
@@ -172,10 +193,17 @@ impl LoaderBuilder {
         self
     }
 
+    /// The scores saved with that state, where epochs are drawn by importance.
+    #[must_use]
+    pub fn scores(mut self, scores: Vec<u8>) -> LoaderBuilder {
+        self.scores = Some(scores);
+        self
+    }
+
     /// Who is told when nothing moves, instead of standard error.
     #[must_use]
     pub fn on_stall(mut self, report: impl Fn(&str) + Send + Sync + 'static) -> LoaderBuilder {
-        self.report = Some(Reporter(Arc::new(report)));
+        self.report = Some(WatchReporter(Arc::new(report)));
         self
     }
 
@@ -185,7 +213,7 @@ impl LoaderBuilder {
     /// `Usage` for settings, `Budget` for a memory limit below one batch per shard (with the bytes needed),
     /// `Environment` when the ring asked for or a thread is refused, `Network`, `NotFound`, `Denied` … from the listing.
     pub fn build(self) -> Result<Loader> {
-        let LoaderBuilder { config, listing, state, report } = self;
+        let LoaderBuilder { config, listing, state, scores, report } = self;
         config.validate()?;
         let ring = config.ring.parse::<RingChoice>()?.settle()?;
         let endpoint: Endpoint = config.uri.parse()?;
@@ -197,7 +225,13 @@ impl LoaderBuilder {
             (None, None) => list_endpoint(tls.as_ref(), &endpoint, |_| {})?,
         };
         let labels = Labels::new(&endpoint.prefix, listing.iter().map(|o| o.key.as_str()));
-        let objects = Arc::new(Objects::new(endpoint, addresses, &listing, config.block_bytes)?.over(tls));
+        let mut notices = Vec::new();
+        let directories = open_directories(&config.spill_dirs, &mut notices);
+        let mut objects = Objects::new(endpoint, addresses, &listing, config.block_bytes)?.over(tls);
+        if let Some(unit) = disk_unit(&directories) {
+            objects = objects.direct(unit)?;
+        }
+        let objects = Arc::new(objects);
         let fingerprint = fingerprint(&listing);
         drop(listing);
         let samples = objects.catalog().samples();
@@ -219,11 +253,12 @@ impl LoaderBuilder {
             None => run(Cursor::default())?,
             Some(state) => {
                 let start = Cursor::default();
-                state.check(&state_at(&run(start)?, &fingerprint, start))?;
+                state.check(&state_at(&run(start)?, &fingerprint, &config.importance, start))?;
                 run(Cursor { epoch: state.epoch, position: state.position })?
             }
         };
-        start_shards(config, ring, objects, run, labels, fingerprint, report)
+        let drawn = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
+        start_shards(config, ring, (objects, directories), drawn, (labels, fingerprint), (notices, report))
     }
 }
 
@@ -241,18 +276,19 @@ fn fingerprint(listing: &[Listed]) -> String {
 fn start_shards(
     mut config: Config,
     (backend, notice): (Backend, Option<String>),
-    objects: Arc<Objects>,
-    run: Run,
-    labels: Labels,
-    fingerprint: String,
-    report: Option<Reporter>,
+    (objects, directories): (Arc<Objects>, Vec<Directory>),
+    (run, horizons): (Run, Option<Horizons>),
+    (labels, fingerprint): (Labels, String),
+    (mut notices, report): (Vec<String>, Option<WatchReporter>),
 ) -> Result<Loader> {
-    let mut notices: Vec<String> = notice.into_iter().collect();
+    let report = report.map_or_else(to_standard_error, |WatchReporter(report)| report);
+    notices.extend(notice);
     config.ring = backend.name().into();
     notices.extend(choose_budget(&mut config));
     let card_queue = card_queue(&config, backend, &mut notices)?;
     let topology = Topology::here();
-    let layout = share_out(&config, &objects, &topology, card_queue.is_some())?;
+    let beside = Beside { zero_copy: card_queue.is_some(), disk: !directories.is_empty() };
+    let layout = share_out(&config, &objects, &topology, beside)?;
     config.shards = layout.shards;
     let (arena, regions, aside) = map_memory(&layout, &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices)?;
@@ -266,29 +302,32 @@ fn start_shards(
     let plan = Plan {
         backend,
         objects: Arc::clone(&objects),
-        run,
+        run: run.clone(),
         layout,
         arena,
         seating,
         card_queue,
         consumer: Arc::clone(&consumer),
     };
-    for (id, (region, mesh)) in (0u16..).zip(regions.into_iter().zip(mesh(layout.shards))) {
+    let said = (&mut notices, Arc::clone(&report));
+    let (keeper, disks) = start_keeper(&config, &layout, directories, &objects, said)?;
+    for (id, ((region, mesh), disk)) in (0u16..).zip(regions.into_iter().zip(mesh(layout.shards)).zip(disks)) {
         let (deliver, from) = lane(OPEN_BATCHES_MAX);
         lanes.push(from);
-        starting.start(&config, &plan, ShardId(id), region, mesh, deliver)?;
+        starting.start(&config, &plan, ShardId(id), region, (mesh, deliver, disk))?;
     }
     let (shards, threads) = starting.wait(&mut notices)?;
     let audit = config.audit.as_ref().map(|path| {
-        let start = state_at(&run, &fingerprint, run.config().start);
+        let start = state_at(&run, &fingerprint, &config.importance, run.config().start);
         Audit::create(path, config.rank, config.world, start)
     });
-    let wakers = shards.iter().map(|s| s.waker.clone()).collect();
+    let wakers: Vec<Waker> = shards.iter().map(|s| s.waker.clone()).collect();
+    let reporter =
+        horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, Arc::clone(&consumer), wakers.clone()));
     let outlet = Outlet::new(lanes, wakers, consumer, run.batches());
     let supply = supply(&config, decoding.zip(aside), &objects, outlet, run.batches());
     // Without it nobody would take what the shards deliver.
     let supply = supply.inspect_err(|_| shards.iter().for_each(Watched::stop))?;
-    let report = report.map_or_else(to_standard_error, |Reporter(report)| Box::new(move |text: &str| report(text)));
     Loader::new(Parts {
         config,
         objects,
@@ -301,7 +340,9 @@ fn start_shards(
         threads,
         notices,
         audit: audit.transpose()?,
-        report,
+        keeper,
+        reporter,
+        report: Box::new(move |text| report(text)),
     })
 }
 
@@ -342,8 +383,8 @@ fn supply(
     DecodeStage::start(wanted, outlet, region, batches).map(Supply::Decoded)
 }
 
-fn to_standard_error() -> Box<ReportFn> {
-    Box::new(|text| eprintln!("{text}"))
+fn to_standard_error() -> Arc<ReportFn> {
+    Arc::new(|text| eprintln!("{text}"))
 }
 
 /// Takes the default where no budget was given, and says so.
@@ -356,8 +397,15 @@ fn choose_budget(config: &mut Config) -> Option<String> {
     Some(format!("memory_limit: {} ({})", ByteSize(budget.bytes), budget.from))
 }
 
+/// What takes memory beside batches, cache and connections.
+#[derive(Clone, Copy)]
+struct Beside {
+    zero_copy: bool,
+    disk: bool,
+}
+
 /// What the shards get of the budget.
-fn share_out(config: &Config, objects: &Objects, topology: &Topology, zero_copy: bool) -> Result<Layout> {
+fn share_out(config: &Config, objects: &Objects, topology: &Topology, beside: Beside) -> Result<Layout> {
     let (batch_samples, cores) = (u64::from(config.batch_size), topology.shards());
     // In whole granules of the region, so that as many batches fit as are said to.
     let decoded_bytes = config.decode()?.map_or(0, |decode| decode.sample_bytes().saturating_mul(batch_samples));
@@ -365,7 +413,7 @@ fn share_out(config: &Config, objects: &Objects, topology: &Topology, zero_copy:
     Wanted {
         memory_bytes: config.memory_limit_bytes,
         cache_bytes: config.cache_limit_bytes,
-        batch_bytes_max: objects.catalog().batch_room_max(batch_samples).max(64),
+        batch_bytes_max: batch_room_max(config, objects.catalog()).max(64),
         shards: config.shards,
         cores: u16::try_from(if decoded_bytes == 0 { cores } else { cores.div_ceil(CORES_PER_SHARD) })
             .unwrap_or(u16::MAX),
@@ -374,7 +422,8 @@ fn share_out(config: &Config, objects: &Objects, topology: &Topology, zero_copy:
         decoded_bytes,
         // One more for the batch in the consumer's hands.
         decoded_batches: config.decode_depth as u64 + 1,
-        beside_bytes: if zero_copy { ZERO_COPY_BYTES } else { 0 },
+        disk_bytes: if beside.disk { spill_memory_bytes() } else { 0 },
+        beside_bytes: if beside.zero_copy { ZERO_COPY_BYTES } else { 0 },
     }
     .share_out()
 }

@@ -10,8 +10,10 @@ use fuelrail_base::limits::{
 };
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_io::{Backend, CardQueue, RingChoice};
+use fuelrail_plan::importance::{ImportanceConfig, Mode};
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
+use fuelrail_plan::spill::SpillPolicy;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -50,8 +52,17 @@ pub struct Config {
     pub memory_limit_bytes: u64,
     /// RAM cache of blocks inside that, payload bytes; 0 keeps nothing.
     pub cache_limit_bytes: u64,
-    /// What the cache keeps: `next-use`, `pinned`, `lru`, `fifo` or `dlcache`.
+    /// What the cache keeps: `next-use`, `pinned`, `lru`, `fifo`, `dlcache` or `importance`.
     pub cache_policy: String,
+    /// Directories on local disks that blocks go to which RAM has no room for; none keeps nothing on disk. Give each to one
+    /// bucket or many, one loader or many of this machine: what is in them is found again by any later run.
+    pub spill_dirs: Vec<PathBuf>,
+    /// Disk for this loader's blocks, in all directories together, bytes; 0 takes what `spill_floor_bytes` leaves.
+    pub spill_limit_bytes: u64,
+    /// Room to leave free on every directory's file system, bytes; 0 leaves a twentieth of it.
+    pub spill_floor_bytes: u64,
+    /// What the disk keeps: `next-use`, `lru` or `fifo`.
+    pub spill_policy: String,
     /// How far to look ahead: `lookahead`, or DELI's `full-fetch` and `50/50` over `prefetch_samples`.
     pub prefetch: String,
     /// For DELI's strategies: their cache size, samples.
@@ -82,6 +93,15 @@ pub struct Config {
     /// The queue of a network card, `IFNAME:QUEUE`, to receive from without a copy by the kernel: for one shard, where the
     /// administrator has set the card up for it.
     pub zero_copy_receive: Option<String>,
+    /// Which samples an epoch takes more than once, and which not at all: `off` and `uniform` take every sample once, `on` draws
+    /// by the losses the trainer reports, `shade` and `shade-corrected` as SHADE does, to compare with.
+    pub importance: String,
+    /// Under `on`: the least rate of a sample, per cent of once an epoch; at least that share of all samples is in every epoch.
+    pub importance_coverage_percent: u32,
+    /// Under `on`, the most often a sample comes in an epoch; under SHADE's modes, how often what is cached is replayed.
+    pub importance_replay: u32,
+    /// Under `on`: deliver weights that make the mean over an epoch unbiased.
+    pub importance_weights: bool,
     /// What PNG and JPEG objects are decoded to, `HEIGHTxWIDTHxCHANNELS`, such as `224x224x3`; empty delivers their bytes.
     pub decode: String,
     /// How a picture of another size comes to that: `exact` (it is a bad sample), `center-crop` or `random-crop`.
@@ -115,6 +135,10 @@ impl Default for Config {
             memory_limit_bytes: 0,
             cache_limit_bytes: 0,
             cache_policy: "next-use".into(),
+            spill_dirs: Vec::new(),
+            spill_limit_bytes: 0,
+            spill_floor_bytes: 0,
+            spill_policy: "next-use".into(),
             prefetch: "lookahead".into(),
             prefetch_samples: 2048,
             block_bytes: BLOCK_BYTES_DEFAULT,
@@ -129,6 +153,10 @@ impl Default for Config {
             ring: "auto".into(),
             register: false,
             zero_copy_receive: None,
+            importance: "off".into(),
+            importance_coverage_percent: 50,
+            importance_replay: 3,
+            importance_weights: true,
             decode: String::new(),
             decode_fit: "exact".into(),
             decode_flip: false,
@@ -143,18 +171,23 @@ impl Default for Config {
 pub type Overrides = Vec<(String, String)>;
 
 /// Fields that are sizes: their text may carry units.
-const SIZES: [&str; 3] = ["memory_limit_bytes", "cache_limit_bytes", "block_bytes"];
+const SIZES: [&str; 5] =
+    ["memory_limit_bytes", "cache_limit_bytes", "block_bytes", "spill_limit_bytes", "spill_floor_bytes"];
+/// Fields that are lists: as text, their items stand between commas.
+const LISTS: [&str; 1] = ["spill_dirs"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 12] = [
+const TEXTS: [&str; 14] = [
     "uri",
     "manifest",
     "ca_file",
     "order",
     "cache_policy",
+    "spill_policy",
     "prefetch",
     "bad_samples",
     "ring",
     "zero_copy_receive",
+    "importance",
     "decode",
     "decode_fit",
     "audit",
@@ -236,6 +269,11 @@ impl Config {
         }
         self.order.parse::<OrderName>()?;
         self.cache_policy.parse::<PolicyName>()?;
+        self.spill_policy.parse::<SpillPolicy>()?;
+        if let Some(dir) = self.spill_dirs.iter().find(|dir| !dir.is_absolute()) {
+            let cause = format!("spill_dirs has '{}', which is not an absolute path", dir.display());
+            check(false, cause, "write where it is from the root: ranks may start elsewhere")?;
+        }
         let ring = self.ring.parse::<RingChoice>()?;
         if self.card_queue()?.is_some() {
             check(
@@ -250,6 +288,7 @@ impl Config {
             )?;
         }
         self.bad_samples()?;
+        self.importance(0)?;
         check(
             self.decode_threads <= DECODE_THREADS_MAX,
             format!("decode_threads is {}", self.decode_threads),
@@ -262,6 +301,19 @@ impl Config {
         )?;
         self.decode()?;
         Ok(())
+    }
+
+    /// How epochs are drawn, with so many samples in the cache; `None` where every sample comes once.
+    ///
+    /// # Errors
+    /// `Usage` for an unknown name or a number out of range.
+    pub fn importance(&self, cached_samples: u64) -> Result<Option<ImportanceConfig>> {
+        let coverage = f64::from(self.importance_coverage_percent) / 100.0;
+        let (replay, weights) = (self.importance_replay, self.importance_weights);
+        let mode = if self.importance == "off" { Mode::Uniform } else { self.importance.parse()? };
+        let config = ImportanceConfig { mode, coverage, replay, weights, cached_samples };
+        config.validate()?;
+        Ok((self.importance != "off").then_some(config))
     }
 
     /// What samples are decoded to; `None` where they are delivered as the bucket has them.
@@ -317,6 +369,9 @@ fn whole(n: u64) -> Result<toml::Value> {
 fn set(table: &mut toml::Table, field: &str, text: &str) -> Result<()> {
     let value = if SIZES.contains(&field) {
         whole(text.parse::<ByteSize>()?.0)?
+    } else if LISTS.contains(&field) {
+        let items = text.split(',').filter(|item| !item.is_empty());
+        toml::Value::Array(items.map(|item| toml::Value::String(item.into())).collect())
     } else if TEXTS.contains(&field) {
         toml::Value::String(text.into())
     } else if let Ok(n) = text.parse::<i64>() {
@@ -344,6 +399,9 @@ mod tests {
         let file = dir.path().join("f.toml");
         std::fs::write(&file, "uri = \"http://h/b\"\nbatch_size = 1\nseed = 2\nepochs = 3\nblock_bytes = \"1 MiB\"\n")
             .unwrap();
+        let env = [pair("FUELRAIL_SPILL_DIRS", "/a,/b"), pair("FUELRAIL_SPILL_LIMIT_BYTES", "3 GiB")];
+        let disk = Config::load(Some(&file), env, &vec![]).unwrap();
+        assert_eq!((disk.spill_dirs, disk.spill_limit_bytes), (vec!["/a".into(), "/b".into()], 3 << 30));
         let env = [pair("FUELRAIL_SEED", "20"), pair("FUELRAIL_EPOCHS", "30"), pair("HOME", "/")];
         let config = Config::load(Some(&file), env, &vec![pair("epochs", "300")]).unwrap();
         assert_eq!((config.batch_size, config.seed, config.epochs), (1, 20, 300));
@@ -361,6 +419,8 @@ mod tests {
         assert!(refused(pair("FUELRAIL_CACHE_POLICY", "best")).contains("best"));
         assert!(refused(pair("FUELRAIL_ORDER", "2")).contains("'2' is not an order"));
         assert!(refused(pair("FUELRAIL_BAD_SAMPLES", "eat")).contains("eat"));
+        assert!(refused(pair("FUELRAIL_SPILL_POLICY", "best")).contains("best"));
+        assert!(refused(pair("FUELRAIL_SPILL_DIRS", "/a,b")).contains("'b', which is not an absolute path"));
         assert!(refused(pair("FUELRAIL_RING", "42")).contains("no ring '42'"));
         assert!(refused(pair("FUELRAIL_NEAR", "here")).contains("here"));
         let unpinned = Config { uri: "http://h/b".into(), near: Some(1), pin: false, ..Config::default() };

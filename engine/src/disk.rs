@@ -69,8 +69,13 @@ pub struct DiskPass {
 pub struct Disk {
     ring: Box<dyn Ring>,
     file: FileId,
-    /// Memory for the blocks under way.
-    windows: Vec<Window>,
+    /// Memory for the blocks under way. A window that is read into travels with its operation; one that is written from
+    /// stays, and is lent.
+    windows: Vec<Option<Window>>,
+    /// The block each window is for.
+    under_way: Vec<u64>,
+    /// Windows for which there is no block.
+    idle: Vec<usize>,
     block_bytes: u64,
     blocks: u64,
     facts: String,
@@ -120,10 +125,10 @@ impl DiskPlan {
         let mut windows = Vec::with_capacity(self.depth as usize);
         for _ in 0..self.depth {
             let slot = region.alloc(self.block_bytes as usize).expect("the arena has room for every block");
-            windows.push(slot.fill().carve(self.block_bytes as usize).expect("a fresh filling has room"));
+            windows.push(slot.fill().carve(self.block_bytes as usize));
         }
         // Every page is there, and differs from the others, before anything is measured.
-        for (n, window) in windows.iter_mut().enumerate() {
+        for (n, window) in windows.iter_mut().flatten().enumerate() {
             fill(window, n as u64);
         }
         let facts = ring.facts();
@@ -131,7 +136,9 @@ impl DiskPlan {
         notices.extend(facts.refusals);
         let facts = format!("{} ({})", facts.backend, facts.abilities.join(", "));
         let blocks = self.bytes / self.block_bytes;
-        Ok(Disk { ring, file, windows, block_bytes: self.block_bytes, blocks, facts, notices, _arena: arena })
+        let (under_way, idle) = (vec![0; windows.len()], (0..windows.len()).collect());
+        let block_bytes = self.block_bytes;
+        Ok(Disk { ring, file, windows, under_way, idle, block_bytes, blocks, facts, notices, _arena: arena })
     }
 }
 
@@ -181,16 +188,16 @@ impl Disk {
         let (mut begun, mut done) = (0, 0);
         while done < self.blocks {
             while begun < self.blocks
-                && let Some(window) = self.windows.pop()
+                && let Some(place) = self.idle.pop()
             {
-                self.begin(way, begun, window);
+                self.begin(way, begun, place);
                 begun += 1;
             }
             while let Some(back) = self.ring.pop() {
                 let n = back.result.map_err(|errno| refused(way, errno))?;
-                done += u64::from(self.go_on(back.token, back.op, n)?);
+                done += u64::from(self.go_on(back.token as usize, back.op, n)?);
             }
-            if done < self.blocks && (begun == self.blocks || self.windows.is_empty()) {
+            if done < self.blocks && (begun == self.blocks || self.idle.is_empty()) {
                 self.ring.wait(None)?;
             }
         }
@@ -211,38 +218,47 @@ impl Disk {
         self.ring.facts().counts
     }
 
-    fn begin(&mut self, way: DiskWay, block: u64, mut window: Window) {
+    fn begin(&mut self, way: DiskWay, block: u64, place: usize) {
+        self.under_way[place] = block;
         let (file, offset) = (self.file, block * self.block_bytes);
+        let mut window = self.windows[place].take().expect("an idle window is here");
         let op = match way {
-            DiskWay::Write => Op::WriteAt { file, offset, from: stamped(window, block), start: 0 },
+            DiskWay::Write => {
+                window = stamped(window, block);
+                let from = window.lend();
+                self.windows[place] = Some(window);
+                Op::WriteAt { file, offset, from, start: 0 }
+            }
             DiskWay::Read => {
                 window.rewind(0);
                 Op::ReadAt { file, offset, into: window }
             }
         };
-        self.push(op, block);
+        self.push(op, place);
     }
 
-    fn push(&mut self, op: Op, block: u64) {
-        self.ring.push(op, block).expect("the ring has room for every block under way");
+    fn push(&mut self, op: Op, place: usize) {
+        self.ring.push(op, place as u64).expect("the ring has room for every block under way");
     }
 
     /// Takes an operation that moved `n` bytes: on with the rest of its block, or done with it. Whether the block is done.
-    fn go_on(&mut self, block: u64, op: Op, n: usize) -> Result<bool> {
+    fn go_on(&mut self, place: usize, op: Op, n: usize) -> Result<bool> {
+        let block = self.under_way[place];
         let offset = block * self.block_bytes;
         match op {
-            Op::WriteAt { file, from, start, .. } if start + n < from.filled() => {
+            Op::WriteAt { file, from, start, .. } if start + n < from.len() => {
                 let start = start + n;
-                self.push(Op::WriteAt { file, offset: offset + start as u64, from, start }, block);
+                self.push(Op::WriteAt { file, offset: offset + start as u64, from, start }, place);
                 return Ok(false);
             }
-            Op::WriteAt { from, .. } => self.windows.push(from),
+            // What was lent is given back here, so that the window can be written to again.
+            Op::WriteAt { .. } => {}
             Op::ReadAt { .. } if n == 0 => {
                 return Err(Error::new(Kind::Mismatch, format!("the file ends before block {block}"))
                     .cure("write it before it is read"));
             }
             Op::ReadAt { file, into, .. } if into.room() > 0 => {
-                self.push(Op::ReadAt { file, offset: offset + into.filled() as u64, into }, block);
+                self.push(Op::ReadAt { file, offset: offset + into.filled() as u64, into }, place);
                 return Ok(false);
             }
             Op::ReadAt { into, .. } => {
@@ -250,12 +266,13 @@ impl Disk {
                     return Err(Error::new(Kind::Mismatch, format!("block {block} is not what was written there"))
                         .cure("look for another writer of the file, then at the disk"));
                 }
-                self.windows.push(into);
+                self.windows[place] = Some(into);
             }
             Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } | Op::SyncData { .. } => {
                 unreachable!("only blocks are under way here")
             }
         }
+        self.idle.push(place);
         Ok(true)
     }
 

@@ -24,6 +24,8 @@ pub(crate) struct Wanted {
     pub connections_max: usize,
     /// Scratch memory of each, bytes.
     pub scratch_bytes: u64,
+    /// Buffers of each shard's disk, bytes; 0 where there is none.
+    pub disk_bytes: u64,
     /// One decoded batch, bytes; 0 where nothing is decoded.
     pub decoded_bytes: u64,
     /// Decoded batches there should be room for.
@@ -59,7 +61,7 @@ impl Wanted {
     /// What one shard needs to hold `batches` of the largest batches.
     fn needs(&self, shards: u16, batches: u64) -> u64 {
         let cache = (self.cache_bytes / u64::from(shards)).next_multiple_of(SAMPLE_ALIGN as u64);
-        (self.batch_bytes_max * batches + cache + self.scratch_bytes()).next_multiple_of(PAGE_BYTES)
+        (self.batch_bytes_max * batches + cache + self.scratch_bytes() + self.disk_bytes).next_multiple_of(PAGE_BYTES)
     }
 
     /// What so many shards need.
@@ -127,7 +129,7 @@ impl Wanted {
         };
         let cache_bytes = self.cache_bytes / u64::from(shards);
         let aligned = cache_bytes.next_multiple_of(SAMPLE_ALIGN as u64);
-        let batch_bytes = region_bytes - aligned - self.scratch_bytes();
+        let batch_bytes = region_bytes - aligned - self.scratch_bytes() - self.disk_bytes;
         Ok(Layout { shards, region_bytes, cache_bytes, batch_bytes, aside_bytes, decoded_batches })
     }
 }
@@ -222,6 +224,7 @@ mod tests {
             cores: 4,
             connections_max: 8,
             scratch_bytes: 16 << 10,
+            disk_bytes: 0,
             beside_bytes: 0,
             decoded_bytes: 0,
             decoded_batches: 0,

@@ -25,16 +25,20 @@ mod control;
 mod decode;
 mod disk;
 mod imds;
+mod importance;
 mod labels;
 mod layout;
 mod loader;
 mod near;
 mod part;
 mod posting;
+mod scores;
+mod spill;
 mod starting;
 mod state;
 mod stats;
 mod supply;
+mod tiers;
 mod tls;
 mod upload;
 mod watch;
@@ -54,11 +58,17 @@ pub use fuelrail_io::{
 };
 pub use fuelrail_plan::order::OrderName;
 pub use fuelrail_plan::policy::PolicyName;
+pub use fuelrail_plan::spill::SpillPolicy;
 pub use imds::{IMDS_ADDRESS, ask_imds};
+pub use importance::Reporter;
 pub use labels::{NO_LABEL, classes_of};
 pub use loader::{Loader, Memory, Remains, Taken};
+pub use spill::{
+    CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
+};
 pub use state::State;
 pub use stats::{GateStats, Quantiles, ShardStats, Stats};
+pub use tiers::DiskFacts;
 pub use tls::Tls;
 pub use upload::{Stored, UPLOAD_BYTES_MAX, Upload, put, put_with};
 

@@ -3,7 +3,9 @@
 use crate::audit::Audit;
 use crate::batch::{Batch, LeaseMark};
 use crate::config::Config;
+use crate::importance::Reporter;
 use crate::labels::Labels;
+use crate::spill::Keeper;
 use crate::state::{State, VERSION};
 use crate::stats::{Stats, Tally};
 use crate::supply::Supply;
@@ -11,6 +13,7 @@ use crate::watch::{Watch, Watchdog, Watched, snapshots};
 use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
 use fuelrail_flow::{Finished, Objects};
 use fuelrail_io::{Arena, ForkGuard, Waker};
+use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::run::{Cursor, Run};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,6 +35,9 @@ pub struct Loader {
     leases: Arc<AtomicUsize>,
     waiting: Arc<AtomicBool>,
     waker: Waker,
+    reporter: Option<Reporter>,
+    /// How much of what it knows of draws the run has learnt.
+    learnt: Option<u64>,
     tally: Tally,
     started: Instant,
     cursor: Cursor,
@@ -39,6 +45,8 @@ pub struct Loader {
     guard: ForkGuard,
     watchdog: Option<Watchdog>,
     arena: Arena,
+    /// Makes and removes segments of the disk as long as the shards live.
+    keeper: Option<Keeper>,
 }
 
 /// What [`Loader::next_batch_within`] found.
@@ -93,6 +101,8 @@ pub(crate) struct Parts {
     pub threads: Vec<JoinHandle<Result<()>>>,
     pub notices: Vec<String>,
     pub audit: Option<Audit>,
+    pub reporter: Option<Reporter>,
+    pub keeper: Option<Keeper>,
     pub report: Box<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -104,7 +114,7 @@ const LEASE_PATIENCE: Duration = Duration::from_secs(1);
 impl Loader {
     pub(crate) fn new(parts: Parts) -> Result<Loader> {
         let Parts { config, objects, run, labels, fingerprint, supply, arena, .. } = parts;
-        let Parts { shards, threads, notices, audit, report, .. } = parts;
+        let Parts { shards, threads, notices, audit, reporter, report, keeper, .. } = parts;
         let waiting = Arc::new(AtomicBool::new(false));
         let waker = Waker::sleeper();
         supply.set_waker(&waker);
@@ -123,12 +133,15 @@ impl Loader {
             leases: Arc::default(),
             waiting,
             waker,
+            reporter,
+            learnt: None,
             tally: Tally::default(),
             started: Instant::now(),
             failed: false,
             guard: ForkGuard::new(),
             watchdog: None,
             arena,
+            keeper,
         };
         loader.watchdog = Some(Watchdog::start(Watch {
             shards: loader.shards.clone(),
@@ -180,6 +193,9 @@ impl Loader {
         if self.supply.is_finished() {
             return Ok(Taken::Over);
         }
+        if let Some(known) = self.reporter.as_ref().and_then(|reporter| reporter.asked(self.cursor, &mut self.learnt)) {
+            self.run.learn(&known);
+        }
         let begun = Instant::now();
         let at_once = self.supply.try_take();
         let ready = at_once.is_some() && self.tally.waiting.is_zero();
@@ -193,7 +209,8 @@ impl Loader {
         let Finished { seq, result } = taken?;
         let assembled = result?;
         let shape = self.supply.shape(assembled.samples.len());
-        let batch = Batch::new(assembled, &self.labels, shape, LeaseMark::new(&self.leases));
+        let draw = self.run.draw(assembled.spec.epoch);
+        let batch = Batch::new(assembled, &self.labels, shape, draw, LeaseMark::new(&self.leases));
         self.count(&batch, seq)?;
         Ok(Taken::Batch(batch))
     }
@@ -206,9 +223,14 @@ impl Loader {
         self.tally.samples += batch.len() as u64;
         self.tally.bytes += batch.payload_bytes();
         self.tally.left_out += batch.left_out().len() as u64;
+        self.tally.begin(
+            batch.epoch(),
+            self.run.config().samples,
+            self.run.draw(batch.epoch()).map(|draw| draw.distinct()),
+        );
         let next = self.run.cursor_after(seq);
         if let Some(audit) = &mut self.audit {
-            audit.observe(batch, next)?;
+            audit.observe(batch, next, self.run.draw(batch.epoch()))?;
         }
         self.cursor = next;
         Ok(())
@@ -286,7 +308,21 @@ impl Loader {
     /// Where the run stands behind the last batch taken.
     #[must_use]
     pub fn state(&self) -> State {
-        state_at(&self.run, &self.fingerprint, self.cursor)
+        state_at(&self.run, &self.fingerprint, &self.config.importance, self.cursor)
+    }
+
+    /// Where losses are reported to, where epochs are drawn by importance.
+    #[must_use]
+    pub fn reporter(&self) -> Option<Reporter> {
+        self.reporter.clone()
+    }
+
+    /// Takes the losses of one global step: see [`Reporter::report`]. Where epochs are not drawn nothing is done.
+    ///
+    /// # Errors
+    /// As [`Reporter::report`].
+    pub fn report(&self, seq: u64, ids: &[SampleId], losses: &[f32]) -> Result<()> {
+        self.reporter.as_ref().map_or(Ok(()), |reporter| reporter.report(seq, ids, losses))
     }
 
     /// Counters and latencies so far.
@@ -295,7 +331,11 @@ impl Loader {
         let shards = snapshots(&self.shards, Duration::from_secs(1));
         let slots = self.arena.outstanding() as u64;
         let stats = Stats::new(&self.tally, self.started.elapsed(), &shards).with_decode(self.supply.decode_stats());
-        Stats { slots, ..stats }
+        let disk = match &self.keeper {
+            Some(keeper) => stats.disk.map(|disk| disk.with_keeper(keeper)),
+            None => None,
+        };
+        Stats { slots, disk, ..stats }
     }
 
     /// Stops the shards, gives the memory back, and tells what is left. Dropping the loader does the same and tells nothing.
@@ -316,7 +356,7 @@ impl Loader {
     /// The most room that one batch can take, bytes: what a device buffer must hold.
     #[must_use]
     pub fn batch_bytes_max(&self) -> u64 {
-        let raw = || self.objects.catalog().batch_room_max(u64::from(self.config.batch_size));
+        let raw = || batch_room_max(&self.config, self.objects.catalog());
         self.supply.decoded_bytes(self.config.batch_size).unwrap_or_else(raw)
     }
 
@@ -375,8 +415,14 @@ impl Loader {
     }
 }
 
+/// The most room that the objects of a batch take.
+pub(crate) fn batch_room_max(config: &Config, catalog: &Catalog) -> u64 {
+    let samples = u64::from(config.batch_size);
+    if config.importance == "off" { catalog.batch_room_max(samples) } else { catalog.batch_room_max_drawn(samples) }
+}
+
 /// The state at a cursor of a run.
-pub(crate) fn state_at(run: &Run, fingerprint: &str, cursor: Cursor) -> State {
+pub(crate) fn state_at(run: &Run, fingerprint: &str, importance: &str, cursor: Cursor) -> State {
     let config = run.config();
     State {
         version: VERSION,
@@ -387,6 +433,7 @@ pub(crate) fn state_at(run: &Run, fingerprint: &str, cursor: Cursor) -> State {
         listing: fingerprint.into(),
         epoch: cursor.epoch,
         position: cursor.position,
+        importance: (importance != "off").then(|| importance.into()),
     }
 }
 
@@ -405,6 +452,7 @@ impl Drop for Loader {
             // In a forked child the shards do not exist: there is nothing to stop and nobody to wait for.
             self.threads.drain(..).for_each(core::mem::forget);
             self.supply.forget();
+            core::mem::forget(self.keeper.take());
             return;
         }
         self.shards.iter().for_each(Watched::stop);

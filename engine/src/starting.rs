@@ -6,13 +6,14 @@ use crate::config::Config;
 use crate::layout::{Layout, Seating};
 use crate::posting::{Greeting, Posting};
 use crate::watch::Watched;
-use fuelrail_base::{Duration, Error, Kind, Result, ShardId};
-use fuelrail_flow::{Board, Consumer, Finished, MeshEnds, Objects, ShardConfig, ShardEnds};
+use fuelrail_base::{Duration, Error, Kind, Result, SampleId, ShardId};
+use fuelrail_flow::{Board, Consumer, Finished, MeshEnds, Objects, ShardConfig, ShardEnds, SpillSetup};
 use fuelrail_io::{Arena, Backend, CardQueue, Region, Sender, UringConfig, Waker};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;
+use fuelrail_plan::spill::SpillConfig;
 use fuelrail_plan::window::WindowConfig;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -52,23 +53,23 @@ impl Starting {
         plan: &Plan,
         id: ShardId,
         region: Region,
-        mesh: MeshEnds,
-        deliver: Sender<Finished>,
+        (mesh, deliver, spill): (MeshEnds, Sender<Finished>, Option<SpillSetup>),
     ) -> Result<()> {
         let board = Arc::new(Board::default());
-        let ends = ShardEnds { mesh, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board) };
+        let shard = shard_config(config, plan, id, spill.as_ref().map(|setup| setup.unit))?;
+        let ends = ShardEnds { mesh, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board), spill };
         let (tell, greeting) = mpsc::channel();
         let posting = Posting {
             ring: UringConfig {
-                entries: ring_entries(config.connections_max),
+                entries: ring_entries(config.connections_max, shard.brain.spill.is_some()),
                 sockets: (config.connections_max as u32 * 2).next_power_of_two(),
                 register: config.register.then(|| plan.arena.clone()),
                 zero_copy_receive: plan.card_queue.clone(),
             },
             region,
             objects: Arc::clone(&plan.objects),
-            run: plan.run,
-            shard: shard_config(config, plan, id)?,
+            run: plan.run.clone(),
+            shard,
             ends,
             core: plan.seating.as_ref().and_then(|seating| seating.core(id.0)),
             cycles: config.cycles,
@@ -123,12 +124,36 @@ impl Drop for Starting {
     }
 }
 
-/// A connection has at most one send and one receive in flight.
-fn ring_entries(connections_max: usize) -> u32 {
-    ((connections_max * 2 + 16) as u32).next_power_of_two().max(64)
+/// A connection has at most one send and one receive in flight, a disk its reads and writes.
+fn ring_entries(connections_max: usize, disk: bool) -> u32 {
+    ((connections_max * 2 + 16 + if disk { DISK_OPERATIONS_MAX } else { 0 }) as u32).next_power_of_two().max(64)
 }
 
-fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardConfig> {
+/// Reads, writes and journal pages of one shard that are under way at once.
+const DISK_OPERATIONS_MAX: usize = 176;
+/// Share of a shard's room for batches that blocks waiting for the disk may hold.
+const PENDING_SHARE: u64 = 4;
+
+/// What a shard's disk is configured as; `unit` is what direct transfers to it are multiples of.
+fn spill_config(config: &Config, plan: &Plan, unit: u64) -> Result<SpillConfig> {
+    let (catalog, shards) = (plan.objects.catalog(), u64::from(plan.layout.shards));
+    let all: u64 = (0..catalog.samples()).map(|sample| u64::from(catalog.blocks(SampleId(sample as u32)))).sum();
+    let blocks = match config.spill_limit_bytes {
+        0 => all,
+        // Half as many again as fit on average: the shortest may be the ones that are kept.
+        limit => all.min(limit / (catalog.total_bytes() / all.max(1)).max(1) * 3 / 2 + 1024),
+    };
+    // Blocks are dealt to shards by hash: an eighth more than the mean is far beyond what chance gives one of them.
+    let share = if shards == 1 { blocks } else { blocks / shards * 9 / 8 + 1024 };
+    Ok(SpillConfig {
+        policy: config.spill_policy.parse()?,
+        unit,
+        blocks_max: usize::try_from(share.min(all)).unwrap_or(usize::MAX),
+        pending_bytes_max: plan.layout.batch_bytes / PENDING_SHARE,
+    })
+}
+
+fn shard_config(config: &Config, plan: &Plan, shard: ShardId, unit: Option<u64>) -> Result<ShardConfig> {
     let shards = u64::from(plan.layout.shards);
     let catalog = plan.objects.catalog();
     let window = WindowConfig {
@@ -146,6 +171,7 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
             prefetch: Strategy::from_name(&config.prefetch, (config.prefetch_samples / shards).max(2))?,
             policy: config.cache_policy.parse()?,
             cache_bytes: plan.layout.cache_bytes,
+            spill: unit.map(|unit| spill_config(config, plan, unit)).transpose()?,
             batch_room_bytes: plan.layout.batch_bytes,
             horizon_epochs: HORIZON_EPOCHS * u64::from(config.world),
             retry: RetryConfig { attempts_max: config.attempts_max, ..RetryConfig::default() },

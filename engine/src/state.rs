@@ -28,6 +28,9 @@ pub struct State {
     pub epoch: u64,
     /// First position of that epoch that no rank has taken.
     pub position: u64,
+    /// Where epochs are drawn: how. The scores that belong to this state are saved beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub importance: Option<String>,
 }
 
 fn global() -> String {
@@ -100,7 +103,17 @@ mod tests {
 
     fn state() -> State {
         let (listing, order) = ("ab".into(), global());
-        State { version: 1, seed: 7, shuffle: true, order, samples: 10, listing, epoch: 2, position: 5 }
+        State {
+            version: 1,
+            seed: 7,
+            shuffle: true,
+            order,
+            samples: 10,
+            listing,
+            epoch: 2,
+            position: 5,
+            importance: None,
+        }
     }
 
     #[test]

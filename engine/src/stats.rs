@@ -1,6 +1,7 @@
 //! What a loader measured: the consumer's side (data wait, readiness) and the shards' counters, added up.
 
 use crate::decode::DecodeStats;
+use crate::tiers::{DiskFacts, DiskTally};
 use fuelrail_base::Duration;
 use fuelrail_base::metrics::{Histogram, Summary};
 use fuelrail_flow::{GateFacts, Snapshot};
@@ -68,10 +69,17 @@ pub struct Stats {
     pub asked_bytes: u64,
     /// … served from the cache.
     pub hit_bytes: u64,
-    /// `hits / asks`.
+    /// Share of the blocks asked for that RAM or the disk had.
     pub hit_ratio: f64,
+    /// Of the epochs begun, distinct samples over samples of the data set: below 1 only where epochs are drawn by importance.
+    /// A hit ratio says little without it, because what repeats a few samples hits.
+    #[serde(default)]
+    pub coverage: f64,
     /// Blocks dropped from the cache.
     pub evictions: u64,
+    /// What the disk brought and took, where there is one.
+    #[serde(default)]
+    pub disk: Option<DiskFacts>,
     /// Payload bytes that came over the network.
     pub landed_bytes: u64,
     /// Payload bytes our own code copied, and all it copied out of the zero-copy area, where the kernel copies nothing.
@@ -272,9 +280,21 @@ pub(crate) struct Tally {
     pub waiting: Duration,
     pub waits: Histogram,
     pub first_batch: Duration,
+    /// Places of the epochs begun, and distinct samples in them.
+    pub places: u64,
+    pub distinct: u64,
+    epoch: Option<u64>,
 }
 
 impl Tally {
+    /// A batch of this epoch, which has so many distinct samples: all of them, if nothing is said.
+    pub(crate) fn begin(&mut self, epoch: u64, samples: u64, distinct: Option<u64>) {
+        if self.epoch.replace(epoch) != Some(epoch) {
+            self.places += samples;
+            self.distinct += distinct.unwrap_or(samples);
+        }
+    }
+
     /// A call for a batch has ended, however often it looked.
     pub(crate) fn end_call(&mut self, ready: bool) {
         let waited = core::mem::take(&mut self.waiting);
@@ -293,6 +313,7 @@ impl Stats {
             samples: tally.samples,
             bytes: tally.bytes,
             left_out: tally.left_out,
+            coverage: ratio(tally.distinct, tally.places),
             wall_s: wall.as_secs_f64(),
             data_wait_s: tally.wait.as_secs_f64(),
             readiness: ratio(tally.ready, tally.calls),
@@ -300,12 +321,15 @@ impl Stats {
             batch_wait_us: tally.waits.summary().into(),
             ..Stats::default()
         };
+        let mut disk = DiskTally::default();
         for shard in shards {
             stats.add(shard);
+            disk.add(shard);
             gets.merge(&shard.get_latency);
         }
         stats.get_latency_us = gets.summary().into();
-        stats.hit_ratio = ratio(stats.hits, stats.asks);
+        stats.disk = disk.facts();
+        stats.hit_ratio = ratio(stats.hits + stats.disk.as_ref().map_or(0, |disk| disk.hits), stats.asks);
         stats.copied_bytes_per_byte = ratio(stats.copied_bytes, stats.bytes);
         let received: u64 = stats.shards.iter().map(|shard| shard.received_bytes).sum();
         stats.syscalls_per_mib = ratio(stats.enters, received) * MIB;

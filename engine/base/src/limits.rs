@@ -26,12 +26,22 @@ pub const SCRATCH_BYTES: usize = 16 << 10;
 pub const TLS_SCRATCH_BYTES: usize = 256 << 10;
 /// Pieces one receive may scatter over: head and body of each pipelined response.
 pub const SCATTER_PIECES_MAX: usize = 32;
-/// Files one ring holds open: a few per disk, opened once and kept.
-pub const RING_FILES_MAX: u32 = 64;
+/// Shortest segment of blocks on disk: below it, header and journal are felt.
+pub const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+/// Longest segment: room comes back a segment at a time.
+pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+/// Files one ring holds open: blocks lie in segments of up to 1 GiB, each a file. With the default 512 sockets they are 1024
+/// places, the soft limit of open files nearly everywhere: the kernel registers no larger table.
+pub const RING_FILES_MAX: u32 = 512;
 /// Entries in a lane between two shards.
 pub const LANE_ENTRIES: usize = 1024;
 /// Alignment of every sample inside its batch and of every cached block: a cache line.
 pub const SAMPLE_ALIGN: usize = 64;
+/// Blocks from this length on are written to disk straight from the batch's memory; shorter ones are gathered into pages.
+/// Below it, rounding up to a unit of the disk costs more room than the copy costs time.
+pub const DIRECT_BYTES_MIN: u64 = 64 << 10;
+/// Short blocks are gathered for so many bytes of a segment at a time; none lies across such a boundary.
+pub const GATHER_BYTES: u64 = 1 << 20;
 /// Batches one shard may hold open or ready at once.
 pub const OPEN_BATCHES_MAX: usize = 1024;
 /// Most pixels of one object that is decoded: what the largest cameras make. A header that says more is not believed.
@@ -50,4 +60,5 @@ pub const DOCUMENT_BYTES_MAX: usize = 64 << 20;
 const _: () = assert!(SCRATCH_BYTES >= RESPONSE_HEAD_BYTES_MAX, "a maximal head must fit the scratch memory");
 const _: () = assert!(SCATTER_PIECES_MAX >= 2, "a receive needs room for a head and its body");
 const _: () = assert!(BLOCK_BYTES_DEFAULT <= BLOCK_BYTES_MAX);
+const _: () = assert!(GATHER_BYTES >= DIRECT_BYTES_MIN && GATHER_BYTES.is_multiple_of(4096), "a short block fits");
 const _: () = assert!(SAMPLE_ALIGN.is_power_of_two());

@@ -11,6 +11,7 @@ use core::ops::Range;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, SAMPLE_ALIGN};
 use fuelrail_base::{BatchSeq, BlockId, Error, Kind, SampleId, ShardId};
 use fuelrail_io::{Filling, Slot, Window};
+use fuelrail_plan::importance::Known;
 use fuelrail_plan::run::{BatchSpec, Run};
 use fuelrail_plan::schedule::Schedule;
 use slab::Slab;
@@ -112,6 +113,8 @@ pub(crate) struct AssembleStage {
     pending: Slab<Pending>,
     quarantine: HashMap<SampleId, Error>,
     finished: Vec<Finished>,
+    /// Samples to be asked for anew once no byte of their batch is lent to the disk.
+    postponed: Vec<(usize, u32)>,
     /// Samples whose bytes did not match their checksum or whose blocks were of two versions.
     pub unproved: u64,
 }
@@ -131,8 +134,14 @@ impl AssembleStage {
             pending: Slab::with_capacity(1024),
             quarantine: HashMap::new(),
             finished: Vec::with_capacity(64),
+            postponed: Vec::new(),
             unproved: 0,
         }
+    }
+
+    /// More epochs are drawn.
+    pub(crate) fn learn(&mut self, known: &Known) {
+        self.run.learn(known);
     }
 
     /// Opens a batch in `slot` and appends an ask for every block of it.
@@ -145,12 +154,16 @@ impl AssembleStage {
         let catalog = self.objects.catalog();
         for (position, id) in spec.positions.clone().zip(self.run.samples(&spec)) {
             let (sample, at) = (lists.samples.len() as u32, self.schedule.time(spec.epoch, position));
+            let unit = catalog.direct_unit(id).map_or(1, |unit| unit as usize);
+            assert!(filling.align(unit), "the slot has the batch's room");
             let placed = Placed { id, offset: filling.at(), len: catalog.size(id) as usize };
             let bad = self.quarantine.get(&id).cloned();
             let missing = if bad.is_some() { 0 } else { catalog.blocks(id) };
             for index in 0..missing {
                 let block = BlockId { sample: id, index };
-                let window = filling.carve(catalog.block_len(block) as usize).expect("the slot has the batch's room");
+                let len = catalog.block_len(block) as usize;
+                let window = filling.carve_padded(len, len.next_multiple_of(unit));
+                let window = window.expect("the slot has the batch's room");
                 let key = self.pending.insert(Pending { batch, sample, block }) as u32;
                 asks.push(Ask { home: self.shard, key, block, at, window, fresh: false });
             }
@@ -214,9 +227,25 @@ impl AssembleStage {
         }
     }
 
+    /// Samples wait until the disk is done with their batch's memory.
+    pub(crate) fn has_postponed(&self) -> bool {
+        !self.postponed.is_empty()
+    }
+
+    /// Asks for what had to wait, where it need not any more.
+    pub(crate) fn resume(&mut self, asks: &mut Vec<Ask>) {
+        for (batch, at) in core::mem::take(&mut self.postponed) {
+            self.ask_again(batch, at, asks);
+        }
+    }
+
     /// Asks for all blocks of a sample again, past the caches.
     fn ask_again(&mut self, batch: usize, at: u32, asks: &mut Vec<Ask>) {
         let open = &mut self.open[batch];
+        let parts = &open.lists.windows[open.lists.samples[at as usize].parts.clone()];
+        if parts.iter().flatten().any(Window::is_lent) {
+            return self.postponed.push((batch, at));
+        }
         let due = self.schedule.time(open.spec.epoch, open.spec.positions.start + u64::from(at));
         let Lists { samples, windows } = &mut open.lists;
         let sample = &mut samples[at as usize];

@@ -4,6 +4,7 @@
 
 use crate::fetch::FetchStats;
 use crate::gate::GateFacts;
+use crate::spill::DiskStats;
 use fuelrail_base::metrics::Histogram;
 use fuelrail_io::{RingFacts, ThreadUse};
 use fuelrail_plan::brain::BrainStats;
@@ -19,6 +20,12 @@ pub struct Snapshot {
     pub brain: BrainStats,
     /// The fetch stage's counters.
     pub fetch: FetchStats,
+    /// The spill stage's counters.
+    pub disk: DiskStats,
+    /// Blocks on disk.
+    pub disk_blocks: u64,
+    /// Memory that knowing where they lie takes, bytes; zero where there is no disk.
+    pub index_bytes: u64,
     /// Payload bytes our own code copied: out of mispredicted receives, into and out of the cache, between batches.
     pub copied_bytes: u64,
     /// Samples fetched anew because their proof failed.

@@ -7,8 +7,9 @@ use crate::assemble::Finished;
 use crate::gate::Gate;
 use fuelrail_base::{Instant, Turns};
 use fuelrail_io::{Receiver, Sender, Waker};
-use std::sync::Arc;
+use fuelrail_plan::importance::Known;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the consumer tells all shards.
 #[derive(Debug, Default)]
@@ -17,9 +18,30 @@ pub struct Consumer {
     taken: AtomicU64,
     /// Someone is blocked in `next_batch`.
     waits: AtomicBool,
+    /// Which epochs are drawn. The lock is taken once an epoch: shards look at the count.
+    known: Mutex<Option<Known>>,
+    /// How often `known` was told.
+    told: AtomicU64,
 }
 
 impl Consumer {
+    /// Tells all shards that more epochs are drawn. They look when they are woken.
+    pub fn tell(&self, known: Known) {
+        let mut place = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        *place = Some(known);
+        self.told.fetch_add(1, Ordering::Release);
+    }
+
+    /// What was told since `seen`, which is brought up to date.
+    pub(crate) fn news(&self, seen: &mut u64) -> Option<Known> {
+        let told = self.told.load(Ordering::Acquire);
+        if told == *seen {
+            return None;
+        }
+        *seen = told;
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Batches of `shard` among the first `taken` of all.
     pub(crate) fn taken_of(&self, shard: u64, shards: u64) -> u64 {
         let taken = self.taken.load(Ordering::Acquire);

@@ -17,6 +17,7 @@ mod objects;
 mod places;
 mod setup;
 mod shard;
+mod spill;
 #[cfg(test)]
 mod tests;
 
@@ -31,3 +32,4 @@ pub use objects::{Listed, Objects};
 pub use places::{Placed, Places};
 pub use setup::{ShardConfig, ShardEnds, scratch_bytes};
 pub use shard::Shard;
+pub use spill::{DiskStats, Known, SegmentFile, SpillDesk, SpillSetup, Supply, Wish, spill_memory_bytes};

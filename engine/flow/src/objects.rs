@@ -4,6 +4,7 @@
 
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_wire::block::Fingerprint;
 use fuelrail_wire::tls::{Client, Session};
 use fuelrail_wire::{Endpoint, Etag, Scheme};
 use std::net::SocketAddr;
@@ -57,6 +58,22 @@ impl Objects {
     pub fn over(mut self, tls: Option<Client>) -> Objects {
         self.tls = tls;
         self
+    }
+
+    /// What names an object's content on disk, from run to run: `None` where the listing gave no ETag.
+    #[must_use]
+    pub fn fingerprint(&self, sample: SampleId) -> Option<Fingerprint> {
+        let etag = self.etag(sample)?;
+        Some(Fingerprint::of(&self.endpoint, self.key(sample), etag, self.catalog.size(sample)))
+    }
+
+    /// The same, with long samples laid out for direct transfers to a disk in multiples of `unit` bytes.
+    ///
+    /// # Errors
+    /// As [`Catalog::direct`].
+    pub fn direct(mut self, unit: u64) -> Result<Objects> {
+        self.catalog = Arc::new(Catalog::clone(&self.catalog).direct(unit)?);
+        Ok(self)
     }
 
     /// The TLS of a new connection; `None` when the bucket speaks plain HTTP.

@@ -4,6 +4,7 @@ use crate::assemble::{BadSamples, Finished};
 use crate::board::Board;
 use crate::deliver::Consumer;
 use crate::mesh::MeshEnds;
+use crate::spill::SpillSetup;
 use fuelrail_base::limits::{SCRATCH_BYTES, TLS_SCRATCH_BYTES};
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_io::{Region, Sender, Slot};
@@ -34,6 +35,8 @@ pub struct ShardEnds {
     pub consumer: Arc<Consumer>,
     /// What the outside sees.
     pub board: Arc<Board>,
+    /// The disk, where the brain is configured for one.
+    pub spill: Option<SpillSetup>,
 }
 
 /// The cache's memory, taken once.

@@ -4,7 +4,7 @@
 //! are none, and pushes what is due; then the shard sleeps in the ring. Bytes never pass through here, only windows.
 
 use crate::assemble::{AssembleStage, BadSamples};
-use crate::board::{Board, Snapshot};
+use crate::board::Board;
 use crate::cache::CacheStage;
 use crate::conn::{Asked, Outcome, Proof};
 use crate::deliver::{Consumer, DeliverStage};
@@ -14,6 +14,7 @@ use crate::letter::{Answer, Ask};
 use crate::mesh::MeshEnds;
 use crate::objects::Objects;
 use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory};
+use crate::spill::SpillStage;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
 use fuelrail_base::{BlockId, Duration, Error, Kind, Result, ShardId};
 use fuelrail_io::{Region, Ring, ThreadMeter, Waker, Window};
@@ -22,6 +23,9 @@ use fuelrail_plan::run::Run;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+
+mod disk;
+mod report;
 
 /// An ask this shard owns the block of.
 struct OwnedAsk {
@@ -47,6 +51,7 @@ pub struct Shard<R: Ring> {
     brain: Brain,
     fetch: FetchStage,
     cache: Option<CacheStage>,
+    spill: Option<SpillStage>,
     assemble: AssembleStage,
     deliver: DeliverStage,
     mesh: MeshEnds,
@@ -55,6 +60,8 @@ pub struct Shard<R: Ring> {
     /// Batches from their slot to their last sample.
     filling: Gate,
     consumer: Arc<Consumer>,
+    /// How much of what the consumer tells of draws has been heard.
+    heard: u64,
     board: Arc<Board>,
     owned: Slab<OwnedAsk>,
     /// Under `Quarantine`, the blocks given up, with the reason: they are not asked for again, whichever shard wants them.
@@ -89,19 +96,28 @@ impl<R: Ring> Shard<R> {
         let waker = ring.waker();
         ends.mesh.set_waker(&waker);
         region.set_waker(waker.clone());
+        let mut brain = Brain::new(&config.brain, run.clone(), Arc::clone(objects.catalog()))?;
+        let spill = match (ends.spill, brain.spill()) {
+            (Some(setup), Some(tier)) => {
+                Some(SpillStage::new(&mut region, Arc::clone(&objects), setup, waker.clone(), tier)?)
+            }
+            _ => None,
+        };
         let free_bytes_seen = region.free_bytes();
         Ok(Shard {
             id: shard,
             shards,
-            brain: Brain::new(&config.brain, *run, Arc::clone(objects.catalog()))?,
+            brain,
+            spill,
             fetch: FetchStage::new(Arc::clone(&objects), config.stall_after, scratch),
             cache,
-            assemble: AssembleStage::new(shard, Arc::clone(&objects), *run, config.bad_samples),
+            assemble: AssembleStage::new(shard, Arc::clone(&objects), run.clone(), config.bad_samples),
             deliver: DeliverStage::new(ends.deliver, shard.0, shards, OPEN_BATCHES_MAX),
             mesh: ends.mesh,
             requests: Gate::new("fetch", config.connections_max * PIPELINE_DEPTH_MAX),
             filling: Gate::new("assemble", OPEN_BATCHES_MAX),
             consumer: ends.consumer,
+            heard: 0,
             board: ends.board,
             owned: Slab::with_capacity(1024),
             quarantine: (config.bad_samples == BadSamples::Quarantine).then(HashMap::new),
@@ -142,8 +158,9 @@ impl<R: Ring> Shard<R> {
     /// Closes every connection and takes back what the ring had under way, so that the last snapshot can tell that nothing
     /// is left. What does not come back in time is the ring's to wait for, when it is dropped.
     fn end(&mut self) {
-        self.fetch.close(&mut self.ring);
         let deadline = self.ring.now().after(END_PATIENCE);
+        self.save_disk(deadline);
+        self.fetch.close(&mut self.ring);
         while self.ring.in_flight() > 0 && self.ring.now() < deadline {
             if self.ring.wait(Some(deadline)).is_err() {
                 return;
@@ -158,6 +175,7 @@ impl<R: Ring> Shard<R> {
         loop {
             let mut again = self.take_completions();
             again |= self.take_letters();
+            again |= self.tend_disk();
             again |= self.obey();
             if !again {
                 break;
@@ -165,6 +183,10 @@ impl<R: Ring> Shard<R> {
             moved = true;
         }
         self.watch_memory();
+        if let Some(known) = self.consumer.news(&mut self.heard) {
+            self.assemble.learn(&known);
+            self.brain.learn(&known);
+        }
         let taken = self.consumer.taken_of(u64::from(self.id.0), u64::from(self.shards));
         self.tell(Fact::Consumer { taken, waits: self.consumer.waits() });
         self.obey();
@@ -184,7 +206,7 @@ impl<R: Ring> Shard<R> {
     /// # Errors
     /// What the ring reports when it cannot go on.
     pub fn sleep(&mut self) -> Result<()> {
-        let mut until = self.fetch.sweep(&mut self.ring);
+        let until = self.fetch.sweep(&mut self.ring);
         if self.brain.queued() + self.fetch.waiting() > 0 {
             // Only a core that finds nothing to reap is idle; then the window may open.
             let now = self.ring.now();
@@ -196,13 +218,11 @@ impl<R: Ring> Shard<R> {
         self.tell(Fact::Idle);
         self.obey();
         self.pump();
-        if self.fetch.has_outcomes() {
+        if self.fetch.has_outcomes() || self.spill.as_ref().is_some_and(SpillStage::has_outcomes) {
             // A request that could not even be sent: no completion will tell of it.
             return Ok(());
         }
-        if let Some(deadline) = self.brain.deadline() {
-            until = Some(until.map_or(deadline, |u| u.min(deadline)));
-        }
+        let until = [until, self.brain.deadline(), self.disk_deadline()].into_iter().flatten().min();
         // Whoever sends a letter, takes a batch or returns a slot wakes this shard: nothing else needs a second look.
         let until = if self.waker.arm() { until } else { Some(self.ring.now()) };
         let result = self.ring.wait(until);
@@ -223,12 +243,16 @@ impl<R: Ring> Shard<R> {
         self.mesh.flush();
         let brain = &self.brain;
         self.fetch.pump(&mut self.ring, brain.connections(), |bytes| brain.depth(bytes));
+        self.pump_disk(false);
     }
 
     fn take_completions(&mut self) -> bool {
         let mut any = false;
         while let Some(done) = self.ring.pop() {
-            self.fetch.done(&mut self.ring, done);
+            match (done.op.file(), &mut self.spill) {
+                (Some(_), Some(spill)) => spill.done(&mut self.ring, done),
+                _ => self.fetch.done(&mut self.ring, done),
+            }
             any = true;
         }
         let mut outcomes = self.fetch.outcomes();
@@ -359,6 +383,13 @@ impl<R: Ring> Shard<R> {
                 let bytes = owned.window.as_ref().expect("it has landed").bytes();
                 self.cache.as_mut().expect("the brain keeps only within a capacity").keep(block, bytes, owned.proof);
             }
+            Command::Spill { block, ask, segment, place } => self.spill_block(block, ask, (segment, place)),
+            Command::Restore { fetch, ask, block, spot } => self.restore_block(fetch, ask, block, spot),
+            Command::Trim(segment) => {
+                if let Some(spill) = &mut self.spill {
+                    spill.trim(&mut self.ring, segment);
+                }
+            }
             Command::Evict(block) => self.cache.as_mut().expect("only kept blocks are evicted").evict(block),
             Command::Answer { ask, source } => {
                 let proof = self.owned[ask.0 as usize].proof;
@@ -430,44 +461,6 @@ impl<R: Ring> Shard<R> {
             self.brain.tell(now, Fact::Ready(finished.seq));
             self.deliver.put(finished);
         }
-    }
-
-    /// Counters and the state of every stage.
-    pub fn snapshot(&mut self) -> Snapshot {
-        let fetch = self.fetch.stats();
-        let cache = self.cache.as_ref();
-        let text = [
-            format!("shard {}: {}", self.id.0, self.brain),
-            self.fetch.describe(self.ring.now()),
-            cache.map_or_else(|| "cache: none".to_string(), CacheStage::describe),
-            self.assemble.describe(),
-            self.deliver.describe(),
-            self.mesh.describe(),
-            format!("{}; {}", self.requests, self.filling),
-            format!("ring: {} ops in flight", self.ring.in_flight()),
-            format!("arena: {} of {} bytes free", self.region.free_bytes(), self.region.capacity()),
-        ]
-        .join("\n  ");
-        Snapshot {
-            serial: self.board.wanted(),
-            brain: self.brain.stats(),
-            fetch,
-            copied_bytes: fetch.copied_bytes + cache.map_or(0, |c| c.copied_bytes) + self.shared_copied_bytes,
-            unproved: self.assemble.unproved,
-            get_latency: self.fetch.get_latency.clone(),
-            ring: Some(self.ring.facts()),
-            operations: self.ring.in_flight(),
-            thread: self.meter.as_ref().map(ThreadMeter::read),
-            gates: [&self.requests, &self.filling, &self.deliver.gate].map(Gate::facts).to_vec(),
-            waits_for_leases: self.brain.is_blocked() && self.assemble.is_empty() && self.deliver.gate.occupancy() == 0,
-            text,
-        }
-    }
-
-    fn publish(&mut self) {
-        let snapshot = self.snapshot();
-        self.published = snapshot.serial;
-        self.board.publish(snapshot);
     }
 }
 

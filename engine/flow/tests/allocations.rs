@@ -56,6 +56,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
             cache_bytes,
             batch_room_bytes: 1 << 20,
             horizon_epochs: 1,
+            spill: None,
             retry: RetryConfig::default(),
             window: connections,
             seed: 1,
@@ -70,7 +71,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
     let consumer = Arc::new(Consumer::default());
     let (deliver, batches) = lane(64);
     let outlet = Outlet::new(vec![batches], vec![ring.waker()], Arc::clone(&consumer), run.batches());
-    let ends = ShardEnds { mesh: mesh(1).remove(0), deliver, consumer, board: Arc::new(Board::default()) };
+    let ends = ShardEnds { mesh: mesh(1).remove(0), deliver, consumer, board: Arc::new(Board::default()), spill: None };
     (Shard::new(ring, region, objects, &run, &shard_config, ends).unwrap(), outlet)
 }
 

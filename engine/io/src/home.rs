@@ -3,8 +3,9 @@
 //! Owns the headers, allocated once, and the lock-free list of those returned (push by exchange, taken whole by the
 //! region's owner, so there is no ABA problem). Never looks at bytes and never knows which bytes a header stands for.
 
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 use crate::arena::Mapping;
@@ -12,6 +13,10 @@ use crate::wake::Waker;
 
 /// End of the list of returned headers.
 const NONE: u32 = u32::MAX;
+/// One more holder, in a header's count.
+const HOLDER: u64 = 1;
+/// One more loan, which is a holder, too. Both are in one number, so that nobody sees the one without the other.
+const LOAN: u64 = 1 << 32 | HOLDER;
 
 /// The part of a region other threads touch. Lives until the region and the last of its slots and windows are gone.
 #[derive(Debug)]
@@ -27,8 +32,9 @@ pub(crate) struct Home {
 
 #[derive(Debug)]
 struct Header {
-    /// Holders of this slot: the slot or filling itself and its windows.
-    holders: AtomicU32,
+    /// Holders of this slot, in the lower half: the slot or filling itself, its windows and its loans. The loans among
+    /// them in the upper half.
+    holders: AtomicU64,
     /// Next in the list of returned headers.
     next: AtomicU32,
 }
@@ -36,7 +42,7 @@ struct Header {
 impl Home {
     /// A home of so many headers, none of them handed out.
     pub(crate) fn new(mapping: Arc<Mapping>, slots: u32) -> Home {
-        let header = || Header { holders: AtomicU32::new(0), next: AtomicU32::new(NONE) };
+        let header = || Header { holders: AtomicU64::new(0), next: AtomicU32::new(NONE) };
         Home {
             mapping,
             headers: (0..slots).map(|_| header()).collect(),
@@ -53,7 +59,7 @@ impl Home {
 
     /// The first hold of header `index`, which the region has just taken from its free ones.
     pub(crate) fn hand_out(self: &Arc<Home>, index: u32) -> Hold {
-        self.headers[index as usize].holders.store(1, Ordering::Relaxed);
+        self.headers[index as usize].holders.store(HOLDER, Ordering::Relaxed);
         self.out.fetch_add(1, Ordering::Relaxed);
         // One count of the home for the slot and all its windows together; `Hold::drop` gives it back.
         let home = NonNull::new(Arc::into_raw(self.clone()).cast_mut()).expect("an Arc is never null");
@@ -115,33 +121,42 @@ impl Hold {
         unsafe { self.home.as_ref() }
     }
 
-    fn holders(&self) -> &AtomicU32 {
+    fn holders(&self) -> &AtomicU64 {
         &self.home().headers[self.index as usize].holders
     }
 
-    /// Holders besides this one. Zero means that everything they wrote is visible here.
+    /// Holders besides this one that may write, which loans may not. Zero means that everything they wrote is visible here.
     pub(crate) fn others(&self) -> usize {
-        self.holders().load(Ordering::Acquire) as usize - 1
+        let now = self.holders().load(Ordering::Acquire);
+        (holders(now) - loans(now)) as usize - 1
+    }
+
+    /// Loans of the slot's bytes. Zero means that whoever had one reads no more.
+    pub(crate) fn loans(&self) -> usize {
+        loans(self.holders().load(Ordering::Acquire)) as usize
     }
 
     /// Whether both claim the same slot.
     pub(crate) fn same(&self, other: &Hold) -> bool {
         self.home == other.home && self.index == other.index
     }
-}
 
-impl Clone for Hold {
-    fn clone(&self) -> Hold {
-        let before = self.holders().fetch_add(1, Ordering::Relaxed);
-        assert!(before < u32::MAX / 2, "windows of one slot are bounded by its bytes");
-        Hold { home: self.home, index: self.index }
+    /// A claim that only reads.
+    pub(crate) fn lend(&self) -> Loan {
+        self.claim(LOAN);
+        Loan { hold: ManuallyDrop::new(Hold { home: self.home, index: self.index }) }
     }
-}
 
-impl Drop for Hold {
-    fn drop(&mut self) {
-        // Release pairs with the fence below and with `others`: writes through this hold come before the slot's reuse.
-        if self.holders().fetch_sub(1, Ordering::Release) != 1 {
+    fn claim(&self, what: u64) {
+        let before = self.holders().fetch_add(what, Ordering::Relaxed);
+        assert!(holders(before) < u64::from(u32::MAX / 2), "windows and loans of one slot are bounded");
+    }
+
+    /// Gives one claim up; the last one sends the slot home. Nothing may be done with this hold afterwards.
+    fn give_up(&self, what: u64) {
+        // Release pairs with the fence below, with `others` and with `loans`: writes and reads through this hold come
+        // before the slot's reuse.
+        if holders(self.holders().fetch_sub(what, Ordering::Release)) != 1 {
             return;
         }
         fence(Ordering::Acquire);
@@ -149,5 +164,39 @@ impl Drop for Hold {
         // SAFETY: this was the last hold of the slot, so the one count leaked by `Home::hand_out` is given back here,
         // exactly once; `home` is not used after this.
         unsafe { Arc::decrement_strong_count(self.home.as_ptr()) };
+    }
+}
+
+fn holders(count: u64) -> u64 {
+    count & u64::from(u32::MAX)
+}
+
+fn loans(count: u64) -> u64 {
+    count >> 32
+}
+
+impl Clone for Hold {
+    fn clone(&self) -> Hold {
+        self.claim(HOLDER);
+        Hold { home: self.home, index: self.index }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.give_up(HOLDER);
+    }
+}
+
+/// A counted claim on one slot's memory that only reads: neither a slot nor a window.
+#[derive(Debug)]
+pub(crate) struct Loan {
+    /// Counted as a loan, so never dropped as a hold.
+    hold: ManuallyDrop<Hold>,
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.hold.give_up(LOAN);
     }
 }

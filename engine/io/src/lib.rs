@@ -15,6 +15,7 @@ mod counters;
 mod extent;
 mod fork;
 mod home;
+mod lent;
 mod mesh;
 mod probe;
 mod region;
@@ -26,6 +27,7 @@ mod topology;
 #[cfg(test)]
 mod tree;
 mod usage;
+mod volume;
 mod wake;
 
 pub use affinity::{allowed_cores, pin_current_thread};
@@ -34,6 +36,7 @@ pub use clock::monotonic_now;
 pub use counters::{ThreadMeter, ThreadUse};
 pub use extent::{EXTENT_GRANULE, Extents};
 pub use fork::ForkGuard;
+pub use lent::Lent;
 pub use mesh::{Receiver, Sender, lane};
 pub use probe::{
     Confinement, Disk, Features, Finding, Gpus, Grade, Nic, Probe, ProbeConfig, ZeroCopyQueue, probe, probe_under,
@@ -44,7 +47,7 @@ pub use ring::file::FileOptions;
 #[cfg(feature = "glommio")]
 pub use ring::glommio::GlommioRing;
 pub use ring::poll::PollRing;
-pub use ring::sim::{Host, Replies, SimCounts, SimDisk, SimFaults, SimRing, SimWorld};
+pub use ring::sim::{Host, Replies, SimCounts, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld};
 #[cfg(feature = "tokio-uring")]
 pub use ring::tokio_uring::TokioUringRing;
 pub use ring::uring::{CardQueue, UringConfig, UringRing, ZERO_COPY_BYTES};
@@ -56,4 +59,7 @@ pub use slot::{Filling, Slot, Window};
 pub use timer::{TimerKey, Timers};
 pub use topology::{Core, CpuQuota, Topology};
 pub use usage::{MemoryUse, memory_use, process_cpu, thread_cpu};
+pub use volume::{
+    VolumeRoom, direct_unit, is_locked, open_regular, preallocate, sync_directory, try_lock, volume_room,
+};
 pub use wake::Waker;

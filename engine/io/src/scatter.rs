@@ -59,10 +59,11 @@ impl Scatter {
     /// The same, with the first `from` bytes of the scratch memory kept (the start of a head received earlier).
     ///
     /// # Panics
-    /// When the scratch memory is shorter than `from`.
+    /// When the scratch memory is shorter than `from`, or lent.
     #[must_use]
     pub fn starting_at(scratch: Slot, from: usize) -> Scatter {
         assert!(from <= scratch.len(), "the kept part lies inside the scratch memory");
+        assert!(!scratch.is_lent(), "scratch memory is not received into while it is lent");
         Scatter(Box::new(Places { scratch, kept: from, next_head: from, asked: 0, step: 0, pieces: ArrayVec::new() }))
     }
 
@@ -82,7 +83,11 @@ impl Scatter {
     ///
     /// # Errors
     /// Gives the window back when the list is full or there would be nothing to fill.
+    ///
+    /// # Panics
+    /// When the window is lent.
     pub fn push_body(&mut self, window: Window, at_most: usize) -> Result<(), Window> {
+        assert!(!window.is_lent(), "a receive fills no window while bytes of its slot are lent");
         let asked = at_most.min(window.room());
         if asked == 0 || self.0.pieces.is_full() {
             return Err(window);

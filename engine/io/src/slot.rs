@@ -3,6 +3,7 @@
 //! A [`Slot`] is one owned piece of the arena. To be filled by several receives at once it becomes a [`Filling`], from
 //! which [`Window`]s are carved: disjoint by construction, because a cursor only moves forward. A window may travel
 //! into an operation of the ring; the bytes can be read again when every window is back and the filling is sealed.
+//! A window's bytes can be lent ([`Lent`]); as long as they are, nobody can write to any byte of their slot.
 //!
 //! Never copies on its own, never allocates, never frees: a dropped part goes home through its region.
 
@@ -11,6 +12,7 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
 use crate::home::Hold;
+use crate::lent::Lent;
 
 /// Unique owner of a piece of the arena. Dropped on any thread, it goes home to its region.
 pub struct Slot {
@@ -51,15 +53,30 @@ impl Slot {
         self.len = len;
     }
 
+    /// Whether bytes of it are lent: then it can be read, and not be written or filled anew.
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        self.hold.loans() > 0
+    }
+
     /// Starts filling from byte 0.
+    ///
+    /// # Panics
+    /// While bytes of it are lent.
     #[must_use]
     pub fn fill(self) -> Filling {
+        self.assert_not_lent();
         Filling { slot: self, at: 0 }
+    }
+
+    fn assert_not_lent(&self) {
+        assert!(!self.is_lent(), "a slot is not written while bytes of it are lent");
     }
 
     /// Where the kernel may write `len` bytes from `from` on, for operations of the ring only.
     pub(crate) fn target(&mut self, from: usize, len: usize) -> *mut u8 {
         assert!(from + len <= self.len, "a target lies inside its slot");
+        self.assert_not_lent();
         self.ptr.as_ptr().wrapping_add(from)
     }
 }
@@ -76,8 +93,12 @@ impl Deref for Slot {
 }
 
 impl DerefMut for Slot {
+    /// # Panics
+    /// While bytes of it are lent.
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `deref`; `&mut self` makes this the only access.
+        self.assert_not_lent();
+        // SAFETY: as for `deref`; `&mut self` makes this the only access, because there is no loan, and only windows, of
+        // which there are none while the slot is a slot, could make one.
         unsafe { core::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -98,14 +119,28 @@ pub struct Filling {
 impl Filling {
     /// Takes the next `len` bytes as a window. `None` when fewer are left.
     pub fn carve(&mut self, len: usize) -> Option<Window> {
-        if len > self.slot.len - self.at {
+        self.carve_padded(len, len)
+    }
+
+    /// Takes the next `padded` bytes as a window of `len`. What is behind `len` is padding for direct access to disks,
+    /// where transfers are multiples of a unit: a read from a file may fill it, [`lend_padded`](Window::lend_padded) takes
+    /// it along, and nothing else ever sees it. It is zeroes until a read fills it. `None` when fewer bytes are left.
+    ///
+    /// # Panics
+    /// When `padded` is less than `len`.
+    pub fn carve_padded(&mut self, len: usize, padded: usize) -> Option<Window> {
+        assert!(len <= padded, "padding comes on top: {padded} bytes for a window of {len}");
+        if padded > self.slot.len - self.at {
             return None;
         }
         // SAFETY: `at <= len of the slot`, so the pointer stays inside (or one past) the slot's memory, kept alive by
         // the clone of the hold until the window is dropped.
         let ptr = unsafe { self.slot.ptr.add(self.at) };
-        self.at += len;
-        Some(Window { hold: self.slot.hold.clone(), ptr, len, filled: 0 })
+        // SAFETY: `padded` bytes from there on lie inside the slot; the cursor never was beyond them, so nobody else can
+        // reach them, and no loan covers them: a slot is not filled while it has any.
+        unsafe { ptr.add(len).write_bytes(0, padded - len) };
+        self.at += padded;
+        Some(Window { hold: self.slot.hold.clone(), ptr, len, filled: 0, padding: padded - len, was_lent: false })
     }
 
     /// Leaves the next `len` bytes as they are (padding between samples).
@@ -115,6 +150,18 @@ impl Filling {
     pub fn skip(&mut self, len: usize) {
         assert!(len <= self.slot.len - self.at, "cannot skip {len} bytes at {} of {}", self.at, self.slot.len);
         self.at += len;
+    }
+
+    /// Leaves bytes as they are until the next address that is a multiple of `unit`, as direct access to disks wants it.
+    /// False, and nothing moved, when fewer are left.
+    pub fn align(&mut self, unit: usize) -> bool {
+        let address = self.slot.ptr.addr().get() + self.at;
+        let by = address.next_multiple_of(unit) - address;
+        let fits = by <= self.slot.len - self.at;
+        if fits {
+            self.at += by;
+        }
+        fits
     }
 
     /// The cursor: bytes carved or skipped so far.
@@ -135,13 +182,13 @@ impl Filling {
         self.slot.len == 0
     }
 
-    /// Windows not yet dropped.
+    /// Windows not yet dropped; loans are none.
     #[must_use]
     pub fn windows_out(&self) -> usize {
         self.slot.hold.others()
     }
 
-    /// The slot again, with every byte its windows wrote visible to this thread.
+    /// The slot again, with every byte its windows wrote visible to this thread. Loans may go on.
     ///
     /// # Errors
     /// Gives the filling back while windows are out.
@@ -151,11 +198,17 @@ impl Filling {
 }
 
 /// The unique right to one part of a filling, with a cursor of how much of it is filled. Dropped on any thread.
+///
+/// While its bytes are lent ([`is_lent`](Window::is_lent)), every way to change one of them panics.
 pub struct Window {
     hold: Hold,
     ptr: NonNull<u8>,
     len: usize,
     filled: usize,
+    /// Bytes behind `len` that are its own, too: see [`Filling::carve_padded`].
+    padding: usize,
+    /// Whether there may be loans of it. A window that never had one does not look at the count.
+    was_lent: bool,
 }
 
 // SAFETY: windows of one filling are disjoint, so a window is the only way to its bytes; its hold keeps the mapping
@@ -193,12 +246,41 @@ impl Window {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the first `filled` bytes lie in the mapping, kept alive by the hold; this window is the only writer
-        // of them and is borrowed shared.
+        // of them and is borrowed shared. Loans only read.
         unsafe { core::slice::from_raw_parts(self.ptr.as_ptr(), self.filled) }
+    }
+
+    /// Whether its bytes, or others of its slot, are lent since it lent some: then nothing of it may be changed.
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        self.was_lent && self.hold.loans() > 0
+    }
+
+    /// Lends the filled part to be read, whatever becomes of this window meanwhile.
+    #[must_use]
+    pub fn lend(&mut self) -> Lent {
+        self.was_lent = true;
+        // The filled bytes lie inside the slot, and are initialised.
+        Lent::new(self.hold.lend(), self.ptr, self.filled)
+    }
+
+    /// Lends the whole window, rounded up to `unit` bytes by its padding: a direct write takes nothing else. `None` when
+    /// its padding is shorter than that: copy the bytes to a place that has some.
+    ///
+    /// # Panics
+    /// When the window is not full: the padding would be apart from what is filled.
+    #[must_use]
+    pub fn lend_padded(&mut self, unit: usize) -> Option<Lent> {
+        assert!(self.room() == 0, "a window is lent with its padding when it is full; {} bytes are not", self.room());
+        let len = self.len.checked_next_multiple_of(unit).filter(|len| *len <= self.len + self.padding)?;
+        self.was_lent = true;
+        // The padding lies inside the slot, behind this window, and is initialised.
+        Some(Lent::new(self.hold.lend(), self.ptr, len))
     }
 
     /// Copies from `bytes` with the CPU; returns how many fitted.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
+        self.assert_not_lent();
         let n = bytes.len().min(self.room());
         // SAFETY: `n` bytes from the cursor on lie inside this window, whose memory the hold keeps alive and which
         // nobody else can reach; `bytes` cannot overlap it, because a borrow of these bytes would borrow the window.
@@ -211,6 +293,7 @@ impl Window {
     /// written counts when [`fill`](Window::fill) says so.
     #[must_use]
     pub fn unfilled_mut(&mut self) -> &mut [u8] {
+        self.assert_not_lent();
         // SAFETY: `filled <= len`: the bytes lie inside this window, whose memory the hold keeps alive and which nobody
         // else can reach; they are initialised, because anonymous mappings start as zeroes. The borrow ends before the
         // window can travel into an operation.
@@ -233,11 +316,12 @@ impl Window {
     /// When the cursor is not that far yet.
     pub fn rewind(&mut self, filled: usize) {
         assert!(filled <= self.filled, "cannot rewind from {} to {filled}", self.filled);
+        self.assert_not_lent();
         self.filled = filled;
     }
 
-    /// Splits in two at byte `at`: this window keeps `0..at`, the returned one is `at..len`. The filled part is shared
-    /// out accordingly.
+    /// Splits in two at byte `at`: this window keeps `0..at`, the returned one is `at..len`, with the padding. The filled
+    /// part is shared out accordingly.
     ///
     /// # Panics
     /// When `at` is beyond the end.
@@ -247,9 +331,15 @@ impl Window {
         // SAFETY: `at <= len`: the pointer stays inside (or one past) this window's memory; the clone of the hold keeps
         // it alive until the second window is dropped.
         let ptr = unsafe { self.ptr.add(at) };
-        let tail = Window { hold: self.hold.clone(), ptr, len: self.len - at, filled: self.filled.saturating_sub(at) };
-        self.len = at;
-        self.filled = self.filled.min(at);
+        let tail = Window {
+            hold: self.hold.clone(),
+            ptr,
+            len: self.len - at,
+            filled: self.filled.saturating_sub(at),
+            padding: self.padding,
+            was_lent: self.was_lent,
+        };
+        (self.len, self.filled, self.padding) = (at, self.filled.min(at), 0);
         tail
     }
 
@@ -259,19 +349,40 @@ impl Window {
     /// Gives both back unless `next` starts where this one ends, in the same slot, and this one is full (or nothing of
     /// `next` is filled: the cursor must stay one number).
     pub fn join(mut self, next: Window) -> Result<Window, (Window, Window)> {
+        // Nobody starts inside this one's padding.
         let adjacent = self.hold.same(&next.hold) && self.ptr.as_ptr().wrapping_add(self.len) == next.ptr.as_ptr();
         if !adjacent || (self.room() > 0 && next.filled > 0) {
             return Err((self, next));
         }
         self.len += next.len;
         self.filled += next.filled;
+        self.padding += next.padding;
+        self.was_lent |= next.was_lent;
         Ok(self)
     }
 
     /// Where the kernel may write the next `len` bytes, for operations of the ring only.
     pub(crate) fn target(&mut self, len: usize) -> *mut u8 {
-        assert!(len <= self.room(), "a target lies inside its window");
+        assert!(len <= self.reach(), "a target lies inside its window");
+        self.assert_not_lent();
         self.ptr.as_ptr().wrapping_add(self.filled)
+    }
+
+    /// Bytes a read from a file may bring: what is to be filled, and the padding behind it.
+    pub(crate) fn reach(&self) -> usize {
+        self.room() + self.padding
+    }
+
+    /// Puts what a read brought where the kernel would, padding included, without moving the cursor.
+    pub(crate) fn read_in(&mut self, bytes: &[u8]) {
+        let target = self.target(bytes.len());
+        // SAFETY: that many bytes from the cursor on lie inside this window and its padding, which nobody else can reach
+        // and of which there is no loan; `bytes` cannot overlap them, because a borrow of these would borrow the window.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
+    }
+
+    fn assert_not_lent(&self) {
+        assert!(!self.is_lent(), "a window is not written while bytes of its slot are lent");
     }
 }
 

@@ -8,8 +8,7 @@ use fuelrail_base::prng::mix64;
 use fuelrail_base::{Duration, Instant};
 use fuelrail_io::conformance::{Script, ScriptedHost};
 use fuelrail_io::{
-    Arena, ArenaConfig, Done, FileOptions, Host, HugePages, Op, Region, Replies, Ring, Scatter, SimCounts, SimDisk,
-    SimFaults, SimRing, SimWorld, Window,
+    Arena, ArenaConfig, Host, HugePages, Op, Region, Replies, Ring, Scatter, SimCounts, SimFaults, SimRing, SimWorld,
 };
 
 fn region() -> Region {
@@ -247,79 +246,4 @@ fn a_stalled_peer_leaves_the_world_still() {
     ring.wait(None).unwrap();
     assert_eq!(ring.pop().map(|done| (done.token, done.result)), Some((4, Err(libc::ECANCELED))));
     drop(ring);
-}
-
-/// Pushes a file operation and lets time pass until it is back.
-fn one(world: &SimWorld, ring: &mut SimRing, op: Op) -> Done {
-    ring.push(op, 9).unwrap();
-    for _ in 0..10 {
-        ring.wait(None).unwrap();
-        if let Some(done) = ring.pop() {
-            return done;
-        }
-        world.advance();
-    }
-    panic!("the disk did not answer");
-}
-
-fn window_of(region: &mut Region, bytes: &[u8]) -> Window {
-    let mut window = region.alloc(bytes.len()).unwrap().fill().carve(bytes.len()).unwrap();
-    window.put(bytes);
-    window
-}
-
-const NEW: FileOptions = FileOptions { write: true, create: true, direct: false, len: None };
-
-#[test]
-fn a_power_cut_keeps_what_was_synced_and_of_the_rest_whole_writes() {
-    let (mut kept, mut lost) = (0, 0);
-    for seed in 0..40 {
-        let world = SimWorld::new(seed, SimFaults::default(), Box::new(ScriptedHost::new(Duration::ZERO)));
-        let mut region = region();
-        let mut ring = SimRing::new(&world);
-        let file = ring.open("synced".as_ref(), &NEW).unwrap();
-        let forgotten = ring.open("forgotten".as_ref(), &NEW).unwrap();
-        let write = |offset, from| Op::WriteAt { file, offset, from, start: 0 };
-        assert_eq!(one(&world, &mut ring, write(0, window_of(&mut region, b"old old old "))).result, Ok(12));
-        assert_eq!(one(&world, &mut ring, Op::SyncData { file }).result, Ok(0));
-        assert_eq!(one(&world, &mut ring, write(4, window_of(&mut region, b"new"))).result, Ok(3));
-        let from = window_of(&mut region, b"gone");
-        let op = Op::WriteAt { file: forgotten, offset: 0, from, start: 0 };
-        assert_eq!(one(&world, &mut ring, op).result, Ok(4));
-        drop(ring);
-        world.cut_power();
-        let mut ring = SimRing::new(&world);
-        assert!(ring.open("forgotten".as_ref(), &FileOptions::default()).is_err(), "a file never synced was kept");
-        let file = ring.open("synced".as_ref(), &FileOptions::default()).unwrap();
-        let into = region.alloc(50).unwrap().fill().carve(50).unwrap();
-        let Op::ReadAt { into, .. } = one(&world, &mut ring, Op::ReadAt { file, offset: 0, into }).op else {
-            panic!("a read comes back as a read")
-        };
-        match into.bytes() {
-            b"old new old " => kept += 1,
-            b"old old old " => lost += 1,
-            other => panic!("seed {seed}: {other:?} was never written"),
-        }
-    }
-    assert!(kept > 5 && lost > 5, "{kept} kept, {lost} lost: the dice decide");
-}
-
-#[test]
-fn a_full_disk_and_a_failing_one_say_so() {
-    let failing = SimFaults { disk_errno: 1.0, ..SimFaults::default() };
-    for (faults, capacity_bytes, expected) in
-        [(SimFaults::default(), 10, [Ok(10), Err(libc::ENOSPC)]), (failing, 1 << 20, [Err(libc::EIO), Err(libc::EIO)])]
-    {
-        let world = SimWorld::new(1, faults, Box::new(ScriptedHost::new(Duration::ZERO)));
-        world.set_disk(SimDisk { capacity_bytes, ..SimDisk::default() });
-        let (mut region, mut ring) = (region(), SimRing::new(&world));
-        let file = ring.open("f".as_ref(), &NEW).unwrap();
-        for (nth, expected) in expected.into_iter().enumerate() {
-            let (from, offset) = (window_of(&mut region, &[7; 16]), 10 * nth as u64);
-            assert_eq!(one(&world, &mut ring, Op::WriteAt { file, offset, from, start: 0 }).result, expected);
-        }
-        assert_eq!(world.counts().disk_errnos, if faults == failing { 2 } else { 0 });
-        let refused = ring.open("g".as_ref(), &FileOptions { len: Some(1 << 21), ..NEW }).unwrap_err();
-        assert!(refused.to_string().contains("opening g"), "{refused}");
-    }
 }

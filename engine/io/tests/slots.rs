@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use fuelrail_base::Kind;
 use fuelrail_base::prng::Prng;
-use fuelrail_io::{Arena, ArenaConfig, Filling, Huge, HugePages, Landed, Region, Scatter, Slot, Waker, Window};
+use fuelrail_io::{Arena, ArenaConfig, Filling, Huge, HugePages, Landed, Lent, Region, Scatter, Slot, Waker, Window};
 use proptest::prelude::*;
 
 fn arena(bytes: u64, slots: usize) -> (Arena, Region) {
@@ -212,6 +212,8 @@ enum Step {
     Split(prop::sample::Index, prop::sample::Index),
     Join(prop::sample::Index, prop::sample::Index),
     Drop(prop::sample::Index),
+    Lend(prop::sample::Index),
+    Return(prop::sample::Index),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -224,6 +226,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (any::<Index>(), any::<Index>()).prop_map(|(w, at)| Step::Split(w, at)),
         2 => (any::<Index>(), any::<Index>()).prop_map(|(a, b)| Step::Join(a, b)),
         1 => any::<Index>().prop_map(Step::Drop),
+        1 => any::<Index>().prop_map(Step::Lend),
+        1 => any::<Index>().prop_map(Step::Return),
     ]
 }
 
@@ -233,6 +237,7 @@ struct Modelled {
     start: usize,
     len: usize,
     filled: usize,
+    was_lent: bool,
 }
 
 proptest! {
@@ -247,12 +252,13 @@ proptest! {
         let mut filling: Filling = slot.fill();
         let mut at = 0;
         let mut live: Vec<Modelled> = Vec::new();
+        let mut loans: Vec<(Lent, Vec<u8>)> = Vec::new();
         for step in steps {
             match step {
                 Step::Carve(n) => match filling.carve(n) {
                     Some(window) => {
                         prop_assert!(at + n <= len && window.len() == n);
-                        live.push(Modelled { window, start: at, len: n, filled: 0 });
+                        live.push(Modelled { window, start: at, len: n, filled: 0, was_lent: false });
                         at += n;
                     }
                     None => prop_assert!(at + n > len),
@@ -264,6 +270,9 @@ proptest! {
                 Step::Put(w, n, b) if !live.is_empty() => {
                     let w = w.index(live.len());
                     let m = &mut live[w];
+                    if m.window.is_lent() {
+                        continue;
+                    }
                     let fits = n.min(m.len - m.filled);
                     prop_assert_eq!(m.window.put(&vec![b; n]), fits);
                     bytes[m.start + m.filled..m.start + m.filled + fits].fill(b);
@@ -272,6 +281,9 @@ proptest! {
                 Step::Rewind(w, to) if !live.is_empty() => {
                     let w = w.index(live.len());
                     let m = &mut live[w];
+                    if m.window.is_lent() {
+                        continue;
+                    }
                     m.filled = to.index(m.filled + 1);
                     m.window.rewind(m.filled);
                 }
@@ -285,6 +297,7 @@ proptest! {
                         start: m.start + cut,
                         len: m.len - cut,
                         filled: m.filled.saturating_sub(cut),
+                        was_lent: m.was_lent,
                     };
                     (m.len, m.filled) = (cut, m.filled.min(cut));
                     live.push(tail);
@@ -298,7 +311,9 @@ proptest! {
                         Ok(window) => {
                             prop_assert!(fits);
                             let (start, len) = (first.start, first.len + second.len);
-                            live.push(Modelled { window, start, len, filled: first.filled + second.filled });
+                            let filled = first.filled + second.filled;
+                            let was_lent = first.was_lent || second.was_lent;
+                            live.push(Modelled { window, start, len, filled, was_lent });
                         }
                         Err((one, two)) => {
                             prop_assert!(!fits);
@@ -308,18 +323,30 @@ proptest! {
                     }
                 }
                 Step::Drop(w) if !live.is_empty() => drop(live.swap_remove(w.index(live.len()))),
+                Step::Lend(w) if !live.is_empty() => {
+                    let w = w.index(live.len());
+                    let m = &mut live[w];
+                    m.was_lent = true;
+                    loans.push((m.window.lend(), bytes[m.start..m.start + m.filled].to_vec()));
+                }
+                Step::Return(n) if !loans.is_empty() => drop(loans.swap_remove(n.index(loans.len()))),
                 _ => {}
             }
             prop_assert_eq!(filling.windows_out(), live.len());
             for m in &live {
                 prop_assert_eq!((m.window.len(), m.window.filled()), (m.len, m.filled));
+                prop_assert_eq!(m.window.is_lent(), m.was_lent && !loans.is_empty());
                 prop_assert_eq!(m.window.bytes(), &bytes[m.start..m.start + m.filled]);
             }
         }
         live.clear();
         let slot = filling.seal().map_err(|_| TestCaseError::fail("does not seal"))?;
         prop_assert_eq!(&slot[..], &bytes[..]);
+        prop_assert_eq!(slot.is_lent(), !loans.is_empty());
+        prop_assert!(loans.iter().all(|(lent, expected)| lent.bytes() == expected));
         drop(slot);
+        prop_assert_eq!(region.outstanding(), usize::from(!loans.is_empty()));
+        loans.clear();
         region.collect();
         prop_assert_eq!((region.outstanding(), region.free_bytes()), (0, region.capacity()));
     }

@@ -2,7 +2,7 @@
 //!
 //! Owns one `u64` per sample. Never knows a key: names live with the listing, upstairs.
 
-use fuelrail_base::limits::{BLOCK_BYTES_MAX, OBJECT_BYTES_MAX, SAMPLE_ALIGN, SAMPLES_MAX};
+use fuelrail_base::limits::{BLOCK_BYTES_MAX, DIRECT_BYTES_MIN, OBJECT_BYTES_MAX, SAMPLE_ALIGN, SAMPLES_MAX};
 use fuelrail_base::{BlockId, Error, Kind, Result, SampleId};
 
 /// Sizes of all samples and the block length.
@@ -11,6 +11,10 @@ pub struct Catalog {
     sizes: Vec<u64>,
     block_bytes: u64,
     total_bytes: u64,
+    /// What direct transfers to a disk are multiples of; zero where there is none.
+    direct_unit: u64,
+    /// Some samples are too short for direct transfers and some are not.
+    mixed: bool,
 }
 
 impl Catalog {
@@ -39,7 +43,38 @@ impl Catalog {
                 .cure(format!("objects have at most {OBJECT_BYTES_MAX} bytes")));
         }
         let total_bytes = sizes.iter().sum();
-        Ok(Catalog { sizes, block_bytes, total_bytes })
+        Ok(Catalog { sizes, block_bytes, total_bytes, direct_unit: 0, mixed: false })
+    }
+
+    /// The same, for batches whose long samples can be written to a disk and read from it without a copy: they begin at
+    /// multiples of `unit` bytes in memory, and so does what follows them.
+    ///
+    /// # Errors
+    /// `Usage` when blocks would begin elsewhere.
+    pub fn direct(mut self, unit: u64) -> Result<Catalog> {
+        if !self.block_bytes.is_multiple_of(unit) {
+            let cause = format!("block_bytes is {}, and a disk is written in multiples of {unit}", self.block_bytes);
+            return Err(Error::new(Kind::Usage, cause).cure(format!(
+                "choose block_bytes = {}, or keep nothing on disk",
+                self.block_bytes.next_multiple_of(unit)
+            )));
+        }
+        let long = self.sizes.iter().filter(|&&size| size >= DIRECT_BYTES_MIN).count();
+        self.mixed = long > 0 && long < self.sizes.len();
+        self.direct_unit = if long > 0 { unit } else { 0 };
+        Ok(self)
+    }
+
+    /// Where direct transfers are wanted, the unit of those of this sample.
+    #[must_use]
+    pub fn direct_unit(&self, sample: SampleId) -> Option<u64> {
+        (self.direct_unit > 0 && self.size(sample) >= DIRECT_BYTES_MIN).then_some(self.direct_unit)
+    }
+
+    /// Room a batch takes besides its samples, bytes: its memory may begin off a unit's boundary.
+    #[must_use]
+    pub fn batch_slack(&self) -> u64 {
+        self.direct_unit
     }
 
     /// Number of samples.
@@ -52,6 +87,12 @@ impl Catalog {
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
+    }
+
+    /// Longest block, bytes.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        self.block_bytes
     }
 
     /// Length of a sample, bytes.
@@ -81,10 +122,25 @@ impl Catalog {
         (self.size(block.sample) - self.block_first(block)).min(self.block_bytes)
     }
 
-    /// Room a sample takes in a batch slot: its size rounded up to the sample alignment.
+    /// Room a sample takes in a batch slot: its size rounded up to the sample alignment, or to the unit of direct transfers,
+    /// with what may have to be left out before it.
     #[must_use]
     pub fn room(&self, sample: SampleId) -> u64 {
-        self.size(sample).next_multiple_of(SAMPLE_ALIGN as u64)
+        self.room_of(self.size(sample))
+    }
+
+    fn room_of(&self, size: u64) -> u64 {
+        if self.direct_unit == 0 || size < DIRECT_BYTES_MIN {
+            return size.next_multiple_of(SAMPLE_ALIGN as u64);
+        }
+        size.next_multiple_of(self.direct_unit) + if self.mixed { self.direct_unit } else { 0 }
+    }
+
+    /// The same where a batch may hold a sample several times: it may be the largest one.
+    #[must_use]
+    pub fn batch_room_max_drawn(&self, samples: u64) -> u64 {
+        let largest = self.sizes.iter().map(|&size| self.room_of(size)).max().unwrap_or(0);
+        largest.saturating_mul(samples.min(self.samples())) + self.batch_slack()
     }
 
     /// The most room any batch of `samples` samples can take, bytes: the sum of the largest ones.
@@ -94,9 +150,9 @@ impl Catalog {
         if take == 0 {
             return 0;
         }
-        let mut rooms: Vec<u64> = self.sizes.iter().map(|s| s.next_multiple_of(SAMPLE_ALIGN as u64)).collect();
+        let mut rooms: Vec<u64> = self.sizes.iter().map(|&size| self.room_of(size)).collect();
         let (largest, mid, _) = rooms.select_nth_unstable_by(take - 1, |a, b| b.cmp(a));
-        largest.iter().sum::<u64>() + *mid
+        largest.iter().sum::<u64>() + *mid + self.batch_slack()
     }
 }
 
@@ -121,6 +177,19 @@ mod tests {
         assert_eq!(c.batch_room_max(2), 512 + 128);
         assert_eq!(c.batch_room_max(100), 512 + 128 + 64 + 64);
         assert_eq!(c.batch_room_max(0), 0);
+    }
+
+    #[test]
+    fn room_for_direct_transfers_is_rounded_up() {
+        let long = Catalog::new(vec![65_536, 70_001], 1 << 20).unwrap().direct(512).unwrap();
+        assert_eq!((long.room(SampleId(0)), long.room(SampleId(1))), (65_536, 70_144));
+        assert_eq!((long.batch_slack(), long.batch_room_max(2)), (512, 65_536 + 70_144 + 512));
+        let mixed = Catalog::new(vec![100, 70_001], 1 << 20).unwrap().direct(512).unwrap();
+        assert_eq!((mixed.room(SampleId(0)), mixed.room(SampleId(1))), (128, 70_144 + 512));
+        assert_eq!((mixed.direct_unit(SampleId(0)), mixed.direct_unit(SampleId(1))), (None, Some(512)));
+        let short = Catalog::new(vec![100, 200], 1 << 20).unwrap().direct(512).unwrap();
+        assert_eq!((short.room(SampleId(0)), short.batch_slack()), (128, 0));
+        assert_eq!(Catalog::new(vec![1], 1000).unwrap().direct(512).unwrap_err().kind(), Kind::Usage);
     }
 
     #[test]

@@ -7,12 +7,14 @@
 
 pub mod brain;
 pub mod catalog;
+pub mod importance;
 pub mod order;
 pub mod policy;
 pub mod prefetch;
 pub mod retry;
 pub mod run;
 pub mod schedule;
+pub mod spill;
 pub mod split;
 pub mod tune;
 pub mod window;

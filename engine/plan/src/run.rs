@@ -3,10 +3,12 @@
 //! Joins [`Order`] and [`Split`] over epochs. Owns no state: what has been delivered is the caller's to count, and a
 //! [`Cursor`] is all that needs saving.
 
+use crate::importance::{Draw, Known, ONE};
 use crate::order::{Order, OrderName, StepOrder};
 use crate::split::Split;
 use core::ops::Range;
 use fuelrail_base::{BatchSeq, Error, Kind, Result, SampleId, limits};
+use std::sync::Arc;
 
 /// Most epochs of one run: with 32-bit samples, every use of every sample then has its own 64-bit time.
 pub const EPOCHS_MAX: u64 = u32::MAX as u64;
@@ -111,10 +113,12 @@ impl BatchSpec {
 }
 
 /// One rank's batches from its start to the end of the last epoch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
     config: RunConfig,
     order: Order,
+    /// Where epochs are drawn: which are settled, and how. `None` where every epoch is plain.
+    known: Option<Known>,
     /// The epoch the run starts in, from the start position on.
     first: Split,
     /// Every later epoch.
@@ -131,13 +135,45 @@ impl Run {
         let RunConfig { samples, seed, order, shuffle, world, rank, batch_size, drop_last, start, .. } = config;
         let split = |from| Split::new(samples, from, world, rank, batch_size, drop_last);
         let order = Order::named(order, samples, seed, shuffle);
-        Ok(Run { config, order, first: split(start.position), later: split(0) })
+        Ok(Run { config, order, known: None, first: split(start.position), later: split(0) })
     }
 
     /// The configuration it was made from.
     #[must_use]
     pub fn config(&self) -> &RunConfig {
         &self.config
+    }
+
+    /// The same run, in which epochs are drawn: this is what is known of them at the start.
+    #[must_use]
+    pub fn drawn(self, known: Known) -> Run {
+        Run { known: Some(known), ..self }
+    }
+
+    /// More epochs are settled. A run whose epochs are plain has nothing to learn.
+    pub fn learn(&mut self, known: &Known) {
+        if self.known.is_some() {
+            self.known = Some(known.clone());
+        }
+    }
+
+    /// Whether it is known what the epoch holds: its batches may be opened.
+    #[must_use]
+    pub fn is_settled(&self, epoch: u64) -> bool {
+        self.known.as_ref().is_none_or(|known| epoch < known.settled())
+    }
+
+    /// The draw of an epoch; `None` when it is plain, or not known: not settled, or long over.
+    #[must_use]
+    pub fn draw(&self, epoch: u64) -> Option<&Arc<Draw>> {
+        self.known.as_ref()?.draw(epoch)
+    }
+
+    /// How often a sample comes in the newest epoch that is drawn, in units of [`ONE`]: how important it is.
+    #[must_use]
+    pub fn rate(&self, sample: SampleId) -> u16 {
+        let newest = |known: &Known| self.draw(known.settled() - 1).map(|draw| draw.rate(sample));
+        self.known.as_ref().and_then(newest).unwrap_or(ONE)
     }
 
     /// The order of its samples, before steps are dealt to ranks: which samples a step has, not who takes them.
@@ -167,14 +203,22 @@ impl Run {
     }
 
     /// The samples of a batch, in order.
+    ///
+    /// # Panics
+    /// When its epoch is not settled, or so long over that its draw is gone.
     pub fn samples(&self, batch: &BatchSpec) -> impl ExactSizeIterator<Item = SampleId> + Clone + use<> {
         let (from, order) = (batch.positions.start, self.order.epoch(batch.epoch));
         // A batch without samples may lie behind the last position: no step is around it.
         let step = self.split_of(batch.epoch).step_around(from).unwrap_or(batch.positions.clone());
         let stretch = StepOrder::new(&order, step).stretch(batch.positions.clone());
+        assert!(self.known.as_ref().is_none_or(|known| known.holds(batch.epoch)), "epoch {} is not known", batch.epoch);
+        let draw = self.draw(batch.epoch).cloned();
         // A batch has at most 2^32 - 1 samples, so the offsets fit 32 bits (a range of u64 has no exact size).
         let count = u32::try_from(batch.samples()).expect("a batch is no larger than its 32-bit size");
-        (0..count).map(move |offset| stretch.sample_at(from + u64::from(offset)))
+        (0..count).map(move |offset| {
+            let place = stretch.sample_at(from + u64::from(offset));
+            draw.as_ref().map_or(place, |draw| draw.sample_in(place))
+        })
     }
 
     /// The sample at a position of an epoch, whichever rank takes it. Before the start, where an earlier run may have dealt
@@ -184,6 +228,24 @@ impl Run {
     /// When the position is not below the number of samples.
     #[must_use]
     pub fn sample_at(&self, epoch: u64, position: u64) -> SampleId {
+        let place = self.place_at(epoch, position);
+        self.draw(epoch).map_or(place, |draw| draw.sample_in(place))
+    }
+
+    /// The positions of an epoch at which the sample comes, whichever rank takes it; of an epoch that is not settled, where
+    /// it comes if it does.
+    ///
+    /// # Panics
+    /// When the sample is not one of the data set.
+    pub fn positions_of(&self, epoch: u64, sample: SampleId) -> impl Iterator<Item = u64> + '_ {
+        let draw = self.draw(epoch);
+        let plain = draw.is_none().then_some(sample);
+        let places = plain.into_iter().chain(draw.into_iter().flat_map(move |draw| draw.places_of(sample)));
+        places.map(move |place| self.position_of(epoch, place))
+    }
+
+    /// The sample whose place in the epoch this position is.
+    fn place_at(&self, epoch: u64, position: u64) -> SampleId {
         let (order, split) = (self.order.epoch(epoch), self.split_of(epoch));
         match split.step_around(position) {
             None => order.sample_at(position),
@@ -194,7 +256,8 @@ impl Run {
         }
     }
 
-    /// Where in an epoch the sample comes, whichever rank takes it: the inverse of [`sample_at`](Run::sample_at).
+    /// The position of a sample's place in an epoch, whichever rank takes it: where the sample comes when the epoch is plain,
+    /// as the inverse of [`sample_at`](Run::sample_at).
     ///
     /// # Panics
     /// When the sample is not one of the data set.

@@ -1,8 +1,9 @@
 //! When a sample is used again by this rank: arithmetic on the order, no table.
 //!
-//! Owns a copy of the run and a horizon; every answer costs O(1) per epoch looked at and no memory. Never knows what is
+//! Owns a copy of the run and a horizon; every answer costs O(1) per epoch looked at, and use in it, and no memory. Never knows what is
 //! cached or delivered.
 
+use crate::importance::Known;
 use crate::run::{Cursor, Run};
 use fuelrail_base::SampleId;
 
@@ -15,7 +16,7 @@ pub struct UseTime(pub u64);
 /// The horizon is a number of whole epochs looked at beyond the one a question is asked in: with 1, an answer may lie
 /// anywhere in the rest of this epoch and in all of the next. A sample comes to a given rank of `world` once in `world`
 /// epochs on average, so several ranks want a horizon of a few times `world`; under the sticky order nearly every epoch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Schedule {
     run: Run,
     horizon_epochs: u64,
@@ -25,7 +26,18 @@ impl Schedule {
     /// A schedule over `run`, looking `horizon_epochs` whole epochs ahead.
     #[must_use]
     pub fn new(run: &Run, horizon_epochs: u64) -> Schedule {
-        Schedule { run: *run, horizon_epochs }
+        Schedule { run: run.clone(), horizon_epochs }
+    }
+
+    /// More epochs are drawn. In one that is not, a sample counts as coming at its place.
+    pub fn learn(&mut self, known: &Known) {
+        self.run.learn(known);
+    }
+
+    /// How important a sample is, as far as epochs are drawn: see [`Run::rate`].
+    #[must_use]
+    pub fn rate(&self, sample: SampleId) -> u16 {
+        self.run.rate(sample)
     }
 
     /// The moment of a position of an epoch.
@@ -52,7 +64,7 @@ impl Schedule {
     #[must_use]
     pub fn next_use(&self, sample: SampleId, after: UseTime) -> Option<UseTime> {
         let from = UseTime(after.0.saturating_add(1));
-        self.epochs_from(after).find_map(|epoch| self.use_in(epoch, sample, from))
+        self.epochs_from(after).find_map(|epoch| self.uses_in(epoch, sample, from).min())
     }
 
     /// The first time this rank uses `sample` at `from` or later, within the horizon of `from`.
@@ -61,7 +73,7 @@ impl Schedule {
     /// When the sample is not one of the data set.
     #[must_use]
     pub fn first_use(&self, sample: SampleId, from: UseTime) -> Option<UseTime> {
-        self.epochs_from(from).find_map(|epoch| self.use_in(epoch, sample, from))
+        self.epochs_from(from).find_map(|epoch| self.uses_in(epoch, sample, from).min())
     }
 
     /// The last time this rank uses `sample` at `from` or later, within the horizon of `from`.
@@ -70,13 +82,15 @@ impl Schedule {
     /// When the sample is not one of the data set.
     #[must_use]
     pub fn last_use(&self, sample: SampleId, from: UseTime) -> Option<UseTime> {
-        self.epochs_from(from).rev().find_map(|epoch| self.use_in(epoch, sample, from))
+        self.epochs_from(from).rev().find_map(|epoch| self.uses_in(epoch, sample, from).max())
     }
 
-    fn use_in(&self, epoch: u64, sample: SampleId, from: UseTime) -> Option<UseTime> {
-        let position = self.run.position_of(epoch, sample);
-        let time = self.time(epoch, position);
-        (time >= from && self.run.seq_of_position(epoch, position).is_some()).then_some(time)
+    /// This rank's uses of a sample in an epoch, in no order.
+    fn uses_in(&self, epoch: u64, sample: SampleId, from: UseTime) -> impl Iterator<Item = UseTime> + '_ {
+        let mine = move |position: &u64| {
+            self.time(epoch, *position) >= from && self.run.seq_of_position(epoch, *position).is_some()
+        };
+        self.run.positions_of(epoch, sample).filter(mine).map(move |position| self.time(epoch, position))
     }
 
     fn epochs_from(&self, from: UseTime) -> core::ops::Range<u64> {

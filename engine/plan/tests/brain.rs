@@ -24,6 +24,7 @@ fn config() -> BrainConfig {
         cache_bytes: 2 * SAMPLE_BYTES,
         batch_room_bytes: 1 << 20,
         horizon_epochs: 1,
+        spill: None,
         retry: RetryConfig { attempts_max: 3, ..RetryConfig::default() },
         window: WindowConfig { connections_start: 4, connections_max: 8, depth_max: 4, ..WindowConfig::default() },
         seed: 1,

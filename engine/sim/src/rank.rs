@@ -76,7 +76,7 @@ impl Rank {
             let (deliver, lane) = lane(l.deliver_entries);
             lanes.push(lane);
             let (consumer, board) = (Arc::clone(&consumer), Arc::clone(&boards[usize::from(id)]));
-            let ends = ShardEnds { mesh, deliver, consumer, board };
+            let ends = ShardEnds { mesh, deliver, consumer, board, spill: None };
             let (shard, waker) = new_shard(make, id, region, &objects, ends)?;
             shards.push(Some(Stepped { shard, phase: Phase::Awake }));
             wakers.push(waker);
@@ -201,6 +201,7 @@ fn new_shard(
             cache_bytes: l.cache_bytes / u64::from(l.shards),
             batch_room_bytes: l.room_bytes,
             horizon_epochs: l.horizon_epochs,
+            spill: None,
             retry: RetryConfig {
                 attempts_max: l.attempts_max,
                 base_us: l.retry_base_us,

@@ -82,7 +82,7 @@ impl<'a> Life<'a> {
         let (mut ranks, mut trainers) = (Vec::new(), Vec::new());
         for (id, run) in runs.iter().enumerate() {
             let planted = canary.filter(|_| id == 0);
-            let make = Make { scenario, objects, world: &world, run: *run, seed: prng.next(), canary: planted };
+            let make = Make { scenario, objects, world: &world, run: run.clone(), seed: prng.next(), canary: planted };
             ranks.push(Rank::new(&make)?);
             let (timer, own) = (SimRing::with_capacity(&world, 1, 1), Prng::new(prng.next()));
             trainers.push(Trainer::new(id, scenario.consumer, scenario.lockstep, own, timer, canary));

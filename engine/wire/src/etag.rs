@@ -37,6 +37,12 @@ impl Etag {
         }
         Etag(u128::from(high) << 64 | u128::from(low))
     }
+
+    /// The hash, the same on every machine and in every run.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_le_bytes()
+    }
 }
 
 /// Whether `text` can stand as an entity tag in a header line: visible ASCII or bytes above it, no inner quotes.

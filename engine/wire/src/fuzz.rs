@@ -2,6 +2,7 @@
 //!
 //! Each function panics when an invariant breaks and returns otherwise. Nothing here is for users of the crate.
 
+use crate::block::{self, Entry, PAGE_BYTES, RECORD_BYTES, SegmentHeader, SegmentName};
 use crate::framing::{Body, Expect, Framing};
 use crate::head::{Parsed, parse_head};
 use crate::list::{parse_error, parse_list};
@@ -158,6 +159,43 @@ pub fn manifest(bytes: &[u8]) {
         }
         Err(error) => assert_eq!(error.kind(), Kind::Usage),
     }
+}
+
+/// A segment's pages: a header that is believed is written as it stands, and so is every record; damage to either is seen.
+pub fn block(bytes: &[u8]) {
+    if let Ok(header) = SegmentHeader::decode(bytes) {
+        assert_eq!(header.encode()[..RECORD_BYTES], bytes[..RECORD_BYTES]);
+        assert!(header.len.is_power_of_two() && header.len > 2 * PAGE_BYTES as u64);
+        let damaged = flipped(&bytes[..PAGE_BYTES], header.created_s as usize % (8 * RECORD_BYTES));
+        assert!(SegmentHeader::decode(&damaged).is_err(), "a flipped bit passes for a header");
+        let name = SegmentName { id: header.id, new: header.unit == 512 };
+        assert_eq!(SegmentName::parse(&name.to_string()), Some(name));
+    }
+    let places = bytes.chunks_exact(RECORD_BYTES);
+    assert_eq!(block::entries(bytes).count(), places.len());
+    for (entry, place) in block::entries(bytes).zip(places) {
+        match entry {
+            Entry::Empty => assert!(place.iter().all(|byte| *byte == 0)),
+            Entry::Damaged => {}
+            Entry::Record(record) => {
+                assert_eq!(record.encode(), place);
+                assert!(record.len > 0 && !record.lies_before(record.place), "a block of nothing");
+                let damaged = flipped(place, record.sequence as usize % (8 * RECORD_BYTES));
+                assert_eq!(block::entries(&damaged).next(), Some(Entry::Damaged), "a flipped bit passes for a record");
+            }
+        }
+    }
+    if let Ok(name) = core::str::from_utf8(bytes)
+        && let Some(parsed) = SegmentName::parse(name)
+    {
+        assert_eq!(parsed.to_string(), name);
+    }
+}
+
+fn flipped(bytes: &[u8], bit: usize) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    bytes[bit / 8] ^= 1 << (bit % 8);
+    bytes
 }
 
 /// An endpoint that parses prints as a URI of itself, and its paths are clean and decode to what they name.

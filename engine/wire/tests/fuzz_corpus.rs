@@ -89,6 +89,11 @@ fn manifests() {
 }
 
 #[test]
+fn blocks() {
+    run("block", fuzz::block);
+}
+
+#[test]
 fn uris() {
     run("uri", fuzz::uri);
 }

@@ -29,7 +29,7 @@ impl Rig {
     fn new(sizes: &[u64], block_bytes: u64, batch_size: u32, bad_samples: BadSamples) -> Rig {
         let objects = objects(sizes, block_bytes);
         let run = run(sizes.len() as u64, batch_size, 2);
-        let stage = AssembleStage::new(ShardId(0), Arc::clone(&objects), run, bad_samples);
+        let stage = AssembleStage::new(ShardId(0), Arc::clone(&objects), run.clone(), bad_samples);
         Rig { objects, run, region: region(1 << 20), stage, asks: Vec::new() }
     }
 

@@ -8,4 +8,5 @@ mod fetch;
 mod memory;
 mod mesh;
 mod shard;
+mod spill;
 mod world;

@@ -27,6 +27,7 @@ fn config(cache_bytes: u64) -> ShardConfig {
             cache_bytes,
             batch_room_bytes: 64 << 10,
             horizon_epochs: 1,
+            spill: None,
             retry: RetryConfig::default(),
             window: WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() },
             seed: 1,
@@ -46,7 +47,7 @@ fn shard(sizes: &[u64], cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<SimR
     let (deliver, lane) = lane(16);
     let outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
     let board = Arc::new(Board::default());
-    let ends = ShardEnds { mesh: mesh(1).remove(0), deliver, consumer, board: Arc::clone(&board) };
+    let ends = ShardEnds { mesh: mesh(1).remove(0), deliver, consumer, board: Arc::clone(&board), spill: None };
     let shard = Shard::new(ring, region(1 << 20), objects(sizes, 256), &run, &config(cache_bytes), ends).unwrap();
     (world, shard, outlet, board)
 }

@@ -18,8 +18,20 @@ pub(super) const LIVE: &str = "10.0.0.2:80";
 pub(super) fn objects_at(addresses: &[&str], sizes: &[u64], block_bytes: u64) -> Arc<Objects> {
     let listed: Vec<Listed> =
         (0..).zip(sizes).map(|(i, &size)| Listed { key: format!("k/{i}"), size, etag: None }).collect();
+    packed(addresses, &listed, block_bytes)
+}
+
+/// The same with ETags in the listing; the server gives none.
+pub(super) fn tagged_objects(sizes: &[u64], block_bytes: u64) -> Objects {
+    let tag = |i| Some(format!("\"tag-{i}\""));
+    let listed: Vec<Listed> =
+        (0..).zip(sizes).map(|(i, &size)| Listed { key: format!("k/{i}"), size, etag: tag(i) }).collect();
+    Arc::into_inner(packed(&[LIVE], &listed, block_bytes)).expect("nobody else has it yet")
+}
+
+fn packed(addresses: &[&str], listed: &[Listed], block_bytes: u64) -> Arc<Objects> {
     let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
-    Arc::new(Objects::new("http://bucket.test/b/k".parse().unwrap(), addresses, &listed, block_bytes).unwrap())
+    Arc::new(Objects::new("http://bucket.test/b/k".parse().unwrap(), addresses, listed, block_bytes).unwrap())
 }
 
 pub(super) fn objects(sizes: &[u64], block_bytes: u64) -> Arc<Objects> {
@@ -44,9 +56,20 @@ pub(super) fn run(samples: u64, batch_size: u32, epochs: u64) -> Run {
     Run::new(config).unwrap()
 }
 
-/// The content of an object.
+/// The content of an object. Worked out once per thread.
 pub(super) fn content(sample: SampleId, len: u64) -> Vec<u8> {
-    (0..len).map(|at| (fuelrail_base::prng::mix64(u64::from(sample.0) << 32 | at) >> 7) as u8).collect()
+    whole(sample, len).to_vec()
+}
+
+type Content = Rc<[u8]>;
+
+/// The same, not copied.
+pub(super) fn whole(sample: SampleId, len: u64) -> Content {
+    thread_local! {
+        static MADE: RefCell<HashMap<(SampleId, u64), Content>> = RefCell::default();
+    }
+    let make = || (0..len).map(|at| (fuelrail_base::prng::mix64(u64::from(sample.0) << 32 | at) >> 7) as u8).collect();
+    MADE.with_borrow_mut(|made| Rc::clone(made.entry((sample, len)).or_insert_with(make)))
 }
 
 /// What the bucket was asked, by connection.
@@ -83,7 +106,7 @@ impl Bucket {
         let path = request.split(' ').nth(1).unwrap();
         let sample: u32 = path.strip_prefix("/b/k/").and_then(|n| n.parse().ok()).expect("a known path");
         let size = self.sizes[sample as usize];
-        let whole = content(SampleId(sample), size);
+        let whole = whole(SampleId(sample), size);
         let range = request.lines().find_map(|line| line.strip_prefix("Range: bytes="));
         match range.and_then(|range| range.split_once('-')) {
             None => [format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n").as_bytes(), &whole].concat(),

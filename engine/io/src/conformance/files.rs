@@ -8,6 +8,7 @@ use fuelrail_base::prng::Prng;
 
 use super::stage::{Stage, received};
 use super::venue::{Check, Script, Venue, Verdict, ensure, recital};
+use crate::lent::Lent;
 use crate::ring::file::FileOptions;
 use crate::ring::{Done, FileId, Op, Ring};
 use crate::slot::{Filling, Window};
@@ -28,42 +29,52 @@ pub(super) fn checks<V: Venue>() -> Vec<Check<V>> {
 }
 
 /// To be made and written.
-const NEW: FileOptions = FileOptions { write: true, create: true, direct: false, len: None };
+pub(super) const NEW: FileOptions = FileOptions { write: true, create: true, direct: false, len: None };
 
 impl<V: Venue> Stage<'_, V> {
     /// A new empty file.
-    fn new_file(&mut self) -> Result<FileId, String> {
+    pub(super) fn new_file(&mut self) -> Result<FileId, String> {
         let path = self.venue.file();
         self.ring.open(&path, &NEW).map_err(|error| error.to_string())
     }
 
-    /// A window filled with these bytes.
-    fn holding(&mut self, bytes: &[u8]) -> Result<(Window, Filling), String> {
-        let mut filling = self.slot(bytes.len())?.fill();
-        let mut window = filling.carve(bytes.len()).ok_or("a fresh filling has room")?;
+    /// These bytes, lent, and the filling they lie in.
+    pub(super) fn holding(&mut self, bytes: &[u8]) -> Result<(Lent, Filling), String> {
+        let (mut window, filling) = self.room(bytes.len())?;
         window.put(bytes);
-        Ok((window, filling))
+        Ok((window.lend(), filling))
     }
 
     /// An empty window of `len` bytes.
-    fn room(&mut self, len: usize) -> Result<(Window, Filling), String> {
+    pub(super) fn room(&mut self, len: usize) -> Result<(Window, Filling), String> {
         let mut filling = self.slot(len)?.fill();
         let window = filling.carve(len).ok_or("a fresh filling has room")?;
         Ok((window, filling))
     }
 
+    /// An empty window of `len` bytes, padded to so many, at an address that suits every disk.
+    pub(super) fn aligned(&mut self, len: usize, padded: usize) -> Result<(Window, Filling), String> {
+        const BLOCK: usize = 4096;
+        let slot = self.slot(padded + BLOCK)?;
+        let before = slot.as_ptr().align_offset(BLOCK);
+        let mut filling = slot.fill();
+        filling.skip(before);
+        let window = filling.carve_padded(len, padded).ok_or("room behind the first aligned place")?;
+        Ok((window, filling))
+    }
+
     /// Writes all of `bytes`, with as many operations as it takes.
     fn write_all(&mut self, file: FileId, offset: u64, bytes: &[u8]) -> Verdict {
-        let (mut window, _filling) = self.holding(bytes)?;
+        let (mut lent, _filling) = self.holding(bytes)?;
         let mut start = 0;
         while start < bytes.len() {
-            self.push(Op::WriteAt { file, offset: offset + start as u64, from: window, start })?;
+            self.push(Op::WriteAt { file, offset: offset + start as u64, from: lent, start })?;
             let done = self.next()?;
             let n = done.result.map_err(|errno| format!("write: error {errno}"))?;
             let Op::WriteAt { from, .. } = done.op else { return Err("a write came back as something else".into()) };
             ensure!(n > 0 && n <= bytes.len() - start, "write of {} took {n}", bytes.len() - start);
-            ensure!(from.bytes() == bytes, "a write changed its window");
-            (window, start) = (from, start + n);
+            ensure!(from.bytes() == bytes, "a write changed its bytes");
+            (lent, start) = (from, start + n);
         }
         Ok(())
     }
@@ -76,7 +87,7 @@ impl<V: Venue> Stage<'_, V> {
     }
 
     /// Reads until `len` bytes or the end.
-    fn read_all(&mut self, file: FileId, offset: u64, len: usize) -> Result<Vec<u8>, String> {
+    pub(super) fn read_all(&mut self, file: FileId, offset: u64, len: usize) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
         while bytes.len() < len {
             let more = self.read_once(file, offset + bytes.len() as u64, len - bytes.len())?;
@@ -91,7 +102,7 @@ impl<V: Venue> Stage<'_, V> {
 }
 
 /// The bytes a completed read brought behind the `before` there were, after checking its accounting.
-fn read(done: Done, before: usize) -> Result<Result<Vec<u8>, i32>, String> {
+pub(super) fn read(done: Done, before: usize) -> Result<Result<Vec<u8>, i32>, String> {
     let Op::ReadAt { into, .. } = done.op else { return Err("a read came back as something else".into()) };
     let bytes = into.bytes()[before..].to_vec();
     match done.result {
@@ -101,7 +112,7 @@ fn read(done: Done, before: usize) -> Result<Result<Vec<u8>, i32>, String> {
     Ok(done.result.map(|_| bytes))
 }
 
-fn content(seed: u64, len: usize) -> Vec<u8> {
+pub(super) fn content(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|i| recital(seed, i)).collect()
 }
 
@@ -274,16 +285,10 @@ fn direct_access_is_aligned_or_refused<V: Venue>(venue: &mut V) -> Verdict {
             return stage.strike();
         }
     };
-    let aligned = |stage: &mut Stage<'_, V>| -> Result<(Window, Filling), String> {
-        let mut filling = stage.slot(3 * BLOCK)?.fill();
-        let mut window = filling.carve(0).ok_or("nothing is always there")?;
-        filling.skip(window.target(0).align_offset(BLOCK));
-        window = filling.carve(2 * BLOCK).ok_or("two blocks behind the first aligned place")?;
-        Ok((window, filling))
-    };
     let bytes = content(9, 2 * BLOCK);
-    let (mut from, filling) = aligned(&mut stage)?;
-    from.put(&bytes);
+    let (mut window, filling) = stage.aligned(2 * BLOCK, 2 * BLOCK)?;
+    window.put(&bytes);
+    let mut from = window.lend();
     let mut written = 0;
     while written < 2 * BLOCK {
         stage.push(Op::WriteAt { file, offset: written as u64, from, start: written })?;
@@ -292,8 +297,8 @@ fn direct_access_is_aligned_or_refused<V: Venue>(venue: &mut V) -> Verdict {
         let Op::WriteAt { from: back, .. } = done.op else { return Err("not a write".into()) };
         (from, written) = (back, written + n);
     }
-    drop((from, filling));
-    let (into, filling) = aligned(&mut stage)?;
+    drop((from, window, filling));
+    let (into, filling) = stage.aligned(2 * BLOCK, 2 * BLOCK)?;
     stage.push(Op::ReadAt { file, offset: 0, into })?;
     let got = read(stage.next()?, 0)?.map_err(|errno| format!("an aligned read: error {errno}"))?;
     ensure!(!got.is_empty() && got == bytes[..got.len()], "an aligned read brought {} other bytes", got.len());
@@ -350,7 +355,8 @@ fn file_operations_are_cancelled_or_done<V: Venue>(venue: &mut V) -> Verdict {
                 (op, result) => return Err(format!("{op:?}: {result:?}")),
             }
         }
-        ensure!(fillings.into_iter().all(|filling| filling.seal().is_ok()), "windows did not come back");
+        let back = |filling: Filling| filling.seal().is_ok_and(|slot| !slot.is_lent());
+        ensure!(fillings.into_iter().all(back), "windows or loans did not come back");
     }
     stage.ring.close_file(file);
     stage.strike()
@@ -440,12 +446,15 @@ fn dropped_over_files_memory_is_left_alone<V: Venue>(venue: &mut V) -> Verdict {
     stage.write_all(file, 0, &content(5, LEN))?;
     let mut fillings = Vec::new();
     for nth in 0..24 {
-        let (window, filling) = if nth % 2 == 0 { stage.room(LEN)? } else { stage.holding(&content(5, LEN))? };
+        let (op, filling) = if nth % 2 == 0 {
+            let (into, filling) = stage.room(LEN)?;
+            (Op::ReadAt { file, offset: 0, into }, filling)
+        } else {
+            let (from, filling) = stage.holding(&content(5, LEN))?;
+            (Op::WriteAt { file, offset: 0, from, start: 0 }, filling)
+        };
         fillings.push(filling);
-        stage.push(match nth % 2 {
-            0 => Op::ReadAt { file, offset: 0, into: window },
-            _ => Op::WriteAt { file, offset: 0, from: window, start: 0 },
-        })?;
+        stage.push(op)?;
         if nth == 12 {
             let now = stage.ring.now();
             stage.ring.wait(Some(now)).map_err(|error| error.to_string())?;
@@ -455,6 +464,7 @@ fn dropped_over_files_memory_is_left_alone<V: Venue>(venue: &mut V) -> Verdict {
     let mut slots = Vec::new();
     for filling in fillings {
         let mut slot = filling.seal().map_err(|_| "the dropped ring kept a window")?;
+        ensure!(!slot.is_lent(), "the dropped ring kept a loan");
         slot[..].fill(0xEE);
         slots.push(slot);
     }

@@ -7,6 +7,7 @@
 mod bytes;
 mod files;
 mod life;
+mod loans;
 mod peers;
 mod scratch;
 mod stage;
@@ -24,6 +25,7 @@ pub fn suite<V: Venue>() -> Vec<Check<V>> {
     checks.extend(bytes::checks::<V>());
     checks.extend(files::checks::<V>());
     checks.extend(life::checks::<V>());
+    checks.extend(loans::checks::<V>());
     checks.extend(waking::checks::<V>());
     checks
 }

@@ -212,8 +212,10 @@ impl<S> Desk<S> {
             debug_assert!(false, "a completion for {name:?}, which is not in flight");
             return;
         };
-        let result = match kernel {
-            0.. => Ok(kernel as usize),
+        let result = match (kernel, &flight.op) {
+            // What a read brought into the padding is nobody's.
+            (0.., Op::ReadAt { into, .. }) => Ok((kernel as usize).min(into.room())),
+            (0.., _) => Ok(kernel as usize),
             // A worker interrupted by our own cancellation is cancelled; nothing was moved.
             _ if flight.cancelled && kernel == -libc::EINTR => Err(libc::ECANCELED),
             _ => Err(-kernel),

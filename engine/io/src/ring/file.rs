@@ -1,11 +1,13 @@
 //! Opening the files of a ring. Owns nothing: the descriptor goes to the caller.
 
-use std::fs::{File, OpenOptions};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::fs::OpenOptions;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use fuelrail_base::{ByteSize, Error, Kind, Result};
+use fuelrail_base::{Error, Kind, Result};
+
+use crate::volume::preallocate;
 
 /// How a file is opened. The default is an existing file, for reading, through the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -53,29 +55,6 @@ pub(super) fn open_file(path: &Path, options: &FileOptions) -> Result<OwnedFd> {
         preallocate(&file, path, len)?;
     }
     Ok(file.into())
-}
-
-fn preallocate(file: &File, path: &Path, len: u64) -> Result<()> {
-    let size = ByteSize(len);
-    let doing = format!("taking {size} of disk for {}", path.display());
-    let Ok(len) = libc::off_t::try_from(len) else {
-        return Err(Error::new(Kind::Usage, format!("{doing}: a file has at most 2^63 - 1 bytes")));
-    };
-    if len == 0 {
-        return Ok(());
-    }
-    // SAFETY: no memory is passed to the kernel; the descriptor is open as long as `file` is borrowed.
-    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) } == 0 {
-        return Ok(());
-    }
-    let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
-    let cure = match errno {
-        libc::ENOSPC | libc::EDQUOT => "free some space, ask for less, or use another disk",
-        libc::EOPNOTSUPP => "use a file system that can preallocate: ext4, XFS, btrfs or tmpfs",
-        libc::EFBIG => "ask for less: the file system has no files of that length",
-        _ => "use another file",
-    };
-    Err(Error::from_errno(Kind::File, &doing, errno).cure(cure))
 }
 
 fn refusal(path: &Path, options: &FileOptions, errno: i32) -> Error {

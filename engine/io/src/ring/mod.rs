@@ -10,6 +10,7 @@ use fuelrail_base::{Instant, Result};
 
 use self::file::FileOptions;
 use self::table::Name;
+use crate::lent::Lent;
 use crate::scatter::Scatter;
 use crate::slot::Window;
 use crate::wake::Waker;
@@ -78,8 +79,9 @@ pub enum Op {
         /// Where the bytes land.
         into: Scatter,
     },
-    /// Reads from a file into the window's room, from its cursor on. Result: how many bytes came, which the cursor has
-    /// moved over; zero means the end of the file.
+    /// Reads from a file into the window's room, from its cursor on. Where the window is padded, the read goes on into the
+    /// padding, so that a direct one is aligned. Result: how many bytes came into the room, which the cursor has moved
+    /// over; zero means the end of the file.
     ReadAt {
         /// The file.
         file: FileId,
@@ -89,15 +91,15 @@ pub enum Op {
         into: Window,
     },
     /// Writes `from.bytes()[start..]` to a file. Result: how many bytes were taken, at least one; the rest is for another
-    /// operation. The window stays as it is.
+    /// operation. The window they are lent from may be delivered, read and dropped meanwhile.
     WriteAt {
         /// The file, open for writing.
         file: FileId,
         /// Where in the file the bytes go.
         offset: u64,
-        /// The window that holds them.
-        from: Window,
-        /// Filled bytes of it to leave out.
+        /// The bytes.
+        from: Lent,
+        /// How many of them to leave out.
         start: usize,
     },
     /// Makes what was written before it was submitted survive a power cut, and the file's length with it. Result: zero.
@@ -146,10 +148,11 @@ impl Op {
             Op::ReadAt { into, offset, .. } => {
                 within(*offset);
                 assert!(into.room() > 0, "a read has at least one byte to fill");
+                assert!(!into.is_lent(), "a read fills no window while bytes of its slot are lent");
             }
             Op::WriteAt { from, start, offset, .. } => {
                 within(*offset);
-                assert!(*start < from.filled(), "a write has at least one byte to write");
+                assert!(*start < from.len(), "a write has at least one byte to write");
             }
         }
     }
@@ -269,7 +272,7 @@ pub trait Ring {
     /// [`Full`] gives the operation back when the ring has no room.
     ///
     /// # Panics
-    /// When a transfer is of zero bytes, or an offset beyond 2^63 - 1.
+    /// When a transfer is of zero bytes, when a window to be filled is lent, or an offset is beyond 2^63 - 1.
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full>;
 
     /// Asks for an operation back early, best effort: it still comes back exactly once. A stale id is ignored.

@@ -2,6 +2,7 @@
 
 use super::words::{BrainConfig, Command};
 use crate::catalog::Catalog;
+use crate::importance::Known;
 use crate::prefetch::{Prefetch, Strategy, View};
 use crate::run::Run;
 use core::fmt;
@@ -70,6 +71,10 @@ impl Home {
         }
     }
 
+    pub(super) fn learn(&mut self, known: &Known) {
+        self.run.learn(known);
+    }
+
     pub(super) fn opened(&mut self, now: Instant, seq: BatchSeq) {
         let (samples, bytes) = self.opening.take().expect("a batch is opened only when asked for");
         assert_eq!(seq.0, self.next, "batches are opened in order");
@@ -126,7 +131,7 @@ impl Home {
         if self.opening.is_some() || self.blocked || self.next >= self.end {
             return false;
         }
-        let (samples, bytes) = self.measure_next();
+        let Some((samples, bytes)) = self.measure_next() else { return false };
         if self.credit == 0 {
             let ready = self.open.len().saturating_sub(self.unready.len()) as u64;
             self.credit = self.prefetch.credit(&View {
@@ -154,16 +159,24 @@ impl Home {
         true
     }
 
-    /// Samples and room of the next batch; summed once per batch.
-    fn measure_next(&mut self) -> (u64, u64) {
-        if let Some(known) = self.measured {
-            return known;
+    /// Samples and room of the next batch; summed once per batch. `None` while its epoch is not drawn.
+    fn measure_next(&mut self) -> Option<(u64, u64)> {
+        if self.measured.is_some() {
+            return self.measured;
         }
         let spec = self.run.batch(BatchSeq(self.next)).expect("next is below the run's end");
-        let bytes = self.run.samples(&spec).map(|sample| self.catalog.room(sample)).sum();
-        let known = (spec.positions.end - spec.positions.start, bytes);
-        self.measured = Some(known);
-        known
+        if !self.run.is_settled(spec.epoch) {
+            return None;
+        }
+        let bytes: u64 = self.run.samples(&spec).map(|sample| self.catalog.room(sample)).sum();
+        let bytes = if bytes == 0 { 0 } else { bytes + self.catalog.batch_slack() };
+        self.measured = Some((spec.positions.end - spec.positions.start, bytes));
+        self.measured
+    }
+
+    /// The next batch waits for its epoch to be drawn.
+    fn is_undrawn(&self) -> bool {
+        self.run.batch(BatchSeq(self.next)).is_some_and(|spec| !self.run.is_settled(spec.epoch))
     }
 
     pub(super) fn is_blocked(&self) -> bool {
@@ -179,7 +192,7 @@ impl fmt::Display for Home {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "home: next batch {} of {}, {} open ({} bytes of {}), {} incomplete, {} taken{}{}",
+            "home: next batch {} of {}, {} open ({} bytes of {}), {} incomplete, {} taken{}{}{}",
             self.next,
             self.end,
             self.open.len(),
@@ -188,6 +201,7 @@ impl fmt::Display for Home {
             self.unready.len(),
             self.taken,
             if self.blocked { ", blocked for room" } else { "" },
+            if self.is_undrawn() { ", the next epoch is not drawn yet" } else { "" },
             if self.waits { ", consumer waits" } else { "" },
         )
     }

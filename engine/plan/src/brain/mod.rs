@@ -12,7 +12,9 @@ mod words;
 pub use words::{AskId, Attempt, BrainConfig, BrainStats, Command, Fact, FetchId, Source};
 
 use crate::catalog::Catalog;
+use crate::importance::Known;
 use crate::run::Run;
+use crate::spill::Spill;
 use core::fmt;
 use fuelrail_base::{Instant, Result};
 use home::Home;
@@ -34,8 +36,8 @@ impl Brain {
     /// `Usage` when the retry or window configuration is out of range.
     pub fn new(config: &BrainConfig, run: Run, catalog: Arc<Catalog>) -> Result<Brain> {
         Ok(Brain {
-            home: Home::new(config, run, Arc::clone(&catalog)),
-            owner: Owner::new(config, &run, catalog)?,
+            owner: Owner::new(config, &run, Arc::clone(&catalog))?,
+            home: Home::new(config, run, catalog),
             commands: VecDeque::with_capacity(256),
         })
     }
@@ -49,18 +51,40 @@ impl Brain {
             Fact::Room => self.home.room(),
             Fact::Ready(seq) => self.home.ready(now, seq),
             Fact::Consumer { taken, waits } => self.home.consumer(now, taken, waits),
-            Fact::Asked { ask, block, at, fresh } => self.owner.asked(ask, block, at, fresh, out),
+            Fact::Asked { ask, block, at, fresh } => self.owner.asked(now, (ask, block, at, fresh), out),
             Fact::Landed { fetch, bytes, first_byte, total } => {
                 self.owner.landed(now, fetch, bytes, first_byte, total, out);
             }
             Fact::Failed { fetch, kind, retry_after, attempt } => {
                 self.owner.failed(now, fetch, kind, retry_after, attempt, out);
             }
-            Fact::Unserved(fetch) => self.owner.unserved(fetch),
+            Fact::Restored { fetch, total, writes } => self.owner.restored(now, fetch, (total, writes), out),
+            Fact::Lost(fetch) => self.owner.lost(now, fetch),
+            Fact::Spilled { block, crc32c } => self.owner.spilled(block, crc32c),
+            Fact::Unspilled(block) => self.owner.unspilled(block),
+            Fact::NoSegment => {
+                if let Some(spill) = self.owner.spill() {
+                    spill.no_segment();
+                }
+            }
+            Fact::Broken(segment) => self.owner.broken(segment),
+            Fact::Unserved(fetch) => self.owner.unserved(now, fetch),
             Fact::Idle => self.owner.idle(now),
             Fact::Tick => {}
         }
+        self.owner.tidy(out);
         self.owner.issue(now, out);
+    }
+
+    /// The tier on disk, to hand it segments and what lies in them. `None` when there is none.
+    pub fn spill(&mut self) -> Option<&mut Spill> {
+        self.owner.spill()
+    }
+
+    /// More epochs are settled: their batches may be opened, and next uses in them are exact.
+    pub fn learn(&mut self, known: &Known) {
+        self.home.learn(known);
+        self.owner.learn(known);
     }
 
     /// Commands the next batch to be opened, when it is time. Ask when every ask of the batches opened so far has been told:

@@ -2,10 +2,12 @@
 
 use super::words::{AskId, Attempt, BrainConfig, BrainStats, Command, FetchId, Source};
 use crate::catalog::Catalog;
+use crate::importance::Known;
 use crate::policy::{self, BlockMap, Policy};
 use crate::retry::{Retry, Tries, Verdict};
 use crate::run::Run;
 use crate::schedule::{Schedule, UseTime};
+use crate::spill::{self, SegmentId, Spill, Weigh};
 use crate::window::Window;
 use core::cmp::Reverse;
 use core::fmt;
@@ -28,6 +30,28 @@ struct Fetch {
     tries: Tries,
 }
 
+/// What blocks on disk are worth, by the order.
+struct Worth<'a> {
+    catalog: &'a Catalog,
+    schedule: &'a Schedule,
+}
+
+impl Weigh for Worth<'_> {
+    fn bytes(&self, block: BlockId) -> u64 {
+        self.catalog.block_len(block)
+    }
+
+    fn worth(&self, block: BlockId, now: UseTime) -> f64 {
+        let Some(next) = self.schedule.next_use(block.sample, now) else { return 0.0 };
+        let epochs = self.epoch(next) - self.epoch(now);
+        1.0 / epochs.max(1) as f64
+    }
+
+    fn epoch(&self, now: UseTime) -> u64 {
+        self.schedule.cursor(now).epoch
+    }
+}
+
 /// One of the asks that share a fetch, and the next.
 #[derive(Clone, Copy)]
 struct Sharer {
@@ -39,6 +63,11 @@ pub(super) struct Owner {
     catalog: Arc<Catalog>,
     schedule: Schedule,
     policy: Box<dyn Policy>,
+    spill: Option<Spill>,
+    /// Blocks up to this length belong in RAM first, longer ones on disk.
+    ram_first_max: u64,
+    /// The latest use asked for.
+    now_at: UseTime,
     retry: Retry,
     window: Window,
     fetches: Slab<Fetch>,
@@ -58,9 +87,11 @@ pub(super) struct Owner {
 impl Owner {
     pub(super) fn new(config: &BrainConfig, run: &Run, catalog: Arc<Catalog>) -> Result<Owner> {
         Ok(Owner {
-            catalog,
             schedule: Schedule::new(run, config.horizon_epochs),
             policy: policy::build(config.policy, config.cache_bytes),
+            ram_first_max: spill::ram_first_max(&catalog, config.cache_bytes * u64::from(config.shards)),
+            spill: config.spill.map(Spill::new),
+            now_at: UseTime(0),
             retry: Retry::new(config.retry, config.seed)?,
             window: Window::new(config.window)?,
             fetches: Slab::with_capacity(1024),
@@ -73,13 +104,24 @@ impl Owner {
             evicted: Vec::with_capacity(64),
             idle_again: None,
             stats: BrainStats::default(),
+            catalog,
         })
     }
 
-    pub(super) fn asked(&mut self, ask: AskId, block: BlockId, at: UseTime, fresh: bool, out: &mut VecDeque<Command>) {
+    pub(super) fn learn(&mut self, known: &Known) {
+        self.schedule.learn(known);
+    }
+
+    pub(super) fn asked(
+        &mut self,
+        now: Instant,
+        (ask, block, at, fresh): (AskId, BlockId, UseTime, bool),
+        out: &mut VecDeque<Command>,
+    ) {
         let bytes = self.catalog.block_len(block);
         self.stats.asks += 1;
         self.stats.asked_bytes += bytes;
+        self.now_at = self.now_at.max(at);
         if let Some(&fetch) = self.by_block.get(&block) {
             self.stats.shared += 1;
             let at_end = self.sharers.insert(Sharer { ask, next: None });
@@ -99,11 +141,15 @@ impl Owner {
                 self.evicted.push(block);
                 self.evict(out);
             }
+            if let Some(spill) = &mut self.spill {
+                spill.remove(block, bytes);
+            }
         } else if self.policy.contains(&block) {
             self.stats.hits += 1;
             self.stats.hit_bytes += bytes;
             out.push_back(Command::Serve { ask, block });
             let next = self.schedule.next_use(block.sample, at);
+            self.policy.weigh(block, u32::from(self.schedule.rate(block.sample)));
             self.policy.hit(block, next, &mut self.evicted);
             self.evict(out);
             out.push_back(Command::Answer { ask, source: Source::Cache });
@@ -112,7 +158,49 @@ impl Owner {
         let key = self.fetches.insert(Fetch { block, ask, sharers: None, at, last_at: at, tries: Tries::default() });
         let fetch = FetchId(u32::try_from(key).expect("asks are bounded by the batches' samples, below 2^32"));
         self.by_block.insert(block, fetch);
-        self.enqueue(fetch);
+        let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };
+        match spot {
+            Some(spot) => out.push_back(Command::Restore { fetch, ask, block, spot }),
+            None => self.enqueue(fetch),
+        }
+    }
+
+    /// A block came from disk. It stays there, and there alone: a second copy in RAM would take the place of another block.
+    pub(super) fn restored(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        (total, writes): (Duration, usize),
+        out: &mut VecDeque<Command>,
+    ) {
+        let Fetch { block, ask, sharers, .. } = self.take(id, out);
+        if let Some(spill) = &mut self.spill {
+            spill.restored(now, self.catalog.block_len(block), total, writes);
+        }
+        out.push_back(Command::Answer { ask, source: Source::Disk });
+        self.release(sharers, |ask| Command::Answer { ask, source: Source::Shared }, out);
+    }
+
+    /// A block is not on disk after all: it is fetched like any other.
+    pub(super) fn lost(&mut self, now: Instant, id: FetchId) {
+        let block = self.fetches[id.0 as usize].block;
+        if let Some(spill) = &mut self.spill {
+            spill.lost(now, block, self.catalog.block_len(block));
+        }
+        self.enqueue(id);
+    }
+
+    /// Takes a fetch whose bytes are there out of the books, and shares them out.
+    fn take(&mut self, id: FetchId, out: &mut VecDeque<Command>) -> Fetch {
+        let fetch = self.fetches.remove(id.0 as usize);
+        self.by_block.remove(&fetch.block);
+        let mut at = fetch.sharers.map(|(first, _)| first);
+        while let Some(key) = at {
+            let Sharer { ask: to, next } = self.sharers[key];
+            out.push_back(Command::Share { from: fetch.ask, to });
+            at = next;
+        }
+        fetch
     }
 
     pub(super) fn landed(
@@ -127,13 +215,9 @@ impl Owner {
         self.in_flight -= 1;
         self.window.landed(now, bytes, first_byte, total);
         self.retry.success();
-        let Fetch { block, ask, sharers, last_at, .. } = self.fetches.remove(id.0 as usize);
-        self.by_block.remove(&block);
-        let mut at = sharers.map(|(first, _)| first);
-        while let Some(key) = at {
-            let Sharer { ask: to, next } = self.sharers[key];
-            out.push_back(Command::Share { from: ask, to });
-            at = next;
+        let Fetch { block, ask, sharers, last_at, .. } = self.take(id, out);
+        if let Some(spill) = &mut self.spill {
+            spill.fetched(now, Some(bytes));
         }
         self.keep(block, ask, last_at, out);
         out.push_back(Command::Answer { ask, source: Source::Bucket });
@@ -155,10 +239,24 @@ impl Owner {
         }
     }
 
-    /// Offers a landed block to the cache, valued by its next use after the last ask that this fetch served.
+    /// Finds a landed block its place, by its next use after the last ask that this fetch served: in RAM while there is
+    /// room, if it is short enough to belong there; else on disk; else in RAM if it is worth more than what is there.
     fn keep(&mut self, block: BlockId, ask: AskId, at: UseTime, out: &mut VecDeque<Command>) {
         let next = self.schedule.next_use(block.sample, at);
         let bytes = self.catalog.block_len(block);
+        let fits = bytes <= self.policy.capacity_bytes() - self.policy.used_bytes();
+        if let Some(spill) = self.spill.as_mut().filter(|_| !(fits && bytes <= self.ram_first_max)) {
+            let worth = Worth { catalog: &self.catalog, schedule: &self.schedule };
+            let worth = if next.is_none() { 0.0 } else { worth.worth(block, at) };
+            if let Some((segment, place)) = spill.offer(block, bytes, worth) {
+                out.push_back(Command::Spill { block, ask, segment, place });
+                return;
+            }
+            if spill.holds(block) {
+                return;
+            }
+        }
+        self.policy.weigh(block, u32::from(self.schedule.rate(block.sample)));
         if self.policy.offer(block, bytes, next, &mut self.evicted) {
             self.evict(out);
             out.push_back(Command::Keep { block, ask });
@@ -182,6 +280,9 @@ impl Owner {
         out: &mut VecDeque<Command>,
     ) {
         self.in_flight -= 1;
+        if let Some(spill) = &mut self.spill {
+            spill.fetched(now, None);
+        }
         if kind == Kind::Throttled {
             self.stats.throttled += 1;
             self.window.throttled(now, self.in_flight + 1);
@@ -216,8 +317,40 @@ impl Owner {
         }
     }
 
-    pub(super) fn unserved(&mut self, id: FetchId) {
+    pub(super) fn spilled(&mut self, block: BlockId, crc32c: u32) {
+        if let Some(spill) = &mut self.spill {
+            spill.written(block, self.catalog.block_len(block), crc32c);
+        }
+    }
+
+    pub(super) fn unspilled(&mut self, block: BlockId) {
+        if let Some(spill) = &mut self.spill {
+            spill.write_failed(block, self.catalog.block_len(block));
+        }
+    }
+
+    /// Housekeeping of the disk, a little at a time.
+    pub(super) fn tidy(&mut self, out: &mut VecDeque<Command>) {
+        let Some(spill) = &mut self.spill else { return };
+        let worth = Worth { catalog: &self.catalog, schedule: &self.schedule };
+        out.extend(spill.tidy(self.now_at, &worth).map(Command::Trim));
+    }
+
+    pub(super) fn spill(&mut self) -> Option<&mut Spill> {
+        self.spill.as_mut()
+    }
+
+    pub(super) fn broken(&mut self, segment: SegmentId) {
+        if let Some(spill) = &mut self.spill {
+            spill.broken(segment);
+        }
+    }
+
+    pub(super) fn unserved(&mut self, now: Instant, id: FetchId) {
         self.in_flight -= 1;
+        if let Some(spill) = &mut self.spill {
+            spill.fetched(now, None);
+        }
         self.enqueue(id);
     }
 
@@ -247,6 +380,9 @@ impl Owner {
             }
             self.queue.pop();
             self.in_flight += 1;
+            if let Some(spill) = &mut self.spill {
+                spill.fetching(now);
+            }
             out.push_back(Command::Fetch { fetch: id, ask: fetch.ask, block: fetch.block });
         }
     }
@@ -274,7 +410,7 @@ impl Owner {
     }
 
     pub(super) fn stats(&self) -> BrainStats {
-        self.stats
+        BrainStats { spill: self.spill.as_ref().map(Spill::stats).unwrap_or_default(), ..self.stats }
     }
 }
 
@@ -289,6 +425,7 @@ impl fmt::Display for Owner {
             self.policy.used_bytes(),
             self.policy.capacity_bytes(),
             self.policy.name(),
-        )
+        )?;
+        self.spill.as_ref().map_or(Ok(()), |spill| write!(f, "; {spill}"))
     }
 }

@@ -6,6 +6,7 @@ use crate::policy::PolicyName;
 use crate::prefetch::Strategy;
 use crate::retry::RetryConfig;
 use crate::schedule::UseTime;
+use crate::spill::{SegmentId, SpillConfig, SpillStats, Spot};
 use crate::window::WindowConfig;
 use fuelrail_base::{BatchSeq, BlockId, Duration, Kind, ShardId};
 
@@ -68,6 +69,30 @@ pub enum Fact {
         /// How the attempt weighs.
         attempt: Attempt,
     },
+    /// A block came from disk, whole and proved, into the window of its first ask.
+    Restored {
+        /// The fetch.
+        fetch: FetchId,
+        /// From the command to the last byte.
+        total: Duration,
+        /// Writes that were under way on the disk when the read began.
+        writes: usize,
+    },
+    /// A block could not be had from disk: it was not read, or it is not what was written.
+    Lost(FetchId),
+    /// A block was written to disk.
+    Spilled {
+        /// The block.
+        block: BlockId,
+        /// CRC-32C of its bytes.
+        crc32c: u32,
+    },
+    /// A block was not written to disk.
+    Unspilled(BlockId),
+    /// No further segment is to be had.
+    NoSegment,
+    /// Nothing can be read from this segment any more.
+    Broken(SegmentId),
     /// The connection closed before the request was looked at: not a failure of the object.
     Unserved(FetchId),
     /// The shard is about to sleep.
@@ -129,6 +154,30 @@ pub enum Command {
     },
     /// Drop a block from the cache.
     Evict(BlockId),
+    /// Write a landed block to disk, from the window of `ask`. Answer with `Spilled` or `Unspilled`.
+    Spill {
+        /// The block.
+        block: BlockId,
+        /// Whose window holds it.
+        ask: AskId,
+        /// Where to.
+        segment: SegmentId,
+        /// First byte in the segment.
+        place: u64,
+    },
+    /// Read a block from disk into the window of `ask`. Answer with `Restored` or `Lost`.
+    Restore {
+        /// The fetch.
+        fetch: FetchId,
+        /// Whose window receives it.
+        ask: AskId,
+        /// The block.
+        block: BlockId,
+        /// Where it lies.
+        spot: Spot,
+    },
+    /// Give up a segment: nothing in it is wanted any more.
+    Trim(SegmentId),
     /// Hand the full window back to its home.
     Answer {
         /// The ask.
@@ -154,6 +203,8 @@ pub enum Source {
     Bucket,
     /// Already in the RAM cache.
     Cache,
+    /// Read from local disk.
+    Disk,
     /// Fetched for another ask of the same time.
     Shared,
 }
@@ -171,6 +222,8 @@ pub struct BrainConfig {
     pub policy: PolicyName,
     /// This shard's share of the cache, payload bytes.
     pub cache_bytes: u64,
+    /// The disk below the cache, if there is one.
+    pub spill: Option<SpillConfig>,
     /// This shard's room for batches, bytes.
     pub batch_room_bytes: u64,
     /// Epochs the next use of a block is looked for.
@@ -204,4 +257,6 @@ pub struct BrainStats {
     pub evictions: u64,
     /// Times the server asked to slow down.
     pub throttled: u64,
+    /// What the disk brought and took.
+    pub spill: SpillStats,
 }

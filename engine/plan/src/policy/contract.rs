@@ -39,6 +39,9 @@ pub trait Policy: Send {
     /// its first size and counts as a hit.
     fn offer(&mut self, block: BlockId, bytes: u64, next_use: Option<UseTime>, evicted: &mut Vec<BlockId>) -> bool;
 
+    /// Tells how important a block is: one that is held, or is about to be offered. Policies that go by something else ignore it.
+    fn weigh(&mut self, _block: BlockId, _weight: u32) {}
+
     /// Forgets a block (its bytes were lost or found wrong). Returns whether it was held.
     fn remove(&mut self, block: BlockId) -> bool;
 }
@@ -50,6 +53,8 @@ pub enum PolicyName {
     Dlcache,
     /// First in, first out: the published baseline.
     Fifo,
+    /// Least important leaves first, then least often used, with ghosts: SHADE's.
+    Importance,
     /// Least recently used: the usual baseline.
     Lru,
     /// Farthest next use leaves first: optimal, as the order is known.
@@ -61,8 +66,14 @@ pub enum PolicyName {
 
 impl PolicyName {
     /// All of them, for help texts and tests.
-    pub const ALL: [PolicyName; 5] =
-        [PolicyName::Fifo, PolicyName::Lru, PolicyName::NextUse, PolicyName::Pinned, PolicyName::Dlcache];
+    pub const ALL: [PolicyName; 6] = [
+        PolicyName::Fifo,
+        PolicyName::Lru,
+        PolicyName::NextUse,
+        PolicyName::Pinned,
+        PolicyName::Dlcache,
+        PolicyName::Importance,
+    ];
 
     /// The name as written in configuration.
     #[must_use]
@@ -70,6 +81,7 @@ impl PolicyName {
         match self {
             PolicyName::Dlcache => "dlcache",
             PolicyName::Fifo => "fifo",
+            PolicyName::Importance => "importance",
             PolicyName::Lru => "lru",
             PolicyName::NextUse => "next-use",
             PolicyName::Pinned => "pinned",
@@ -89,7 +101,7 @@ impl FromStr for PolicyName {
     fn from_str(text: &str) -> Result<PolicyName> {
         PolicyName::ALL.into_iter().find(|name| name.word() == text).ok_or_else(|| {
             Error::new(Kind::Usage, format!("'{text}' is not a cache policy"))
-                .cure("use next-use, pinned, lru, fifo or dlcache")
+                .cure("use next-use, pinned, lru, fifo, dlcache or importance")
         })
     }
 }

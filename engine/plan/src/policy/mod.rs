@@ -1,4 +1,4 @@
-//! What the RAM cache keeps: one trait, five policies, one conformance suite.
+//! What the RAM cache keeps: one trait, six policies, one conformance suite.
 //!
 //! A policy owns the accounting of a byte capacity, never the bytes themselves: it names blocks to drop, and the caller
 //! drops them. It never fetches, and never knows the order: next uses are told to it.
@@ -6,6 +6,7 @@
 mod contract;
 mod cost_aware;
 mod fifo;
+mod importance;
 mod index;
 mod lru;
 mod next_use;
@@ -19,6 +20,7 @@ pub mod conformance;
 pub use contract::{Policy, PolicyName};
 pub use cost_aware::{Cost, CostAware};
 pub use fifo::Fifo;
+pub use importance::Importance;
 pub use index::BlockMap;
 pub use lru::Lru;
 pub use next_use::NextUse;
@@ -29,6 +31,7 @@ pub use pinned::Pinned;
 pub fn build(name: PolicyName, capacity_bytes: u64) -> Box<dyn Policy> {
     match name {
         PolicyName::Fifo => Box::new(Fifo::new(capacity_bytes)),
+        PolicyName::Importance => Box::new(Importance::new(capacity_bytes)),
         PolicyName::Lru => Box::new(Lru::new(capacity_bytes)),
         PolicyName::NextUse => Box::new(NextUse::new(capacity_bytes)),
         PolicyName::Dlcache => Box::new(CostAware::new(capacity_bytes, Cost::default())),

@@ -50,7 +50,7 @@ impl Paper {
         let paper = self.clone();
         match op {
             Op::ReadAt { offset, into, .. } => {
-                let (offset, len) = (*offset, into.room().min(TRANSFER_BYTES_MAX));
+                let (offset, len) = (*offset, into.reach().min(TRANSFER_BYTES_MAX));
                 self.check_aligned(offset, len)?;
                 Ok(Box::pin(async move {
                     let result = match paper {

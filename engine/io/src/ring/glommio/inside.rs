@@ -184,7 +184,7 @@ impl Inside {
             unreachable!("checked to be out, and on a file")
         };
         let copied = match op {
-            Op::WriteAt { from, start, .. } => from.filled() - *start,
+            Op::WriteAt { from, start, .. } => from.len() - *start,
             _ => 0,
         };
         match paper.start(op) {
@@ -205,12 +205,10 @@ impl Inside {
         self.jobs[index as usize] = None;
         let result = match (result, self.desk.flight(name)) {
             (Ok(Answer::Bytes(bytes)), Some((Op::ReadAt { into, .. }, _))) => {
-                let filled = into.filled();
-                let n = into.put(&bytes);
                 // The books move the cursor.
-                into.rewind(filled);
-                self.desk.counts.copied_bytes += n as u64;
-                n as i32
+                into.read_in(&bytes);
+                self.desk.counts.copied_bytes += bytes.len() as u64;
+                bytes.len() as i32
             }
             (Ok(Answer::Count(n)), _) => n as i32,
             (Err(errno), _) => -errno,

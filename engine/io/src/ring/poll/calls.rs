@@ -55,14 +55,14 @@ pub(super) fn on_file(op: &mut Op, file: &File) -> i32 {
     loop {
         let n = match op {
             Op::ReadAt { offset, into, .. } => {
-                let len = into.room().min(TRANSFER_BYTES_MAX);
-                // SAFETY: the kernel writes into the window, which the borrowed operation owns.
+                let len = into.reach().min(TRANSFER_BYTES_MAX);
+                // SAFETY: the kernel writes into the window and its padding, which the borrowed operation owns.
                 unsafe { libc::pread(fd, into.target(len).cast(), len, *offset as libc::off_t) }
             }
             Op::WriteAt { offset, from, start, .. } => {
                 let rest = &from.bytes()[*start..];
                 let len = rest.len().min(TRANSFER_BYTES_MAX);
-                // SAFETY: the kernel reads `rest`, which the borrowed operation owns.
+                // SAFETY: the kernel reads `rest`, which is lent to the borrowed operation.
                 unsafe { libc::pwrite(fd, rest.as_ptr().cast(), len, *offset as libc::off_t) }
             }
             Op::SyncData { .. } => {

@@ -1,4 +1,6 @@
-//! The simulated disk: files by path, and what of them would survive a power cut.
+//! The simulated disk: files, what of them would survive a power cut, and how a disk can fail.
+//!
+//! A file is what was opened: it stays readable through its open files when its name is gone, as files do.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,10 +8,11 @@ use std::path::{Path, PathBuf};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Error, Kind, Result};
 
+use super::names::{Inode, Names};
 use crate::ring::file::FileOptions;
 
-/// Direct operations are aligned to this, as on most devices.
-const DIRECT_BLOCK_BYTES: u64 = 512;
+/// Direct operations are aligned to this, as on most devices. Also what a device writes whole or not at all.
+const SECTOR_BYTES: usize = 512;
 
 /// What a simulated disk is like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,10 +30,21 @@ impl Default for SimDisk {
     }
 }
 
+/// What is wrong with a part of a simulated disk. The default is nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SimDiskFailure {
+    /// The error number every read ends with: `EIO`.
+    pub reads: Option<i32>,
+    /// The error number every write ends with, and every opening that makes or lengthens a file: `ENOSPC`, `EROFS`, `EIO`. A
+    /// read-only disk (`EROFS`) opens nothing for writing, and a broken one (`EIO`) syncs nothing.
+    pub writes: Option<i32>,
+}
+
 /// An open file: which one, and how it was opened.
 #[derive(Clone, Debug)]
 pub(super) struct Opened {
-    pub(super) path: PathBuf,
+    path: PathBuf,
+    inode: Inode,
     write: bool,
     direct: bool,
 }
@@ -38,7 +52,7 @@ pub(super) struct Opened {
 impl Opened {
     /// Bytes transfers are multiples of, unless the file ends in one.
     pub(super) fn unit(&self) -> usize {
-        if self.direct { DIRECT_BLOCK_BYTES as usize } else { 1 }
+        if self.direct { SECTOR_BYTES } else { 1 }
     }
 }
 
@@ -53,16 +67,22 @@ struct Write {
 struct Image {
     /// What a read sees.
     live: Vec<u8>,
-    /// What a power cut leaves for certain; `None` for a file that was never synced.
-    durable: Option<Vec<u8>>,
-    /// Writes since, oldest first: each may or may not survive.
+    /// What a power cut leaves for certain.
+    durable: Vec<u8>,
+    /// Writes since, oldest first: any part of each may or may not survive.
     unsynced: Vec<Write>,
+    /// How often it is open.
+    opened: u32,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Disk {
     pub(super) settings: SimDisk,
-    files: BTreeMap<PathBuf, Image>,
+    pub(super) names: Names,
+    files: BTreeMap<Inode, Image>,
+    failures: BTreeMap<PathBuf, SimDiskFailure>,
+    /// Files made so far.
+    made: u64,
     /// Writes so far.
     writes: u64,
 }
@@ -72,25 +92,56 @@ impl Disk {
     pub(super) fn open(&mut self, path: &Path, options: &FileOptions) -> Result<Opened> {
         options.validate()?;
         let refuse = |errno| Err(Error::from_errno(Kind::File, &format!("opening {}", path.display()), errno));
-        if !self.files.contains_key(path) && !options.create {
+        let found = self.names.find(path);
+        if found.is_none() && !options.create {
             return refuse(libc::ENOENT);
         }
-        let len = self.files.get(path).map_or(0, |image| image.live.len() as u64);
+        let len = found.and_then(|inode| self.files.get(&inode)).map_or(0, |image| image.live.len() as u64);
         let wanted = options.len.unwrap_or(0).max(len);
+        match self.failure(path).writes {
+            Some(libc::EROFS) if options.write => return refuse(libc::EROFS),
+            Some(errno) if found.is_none() || wanted > len => return refuse(errno),
+            _ => {}
+        }
         if wanted - len > self.free_bytes() {
             return refuse(libc::ENOSPC);
         }
-        let image = self.files.entry(path.to_owned()).or_default();
+        let inode = found.unwrap_or_else(|| self.make(path));
+        let image = self.files.entry(inode).or_default();
         image.live.resize(wanted as usize, 0);
-        Ok(Opened { path: path.to_owned(), write: options.write, direct: options.direct })
+        image.opened += 1;
+        Ok(Opened { path: path.to_owned(), inode, write: options.write, direct: options.direct })
+    }
+
+    fn make(&mut self, path: &Path) -> Inode {
+        self.made += 1;
+        self.names.make(path, self.made);
+        self.made
+    }
+
+    /// An open file is closed.
+    pub(super) fn close(&mut self, file: &Opened) {
+        if let Some(image) = self.files.get_mut(&file.inode) {
+            image.opened -= 1;
+        }
+        self.forget();
+    }
+
+    /// Frees what neither a name nor an open file leads to.
+    fn forget(&mut self) {
+        let reachable = self.names.reachable();
+        self.files.retain(|inode, image| image.opened > 0 || reachable.contains(inode));
     }
 
     /// What lies at `offset`, at most `len` bytes; none behind the end.
     pub(super) fn read(&self, file: &Opened, offset: u64, len: usize) -> core::result::Result<&[u8], i32> {
+        if let Some(errno) = self.failure(&file.path).reads {
+            return Err(errno);
+        }
         if file.direct && !aligned(offset, len) {
             return Err(libc::EINVAL);
         }
-        let live = self.files.get(&file.path).map_or(&[][..], |image| &image.live);
+        let live = self.files.get(&file.inode).map_or(&[][..], |image| &image.live);
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(live.len());
         Ok(&live[from..live.len().min(from.saturating_add(len))])
     }
@@ -100,11 +151,14 @@ impl Disk {
         if !file.write {
             return Err(libc::EBADF);
         }
+        if let Some(errno) = self.failure(&file.path).writes {
+            return Err(errno);
+        }
         if file.direct && !aligned(offset, bytes.len()) {
             return Err(libc::EINVAL);
         }
         let free = self.free_bytes();
-        let Some(image) = self.files.get_mut(&file.path) else { return Err(libc::EIO) };
+        let Some(image) = self.files.get_mut(&file.inode) else { return Err(libc::EIO) };
         let room = (image.live.len() as u64 + free).saturating_sub(offset);
         let n = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));
         if n == 0 {
@@ -112,7 +166,7 @@ impl Disk {
         }
         let write = Write { number: self.writes, offset: offset as usize, bytes: bytes[..n].to_vec() };
         self.writes += 1;
-        apply(&mut image.live, &write);
+        apply(&mut image.live, write.offset, &write.bytes);
         image.unsynced.push(write);
         Ok(n)
     }
@@ -122,44 +176,137 @@ impl Disk {
         self.writes
     }
 
-    /// Makes the writes before `mark` survive a power cut, and the file's length.
-    pub(super) fn sync(&mut self, file: &Opened, mark: u64) {
-        let Some(image) = self.files.get_mut(&file.path) else { return };
+    /// Makes the writes before `mark` survive a power cut, and the file's length and name.
+    pub(super) fn sync(&mut self, file: &Opened, mark: u64) -> core::result::Result<(), i32> {
+        if self.failure(&file.path).writes == Some(libc::EIO) {
+            return Err(libc::EIO);
+        }
+        self.sync_inode(file.inode, mark);
+        Ok(())
+    }
+
+    fn sync_inode(&mut self, inode: Inode, mark: u64) {
+        let Some(image) = self.files.get_mut(&inode) else { return };
         let covered = image.unsynced.partition_point(|write| write.number < mark);
-        let durable = image.durable.get_or_insert_with(Vec::new);
-        durable.resize(durable.len().max(image.live.len()), 0);
+        image.durable.resize(image.durable.len().max(image.live.len()), 0);
         for write in image.unsynced.drain(..covered) {
-            apply(durable, &write);
+            apply(&mut image.durable, write.offset, &write.bytes);
+        }
+        self.names.commit();
+    }
+
+    /// Makes a file of these bytes, over one that is there, or says why not.
+    pub(super) fn write_file(&mut self, path: &Path, bytes: &[u8]) -> Result<()> {
+        if let Some(errno) = self.failure(path).writes {
+            return Err(Error::from_errno(Kind::File, &format!("writing {}", path.display()), errno));
+        }
+        self.names.remove(path);
+        self.forget();
+        let len = Some(bytes.len() as u64);
+        let file = self.open(path, &FileOptions { write: true, create: true, direct: false, len })?;
+        if let Some(image) = self.files.get_mut(&file.inode) {
+            image.live.copy_from_slice(bytes);
+            image.durable = bytes.to_vec();
+        }
+        self.names.commit();
+        self.close(&file);
+        Ok(())
+    }
+
+    /// All bytes of a file.
+    pub(super) fn read_file(&self, path: &Path) -> Result<Vec<u8>> {
+        let refuse = |errno| Error::from_errno(Kind::File, &format!("reading {}", path.display()), errno);
+        let inode = self.names.find(path).ok_or_else(|| refuse(libc::ENOENT))?;
+        match self.failure(path).reads {
+            Some(errno) => Err(refuse(errno)),
+            None => Ok(self.files.get(&inode).map_or_else(Vec::new, |image| image.live.clone())),
         }
     }
 
-    /// Leaves what was synced, and of each later write all or nothing, as the dice say. Files never synced are gone.
+    /// Says what is wrong with all files below a path from now on; an earlier word about the same path is forgotten.
+    pub(super) fn fail(&mut self, below: &Path, failure: SimDiskFailure) {
+        self.failures.insert(below.to_owned(), failure);
+    }
+
+    fn failure(&self, path: &Path) -> SimDiskFailure {
+        let mut all = SimDiskFailure::default();
+        for (_, failure) in self.failures.iter().filter(|(below, _)| path.starts_with(below)) {
+            all = SimDiskFailure { reads: all.reads.or(failure.reads), writes: all.writes.or(failure.writes) };
+        }
+        all
+    }
+
+    /// Flips one bit of a file, wherever the dice say; for good. False when it has none.
+    pub(super) fn rot(&mut self, path: &Path, prng: &mut Prng) -> bool {
+        let Some(image) = self.names.find(path).and_then(|inode| self.files.get_mut(&inode)) else { return false };
+        if image.live.is_empty() {
+            return false;
+        }
+        let (at, bit) = (prng.below(image.live.len() as u64) as usize, 1u8 << prng.below(8));
+        let flip = |bytes: &mut [u8], at: usize| bytes.get_mut(at).into_iter().for_each(|byte| *byte ^= bit);
+        flip(&mut image.live, at);
+        flip(&mut image.durable, at);
+        for write in &mut image.unsynced {
+            if let Some(at) = at.checked_sub(write.offset) {
+                flip(&mut write.bytes, at);
+            }
+        }
+        true
+    }
+
+    /// Leaves what was synced, and of each later write all, nothing or any of its sectors, as the dice say; of the changes of
+    /// names those up to some point.
     pub(super) fn cut_power(&mut self, prng: &mut Prng) {
-        self.files.retain(|_, image| image.durable.is_some());
+        self.names.cut_power(prng);
         for image in self.files.values_mut() {
-            let mut left = image.durable.clone().unwrap_or_default();
+            let mut left = core::mem::take(&mut image.durable);
             for write in image.unsynced.drain(..) {
-                if prng.chance(0.5) {
-                    apply(&mut left, &write);
-                }
+                survive(&mut left, &write, prng);
             }
             image.live.clone_from(&left);
-            image.durable = Some(left);
+            image.durable = left;
         }
+        self.forget();
     }
 
     fn free_bytes(&self) -> u64 {
-        let used: u64 = self.files.values().map(|image| image.live.len() as u64).sum();
+        let named = self.names.named();
+        let taken = self.files.iter().filter(|(inode, image)| image.opened > 0 || named.contains(inode));
+        let used: u64 = taken.map(|(_, image)| image.live.len() as u64).sum();
         self.settings.capacity_bytes.saturating_sub(used)
     }
 }
 
 fn aligned(offset: u64, len: usize) -> bool {
-    offset.is_multiple_of(DIRECT_BLOCK_BYTES) && (len as u64).is_multiple_of(DIRECT_BLOCK_BYTES)
+    offset.is_multiple_of(SECTOR_BYTES as u64) && len.is_multiple_of(SECTOR_BYTES)
 }
 
-fn apply(bytes: &mut Vec<u8>, write: &Write) {
-    let end = write.offset + write.bytes.len();
-    bytes.resize(bytes.len().max(end), 0);
-    bytes[write.offset..end].copy_from_slice(&write.bytes);
+fn apply(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
+    let end = offset + bytes.len();
+    file.resize(file.len().max(end), 0);
+    file[offset..end].copy_from_slice(bytes);
+}
+
+/// What a power cut leaves of a write that was not synced. Sectors are whole; which of them are there, nobody knows.
+fn survive(file: &mut Vec<u8>, write: &Write, prng: &mut Prng) {
+    // Everything, nothing, up to some sector, from some sector on, any.
+    let mode = prng.below(5);
+    let Write { offset, bytes, .. } = write;
+    let first = offset / SECTOR_BYTES;
+    let sectors = (offset + bytes.len()).div_ceil(SECTOR_BYTES) - first;
+    let point = prng.below(sectors as u64 + 1) as usize;
+    for sector in 0..sectors {
+        let kept = match mode {
+            0 => true,
+            1 => false,
+            2 => sector < point,
+            3 => sector >= point,
+            _ => prng.chance(0.5),
+        };
+        if kept {
+            let start = ((first + sector) * SECTOR_BYTES).max(*offset);
+            let end = ((first + sector + 1) * SECTOR_BYTES).min(offset + bytes.len());
+            apply(file, start, &bytes[start - offset..end - offset]);
+        }
+    }
 }

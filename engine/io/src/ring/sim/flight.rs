@@ -85,11 +85,9 @@ impl World {
             (1 + prng.below(n.div_ceil(unit) as u64 - 1) as usize) * unit
         };
         let result = match op {
-            Op::ReadAt { offset, into, .. } => disk.read(file, *offset, into.room()).map(|bytes| {
+            Op::ReadAt { offset, into, .. } => disk.read(file, *offset, into.reach()).map(|bytes| {
                 let n = cut(short_read, bytes.len(), &mut counts.short_reads);
-                let filled = into.filled();
-                into.put(&bytes[..n]);
-                into.rewind(filled);
+                into.read_in(&bytes[..n]);
                 n
             }),
             Op::WriteAt { offset, from, start, .. } => {
@@ -97,13 +95,22 @@ impl World {
                 let n = cut(short_write, rest.len(), &mut counts.short_writes);
                 disk.write(file, *offset, &rest[..n])
             }
-            Op::SyncData { .. } => {
-                disk.sync(file, mark);
-                Ok(0)
-            }
+            Op::SyncData { .. } => disk.sync(file, mark).map(|()| 0),
             Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } => unreachable!("{op:?} is not about a file"),
         };
         self.land(key, result.map_or_else(|errno| -errno, |n| n as i32));
+    }
+
+    /// The ring of an operation is dropped, or its process killed: a write that was with the disk may be done all the same.
+    pub(super) fn abandon_disk(&mut self, key: FlightKey) {
+        let World { seats, disk, prng, .. } = self;
+        let flight = seats[key.0].as_mut().and_then(|seat| seat.desk.flight(Name::from_bits(key.1)));
+        if let Some((Op::WriteAt { offset, from, start, .. }, Held::File(file))) = flight
+            && prng.chance(0.5)
+        {
+            // Whether it worked, nobody is left to hear.
+            let _ = disk.write(file, *offset, &from.bytes()[*start..]);
+        }
     }
 
     fn perform_connect(&mut self, key: FlightKey, id: u64, addr: SocketAddr) {

@@ -7,9 +7,11 @@ mod disk;
 mod faults;
 mod flight;
 mod host;
+mod machine;
+mod names;
 mod world;
 
-pub use disk::SimDisk;
+pub use disk::{SimDisk, SimDiskFailure};
 pub use faults::{SimCounts, SimFaults};
 pub use host::{Host, Replies};
 
@@ -57,18 +59,6 @@ impl SimWorld {
     #[must_use]
     pub fn counts(&self) -> SimCounts {
         self.world.borrow().counts()
-    }
-
-    /// Says what the disk is like from now on.
-    pub fn set_disk(&self, disk: SimDisk) {
-        self.world.borrow_mut().disk.settings = disk;
-    }
-
-    /// Cuts the power of the disk: synced data stays, of every write since then all or nothing, and files never synced are
-    /// gone. The rings of the machine that lost its power are to be dropped first.
-    pub fn cut_power(&self) {
-        let World { disk, prng, .. } = &mut *self.world.borrow_mut();
-        disk.cut_power(prng);
     }
 }
 

@@ -162,11 +162,12 @@ impl World {
     }
 
     pub(super) fn remove_ring(&mut self, ring: usize) {
-        let Some(seat) = self.seats[ring].take() else { return };
         let first = (ring, 0);
         while let Some((&key, _)) = self.stages.range(first..(ring + 1, 0)).next() {
+            self.abandon_disk(key);
             self.unstage(key);
         }
+        let Some(seat) = self.seats[ring].take() else { return };
         for held in seat.desk.holdings() {
             self.let_go(held);
         }
@@ -186,7 +187,10 @@ impl World {
 
     pub(super) fn open_file(&mut self, ring: usize, path: &Path, options: &FileOptions) -> Result<FileId> {
         let file = self.disk.open(path, options)?;
-        self.seat(ring).desk.open_file(Held::File(file)).map_err(|_| files_open())
+        self.seat(ring).desk.open_file(Held::File(file)).map_err(|held| {
+            self.let_go(&held);
+            files_open()
+        })
     }
 
     /// Closes a socket or a file.
@@ -272,9 +276,12 @@ impl World {
     }
 
     fn let_go(&mut self, held: &Held) {
-        if let Held::Conn(id) = held {
-            self.tell_closed(*id);
-            self.conns.remove(id);
+        match held {
+            Held::Conn(id) => {
+                self.tell_closed(*id);
+                self.conns.remove(id);
+            }
+            Held::File(file) => self.disk.close(file),
         }
     }
 

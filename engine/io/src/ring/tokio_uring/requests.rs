@@ -78,7 +78,7 @@ pub(super) fn entry(
             }
         }
         Op::ReadAt { offset, into, .. } => {
-            let len = into.room().min(TRANSFER_BYTES_MAX);
+            let len = into.reach().min(TRANSFER_BYTES_MAX);
             let target = into.target(len);
             plain(match registered.buffer(target, len) {
                 Some((buffer, len)) => opcode::ReadFixed::new(fd, target, len as u32, buffer).offset(*offset).build(),

@@ -13,7 +13,7 @@ const TRANSFER_BYTES_MAX: usize = 1 << 30;
 pub(super) fn entry(op: &mut Op, fd: types::Fd, registered: Option<&Mapping>) -> squeue::Entry {
     match op {
         Op::ReadAt { offset, into, .. } => {
-            let len = into.room().min(TRANSFER_BYTES_MAX);
+            let len = into.reach().min(TRANSFER_BYTES_MAX);
             let target = into.target(len);
             match buffer(registered, target, len) {
                 Some((buffer, len)) => opcode::ReadFixed::new(fd, target, len, buffer).offset(*offset).build(),

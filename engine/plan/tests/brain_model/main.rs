@@ -1,6 +1,9 @@
 //! The brain against a model of flow that does whatever flow may do, in any order: every ask gets exactly one answer,
 //! commands name only what exists, and the capacities hold.
 
+mod disk;
+
+use disk::{Disk, Ended};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, ShardId};
 use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, FetchId, Source};
@@ -37,6 +40,7 @@ struct Model {
     asks: BTreeMap<AskId, Ask>,
     in_flight: BTreeMap<FetchId, AskId>,
     cached: BTreeMap<BlockId, u64>,
+    disk: Disk,
     /// Blocks each opened batch lacks.
     unready: BTreeMap<u64, usize>,
     /// Room of opened batches that were not taken, oldest first.
@@ -81,16 +85,17 @@ impl Model {
         let run = run.unwrap();
         let connections_max = 1 + prng.below(4) as usize;
         let strategy = ["lookahead", "full-fetch", "50/50"][prng.below(3) as usize];
-        let policy = [PolicyName::Fifo, PolicyName::Lru, PolicyName::NextUse, PolicyName::Pinned];
         let largest = catalog.batch_room_max(u64::from(batch_size));
+        let (disk, spill) = Disk::draw(&mut prng);
         let config = BrainConfig {
             shard: ShardId(0),
             shards: 1,
             prefetch: Strategy::from_name(strategy, 2 + prng.below(samples)).unwrap(),
-            policy: policy[prng.below(4) as usize],
+            policy: PolicyName::ALL[prng.below(PolicyName::ALL.len() as u64) as usize],
             cache_bytes: prng.below(catalog.total_bytes() + 2),
             batch_room_bytes: largest.max(64) * (1 + prng.below(4)),
             horizon_epochs: 1,
+            spill,
             retry: RetryConfig { attempts_max: 1 + prng.below(4) as u32, ..RetryConfig::default() },
             window: WindowConfig {
                 connections_start: 1 + prng.below(connections_max as u64) as usize,
@@ -101,7 +106,7 @@ impl Model {
             seed,
         };
         Model {
-            brain: Brain::new(&config, run, Arc::clone(&catalog)).unwrap(),
+            brain: Brain::new(&config, run.clone(), Arc::clone(&catalog)).unwrap(),
             schedule: Schedule::new(&run, 1),
             trouble: [0.0, 0.2, 0.7][prng.below(3) as usize],
             prng,
@@ -113,6 +118,7 @@ impl Model {
             asks: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             cached: BTreeMap::new(),
+            disk,
             unready: BTreeMap::new(),
             open: VecDeque::new(),
             next_batch: 0,
@@ -157,6 +163,18 @@ impl Model {
                 assert!(ask.block == block && !ask.full && ask.fetch.is_none(), "{command:?}");
                 ask.fetch = Some(fetch);
             }
+            Command::Spill { block, ask, segment, place } => {
+                let ask = &self.asks[&ask];
+                assert!(ask.full && ask.block == block && !self.cached.contains_key(&block), "{command:?}");
+                self.disk.write(block, self.catalog.block_len(block), segment, place);
+            }
+            Command::Restore { fetch, ask, block, spot } => {
+                let asked = self.asks.get_mut(&ask).expect("a read is for an open ask");
+                assert!(asked.block == block && !asked.full && asked.fetch.is_none(), "{command:?}");
+                asked.fetch = Some(fetch);
+                self.disk.read(fetch, ask, block, spot);
+            }
+            Command::Trim(segment) => self.disk.trim(segment),
             Command::Share { from, to } => {
                 assert!(self.asks[&from].full, "{command:?}: nothing to share");
                 self.counted.shared += 1;
@@ -174,7 +192,7 @@ impl Model {
             Command::Answer { ask, source } => {
                 let Ask { block, batch, full, at, .. } = self.asks.remove(&ask).expect("an ask is answered once");
                 assert!(full, "{command:?}: its window is not full");
-                if source == Source::Cache && self.prng.chance(0.1) {
+                if matches!(source, Source::Cache | Source::Disk) && self.prng.chance(0.1) {
                     // The home finds that the cached copy is damaged.
                     self.ask(block, batch, at, true);
                 } else {
@@ -277,6 +295,32 @@ impl Model {
         }
     }
 
+    /// One of the reads and writes ends somehow, and a segment comes if one is wanted.
+    fn work_the_disk(&mut self) {
+        match self.disk.end_one(&mut self.prng, self.trouble) {
+            Some(Ended::Written(block, crc32c)) => self.tell(Fact::Spilled { block, crc32c }),
+            Some(Ended::NotWritten(block)) => self.tell(Fact::Unspilled(block)),
+            Some(Ended::Read(fetch, ask)) => {
+                let ask = self.asks.get_mut(&ask).expect("a read is for an open ask");
+                (ask.fetch, ask.full) = (None, true);
+                let total = Duration::from_micros(1 + self.prng.below(5_000));
+                let writes = self.prng.below(3) as usize;
+                self.tell(Fact::Restored { fetch, total, writes });
+            }
+            Some(Ended::NotRead(fetch)) => {
+                let ask = self.asks.values_mut().find(|ask| ask.fetch == Some(fetch)).expect("it is open");
+                ask.fetch = None;
+                self.tell(Fact::Lost(fetch));
+            }
+            None => {}
+        }
+        if self.brain.spill().is_some_and(|spill| spill.wants_segment())
+            && !self.disk.supply(self.brain.spill().expect("just seen"))
+        {
+            self.tell(Fact::NoSegment);
+        }
+    }
+
     /// The consumer takes the next batch if it is ready.
     fn take(&mut self) -> bool {
         let due = self.ready.remove(&self.taken);
@@ -297,12 +341,13 @@ impl Model {
 
     fn step(&mut self) {
         self.now = self.now.after(Duration::from_micros(self.prng.below(2_000)));
-        match self.prng.below(8) {
+        match self.prng.below(10) {
             0..=2 => self.end_a_fetch(),
             3 => drop(self.take()),
             4 => self.tell(Fact::Idle),
             5 => self.tell(Fact::Tick),
             6 if self.prng.chance(0.2) => self.room(),
+            7 | 8 => self.work_the_disk(),
             _ => self.obey(false),
         }
     }
@@ -312,8 +357,9 @@ impl Model {
         let mut turns = 0;
         while self.taken < self.run.batches() {
             self.obey(true);
-            let busy = !self.in_flight.is_empty();
+            let busy = !self.in_flight.is_empty() || !self.disk.is_idle();
             self.end_a_fetch();
+            self.work_the_disk();
             self.obey(true);
             let took = self.take();
             if !busy && !took {
@@ -332,6 +378,7 @@ impl Model {
 #[test]
 fn whatever_flow_does_every_ask_is_answered_once() {
     let mut all = Counted::default();
+    let (mut restored, mut trims) = (0, 0);
     for seed in 0..3_000 {
         let mut model = Model::new(seed);
         for _ in 0..model.prng.below(400) {
@@ -344,6 +391,10 @@ fn whatever_flow_does_every_ask_is_answered_once() {
         let said = (stats.asks, stats.hits, stats.evictions, stats.given_up, stats.retries + stats.given_up);
         let done = (counted.asks, counted.hits, counted.evictions, counted.given_up, counted.failures);
         assert_eq!(said, done, "seed {seed}: asks, hits, evictions, given up, failures");
+        let disk = &model.disk.counted;
+        let said = (stats.spill.lost, stats.spill.trims);
+        assert_eq!(said, (disk.lost, disk.trims), "seed {seed}: lost, trims");
+        (restored, trims) = (restored + disk.restored, trims + disk.trims);
         assert!(stats.shared >= counted.shared, "seed {seed}: sharers of a fetch that failed share its error");
         all.hits += counted.hits;
         all.shared += counted.shared;
@@ -352,4 +403,5 @@ fn whatever_flow_does_every_ask_is_answered_once() {
     }
     let Counted { hits, shared, evictions, given_up, .. } = all;
     assert!(hits > 1_000 && shared > 100 && evictions > 100 && given_up > 100, "{all:?}");
+    assert!(restored > 1_000 && trims > 20, "{restored} blocks from disk, {trims} trims");
 }

@@ -1,0 +1,100 @@
+//! What a shard does about its disk: commands to the spill stage, its outcomes to the brain, segments from the keeper.
+
+use super::Shard;
+use crate::spill::{SpillOutcome, SpillStage};
+use fuelrail_base::{BlockId, Duration, Instant};
+use fuelrail_io::Ring;
+use fuelrail_plan::brain::{AskId, Fact, FetchId};
+use fuelrail_plan::spill::{SegmentId, Spot};
+
+/// How soon a sample that waits for the disk to be done with its memory is looked at again: nobody tells when.
+const LENT_PATIENCE: Duration = Duration::from_millis(1);
+
+impl<R: Ring> Shard<R> {
+    pub(super) fn spill_block(&mut self, block: BlockId, ask: AskId, to: (SegmentId, u64)) {
+        let owned = &mut self.owned[ask.0 as usize];
+        let window = owned.window.as_mut().expect("it has landed");
+        let spill = self.spill.as_mut().expect("the brain spills only where there is a disk");
+        spill.spill(self.ring.now(), block, window, owned.proof, to);
+    }
+
+    pub(super) fn restore_block(&mut self, fetch: FetchId, ask: AskId, block: BlockId, spot: Spot) {
+        let window = self.owned[ask.0 as usize].window.take().expect("one attempt at a time");
+        let spill = self.spill.as_mut().expect("the brain restores only where there is a disk");
+        spill.restore(self.ring.now(), fetch, ask, block, spot, window);
+    }
+
+    /// Takes in what the disk and its keeper brought. True when there was anything.
+    pub(super) fn tend_disk(&mut self) -> bool {
+        if self.assemble.has_postponed() {
+            self.assemble.resume(&mut self.asks);
+            self.send_asks();
+        }
+        let Some(spill) = &mut self.spill else { return false };
+        let mut outcomes = spill.outcomes();
+        let any = !outcomes.is_empty();
+        for outcome in outcomes.drain(..) {
+            self.take_disk_outcome(outcome);
+        }
+        let (Some(spill), Some(tier)) = (&mut self.spill, self.brain.spill()) else { return any };
+        spill.recycle(outcomes);
+        if spill.restock(tier) {
+            self.tell(Fact::NoSegment);
+        }
+        any
+    }
+
+    fn take_disk_outcome(&mut self, outcome: SpillOutcome) {
+        match outcome {
+            SpillOutcome::Restored { fetch, ask, window, proof, total, writes } => {
+                let owned = &mut self.owned[ask.0 as usize];
+                (owned.window, owned.proof) = (Some(window), proof);
+                self.tell(Fact::Restored { fetch, total, writes });
+            }
+            SpillOutcome::Lost { fetch, ask, window } => {
+                self.owned[ask.0 as usize].window = Some(window);
+                self.tell(Fact::Lost(fetch));
+            }
+            SpillOutcome::Spilled { block, crc32c } => self.tell(Fact::Spilled { block, crc32c }),
+            SpillOutcome::Unspilled(block) => self.tell(Fact::Unspilled(block)),
+            SpillOutcome::Broken(segment) => self.tell(Fact::Broken(segment)),
+        }
+    }
+
+    pub(super) fn pump_disk(&mut self, all: bool) {
+        let (Some(spill), Some(tier)) = (&mut self.spill, self.brain.spill()) else { return };
+        let writes_max = tier.writes_max(spill.reading());
+        spill.pump(&mut self.ring, writes_max, all);
+    }
+
+    /// When the disk, or a sample that waits for it, wants a look.
+    pub(super) fn disk_deadline(&self) -> Option<Instant> {
+        let postponed = self.assemble.has_postponed().then(|| self.ring.now().after(LENT_PATIENCE));
+        let company = self.spill.as_ref().and_then(SpillStage::deadline);
+        [postponed, company].into_iter().flatten().min()
+    }
+
+    /// Ends the writes under way and writes what is gathered, so that the next run finds it; no longer than until `deadline`.
+    pub(super) fn save_disk(&mut self, deadline: Instant) {
+        if let Some(spill) = &mut self.spill {
+            spill.drop_waiting();
+        }
+        while !self.save_step() && self.ring.now() < deadline {
+            if self.ring.wait(Some(deadline)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// A step of ending in order, for those who drive a shard by hand: true when nothing is on its way to the disk any more.
+    pub fn save_step(&mut self) -> bool {
+        while let Some(done) = self.ring.pop() {
+            match (done.op.file(), &mut self.spill) {
+                (Some(_), Some(spill)) => spill.done(&mut self.ring, done),
+                _ => self.fetch.done(&mut self.ring, done),
+            }
+        }
+        self.pump_disk(true);
+        self.spill.as_ref().is_none_or(SpillStage::is_clean)
+    }
+}

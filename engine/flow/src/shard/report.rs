@@ -1,0 +1,56 @@
+//! What a shard tells the outside about itself.
+
+use super::Shard;
+use crate::board::Snapshot;
+use crate::cache::CacheStage;
+use crate::gate::Gate;
+use crate::spill::SpillStage;
+use fuelrail_io::{Ring, ThreadMeter};
+
+impl<R: Ring> Shard<R> {
+    /// Counters and the state of every stage.
+    pub fn snapshot(&mut self) -> Snapshot {
+        let fetch = self.fetch.stats();
+        let (disk_blocks, index_bytes) = self.brain.spill().map_or((0, 0), |tier| tier.index());
+        let cache = self.cache.as_ref();
+        let text = [
+            format!("shard {}: {}", self.id.0, self.brain),
+            self.fetch.describe(self.ring.now()),
+            cache.map_or_else(|| "cache: none".to_string(), CacheStage::describe),
+            self.spill.as_ref().map_or_else(|| "spill: none".to_string(), SpillStage::describe),
+            self.assemble.describe(),
+            self.deliver.describe(),
+            self.mesh.describe(),
+            format!("{}; {}", self.requests, self.filling),
+            format!("ring: {} ops in flight", self.ring.in_flight()),
+            format!("arena: {} of {} bytes free", self.region.free_bytes(), self.region.capacity()),
+        ]
+        .join("\n  ");
+        Snapshot {
+            serial: self.board.wanted(),
+            brain: self.brain.stats(),
+            fetch,
+            copied_bytes: fetch.copied_bytes
+                + cache.map_or(0, |c| c.copied_bytes)
+                + self.spill.as_ref().map_or(0, |s| s.stats.copied_bytes)
+                + self.shared_copied_bytes,
+            disk_blocks,
+            index_bytes,
+            disk: self.spill.as_ref().map(|s| s.stats.clone()).unwrap_or_default(),
+            unproved: self.assemble.unproved,
+            get_latency: self.fetch.get_latency.clone(),
+            ring: Some(self.ring.facts()),
+            operations: self.ring.in_flight(),
+            thread: self.meter.as_ref().map(ThreadMeter::read),
+            gates: [&self.requests, &self.filling, &self.deliver.gate].map(Gate::facts).to_vec(),
+            waits_for_leases: self.brain.is_blocked() && self.assemble.is_empty() && self.deliver.gate.occupancy() == 0,
+            text,
+        }
+    }
+
+    pub(super) fn publish(&mut self) {
+        let snapshot = self.snapshot();
+        self.published = snapshot.serial;
+        self.board.publish(snapshot);
+    }
+}

@@ -1,0 +1,350 @@
+//! The spill stage: landed blocks to disk, and blocks from disk into their windows.
+//!
+//! Long blocks are written from the memory they landed in, as loans of their batch, and read straight into the batch that
+//! wants them; short ones go through a buffer each way, counted. What is read is proved by its checksum, or it is lost. Owns
+//! the segments' files and three small pieces of memory. Never decides what goes where, and never waits.
+
+mod desk;
+mod gather;
+mod journal;
+mod segments;
+mod transfer;
+
+pub use desk::{Known, SegmentFile, SpillDesk, Supply, Wish};
+
+use crate::conn::Proof;
+use crate::objects::Objects;
+use fuelrail_base::limits::{DIRECT_BYTES_MIN, GATHER_BYTES};
+use fuelrail_base::metrics::Histogram;
+use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, SampleId};
+use fuelrail_io::{Region, Ring, Waker, Window};
+use fuelrail_plan::brain::{AskId, FetchId};
+use fuelrail_plan::spill::{PAGE_BYTES, SegmentId, Spill, Spot};
+use gather::{Gather, Short};
+use segments::Segments;
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use transfer::{Flight, Read, Write};
+
+/// What a shard's disk is made of.
+pub struct SpillSetup {
+    /// To the keeper.
+    pub desk: Arc<SpillDesk>,
+    /// What direct transfers are multiples of, bytes: the largest of all directories'.
+    pub unit: u64,
+    /// Segments that were there, with the blocks of this shard in them.
+    pub found: Vec<(SegmentFile, Vec<Known>)>,
+}
+
+/// A block on its way to the disk.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    id: BlockId,
+    /// The stage's key of the segment.
+    segment: usize,
+    place: u64,
+    len: u32,
+    crc32c: u32,
+    promised: Option<u32>,
+}
+
+/// How something ended.
+pub(crate) enum SpillOutcome {
+    /// The window is full, of what was written, and proved.
+    Restored { fetch: FetchId, ask: AskId, window: Window, proof: Proof, total: Duration, writes: usize },
+    /// The window is empty.
+    Lost { fetch: FetchId, ask: AskId, window: Window },
+    /// The block is on disk.
+    Spilled { block: BlockId, crc32c: u32 },
+    /// The block is not.
+    Unspilled(BlockId),
+    /// Nothing works any more on this segment.
+    Broken(SegmentId),
+}
+
+/// Counters of the stage since its start.
+#[derive(Clone, Debug, Default)]
+pub struct DiskStats {
+    /// Bytes asked of the disk in reads, units and all.
+    pub read_bytes: u64,
+    /// Bytes given to the disk in writes, padding and journal included.
+    pub written_bytes: u64,
+    /// Bytes the CPU copied, of short blocks.
+    pub copied_bytes: u64,
+    /// Time of reads that met no write.
+    pub read_alone: Histogram,
+    /// Time of reads that met writes.
+    pub read_beside: Histogram,
+    /// Operations that failed.
+    pub failures: u64,
+}
+
+/// Reads of short blocks that may be under way at a time.
+const BOUNCES: usize = 32;
+/// Reads of long blocks that may be under way at a time: what a drive can work on at once.
+const READS_MAX: usize = 128;
+/// Journal pages that may be under way at a time.
+const JOURNAL_PAGES: usize = 8;
+/// A record or a short block waits no longer than this for company.
+const COMPANY_PATIENCE: Duration = Duration::from_millis(50);
+/// Memory addresses direct transfers begin at: the largest unit there is.
+const ADDRESS_UNIT: usize = 4096;
+
+/// Bytes of its region the stage takes.
+#[must_use]
+pub fn spill_memory_bytes() -> u64 {
+    let pages = JOURNAL_PAGES * (PAGE_BYTES as usize + ADDRESS_UNIT);
+    GATHER_BYTES + (ADDRESS_UNIT + BOUNCES * bounce_bytes() + ADDRESS_UNIT + pages) as u64
+}
+
+/// A short block, wherever it begins in its units.
+fn bounce_bytes() -> usize {
+    DIRECT_BYTES_MIN as usize + 2 * ADDRESS_UNIT
+}
+
+/// The spill stage of one shard.
+pub(crate) struct SpillStage {
+    objects: Arc<Objects>,
+    desk: Arc<SpillDesk>,
+    unit: u64,
+    segments: Segments,
+    flights: Slab<Flight>,
+    reads: VecDeque<Read>,
+    writes: VecDeque<Write>,
+    gather: Gather,
+    gathered: Vec<Block>,
+    bounces: Vec<Window>,
+    pages: Vec<Window>,
+    reading: usize,
+    writing: usize,
+    /// A segment was asked for and has not come.
+    asked: bool,
+    outcomes: Vec<SpillOutcome>,
+    /// What the server said of objects whose blocks on disk prove less: no ETag in the listing, or several blocks.
+    proofs: HashMap<SampleId, Proof>,
+    pub(crate) stats: DiskStats,
+}
+
+impl SpillStage {
+    /// Takes its memory from the region, and the segments that were found into the brain's books.
+    ///
+    /// # Errors
+    /// `Budget` when the region has no room.
+    pub(crate) fn new(
+        region: &mut Region,
+        objects: Arc<Objects>,
+        setup: SpillSetup,
+        waker: Waker,
+        brain: &mut Spill,
+    ) -> Result<SpillStage> {
+        let mut buffer = piece(region, 1, GATHER_BYTES as usize)?;
+        let buffer = buffer.pop().expect("one was asked for");
+        let pages: Result<Vec<Vec<Window>>> =
+            (0..JOURNAL_PAGES).map(|_| piece(region, 1, PAGE_BYTES as usize)).collect();
+        setup.desk.set_shard(waker);
+        let mut stage = SpillStage {
+            objects,
+            desk: setup.desk,
+            unit: setup.unit,
+            segments: Segments::default(),
+            flights: Slab::with_capacity(256),
+            reads: VecDeque::with_capacity(256),
+            writes: VecDeque::with_capacity(256),
+            gather: Gather::new(buffer, setup.unit as usize),
+            gathered: Vec::with_capacity(1024),
+            bounces: piece(region, BOUNCES, bounce_bytes())?,
+            pages: pages?.into_iter().flatten().collect(),
+            reading: 0,
+            writing: 0,
+            asked: false,
+            outcomes: Vec::with_capacity(256),
+            proofs: HashMap::new(),
+            stats: DiskStats::default(),
+        };
+        for (file, known) in setup.found {
+            stage.take_over(file, &known, brain);
+        }
+        Ok(stage)
+    }
+
+    /// A segment that was there before, and the blocks in it.
+    fn take_over(&mut self, file: SegmentFile, known: &[Known], brain: &mut Spill) {
+        let Some(segment) = brain.mount(file.len, file.mount) else { return };
+        self.segments.mount(segment, file);
+        for &Known { block, place, crc32c, promised } in known {
+            let bytes = self.objects.catalog().block_len(block);
+            if brain.adopt(block, bytes, Spot { segment, place, crc32c }) && promised.is_some() {
+                self.proofs.insert(block.sample, Proof { etag: self.objects.etag(block.sample), crc32c: promised });
+            }
+        }
+    }
+
+    /// Takes what the keeper gave, and asks for more when more will be needed. True when there is none to be had.
+    pub(crate) fn restock(&mut self, brain: &mut Spill) -> bool {
+        let mut none = false;
+        while let Some(supply) = self.desk.next_supply() {
+            self.asked = false;
+            match supply {
+                Supply::NoMore => none = true,
+                Supply::Segment(file) => {
+                    if let Some(id) = brain.mount(file.len, file.mount) {
+                        self.segments.mount(id, file);
+                    }
+                }
+            }
+        }
+        if !none && !self.asked && brain.wants_segment() {
+            self.asked = true;
+            self.desk.wish(Wish::Another);
+        }
+        none
+    }
+
+    /// Writes a landed block. What is not written at once holds its batch's memory.
+    pub(crate) fn spill(
+        &mut self,
+        now: Instant,
+        id: BlockId,
+        window: &mut Window,
+        proof: Proof,
+        (segment, place): (SegmentId, u64),
+    ) {
+        let crc32c = crc32c::crc32c(window.bytes());
+        let whole = self.objects.catalog().blocks(id.sample) == 1;
+        let (Some(key), true) = (self.segments.key(segment), proof.crc32c.is_none_or(|sum| !whole || sum == crc32c))
+        else {
+            // A damaged block: its home finds out and asks again.
+            return self.outcomes.push(SpillOutcome::Unspilled(id));
+        };
+        self.remember(id, proof, whole);
+        let promised = if whole { None } else { proof.crc32c };
+        let len = window.len() as u32;
+        let block = Block { id, segment: key, place, len, crc32c, promised };
+        self.segments.get(key).busy += 1;
+        if u64::from(len) < DIRECT_BYTES_MIN {
+            self.stats.copied_bytes += self.gather.push(now, Short { block, lent: window.lend() });
+            return;
+        }
+        let lent = window.lend_padded(self.unit as usize).expect("long blocks are padded in their batch");
+        self.writes.push_back(Write { block, lent, start: 0 });
+    }
+
+    /// Keeps what the disk does not.
+    fn remember(&mut self, id: BlockId, proof: Proof, whole: bool) {
+        let listed = self.objects.etag(id.sample).is_some();
+        if (!listed && proof.etag.is_some()) || (!whole && proof.crc32c.is_some()) {
+            self.proofs.insert(id.sample, proof);
+        }
+    }
+
+    fn proof(&self, sample: SampleId) -> Proof {
+        let listed = Proof { etag: self.objects.etag(sample), crc32c: None };
+        self.proofs.get(&sample).copied().unwrap_or(listed)
+    }
+
+    /// Reads a block from disk.
+    pub(crate) fn restore(
+        &mut self,
+        now: Instant,
+        fetch: FetchId,
+        ask: AskId,
+        block: BlockId,
+        spot: Spot,
+        window: Window,
+    ) {
+        match self.segments.key(spot.segment) {
+            Some(segment) => {
+                self.segments.get(segment).busy += 1;
+                let read = Read {
+                    fetch,
+                    ask,
+                    sample: block.sample,
+                    segment,
+                    spot,
+                    window: Some(window),
+                    began: now,
+                    writes: self.writing,
+                };
+                self.reads.push_back(read);
+            }
+            None => self.outcomes.push(SpillOutcome::Lost { fetch, ask, window }),
+        }
+    }
+
+    /// Gives a segment up, and has it unlinked.
+    pub(crate) fn trim<R: Ring>(&mut self, ring: &mut R, segment: SegmentId) {
+        let Some(key) = self.segments.key(segment) else { return };
+        self.desk.wish(Wish::Trimmed(self.segments.get(key).file.key));
+        self.segments.give_up(key);
+        self.segments.bury(ring);
+    }
+
+    /// What ended since the last call.
+    pub(crate) fn outcomes(&mut self) -> Vec<SpillOutcome> {
+        core::mem::take(&mut self.outcomes)
+    }
+
+    /// Takes the emptied list back, to be used again.
+    pub(crate) fn recycle(&mut self, outcomes: Vec<SpillOutcome>) {
+        debug_assert!(outcomes.is_empty(), "outcomes are acted on before the list goes back");
+        if self.outcomes.is_empty() {
+            self.outcomes = outcomes;
+        }
+    }
+
+    /// Something ended that nobody has heard of yet.
+    pub(crate) fn has_outcomes(&self) -> bool {
+        !self.outcomes.is_empty()
+    }
+
+    /// Bytes of reads that wait or are under way.
+    pub(crate) fn reading(&self) -> usize {
+        self.reads.len() + self.reading
+    }
+
+    /// When something that waits for company has waited long enough.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let oldest = [self.segments.since(), self.gather.since()].into_iter().flatten().min()?;
+        Some(oldest.after(COMPANY_PATIENCE))
+    }
+
+    /// Forgets long blocks whose write was not begun: a loader that ends does not wait for them.
+    pub(crate) fn drop_waiting(&mut self) {
+        for write in self.writes.drain(..) {
+            self.segments.get(write.block.segment).busy -= 1;
+        }
+    }
+
+    /// Nothing of it is on its way to the disk any more.
+    pub(crate) fn is_clean(&self) -> bool {
+        let written = self.gather.is_idle() && self.writes.is_empty() && self.flights.is_empty();
+        written && self.segments.is_recorded()
+    }
+
+    /// One line for the watchdog.
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "spill: {} segments, {} reads waiting and {} under way, {} long and {} short blocks to write, {} writes under way",
+            self.segments.len(),
+            self.reads.len(),
+            self.reading,
+            self.writes.len(),
+            self.gather.len(),
+            self.writing
+        )
+    }
+}
+
+/// A piece of the region for so many windows, at an address that direct transfers may begin at. What is lent has a piece of its
+/// own: nothing of a piece is written while some of it is lent.
+fn piece(region: &mut Region, windows: usize, len: usize) -> Result<Vec<Window>> {
+    let slot = region.alloc(windows * len + ADDRESS_UNIT).ok_or_else(|| {
+        let bytes = spill_memory_bytes();
+        Error::new(Kind::Budget, format!("no room for the disk's buffers of {bytes} bytes in the arena"))
+            .cure("raise memory_limit, or keep nothing on disk")
+    })?;
+    let mut filling = slot.fill();
+    assert!(filling.align(ADDRESS_UNIT), "the piece has room for it");
+    Ok((0..windows).map(|_| filling.carve(len).expect("the piece was measured for all")).collect())
+}

@@ -1,0 +1,177 @@
+//! The segments this shard knows: their files, opened when needed, and the journals of those it writes.
+//!
+//! Owns the descriptors' names. A segment that was trimmed or broke stays until its last operation came back.
+
+use super::desk::SegmentFile;
+use super::journal::Journal;
+use fuelrail_base::{Instant, Kind, Result};
+use fuelrail_io::{FileId, FileOptions, Ring};
+use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, SegmentId};
+use fuelrail_wire::block::Record;
+use slab::Slab;
+
+/// A segment with this many failures in a row is not used any more.
+const FAILURES_MAX: u32 = 8;
+
+/// One segment.
+pub(super) struct Mounted {
+    pub(super) id: SegmentId,
+    pub(super) file: SegmentFile,
+    open: Option<FileId>,
+    /// Operations that name it: queued, waiting or under way.
+    pub(super) busy: usize,
+    journal: Option<Journal>,
+    /// Nobody asks for it any more.
+    gone: bool,
+    failures: u32,
+    used: u64,
+}
+
+/// All of them, by a key of the stage's own: the brain's numbers are used again.
+#[derive(Default)]
+pub(super) struct Segments {
+    mounted: Slab<Mounted>,
+    /// By the brain's number.
+    keys: Vec<Option<usize>>,
+    uses: u64,
+    /// Gone ones that wait for their last operation.
+    leaving: Vec<usize>,
+    /// Those with records that are not on disk.
+    unwritten: Vec<usize>,
+}
+
+impl Segments {
+    /// Takes a segment in under the brain's number.
+    pub(super) fn mount(&mut self, id: SegmentId, file: SegmentFile) {
+        let journal = match file.mount {
+            Mount::Open { records, .. } => Some(Journal::new(records.div_ceil(PAGE_RECORDS))),
+            Mount::Sealed | Mount::Foreign => None,
+        };
+        let mounted = Mounted { id, file, open: None, busy: 0, journal, gone: false, failures: 0, used: 0 };
+        let key = self.mounted.insert(mounted);
+        let at = usize::from(id.0);
+        if self.keys.len() <= at {
+            self.keys.resize(at + 1, None);
+        }
+        self.keys[at] = Some(key);
+    }
+
+    /// The key of a segment that is in use.
+    pub(super) fn key(&self, id: SegmentId) -> Option<usize> {
+        self.keys.get(usize::from(id.0)).copied().flatten()
+    }
+
+    pub(super) fn get(&mut self, key: usize) -> &mut Mounted {
+        &mut self.mounted[key]
+    }
+
+    /// Its open file.
+    ///
+    /// # Errors
+    /// What opening it says.
+    pub(super) fn open<R: Ring>(&mut self, ring: &mut R, key: usize) -> Result<FileId> {
+        self.uses += 1;
+        let mounted = &mut self.mounted[key];
+        mounted.used = self.uses;
+        if let Some(file) = mounted.open {
+            return Ok(file);
+        }
+        let write = matches!(mounted.file.mount, Mount::Open { .. });
+        let options = FileOptions { write, create: false, direct: mounted.file.direct, len: None };
+        let path = mounted.file.path.clone();
+        let file = match ring.open(&path, &options) {
+            Err(error) if error.kind() == Kind::Budget && self.close_one(ring) => ring.open(&path, &options)?,
+            other => other?,
+        };
+        self.mounted[key].open = Some(file);
+        Ok(file)
+    }
+
+    /// Closes the file that was not used for longest and that nothing is under way on.
+    fn close_one<R: Ring>(&mut self, ring: &mut R) -> bool {
+        let idle = self.mounted.iter_mut().filter(|(_, m)| m.busy == 0 && m.open.is_some());
+        let Some((_, mounted)) = idle.min_by_key(|(_, m)| m.used) else { return false };
+        if let Some(file) = mounted.open.take() {
+            ring.close_file(file);
+        }
+        true
+    }
+
+    /// An operation on it ended well or not. True when it has failed too often to be used any longer.
+    pub(super) fn ended(&mut self, key: usize, well: bool) -> bool {
+        let mounted = &mut self.mounted[key];
+        mounted.failures = if well { 0 } else { mounted.failures + 1 };
+        !mounted.gone && mounted.failures >= FAILURES_MAX
+    }
+
+    /// Gives a segment up.
+    pub(super) fn give_up(&mut self, key: usize) {
+        let mounted = &mut self.mounted[key];
+        if mounted.gone {
+            return;
+        }
+        mounted.gone = true;
+        if let Some(slot) = self.keys.get_mut(usize::from(mounted.id.0)) {
+            slot.take_if(|now| *now == key);
+        }
+        self.leaving.push(key);
+    }
+
+    /// Closes what was given up and has nothing under way.
+    pub(super) fn bury<R: Ring>(&mut self, ring: &mut R) {
+        let (mounted, unwritten) = (&mut self.mounted, &mut self.unwritten);
+        self.leaving.retain(|&key| {
+            if mounted[key].busy > 0 {
+                return true;
+            }
+            unwritten.retain(|&gone| gone != key);
+            if let Some(file) = mounted.remove(key).open {
+                ring.close_file(file);
+            }
+            false
+        });
+    }
+
+    /// Notes a block that is on disk, for later runs.
+    pub(super) fn record(&mut self, now: Instant, key: usize, record: &Record) {
+        let Some(journal) = &mut self.mounted[key].journal else { return };
+        journal.add(now, record);
+        if !self.unwritten.contains(&key) {
+            self.unwritten.push(key);
+        }
+    }
+
+    /// A page of a journal is on disk, or cannot get there.
+    pub(super) fn recorded(&mut self, key: usize, page: u64) {
+        let Some(journal) = &mut self.mounted[key].journal else { return };
+        journal.wrote(page);
+        if journal.is_idle() {
+            self.unwritten.retain(|&unwritten| unwritten != key);
+        }
+    }
+
+    /// The next page of any journal to write, if one is full or has waited since `before`: its segment, its number, where in
+    /// the segment it belongs, and its bytes.
+    pub(super) fn due(&mut self, before: Instant) -> Option<(usize, u64, u64, &[u8])> {
+        let mounted = &mut self.mounted;
+        let is_due = |key: &&usize| mounted[**key].journal.as_ref().is_some_and(|journal| journal.has_due(before));
+        let key = *self.unwritten.iter().find(is_due)?;
+        let segment = &mut mounted[key];
+        let (number, bytes) = segment.journal.as_mut()?.due(before)?;
+        Some((key, number, segment.file.len - PAGE_BYTES * (number + 1), bytes))
+    }
+
+    /// Since when the oldest record waits to be written.
+    pub(super) fn since(&self) -> Option<Instant> {
+        self.unwritten.iter().filter_map(|&key| self.mounted[key].journal.as_ref()?.since()).min()
+    }
+
+    /// All records are on disk.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.unwritten.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.mounted.len()
+    }
+}

@@ -1,0 +1,408 @@
+//! The operations of the spill stage: from its queues into the ring, and back out of it.
+
+use super::{BOUNCES, Block, COMPANY_PATIENCE, JOURNAL_PAGES, READS_MAX, SpillOutcome, SpillStage, Wish};
+use fuelrail_base::limits::DIRECT_BYTES_MIN;
+use fuelrail_base::{Error, Instant, Kind, SampleId};
+use fuelrail_io::{Done, Full, Lent, Op, Ring, Window};
+use fuelrail_plan::brain::{AskId, FetchId};
+use fuelrail_plan::spill::Spot;
+use fuelrail_wire::block::Record;
+
+/// A block being read.
+pub(super) struct Read {
+    pub(super) fetch: FetchId,
+    pub(super) ask: AskId,
+    pub(super) sample: SampleId,
+    pub(super) segment: usize,
+    pub(super) spot: Spot,
+    /// Where it belongs; `None` while the ring fills it.
+    pub(super) window: Option<Window>,
+    /// When it was asked for, and writes that were under way then.
+    pub(super) began: Instant,
+    pub(super) writes: usize,
+}
+
+/// A long block being written.
+pub(super) struct Write {
+    pub(super) block: Block,
+    pub(super) lent: Lent,
+    /// Bytes of it that are written.
+    pub(super) start: usize,
+}
+
+/// What an operation under way is for.
+pub(super) enum Flight {
+    /// Straight into the window.
+    Read(Read),
+    /// By way of a bounce buffer, whose unused rest is kept here; the block begins `skip` bytes into what is read.
+    Bounce {
+        read: Read,
+        rest: Window,
+        skip: usize,
+    },
+    Block(Block),
+    Gather(usize),
+    Page {
+        segment: usize,
+        number: u64,
+        window: Window,
+    },
+}
+
+impl SpillStage {
+    /// Gives the ring what is due: all reads there is room for, then writes as far as `writes_max` allows, and what has waited
+    /// for company long enough; `all` lets nothing wait.
+    pub(crate) fn pump<R: Ring>(&mut self, ring: &mut R, writes_max: usize, all: bool) {
+        let mut room = true;
+        while room && self.reading < READS_MAX && !self.reads.is_empty() {
+            room = self.pump_read(ring);
+        }
+        let before = if all { Instant(u64::MAX) } else { before(ring.now()) };
+        while room && self.writing < writes_max {
+            self.stats.copied_bytes += self.gather.fill(ring.now());
+            if let Some((segment, stretch, lent, start)) = self.gather.due(before) {
+                room = self.begin_gather(ring, segment, stretch, lent, start);
+            } else if let Some(write) = self.writes.pop_front() {
+                room = self.begin_write(ring, write);
+            } else {
+                break;
+            }
+        }
+        self.pump_journals(ring, before);
+        self.segments.bury(ring);
+    }
+
+    /// Begins the first read that waits. False when it has to wait longer.
+    fn pump_read<R: Ring>(&mut self, ring: &mut R) -> bool {
+        let Some(mut read) = self.reads.pop_front() else { return false };
+        let file = match self.segments.open(ring, read.segment) {
+            Ok(file) => file,
+            Err(error) => {
+                self.fail_segment(read.segment, error);
+                self.lose(read);
+                return true;
+            }
+        };
+        let window = read.window.take().expect("a read that waits has its window");
+        let offset = read.spot.place + window.filled() as u64;
+        if window.len() as u64 >= DIRECT_BYTES_MIN {
+            let token = self.flights.insert(Flight::Read(read)) as u64;
+            return match ring.push(Op::ReadAt { file, offset, into: window }, token) {
+                Ok(_) => self.began_read(),
+                Err(Full(op)) => self.take_back_read(token, op),
+            };
+        }
+        let Some(mut bounce) = self.bounces.pop() else {
+            read.window = Some(window);
+            self.reads.push_front(read);
+            return false;
+        };
+        let from = read.spot.place / self.unit * self.unit;
+        let skip = (read.spot.place - from) as usize;
+        let rest = bounce.split_off((skip + window.len()).next_multiple_of(self.unit as usize));
+        read.window = Some(window);
+        let token = self.flights.insert(Flight::Bounce { read, rest, skip }) as u64;
+        match ring.push(Op::ReadAt { file, offset: from, into: bounce }, token) {
+            Ok(_) => self.began_read(),
+            Err(Full(op)) => self.take_back_read(token, op),
+        }
+    }
+
+    fn began_read(&mut self) -> bool {
+        self.reading += 1;
+        true
+    }
+
+    /// The ring is full: the read waits again.
+    fn take_back_read(&mut self, token: u64, op: Op) -> bool {
+        let Op::ReadAt { into, .. } = op else { unreachable!("a read comes back as one") };
+        match self.flights.remove(token as usize) {
+            Flight::Read(read) => self.reads.push_front(Read { window: Some(into), ..read }),
+            Flight::Bounce { read, rest, .. } => {
+                self.put_bounce_back(into, rest);
+                self.reads.push_front(read);
+            }
+            _ => unreachable!("the token is a read's"),
+        }
+        false
+    }
+
+    fn put_bounce_back(&mut self, mut bounce: Window, rest: Window) {
+        bounce.rewind(0);
+        let whole = bounce.join(rest).unwrap_or_else(|_| unreachable!("split off this one"));
+        self.bounces.push(whole);
+        debug_assert!(self.bounces.len() <= BOUNCES, "each comes back once");
+    }
+
+    fn begin_write<R: Ring>(&mut self, ring: &mut R, write: Write) -> bool {
+        let Write { block, lent, start } = write;
+        let file = match self.segments.open(ring, block.segment) {
+            Ok(file) => file,
+            Err(error) => {
+                self.fail_segment(block.segment, error);
+                self.unspilled(block);
+                return true;
+            }
+        };
+        let token = self.flights.insert(Flight::Block(block)) as u64;
+        let op = Op::WriteAt { file, offset: block.place + start as u64, from: lent, start };
+        if let Err(Full(op)) = ring.push(op, token) {
+            let Op::WriteAt { from, .. } = op else { unreachable!("a write comes back as one") };
+            self.flights.remove(token as usize);
+            self.writes.push_front(Write { block, lent: from, start });
+            return false;
+        }
+        self.writing += 1;
+        true
+    }
+
+    fn begin_gather<R: Ring>(&mut self, ring: &mut R, segment: usize, stretch: u64, lent: Lent, start: usize) -> bool {
+        let pushed = match self.segments.open(ring, segment) {
+            Ok(file) => {
+                let token = self.flights.insert(Flight::Gather(segment)) as u64;
+                let op = Op::WriteAt { file, offset: stretch + start as u64, from: lent, start };
+                ring.push(op, token).map(drop).map_err(|Full(op)| {
+                    self.flights.remove(token as usize);
+                    drop(op);
+                    None
+                })
+            }
+            Err(error) => {
+                drop(lent);
+                Err(Some(error))
+            }
+        };
+        match pushed {
+            Ok(()) => {
+                self.writing += 1;
+                self.segments.get(segment).busy += 1;
+                true
+            }
+            // The copy is there: what is lost is this run's use of these blocks from disk, and a full ring is rare.
+            Err(error) => {
+                if let Some(error) = error {
+                    self.fail_segment(segment, error);
+                }
+                self.gather_ended(ring.now(), false);
+                true
+            }
+        }
+    }
+
+    fn pump_journals<R: Ring>(&mut self, ring: &mut R, before: Instant) {
+        while let Some(mut window) = self.pages.pop() {
+            let Some((segment, number, offset, bytes)) = self.segments.due(before) else {
+                self.pages.push(window);
+                return;
+            };
+            window.rewind(0);
+            window.put(bytes);
+            let lent = window.lend();
+            let Ok(file) = self.segments.open(ring, segment) else {
+                drop(lent);
+                self.page_ended(segment, number, window);
+                continue;
+            };
+            let token = self.flights.insert(Flight::Page { segment, number, window }) as u64;
+            let op = Op::WriteAt { file, offset, from: lent, start: 0 };
+            self.segments.get(segment).busy += 1;
+            if let Err(Full(op)) = ring.push(op, token) {
+                drop(op);
+                self.ended_page(token as usize);
+                return;
+            }
+        }
+    }
+
+    fn ended_page(&mut self, token: usize) {
+        let Flight::Page { segment, number, window } = self.flights.remove(token) else {
+            unreachable!("the token is a page's")
+        };
+        self.segments.get(segment).busy -= 1;
+        self.page_ended(segment, number, window);
+    }
+
+    fn page_ended(&mut self, segment: usize, number: u64, window: Window) {
+        self.segments.recorded(segment, number);
+        self.pages.push(window);
+        debug_assert!(self.pages.len() <= JOURNAL_PAGES, "each comes back once");
+    }
+
+    /// An operation on a file came back.
+    pub(crate) fn done<R: Ring>(&mut self, ring: &mut R, done: Done) {
+        let token = done.token as usize;
+        let now = ring.now();
+        match (done.op, done.result) {
+            (Op::ReadAt { into, .. }, result) => {
+                self.reading -= 1;
+                self.read_came_back(now, token, into, result);
+            }
+            (Op::WriteAt { from, start, offset, file }, result) => {
+                let wrote = result.as_ref().copied().unwrap_or(0);
+                self.stats.written_bytes += wrote as u64;
+                if wrote > 0 && start + wrote < from.len() && wrote.is_multiple_of(self.unit as usize) {
+                    // The rest of it, which the ring has room for: one operation has just left.
+                    let op = Op::WriteAt { file, offset: offset + wrote as u64, from, start: start + wrote };
+                    if ring.push(op, done.token).is_ok() {
+                        return;
+                    }
+                    return self.write_came_back(now, token, Err(libc_eio()));
+                }
+                let whole = wrote > 0 && start + wrote == from.len();
+                drop(from);
+                self.write_came_back(now, token, if whole { Ok(()) } else { Err(result.err().unwrap_or(libc_eio())) });
+            }
+            (op, _) => unreachable!("the stage does not ask for {op:?}"),
+        }
+    }
+
+    fn read_came_back(&mut self, now: Instant, token: usize, into: Window, result: Result<usize, i32>) {
+        self.stats.read_bytes += result.as_ref().copied().unwrap_or(0) as u64;
+        match self.flights.remove(token) {
+            Flight::Read(mut read) => {
+                let more = result.as_ref().is_ok_and(|&n| n > 0);
+                let (room, filled) = (into.room(), into.filled() as u64);
+                read.window = Some(into);
+                match (room, result) {
+                    (0, Ok(_)) => self.prove(now, read),
+                    (_, Ok(_)) if more && filled.is_multiple_of(self.unit) => self.reads.push_front(read),
+                    (_, result) => self.read_failed(read, result.err().unwrap_or_else(libc_eio)),
+                }
+            }
+            Flight::Bounce { mut read, rest, skip } => {
+                let len = read.window.as_ref().map_or(0, Window::len);
+                if let Some(bytes) = into.bytes().get(skip..skip + len) {
+                    let window = read.window.as_mut().expect("its window waits here");
+                    self.stats.copied_bytes += window.put(bytes) as u64;
+                    self.put_bounce_back(into, rest);
+                    self.prove(now, read);
+                } else {
+                    self.put_bounce_back(into, rest);
+                    self.read_failed(read, result.err().unwrap_or_else(libc_eio));
+                }
+            }
+            _ => unreachable!("the token is a read's"),
+        }
+    }
+
+    /// All of a block's bytes are there: are they what was written?
+    fn prove(&mut self, now: Instant, read: Read) {
+        let window = read.window.as_ref().expect("it came back");
+        if crc32c::crc32c(window.bytes()) != read.spot.crc32c {
+            return self.lose(read);
+        }
+        let Read { fetch, ask, sample, segment, window, began, writes, .. } = read;
+        let total = now.since(began);
+        let times = if writes == 0 { &mut self.stats.read_alone } else { &mut self.stats.read_beside };
+        times.record(total);
+        self.segments.ended(segment, true);
+        self.segments.get(segment).busy -= 1;
+        let (window, proof) = (window.expect("seen above"), self.proof(sample));
+        self.outcomes.push(SpillOutcome::Restored { fetch, ask, window, proof, total, writes });
+    }
+
+    fn read_failed(&mut self, read: Read, errno: i32) {
+        self.failed(read.segment, "reading", errno);
+        self.lose(read);
+    }
+
+    fn lose(&mut self, read: Read) {
+        let Read { fetch, ask, segment, window, .. } = read;
+        self.segments.get(segment).busy -= 1;
+        let mut window = window.expect("a lost read has its window");
+        window.rewind(0);
+        self.outcomes.push(SpillOutcome::Lost { fetch, ask, window });
+    }
+
+    fn write_came_back(&mut self, now: Instant, token: usize, result: Result<(), i32>) {
+        let well = result.is_ok();
+        match &self.flights[token] {
+            &Flight::Block(block) => {
+                self.flights.remove(token);
+                self.writing -= 1;
+                self.end_write(block.segment, result);
+                if well { self.spilled(now, block) } else { self.unspilled(block) }
+            }
+            &Flight::Gather(segment) => {
+                self.flights.remove(token);
+                self.writing -= 1;
+                self.end_write(segment, result);
+                self.segments.get(segment).busy -= 1;
+                self.gather_ended(now, well);
+            }
+            &Flight::Page { segment, .. } => {
+                self.end_write(segment, result);
+                self.ended_page(token);
+            }
+            Flight::Read(_) | Flight::Bounce { .. } => unreachable!("the token is a write's"),
+        }
+    }
+
+    fn end_write(&mut self, segment: usize, result: Result<(), i32>) {
+        match result {
+            Ok(()) => drop(self.segments.ended(segment, true)),
+            Err(errno) => self.failed(segment, "writing", errno),
+        }
+    }
+
+    fn gather_ended(&mut self, now: Instant, well: bool) {
+        let mut blocks = core::mem::take(&mut self.gathered);
+        self.gather.wrote(&mut blocks);
+        for block in blocks.drain(..) {
+            if well { self.spilled(now, block) } else { self.unspilled(block) }
+        }
+        self.gathered = blocks;
+    }
+
+    fn spilled(&mut self, now: Instant, block: Block) {
+        let Block { id, segment, place, len, crc32c, promised } = block;
+        let first = self.objects.catalog().block_first(id);
+        let fingerprint = self.objects.fingerprint(id.sample);
+        let mounted = self.segments.get(segment);
+        mounted.busy -= 1;
+        let mark = mounted.file.mark;
+        if let Some(fingerprint) = fingerprint {
+            let record = Record { fingerprint, first, len, place, crc32c, promised, sequence: 0, mark };
+            self.segments.record(now, segment, &record);
+        }
+        self.outcomes.push(SpillOutcome::Spilled { block: id, crc32c });
+    }
+
+    fn unspilled(&mut self, block: Block) {
+        self.segments.get(block.segment).busy -= 1;
+        self.outcomes.push(SpillOutcome::Unspilled(block.id));
+    }
+
+    fn failed(&mut self, segment: usize, doing: &str, errno: i32) {
+        self.stats.failures += 1;
+        let path = self.segments.get(segment).file.path.display().to_string();
+        let error = Error::from_errno(Kind::File, &format!("{doing} {path}"), errno);
+        if self.segments.ended(segment, false) {
+            self.fail_segment(segment, error);
+        } else {
+            let key = self.segments.get(segment).file.key;
+            self.desk.wish(Wish::Failed(key, error));
+        }
+    }
+
+    /// Nothing more is tried on this segment.
+    fn fail_segment(&mut self, segment: usize, error: Error) {
+        let (id, key) = (self.segments.get(segment).id, self.segments.get(segment).file.key);
+        if self.segments.key(id) == Some(segment) {
+            self.desk.wish(Wish::Failed(key, error));
+            self.segments.give_up(segment);
+            self.outcomes.push(SpillOutcome::Broken(id));
+        }
+    }
+}
+
+/// Company is waited for no longer by what came before this.
+fn before(now: Instant) -> Instant {
+    Instant(now.0.saturating_sub(u64::try_from(COMPANY_PATIENCE.as_nanos()).unwrap_or(u64::MAX)))
+}
+
+/// What a transfer that ended early counts as: the file is shorter than its journal says.
+fn libc_eio() -> i32 {
+    const EIO: i32 = 5;
+    EIO
+}

@@ -1,0 +1,296 @@
+//! A whole shard with a disk, on a simulated ring: what is written is read again, whatever the disk does meanwhile.
+
+use super::memory::region;
+use super::world::{Bucket, Heard, run, tagged_objects, whole};
+use crate::assemble::BadSamples;
+use crate::board::{Board, Snapshot};
+use crate::deliver::{Consumer, Outlet};
+use crate::mesh::mesh;
+use crate::setup::{ShardConfig, ShardEnds};
+use crate::shard::Shard;
+use crate::spill::{Known, SegmentFile, SpillDesk, SpillSetup, Supply, Wish};
+use fuelrail_base::{BlockId, Duration, SampleId, ShardId};
+use fuelrail_io::{FileOptions, Ring, SimDiskFailure, SimFaults, SimRing, SimWorld, lane};
+use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::policy::PolicyName;
+use fuelrail_plan::prefetch::Strategy;
+use fuelrail_plan::retry::RetryConfig;
+use fuelrail_plan::spill::{Mount, PAGE_BYTES, SpillConfig, SpillPolicy};
+use fuelrail_plan::window::WindowConfig;
+use fuelrail_wire::block::{PAGE_BYTES as JOURNAL_PAGE, records};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const SEGMENT_BYTES: u64 = 1 << 20;
+const UNIT: u64 = 512;
+
+fn config(segments: bool) -> ShardConfig {
+    let spill = SpillConfig { policy: SpillPolicy::NextUse, unit: UNIT, blocks_max: 500, pending_bytes_max: 8 << 20 };
+    ShardConfig {
+        brain: BrainConfig {
+            shard: ShardId(0),
+            shards: 1,
+            prefetch: Strategy::default(),
+            policy: PolicyName::NextUse,
+            cache_bytes: 0,
+            spill: segments.then_some(spill),
+            batch_room_bytes: 6 << 20,
+            horizon_epochs: 1,
+            retry: RetryConfig::default(),
+            window: WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() },
+            seed: 1,
+        },
+        bad_samples: BadSamples::Raise,
+        stall_after: Duration::from_secs(10),
+        connections_max: 4,
+    }
+}
+
+/// A keeper that makes segments in the simulated disk until there are `segments_max`.
+struct Keeper {
+    world: SimWorld,
+    ring: SimRing,
+    desk: Arc<SpillDesk>,
+    dir: PathBuf,
+    made: u64,
+    alive: u64,
+    segments_max: u64,
+    failures: Vec<String>,
+}
+
+impl Keeper {
+    fn new(world: &SimWorld, segments_max: u64) -> Keeper {
+        let made = world.files().len() as u64;
+        Keeper {
+            world: world.clone(),
+            ring: SimRing::with_capacity(world, 8, 8),
+            desk: Arc::default(),
+            dir: PathBuf::from("/cache"),
+            made,
+            alive: made,
+            segments_max,
+            failures: Vec::new(),
+        }
+    }
+
+    fn path(&self, key: u64) -> PathBuf {
+        self.dir.join(key.to_string())
+    }
+
+    fn work(&mut self) {
+        while let Some(wish) = self.desk.next_wish() {
+            match wish {
+                Wish::Another => {
+                    let supply = self.another();
+                    assert!(self.desk.supply(supply));
+                }
+                Wish::Trimmed(key) => {
+                    assert!(self.world.remove_file(&self.path(key)));
+                    self.alive -= 1;
+                    let supply = self.another();
+                    assert!(self.desk.supply(supply));
+                }
+                Wish::Failed(_, error) => self.failures.push(error.to_string()),
+            }
+        }
+    }
+
+    fn another(&mut self) -> Supply {
+        if self.alive >= self.segments_max {
+            return Supply::NoMore;
+        }
+        let path = self.path(self.made);
+        let options = FileOptions { write: true, create: true, direct: true, len: Some(SEGMENT_BYTES) };
+        let Ok(file) = self.ring.open(&path, &options) else { return Supply::NoMore };
+        self.ring.close_file(file);
+        (self.made, self.alive) = (self.made + 1, self.alive + 1);
+        let mount = Mount::Open { end: PAGE_BYTES, records: 0 };
+        Supply::Segment(SegmentFile { key: self.made - 1, mark: 0, path, len: SEGMENT_BYTES, direct: true, mount })
+    }
+
+    /// What the journals on the disk tell of these objects.
+    fn recover(&self, sizes: &[u64], block_bytes: u64) -> Vec<(SegmentFile, Vec<Known>)> {
+        let objects = tagged_objects(sizes, block_bytes);
+        let segments = self.world.files().into_iter().map(|path| {
+            let bytes = self.world.read_file(&path).unwrap();
+            let key = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
+            let mut known = Vec::new();
+            for page in bytes.rchunks(JOURNAL_PAGE).take_while(|page| page.iter().any(|byte| *byte != 0)) {
+                for record in records(page) {
+                    let ids = (0..sizes.len() as u32).map(SampleId);
+                    let Some(sample) = ids.into_iter().find(|id| objects.fingerprint(*id) == Some(record.fingerprint))
+                    else {
+                        continue;
+                    };
+                    let block = BlockId { sample, index: (record.first / block_bytes) as u32 };
+                    let (place, crc32c, promised) = (record.place, record.crc32c, record.promised);
+                    known.push(Known { block, place, crc32c, promised });
+                }
+            }
+            (SegmentFile { key, mark: 0, path, len: SEGMENT_BYTES, direct: true, mount: Mount::Sealed }, known)
+        });
+        segments.collect()
+    }
+}
+
+/// What a run is made of.
+struct Case<'a> {
+    sizes: &'a [u64],
+    block_bytes: u64,
+    epochs: u64,
+    /// Batches after which the run is cut short.
+    stop_after: u64,
+    /// It ends in order, and not as a killed process does.
+    in_order: bool,
+}
+
+/// Runs a shard over the world's disk, checks every byte, and ends it in order unless it is cut short.
+fn drive(world: &SimWorld, keeper: &mut Keeper, case: &Case, mut each_turn: impl FnMut(u64, &Keeper)) -> Snapshot {
+    let ring = SimRing::with_capacity(world, 256, 16);
+    let run = run(case.sizes.len() as u64, 4, case.epochs);
+    let consumer = Arc::new(Consumer::default());
+    let (deliver, lane) = lane(16);
+    let mut outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
+    let board = Arc::new(Board::default());
+    let found = keeper.recover(case.sizes, case.block_bytes);
+    let setup = SpillSetup { desk: Arc::clone(&keeper.desk), unit: UNIT, found };
+    let ends = ShardEnds { mesh: mesh(1).remove(0), deliver, consumer, board: Arc::clone(&board), spill: Some(setup) };
+    let objects = Arc::new(tagged_objects(case.sizes, case.block_bytes).direct(UNIT).unwrap());
+    let mut shard = Shard::new(ring, region(16 << 20), objects, &run, &config(true), ends).unwrap();
+    let (mut taken, mut turns, mut samples) = (0, 0u64, 0);
+    while !outlet.is_finished() && taken < case.stop_after {
+        assert!(shard.turn());
+        keeper.work();
+        each_turn(turns, keeper);
+        while let Some(batch) = outlet.try_take() {
+            let batch = batch.result.unwrap();
+            for placed in &batch.samples {
+                let bytes = &batch.slot[placed.offset..placed.offset + placed.len];
+                assert!(*bytes == *whole(placed.id, case.sizes[placed.id.0 as usize]), "{:?} is damaged", placed.id);
+                samples += 1;
+            }
+            taken += 1;
+        }
+        shard.sleep().unwrap();
+        world.advance();
+        turns += 1;
+        assert!(turns < 200_000, "stuck: {}", shard.snapshot().text);
+    }
+    assert!(taken >= case.stop_after || samples == case.sizes.len() as u64 * case.epochs);
+    let snapshot = shard.snapshot();
+    if case.in_order {
+        while !shard.save_step() {
+            shard.ring().wait(None).unwrap();
+            world.advance();
+        }
+    }
+    snapshot
+}
+
+/// Short ones, long ones, some of several blocks, one empty: 6 MB.
+fn sizes() -> Vec<u64> {
+    (0..60u64).map(|i| if i % 3 == 0 { 60_000 + i * 7_001 } else { i * 313 }).collect()
+}
+
+const CASE: Case<'static> =
+    Case { sizes: &[], block_bytes: 128 << 10, epochs: 2, stop_after: u64::MAX, in_order: true };
+
+fn world(seed: u64, faults: SimFaults, sizes: &[u64]) -> (SimWorld, Heard) {
+    let bucket = Bucket::new(sizes);
+    let heard = Heard::clone(&bucket.heard);
+    (SimWorld::new(seed, faults, Box::new(bucket)), heard)
+}
+
+#[test]
+fn the_second_epoch_comes_from_disk_and_a_later_run_asks_for_nothing() {
+    let sizes = sizes();
+    let total: u64 = sizes.iter().sum();
+    let (world, heard) = world(1, SimFaults::default(), &sizes);
+    let mut keeper = Keeper::new(&world, 20);
+    let case = Case { sizes: &sizes, ..CASE };
+    let first = drive(&world, &mut keeper, &case, |_, _| ());
+    let short: u64 = sizes.iter().map(|size| size % (128 << 10)).filter(|tail| *tail < 64 << 10).sum();
+    let Snapshot { fetch, brain, disk, .. } = &first;
+    assert_eq!(fetch.landed_bytes + brain.spill.hit_bytes, 2 * total, "{}", first.text);
+    assert!(fetch.landed_bytes <= total + short, "only short blocks may be late: they wait for company");
+    assert_eq!((brain.spill.lost, disk.failures), (0, 0));
+    assert!((short..=2 * short).contains(&disk.copied_bytes), "only short blocks are copied, once each way");
+    let requests = heard.borrow().len();
+    let again = drive(&world, &mut Keeper::new(&world, 20), &case, |_, _| ());
+    assert_eq!((again.fetch.landed_bytes, again.brain.spill.hit_bytes), (0, 2 * total), "{}", again.text);
+    assert_eq!(again.brain.spill.written, 0, "and nothing is written twice");
+    assert_eq!(heard.borrow().len(), requests, "the bucket was asked for nothing");
+}
+
+#[test]
+fn power_cuts_at_any_moment_cost_requests_and_never_a_byte() {
+    let sizes: Vec<u64> = (0..16u64).map(|i| if i % 4 == 0 { 65_536 + i * 3_001 } else { i * 313 }).collect();
+    let total: u64 = sizes.iter().sum();
+    let (mut kept, mut lost) = (0, 0);
+    for seed in 0..2000 {
+        let (world, _) = world(seed, SimFaults::default(), &sizes);
+        let case = Case { sizes: &sizes, epochs: 12, stop_after: 1 + seed % 48, in_order: seed % 4 == 0, ..CASE };
+        drive(&world, &mut Keeper::new(&world, 8), &case, |_, _| ());
+        world.cut_power();
+        if seed % 3 == 0
+            && let Some(path) = world.files().get(seed as usize % 5)
+        {
+            world.rot(path);
+        }
+        let case = Case { sizes: &sizes, ..CASE };
+        let mut keeper = Keeper::new(&world, 8);
+        keeper.made = 1000;
+        let after = drive(&world, &mut keeper, &case, |_, _| ());
+        assert_eq!(after.brain.asked_bytes, 2 * total);
+        kept += after.brain.spill.adopted;
+        lost += after.brain.spill.lost;
+    }
+    assert!(
+        kept > 1_000 && lost > 500 && lost < kept,
+        "{kept} blocks found again, {lost} of them damaged: the cuts cut nothing"
+    );
+}
+
+#[test]
+fn a_disk_that_fails_is_left_alone_and_the_epochs_go_on() {
+    const ENOSPC: i32 = 28;
+    const EROFS: i32 = 30;
+    const EIO: i32 = 5;
+    let sizes = sizes();
+    let mut said = 0;
+    for (reads, writes) in
+        [(None, Some(EIO)), (Some(EIO), None), (Some(EIO), Some(EIO)), (None, Some(ENOSPC)), (None, Some(EROFS))]
+    {
+        for at in [0, 10, 40, 400] {
+            let (world, _) = world(9, SimFaults::default(), &sizes);
+            let mut keeper = Keeper::new(&world, 20);
+            let case = Case { sizes: &sizes, epochs: 3, ..CASE };
+            let end = drive(&world, &mut keeper, &case, |turn, keeper| {
+                if turn == at {
+                    keeper.world.fail_disk(Path::new("/cache"), SimDiskFailure { reads, writes });
+                }
+            });
+            said += keeper.failures.len();
+            assert!(
+                at > 0 || writes.is_none() || end.brain.spill.written == 0,
+                "{reads:?} {writes:?}: nothing was refused"
+            );
+            assert!(at > 0 || reads.is_none() || end.brain.spill.hits == end.brain.spill.lost, "{:?}", end.brain.spill);
+        }
+    }
+    assert!(said > 10, "{said} failures were told of");
+}
+
+#[test]
+fn a_swarm_of_faults_never_delivers_a_wrong_byte() {
+    let sizes = sizes();
+    let mut hits = 0;
+    for seed in 0..150 {
+        let (world, _) = world(seed, SimFaults::swarm(seed), &sizes);
+        // Between one segment and more than enough.
+        let mut keeper = Keeper::new(&world, 1 + seed % 9);
+        let end = drive(&world, &mut keeper, &Case { sizes: &sizes, epochs: 3, ..CASE }, |_, _| ());
+        hits += end.brain.spill.hits;
+    }
+    assert!(hits > 1_000, "{hits} blocks came from disk");
+}

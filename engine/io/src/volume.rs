@@ -1,0 +1,266 @@
+//! Files and file systems as the control thread sees them: locks, room, alignment, and names that survive a power cut.
+//!
+//! Owns nothing: a lock lives in the open file it was taken on. Every call may wait for the disk, so no shard makes one.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use fuelrail_base::{ByteSize, Error, Kind, Result};
+
+/// Most alignment direct access may ask for and still be used: a page.
+const UNIT_BYTES_MAX: u32 = 4096;
+/// Least unit direct access is used with: a sector.
+const UNIT_BYTES_MIN: u32 = 512;
+
+/// Opens an existing regular file under exactly this name: no symbolic link is followed, no pipe is waited for. `None` when
+/// there is something else, or nothing.
+///
+/// # Errors
+/// `File` when the file is there and cannot be opened.
+pub fn open_regular(path: &Path, write: bool) -> Result<Option<File>> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let opened = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path);
+    let refused = |error: &std::io::Error| {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        let cure = match errno {
+            libc::EACCES | libc::EPERM | libc::EROFS => "give this user the right to it, or use another directory",
+            libc::EMFILE | libc::ENFILE => "raise the limit of open files (ulimit -n)",
+            _ => "look at the kernel's log (dmesg)",
+        };
+        Error::from_errno(Kind::File, &format!("opening {}", path.display()), errno).cure(cure)
+    };
+    match opened {
+        Ok(file) => Ok(file.metadata().map_err(|error| refused(&error))?.is_file().then_some(file)),
+        // Nothing; a link; a directory; a socket, or a pipe without a reader.
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ELOOP | libc::EISDIR | libc::ENXIO | libc::ENOTDIR) => Ok(None),
+            _ => Err(refused(&error)),
+        },
+    }
+}
+
+/// Tries to become the only owner of a file, which is open for writing: the whole of it is locked until the last copy of this
+/// descriptor is closed, which the end of the process does, too. Whether it worked; otherwise another open file has it, of
+/// this process or another.
+///
+/// # Errors
+/// `File` when the file system has no locks.
+pub fn try_lock(file: &File, path: &Path) -> Result<bool> {
+    let mut lock = whole_file();
+    // SAFETY: the kernel reads the description during the call only; the descriptor is open as long as `file` is borrowed.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) } == 0 {
+        return Ok(true);
+    }
+    match last_errno() {
+        libc::EAGAIN | libc::EACCES => Ok(false),
+        errno => Err(no_locks(path, errno)),
+    }
+}
+
+/// Whether another open file has the lock.
+///
+/// # Errors
+/// As [`try_lock`].
+pub fn is_locked(file: &File, path: &Path) -> Result<bool> {
+    let mut lock = whole_file();
+    // SAFETY: as above; the kernel writes to the description during the call only.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } {
+        0 => Ok(lock.l_type != libc::F_UNLCK as libc::c_short),
+        _ => Err(no_locks(path, last_errno())),
+    }
+}
+
+/// An exclusive lock on all bytes of a file, present and to come.
+fn whole_file() -> libc::flock {
+    libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}
+
+fn no_locks(path: &Path, errno: i32) -> Error {
+    Error::from_errno(Kind::File, &format!("locking {}", path.display()), errno)
+        .cure("use a local file system: ext4, XFS, btrfs or tmpfs")
+}
+
+/// Makes a file at least `len` bytes long, with the room on the disk taken at once: a write into them cannot run out of it.
+/// `path` is only for the words of a refusal.
+///
+/// # Errors
+/// `File` when there is no such room or the file system cannot set it aside, `Usage` for lengths beyond 2^63 - 1.
+pub fn preallocate(file: &File, path: &Path, len: u64) -> Result<()> {
+    let size = ByteSize(len);
+    let doing = format!("taking {size} of disk for {}", path.display());
+    let Ok(len) = libc::off_t::try_from(len) else {
+        return Err(Error::new(Kind::Usage, format!("{doing}: a file has at most 2^63 - 1 bytes")));
+    };
+    if len == 0 {
+        return Ok(());
+    }
+    // SAFETY: no memory is passed to the kernel; the descriptor is open as long as `file` is borrowed.
+    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) } == 0 {
+        return Ok(());
+    }
+    let errno = last_errno();
+    let cure = match errno {
+        libc::ENOSPC | libc::EDQUOT => "free some space, ask for less, or use another disk",
+        libc::EOPNOTSUPP => "use a file system that can preallocate: ext4, XFS, btrfs or tmpfs",
+        libc::EFBIG => "ask for less: the file system has no files of that length",
+        _ => "use another file",
+    };
+    Err(Error::from_errno(Kind::File, &doing, errno).cure(cure))
+}
+
+/// Bytes that offsets, lengths and addresses of direct transfers (`O_DIRECT`) to this file are multiples of: 512 or 4096. `None`
+/// where direct access is not to be had. A kernel that does not say (before 6.1) is taken to mean 4096.
+#[must_use]
+pub fn direct_unit(file: &File) -> Option<u32> {
+    let mut facts = core::mem::MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the kernel reads the empty string and writes the facts during the call only; the descriptor is open as long as
+    // `file` is borrowed.
+    let rc = unsafe {
+        libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, facts.as_mut_ptr())
+    };
+    // SAFETY: all zeroes are a value of this type, and the kernel wrote over them, or did not.
+    let facts = unsafe { facts.assume_init() };
+    let said = rc == 0 && facts.stx_mask & libc::STATX_DIOALIGN != 0;
+    said_unit(said.then_some((facts.stx_dio_mem_align, facts.stx_dio_offset_align)))
+}
+
+fn said_unit(said: Option<(u32, u32)>) -> Option<u32> {
+    let Some((memory, offset)) = said else { return Some(UNIT_BYTES_MAX) };
+    let unit = memory.max(offset).max(UNIT_BYTES_MIN);
+    (memory > 0 && offset > 0 && unit <= UNIT_BYTES_MAX).then_some(if unit > UNIT_BYTES_MIN {
+        UNIT_BYTES_MAX
+    } else {
+        UNIT_BYTES_MIN
+    })
+}
+
+/// Bytes of a file system, as `df` counts them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VolumeRoom {
+    /// In all.
+    pub total_bytes: u64,
+    /// Free for this user.
+    pub free_bytes: u64,
+}
+
+/// How much room the file system under `path` has.
+///
+/// # Errors
+/// `File` when it cannot be asked.
+pub fn volume_room(path: &Path) -> Result<VolumeRoom> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let refused = |errno| Error::from_errno(Kind::File, &format!("asking for the room at {}", path.display()), errno);
+    let name = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| refused(libc::EINVAL))?;
+    let mut facts = core::mem::MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: the kernel reads the name, which lives here, and writes the facts, during the call only.
+    if unsafe { libc::statvfs(name.as_ptr(), facts.as_mut_ptr()) } != 0 {
+        return Err(refused(last_errno()).cure("check the path"));
+    }
+    // SAFETY: all zeroes are a value of this type, and the kernel wrote over them.
+    let facts = unsafe { facts.assume_init() };
+    let bytes = |blocks: u64| blocks.saturating_mul(facts.f_frsize);
+    Ok(VolumeRoom { total_bytes: bytes(facts.f_blocks), free_bytes: bytes(facts.f_bavail) })
+}
+
+/// Makes the names in a directory survive a power cut: what was made, renamed and removed there before.
+///
+/// # Errors
+/// `File` when the directory cannot be opened or synced.
+pub fn sync_directory(path: &Path) -> Result<()> {
+    File::open(path).and_then(|directory| directory.sync_all()).map_err(|error| {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        Error::from_errno(Kind::File, &format!("syncing the directory {}", path.display()), errno)
+            .cure("look at the kernel's log (dmesg), or use another disk")
+    })
+}
+
+fn last_errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Tree;
+
+    fn open(path: &Path) -> File {
+        open_regular(path, true).unwrap().expect("a regular file")
+    }
+
+    #[test]
+    fn only_a_regular_file_under_its_own_name_is_opened() {
+        let tree = Tree::new("regular", &[("file", "x"), ("folder/file", "y")]);
+        let path = |name| tree.root().join(name);
+        tree.link("link", "file");
+        std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+        // SAFETY: the name lives during the call.
+        let rc =
+            unsafe { libc::mkfifo(std::ffi::CString::new(path("pipe").to_str().unwrap()).unwrap().as_ptr(), 0o600) };
+        assert_eq!(rc, 0);
+        for (name, is) in
+            [("file", true), ("link", false), ("folder", false), ("socket", false), ("pipe", false), ("absent", false)]
+        {
+            for write in [false, true] {
+                let opened = open_regular(&path(name), write).unwrap();
+                assert_eq!(opened.is_some(), is, "{name}, for writing: {write}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_open_file_has_the_lock_and_its_end_gives_it_up() {
+        let tree = Tree::new("lock", &[("file", "x")]);
+        let path = tree.root().join("file");
+        let (one, two) = (open(&path), open(&path));
+        let reader = open_regular(&path, false).unwrap().unwrap();
+        assert!(!is_locked(&reader, &path).unwrap());
+        assert!(try_lock(&one, &path).unwrap() && try_lock(&one, &path).unwrap(), "it may be taken again");
+        assert!(!try_lock(&two, &path).unwrap() && is_locked(&reader, &path).unwrap());
+        assert!(!is_locked(&one, &path).unwrap(), "the owner is not another");
+        drop(one);
+        assert!(!is_locked(&reader, &path).unwrap() && try_lock(&two, &path).unwrap());
+        assert!(try_lock(&reader, &path).is_err(), "a file open for reading cannot be owned");
+    }
+
+    #[test]
+    fn room_is_taken_and_seen() {
+        let tree = Tree::new("room", &[("file", "x")]);
+        let path = tree.root().join("file");
+        let room = volume_room(tree.root()).unwrap();
+        assert!(room.free_bytes > 0 && room.free_bytes <= room.total_bytes, "{room:?}");
+        let file = open(&path);
+        preallocate(&file, &path, 1 << 20).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+        sync_directory(tree.root()).unwrap();
+        let absent = tree.root().join("absent");
+        for error in [volume_room(&absent).unwrap_err(), sync_directory(&absent).unwrap_err()] {
+            assert!(error.kind() == Kind::File && error.to_string().contains("absent"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_unit_is_what_the_kernel_says() {
+        for (said, unit) in [
+            (None, Some(4096)),
+            (Some((0, 0)), None),
+            (Some((4, 512)), Some(512)),
+            (Some((512, 512)), Some(512)),
+            (Some((4, 1)), Some(512)),
+            (Some((512, 4096)), Some(4096)),
+            (Some((512, 65_536)), None),
+        ] {
+            assert_eq!(said_unit(said), unit, "{said:?}");
+        }
+        let tree = Tree::new("unit", &[("file", "x")]);
+        let unit = direct_unit(&open(&tree.root().join("file")));
+        assert!(matches!(unit, None | Some(512 | 4096)), "{unit:?}");
+    }
+}

@@ -1,0 +1,80 @@
+//! Lent bytes and padded windows: nobody writes to what is lent, and padding is nobody's room.
+
+use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, Scatter};
+
+fn arena(bytes: u64, slots: usize) -> (Arena, Region) {
+    let config = ArenaConfig { bytes, regions: 1, aside_bytes: 0, huge_pages: HugePages::Off, slots_per_region: slots };
+    let (arena, mut regions) = Arena::new(&config).unwrap();
+    (arena, regions.pop().unwrap())
+}
+
+/// While bytes are lent every way to write to them refuses, and afterwards none does.
+#[test]
+fn what_is_lent_is_not_written() {
+    fn refuses(what: impl FnOnce()) -> bool {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(what)).is_err()
+    }
+    let (_arena, mut region) = arena(1 << 16, 4);
+    let mut filling = region.alloc(100).unwrap().fill();
+    let (mut window, mut other) = (filling.carve(60).unwrap(), filling.carve(40).unwrap());
+    window.put(&[1; 50]);
+    let lent = window.lend();
+    assert!(window.is_lent() && !other.is_lent(), "a window that never lent anything is not concerned");
+    assert_eq!((filling.windows_out(), other.put(&[2; 40]), lent.bytes()), (2, 40, &[1; 50][..]));
+    assert!(refuses(|| assert_eq!(window.put(&[9]), 1)) && refuses(|| window.rewind(0)));
+    assert!(refuses(|| window.unfilled_mut()[0] = 9));
+    let mut tail = window.split_off(55);
+    assert!(tail.is_lent() && refuses(|| tail.unfilled_mut()[0] = 9), "the tail of a lent window");
+    window.fill(5);
+    let mut window = window.join(tail).unwrap();
+    assert!(window.is_lent() && refuses(|| assert_eq!(window.put(&[9]), 1)), "joined of what was lent");
+    let mut into = Scatter::new(region.alloc(64).unwrap());
+    assert!(refuses(|| drop(into.push_body(window, 1))), "a receive into lent bytes");
+    drop(other);
+    let mut slot = filling.seal().unwrap();
+    assert!(slot.is_lent() && slot[..50] == [1; 50] && refuses(|| slot[0] = 9));
+    assert!(refuses(|| drop(Scatter::new(slot))), "scratch memory that is lent");
+    assert_eq!(region.outstanding(), 2, "the loan alone keeps the slot");
+    std::thread::spawn(move || assert_eq!(*lent, [1; 50])).join().unwrap();
+    region.collect();
+    assert_eq!(region.outstanding(), 1);
+    let mut filling = region.alloc(100).unwrap().fill();
+    let mut window = filling.carve(100).unwrap();
+    window.put(&[3; 100]);
+    drop(window.lend());
+    window.rewind(0);
+    assert_eq!((window.put(&[4; 100]), window.is_lent()), (100, false));
+    drop(window);
+    let slot = filling.seal().unwrap();
+    assert!(!slot.is_lent());
+}
+
+/// Padding belongs to its window, counts nowhere, and goes with the end of what is split.
+#[test]
+fn padding_is_nobodys_room() {
+    let (_arena, mut region) = arena(1 << 16, 4);
+    let mut slot = region.alloc(2_048).unwrap();
+    slot[..].fill(0xEE);
+    let mut filling = slot.fill();
+    assert!(filling.carve_padded(100, 2_049).is_none());
+    let mut padded = filling.carve_padded(1_000, 1_024).unwrap();
+    let mut plain = filling.carve(1_000).unwrap();
+    assert_eq!((padded.len(), padded.room(), filling.at()), (1_000, 1_000, 2_024));
+    assert_eq!((padded.put(&[1; 2_000]), plain.put(&[2; 2_000])), (1_000, 1_000));
+    let (padded, plain) = padded.join(plain).unwrap_err();
+    let (mut head, mut plain) = (padded, plain);
+    assert!(plain.lend_padded(512).is_none() && head.lend_padded(4096).is_none(), "not padded so far");
+    assert_eq!(plain.lend_padded(8).unwrap().len(), 1_000, "whole units need no padding");
+    let tail = head.split_off(500);
+    assert_eq!(head.lend_padded(500).unwrap().len(), 500);
+    assert!(head.lend_padded(512).is_none(), "the padding is the tail's");
+    let mut whole = head.join(tail).unwrap();
+    let lent = whole.lend_padded(512).unwrap();
+    assert!(
+        lent.len() == 1_024 && lent[..1_000] == [1; 1_000] && lent[1_000..] == [0; 24],
+        "zeroes, not what was there"
+    );
+    drop((whole, plain));
+    let slot = filling.seal().unwrap();
+    assert_eq!((&slot[1_000..1_024], slot.is_lent()), (&[0; 24][..], true));
+}

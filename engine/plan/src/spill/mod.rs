@@ -1,0 +1,21 @@
+//! The disk below the RAM cache: which blocks go there, where they lie, which segment goes when room is wanted.
+//!
+//! Deciding costs nothing per byte and next to nothing per block: a block's next use is arithmetic on the order, so the
+//! index holds no value, and segments are valued in passing, a few entries at a time.
+//!
+//! Owns the index and the ledger. Never touches a byte or a file: segments are handed to it by number, and it says what
+//! is written where.
+
+mod cost;
+mod index;
+mod lanes;
+mod ledger;
+mod place;
+mod tier;
+
+pub use cost::{Costs, Tier};
+pub use index::{Index, PLACE_STEP_BYTES, SegmentId, Spot};
+pub use lanes::Lanes;
+pub use ledger::{PAGE_BYTES, PAGE_RECORDS, SEGMENTS_MAX};
+pub use place::ram_first_max;
+pub use tier::{Mount, Spill, SpillConfig, SpillPolicy, SpillStats, Weigh};

@@ -1,0 +1,526 @@
+//! The disk tier of one shard: admission, placing, trimming.
+//!
+//! **What is worth keeping.** When every sample is used once an epoch, a block held over an epoch's edge brings one hit in
+//! the next epoch, whichever block it is: exchanging one for another brings nothing and wears the disk out. So next uses
+//! are told apart by epoch only: a block used again in `d` epochs is worth `1/d` uses per epoch, and a newcomer finds room
+//! in a free segment, or in one whose blocks are worth less altogether than newcomers were that found no room.
+
+use super::cost::{Costs, Tier};
+use super::index::{Index, SegmentId, Spot};
+use super::lanes::Lanes;
+use super::ledger::{Ledger, Segment, State};
+use crate::policy::BlockMap;
+use crate::schedule::UseTime;
+use core::fmt;
+use core::str::FromStr;
+use fuelrail_base::limits::{DIRECT_BYTES_MIN, GATHER_BYTES};
+use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result};
+use std::collections::VecDeque;
+
+/// Entries of the index looked at in one go while sweeping or valuing.
+const SWEEP_STEP: usize = 128;
+/// Empty segments kept at hand.
+const SPARES: usize = 2;
+/// A newcomer must be worth so much more than what goes for it: trimming costs writes.
+const RELUCTANCE: f64 = 1.0 / 8.0;
+/// A disk that costs so many times what the bucket costs is not used: less than that may be chance, and a bucket costs money.
+const DEARER: f64 = 4.0;
+/// Such a disk is asked for one block in so many, to measure again.
+const PROBE_EVERY: u64 = 64;
+
+/// Which segment goes when room is wanted, and who gets in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SpillPolicy {
+    /// Everybody gets in, the oldest segment goes.
+    Fifo,
+    /// Everybody gets in, the segment that was read longest ago goes.
+    Lru,
+    /// By next use, as told above.
+    #[default]
+    NextUse,
+}
+
+impl SpillPolicy {
+    /// All of them, for help texts and tests.
+    pub const ALL: [SpillPolicy; 3] = [SpillPolicy::Fifo, SpillPolicy::Lru, SpillPolicy::NextUse];
+
+    /// The name as written in configuration.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            SpillPolicy::Fifo => "fifo",
+            SpillPolicy::Lru => "lru",
+            SpillPolicy::NextUse => "next-use",
+        }
+    }
+}
+
+impl fmt::Display for SpillPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+impl FromStr for SpillPolicy {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<SpillPolicy> {
+        SpillPolicy::ALL.into_iter().find(|policy| policy.word() == text).ok_or_else(|| {
+            Error::new(Kind::Usage, format!("'{text}' is not a policy of the disk")).cure("use fifo, lru or next-use")
+        })
+    }
+}
+
+/// Plain configuration of the tier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpillConfig {
+    /// Who gets in, and what goes.
+    pub policy: SpillPolicy,
+    /// What direct transfers to the disk are multiples of, bytes: 512 or 4096.
+    pub unit: u64,
+    /// Blocks this shard may hold on disk.
+    pub blocks_max: usize,
+    /// Bytes that may wait to be written, or be on their way: they hold memory of batches.
+    pub pending_bytes_max: u64,
+}
+
+/// What a segment is when it is handed over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mount {
+    /// Ours, to be appended to behind byte `end` and behind so many records of its journal; a new one has `PAGE_BYTES` and 0.
+    Open {
+        /// First byte behind the last block.
+        end: u64,
+        /// Records in its journal.
+        records: u64,
+    },
+    /// Ours and full.
+    Sealed,
+    /// To be read only.
+    Foreign,
+}
+
+/// What the tier must be told to value a block, by those who know.
+pub trait Weigh {
+    /// Length of a block, bytes.
+    fn bytes(&self, block: BlockId) -> u64;
+    /// Uses per epoch expected from `now` on, in `0.0..=1.0` when every sample comes once an epoch.
+    fn worth(&self, block: BlockId, now: UseTime) -> f64;
+    /// The epoch of a moment.
+    fn epoch(&self, now: UseTime) -> u64;
+}
+
+/// Counters since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SpillStats {
+    /// Blocks served from disk.
+    pub hits: u64,
+    /// … their bytes.
+    pub hit_bytes: u64,
+    /// Blocks taken over from an earlier run or another process at the start.
+    pub adopted: u64,
+    /// Blocks written.
+    pub written: u64,
+    /// … their bytes.
+    pub written_bytes: u64,
+    /// Blocks that would have been kept and were not: no segment had room for them.
+    pub refused: u64,
+    /// Blocks not kept because writes are behind.
+    pub skipped: u64,
+    /// Blocks whose write failed.
+    pub write_failures: u64,
+    /// Blocks that could not be read, or whose bytes were not what was written: fetched again.
+    pub lost: u64,
+    /// Segments trimmed.
+    pub trims: u64,
+    /// Segments lost with their disk.
+    pub broken: u64,
+}
+
+/// A block on its way to the disk.
+struct Writing {
+    segment: SegmentId,
+    place: u64,
+}
+
+/// The disk tier of one shard.
+pub struct Spill {
+    config: SpillConfig,
+    index: Index,
+    ledger: Ledger,
+    lanes: Lanes,
+    costs: Costs,
+    /// Where long and short blocks are appended.
+    open: [Option<SegmentId>; 2],
+    spares: VecDeque<SegmentId>,
+    /// No further segment is to be had before one is trimmed.
+    at_limit: bool,
+    /// Blocks on their way to the disk, and where to; `None`: not wanted any more.
+    writing: BlockMap<Option<Writing>>,
+    pending_bytes: u64,
+    /// Where the sweep over the index stands; `None` while none is needed.
+    sweep: Option<usize>,
+    /// A block was taken out of the index since the sweep began: what moved up for it may have been passed over.
+    moved: bool,
+    /// The sweep sums up the worth of every segment.
+    valuing: bool,
+    /// In which epoch segments were valued last.
+    valued_in: Option<u64>,
+    /// Newcomers refused since a segment was trimmed last: bytes, and bytes times worth.
+    refused: (f64, f64),
+    /// While there is no room, newcomers must be worth more than this.
+    floor: f64,
+    /// So many bytes must be refused before trimming is thought about, and never fewer than a segment has.
+    patience_bytes: f64,
+    segment_bytes: u64,
+    asked: u64,
+    stats: SpillStats,
+}
+
+impl Spill {
+    /// An empty tier. All of its memory is taken now.
+    #[must_use]
+    pub fn new(config: SpillConfig) -> Spill {
+        Spill {
+            config,
+            index: Index::new(config.blocks_max),
+            ledger: Ledger::default(),
+            lanes: Lanes::default(),
+            costs: Costs::default(),
+            open: [None; 2],
+            spares: VecDeque::with_capacity(16),
+            at_limit: false,
+            writing: BlockMap::with_capacity_and_hasher(1024, Default::default()),
+            pending_bytes: 0,
+            sweep: None,
+            moved: false,
+            valuing: false,
+            valued_in: None,
+            refused: (0.0, 0.0),
+            floor: 0.0,
+            patience_bytes: 0.0,
+            segment_bytes: 0,
+            asked: 0,
+            stats: SpillStats::default(),
+        }
+    }
+
+    /// A segment of `len` bytes is there. `None` when no more can be known.
+    pub fn mount(&mut self, len: u64, mount: Mount) -> Option<SegmentId> {
+        let state = match mount {
+            Mount::Open { .. } => State::Spare,
+            Mount::Sealed => State::Sealed,
+            Mount::Foreign => State::Foreign,
+        };
+        let id = self.ledger.mount(len, state)?;
+        self.segment_bytes = len;
+        if let Mount::Open { end, records } = mount {
+            let segment = self.ledger.get_mut(id).expect("mounted just now");
+            segment.resume(end.next_multiple_of(self.config.unit), records);
+            self.spares.push_back(id);
+            self.at_limit = false;
+        }
+        Some(id)
+    }
+
+    /// No further segment is to be had: the limit is reached, or the disk is full.
+    pub fn no_segment(&mut self) {
+        self.at_limit = true;
+    }
+
+    /// Whether another empty segment should be made: making one takes its time, so one more than is needed next is kept.
+    #[must_use]
+    pub fn wants_segment(&self) -> bool {
+        self.spares.len() < SPARES && !self.at_limit
+    }
+
+    /// A block found in the journal of a mounted segment. False when it is not taken: it is known already, or there is no
+    /// room in the index.
+    pub fn adopt(&mut self, block: BlockId, bytes: u64, spot: Spot) -> bool {
+        if self.index.get(block).is_some() || !self.index.insert(block, spot) {
+            return false;
+        }
+        if let Some(segment) = self.ledger.get_mut(spot.segment) {
+            segment.live_bytes += bytes;
+        }
+        self.stats.adopted += 1;
+        true
+    }
+
+    /// Where a block lies that is used at `at`. `None` when it is not here, or when the bucket is measured to be cheaper.
+    pub fn hit(&mut self, now: Instant, block: BlockId, bytes: u64, at: UseTime) -> Option<Spot> {
+        let spot = self.index.get(block)?;
+        let is_dear = self.is_dear();
+        let segment = self.ledger.get_mut(spot.segment)?;
+        self.asked += 1;
+        if is_dear && !self.asked.is_multiple_of(PROBE_EVERY) {
+            return None;
+        }
+        segment.used_at = segment.used_at.max(at);
+        self.stats.hits += 1;
+        self.stats.hit_bytes += bytes;
+        self.costs.begin(Tier::Disk, now);
+        Some(spot)
+    }
+
+    fn is_dear(&self) -> bool {
+        self.costs.gain_ln().is_some_and(|gain| gain < -DEARER.ln())
+    }
+
+    /// Whether a block is here or on its way here.
+    #[must_use]
+    pub fn holds(&self, block: BlockId) -> bool {
+        self.writing.contains_key(&block)
+            || self.index.get(block).is_some_and(|spot| self.ledger.get(spot.segment).is_some())
+    }
+
+    /// Offers a block that has just landed and is worth so many uses per epoch. Returns where it is to be written.
+    pub fn offer(&mut self, block: BlockId, bytes: u64, worth: f64) -> Option<(SegmentId, u64)> {
+        let by_worth = self.config.policy == SpillPolicy::NextUse;
+        if bytes == 0 || self.holds(block) || (by_worth && worth <= if self.at_limit { self.floor } else { 0.0 }) {
+            return None;
+        }
+        if self.is_dear() {
+            return None;
+        }
+        if self.pending_bytes + bytes > self.config.pending_bytes_max.max(bytes) {
+            self.stats.skipped += 1;
+            return None;
+        }
+        let room = if self.index.is_full() { None } else { self.append(bytes) };
+        let Some((segment, place)) = room else {
+            self.stats.refused += 1;
+            self.refused.0 += bytes as f64;
+            self.refused.1 += bytes as f64 * worth;
+            return None;
+        };
+        self.pending_bytes += bytes;
+        if let Some(home) = self.ledger.get_mut(segment) {
+            // What it is worth until segments are valued next.
+            home.value += worth * bytes as f64 / home.len() as f64;
+        }
+        self.writing.insert(block, Some(Writing { segment, place }));
+        Some((segment, place))
+    }
+
+    fn append(&mut self, bytes: u64) -> Option<(SegmentId, u64)> {
+        let (lane, step, within) = match bytes >= DIRECT_BYTES_MIN {
+            true => (0, self.config.unit, u64::MAX),
+            false => (1, super::PLACE_STEP_BYTES, GATHER_BYTES),
+        };
+        loop {
+            if let Some(id) = self.open[lane] {
+                if let Some(place) = self.ledger.append(id, bytes, step, within) {
+                    return Some((id, place));
+                }
+                if let Some(segment) = self.ledger.get_mut(id) {
+                    segment.state = State::Sealed;
+                }
+                self.open[lane] = None;
+            }
+            let id = self.spares.pop_front()?;
+            if let Some(segment) = self.ledger.get_mut(id) {
+                segment.state = State::Open;
+                self.open[lane] = Some(id);
+            }
+        }
+    }
+
+    /// A block was written, and its record will be.
+    pub fn written(&mut self, block: BlockId, bytes: u64, crc32c: u32) {
+        self.pending_bytes -= bytes;
+        self.stats.written += 1;
+        self.stats.written_bytes += bytes;
+        let Some(Some(Writing { segment, place })) = self.writing.remove(&block) else { return };
+        let Some(home) = self.ledger.get_mut(segment) else { return };
+        if self.index.insert(block, Spot { segment, place, crc32c }) {
+            home.live_bytes += bytes;
+        }
+    }
+
+    /// A block could not be written. Its room stays empty.
+    pub fn write_failed(&mut self, block: BlockId, bytes: u64) {
+        self.pending_bytes -= bytes;
+        self.stats.write_failures += 1;
+        self.writing.remove(&block);
+    }
+
+    /// A block came from disk: it took so long while so many writes were under way.
+    pub fn restored(&mut self, now: Instant, bytes: u64, total: Duration, writes: usize) {
+        self.lanes.read(bytes, total, writes);
+        self.costs.end(Tier::Disk, now, Some(bytes));
+    }
+
+    /// A block is asked of the bucket.
+    pub fn fetching(&mut self, now: Instant) {
+        self.costs.begin(Tier::Bucket, now);
+    }
+
+    /// It came, with so many bytes, or it did not.
+    pub fn fetched(&mut self, now: Instant, bytes: Option<u64>) {
+        self.costs.end(Tier::Bucket, now, bytes);
+    }
+
+    /// A block could not be had from disk, or is not what was written.
+    pub fn lost(&mut self, now: Instant, block: BlockId, bytes: u64) {
+        self.costs.end(Tier::Disk, now, None);
+        self.stats.lost += 1;
+        self.remove(block, bytes);
+    }
+
+    /// Forgets a block.
+    pub fn remove(&mut self, block: BlockId, bytes: u64) {
+        if let Some(on_its_way) = self.writing.get_mut(&block) {
+            *on_its_way = None;
+        }
+        let Some(spot) = self.index.remove(block) else { return };
+        self.moved = true;
+        if let Some(segment) = self.ledger.get_mut(spot.segment) {
+            segment.live_bytes = segment.live_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// A segment cannot be used any more: its disk is gone or refuses.
+    pub fn broken(&mut self, id: SegmentId) {
+        if self.ledger.get(id).is_some() {
+            self.stats.broken += 1;
+            self.drop_segment(id);
+        }
+    }
+
+    fn drop_segment(&mut self, id: SegmentId) {
+        let Some(segment) = self.ledger.get_mut(id) else { return };
+        segment.state = State::Dead;
+        self.spares.retain(|&spare| spare != id);
+        for open in &mut self.open {
+            open.take_if(|open| *open == id);
+        }
+        for on_its_way in self.writing.values_mut() {
+            on_its_way.take_if(|writing| writing.segment == id);
+        }
+        // A sweep under way may have passed its entries: a whole one follows.
+        self.begin_sweep(false);
+    }
+
+    fn begin_sweep(&mut self, valuing: bool) {
+        (self.sweep, self.moved, self.valuing) = (Some(0), false, valuing);
+        for segment in self.ledger.iter_mut() {
+            segment.summing = 0.0;
+        }
+    }
+
+    /// Does a little of what has to be done in the end: entries of dropped segments are swept, segments valued, and one is
+    /// trimmed when there is reason to. Returns the one to trim.
+    pub fn tidy(&mut self, now: UseTime, weigh: &impl Weigh) -> Option<SegmentId> {
+        if let Some(from) = self.sweep {
+            self.sweep_on(from, now, weigh);
+            return None;
+        }
+        if !self.at_limit || !self.spares.is_empty() {
+            return None;
+        }
+        let victim = match self.config.policy {
+            SpillPolicy::Fifo => self.first(|s| (UseTime(0), s.serial)),
+            SpillPolicy::Lru => self.first(|s| (s.used_at, s.serial)),
+            SpillPolicy::NextUse => self.least_worth(weigh.epoch(now)),
+        }?;
+        self.stats.trims += 1;
+        self.drop_segment(victim);
+        Some(victim)
+    }
+
+    fn sweep_on(&mut self, from: usize, now: UseTime, weigh: &impl Weigh) {
+        let (ledger, valuing) = (&mut self.ledger, self.valuing);
+        let next = self.index.sweep(from, SWEEP_STEP, |block, spot| {
+            let Some(segment) = ledger.get_mut(spot.segment) else { return false };
+            if valuing {
+                segment.summing += weigh.worth(block, now) * weigh.bytes(block) as f64;
+            }
+            true
+        });
+        if next > 0 {
+            self.sweep = Some(next);
+            return;
+        }
+        self.sweep = None;
+        if self.valuing {
+            self.valued_in = Some(weigh.epoch(now));
+            for segment in self.ledger.iter_mut() {
+                segment.value = segment.summing / segment.len() as f64;
+            }
+        } else if self.moved {
+            self.begin_sweep(false);
+        } else {
+            self.ledger.bury();
+        }
+    }
+
+    /// The sealed segment worth least, if newcomers that found no room are worth more. Values are of this epoch, or they are
+    /// asked for first.
+    fn least_worth(&mut self, epoch: u64) -> Option<SegmentId> {
+        let (bytes, worth) = self.refused;
+        let segment_bytes = self.segment_bytes as f64;
+        if bytes < self.patience_bytes.max(segment_bytes) {
+            return None;
+        }
+        if self.valued_in != Some(epoch) {
+            self.begin_sweep(true);
+            return None;
+        }
+        self.refused = (0.0, 0.0);
+        let sealed = self.ledger.iter().filter(|(_, s)| s.state == State::Sealed);
+        let (victim, segment) = sealed.min_by(|(_, a), (_, b)| a.value.total_cmp(&b.value))?;
+        self.floor = segment.value * (1.0 + RELUCTANCE);
+        if worth / bytes * (1.0 - RELUCTANCE) > segment.value {
+            self.patience_bytes = 0.0;
+            return Some(victim);
+        }
+        // Nothing is to be gained now: ask again after twice as much was refused.
+        self.patience_bytes = (bytes * 2.0).min(segment_bytes * 65_536.0);
+        None
+    }
+
+    /// The first sealed segment, when the open ones are nearly full.
+    fn first(&self, by: impl Fn(&Segment) -> (UseTime, u64)) -> Option<SegmentId> {
+        let filling = |id: &Option<SegmentId>| id.and_then(|id| self.ledger.get(id)).is_none_or(|s| s.fullness() > 0.8);
+        if self.refused.0 == 0.0 && !self.open.iter().any(filling) {
+            return None;
+        }
+        let sealed = self.ledger.iter().filter(|(_, s)| s.state == State::Sealed);
+        sealed.min_by_key(|(_, s)| by(s)).map(|(id, _)| id)
+    }
+
+    /// Writes that may be under way while so many reads are.
+    #[must_use]
+    pub fn writes_max(&self, reads_under_way: usize) -> usize {
+        self.lanes.writes_max(reads_under_way)
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub fn stats(&self) -> SpillStats {
+        self.stats
+    }
+
+    /// Blocks on disk, and bytes of memory that knowing them takes.
+    #[must_use]
+    pub fn index(&self) -> (u64, u64) {
+        (self.index.len() as u64, self.index.memory_bytes())
+    }
+}
+
+impl fmt::Display for Spill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let live: u64 = self.ledger.iter().map(|(_, s)| s.live_bytes).sum();
+        let len: u64 = self.ledger.iter().map(|(_, s)| s.len()).sum();
+        write!(
+            f,
+            "spill: {} blocks of {live} bytes in {} segments of {len} ({}), {} being written{}",
+            self.index.len(),
+            self.ledger.iter().count(),
+            self.config.policy,
+            self.writing.len(),
+            if self.at_limit { ", at its limit" } else { "" },
+        )
+    }
+}

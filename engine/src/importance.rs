@@ -1,0 +1,150 @@
+//! Importance at the loader: where losses come in, and draws go out to the shards.
+//!
+//! The rules are the plan's (`fuelrail_plan::importance`); this is the door. Losses are taken on the trainer's thread, which
+//! once an epoch also makes the draw; shards are told when there is one. Owns the scores, behind one lock that no shard takes.
+
+use crate::config::Config;
+use crate::scores::Table;
+use crate::state::State;
+use fuelrail_base::{BatchSeq, Error, Kind, Result, SampleId};
+use fuelrail_flow::Consumer;
+use fuelrail_io::Waker;
+use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::importance::{Horizons, Known};
+use fuelrail_plan::run::{Cursor, Run};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Takes the losses of a loader's samples, from any thread. Clones are the same.
+///
+/// After every step, every rank reports the losses of *all* ranks' samples of that step: they travel with the trainer's own
+/// collectives. Then all ranks draw the next epochs alike. A trainer that takes batches ahead of its steps may be behind by
+/// half of the lag: a sixteenth of an epoch, four steps at least.
+#[derive(Clone)]
+pub struct Reporter(Arc<Shared>);
+
+struct Shared {
+    run: Run,
+    listing: String,
+    drawn: Mutex<Draws>,
+    consumer: Arc<Consumer>,
+    shards: Vec<Waker>,
+}
+
+struct Draws {
+    horizons: Horizons,
+    /// How often an epoch was settled.
+    settled: u64,
+}
+
+impl Reporter {
+    pub(crate) fn new(
+        horizons: Horizons,
+        run: &Run,
+        listing: &str,
+        consumer: Arc<Consumer>,
+        shards: Vec<Waker>,
+    ) -> Reporter {
+        let drawn = Mutex::new(Draws { horizons, settled: 0 });
+        Reporter(Arc::new(Shared { run: run.clone(), listing: listing.into(), drawn, consumer, shards }))
+    }
+
+    /// Takes the losses of one global step, in any order; `seq` is the number of this rank's batch of it (of its last batch,
+    /// where a step is made of several), the same on every rank. A sample left out by the policy for bad samples has no loss.
+    ///
+    /// # Errors
+    /// `Usage`, and nothing is taken, when there are not as many losses as ids, a sample or batch is not of the run, a step
+    /// comes twice or out of order, or so late that the draw it belongs to has been made.
+    pub fn report(&self, seq: u64, ids: &[SampleId], losses: &[f32]) -> Result<()> {
+        let shared = &self.0;
+        if seq >= shared.run.batches() {
+            let cause = format!("losses of batch {seq} of {}", shared.run.batches());
+            return Err(Error::new(Kind::Usage, cause).cure("report with the number of the batch: Batch::seq"));
+        }
+        let mut drawn = self.lock();
+        let end = moment(&shared.run, shared.run.cursor_after(BatchSeq(seq)));
+        if drawn.horizons.report(end, ids, losses)? {
+            self.tell(&mut drawn);
+        }
+        Ok(())
+    }
+
+    /// The scores that belong to a state of this loader: what is saved beside it. Ranks that have reported the same have the
+    /// same bytes, so one of them is enough.
+    ///
+    /// # Errors
+    /// `Usage` when the state is older than the draws that are kept.
+    pub fn scores(&self, state: &State) -> Result<Vec<u8>> {
+        let at = Cursor { epoch: state.epoch, position: state.position };
+        let kept = self.lock().horizons.keepsake(moment(&self.0.run, at));
+        Table { seed: state.seed, listing: self.0.listing.clone(), at, kept }.to_bytes()
+    }
+
+    /// Weights of samples of an epoch; 1 where it is not drawn.
+    #[must_use]
+    pub fn weights(&self, epoch: u64, ids: &[SampleId]) -> Vec<f32> {
+        let draw = self.lock().horizons.draw(epoch).cloned();
+        ids.iter().map(|id| draw.as_ref().map_or(1.0, |draw| draw.weight(*id))).collect()
+    }
+
+    /// The consumer wants the batch at this cursor. What is known of draws, when that is more than at `seen`.
+    pub(crate) fn asked(&self, at: Cursor, seen: &mut Option<u64>) -> Option<Known> {
+        let mut drawn = self.lock();
+        if drawn.horizons.asked(moment(&self.0.run, at)) {
+            self.tell(&mut drawn);
+        }
+        if *seen == Some(drawn.settled) {
+            return None;
+        }
+        *seen = Some(drawn.settled);
+        Some(drawn.horizons.known())
+    }
+
+    fn tell(&self, drawn: &mut Draws) {
+        drawn.settled += 1;
+        self.0.consumer.tell(drawn.horizons.known());
+        self.0.shards.iter().for_each(Waker::wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Draws> {
+        self.0.drawn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The run with the moments of its draws, where epochs are drawn; from where a state left off.
+pub(crate) fn drawn(
+    config: &Config,
+    catalog: &Catalog,
+    run: Run,
+    state: Option<&State>,
+    scores: Option<&[u8]>,
+) -> Result<(Run, Option<Horizons>)> {
+    let (samples, total) = (catalog.samples(), catalog.total_bytes().max(1));
+    let cached =
+        u128::from(config.cache_limit_bytes) * u128::from(config.world) * u128::from(samples) / u128::from(total);
+    let drawn = config.importance(u64::try_from(cached).unwrap_or(samples).min(samples))?;
+    let state = state.filter(|state| state.importance.is_some());
+    let refused = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
+    let kept = match (&drawn, state, scores) {
+        (None, Some(_), _) => {
+            return refused("the state is of a run with importance", "resume with importance as it was");
+        }
+        (_, Some(_), None) => return refused("the state has scores beside it", "pass them to LoaderBuilder::scores"),
+        (Some(_), Some(state), Some(scores)) => Some(Table::read(scores, state)?),
+        (_, None, _) => None,
+    };
+    let Some(drawn) = drawn else { return Ok((run, None)) };
+    let step = u64::from(config.world) * u64::from(config.batch_size);
+    let horizons = Horizons::new(drawn, samples, config.seed, step, moment(&run, run.config().start), kept)?;
+    Ok((run.drawn(horizons.known()), Some(horizons)))
+}
+
+/// The moment of a cursor, as the plan counts.
+fn moment(run: &Run, at: Cursor) -> u64 {
+    at.epoch * run.config().samples + at.position
+}
+
+impl std::fmt::Debug for Reporter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reporter")
+    }
+}

@@ -1,0 +1,235 @@
+//! Cache directories from outside of any loader: what is in them, whether it is sound, and giving it up.
+//!
+//! Owns nothing, and takes no lock but to remove a segment. Files that are not segments are counted, and left alone.
+
+use std::path::{Path, PathBuf};
+
+use fuelrail_base::{Error, Kind, Result};
+use serde::Serialize;
+
+use super::directory::{self, Named};
+use super::segment::{Segment, Unfit};
+
+/// Whether anybody owns a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SegmentState {
+    /// A living process does: it appends to it, and may remove it.
+    Owned,
+    /// Nobody does: its process is dead, and whoever wants its blocks or its room takes it over.
+    Free,
+    /// It is being made.
+    New,
+    /// It is not what its name says, or cannot be read; it is left alone.
+    Unfit,
+}
+
+/// One file that is named as a segment.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct CacheSegment {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its length, bytes.
+    pub bytes: u64,
+    /// Whether anybody owns it.
+    pub state: SegmentState,
+    /// When it was made, s since 1970; zero for one that is not a segment.
+    pub created_s: u64,
+    /// Blocks its journal tells of.
+    pub blocks: u64,
+    /// … their bytes.
+    pub block_bytes: u64,
+    /// Records that are torn or rotten.
+    pub damaged_records: u64,
+    /// What is wrong with it, if anything is.
+    pub flaw: Option<String>,
+}
+
+/// One cache directory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct CacheDirectory {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Room of its file system, bytes.
+    pub volume_bytes: u64,
+    /// … of which free.
+    pub free_bytes: u64,
+    /// Its segments, by name.
+    pub segments: Vec<CacheSegment>,
+}
+
+/// What reading every block of a segment came to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct CacheVerdict {
+    /// The segment.
+    pub path: PathBuf,
+    /// Blocks that are what was written.
+    pub sound: u64,
+    /// … their bytes.
+    pub sound_bytes: u64,
+    /// Blocks that are not: whoever reads one fetches it again.
+    pub rotten: u64,
+    /// Records that are torn or rotten.
+    pub damaged_records: u64,
+    /// Why it, or a part of it, could not be read.
+    pub flaw: Option<String>,
+}
+
+/// What removing came to.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct RemovedCache {
+    /// Segments removed.
+    pub removed: Vec<PathBuf>,
+    /// Bytes given back, or given back when the last reader is gone.
+    pub removed_bytes: u64,
+    /// Segments of living processes, which were left where they are.
+    pub owned: Vec<PathBuf>,
+    /// Files that are named as segments and are none, and those that could not be removed, with the reason.
+    pub left: Vec<(PathBuf, String)>,
+}
+
+/// What is in a cache directory. Never changes it, whoever uses it meanwhile.
+///
+/// # Errors
+/// `NotFound` when there is no such directory, `File` when it cannot be read.
+pub fn list_cache(path: &Path) -> Result<CacheDirectory> {
+    let all = named(path)?;
+    let room = fuelrail_io::volume_room(path)?;
+    let segments = all.iter().filter_map(describe).collect();
+    let (volume_bytes, free_bytes) = (room.total_bytes, room.free_bytes);
+    Ok(CacheDirectory { path: path.to_owned(), volume_bytes, free_bytes, segments })
+}
+
+/// Reads every block of every segment of a directory and compares it with its checksum; `each` hears of a segment at a time.
+///
+/// # Errors
+/// As [`list_cache`], and whatever `each` answers.
+pub fn verify_cache(path: &Path, mut each: impl FnMut(&CacheVerdict) -> Result<()>) -> Result<()> {
+    for named in named(path)?.iter().filter(|named| !named.name.new) {
+        if let Some(verdict) = verify(named) {
+            each(&verdict)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the segments of a directory that no living process owns; with `force`, those, too: their owners go on, and fetch
+/// again what they do not find. What is no segment stays.
+///
+/// # Errors
+/// As [`list_cache`].
+pub fn remove_cache(path: &Path, force: bool) -> Result<RemovedCache> {
+    let mut outcome = RemovedCache::default();
+    let all = named(path)?;
+    directory::clear_dead(&all);
+    for named in all.iter().filter(|named| !named.name.new) {
+        let segment = match Segment::open(&named.path, named.name) {
+            Ok(segment) => segment,
+            Err(Unfit::Gone) => continue,
+            Err(unfit) => {
+                outcome.left.push((named.path.clone(), why(unfit)));
+                continue;
+            }
+        };
+        let removed = match segment.try_own() {
+            Ok(Some(owned)) => owned.remove(),
+            Ok(None) if !force => {
+                outcome.owned.push(named.path.clone());
+                continue;
+            }
+            Ok(None) => segment.remove(),
+            Err(error) => Err(error),
+        };
+        match removed {
+            Ok(()) => {
+                outcome.removed_bytes += named.len;
+                outcome.removed.push(named.path.clone());
+            }
+            Err(error) => outcome.left.push((named.path.clone(), error.to_string())),
+        }
+    }
+    Ok(outcome)
+}
+
+fn named(path: &Path) -> Result<Vec<Named>> {
+    if !path.is_dir() {
+        return Err(Error::new(Kind::NotFound, format!("{} is no directory", path.display()))
+            .cure("name a directory of spill_dirs"));
+    }
+    directory::named(path)
+}
+
+/// `None` for one that is gone by now.
+fn describe(named: &Named) -> Option<CacheSegment> {
+    let mut facts = CacheSegment {
+        path: named.path.clone(),
+        bytes: named.len,
+        state: if named.name.new { SegmentState::New } else { SegmentState::Unfit },
+        created_s: 0,
+        blocks: 0,
+        block_bytes: 0,
+        damaged_records: 0,
+        flaw: None,
+    };
+    if named.name.new {
+        return Some(facts);
+    }
+    match Segment::open(&named.path, named.name) {
+        Err(Unfit::Gone) => return None,
+        Err(unfit) => facts.flaw = Some(why(unfit)),
+        Ok(segment) => {
+            facts.created_s = segment.header.created_s;
+            facts.state = match segment.is_owned() {
+                Ok(true) => SegmentState::Owned,
+                _ => SegmentState::Free,
+            };
+            match segment.scan() {
+                Ok(scanned) => {
+                    facts.blocks = scanned.records.len() as u64;
+                    facts.block_bytes = scanned.records.iter().map(|record| u64::from(record.len)).sum();
+                    facts.damaged_records = scanned.damaged;
+                }
+                Err(error) => facts.flaw = Some(error.to_string()),
+            }
+        }
+    }
+    Some(facts)
+}
+
+fn verify(named: &Named) -> Option<CacheVerdict> {
+    let path = named.path.clone();
+    let mut verdict = CacheVerdict { path, sound: 0, sound_bytes: 0, rotten: 0, damaged_records: 0, flaw: None };
+    let segment = match Segment::open(&named.path, named.name) {
+        Ok(segment) => segment,
+        Err(Unfit::Gone) => return None,
+        Err(unfit) => return Some(CacheVerdict { flaw: Some(why(unfit)), ..verdict }),
+    };
+    let scanned = match segment.scan() {
+        Ok(scanned) => scanned,
+        Err(error) => return Some(CacheVerdict { flaw: Some(error.to_string()), ..verdict }),
+    };
+    verdict.damaged_records = scanned.damaged;
+    let mut bytes = Vec::new();
+    for record in &scanned.records {
+        match segment.proves(record, &mut bytes) {
+            Ok(true) => {
+                verdict.sound += 1;
+                verdict.sound_bytes += u64::from(record.len);
+            }
+            Ok(false) => verdict.rotten += 1,
+            Err(error) => {
+                verdict.rotten += 1;
+                verdict.flaw = Some(error.to_string());
+            }
+        }
+    }
+    Some(verdict)
+}
+
+fn why(unfit: Unfit) -> String {
+    match unfit {
+        Unfit::Gone => "it is gone".into(),
+        Unfit::Flawed(why) => why,
+        Unfit::Failed(error) => error.to_string(),
+    }
+}

@@ -1,0 +1,217 @@
+//! A cache directory: which segments are in it, how much room there is, and how a segment is made.
+//!
+//! Owns the directory's tag file, which says to backup programs that nothing here is worth keeping, and whose lock is the
+//! turn of whoever counts and makes segments. Leaves every file alone that is not a segment.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_io::{VolumeRoom, direct_unit, open_regular, preallocate, sync_directory, try_lock, volume_room};
+use fuelrail_wire::block::{PAGE_BYTES, SegmentHeader, SegmentName};
+
+use super::segment::{Owned, refused, remove};
+
+const TAG: &str = "CACHEDIR.TAG";
+const TAG_TEXT: &str =
+    "Signature: 8a477f597d28d172789f06886806bc55\n# Blocks that fuelrail keeps. All of it can be had again.\n";
+/// What transfers are multiples of where direct access is not to be had.
+const UNIT_BYTES_INDIRECT: u32 = 4096;
+/// How long a process waits for its turn with a directory: longer than another takes to make a segment.
+const TURN_PATIENCE: Duration = Duration::from_secs(5);
+const TURN_LOOK: Duration = Duration::from_millis(5);
+
+/// A cache directory.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
+    /// What direct transfers are multiples of; `None` where there is no direct access.
+    pub(crate) direct: Option<u32>,
+    /// Why nothing can be made here.
+    pub(crate) refusal: Option<Error>,
+}
+
+/// A file in it that is named as a segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub(crate) name: SegmentName,
+    pub(crate) path: PathBuf,
+    /// Its length, bytes.
+    pub(crate) len: u64,
+}
+
+/// A process's turn with a directory: nobody else makes segments there meanwhile.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// Locked until it is closed. `None` where there is no tag to lock, or patience ended.
+    _tag: Option<File>,
+}
+
+impl Directory {
+    /// Opens a directory, or makes it in one that is there: a mount point that is missing is not filled in. Removes what
+    /// processes left that died while they made a segment.
+    ///
+    /// # Errors
+    /// `File` when there is no such directory and none can be made, or when it cannot be read.
+    pub(crate) fn open(path: &Path) -> Result<Directory> {
+        match fs::DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if !path.is_dir() => {
+                return Err(refused(path, "making the directory", &error));
+            }
+            _ => {}
+        }
+        let path = &fs::canonicalize(path).map_err(|error| refused(path, "finding", &error))?;
+        let tagged = tag(path);
+        let refusal = tagged.as_ref().err().cloned();
+        let direct = match &tagged {
+            Ok(Some(tag)) => direct_unit(tag),
+            // Nothing to ask; segments that are there are asked one by one.
+            _ => Some(UNIT_BYTES_INDIRECT),
+        };
+        let directory = Directory { path: path.to_owned(), direct, refusal };
+        clear_dead(&directory.named()?);
+        Ok(directory)
+    }
+
+    /// What direct transfers here are multiples of, or would be.
+    pub(crate) fn unit(&self) -> u32 {
+        self.direct.unwrap_or(UNIT_BYTES_INDIRECT)
+    }
+
+    /// Files that are named as segments, whole and new ones, by name.
+    ///
+    /// # Errors
+    /// `File` when the directory cannot be read.
+    pub(crate) fn named(&self) -> Result<Vec<Named>> {
+        named(&self.path)
+    }
+
+    /// Room of its file system.
+    ///
+    /// # Errors
+    /// `File` when it cannot be asked.
+    pub(crate) fn room(&self) -> Result<VolumeRoom> {
+        volume_room(&self.path)
+    }
+
+    /// Waits for the turn with this directory, and no longer than its patience.
+    pub(crate) fn turn(&self) -> Turn {
+        let path = self.path.join(TAG);
+        let Ok(Some(tag)) = open_regular(&path, true) else { return Turn { _tag: None } };
+        let began = std::time::Instant::now();
+        loop {
+            match try_lock(&tag, &path) {
+                Ok(true) => return Turn { _tag: Some(tag) },
+                Ok(false) if began.elapsed() < TURN_PATIENCE => std::thread::sleep(TURN_LOOK),
+                _ => return Turn { _tag: None },
+            }
+        }
+    }
+
+    /// Makes a segment of `len` bytes, owned by this process. Nobody sees it before it is whole, and on disk. `None` when the
+    /// disk is full.
+    ///
+    /// # Errors
+    /// `File` when the disk refuses; nothing is left of it then.
+    pub(crate) fn make(&self, len: u64) -> Result<Option<Owned>> {
+        let id = random()?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let header = SegmentHeader { id, len, unit: self.unit(), created_s: now.as_secs() };
+        let new = self.path.join(SegmentName { id, new: true }.to_string());
+        let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&new);
+        let file = opened.map_err(|error| refused(&new, "making", &error))?;
+        let path = self.path.join(SegmentName { id, new: false }.to_string());
+        let made = fill(&file, &new, &header).and_then(|()| {
+            fs::rename(&new, &path).map_err(|error| refused(&new, "renaming", &error))?;
+            sync_directory(&self.path)
+        });
+        let owned = Owned::new(file, path, header);
+        match made {
+            Ok(()) if owned.is_in_place() => Ok(Some(owned)),
+            Ok(()) => Err(Error::new(Kind::File, format!("{} vanished while it was made", owned.path.display()))
+                .cure("see who else removes files there")),
+            Err(error) => {
+                let full = self.room().is_ok_and(|room| room.free_bytes < len);
+                // Whichever of the names it has by now; what cannot be removed is found by the next opening.
+                let _ = fs::remove_file(&new);
+                let _ = owned.remove();
+                if full { Ok(None) } else { Err(error) }
+            }
+        }
+    }
+}
+
+/// As [`Directory::named`].
+pub(crate) fn named(path: &Path) -> Result<Vec<Named>> {
+    let failed = |error: &std::io::Error| refused(path, "reading the directory", error);
+    let mut all = Vec::new();
+    for item in fs::read_dir(path).map_err(|error| failed(&error))? {
+        let item = item.map_err(|error| failed(&error))?;
+        let Some(name) = item.file_name().to_str().and_then(SegmentName::parse) else { continue };
+        // Gone since, or something else than a file: a link's own length is not a segment's.
+        let Ok(facts) = item.metadata() else { continue };
+        if facts.is_file() {
+            all.push(Named { name, path: item.path(), len: facts.len() });
+        }
+    }
+    all.sort_unstable_by_key(|named| named.name);
+    Ok(all)
+}
+
+/// Locks a new file before anybody can take it for a dead one's, and gives it room and header.
+fn fill(file: &File, path: &Path, header: &SegmentHeader) -> Result<()> {
+    if !try_lock(file, path)? {
+        return Err(Error::new(Kind::File, format!("{} was taken away while it was made", path.display())));
+    }
+    preallocate(file, path, header.len)?;
+    file.write_all_at(&header.encode(), 0).map_err(|error| refused(path, "writing", &error))?;
+    file.sync_all().map_err(|error| refused(path, "syncing", &error))
+}
+
+/// Removes what processes left that died while they made a segment.
+pub(crate) fn clear_dead(all: &[Named]) {
+    all.iter().filter(|named| named.name.new).for_each(clear);
+}
+
+/// Removes a new segment whose maker is dead. One that holds anything but the start of a segment is somebody's, and stays.
+fn clear(named: &Named) {
+    let Ok(Some(read)) = open_regular(&named.path, false) else { return };
+    let mut page = [0; PAGE_BYTES];
+    let is_ours = match read.read_at(&mut page, 0) {
+        Ok(0) => true,
+        Ok(n) => {
+            let is_zero = page[..n].iter().all(|byte| *byte == 0);
+            is_zero || SegmentHeader::decode(&page[..n]).is_ok_and(|header| header.id == named.name.id)
+        }
+        Err(_) => false,
+    };
+    let Ok(Some(file)) = open_regular(&named.path, is_ours) else { return };
+    if is_ours && try_lock(&file, &named.path).unwrap_or(false) {
+        // It stays where it is when it cannot be removed: the next opening tries again.
+        let _ = remove(&file, &named.path);
+    }
+}
+
+/// The tag file, open to be asked; made when there is nothing under its name. `None` when there is something else.
+fn tag(directory: &Path) -> Result<Option<File>> {
+    let path = directory.join(TAG);
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+        Ok(mut file) => {
+            file.write_all(TAG_TEXT.as_bytes()).map_err(|error| refused(&path, "writing", &error))?;
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(refused(&path, "making", &error)),
+    }
+    open_regular(&path, false)
+}
+
+fn random() -> Result<u128> {
+    let path = Path::new("/dev/urandom");
+    let mut bytes = [0; 16];
+    let read = File::open(path).and_then(|mut source| source.read_exact(&mut bytes));
+    read.map_err(|error| Error::new(Kind::Environment, format!("reading {}: {error}", path.display())))?;
+    Ok(u128::from_le_bytes(bytes))
+}

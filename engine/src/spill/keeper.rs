@@ -1,0 +1,319 @@
+//! The keeper: a thread beside the shards that makes their segments, removes those they give up, and keeps the limits.
+//!
+//! Owns the segments' locks for as long as it lives, so that no other process takes them for a dead one's. Never touches a
+//! block: shards write and read them by their rings.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_flow::{Objects, SegmentFile, SpillDesk, SpillSetup, Supply, Wish};
+use fuelrail_plan::spill::Mount;
+use fuelrail_wire::block::SegmentHeader;
+
+use super::directory::Directory;
+use super::recover::{Contents, Found, Recovered, recover};
+use super::room::{Limits, Room};
+use super::segment::Owned;
+
+/// How often the keeper looks for wishes nobody woke it for.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Who is told, in one line, what is wrong with a disk.
+pub(crate) type Tell = Box<dyn Fn(&str) + Send>;
+
+/// How much disk, for whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeeperConfig {
+    pub(crate) limits: Limits,
+    /// Length of a new segment, bytes.
+    pub(crate) segment_bytes: u64,
+    pub(crate) shards: u16,
+}
+
+/// What the keeper did since its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct KeeperFacts {
+    /// Segments made.
+    pub(crate) made: u64,
+    /// Segments of dead processes taken over at the start.
+    pub(crate) taken_over: u64,
+    /// Segments removed because their shard gave them up.
+    pub(crate) removed: u64,
+    /// Segments of dead processes removed to have their room.
+    pub(crate) reclaimed: u64,
+    /// Operations on files that failed.
+    pub(crate) failures: u64,
+    /// Directories nothing is made in any more, because they failed.
+    pub(crate) directories_failed: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    made: AtomicU64,
+    taken_over: AtomicU64,
+    removed: AtomicU64,
+    reclaimed: AtomicU64,
+    failures: AtomicU64,
+    directories_failed: AtomicU64,
+}
+
+impl Counters {
+    fn facts(&self) -> KeeperFacts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        KeeperFacts {
+            made: read(&self.made),
+            taken_over: read(&self.taken_over),
+            removed: read(&self.removed),
+            reclaimed: read(&self.reclaimed),
+            failures: read(&self.failures),
+            directories_failed: read(&self.directories_failed),
+        }
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The keeper's thread, from outside. Dropping it ends it and gives the locks up.
+pub(crate) struct Keeper {
+    counters: Arc<Counters>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Looks through the directories, takes over what dead processes left of this data set, and starts the thread. Also what
+    /// each shard is given to begin with.
+    ///
+    /// # Errors
+    /// `Environment` when a thread is refused. Disks that fail are told of and left out.
+    pub(crate) fn start(
+        config: KeeperConfig,
+        directories: Vec<Directory>,
+        objects: &Objects,
+        tell: Tell,
+    ) -> Result<(Keeper, Vec<SpillSetup>)> {
+        let unit = directories.iter().map(Directory::unit).max().unwrap_or(4096);
+        let mut work = Work::new(&config, directories, tell);
+        let setup =
+            |desk: &Arc<SpillDesk>| SpillSetup { desk: Arc::clone(desk), unit: u64::from(unit), found: Vec::new() };
+        let mut setups: Vec<SpillSetup> = work.desks.iter().map(setup).collect();
+        work.recover(objects, &mut setups);
+        let counters = Arc::clone(&work.counters);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("fuelrail-spill".into()).spawn(move || work.live(&stopped));
+        let thread = thread.map_err(|error| {
+            Error::new(Kind::Environment, format!("starting a thread for the disk: {error}"))
+                .cure("raise the limit of threads (ulimit -u, or pids.max of the cgroup)")
+        })?;
+        Ok((Keeper { counters, stop, thread: Some(thread) }, setups))
+    }
+
+    /// What it did so far.
+    pub(crate) fn facts(&self) -> KeeperFacts {
+        self.counters.facts()
+    }
+}
+
+impl Drop for Keeper {
+    /// The shards have ended before: what they wished for last is still done.
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A thread that panicked has said so on standard error; its locks are gone with it.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn segment_file(key: u64, path: PathBuf, header: &SegmentHeader, direct: bool, mount: Mount) -> SegmentFile {
+    SegmentFile { key, mark: header.mark(), path, len: header.len, direct, mount }
+}
+
+/// A segment a shard knows.
+struct Kept {
+    /// The lock; `None` for one that is read only.
+    owned: Option<Owned>,
+    path: PathBuf,
+    directory: usize,
+}
+
+/// The thread's side.
+pub(super) struct Work {
+    desks: Vec<Arc<SpillDesk>>,
+    room: Room,
+    segment_bytes: u64,
+    kept: HashMap<u64, Kept>,
+    next_key: u64,
+    counters: Arc<Counters>,
+    tell: Tell,
+}
+
+impl Work {
+    pub(super) fn new(config: &KeeperConfig, directories: Vec<Directory>, tell: Tell) -> Work {
+        Work {
+            desks: (0..config.shards).map(|_| Arc::default()).collect(),
+            room: Room::new(directories, config.limits),
+            segment_bytes: config.segment_bytes,
+            kept: HashMap::new(),
+            next_key: 0,
+            counters: Arc::default(),
+            tell,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn facts(&self) -> KeeperFacts {
+        self.counters.facts()
+    }
+
+    /// Mounts what is there. A shard goes on with one segment that has room left; the others are full as they are.
+    pub(super) fn recover(&mut self, objects: &Objects, setups: &mut [SpillSetup]) {
+        let contents = Contents::new(objects);
+        let all: Vec<_> = self.room.directories().map(|d| recover(d, &contents, setups.len() as u16)).collect();
+        for (directory, recovered) in all.into_iter().enumerate() {
+            let recovered = recovered.unwrap_or_else(|error| {
+                self.give_up_directory(directory, &error);
+                Recovered::default()
+            });
+            for flaw in &recovered.flaws {
+                count(&self.counters.failures);
+                (self.tell)(flaw);
+            }
+            for found in recovered.segments {
+                self.mount(directory, found, setups);
+            }
+        }
+    }
+
+    /// Gives a segment to those whose blocks are in it: to own to the first of them, and to read to the others.
+    fn mount(&mut self, directory: usize, found: Found, setups: &mut [SpillSetup]) {
+        let Found { path, header, direct, mut owned, mount, shares } = found;
+        self.counters.taken_over.fetch_add(u64::from(owned.is_some()), Ordering::Relaxed);
+        for (shard, known) in shares {
+            let segments = &setups[usize::from(shard.0)].found;
+            let has_open = segments.iter().any(|(file, _)| matches!(file.mount, Mount::Open { .. }));
+            let mount = match (&owned, mount) {
+                (None, _) => Mount::Foreign,
+                (Some(_), Mount::Open { .. }) if has_open => Mount::Sealed,
+                (Some(_), mount) => mount,
+            };
+            let key = self.keep(Kept { owned: owned.take(), path: path.clone(), directory });
+            setups[usize::from(shard.0)].found.push((segment_file(key, path.clone(), &header, direct, mount), known));
+        }
+    }
+
+    fn keep(&mut self, kept: Kept) -> u64 {
+        let key = self.next_key;
+        self.next_key += 1;
+        self.kept.insert(key, kept);
+        key
+    }
+
+    fn live(mut self, stop: &AtomicBool) {
+        for desk in &self.desks {
+            desk.set_keeper(std::thread::current());
+        }
+        loop {
+            // Looked at before the wishes: those of shards that have ended are all there then.
+            let last = stop.load(Ordering::Acquire);
+            for shard in 0..self.desks.len() {
+                while let Some(wish) = self.desks[shard].next_wish() {
+                    self.grant(shard, wish);
+                }
+            }
+            if last {
+                return self.leave();
+            }
+            std::thread::park_timeout(LOOK);
+        }
+    }
+
+    fn grant(&mut self, shard: usize, wish: Wish) {
+        match wish {
+            Wish::Another => {
+                let supply = self.another().map_or(Supply::NoMore, Supply::Segment);
+                if let (Supply::Segment(file), false) = (&supply, self.desks[shard].supply(supply.clone())) {
+                    self.trim(file.key);
+                }
+            }
+            Wish::Trimmed(key) => {
+                self.trim(key);
+                count(&self.counters.removed);
+            }
+            Wish::Failed(key, error) => self.failed(key, &error),
+        }
+    }
+
+    /// A new segment, if the limits leave room for one, or if somebody dead makes room.
+    pub(super) fn another(&mut self) -> Option<SegmentFile> {
+        loop {
+            let in_use: Vec<PathBuf> = self.kept.values().map(|kept| kept.path.clone()).collect();
+            let (directory, made) = self.room.make(self.segment_bytes, &in_use, || count(&self.counters.reclaimed))?;
+            let owned = match made {
+                Ok(owned) => owned,
+                Err(error) => {
+                    self.give_up_directory(directory, &error);
+                    continue;
+                }
+            };
+            count(&self.counters.made);
+            let direct = owned.segment().is_ok_and(|segment| segment.is_direct());
+            let (path, header) = (owned.path.clone(), owned.header);
+            let key = self.keep(Kept { owned: Some(owned), path: path.clone(), directory });
+            let mount = Mount::Open { end: fuelrail_plan::spill::PAGE_BYTES, records: 0 };
+            return Some(segment_file(key, path, &header, direct, mount));
+        }
+    }
+
+    /// A shard has given a segment up: its room comes back, if it is ours to give.
+    pub(super) fn trim(&mut self, key: u64) {
+        let Some(Kept { owned: Some(owned), directory, .. }) = self.kept.remove(&key) else { return };
+        if let Err(error) = owned.remove() {
+            self.give_up_directory(directory, &error);
+        }
+    }
+
+    /// A shard could not use a segment.
+    pub(super) fn failed(&mut self, key: u64, error: &Error) {
+        let Some(kept) = self.kept.get(&key) else { return };
+        if kept.owned.is_none() && !kept.path.exists() {
+            // Its owner removed it, as owners may.
+            self.kept.remove(&key);
+            return;
+        }
+        self.give_up_directory(kept.directory, error);
+    }
+
+    /// Says once what is wrong with a directory, and makes nothing in it any more.
+    fn give_up_directory(&mut self, directory: usize, error: &Error) {
+        count(&self.counters.failures);
+        if let Some(path) = self.room.give_up(directory) {
+            count(&self.counters.directories_failed);
+            (self.tell)(&format!(
+                "disk: nothing more is kept in {}, training goes on without it: {error}",
+                path.display()
+            ));
+        }
+    }
+
+    /// Gives the locks up. Segments nothing is found in by any later run are of no use to it.
+    pub(super) fn leave(self) {
+        for owned in self.kept.into_values().filter_map(|kept| kept.owned) {
+            let is_useless =
+                owned.segment().and_then(|segment| segment.scan()).is_ok_and(|found| found.records.is_empty());
+            if is_useless {
+                // It stays when it cannot be removed: the next run tries again.
+                let _ = owned.remove();
+            }
+        }
+    }
+}

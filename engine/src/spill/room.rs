@@ -1,0 +1,133 @@
+//! How much disk there is: the limit over all directories, the floor of each file system, and whose turn it is.
+//!
+//! Owns the directories. Counts every file that is named as a segment, whoever made it: a limit is for the disk, not for the
+//! process. Takes room from the dead before it says that there is none.
+
+use std::path::PathBuf;
+
+use fuelrail_base::Result;
+
+use super::directory::{Directory, Named};
+use super::segment::{Owned, Segment};
+
+/// How much disk may be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Limits {
+    /// Bytes of all segments in all directories, of this and every other process; zero: what the floor leaves.
+    pub(crate) limit_bytes: u64,
+    /// Bytes to leave free on every file system; zero: a twentieth of it.
+    pub(crate) floor_bytes: u64,
+}
+
+/// Share of a file system that is left free when nobody says how much.
+const FLOOR_SHARE: u64 = 20;
+
+/// The directories and their limits.
+#[derive(Debug)]
+pub(crate) struct Room {
+    places: Vec<(Directory, bool)>,
+    limits: Limits,
+    /// Which directory the next segment goes to, if it can.
+    turn: usize,
+}
+
+impl Room {
+    pub(crate) fn new(directories: Vec<Directory>, limits: Limits) -> Room {
+        let places = directories.into_iter().map(|directory| (directory, true)).collect();
+        Room { places, limits, turn: 0 }
+    }
+
+    pub(crate) fn directories(&self) -> impl Iterator<Item = &Directory> {
+        self.places.iter().map(|place| &place.0)
+    }
+
+    /// Makes nothing in this directory any more. Its path, the first time.
+    pub(crate) fn give_up(&mut self, directory: usize) -> Option<PathBuf> {
+        let (directory, works) = &mut self.places[directory];
+        core::mem::replace(works, false).then(|| directory.path.clone())
+    }
+
+    /// Makes a segment in the next directory that has room, and says which one that was, or failed. `None` when there is
+    /// no room in any: neither free, nor held by segments of dead processes that are not `in_use` here.
+    pub(crate) fn make(
+        &mut self,
+        len: u64,
+        in_use: &[PathBuf],
+        mut reclaimed: impl FnMut(),
+    ) -> Option<(usize, Result<Owned>)> {
+        // Everybody who makes segments here waits for the others, always in the same order.
+        let mut order: Vec<&Directory> = self.places.iter().filter(|place| place.1).map(|place| &place.0).collect();
+        order.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        let _turns: Vec<_> = order.iter().map(|directory| directory.turn()).collect();
+        loop {
+            for n in 0..self.places.len() {
+                let at = (self.turn + n) % self.places.len();
+                match self.has_room(at, len) {
+                    Ok(true) => {
+                        self.turn = at + 1;
+                        match self.places[at].0.make(len) {
+                            // Somebody else filled the disk meanwhile.
+                            Ok(None) => {}
+                            Ok(Some(owned)) => return Some((at, Ok(owned))),
+                            Err(error) => return Some((at, Err(error))),
+                        }
+                    }
+                    Ok(false) => {}
+                    Err(error) => return Some((at, Err(error))),
+                }
+            }
+            if !self.reclaim(in_use) {
+                return None;
+            }
+            reclaimed();
+        }
+    }
+
+    fn has_room(&self, at: usize, len: u64) -> Result<bool> {
+        let (directory, works) = &self.places[at];
+        if !works {
+            return Ok(false);
+        }
+        if let Some(refusal) = &directory.refusal {
+            return Err(refusal.clone());
+        }
+        let volume = directory.room()?;
+        let floor = match self.limits.floor_bytes {
+            0 => volume.total_bytes / FLOOR_SHARE,
+            floor => floor,
+        };
+        let within = self.limits.limit_bytes == 0 || self.used_bytes().saturating_add(len) <= self.limits.limit_bytes;
+        Ok(within && volume.free_bytes >= floor.saturating_add(len))
+    }
+
+    /// Bytes of everything that is named as a segment. A directory that cannot be read says so when it is written to.
+    fn used_bytes(&self) -> u64 {
+        let all = self.directories().filter_map(|directory| directory.named().ok());
+        all.flatten().map(|named| named.len).sum()
+    }
+
+    /// Removes the oldest segment whose owner is dead. False when there is none.
+    fn reclaim(&self, in_use: &[PathBuf]) -> bool {
+        let working = self.places.iter().filter(|place| place.1);
+        let named = working.filter_map(|place| place.0.named().ok()).flatten();
+        let free = |named: &Named| !named.name.new && !in_use.iter().any(|path| *path == named.path);
+        let opened = named.filter(free).filter_map(|named| Segment::open(&named.path, named.name).ok());
+        let mut segments: Vec<Segment> = opened.collect();
+        segments.sort_unstable_by_key(|segment| segment.header.created_s);
+        let mut dead = segments.iter().filter_map(|segment| segment.try_own().ok().flatten());
+        dead.any(|owned| owned.remove().is_ok())
+    }
+}
+
+/// Length for new segments: a sixteenth of a shard's share of the disk, so that little is lost when one is trimmed, and room
+/// for several blocks at least.
+pub(crate) fn segment_bytes(limits: Limits, directories: &[Directory], shards: u16, block_bytes: u64) -> u64 {
+    use fuelrail_base::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+    let volumes = directories.iter().filter_map(|directory| directory.room().ok());
+    let free: u64 = volumes.map(|volume| volume.free_bytes - volume.free_bytes / FLOOR_SHARE).sum();
+    let bytes = if limits.limit_bytes == 0 { free } else { limits.limit_bytes.min(free) };
+    let share = bytes / u64::from(shards.max(1)) / 16;
+    let least = (4 * block_bytes).next_power_of_two().clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+    let most = if share == 0 { 0 } else { 1 << share.ilog2() };
+    most.clamp(least, SEGMENT_BYTES_MAX)
+}

@@ -1,0 +1,227 @@
+//! What is found again, who owns it, and how the limits are kept.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+
+use fuelrail_base::{Error, Kind, ShardId};
+use fuelrail_plan::spill::Mount;
+use tempfile::tempdir;
+
+use super::super::keeper::{Keeper, KeeperFacts};
+use super::super::segment_bytes;
+use super::*;
+
+/// A segment in a directory, with all blocks of these samples, whose owner is dead.
+fn left_behind(path: &Path, objects: &Objects, samples: core::ops::Range<u32>) -> PathBuf {
+    let owned = open(path).make(MIB).unwrap().unwrap();
+    let all: Vec<BlockId> = samples.flat_map(|sample| blocks(objects, sample)).collect();
+    spill(&owned.path, objects, &all, 4096, 0);
+    owned.path.clone()
+}
+
+#[test]
+fn a_dead_runs_blocks_are_found_and_its_segments_taken_over() {
+    let scratch = tempdir().unwrap();
+    let objects = objects("e");
+    let path = left_behind(scratch.path(), &objects, 0..20);
+    // It died before it recorded what it wrote last, and the page of a later record was torn.
+    let disk = File::options().read(true).write(true).open(&path).unwrap();
+    disk.write_all_at(&[7; 60_000], 700_000).unwrap();
+    disk.write_all_at(&[7; 64], MIB - 3 * 4096).unwrap();
+    let told = Told::default();
+    let mut work = work(&[scratch.path()], 1, 0, &told);
+    let found = recovered(&mut work, &objects, 1).remove(0);
+    let [(file, known)] = found.try_into().unwrap();
+    let expected: Vec<BlockId> = (0..20).flat_map(|sample| blocks(&objects, sample)).collect();
+    assert_eq!(known.iter().map(|known| known.block).collect::<Vec<_>>(), expected);
+    for known in &known {
+        let mut bytes = vec![0; objects.catalog().block_len(known.block) as usize];
+        disk.read_exact_at(&mut bytes, known.place).unwrap();
+        assert!(bytes == content(known.block, bytes.len() as u64) && crc32c::crc32c(&bytes) == known.crc32c);
+    }
+    let last = known.last().unwrap();
+    let end = (last.place + objects.catalog().block_len(last.block)).next_multiple_of(4096);
+    assert_eq!((file.path, file.len, file.mount), (path.clone(), MIB, Mount::Open { end, records: 64 }));
+    // While this process lives, another reads it and does not own it.
+    let mut other = super::work(&[scratch.path()], 1, 0, &told);
+    let found = recovered(&mut other, &objects, 1).remove(0);
+    assert_eq!((found[0].0.mount, found[0].1.len()), (Mount::Foreign, expected.len()));
+    other.trim(found[0].0.key);
+    assert!(path.exists(), "what is read only is not removed");
+    assert_eq!((work.facts().taken_over, other.facts().taken_over, told.lines()), (1, 0, vec![]));
+    work.trim(file.key);
+    assert!(!path.exists());
+}
+
+#[test]
+fn other_content_is_not_found() {
+    let scratch = tempdir().unwrap();
+    let path = left_behind(scratch.path(), &objects("e"), 0..40);
+    let told = Told::default();
+    let mut work = work(&[scratch.path()], 1, 0, &told);
+    assert!(recovered(&mut work, &objects("f"), 1)[0].is_empty(), "objects that were overwritten since");
+    assert_eq!(work.facts().taken_over, 0, "others may want it");
+    // The same objects in blocks of another length: the same are those in one block, and last ones that begin as before.
+    let listed =
+        (1..=40u64).map(|n| Listed { key: format!("o/{n:02}"), size: 1_000 * n, etag: Some(format!("\"e{n}\"")) });
+    let listed: Vec<Listed> = listed.collect();
+    let address = "127.0.0.1:80".parse().unwrap();
+    let longer = Objects::new("http://host/bucket/".parse().unwrap(), vec![address], &listed, 20_000).unwrap();
+    let found = recovered(&mut work, &longer, 1).remove(0);
+    let samples: BTreeSet<u32> = found[0].1.iter().map(|known| known.block.sample.0).collect();
+    assert_eq!(samples, (0..10).chain(20..30).collect(), "lengths up to 10 000, and from 20 001 to 30 000");
+    drop(work);
+    // A listing without ETags finds nothing, and a record with nothing behind it is no reason to keep a segment.
+    let nameless: Vec<Listed> = listed.into_iter().map(|object| Listed { etag: None, ..object }).collect();
+    let nameless = Objects::new("http://host/bucket/".parse().unwrap(), vec![address], &nameless, 10_000).unwrap();
+    let mut work = super::work(&[scratch.path()], 1, 0, &told);
+    assert!(recovered(&mut work, &nameless, 1)[0].is_empty() && path.exists());
+}
+
+/// With another number of shards a segment's blocks are several shards': one owns it, the others read it.
+#[test]
+fn a_segment_is_shared_out_when_the_shards_are_others() {
+    let scratch = tempdir().unwrap();
+    let objects = objects("e");
+    left_behind(scratch.path(), &objects, 0..40);
+    let told = Told::default();
+    let mut work = work(&[scratch.path()], 3, 0, &told);
+    let found = recovered(&mut work, &objects, 3);
+    let all: usize = found.iter().flatten().map(|(_, known)| known.len()).sum();
+    assert_eq!(all, (0..40).map(|sample| blocks(&objects, sample).len()).sum::<usize>());
+    let mut owners = 0;
+    for (shard, found) in (0u16..).zip(&found) {
+        for (file, known) in found {
+            assert!(known.iter().all(|known| known.block.owner(3) == ShardId(shard)));
+            owners += u32::from(file.mount != Mount::Foreign);
+        }
+    }
+    assert_eq!(owners, 1);
+}
+
+/// One shard goes on with one segment; what is nearly full is full.
+#[test]
+fn one_segment_is_gone_on_with() {
+    let scratch = tempdir().unwrap();
+    let objects = objects("e");
+    left_behind(scratch.path(), &objects, 0..5);
+    left_behind(scratch.path(), &objects, 5..10);
+    let told = Told::default();
+    let mut one = work(&[scratch.path()], 1, 0, &told);
+    let mounts: Vec<Mount> = recovered(&mut one, &objects, 1)[0].iter().map(|(file, _)| file.mount).collect();
+    assert!(matches!(mounts[..], [Mount::Open { .. }, Mount::Sealed]), "{mounts:?}");
+    drop(one);
+    let full = tempdir().unwrap();
+    let path = left_behind(full.path(), &objects, 0..40);
+    spill(&path, &objects, &blocks(&objects, 39), 950_000, 100);
+    let mut one = work(&[full.path()], 1, 0, &told);
+    assert_eq!(recovered(&mut one, &objects, 1)[0][0].0.mount, Mount::Sealed);
+}
+
+/// Segments nothing was recorded in are no use to any later run: neither after an ordered end nor after another.
+#[test]
+fn empty_segments_leave_no_room_taken() {
+    let scratch = tempdir().unwrap();
+    let (objects, told) = (objects("e"), Told::default());
+    let mut first = work(&[scratch.path()], 1, 0, &told);
+    let (empty, used) = (first.another().unwrap(), first.another().unwrap());
+    spill(&used.path, &objects, &blocks(&objects, 3), 4096, 0);
+    assert_eq!(empty.mount, Mount::Open { end: 4096, records: 0 });
+    first.leave();
+    assert_eq!(names(scratch.path()), [used.path.clone()]);
+    // Killed: nobody left in order.
+    drop(open(scratch.path()).make(MIB).unwrap().unwrap());
+    assert_eq!(names(scratch.path()).len(), 2);
+    let mut second = work(&[scratch.path()], 1, 0, &told);
+    recovered(&mut second, &objects, 1);
+    assert_eq!(names(scratch.path()), [used.path]);
+}
+
+#[test]
+fn the_limit_is_kept_and_the_dead_make_room_first() {
+    let (one, two) = (tempdir().unwrap(), tempdir().unwrap());
+    let told = Told::default();
+    let dead = left_behind(one.path(), &objects("another data set"), 0..10);
+    let mut living = work(&[one.path(), two.path()], 1, 3, &told);
+    let made: Vec<SegmentFile> = (0..2).map(|_| living.another().unwrap()).collect();
+    assert_ne!(made[0].path.parent(), made[1].path.parent(), "directories take turns");
+    assert!(dead.exists());
+    let third = living.another().expect("the dead one's room");
+    assert!(!dead.exists() && living.facts().reclaimed == 1);
+    assert!(living.another().is_none(), "all room is the living's");
+    // Another process with the same directories has the same limit, not one more.
+    let mut other = work(&[two.path(), one.path()], 1, 3, &told);
+    assert!(other.another().is_none());
+    living.trim(third.key);
+    assert!(other.another().is_some() && living.another().is_none());
+    assert_eq!(told.lines(), Vec::<String>::new(), "a limit that is reached is nothing to tell of");
+}
+
+#[test]
+fn the_floor_is_left_free() {
+    let scratch = tempdir().unwrap();
+    let told = Told::default();
+    let free = open(scratch.path()).room().unwrap().free_bytes;
+    let limits = Limits { limit_bytes: 0, floor_bytes: free + (1 << 40) };
+    let config = KeeperConfig { limits, segment_bytes: MIB, shards: 1 };
+    let mut poor = Work::new(&config, vec![open(scratch.path())], told.tell());
+    assert!(poor.another().is_none() && names(scratch.path()).is_empty() && told.lines().is_empty());
+}
+
+/// A directory that fails is told of once, and the other one serves; when none is left there is no more.
+#[test]
+fn a_failing_directory_is_left_out_with_one_line() {
+    let (one, two) = (tempdir().unwrap(), tempdir().unwrap());
+    let told = Told::default();
+    let mut work = work(&[one.path(), two.path()], 1, 0, &told);
+    fs::remove_dir_all(one.path()).unwrap();
+    for _ in 0..4 {
+        let file = work.another().expect("the other one works");
+        assert!(file.path.starts_with(two.path()));
+        work.trim(file.key);
+    }
+    assert_eq!(told.lines().len(), 1, "{:?}", told.lines());
+    assert!(told.lines()[0].contains("nothing more is kept in"), "{:?}", told.lines());
+    let kept = work.another().unwrap();
+    for _ in 0..3 {
+        work.failed(kept.key, &Error::new(Kind::File, "writing: Input/output error"));
+    }
+    assert!(work.another().is_none());
+    assert_eq!(told.lines().len(), 2, "{:?}", told.lines());
+    let facts = work.facts();
+    assert_eq!((facts.directories_failed, facts.failures), (2, 4), "{facts:?}");
+}
+
+/// A segment that its owner removed is no fault of a disk.
+#[test]
+fn a_foreign_segment_that_vanished_is_nothing_to_tell_of() {
+    let scratch = tempdir().unwrap();
+    let (objects, told) = (objects("e"), Told::default());
+    left_behind(scratch.path(), &objects, 0..10);
+    let (mut owner, mut reader) = (work(&[scratch.path()], 1, 0, &told), work(&[scratch.path()], 1, 0, &told));
+    let owned = recovered(&mut owner, &objects, 1).remove(0).remove(0).0;
+    let read = recovered(&mut reader, &objects, 1).remove(0).remove(0).0;
+    owner.trim(owned.key);
+    reader.failed(read.key, &Error::new(Kind::File, "opening: No such file or directory"));
+    assert_eq!((told.lines(), reader.facts()), (vec![], KeeperFacts::default()));
+}
+
+/// The thread does what is wished for, and leaves in order.
+#[test]
+fn the_keeper_comes_and_goes() {
+    let scratch = tempdir().unwrap();
+    let (objects, told) = (objects("e"), Told::default());
+    left_behind(scratch.path(), &objects, 0..10);
+    let directories = vec![open(scratch.path())];
+    let limits = Limits::default();
+    let segment_bytes = segment_bytes(limits, &directories, 2, 10_000);
+    assert!(segment_bytes.is_power_of_two() && (MIB..=1 << 30).contains(&segment_bytes));
+    let config = KeeperConfig { limits, segment_bytes, shards: 2 };
+    let (keeper, setups) = Keeper::start(config, directories, &objects, told.tell()).unwrap();
+    assert_eq!((setups.len(), keeper.facts().taken_over), (2, 1));
+    assert!(setups.iter().map(|setup| setup.found.len()).sum::<usize>() >= 1 && setups[0].unit >= 512);
+    drop(keeper);
+    let mut next = work(&[scratch.path()], 2, 0, &told);
+    recovered(&mut next, &objects, 2);
+    assert_eq!(next.facts().taken_over, 1, "the locks were given up");
+}

@@ -1,0 +1,271 @@
+//! The disk below the RAM cache, with real files: what is on it is not fetched again, and nothing that happens to it, or to a
+//! process that uses it, costs a byte.
+//!
+//! The test binary is its own child: run with [`ROLE`] set, the test that is named becomes a loader that is killed.
+
+mod common;
+
+use common::{PATIENCE, bucket, drain, eventually, listing, loader, loader_at, plain_run, planned, side_by_side};
+use fuelrail::{Backend, ByteSize, DiskFacts, LoaderBuilder, Stats};
+use fuelrail_base::prng::Prng;
+use fuelrail_bucket::{Bucket, Counters, DataSet};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+
+/// Objects of a few blocks each, and of many different lengths: 10 MB.
+fn set() -> DataSet {
+    DataSet::photos(90, 4)
+}
+
+/// A loader over the bucket that keeps what it reads in `dir`.
+fn spilling(bucket: &Bucket, dir: &Path, limit_bytes: u64) -> LoaderBuilder {
+    with_disk(loader(bucket), dir, limit_bytes)
+}
+
+fn with_disk(builder: LoaderBuilder, dir: &Path, limit_bytes: u64) -> LoaderBuilder {
+    builder
+        .batch_size(8)
+        .seed(3)
+        .block_size("64KiB".parse().unwrap())
+        .spill_dirs(vec![dir.to_owned()])
+        .spill_limit(ByteSize(limit_bytes))
+        .spill_floor(ByteSize(1))
+}
+
+fn disk(stats: &Stats) -> DiskFacts {
+    stats.disk.clone().expect("it has a disk")
+}
+
+/// GETs of objects.
+fn gets(counters: &Counters) -> u64 {
+    counters.get_requests
+}
+
+#[test]
+fn the_second_epoch_comes_from_disk_and_so_does_a_later_run() {
+    side_by_side(Backend::ALL.to_vec(), |&ring| {
+        let (set, dir) = (set(), tempfile::tempdir().unwrap());
+        let bucket = bucket(&set, "");
+        let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set)).ring(ring.name()).shards(2);
+        // A block is written when there is a segment for it, and segments take a moment to make: not all in the first epoch.
+        for run in 0.. {
+            let mut first = builder().epochs(4).build().unwrap();
+            let delivered = drain(&mut first, &set).unwrap();
+            assert_eq!(delivered.order, planned(plain_run(set.len(), 3, 8, 4)), "{ring}");
+            let stats = first.stats();
+            assert!(disk(&stats).hit_bytes > 0, "{ring}: {:?}", stats.disk);
+            assert_eq!((disk(&stats).lost, disk(&stats).failures), (0, 0), "{ring}");
+            assert_eq!(first.close().operations, 0, "{ring}");
+            if run > 0 && stats.landed_bytes == 0 {
+                break;
+            }
+            assert!(run < 20, "{ring}: it never gets all of it: {:?}", stats.disk);
+        }
+        let before = gets(&bucket.counters());
+        let mut later = builder().epochs(3).build().unwrap();
+        drain(&mut later, &set).unwrap();
+        let stats = later.stats();
+        assert_eq!(gets(&bucket.counters()), before, "{ring}: nothing is asked for that is on disk: {:?}", stats.disk);
+        assert_eq!((disk(&stats).hit_bytes, stats.landed_bytes), (3 * set.total_bytes(), 0), "{ring}");
+        assert!((stats.hit_ratio - 1.0).abs() < 1e-9);
+    });
+}
+
+#[test]
+fn objects_without_an_etag_are_not_believed_to_be_what_they_were() {
+    let (set, dir) = (set(), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(common::bare_listing(&set));
+    let mut first = builder().epochs(3).build().unwrap();
+    drain(&mut first, &set).unwrap();
+    assert!(disk(&first.stats()).hits > 0, "within a run they are");
+    drop(first);
+    let mut later = builder().epochs(1).build().unwrap();
+    drain(&mut later, &set).unwrap();
+    assert_eq!(disk(&later.stats()).adopted, 0);
+}
+
+#[test]
+fn ram_and_disk_add_up() {
+    let (set, dir) = (DataSet::photos(400, 4), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    let total = set.total_bytes();
+    let (ram, limit) = (total / 4, total / 2 / MIB * MIB);
+    let builder = spilling(&bucket, dir.path(), limit).listing(listing(&set)).cache_limit(ByteSize(ram)).epochs(6);
+    let mut loader = builder.memory_limit("128MB".parse().unwrap()).build().unwrap();
+    drain(&mut loader, &set).unwrap();
+    let stats = loader.stats();
+    let reached = (stats.hit_bytes + disk(&stats).hit_bytes) as f64 / (5 * total) as f64;
+    let most = (ram + limit) as f64 / total as f64;
+    assert!(reached <= most + 1e-6 && reached > most * 0.85, "{reached} of {most}: {:?}", stats.disk);
+    let files: u64 = std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    assert!(files <= limit + 4096, "{files} bytes on disk, {limit} are allowed");
+}
+
+#[test]
+fn two_loaders_share_a_directory_and_read_each_other() {
+    let (set, dir) = (set(), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set));
+    let mut first = builder().epochs(2).build().unwrap();
+    for _ in 0..12 {
+        first.next_batch().unwrap().unwrap();
+    }
+    eventually("the first one's journal is on disk", || {
+        disk(&first.stats()).written > 40 && {
+            std::thread::sleep(Duration::from_millis(200));
+            true
+        }
+    });
+    // The first one lives, holds its batches and its locks.
+    let mut second = builder().epochs(1).build().unwrap();
+    drain(&mut second, &set).unwrap();
+    let facts = disk(&second.stats());
+    assert!(facts.adopted > 0 && facts.hits > 0 && facts.segments_taken_over == 0, "{facts:?}");
+    drain(&mut first, &set).unwrap();
+    assert_eq!(disk(&first.stats()).lost, 0);
+}
+
+#[test]
+fn a_directory_that_vanishes_or_never_was_costs_nothing_but_requests() {
+    let (set, dir) = (set(), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let hear = Arc::clone(&said);
+    let cache = dir.path().join("cache");
+    let builder = spilling(&bucket, &cache, 100 * MIB).listing(listing(&set)).epochs(3);
+    let mut loader = builder.on_stall(move |line| hear.lock().unwrap().push(line.to_owned())).build().unwrap();
+    loader.next_batch().unwrap().unwrap();
+    std::fs::remove_dir_all(&cache).unwrap();
+    while let Some(batch) = loader.next_batch() {
+        batch.unwrap();
+    }
+    let nowhere = dir.path().join("is/not/here");
+    let mut loader = spilling(&bucket, &nowhere, 100 * MIB).listing(listing(&set)).build().unwrap();
+    assert!(loader.notices().iter().any(|line| line.contains("is/not/here")), "{:?}", loader.notices());
+    drain(&mut loader, &set).unwrap();
+}
+
+#[test]
+fn bit_rot_is_found_and_fetched_again() {
+    let (set, dir) = (set(), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set));
+    drain(&mut builder().epochs(2).build().unwrap(), &set).unwrap();
+    let mut prng = Prng::new(8);
+    for file in std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().path()) {
+        let mut bytes = std::fs::read(&file).unwrap();
+        for _ in 0..200 {
+            let at = 4096 + prng.below((bytes.len() as u64).saturating_sub(4096).max(1)) as usize;
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= 1 << prng.below(8);
+            }
+        }
+        std::fs::write(&file, bytes).unwrap();
+    }
+    let mut later = builder().epochs(2).build().unwrap();
+    drain(&mut later, &set).unwrap();
+    let facts = disk(&later.stats());
+    assert!(facts.lost > 0 && facts.hits > facts.lost, "{facts:?}");
+}
+
+/// Set in a child: the bucket's address, the directory, the limit in bytes and the seed, between blanks.
+const ROLE: &str = "SPILL_TEST_ROLE";
+
+fn start_child(uri: &str, dir: &Path, limit_bytes: u64) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "killed_at_random_moments_no_byte_is_wrong_and_no_room_is_lost", "--test-threads=1"])
+        .env(ROLE, format!("{uri} {} {limit_bytes}", dir.display()))
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("this binary can be run again")
+}
+
+/// Reads epoch after epoch until it is killed, and ends badly if a byte is wrong.
+fn play(role: &str) {
+    let mut words = role.split(' ');
+    let mut word = || words.next().expect("the parent wrote it");
+    let (uri, dir, limit) = (word(), PathBuf::from(word()), word().parse().unwrap());
+    let set = set();
+    for round in 0.. {
+        let builder = with_disk(loader_at(uri), &dir, limit).listing(listing(&set)).epochs(1 + round % 3).shards(2);
+        drain(&mut builder.build().unwrap(), &set).unwrap();
+    }
+}
+
+#[test]
+fn killed_at_random_moments_no_byte_is_wrong_and_no_room_is_lost() {
+    if let Ok(role) = std::env::var(ROLE) {
+        return play(&role);
+    }
+    let kills: u64 = std::env::var("SPILL_TEST_KILLS").map_or(25, |text| text.parse().unwrap());
+    let (set, dir) = (set(), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    let mut prng = Prng::new(kills);
+    let mut adopted = 0;
+    for kill in 0..kills {
+        // Now more than enough, now so little that segments are trimmed or refused all the time.
+        let limit = [100, 6][(kill % 2) as usize] * MIB;
+        let mut child = start_child(&bucket.url(""), dir.path(), limit);
+        std::thread::sleep(Duration::from_millis(prng.below(400)));
+        child.kill().unwrap();
+        let status = child.wait().unwrap();
+        assert!(status.code().is_none(), "kill {kill}: the child ended by itself: {status}");
+        if kill % 5 == 4 {
+            let mut after = spilling(&bucket, dir.path(), limit).listing(listing(&set)).epochs(2).build().unwrap();
+            let delivered = drain(&mut after, &set).unwrap();
+            assert_eq!(delivered.order, planned(plain_run(set.len(), 3, 8, 2)));
+            adopted += disk(&after.stats()).adopted;
+        }
+    }
+    assert!(kills < 10 || adopted > 0, "nothing was ever found again");
+    // All room is anybody's: a run with a limit that holds the set keeps all of it, whatever the dead left.
+    let limit = 40 * MIB;
+    let build = || spilling(&bucket, dir.path(), limit).listing(listing(&set)).epochs(4);
+    drain(&mut build().build().unwrap(), &set).unwrap();
+    let mut last = build().build().unwrap();
+    drain(&mut last, &set).unwrap();
+    let files = || std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap());
+    let bytes: u64 = files().map(|file| file.metadata().unwrap().len()).sum();
+    assert!(bytes <= limit + 4096, "{bytes} bytes of {limit}");
+    assert!(files().all(|file| !file.file_name().to_string_lossy().ends_with(".new")), "half-made segments are gone");
+    let facts = disk(&last.stats());
+    assert!(facts.hit_bytes * 10 > set.total_bytes() * 4 * 9, "{facts:?}");
+}
+
+#[test]
+fn a_loader_with_a_disk_ends_promptly_in_the_middle_of_everything() {
+    let (set, dir) = (set(), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    for batches in 0..20 {
+        let builder = spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set)).epochs(4);
+        let mut loader = builder.build().unwrap();
+        let held: Vec<_> = (0..batches % 5).map(|_| loader.next_batch().unwrap().unwrap()).collect();
+        for _ in 0..batches {
+            loader.next_batch().unwrap().unwrap();
+        }
+        let begun = Instant::now();
+        let left = loader.close();
+        assert!(begun.elapsed() < PATIENCE);
+        assert_eq!((left.operations, left.slots), (0, held.len() as u64));
+    }
+}
+
+#[test]
+fn a_batch_may_be_changed_while_its_blocks_go_to_disk() {
+    let (set, dir) = (set(), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set));
+    let mut loader = builder().epochs(2).build().unwrap();
+    while let Some(batch) = loader.next_batch() {
+        batch.unwrap().bytes_mut().fill(7);
+    }
+    drop(loader);
+    let mut later = builder().epochs(1).build().unwrap();
+    drain(&mut later, &set).unwrap();
+    assert_eq!(disk(&later.stats()).lost, 0, "what was written is what landed");
+}
