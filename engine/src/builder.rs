@@ -293,9 +293,7 @@ fn start_shards(
     let (arena, regions, aside) = map_memory(&layout, &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices)?;
     let seating = seat(&config, &topology, &mut notices);
-    if let Some(seating) = &seating {
-        notices.extend(settle(&regions, seating));
-    }
+    notices.extend(seating.as_ref().and_then(|seating| settle(&regions, seating)));
     let (mut starting, kept) = (Starting::default(), arena.clone());
     let consumer = Arc::new(Consumer::default());
     let mut lanes = Vec::new();

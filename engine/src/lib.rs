@@ -32,6 +32,7 @@ mod loader;
 mod near;
 mod part;
 mod posting;
+mod quantiles;
 mod scores;
 mod spill;
 mod starting;
@@ -63,11 +64,12 @@ pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use importance::Reporter;
 pub use labels::{NO_LABEL, classes_of};
 pub use loader::{Loader, Memory, Remains, Taken};
+pub use quantiles::Quantiles;
 pub use spill::{
     CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
 };
 pub use state::State;
-pub use stats::{GateStats, Quantiles, ShardStats, Stats};
+pub use stats::{GateStats, ShardStats, Stats};
 pub use tiers::DiskFacts;
 pub use tls::Tls;
 pub use upload::{Stored, UPLOAD_BYTES_MAX, Upload, put, put_with};

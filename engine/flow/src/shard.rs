@@ -385,11 +385,7 @@ impl<R: Ring> Shard<R> {
             }
             Command::Spill { block, ask, segment, place } => self.spill_block(block, ask, (segment, place)),
             Command::Restore { fetch, ask, block, spot } => self.restore_block(fetch, ask, block, spot),
-            Command::Trim(segment) => {
-                if let Some(spill) = &mut self.spill {
-                    spill.trim(&mut self.ring, segment);
-                }
-            }
+            Command::Trim(segment) => self.trim_segment(segment),
             Command::Evict(block) => self.cache.as_mut().expect("only kept blocks are evicted").evict(block),
             Command::Answer { ask, source } => {
                 let proof = self.owned[ask.0 as usize].proof;

@@ -24,6 +24,12 @@ impl<R: Ring> Shard<R> {
         spill.restore(self.ring.now(), fetch, ask, block, spot, window);
     }
 
+    pub(super) fn trim_segment(&mut self, segment: SegmentId) {
+        if let Some(spill) = &mut self.spill {
+            spill.trim(&mut self.ring, segment);
+        }
+    }
+
     /// Takes in what the disk and its keeper brought. True when there was anything.
     pub(super) fn tend_disk(&mut self) -> bool {
         if self.assemble.has_postponed() {

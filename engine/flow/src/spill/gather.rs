@@ -3,7 +3,7 @@
 //! The buffer stands for one stretch of a segment, [`GATHER_BYTES`] long. While it is being written nobody writes to it: blocks
 //! that come meanwhile wait as loans of their batches. Owns the buffer.
 
-use super::Block;
+use super::flight::Block;
 use fuelrail_base::Instant;
 use fuelrail_base::limits::GATHER_BYTES;
 use fuelrail_io::{Lent, Window};

@@ -5,15 +5,18 @@
 //! the segments' files and three small pieces of memory. Never decides what goes where, and never waits.
 
 mod desk;
+mod flight;
 mod gather;
 mod journal;
 mod segments;
 mod transfer;
 
 pub use desk::{Known, SegmentFile, SpillDesk, Supply, Wish};
+pub(crate) use flight::SpillOutcome;
 
 use crate::conn::Proof;
 use crate::objects::Objects;
+use flight::{Block, Flight, Read, Write};
 use fuelrail_base::limits::{DIRECT_BYTES_MIN, GATHER_BYTES};
 use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, SampleId};
@@ -25,7 +28,6 @@ use segments::Segments;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use transfer::{Flight, Read, Write};
 
 /// What a shard's disk is made of.
 pub struct SpillSetup {
@@ -35,32 +37,6 @@ pub struct SpillSetup {
     pub unit: u64,
     /// Segments that were there, with the blocks of this shard in them.
     pub found: Vec<(SegmentFile, Vec<Known>)>,
-}
-
-/// A block on its way to the disk.
-#[derive(Clone, Copy, Debug)]
-struct Block {
-    id: BlockId,
-    /// The stage's key of the segment.
-    segment: usize,
-    place: u64,
-    len: u32,
-    crc32c: u32,
-    promised: Option<u32>,
-}
-
-/// How something ended.
-pub(crate) enum SpillOutcome {
-    /// The window is full, of what was written, and proved.
-    Restored { fetch: FetchId, ask: AskId, window: Window, proof: Proof, total: Duration, writes: usize },
-    /// The window is empty.
-    Lost { fetch: FetchId, ask: AskId, window: Window },
-    /// The block is on disk.
-    Spilled { block: BlockId, crc32c: u32 },
-    /// The block is not.
-    Unspilled(BlockId),
-    /// Nothing works any more on this segment.
-    Broken(SegmentId),
 }
 
 /// Counters of the stage since its start.

@@ -1,53 +1,12 @@
 //! The operations of the spill stage: from its queues into the ring, and back out of it.
 
-use super::{BOUNCES, Block, COMPANY_PATIENCE, JOURNAL_PAGES, READS_MAX, SpillOutcome, SpillStage, Wish};
+use super::desk::Wish;
+use super::flight::{Block, Flight, Read, SpillOutcome, Write};
+use super::{BOUNCES, COMPANY_PATIENCE, JOURNAL_PAGES, READS_MAX, SpillStage};
 use fuelrail_base::limits::DIRECT_BYTES_MIN;
-use fuelrail_base::{Error, Instant, Kind, SampleId};
+use fuelrail_base::{Error, Instant, Kind};
 use fuelrail_io::{Done, Full, Lent, Op, Ring, Window};
-use fuelrail_plan::brain::{AskId, FetchId};
-use fuelrail_plan::spill::Spot;
 use fuelrail_wire::block::Record;
-
-/// A block being read.
-pub(super) struct Read {
-    pub(super) fetch: FetchId,
-    pub(super) ask: AskId,
-    pub(super) sample: SampleId,
-    pub(super) segment: usize,
-    pub(super) spot: Spot,
-    /// Where it belongs; `None` while the ring fills it.
-    pub(super) window: Option<Window>,
-    /// When it was asked for, and writes that were under way then.
-    pub(super) began: Instant,
-    pub(super) writes: usize,
-}
-
-/// A long block being written.
-pub(super) struct Write {
-    pub(super) block: Block,
-    pub(super) lent: Lent,
-    /// Bytes of it that are written.
-    pub(super) start: usize,
-}
-
-/// What an operation under way is for.
-pub(super) enum Flight {
-    /// Straight into the window.
-    Read(Read),
-    /// By way of a bounce buffer, whose unused rest is kept here; the block begins `skip` bytes into what is read.
-    Bounce {
-        read: Read,
-        rest: Window,
-        skip: usize,
-    },
-    Block(Block),
-    Gather(usize),
-    Page {
-        segment: usize,
-        number: u64,
-        window: Window,
-    },
-}
 
 impl SpillStage {
     /// Gives the ring what is due: all reads there is room for, then writes as far as `writes_max` allows, and what has waited

@@ -12,10 +12,12 @@ mod lanes;
 mod ledger;
 mod place;
 mod tier;
+mod words;
 
 pub use cost::{Costs, Tier};
 pub use index::{Index, PLACE_STEP_BYTES, SegmentId, Spot};
 pub use lanes::Lanes;
 pub use ledger::{PAGE_BYTES, PAGE_RECORDS, SEGMENTS_MAX};
 pub use place::ram_first_max;
-pub use tier::{Mount, Spill, SpillConfig, SpillPolicy, SpillStats, Weigh};
+pub use tier::Spill;
+pub use words::{Mount, SpillConfig, SpillPolicy, SpillStats, Weigh};

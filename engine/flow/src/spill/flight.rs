@@ -1,0 +1,74 @@
+//! What is on its way to the disk and from it, and how it ended. Plain values; owns windows and loans only.
+
+use crate::conn::Proof;
+use fuelrail_base::{BlockId, Duration, Instant, SampleId};
+use fuelrail_io::{Lent, Window};
+use fuelrail_plan::brain::{AskId, FetchId};
+use fuelrail_plan::spill::{SegmentId, Spot};
+
+/// A block on its way to the disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    pub(super) id: BlockId,
+    /// The stage's key of the segment.
+    pub(super) segment: usize,
+    pub(super) place: u64,
+    pub(super) len: u32,
+    pub(super) crc32c: u32,
+    pub(super) promised: Option<u32>,
+}
+
+/// How something ended.
+pub(crate) enum SpillOutcome {
+    /// The window is full, of what was written, and proved.
+    Restored { fetch: FetchId, ask: AskId, window: Window, proof: Proof, total: Duration, writes: usize },
+    /// The window is empty.
+    Lost { fetch: FetchId, ask: AskId, window: Window },
+    /// The block is on disk.
+    Spilled { block: BlockId, crc32c: u32 },
+    /// The block is not.
+    Unspilled(BlockId),
+    /// Nothing works any more on this segment.
+    Broken(SegmentId),
+}
+
+/// A block being read.
+pub(super) struct Read {
+    pub(super) fetch: FetchId,
+    pub(super) ask: AskId,
+    pub(super) sample: SampleId,
+    pub(super) segment: usize,
+    pub(super) spot: Spot,
+    /// Where it belongs; `None` while the ring fills it.
+    pub(super) window: Option<Window>,
+    /// When it was asked for, and writes that were under way then.
+    pub(super) began: Instant,
+    pub(super) writes: usize,
+}
+
+/// A long block being written.
+pub(super) struct Write {
+    pub(super) block: Block,
+    pub(super) lent: Lent,
+    /// Bytes of it that are written.
+    pub(super) start: usize,
+}
+
+/// What an operation under way is for.
+pub(super) enum Flight {
+    /// Straight into the window.
+    Read(Read),
+    /// By way of a bounce buffer, whose unused rest is kept here; the block begins `skip` bytes into what is read.
+    Bounce {
+        read: Read,
+        rest: Window,
+        skip: usize,
+    },
+    Block(Block),
+    Gather(usize),
+    Page {
+        segment: usize,
+        number: u64,
+        window: Window,
+    },
+}
