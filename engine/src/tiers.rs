@@ -10,6 +10,9 @@ use fuelrail_flow::{Objects, Snapshot, SpillSetup};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+/// Who is told of disks that fail.
+type Report = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// What direct transfers to these directories are multiples of, bytes; `None` without any.
 pub(crate) fn disk_unit(directories: &[Directory]) -> Option<u64> {
     directories.iter().map(|directory| u64::from(directory.unit())).max()
@@ -24,7 +27,7 @@ pub(crate) fn start_keeper(
     layout: &Layout,
     directories: Vec<Directory>,
     objects: &Objects,
-    (notices, report): (&mut Vec<String>, Arc<dyn Fn(&str) + Send + Sync>),
+    (notices, report): (&mut Vec<String>, Report),
 ) -> Result<(Option<Keeper>, Vec<Option<SpillSetup>>)> {
     if directories.is_empty() {
         return Ok((None, (0..layout.shards).map(|_| None).collect()));

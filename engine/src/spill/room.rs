@@ -110,7 +110,7 @@ impl Room {
     fn reclaim(&self, in_use: &[PathBuf]) -> bool {
         let working = self.places.iter().filter(|place| place.1);
         let named = working.filter_map(|place| place.0.named().ok()).flatten();
-        let free = |named: &Named| !named.name.new && !in_use.iter().any(|path| *path == named.path);
+        let free = |named: &Named| !named.name.new && !in_use.contains(&named.path);
         let opened = named.filter(free).filter_map(|named| Segment::open(&named.path, named.name).ok());
         let mut segments: Vec<Segment> = opened.collect();
         segments.sort_unstable_by_key(|segment| segment.header.created_s);
