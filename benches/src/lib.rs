@@ -10,6 +10,7 @@ pub mod disk;
 pub mod external;
 pub mod floor;
 pub mod harness;
+pub mod importance;
 pub mod latency;
 pub mod line;
 pub mod machine;

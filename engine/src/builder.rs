@@ -20,7 +20,7 @@ use fuelrail_base::limits::OPEN_BATCHES_MAX;
 use fuelrail_base::{ByteSize, Result, ShardId};
 use fuelrail_flow::{BadSamples, Consumer, Listed, Objects, Outlet, mesh, scratch_bytes, spill_memory_bytes};
 use fuelrail_io::{
-    Arena, ArenaConfig, Backend, CardQueue, EXTENT_GRANULE, Huge, HugePages, Region, RingChoice, Topology, Waker,
+    Arena, ArenaConfig, Backend, CardQueue, EXTENT_GRANULE, Huge, HugePages, Region, RingChoice, Topology,
     ZERO_COPY_BYTES, default_budget, lane,
 };
 use fuelrail_plan::importance::Horizons;
@@ -315,13 +315,9 @@ fn start_shards(
         starting.start(&config, &plan, ShardId(id), region, (mesh, deliver, disk))?;
     }
     let (shards, threads) = starting.wait(&mut notices)?;
-    let audit = config.audit.as_ref().map(|path| {
-        let start = state_at(&run, &fingerprint, &config.importance, run.config().start);
-        Audit::create(path, config.rank, config.world, start)
-    });
-    let wakers: Vec<Waker> = shards.iter().map(|s| s.waker.clone()).collect();
-    let reporter =
-        horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, Arc::clone(&consumer), wakers.clone()));
+    let audit = audit(&config, &run, &fingerprint);
+    let reporter = horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, &consumer, &shards));
+    let wakers = shards.iter().map(|s| s.waker.clone()).collect();
     let outlet = Outlet::new(lanes, wakers, consumer, run.batches());
     let supply = supply(&config, decoding.zip(aside), &objects, outlet, run.batches());
     // Without it nobody would take what the shards deliver.
@@ -337,11 +333,18 @@ fn start_shards(
         shards,
         threads,
         notices,
-        audit: audit.transpose()?,
+        audit: audit?,
         keeper,
         reporter,
         report: Box::new(move |text| report(text)),
     })
+}
+
+/// The log of what is delivered, where one is wanted.
+fn audit(config: &Config, run: &Run, fingerprint: &str) -> Result<Option<Audit>> {
+    let Some(path) = &config.audit else { return Ok(None) };
+    let start = state_at(run, fingerprint, &config.importance, run.config().start);
+    Audit::create(path, config.rank, config.world, start).map(Some)
 }
 
 /// The arena, its regions for the shards, and the one behind them.

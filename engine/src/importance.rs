@@ -6,6 +6,7 @@
 use crate::config::Config;
 use crate::scores::Table;
 use crate::state::State;
+use crate::watch::Watched;
 use fuelrail_base::{BatchSeq, Error, Kind, Result, SampleId};
 use fuelrail_flow::Consumer;
 use fuelrail_io::Waker;
@@ -41,11 +42,13 @@ impl Reporter {
         horizons: Horizons,
         run: &Run,
         listing: &str,
-        consumer: Arc<Consumer>,
-        shards: Vec<Waker>,
+        consumer: &Arc<Consumer>,
+        shards: &[Watched],
     ) -> Reporter {
         let drawn = Mutex::new(Draws { horizons, settled: 0 });
-        Reporter(Arc::new(Shared { run: run.clone(), listing: listing.into(), drawn, consumer, shards }))
+        let shards = shards.iter().map(|shard| shard.waker.clone()).collect();
+        let (run, listing, consumer) = (run.clone(), listing.into(), Arc::clone(consumer));
+        Reporter(Arc::new(Shared { run, listing, drawn, consumer, shards }))
     }
 
     /// Takes the losses of one global step, in any order; `seq` is the number of this rank's batch of it (of its last batch,

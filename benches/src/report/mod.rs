@@ -7,6 +7,7 @@ mod bars;
 mod contest;
 mod findings;
 mod html;
+mod importance;
 mod page;
 mod published;
 mod soak;
@@ -17,6 +18,7 @@ mod verdict;
 
 pub use findings::findings_html;
 pub use html::html;
+pub use importance::importance_html;
 pub use published::{Published, published};
 pub use soak::soak_html;
 pub use switch::switch_html;

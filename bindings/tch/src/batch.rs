@@ -18,6 +18,10 @@ pub struct TensorBatch {
     pub ids: Vec<SampleId>,
     /// The epoch, from 0.
     pub epoch: u64,
+    /// Number of the batch in this run of this rank.
+    pub seq: u64,
+    /// What each sample's loss is to be multiplied by, float, `[n]`; `None` for 1.
+    pub weights: Option<Tensor>,
 }
 
 impl TensorBatch {
@@ -30,25 +34,26 @@ impl TensorBatch {
         let ids = batch.ids().to_vec();
         let spans = (0..ids.len()).map(|i| batch.offsets()[i]..batch.offsets()[i] + batch.sample(i).len()).collect();
         let labels = labels_of(batch.labels())?;
-        let epoch = batch.epoch();
+        let (epoch, seq) = (batch.epoch(), batch.seq());
+        let weights = weights_of(batch.weights());
         let sizes = match batch.shape() {
             Some(shape) => [shape.samples, shape.height, shape.width, shape.channels].map(|n| n as i64).to_vec(),
             None => vec![batch.bytes().len() as i64],
         };
-        Ok(TensorBatch { bytes: crate::ffi::batch_tensor(batch, &sizes)?, spans, labels, ids, epoch })
+        Ok(TensorBatch { bytes: crate::ffi::batch_tensor(batch, &sizes)?, spans, labels, ids, epoch, seq, weights })
     }
 
     /// The same for a batch on a CUDA device: `bytes` lies there, and is used on the stream the batch was taken with. Converted ones are
-    /// `[n, channels, height, width]` of floats.
+    /// `[n, channels, height, width]` of floats. `weights` are its samples', in order; none for 1.
     ///
     /// # Errors
     /// `Environment` for what torch says.
-    pub fn on_device(batch: DeviceBatch) -> Result<TensorBatch> {
+    pub fn on_device(batch: DeviceBatch, weights: &[f32]) -> Result<TensorBatch> {
         let ids = batch.ids().to_vec();
         let spans = batch.offsets().iter().zip(batch.lens()).map(|(&at, &len)| at..at + len).collect();
         let labels = labels_of(batch.labels())?;
-        let epoch = batch.epoch();
-        Ok(TensorBatch { bytes: crate::ffi::device_tensor(batch)?, spans, labels, ids, epoch })
+        let (epoch, seq, weights) = (batch.epoch(), batch.seq(), weights_of(weights));
+        Ok(TensorBatch { bytes: crate::ffi::device_tensor(batch)?, spans, labels, ids, epoch, seq, weights })
     }
 
     /// Number of samples.
@@ -81,6 +86,11 @@ impl TensorBatch {
         let rows: Vec<Tensor> = self.spans.iter().map(|s| flat.narrow(0, s.start as i64, length as i64)).collect();
         Some(Tensor::stack(&rows, 0))
     }
+}
+
+/// Weights as a tensor, where one of them is not 1.
+fn weights_of(weights: &[f32]) -> Option<Tensor> {
+    weights.iter().any(|weight| *weight != 1.0).then(|| Tensor::from_slice(weights))
 }
 
 /// Labels as a tensor of their own, in the host's memory.

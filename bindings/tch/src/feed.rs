@@ -2,7 +2,7 @@
 
 use crate::batch::TensorBatch;
 use crate::ffi::feed_stream;
-use fuelrail::{Loader, State, Taken};
+use fuelrail::{Loader, Reporter, State, Stats, Taken};
 use fuelrail_base::Result;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,16 @@ pub trait Feed {
 
     /// Where the order stands behind the last batch given.
     fn order(&self) -> State;
+
+    /// What the loader has done so far, where it can be asked.
+    fn stats(&self) -> Option<Stats> {
+        None
+    }
+
+    /// Where losses go, if the order is drawn by importance.
+    fn reporter(&self) -> Option<Reporter> {
+        None
+    }
 }
 
 /// Batches in the host's memory: for training on the CPU, and for devices that torch copies to itself.
@@ -62,6 +72,14 @@ impl Feed for HostFeed {
     fn order(&self) -> State {
         self.0.state()
     }
+
+    fn stats(&self) -> Option<Stats> {
+        Some(self.0.stats())
+    }
+
+    fn reporter(&self) -> Option<Reporter> {
+        self.0.reporter()
+    }
 }
 
 /// Batches on a CUDA device, copied behind torch's back while it computes.
@@ -69,6 +87,7 @@ impl Feed for HostFeed {
 pub struct GpuFeed {
     feed: fuelrail_cuda::Feed,
     order: State,
+    reporter: Option<Reporter>,
 }
 
 /// How often a step that has run ahead of its copy looks whether it has landed.
@@ -80,8 +99,8 @@ impl GpuFeed {
     /// # Errors
     /// As [`fuelrail_cuda::Feed::start`].
     pub fn start(loader: Loader, config: fuelrail_cuda::FeedConfig) -> Result<GpuFeed> {
-        let order = loader.state();
-        Ok(GpuFeed { feed: fuelrail_cuda::Feed::start(loader, config)?, order })
+        let (order, reporter) = (loader.state(), loader.reporter());
+        Ok(GpuFeed { feed: fuelrail_cuda::Feed::start(loader, config)?, order, reporter })
     }
 
     /// The feed.
@@ -105,7 +124,9 @@ impl GpuFeed {
         if let Some(state) = batch.state() {
             self.order = state.clone();
         }
-        Ok(Some(Fed { batch: TensorBatch::on_device(batch)?, data_wait, ready, copy_wait }))
+        let weights = self.reporter.as_ref().map(|reporter| reporter.weights(batch.epoch(), batch.ids()));
+        let batch = TensorBatch::on_device(batch, &weights.unwrap_or_default())?;
+        Ok(Some(Fed { batch, data_wait, ready, copy_wait }))
     }
 }
 
@@ -116,5 +137,9 @@ impl Feed for GpuFeed {
 
     fn order(&self) -> State {
         self.order.clone()
+    }
+
+    fn reporter(&self) -> Option<Reporter> {
+        self.reporter.clone()
     }
 }

@@ -107,7 +107,7 @@ fn rows_that_lie_unevenly_are_brought_together() {
     let bytes = Tensor::arange(20, (Element::Int64, Device::Cpu)).to_kind(Element::Uint8);
     let labels = Tensor::zeros(&[3], (Element::Int64, Device::Cpu));
     let ids = [0, 1, 2].map(SampleId).to_vec();
-    let batch = TensorBatch { bytes, spans: vec![0..2, 4..6, 10..12], labels, ids, epoch: 0 };
+    let batch = TensorBatch { bytes, spans: vec![0..2, 4..6, 10..12], labels, ids, epoch: 0, seq: 0, weights: None };
     assert_eq!(numbers(&batch.rows(2).unwrap()), [0.0, 1.0, 4.0, 5.0, 10.0, 11.0]);
 }
 
@@ -190,6 +190,8 @@ fn batch_of_sums(first: u32) -> TensorBatch {
         labels: tensor_of_bytes(labels, &[4], Element::Int64).unwrap(),
         ids,
         epoch: 0,
+        seq: 0,
+        weights: None,
     }
 }
 
@@ -244,6 +246,8 @@ fn bf16_trains_on_the_cpu() {
         spans: batch.spans.clone(),
         ids: batch.ids.clone(),
         epoch: 0,
+        seq: 0,
+        weights: None,
     };
     let config = TrainConfig { precision: Precision::Bf16, rate: TrainConfig::default().rate, ..config(64 * 30) };
     let losses = RefCell::new(Vec::new());

@@ -7,6 +7,7 @@ mod contestant;
 mod cores;
 mod findings;
 mod given;
+mod importance;
 mod latency;
 mod line;
 mod mlperf;
@@ -53,6 +54,7 @@ enum Question {
     Mlperf(Box<mlperf::Mlperf>),
     Soak(soak::SoakArgs),
     Switch(Box<switch::SwitchArgs>),
+    Importance(Box<importance::ImportanceArgs>),
     #[command(hide = true)]
     Canned(canned::CannedArgs),
     #[command(hide = true)]
@@ -76,6 +78,7 @@ pub(crate) fn run(bench: Bench) -> Outcome {
         Question::Mlperf(args) => mlperf::run(&args),
         Question::Soak(args) => soak::run(&args),
         Question::Switch(args) => switch::run(&args),
+        Question::Importance(args) => importance::run(&args),
         Question::Canned(args) => canned::run(&args),
         Question::SoakBucket(args) => soak::run_bucket(&args),
         Question::Contestant(args) => contestant::run(&args),

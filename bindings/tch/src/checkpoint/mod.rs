@@ -1,6 +1,6 @@
 //! Checkpoints: everything a run needs to go on, in one file that other tools can read (safetensors), with a hash over its tensors.
 //!
-//! Names: `model.<variable>`, `optimiser.<slot>.<variable>`, `random.<device>.<rank>`. What is not a tensor is JSON in the header, under
+//! Names: `model.<variable>`, `optimiser.<slot>.<variable>`, `random.<device>.<rank>`, `loader.scores`. What is not a tensor is JSON in the header, under
 //! `fuelrail`. Owns the format; where checkpoints lie is `vault`'s.
 
 mod vault;

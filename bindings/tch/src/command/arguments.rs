@@ -101,6 +101,12 @@ pub(crate) struct Arguments {
     /// For trials: slow one rank down, RANK=FACTOR
     #[arg(long)]
     pub slow: Option<String>,
+    /// Draw epochs by importance: on, uniform, shade or shade-corrected; off is every sample once. More with --set importance_…
+    #[arg(long)]
+    pub importance: Option<String>,
+    /// Judge the model by --eval-uri behind every epoch, too
+    #[arg(long)]
+    pub eval_every_epoch: bool,
     /// Longest wait for another rank, seconds
     #[arg(long, default_value_t = 300.0)]
     pub timeout_s: f64,
@@ -172,6 +178,9 @@ impl Arguments {
         put("world", world.to_string());
         if let Some(decode) = &self.decode {
             put("decode", decode.clone());
+        }
+        if let Some(importance) = &self.importance {
+            put("importance", importance.clone());
         }
         for setting in &self.set {
             let (key, value) =

@@ -3,7 +3,7 @@
 use super::Arguments;
 use super::model::task;
 use super::screen::Screen;
-use fuelrail::{Config, Error, Kind, Loader, LoaderBuilder, Result, State};
+use fuelrail::{Config, Error, Kind, Loader, LoaderBuilder, Result, State, Stats};
 use fuelrail_cuda::FeedConfig;
 use fuelrail_tch::{
     ASK_EVERY, Backend, End, Feed, GpuFeed, HostFeed, METADATA_ADDRESS, Notice, Outcome, Ranks, Score, Service,
@@ -20,11 +20,21 @@ use tch::nn::VarStore;
 struct Report<'a> {
     outcome: &'a Outcome,
     score: Option<Score>,
+    /// Behind every epoch, where that was asked for.
+    epochs: Vec<EpochReport>,
     wall_s: f64,
     world: usize,
     device: String,
     torch: String,
     config: &'a Config,
+}
+
+/// The model behind an epoch, and what this rank's loader had done for it.
+#[derive(Serialize)]
+struct EpochReport {
+    samples: u64,
+    score: Score,
+    loader: Option<Stats>,
 }
 
 /// Trains as the arguments say.
@@ -74,13 +84,13 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
         let order = trainer.order().expect("what was resumed has an order");
         say(&format!("goes on from step {}, epoch {}, position {}", trainer.steps(), order.epoch, order.position));
     }
-    let order = trainer.order().cloned();
-    let loader = loader(&config, listing, order, trainer.may_switch())?;
+    let left = (trainer.order().cloned(), trainer.scores().map(<[u8]>::to_vec));
+    let loader = loader(&config, listing, left, trainer.may_switch())?;
     for notice in loader.notices() {
         say(&format!("notice: {notice}"));
     }
     let mut feed = feed(loader, device)?;
-    let outcome = trainer.run(&mut *feed)?;
+    let (outcome, epochs) = run_and_judge(arguments, &ranks, device, &mut trainer, &mut *feed)?;
     drop(feed);
     let score = match (&arguments.eval_uri, &outcome.end) {
         (Some(uri), End::Done) => Some(score(arguments, uri, &ranks, device, &mut trainer)?),
@@ -89,12 +99,31 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
     tell_end(&screen.borrow(), &outcome, score, begun.elapsed());
     if let (Some(path), 0) = (&arguments.json, ranks.rank) {
         let (wall_s, device, torch) = (begun.elapsed().as_secs_f64(), format!("{device:?}"), torch_version());
-        let report = Report { outcome: &outcome, score, wall_s, world: ranks.world, device, torch, config: &config };
+        let report =
+            Report { outcome: &outcome, score, epochs, wall_s, world: ranks.world, device, torch, config: &config };
         let text = serde_json::to_string_pretty(&report).map_err(|e| Error::new(Kind::File, e.to_string()))?;
         std::fs::write(path, text + "\n")
             .map_err(|e| Error::new(Kind::File, format!("cannot write {}: {e}", path.display())))?;
     }
     Ok(outcome.end)
+}
+
+/// Trains to the end, and judges the model behind every epoch where that was asked for.
+fn run_and_judge(
+    arguments: &Arguments,
+    ranks: &Ranks,
+    device: Device,
+    trainer: &mut Trainer<'_>,
+    feed: &mut dyn Feed,
+) -> Result<(Outcome, Vec<EpochReport>)> {
+    let mut epochs = Vec::new();
+    let outcome = trainer.run_with(feed, &mut |trainer, feed| {
+        let Some(uri) = arguments.eval_uri.as_ref().filter(|_| arguments.eval_every_epoch) else { return Ok(()) };
+        let (samples, loader) = (trainer.samples(), feed.stats());
+        epochs.push(EpochReport { samples, score: score(arguments, uri, ranks, device, trainer)?, loader });
+        Ok(())
+    })?;
+    Ok((outcome, epochs))
 }
 
 /// The last lines of a run.
@@ -162,8 +191,18 @@ fn feed(loader: Loader, device: Device) -> Result<Box<dyn Feed>> {
     })
 }
 
-fn loader(config: &Config, listing: Vec<fuelrail::Listed>, order: Option<State>, goes_on: bool) -> Result<Loader> {
+/// The loader of the samples to train with, from where a checkpoint left off.
+fn loader(
+    config: &Config,
+    listing: Vec<fuelrail::Listed>,
+    (order, scores): (Option<State>, Option<Vec<u8>>),
+    goes_on: bool,
+) -> Result<Loader> {
     let mut config = config.clone();
+    if goes_on && config.importance != "off" {
+        return Err(Error::new(Kind::Usage, "importance with steps that may become asynchronous")
+            .cure("leave --switch-after at 1 and --straggler at 0: draws need every step's losses from all ranks"));
+    }
     if goes_on {
         // Asynchronously a fast rank does the work of a slow one: its own share is not its limit.
         config.epochs = config.epochs.saturating_mul(u64::from(config.world)).saturating_add(1);
@@ -172,6 +211,9 @@ fn loader(config: &Config, listing: Vec<fuelrail::Listed>, order: Option<State>,
     if let Some(order) = order {
         builder = builder.resume(order);
     }
+    if let Some(scores) = scores {
+        builder = builder.scores(scores);
+    }
     builder.build()
 }
 
@@ -179,6 +221,7 @@ fn loader(config: &Config, listing: Vec<fuelrail::Listed>, order: Option<State>,
 fn score(arguments: &Arguments, uri: &str, ranks: &Ranks, device: Device, trainer: &mut Trainer<'_>) -> Result<Score> {
     let mut config = arguments.loader(uri, ranks.rank, ranks.world)?;
     (config.epochs, config.shuffle, config.drop_last, config.audit) = (1, false, false, None);
+    config.importance = "off".into();
     if config.decode_fit == "random-crop" {
         (config.decode_fit, config.decode_flip) = ("center-crop".into(), false);
     }

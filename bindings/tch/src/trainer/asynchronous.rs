@@ -187,7 +187,7 @@ impl Trainer<'_> {
             return Ok(Some(End::Done));
         }
         if self.vault.is_somewhere() {
-            self.save(self.order_after(&order))?;
+            self.save(self.order_after(&order), None)?;
         }
         let given = self.notice.as_ref().and_then(Notice::given);
         Ok(Some(End::Stopped(given.unwrap_or_else(|| "another rank was told to stop".into()))))

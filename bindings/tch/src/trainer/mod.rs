@@ -226,6 +226,8 @@ struct Progress {
     mode: Mode,
     /// Where the order stands, once a checkpoint was read.
     order: Option<State>,
+    /// … and the scores that belong to it, where it is drawn by importance.
+    scores: Option<Vec<u8>>,
     saved: Instant,
     saved_step: u64,
     switch_s: Option<f64>,
@@ -257,6 +259,7 @@ impl<'l> Trainer<'l> {
             loss: f64::NAN,
             mode: Mode::Synchronous,
             order: None,
+            scores: None,
             saved: Instant::now(),
             saved_step: 0,
             switch_s: None,
@@ -326,6 +329,12 @@ impl<'l> Trainer<'l> {
         self.progress.order.as_ref()
     }
 
+    /// The scores that belong to [`order`](Trainer::order), where epochs are drawn by importance.
+    #[must_use]
+    pub fn scores(&self) -> Option<&[u8]> {
+        self.progress.scores.as_deref()
+    }
+
     /// Optimiser steps done.
     #[must_use]
     pub fn steps(&self) -> u64 {
@@ -338,6 +347,12 @@ impl<'l> Trainer<'l> {
 
     fn world(&self) -> usize {
         self.group.as_ref().map_or(1, |group| group.world())
+    }
+
+    /// Samples trained on so far, all ranks together.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.progress.samples
     }
 
     /// Samples of the whole run.
@@ -374,10 +389,23 @@ impl<'l> Trainer<'l> {
     /// # Errors
     /// What the feed, the model, the checkpoints or the other ranks report. The last checkpoint stays.
     pub fn run(&mut self, feed: &mut dyn Feed) -> Result<Outcome> {
+        self.run_with(feed, &mut |_, _| Ok(()))
+    }
+
+    /// The same, and does something else behind every epoch: it gets this trainer and the feed.
+    ///
+    /// # Errors
+    /// As [`run`](Trainer::run), and what that reports.
+    pub fn run_with(
+        &mut self,
+        feed: &mut dyn Feed,
+        behind_epoch: &mut dyn FnMut(&mut Trainer<'l>, &dyn Feed) -> Result<()>,
+    ) -> Result<Outcome> {
         // Dropout differs from rank to rank, and goes on where it was after a resumption.
         if self.progress.order.is_none() {
             tch::manual_seed(seed_of(self.config.seed, 0, self.rank()));
         }
+        let mut epochs = self.progress.samples / self.config.epoch_samples;
         let end = loop {
             if self.progress.samples >= self.total() {
                 break End::Done;
@@ -389,9 +417,14 @@ impl<'l> Trainer<'l> {
             if let Some(end) = ended {
                 break end;
             }
+            let done = self.progress.samples / self.config.epoch_samples;
+            if done > epochs {
+                epochs = done;
+                behind_epoch(self, feed)?;
+            }
         };
         if self.vault.is_somewhere() && self.progress.saved_step < self.progress.step {
-            self.save(feed.order())?;
+            self.save(feed.order(), feed.reporter())?;
         }
         if let Some(group) = &self.group {
             group.barrier()?;

@@ -5,21 +5,24 @@ use crate::checkpoint::{About, Checkpoint};
 use crate::exchange::numbers;
 use crate::ffi::{random_state, set_random_state, tensor_of_bytes};
 use crate::switch::Mode;
-use fuelrail::State;
+use fuelrail::{Reporter, State};
 use fuelrail_base::{Error, Kind, Result};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tch::{Device, Kind as Element, Tensor, no_grad};
+
+/// The loader's scores, where its order is drawn by importance: as the loader wrote them.
+const SCORES: &str = "loader.scores";
 
 /// One rank's random states: of which device, and the bytes.
 type RandomStates = Vec<(String, Vec<u8>)>;
 
 impl Trainer<'_> {
     /// Saves a checkpoint; all ranks take part, rank 0 writes. When writing fails, every rank knows.
-    pub(super) fn save(&mut self, order: State) -> Result<()> {
+    pub(super) fn save(&mut self, order: State, reporter: Option<Reporter>) -> Result<()> {
         let begun = Instant::now();
         let states = self.random_states()?;
-        let written = if self.rank() == 0 { self.write(order, states) } else { Ok(Vec::new()) };
+        let written = if self.rank() == 0 { self.write(order, reporter, states) } else { Ok(Vec::new()) };
         if let Some(group) = &self.group {
             let mut failed = numbers(&[i64::from(written.is_err())])?;
             group.broadcast(&mut failed, 0)?;
@@ -39,14 +42,19 @@ impl Trainer<'_> {
     pub(super) fn save_alone(&mut self, order: State) -> Result<()> {
         let begun = Instant::now();
         let states = vec![self.own_random_states()?];
-        let places = self.write(order, states)?;
+        let places = self.write(order, None, states)?;
         (self.progress.saved, self.progress.saved_step) = (Instant::now(), self.progress.step);
         (self.listener)(Event::Saved(&places, begun.elapsed()));
         Ok(())
     }
 
-    fn write(&self, order: State, states: Vec<RandomStates>) -> Result<Vec<String>> {
+    fn write(&self, order: State, reporter: Option<Reporter>, states: Vec<RandomStates>) -> Result<Vec<String>> {
         let mut tensors = BTreeMap::new();
+        if let Some(reporter) = reporter {
+            let bytes = reporter.scores(&order)?;
+            let length = bytes.len() as i64;
+            tensors.insert(SCORES.to_owned(), tensor_of_bytes(bytes, &[length], Element::Uint8)?);
+        }
         for (name, tensor) in &self.parameters {
             tensors.insert(format!("model.{name}"), tensor.detach());
         }
@@ -165,6 +173,7 @@ impl Trainer<'_> {
         self.progress.samples = about.samples;
         self.progress.mode = if self.world() > 1 { about.mode } else { Mode::Synchronous };
         self.progress.order = Some(about.order.clone());
+        self.progress.scores = checkpoint.tensors.get(SCORES).map(state_bytes);
         self.restore_random_state(checkpoint)
     }
 

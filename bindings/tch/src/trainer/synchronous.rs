@@ -4,6 +4,7 @@ use super::{End, Event, StepReport, Tail, Trainer};
 use crate::feed::{Fed, Feed};
 use crate::meter::StepTime;
 use crate::switch::{Mode, Reason};
+use fuelrail::Reporter;
 use fuelrail_base::{Result, SampleId};
 use std::time::{Duration, Instant};
 use tch::{Kind as Element, Tensor};
@@ -14,6 +15,8 @@ pub(super) struct Passes {
     pub ids: Vec<SampleId>,
     pub losses: Vec<Tensor>,
     pub epoch: u64,
+    /// Number of the last batch.
+    pub seq: u64,
     pub samples: f64,
     pub loss: f64,
     pub right: f64,
@@ -54,7 +57,7 @@ impl Trainer<'_> {
         self.progress.step += 1;
         self.progress.samples += all.samples as u64;
         self.progress.loss = if all.samples > 0.0 { all.loss / all.samples } else { self.progress.loss };
-        self.exchange_losses(&passes)?;
+        self.exchange_losses(&passes, feed.reporter())?;
         passes.time.wall = begun.elapsed();
         self.tell(&passes, all.right / all.asked.max(1.0), rate, Mode::Synchronous);
         self.after_step(feed, &all, given)
@@ -70,6 +73,7 @@ impl Trainer<'_> {
             passes.time.copy_wait += copy_wait;
             passes.time.ready = ready && (pass == 0 || passes.time.ready);
             passes.batches += 1;
+            passes.seq = batch.seq;
             passes.epoch = if pass == 0 { batch.epoch } else { passes.epoch };
             if batch.is_empty() {
                 continue;
@@ -77,7 +81,8 @@ impl Trainer<'_> {
             let cast = self.config.precision.cast(self.device)?;
             let judged = self.task.judge(&batch, true)?;
             drop(cast);
-            let total = judged.losses.sum(Element::Float);
+            let weighted = batch.weights.as_ref().map(|weights| &judged.losses * weights.to_device(self.device));
+            let total = weighted.as_ref().unwrap_or(&judged.losses).sum(Element::Float);
             if together && pass + 1 == self.config.accumulate {
                 self.reducer.arm();
             }
@@ -87,7 +92,7 @@ impl Trainer<'_> {
             passes.right += judged.right.double_value(&[]);
             passes.asked += judged.answers * batch.len() as f64;
             passes.ids.extend(&batch.ids);
-            if self.on_losses.is_some() {
+            if self.on_losses.is_some() || feed.reporter().is_some() {
                 passes.losses.push(judged.losses.detach());
             }
         }
@@ -143,12 +148,12 @@ impl Trainer<'_> {
     fn after_step(&mut self, feed: &mut dyn Feed, all: &Tail, given: Option<String>) -> Result<Option<End>> {
         if all.stop > 0.0 {
             if self.vault.is_somewhere() {
-                self.save(feed.order())?;
+                self.save(feed.order(), feed.reporter())?;
             }
             return Ok(Some(End::Stopped(given.unwrap_or_else(|| "another rank was told to stop".into()))));
         }
         if all.save > 0.0 {
-            self.save(feed.order())?;
+            self.save(feed.order(), feed.reporter())?;
         }
         if let Some(reason) = self.switch.look(self.done(), &all.own_s) {
             self.become_asynchronous(reason)?;
@@ -156,9 +161,11 @@ impl Trainer<'_> {
         Ok(None)
     }
 
-    /// Gives every rank the losses of all ranks' samples, if somebody listens.
-    fn exchange_losses(&mut self, passes: &Passes) -> Result<()> {
-        let Some(listen) = &mut self.on_losses else { return Ok(()) };
+    /// Gives every rank the losses of all ranks' samples, if somebody listens: the loader's order, where it goes by importance.
+    fn exchange_losses(&mut self, passes: &Passes, reporter: Option<Reporter>) -> Result<()> {
+        if self.on_losses.is_none() && reporter.is_none() {
+            return Ok(());
+        }
         let own: Vec<f32> = passes
             .losses
             .iter()
@@ -167,9 +174,16 @@ impl Trainer<'_> {
             .map_err(|e| fuelrail_base::Error::new(fuelrail_base::Kind::Environment, format!("reading losses: {e}")))?
             .concat();
         let own: Vec<(SampleId, f32)> = passes.ids.iter().copied().zip(own).collect();
-        match &self.group {
-            None => listen(&own),
-            Some(group) => listen(&group.gather_losses(&own)?),
+        let all = match &self.group {
+            None => own,
+            Some(group) => group.gather_losses(&own)?,
+        };
+        if let Some(reporter) = reporter {
+            let (ids, losses): (Vec<SampleId>, Vec<f32>) = all.iter().copied().unzip();
+            reporter.report(passes.seq, &ids, &losses)?;
+        }
+        if let Some(listen) = &mut self.on_losses {
+            listen(&all);
         }
         Ok(())
     }
