@@ -18,7 +18,6 @@ pub(super) struct Places {
     pub training: String,
     pub test: String,
     pub cache_bytes: u64,
-    pub cache_share: f64,
 }
 
 /// The trainer's torch and its device.

@@ -170,7 +170,8 @@ impl Feed for Given {
 
     fn order(&self) -> State {
         let (order, listing) = ("global".into(), String::new());
-        State { version: 1, seed: 0, shuffle: false, order, samples: 64, listing, epoch: 0, position: 0 }
+        let importance = None;
+        State { version: 1, seed: 0, shuffle: false, order, samples: 64, listing, epoch: 0, position: 0, importance }
     }
 }
 

@@ -28,7 +28,7 @@ fn a_segment_is_made_whole_and_owned() {
     let tag = fs::read_to_string(path.join("CACHEDIR.TAG")).unwrap();
     assert!(tag.starts_with("Signature: 8a477f597d28d172789f06886806bc55"), "{tag}");
     let owned = directory.make(MIB).unwrap().expect("there is room");
-    assert_eq!(names(&path), [owned.path.clone()]);
+    assert_eq!(names(&path), std::slice::from_ref(&owned.path));
     let [named] = directory.named().unwrap().try_into().unwrap();
     assert_eq!((named.len, named.name.new), (MIB, false));
     let segment = Segment::open(&named.path, named.name).unwrap();

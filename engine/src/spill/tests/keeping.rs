@@ -128,7 +128,7 @@ fn empty_segments_leave_no_room_taken() {
     spill(&used.path, &objects, &blocks(&objects, 3), 4096, 0);
     assert_eq!(empty.mount, Mount::Open { end: 4096, records: 0 });
     first.leave();
-    assert_eq!(names(scratch.path()), [used.path.clone()]);
+    assert_eq!(names(scratch.path()), std::slice::from_ref(&used.path));
     // Killed: nobody left in order.
     drop(open(scratch.path()).make(MIB).unwrap().unwrap());
     assert_eq!(names(scratch.path()).len(), 2);

@@ -1,6 +1,6 @@
 //! Two processes and one directory: a child owns, is killed, and is inherited from.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 
 use tempfile::tempdir;
@@ -24,7 +24,7 @@ fn a_child_that_keeps_blocks() {
         }
         made += 1;
     }
-    println!("\nchild made {made}");
+    writeln!(std::io::stdout(), "\nchild made {made}").unwrap();
     std::thread::sleep(std::time::Duration::from_secs(300));
 }
 
