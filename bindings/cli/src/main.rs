@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod cache;
 mod demo;
 mod doctor;
 mod failure;
@@ -55,6 +56,7 @@ enum Command {
     Get(get::Get),
     Put(put::Put),
     Bench(bench::Bench),
+    Cache(cache::Cache),
     Train(train::Train),
     Tune(tune::Tune),
     Doctor(doctor::Doctor),
@@ -84,6 +86,7 @@ fn run(command: Command) -> Outcome {
         Command::Get(args) => get::run(&args),
         Command::Put(args) => put::run(&args),
         Command::Bench(args) => bench::run(args),
+        Command::Cache(args) => cache::run(&args),
         Command::Train(args) => train::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Doctor(args) => doctor::run(&args),

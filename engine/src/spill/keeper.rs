@@ -3,7 +3,7 @@
 //! Owns the segments' locks for as long as it lives, so that no other process takes them for a dead one's. Never touches a
 //! block: shards write and read them by their rings.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -152,6 +152,8 @@ pub(super) struct Work {
     room: Room,
     segment_bytes: u64,
     kept: HashMap<u64, Kept>,
+    /// Segments that no shard knows yet, and their directories.
+    ready: VecDeque<(usize, Owned)>,
     next_key: u64,
     counters: Arc<Counters>,
     tell: Tell,
@@ -164,6 +166,7 @@ impl Work {
             room: Room::new(directories, config.limits),
             segment_bytes: config.segment_bytes,
             kept: HashMap::new(),
+            ready: VecDeque::new(),
             next_key: 0,
             counters: Arc::default(),
             tell,
@@ -233,7 +236,10 @@ impl Work {
             if last {
                 return self.leave();
             }
-            std::thread::park_timeout(LOOK);
+            // One at a time: a wish waits for no more than that.
+            if !self.stock() {
+                std::thread::park_timeout(LOOK);
+            }
         }
     }
 
@@ -253,24 +259,42 @@ impl Work {
         }
     }
 
-    /// A new segment, if the limits leave room for one, or if somebody dead makes room.
+    /// An empty segment: one that is ready, or a new one, if the limits leave room for it or somebody dead makes room.
     pub(super) fn another(&mut self) -> Option<SegmentFile> {
+        let (directory, owned) = self.ready.pop_front().or_else(|| self.make(true))?;
+        let direct = owned.segment().is_ok_and(|segment| segment.is_direct());
+        let (path, header) = (owned.path.clone(), owned.header);
+        let key = self.keep(Kept { owned: Some(owned), path: path.clone(), directory });
+        let mount = Mount::Open { end: fuelrail_plan::spill::PAGE_BYTES, records: 0 };
+        Some(segment_file(key, path, &header, direct, mount))
+    }
+
+    /// Makes a segment ahead of need, one for each shard at most and where there is room to spare: no shard waits for a file
+    /// system then. False when that is not the case.
+    pub(super) fn stock(&mut self) -> bool {
+        if self.ready.len() >= self.desks.len() {
+            return false;
+        }
+        let made = self.make(false);
+        let more = made.is_some();
+        self.ready.extend(made);
+        more
+    }
+
+    /// Makes a segment; `wanted` ones may take the room of the dead.
+    fn make(&mut self, wanted: bool) -> Option<(usize, Owned)> {
         loop {
-            let in_use: Vec<PathBuf> = self.kept.values().map(|kept| kept.path.clone()).collect();
-            let (directory, made) = self.room.make(self.segment_bytes, &in_use, || count(&self.counters.reclaimed))?;
-            let owned = match made {
-                Ok(owned) => owned,
-                Err(error) => {
-                    self.give_up_directory(directory, &error);
-                    continue;
+            let kept = self.kept.values().map(|kept| kept.path.clone());
+            let in_use: Vec<PathBuf> = kept.chain(self.ready.iter().map(|ready| ready.1.path.clone())).collect();
+            let reclaim = wanted.then_some(in_use.as_slice());
+            let (directory, made) = self.room.make(self.segment_bytes, reclaim, || count(&self.counters.reclaimed))?;
+            match made {
+                Ok(owned) => {
+                    count(&self.counters.made);
+                    return Some((directory, owned));
                 }
-            };
-            count(&self.counters.made);
-            let direct = owned.segment().is_ok_and(|segment| segment.is_direct());
-            let (path, header) = (owned.path.clone(), owned.header);
-            let key = self.keep(Kept { owned: Some(owned), path: path.clone(), directory });
-            let mount = Mount::Open { end: fuelrail_plan::spill::PAGE_BYTES, records: 0 };
-            return Some(segment_file(key, path, &header, direct, mount));
+                Err(error) => self.give_up_directory(directory, &error),
+            }
         }
     }
 
@@ -298,6 +322,11 @@ impl Work {
         count(&self.counters.failures);
         if let Some(path) = self.room.give_up(directory) {
             count(&self.counters.directories_failed);
+            let (gone, ready) = self.ready.drain(..).partition(|ready| ready.0 == directory);
+            self.ready = ready;
+            // What cannot be removed is empty, and found by the next opening.
+            let gone: VecDeque<(usize, Owned)> = gone;
+            gone.into_iter().for_each(|(_, owned)| drop(owned.remove()));
             (self.tell)(&format!(
                 "disk: nothing more is kept in {}, training goes on without it: {error}",
                 path.display()
@@ -307,7 +336,8 @@ impl Work {
 
     /// Gives the locks up. Segments nothing is found in by any later run are of no use to it.
     pub(super) fn leave(self) {
-        for owned in self.kept.into_values().filter_map(|kept| kept.owned) {
+        let kept = self.kept.into_values().filter_map(|kept| kept.owned);
+        for owned in kept.chain(self.ready.into_iter().map(|ready| ready.1)) {
             let is_useless =
                 owned.segment().and_then(|segment| segment.scan()).is_ok_and(|found| found.records.is_empty());
             if is_useless {

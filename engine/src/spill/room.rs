@@ -48,11 +48,11 @@ impl Room {
     }
 
     /// Makes a segment in the next directory that has room, and says which one that was, or failed. `None` when there is
-    /// no room in any: neither free, nor held by segments of dead processes that are not `in_use` here.
+    /// no room in any: neither free nor, where it may `reclaim`, held by segments of dead processes, but for those given.
     pub(crate) fn make(
         &mut self,
         len: u64,
-        in_use: &[PathBuf],
+        reclaim: Option<&[PathBuf]>,
         mut reclaimed: impl FnMut(),
     ) -> Option<(usize, Result<Owned>)> {
         // Everybody who makes segments here waits for the others, always in the same order.
@@ -76,7 +76,7 @@ impl Room {
                     Err(error) => return Some((at, Err(error))),
                 }
             }
-            if !self.reclaim(in_use) {
+            if !reclaim.is_some_and(|in_use| self.reclaim(in_use)) {
                 return None;
             }
             reclaimed();

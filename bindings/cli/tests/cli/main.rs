@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod cache;
 mod inspect;
 mod objects;
 mod questions;

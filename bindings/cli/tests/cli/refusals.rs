@@ -104,9 +104,18 @@ fn a_port_that_is_taken_is_3() {
 
 #[test]
 fn help_shows_examples_and_version_the_version() {
-    for command in
-        [&[][..], &["serve"], &["ls"], &["get"], &["put"], &["bench"], &["bench", "read"], &["doctor"], &["inspect"]]
-    {
+    for command in [
+        &[][..],
+        &["serve"],
+        &["ls"],
+        &["get"],
+        &["put"],
+        &["bench"],
+        &["bench", "read"],
+        &["cache"],
+        &["doctor"],
+        &["inspect"],
+    ] {
         let help = fuelrail(&[command, &["--help"]].concat()).done();
         assert!(help.contains("Examples:\n  fuelrail "), "{help}");
     }

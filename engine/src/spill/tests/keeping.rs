@@ -157,6 +157,26 @@ fn the_limit_is_kept_and_the_dead_make_room_first() {
     assert_eq!(told.lines(), Vec::<String>::new(), "a limit that is reached is nothing to tell of");
 }
 
+/// What is made ahead of need is within the limit, is handed out first, and is gone when nobody wanted it.
+#[test]
+fn segments_are_ready_before_they_are_wanted() {
+    let scratch = tempdir().unwrap();
+    let told = Told::default();
+    left_behind(scratch.path(), &objects("another data set"), 0..10);
+    let mut work = work(&[scratch.path()], 2, 4, &told);
+    assert!(work.stock() && work.stock() && !work.stock(), "one for each shard");
+    let made = work.facts().made;
+    let first = work.another().unwrap();
+    assert_eq!((made, work.facts().made), (2, 2), "it was there");
+    assert!(work.stock() && work.another().is_some() && work.another().is_some());
+    assert!(!work.stock() && work.facts().reclaimed == 0, "nobody's blocks go for what nobody wants");
+    assert!(work.another().is_some() && work.facts().reclaimed == 1 && work.another().is_none());
+    work.trim(first.key);
+    assert!(work.stock() && !work.stock());
+    work.leave();
+    assert!(names(scratch.path()).is_empty(), "{:?}", names(scratch.path()));
+}
+
 #[test]
 fn the_floor_is_left_free() {
     let scratch = tempdir().unwrap();

@@ -1,0 +1,201 @@
+//! `fuelrail cache`: what is in cache directories, whether it is sound, and giving it up.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use clap::{Args, Subcommand};
+use fuelrail::{ByteSize, CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState};
+use serde::Serialize;
+
+use crate::failure::Outcome;
+use crate::screen::{Bar, JsonTo, Table, note};
+
+const EXAMPLES: &str = "Examples:
+  fuelrail cache ls /scratch/fuelrail
+  fuelrail cache verify /scratch/fuelrail --json
+  fuelrail cache rm /scratch/fuelrail /mnt/nvme1/fuelrail";
+
+/// Look into directories of cached blocks (`spill_dirs`), check them, empty them
+///
+/// Safe while jobs use them: `ls` and `verify` only read, and `rm` leaves what a living job owns. Files that are not segments of
+/// blocks are never touched.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Cache {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// List segments: who owns them, how many blocks are in them
+    Ls(Directories),
+    /// Read every block and compare it with its checksum; exit code 1 when one is rotten
+    ///
+    /// A rotten block is no danger: whoever reads it finds out, and fetches it again. It is a word about the disk.
+    Verify(Directories),
+    /// Remove segments; those of living jobs only with --force
+    Rm {
+        #[command(flatten)]
+        directories: Directories,
+        /// Remove what living jobs own, too: they go on, and fetch again what they do not find
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+struct Directories {
+    /// The directories
+    #[arg(value_name = "DIR", required = true)]
+    paths: Vec<PathBuf>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    schema: u32,
+    directories: Vec<CacheDirectory>,
+}
+
+#[derive(Serialize)]
+struct Verified {
+    schema: u32,
+    sound: u64,
+    sound_bytes: u64,
+    rotten: u64,
+    segments: Vec<CacheVerdict>,
+}
+
+#[derive(Serialize)]
+struct Removed {
+    schema: u32,
+    directories: Vec<(PathBuf, RemovedCache)>,
+}
+
+pub(crate) fn run(args: &Cache) -> Outcome {
+    match &args.what {
+        What::Ls(directories) => ls(directories),
+        What::Verify(directories) => verify(directories),
+        What::Rm { directories, force } => rm(directories, *force),
+    }
+}
+
+fn ls(args: &Directories) -> Outcome {
+    let directories: Result<Vec<_>, _> = args.paths.iter().map(|path| fuelrail::list_cache(path)).collect();
+    let listed = Listed { schema: 1, directories: directories? };
+    JsonTo::output(args.json).show(&listed, || listed.directories.iter().map(directory_text).collect())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn directory_text(directory: &CacheDirectory) -> String {
+    let segments = &directory.segments;
+    let bytes = segments.iter().map(|segment| segment.bytes).sum();
+    let blocks: u64 = segments.iter().map(|segment| segment.blocks).sum();
+    let mut text = format!(
+        "{}: {} segments, {}; {blocks} blocks, {}; {} of {} free\n",
+        directory.path.display(),
+        segments.len(),
+        ByteSize(bytes),
+        ByteSize(segments.iter().map(|segment| segment.block_bytes).sum()),
+        ByteSize(directory.free_bytes),
+        ByteSize(directory.volume_bytes),
+    );
+    let mut table = Table::new(&[2, 3, 4]);
+    for segment in segments {
+        table.row(segment_row(segment));
+    }
+    text.push_str(&table.text());
+    text
+}
+
+fn segment_row(segment: &CacheSegment) -> [String; 7] {
+    let name = segment.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let state = match segment.state {
+        SegmentState::Owned => "owned",
+        SegmentState::Free => "free",
+        SegmentState::New => "being made",
+        SegmentState::Unfit => "unfit",
+    };
+    let made = SystemTime::UNIX_EPOCH + Duration::from_secs(segment.created_s);
+    let age = match (segment.created_s, made.elapsed()) {
+        (1.., Ok(age)) => format!("{} h old", age.as_secs() / 3600),
+        _ => String::new(),
+    };
+    let flaw = match (&segment.flaw, segment.damaged_records) {
+        (Some(flaw), _) => flaw.clone(),
+        (None, 0) => String::new(),
+        (None, n) => format!("{n} damaged records"),
+    };
+    let bytes = |bytes| ByteSize(bytes).to_string();
+    [
+        name,
+        state.into(),
+        bytes(segment.bytes),
+        format!("{} blocks", segment.blocks),
+        bytes(segment.block_bytes),
+        age,
+        flaw,
+    ]
+}
+
+fn verify(args: &Directories) -> Outcome {
+    let bar = Bar::new(None, "segments");
+    let mut segments: Vec<CacheVerdict> = Vec::new();
+    for path in &args.paths {
+        fuelrail::verify_cache(path, |verdict| {
+            segments.push(verdict.clone());
+            bar.at(segments.len() as u64, || verdict.path.display().to_string());
+            Ok(())
+        })?;
+    }
+    drop(bar);
+    let sum = |of: fn(&CacheVerdict) -> u64| segments.iter().map(of).sum();
+    let (sound, sound_bytes, rotten) = (sum(|v| v.sound), sum(|v| v.sound_bytes), sum(|v| v.rotten));
+    let verified = Verified { schema: 1, sound, sound_bytes, rotten, segments };
+    JsonTo::output(args.json).show(&verified, || verdict_text(&verified))?;
+    let is_sound = rotten == 0 && verified.segments.iter().all(|verdict| verdict.flaw.is_none());
+    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn verdict_text(verified: &Verified) -> String {
+    let mut text = String::new();
+    for verdict in &verified.segments {
+        let path = verdict.path.display();
+        if let Some(flaw) = &verdict.flaw {
+            text.push_str(&format!("{path}: {flaw}\n"));
+        }
+        if verdict.rotten + verdict.damaged_records > 0 {
+            let CacheVerdict { rotten, damaged_records, .. } = verdict;
+            text.push_str(&format!("{path}: {rotten} rotten blocks, {damaged_records} damaged records\n"));
+        }
+    }
+    let Verified { sound, sound_bytes, rotten, segments, .. } = verified;
+    let bytes = ByteSize(*sound_bytes);
+    text.push_str(&format!("{sound} sound blocks, {bytes}, in {} segments; {rotten} rotten\n", segments.len()));
+    text
+}
+
+fn rm(args: &Directories, force: bool) -> Outcome {
+    let remove = |path: &PathBuf| Ok((path.clone(), fuelrail::remove_cache(path, force)?));
+    let directories: Result<Vec<_>, fuelrail::Error> = args.paths.iter().map(remove).collect();
+    let removed = Removed { schema: 1, directories: directories? };
+    JsonTo::output(args.json).show(&removed, || removed.directories.iter().map(removed_text).collect())?;
+    let all = || removed.directories.iter().map(|directory| &directory.1);
+    let owned: usize = all().map(|outcome| outcome.owned.len()).sum();
+    if owned > 0 {
+        note(&format!("{owned} segments are owned by living jobs; end the jobs, or give --force"));
+    }
+    for (path, why) in all().flat_map(|outcome| &outcome.left) {
+        note(&format!("left where it is: {}: {why}", path.display()));
+    }
+    let is_empty = all().all(|outcome| outcome.owned.is_empty() && outcome.left.is_empty());
+    Ok(if is_empty { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn removed_text((path, outcome): &(PathBuf, RemovedCache)) -> String {
+    format!("{}: {} segments removed, {}\n", path.display(), outcome.removed.len(), ByteSize(outcome.removed_bytes))
+}

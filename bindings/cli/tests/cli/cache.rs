@@ -1,0 +1,87 @@
+//! `cache`: on a live directory and on a broken one; what is not a segment stays, and what a living job owns stays without `--force`.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use fuelrail::{ByteSize, Config, Loader, LoaderBuilder};
+
+use super::*;
+
+/// A loader that has read its set a few times, and kept some of it in `dir`.
+fn loader_with_disk(bucket: &Bucket, dir: &Path) -> Loader {
+    let mut loader = LoaderBuilder::new(Config { uri: bucket.url(""), ..Config::default() })
+        .batch_size(16)
+        .epochs(4)
+        .shards(1)
+        .pin(false)
+        .memory_limit(ByteSize(64 << 20))
+        .spill_dirs(vec![dir.to_owned()])
+        .spill_limit(ByteSize(100 << 20))
+        .spill_floor(ByteSize(1))
+        .build()
+        .unwrap();
+    while let Some(batch) = loader.next_batch() {
+        batch.unwrap();
+    }
+    loader
+}
+
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    let all = std::fs::read_dir(dir).unwrap().map(|item| item.unwrap().path());
+    all.filter(|path| path.extension().is_some_and(|ending| ending == "segment")).collect()
+}
+
+#[test]
+fn a_cache_is_listed_verified_and_removed_while_it_lives_and_when_it_is_broken() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    let bucket = bucket_of(&DataSet::photos(60, 4), "");
+    let loader = loader_with_disk(&bucket, dir);
+    let mine = dir.join("fuelrail-notes.segment");
+    std::fs::write(&mine, "a text of mine").unwrap();
+    let listed = || fuelrail(&["cache", "ls", "--json", utf8(dir)]).json();
+    // What was read last is on its way still: a living job is looked at as it is.
+    let states =
+        |state: &str| listed()["directories"][0]["segments"].as_array().unwrap().iter().all(|s| s["state"] == state);
+    assert!(!segments(dir).is_empty() && states("owned"));
+    assert!(fuelrail(&["cache", "ls", utf8(dir)]).done().contains("owned"));
+    let spared = fuelrail(&["cache", "rm", utf8(dir)]);
+    assert!(spared.code == 1 && spared.err.contains("owned by living jobs"), "{}", spared.err);
+    assert!(!segments(dir).is_empty());
+    drop(loader);
+    assert!(states("free"));
+    let verified = fuelrail(&["cache", "verify", "--json", utf8(dir)]).json();
+    let sound = verified["sound"].as_u64().unwrap();
+    assert!(sound > 0 && verified["rotten"] == 0, "{verified}");
+    let segments_listed = listed()["directories"][0]["segments"].as_array().unwrap().clone();
+    let blocks: u64 = segments_listed.iter().map(|segment| segment["blocks"].as_u64().unwrap()).sum();
+    assert_eq!(blocks, sound);
+    // A bit flips in a block, and a file is cut short that was a segment.
+    let broken = segments(dir).remove(0);
+    let file = File::options().read(true).write(true).open(&broken).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 4_200).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], 4_200).unwrap();
+    let rotten = fuelrail(&["cache", "verify", utf8(dir)]);
+    assert!(rotten.code == 1 && rotten.out.contains("1 rotten"), "{}", rotten.out);
+    file.set_len(10_000).unwrap();
+    let text = fuelrail(&["cache", "ls", utf8(dir)]).done();
+    assert!(text.contains("unfit") && text.contains("it has 10000 bytes of"), "{text}");
+    assert_eq!(fuelrail(&["cache", "verify", utf8(dir)]).code, 1);
+    let left = fuelrail(&["cache", "rm", "--force", utf8(dir)]);
+    assert!(left.code == 1 && left.err.contains("left where it is"), "{}", left.err);
+    let mut remaining = segments(dir);
+    remaining.sort();
+    assert_eq!(remaining, [broken, mine.clone()], "what is no segment is not removed");
+    assert_eq!(std::fs::read_to_string(&mine).unwrap(), "a text of mine");
+}
+
+#[test]
+fn what_is_no_directory_is_refused() {
+    for what in ["ls", "verify", "rm"] {
+        let refused = fuelrail(&["cache", what, "/no/such/directory"]);
+        assert!(refused.code == 1 && refused.err.contains("is no directory"), "{what}: {}", refused.err);
+        assert_eq!(fuelrail(&["cache", what]).code, 2);
+    }
+}
