@@ -112,8 +112,9 @@ impl World {
                 spill.no_segment();
             }
         }
-        if spill.tidy(at, self).is_some() {
+        if let Some(segment) = spill.tidy(at, self) {
             epoch.trims += 1;
+            spill.trimmed(segment);
             spill.mount(SEGMENT_BYTES, Mount::Open { end: PAGE_BYTES, records: 0 }).unwrap();
         }
         self.spill = spill;

@@ -28,6 +28,9 @@ impl<R: Ring> Shard<R> {
         if let Some(spill) = &mut self.spill {
             spill.trim(&mut self.ring, segment);
         }
+        if let Some(tier) = self.brain.spill() {
+            tier.trimmed(segment);
+        }
     }
 
     /// Takes in what the disk and its keeper brought. True when there was anything.

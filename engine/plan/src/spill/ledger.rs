@@ -32,6 +32,8 @@ pub(super) enum State {
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
     pub(super) state: State,
+    /// Dead, and those who use it have not heard of that: its number must not be given to another.
+    pub(super) held: bool,
     len: u64,
     /// First byte behind the last block.
     end: u64,
@@ -100,6 +102,7 @@ impl Ledger {
         self.serials += 1;
         self.segments[at] = Some(Segment {
             state,
+            held: false,
             len,
             end: PAGE_BYTES,
             records: 0,
@@ -127,10 +130,17 @@ impl Ledger {
         self.get_mut(id)?.append(bytes, step, within)
     }
 
-    /// Forgets the dead: no entry names them any more.
+    /// Whoever uses a dead segment has heard of it.
+    pub(super) fn let_go(&mut self, id: SegmentId) {
+        if let Some(Some(segment)) = self.segments.get_mut(usize::from(id.0)) {
+            segment.held = false;
+        }
+    }
+
+    /// Forgets the dead that nobody uses: no entry names them any more.
     pub(super) fn bury(&mut self) {
         for segment in &mut self.segments {
-            if segment.as_ref().is_some_and(|s| s.state == State::Dead) {
+            if segment.as_ref().is_some_and(|s| s.state == State::Dead && !s.held) {
                 *segment = None;
             }
         }
@@ -176,9 +186,12 @@ mod tests {
     fn numbers_of_the_dead_are_used_again_when_buried() {
         let mut ledger = Ledger::default();
         let ids: Vec<_> = (0..3).map(|_| ledger.mount(1 << 20, State::Spare).unwrap()).collect();
-        ledger.get_mut(ids[1]).unwrap().state = State::Dead;
+        let dying = ledger.get_mut(ids[1]).unwrap();
+        (dying.state, dying.held) = (State::Dead, true);
+        ledger.bury();
         assert!(ledger.get(ids[1]).is_none());
         assert_eq!(ledger.mount(1 << 20, State::Spare), Some(SegmentId(3)), "a dead one's entries may still be there");
+        ledger.let_go(ids[1]);
         ledger.bury();
         assert_eq!(ledger.mount(1 << 20, State::Spare), Some(ids[1]));
     }

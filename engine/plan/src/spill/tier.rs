@@ -44,8 +44,9 @@ pub struct Spill {
     /// Where long and short blocks are appended.
     open: [Option<SegmentId>; 2],
     spares: VecDeque<SegmentId>,
-    /// No further segment is to be had before one is trimmed.
+    /// No further segment is to be had before one is trimmed, or the next epoch begins: others may have made room by then.
     at_limit: bool,
+    limit_met_in: u64,
     /// Blocks on their way to the disk, and where to; `None`: not wanted any more.
     writing: BlockMap<Option<Writing>>,
     pending_bytes: u64,
@@ -81,6 +82,7 @@ impl Spill {
             open: [None; 2],
             spares: VecDeque::with_capacity(16),
             at_limit: false,
+            limit_met_in: 0,
             writing: BlockMap::with_capacity_and_hasher(1024, Default::default()),
             pending_bytes: 0,
             sweep: None,
@@ -275,13 +277,21 @@ impl Spill {
     pub fn broken(&mut self, id: SegmentId) {
         if self.ledger.get(id).is_some() {
             self.stats.broken += 1;
-            self.drop_segment(id);
+            self.drop_segment(id, false);
         }
     }
 
-    fn drop_segment(&mut self, id: SegmentId) {
+    /// A segment that was to be trimmed is in use no more: its number may be given to another.
+    pub fn trimmed(&mut self, id: SegmentId) {
+        self.ledger.let_go(id);
+        if self.sweep.is_none() {
+            self.begin_sweep(false);
+        }
+    }
+
+    fn drop_segment(&mut self, id: SegmentId, held: bool) {
         let Some(segment) = self.ledger.get_mut(id) else { return };
-        segment.state = State::Dead;
+        (segment.state, segment.held) = (State::Dead, held);
         self.spares.retain(|&spare| spare != id);
         for open in &mut self.open {
             open.take_if(|open| *open == id);
@@ -310,13 +320,19 @@ impl Spill {
         if !self.at_limit || !self.spares.is_empty() {
             return None;
         }
+        let epoch = weigh.epoch(now);
+        if core::mem::replace(&mut self.limit_met_in, epoch) != epoch {
+            self.at_limit = false;
+            return None;
+        }
         let victim = match self.config.policy {
             SpillPolicy::Fifo => self.first(|s| (UseTime(0), s.serial)),
             SpillPolicy::Lru => self.first(|s| (s.used_at, s.serial)),
-            SpillPolicy::NextUse => self.least_worth(weigh.epoch(now)),
+            SpillPolicy::NextUse => self.least_worth(epoch),
         }?;
         self.stats.trims += 1;
-        self.drop_segment(victim);
+        self.drop_segment(victim, true);
+        self.at_limit = false;
         Some(victim)
     }
 

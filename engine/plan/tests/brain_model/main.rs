@@ -174,7 +174,10 @@ impl Model {
                 asked.fetch = Some(fetch);
                 self.disk.read(fetch, ask, block, spot);
             }
-            Command::Trim(segment) => self.disk.trim(segment),
+            Command::Trim(segment) => {
+                self.disk.trim(segment);
+                self.brain.spill().expect("it has a disk").trimmed(segment);
+            }
             Command::Share { from, to } => {
                 assert!(self.asks[&from].full, "{command:?}: nothing to share");
                 self.counted.shared += 1;
