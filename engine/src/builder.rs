@@ -106,7 +106,7 @@ impl LoaderBuilder {
         cache_policy: &str => cache_policy = cache_policy.into();
         /// Directories on local disks for blocks that RAM has no room for.
         spill_dirs: Vec<PathBuf> => spill_dirs = spill_dirs;
-        /// Disk for this loader's blocks.
+        /// Disk for blocks in all directories together, whoever wrote them.
         spill_limit: ByteSize => spill_limit_bytes = spill_limit.0;
         /// Room to leave free on every directory's file system.
         spill_floor: ByteSize => spill_floor_bytes = spill_floor.0;

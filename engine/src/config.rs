@@ -57,7 +57,8 @@ pub struct Config {
     /// Directories on local disks that blocks go to which RAM has no room for; none keeps nothing on disk. Give each to one
     /// bucket or many, one loader or many of this machine: what is in them is found again by any later run.
     pub spill_dirs: Vec<PathBuf>,
-    /// Disk for this loader's blocks, in all directories together, bytes; 0 takes what `spill_floor_bytes` leaves.
+    /// Disk for blocks in all directories together, whichever loader and process of this machine wrote them, bytes; 0 takes
+    /// what `spill_floor_bytes` leaves.
     pub spill_limit_bytes: u64,
     /// Room to leave free on every directory's file system, bytes; 0 leaves a twentieth of it.
     pub spill_floor_bytes: u64,
