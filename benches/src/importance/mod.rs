@@ -47,12 +47,7 @@ pub fn importance(weighing: &Weighing, watch: &mut dyn FnMut(&ImportanceRun)) ->
     let mut facts = None;
     for (set, bytes, samples) in &sets {
         let cache_bytes = (*bytes as f64 * weighing.cache_share) as u64;
-        let places = trainer::Places {
-            training: samples.url("training/"),
-            test: test.url("training/"),
-            cache_bytes,
-            cache_share: weighing.cache_share,
-        };
+        let places = trainer::Places { training: samples.url("training/"), test: test.url("training/"), cache_bytes };
         for seed in 0..weighing.seeds {
             for turn in 0..IMPORTANCE_MODES.len() {
                 weighing.stop.check()?;

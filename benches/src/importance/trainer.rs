@@ -12,13 +12,12 @@ use super::options::Weighing;
 use super::report::{ImportanceRun, Mark};
 use crate::switch::Ranks;
 
-/// Where the samples are, and how much of them a cache holds.
+/// Where the samples are, and how many bytes of them a cache holds.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     pub training: String,
     pub test: String,
     pub cache_bytes: u64,
-    pub cache_share: f64,
 }
 
 /// The trainer's torch and its device.
