@@ -12,7 +12,7 @@ use super::options::Weighing;
 use super::report::{ImportanceRun, Mark};
 use crate::switch::Ranks;
 
-/// Where the samples are, and how much of them a cache holds.
+/// Where the samples are, and how many bytes of them a cache holds.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     pub training: String,
