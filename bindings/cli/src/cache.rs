@@ -16,6 +16,14 @@ const EXAMPLES: &str = "Examples:
   fuelrail cache verify /scratch/fuelrail --json
   fuelrail cache rm /scratch/fuelrail /mnt/nvme1/fuelrail";
 
+const LS: &str = "Examples:
+  fuelrail cache ls /scratch/fuelrail";
+const VERIFY: &str = "Examples:
+  fuelrail cache verify /scratch/fuelrail --json";
+const RM: &str = "Examples:
+  fuelrail cache rm /scratch/fuelrail
+  fuelrail cache rm --force /scratch/fuelrail /mnt/nvme1/fuelrail";
+
 /// Look into directories of cached blocks (`spill_dirs`), check them, empty them
 ///
 /// Safe while jobs use them: `ls` and `verify` only read, and `rm` leaves what a living job owns. Files that are not segments of
@@ -30,12 +38,15 @@ pub(crate) struct Cache {
 #[derive(Subcommand, Debug)]
 enum What {
     /// List segments: who owns them, how many blocks are in them
+    #[command(after_help = LS)]
     Ls(Directories),
     /// Read every block and compare it with its checksum; exit code 1 when one is rotten
     ///
     /// A rotten block is no danger: whoever reads it finds out, and fetches it again. It is a word about the disk.
+    #[command(after_help = VERIFY)]
     Verify(Directories),
     /// Remove segments; those of living jobs only with --force
+    #[command(after_help = RM)]
     Rm {
         #[command(flatten)]
         directories: Directories,

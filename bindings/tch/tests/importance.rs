@@ -14,7 +14,7 @@ const EPOCHS: u64 = 4;
 fn arguments(uri: &str, folder: &Path, more: &str) -> Vec<String> {
     let (log, saved) = (folder.join("{rank}.jsonl"), folder.join("saved"));
     words(&format!(
-        "{uri} --decode 28x28x1 --global-batch-size 32 --rate 0.02 --epochs {EPOCHS} --importance on --threads 1 --timeout-s 60 \
+        "{uri} --decode 28x28x1 --global-batch-size 32 --rate 0.02 --epochs {EPOCHS} --importance on --timeout-s 60 \
          --step-log {} --checkpoint {} {more}",
         log.display(),
         saved.display()
