@@ -8,7 +8,7 @@ use fuelrail_base::{Instant, Kind, Result};
 use fuelrail_io::{FileId, FileOptions, Ring};
 use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, SegmentId};
 use fuelrail_wire::block::Record;
-use slab::Slab;
+use std::collections::BTreeMap;
 
 /// A segment with this many failures in a row is not used any more.
 const FAILURES_MAX: u32 = 8;
@@ -30,7 +30,9 @@ pub(super) struct Mounted {
 /// All of them, by a key of the stage's own: the brain's numbers are used again.
 #[derive(Default)]
 pub(super) struct Segments {
-    mounted: Slab<Mounted>,
+    mounted: BTreeMap<usize, Mounted>,
+    /// Keys are never used again: what is on its way for a segment that is gone must not meet another.
+    next_key: usize,
     /// By the brain's number.
     keys: Vec<Option<usize>>,
     uses: u64,
@@ -48,7 +50,9 @@ impl Segments {
             Mount::Sealed | Mount::Foreign => None,
         };
         let mounted = Mounted { id, file, open: None, busy: 0, journal, gone: false, failures: 0, used: 0 };
-        let key = self.mounted.insert(mounted);
+        let key = self.next_key;
+        self.next_key += 1;
+        self.mounted.insert(key, mounted);
         let at = usize::from(id.0);
         if self.keys.len() <= at {
             self.keys.resize(at + 1, None);
@@ -62,7 +66,7 @@ impl Segments {
     }
 
     pub(super) fn get(&mut self, key: usize) -> &mut Mounted {
-        &mut self.mounted[key]
+        self.mounted.get_mut(&key).expect("a segment stays until its last operation came back")
     }
 
     /// Its open file.
@@ -71,7 +75,7 @@ impl Segments {
     /// What opening it says.
     pub(super) fn open<R: Ring>(&mut self, ring: &mut R, key: usize) -> Result<FileId> {
         self.uses += 1;
-        let mounted = &mut self.mounted[key];
+        let mounted = self.get(key);
         mounted.used = self.uses;
         if let Some(file) = mounted.open {
             return Ok(file);
@@ -83,14 +87,14 @@ impl Segments {
             Err(error) if error.kind() == Kind::Budget && self.close_one(ring) => ring.open(&path, &options)?,
             other => other?,
         };
-        self.mounted[key].open = Some(file);
+        self.get(key).open = Some(file);
         Ok(file)
     }
 
     /// Closes the file that was not used for longest and that nothing is under way on.
     fn close_one<R: Ring>(&mut self, ring: &mut R) -> bool {
-        let idle = self.mounted.iter_mut().filter(|(_, m)| m.busy == 0 && m.open.is_some());
-        let Some((_, mounted)) = idle.min_by_key(|(_, m)| m.used) else { return false };
+        let idle = self.mounted.values_mut().filter(|m| m.busy == 0 && m.open.is_some());
+        let Some(mounted) = idle.min_by_key(|m| m.used) else { return false };
         if let Some(file) = mounted.open.take() {
             ring.close_file(file);
         }
@@ -99,14 +103,14 @@ impl Segments {
 
     /// An operation on it ended well or not. True when it has failed too often to be used any longer.
     pub(super) fn ended(&mut self, key: usize, well: bool) -> bool {
-        let mounted = &mut self.mounted[key];
+        let mounted = self.get(key);
         mounted.failures = if well { 0 } else { mounted.failures + 1 };
         !mounted.gone && mounted.failures >= FAILURES_MAX
     }
 
     /// Gives a segment up.
     pub(super) fn give_up(&mut self, key: usize) {
-        let mounted = &mut self.mounted[key];
+        let mounted = self.get(key);
         if mounted.gone {
             return;
         }
@@ -121,11 +125,11 @@ impl Segments {
     pub(super) fn bury<R: Ring>(&mut self, ring: &mut R) {
         let (mounted, unwritten) = (&mut self.mounted, &mut self.unwritten);
         self.leaving.retain(|&key| {
-            if mounted[key].busy > 0 {
+            if mounted.get(&key).is_some_and(|segment| segment.busy > 0) {
                 return true;
             }
             unwritten.retain(|&gone| gone != key);
-            if let Some(file) = mounted.remove(key).open {
+            if let Some(file) = mounted.remove(&key).and_then(|segment| segment.open) {
                 ring.close_file(file);
             }
             false
@@ -134,7 +138,7 @@ impl Segments {
 
     /// Notes a block that is on disk, for later runs.
     pub(super) fn record(&mut self, now: Instant, key: usize, record: &Record) {
-        let Some(journal) = &mut self.mounted[key].journal else { return };
+        let Some(journal) = &mut self.get(key).journal else { return };
         journal.add(now, record);
         if !self.unwritten.contains(&key) {
             self.unwritten.push(key);
@@ -143,7 +147,7 @@ impl Segments {
 
     /// A page of a journal is on disk, or cannot get there.
     pub(super) fn recorded(&mut self, key: usize, page: u64) {
-        let Some(journal) = &mut self.mounted[key].journal else { return };
+        let Some(journal) = &mut self.get(key).journal else { return };
         journal.wrote(page);
         if journal.is_idle() {
             self.unwritten.retain(|&unwritten| unwritten != key);
@@ -154,16 +158,18 @@ impl Segments {
     /// the segment it belongs, and its bytes.
     pub(super) fn due(&mut self, before: Instant) -> Option<(usize, u64, u64, &[u8])> {
         let mounted = &mut self.mounted;
-        let is_due = |key: &&usize| mounted[**key].journal.as_ref().is_some_and(|journal| journal.has_due(before));
+        let is_due = |key: &&usize| {
+            mounted.get(*key).and_then(|m| m.journal.as_ref()).is_some_and(|journal| journal.has_due(before))
+        };
         let key = *self.unwritten.iter().find(is_due)?;
-        let segment = &mut mounted[key];
+        let segment = mounted.get_mut(&key)?;
         let (number, bytes) = segment.journal.as_mut()?.due(before)?;
         Some((key, number, segment.file.len - PAGE_BYTES * (number + 1), bytes))
     }
 
     /// Since when the oldest record waits to be written.
     pub(super) fn since(&self) -> Option<Instant> {
-        self.unwritten.iter().filter_map(|&key| self.mounted[key].journal.as_ref()?.since()).min()
+        self.unwritten.iter().filter_map(|&key| self.mounted.get(&key)?.journal.as_ref()?.since()).min()
     }
 
     /// All records are on disk.
