@@ -75,8 +75,9 @@ impl Segments {
     /// What opening it says.
     pub(super) fn open<R: Ring>(&mut self, ring: &mut R, key: usize) -> Result<FileId> {
         self.uses += 1;
+        let uses = self.uses;
         let mounted = self.get(key);
-        mounted.used = self.uses;
+        mounted.used = uses;
         if let Some(file) = mounted.open {
             return Ok(file);
         }
@@ -115,7 +116,8 @@ impl Segments {
             return;
         }
         mounted.gone = true;
-        if let Some(slot) = self.keys.get_mut(usize::from(mounted.id.0)) {
+        let id = mounted.id;
+        if let Some(slot) = self.keys.get_mut(usize::from(id.0)) {
             slot.take_if(|now| *now == key);
         }
         self.leaving.push(key);
