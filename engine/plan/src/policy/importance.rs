@@ -67,28 +67,6 @@ impl Importance {
         self.ghosts.len()
     }
 
-    /// Takes the least blocks out until `bytes` fit; false, and nothing moved, when one of those ranks no lower than the
-    /// newcomer, or when all together are not enough.
-    fn make_room(&mut self, bytes: u64, newcomer: UseTime) -> bool {
-        let mut free = self.capacity_bytes - self.used_bytes;
-        while free < bytes {
-            match self.rank.farthest() {
-                Some((theirs, their_bytes)) if theirs > newcomer => {
-                    free += their_bytes;
-                    self.out.extend(self.rank.pop());
-                }
-                _ => {
-                    for (block, bytes, place) in self.out.drain(..) {
-                        self.rank.push(block, bytes, place);
-                    }
-                    return false;
-                }
-            }
-        }
-        self.used_bytes = self.capacity_bytes - free;
-        true
-    }
-
     /// Remembers a block that left.
     fn haunt(&mut self, block: BlockId) {
         let uses = self.uses.remove(&block).expect("a block that leaves was held");
@@ -149,13 +127,12 @@ impl Policy for Importance {
         }
         let weight = self.told.take().filter(|(told, _)| *told == block).map_or(0, |(_, weight)| weight);
         let uses = self.ghosts.get(&block).map_or(0, |(uses, _)| *uses).saturating_add(1);
-        if !self.make_room(bytes, place(weight, uses)) {
-            return false;
-        }
+        let (free, newcomer) = (self.capacity_bytes - self.used_bytes, place(weight, uses));
+        let Some(free) = self.rank.make_room(bytes, free, newcomer, &mut self.out) else { return false };
         self.ghosts.remove(&block);
-        self.rank.push(block, bytes, place(weight, uses));
+        self.rank.push(block, bytes, newcomer);
         self.uses.insert(block, uses);
-        self.used_bytes += bytes;
+        self.used_bytes = self.capacity_bytes - free + bytes;
         while let Some((gone, ..)) = self.out.pop() {
             evicted.push(gone);
             self.haunt(gone);

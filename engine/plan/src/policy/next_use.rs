@@ -25,28 +25,6 @@ impl NextUse {
     pub fn new(capacity_bytes: u64) -> NextUse {
         NextUse { capacity_bytes, used_bytes: 0, rank: Rank::default(), out: Vec::new() }
     }
-
-    /// Takes the farthest blocks out until `bytes` fit; false, and nothing moved, when one of those is used no later
-    /// than `next_use`, or when all together are not enough.
-    fn make_room(&mut self, bytes: u64, next_use: UseTime) -> bool {
-        let mut free = self.capacity_bytes - self.used_bytes;
-        while free < bytes {
-            match self.rank.farthest() {
-                Some((their_use, their_bytes)) if their_use > next_use => {
-                    free += their_bytes;
-                    self.out.extend(self.rank.pop());
-                }
-                _ => {
-                    for (block, bytes, next_use) in self.out.drain(..) {
-                        self.rank.push(block, bytes, next_use);
-                    }
-                    return false;
-                }
-            }
-        }
-        self.used_bytes = self.capacity_bytes - free;
-        true
-    }
 }
 
 impl Policy for NextUse {
@@ -89,12 +67,11 @@ impl Policy for NextUse {
             return next_use.is_some();
         }
         let Some(next_use) = next_use else { return false };
-        if !self.make_room(bytes, next_use) {
-            return false;
-        }
+        let free = self.capacity_bytes - self.used_bytes;
+        let Some(free) = self.rank.make_room(bytes, free, next_use, &mut self.out) else { return false };
         evicted.extend(self.out.drain(..).map(|(block, ..)| block));
         self.rank.push(block, bytes, next_use);
-        self.used_bytes += bytes;
+        self.used_bytes = self.capacity_bytes - free + bytes;
         true
     }
 

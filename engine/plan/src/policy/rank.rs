@@ -63,6 +63,32 @@ impl<K: Copy + Ord> Rank<K> {
         self.remove(block).map(|(bytes, key)| (block, bytes, key))
     }
 
+    /// Takes first blocks out, into `out`, until `bytes` fit into what is `free` besides; what is free then. `None`, and nothing
+    /// moved, when one of those has no greater key than the newcomer, or when all together are not enough.
+    pub(super) fn make_room(
+        &mut self,
+        bytes: u64,
+        mut free: u64,
+        newcomer: K,
+        out: &mut Vec<(BlockId, u64, K)>,
+    ) -> Option<u64> {
+        while free < bytes {
+            match self.farthest() {
+                Some((theirs, their_bytes)) if theirs > newcomer => {
+                    free += their_bytes;
+                    out.extend(self.pop());
+                }
+                _ => {
+                    for (block, bytes, key) in out.drain(..) {
+                        self.push(block, bytes, key);
+                    }
+                    return None;
+                }
+            }
+        }
+        Some(free)
+    }
+
     /// Takes a block out: its bytes and key.
     pub(super) fn remove(&mut self, block: BlockId) -> Option<(u64, K)> {
         let place = self.places.remove(&block)?;
