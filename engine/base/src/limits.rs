@@ -42,6 +42,10 @@ pub const SAMPLE_ALIGN: usize = 64;
 pub const DIRECT_BYTES_MIN: u64 = 64 << 10;
 /// Short blocks are gathered for so many bytes of a segment at a time; none lies across such a boundary.
 pub const GATHER_BYTES: u64 = 1 << 20;
+/// Bytes of the page a segment on disk begins with, and of each page of its journal.
+pub const SEGMENT_PAGE_BYTES: usize = 4096;
+/// Bytes of one record of a segment's journal.
+pub const SEGMENT_RECORD_BYTES: usize = 64;
 /// Batches one shard may hold open or ready at once.
 pub const OPEN_BATCHES_MAX: usize = 1024;
 /// Most pixels of one object that is decoded: what the largest cameras make. A header that says more is not believed.

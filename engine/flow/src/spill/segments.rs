@@ -6,8 +6,8 @@ use super::desk::SegmentFile;
 use super::journal::Journal;
 use fuelrail_base::{Instant, Kind, Result};
 use fuelrail_io::{FileId, FileOptions, Ring};
-use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, SegmentId};
-use fuelrail_wire::block::Record;
+use fuelrail_plan::spill::{Mount, PAGE_RECORDS, SegmentId};
+use fuelrail_wire::block::{Record, journal_page};
 use std::collections::BTreeMap;
 
 /// A segment with this many failures in a row is not used any more.
@@ -166,7 +166,7 @@ impl Segments {
         let key = *self.unwritten.iter().find(is_due)?;
         let segment = mounted.get_mut(&key)?;
         let (number, bytes) = segment.journal.as_mut()?.due(before)?;
-        Some((key, number, segment.file.len - PAGE_BYTES * (number + 1), bytes))
+        Some((key, number, journal_page(segment.file.len, number)?, bytes))
     }
 
     /// Since when the oldest record waits to be written.

@@ -5,11 +5,12 @@
 
 use super::index::SegmentId;
 use crate::schedule::UseTime;
+use fuelrail_base::limits::{SEGMENT_PAGE_BYTES, SEGMENT_RECORD_BYTES};
 
 /// Bytes of the page a segment begins with, and of a page of its journal.
-pub const PAGE_BYTES: u64 = 4096;
+pub const PAGE_BYTES: u64 = SEGMENT_PAGE_BYTES as u64;
 /// Journal records a page holds.
-pub const PAGE_RECORDS: u64 = 64;
+pub const PAGE_RECORDS: u64 = (SEGMENT_PAGE_BYTES / SEGMENT_RECORD_BYTES) as u64;
 /// Most segments one shard knows at a time: their numbers are 16 bits wide, and one is kept back.
 pub const SEGMENTS_MAX: usize = u16::MAX as usize;
 

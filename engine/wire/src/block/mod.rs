@@ -17,9 +17,9 @@ pub use record::{Entry, Record, entries, records};
 pub use scan::{Scan, Scanned};
 
 /// Bytes of the header page and of each journal page.
-pub const PAGE_BYTES: usize = 4096;
+pub const PAGE_BYTES: usize = fuelrail_base::limits::SEGMENT_PAGE_BYTES;
 /// Bytes of one record of the journal.
-pub const RECORD_BYTES: usize = 64;
+pub const RECORD_BYTES: usize = fuelrail_base::limits::SEGMENT_RECORD_BYTES;
 
 /// Where journal page `page` of a segment of `len` bytes begins; `None` when it would reach into the header.
 #[must_use]
