@@ -246,7 +246,8 @@ impl<R: Ring> Shard<R> {
         self.pump_disk(false);
     }
 
-    fn take_completions(&mut self) -> bool {
+    /// Gives every operation that came back to the stage that asked for it. True when there was any.
+    fn hand_back(&mut self) -> bool {
         let mut any = false;
         while let Some(done) = self.ring.pop() {
             match (done.op.file(), &mut self.spill) {
@@ -255,6 +256,11 @@ impl<R: Ring> Shard<R> {
             }
             any = true;
         }
+        any
+    }
+
+    fn take_completions(&mut self) -> bool {
+        let mut any = self.hand_back();
         let mut outcomes = self.fetch.outcomes();
         for outcome in outcomes.drain(..) {
             any = true;

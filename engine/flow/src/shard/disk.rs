@@ -97,12 +97,7 @@ impl<R: Ring> Shard<R> {
 
     /// A step of ending in order, for those who drive a shard by hand: true when nothing is on its way to the disk any more.
     pub fn save_step(&mut self) -> bool {
-        while let Some(done) = self.ring.pop() {
-            match (done.op.file(), &mut self.spill) {
-                (Some(_), Some(spill)) => spill.done(&mut self.ring, done),
-                _ => self.fetch.done(&mut self.ring, done),
-            }
-        }
+        self.hand_back();
         self.pump_disk(true);
         self.spill.as_ref().is_none_or(SpillStage::is_clean)
     }

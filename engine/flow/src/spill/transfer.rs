@@ -205,11 +205,11 @@ impl SpillStage {
                     if ring.push(op, done.token).is_ok() {
                         return;
                     }
-                    return self.write_came_back(now, token, Err(libc_eio()));
+                    return self.write_came_back(now, token, Err(EIO));
                 }
                 let whole = wrote > 0 && start + wrote == from.len();
                 drop(from);
-                self.write_came_back(now, token, if whole { Ok(()) } else { Err(result.err().unwrap_or(libc_eio())) });
+                self.write_came_back(now, token, if whole { Ok(()) } else { Err(result.err().unwrap_or(EIO)) });
             }
             (op, _) => unreachable!("the stage does not ask for {op:?}"),
         }
@@ -225,7 +225,7 @@ impl SpillStage {
                 match (room, result) {
                     (0, Ok(_)) => self.prove(now, read),
                     (_, Ok(_)) if more && filled.is_multiple_of(self.unit) => self.reads.push_front(read),
-                    (_, result) => self.read_failed(read, result.err().unwrap_or_else(libc_eio)),
+                    (_, result) => self.read_failed(read, result.err().unwrap_or(EIO)),
                 }
             }
             Flight::Bounce { mut read, rest, skip } => {
@@ -237,7 +237,7 @@ impl SpillStage {
                     self.prove(now, read);
                 } else {
                     self.put_bounce_back(into, rest);
-                    self.read_failed(read, result.err().unwrap_or_else(libc_eio));
+                    self.read_failed(read, result.err().unwrap_or(EIO));
                 }
             }
             _ => unreachable!("the token is a read's"),
@@ -361,7 +361,4 @@ fn before(now: Instant) -> Instant {
 }
 
 /// What a transfer that ended early counts as: the file is shorter than its journal says.
-fn libc_eio() -> i32 {
-    const EIO: i32 = 5;
-    EIO
-}
+const EIO: i32 = 5;
