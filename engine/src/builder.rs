@@ -10,7 +10,7 @@ use crate::layout::{Layout, Seating, Wanted};
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::near::{take_seats, unavailable};
 use crate::spill::{Directory, open_directories};
-use crate::starting::{Plan, Starting};
+use crate::starting::{Plan, Starting, spill_config};
 use crate::state::State;
 use crate::supply::Supply;
 use crate::tiers::{disk_unit, start_keeper};
@@ -297,6 +297,8 @@ fn start_shards(
     let (mut starting, kept) = (Starting::default(), arena.clone());
     let consumer = Arc::new(Consumer::default());
     let mut lanes = Vec::new();
+    let disk = |unit| spill_config(&config, objects.catalog(), &layout, unit);
+    let spill = disk_unit(&directories).map(disk).transpose()?;
     let plan = Plan {
         backend,
         objects: Arc::clone(&objects),
@@ -305,6 +307,7 @@ fn start_shards(
         arena,
         seating,
         card_queue,
+        spill,
         consumer: Arc::clone(&consumer),
     };
     let said = (&mut notices, Arc::clone(&report));

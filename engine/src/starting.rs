@@ -10,6 +10,7 @@ use fuelrail_base::{Duration, Error, Kind, Result, SampleId, ShardId};
 use fuelrail_flow::{Board, Consumer, Finished, MeshEnds, Objects, ShardConfig, ShardEnds, SpillSetup};
 use fuelrail_io::{Arena, Backend, CardQueue, Region, Sender, UringConfig, Waker};
 use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;
@@ -32,6 +33,8 @@ pub(crate) struct Plan {
     pub arena: Arena,
     pub seating: Option<Seating>,
     pub card_queue: Option<CardQueue>,
+    /// What each shard's disk is configured as, where there is one.
+    pub spill: Option<SpillConfig>,
     pub consumer: Arc<Consumer>,
 }
 
@@ -56,12 +59,12 @@ impl Starting {
         (mesh, deliver, spill): (MeshEnds, Sender<Finished>, Option<SpillSetup>),
     ) -> Result<()> {
         let board = Arc::new(Board::default());
-        let shard = shard_config(config, plan, id, spill.as_ref().map(|setup| setup.unit))?;
+        let shard = shard_config(config, plan, id)?;
         let ends = ShardEnds { mesh, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board), spill };
         let (tell, greeting) = mpsc::channel();
         let posting = Posting {
             ring: UringConfig {
-                entries: ring_entries(config.connections_max, shard.brain.spill.is_some()),
+                entries: ring_entries(config.connections_max, plan.spill.is_some()),
                 sockets: (config.connections_max as u32 * 2).next_power_of_two(),
                 register: config.register.then(|| plan.arena.clone()),
                 zero_copy_receive: plan.card_queue.clone(),
@@ -134,9 +137,9 @@ const DISK_OPERATIONS_MAX: usize = 176;
 /// Share of a shard's room for batches that blocks waiting for the disk may hold.
 const PENDING_SHARE: u64 = 4;
 
-/// What a shard's disk is configured as; `unit` is what direct transfers to it are multiples of.
-fn spill_config(config: &Config, plan: &Plan, unit: u64) -> Result<SpillConfig> {
-    let (catalog, shards) = (plan.objects.catalog(), u64::from(plan.layout.shards));
+/// What each shard's disk is configured as; `unit` is what direct transfers to it are multiples of.
+pub(crate) fn spill_config(config: &Config, catalog: &Catalog, layout: &Layout, unit: u64) -> Result<SpillConfig> {
+    let shards = u64::from(layout.shards);
     let all: u64 = (0..catalog.samples()).map(|sample| u64::from(catalog.blocks(SampleId(sample as u32)))).sum();
     let blocks = match config.spill_limit_bytes {
         0 => all,
@@ -149,11 +152,11 @@ fn spill_config(config: &Config, plan: &Plan, unit: u64) -> Result<SpillConfig> 
         policy: config.spill_policy.parse()?,
         unit,
         blocks_max: usize::try_from(share.min(all)).unwrap_or(usize::MAX),
-        pending_bytes_max: plan.layout.batch_bytes / PENDING_SHARE,
+        pending_bytes_max: layout.batch_bytes / PENDING_SHARE,
     })
 }
 
-fn shard_config(config: &Config, plan: &Plan, shard: ShardId, unit: Option<u64>) -> Result<ShardConfig> {
+fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardConfig> {
     let shards = u64::from(plan.layout.shards);
     let catalog = plan.objects.catalog();
     let window = WindowConfig {
@@ -171,7 +174,7 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId, unit: Option<u64>)
             prefetch: Strategy::from_name(&config.prefetch, (config.prefetch_samples / shards).max(2))?,
             policy: config.cache_policy.parse()?,
             cache_bytes: plan.layout.cache_bytes,
-            spill: unit.map(|unit| spill_config(config, plan, unit)).transpose()?,
+            spill: plan.spill,
             batch_room_bytes: plan.layout.batch_bytes,
             horizon_epochs: HORIZON_EPOCHS * u64::from(config.world),
             retry: RetryConfig { attempts_max: config.attempts_max, ..RetryConfig::default() },

@@ -89,7 +89,10 @@ impl Owner {
         Ok(Owner {
             schedule: Schedule::new(run, config.horizon_epochs),
             policy: policy::build(config.policy, config.cache_bytes),
-            ram_first_max: spill::ram_first_max(&catalog, config.cache_bytes * u64::from(config.shards)),
+            ram_first_max: match config.spill {
+                Some(_) => spill::ram_first_max(&catalog, config.cache_bytes * u64::from(config.shards)),
+                None => 0,
+            },
             spill: config.spill.map(Spill::new),
             now_at: UseTime(0),
             retry: Retry::new(config.retry, config.seed)?,
