@@ -5,7 +5,7 @@
 
 use core::fmt::Write;
 
-use super::page::{figure, page};
+use super::page::{self, figure, page, wide};
 use super::svg::{Drawing, escape, seconds};
 use crate::importance::{ImportanceReport, ImportanceRow, ImportanceRun, Mark};
 use crate::switch::Figure;
@@ -127,33 +127,27 @@ fn table(report: &ImportanceReport) -> String {
         "Hit ratio",
         "Coverage",
     ];
-    let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{head}</th>")).collect();
     let rows: String = report.rows.iter().map(line).collect();
     format!(
-        "<section>\n<h2>Settings</h2>\n<div class=\"wide\"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n\
-         <p>Means over the seeds, in brackets the least and the most; differences are taken within a seed. Coverage: of the samples an epoch \
+        "<section>\n<h2>Settings</h2>\n{}<p>Means over the seeds, in brackets the least and the most; differences are taken within a seed. Coverage: of the samples an epoch \
          takes, the share that is distinct. A hit ratio without it says little: a cache that is asked for the same samples again hits.</p>\n\
-         </section>\n"
+         </section>\n",
+        wide(&heads, &rows)
     )
 }
 
 fn line(row: &ImportanceRow) -> String {
-    let percent = |figure: Figure| range(figure, |share| format!("{:.2} %", share * 100.0));
+    let percent = |figure: Figure| figure.range(|share| format!("{:.2} %", share * 100.0));
     let cells = [
         row.set.clone(),
         percent(row.accuracy),
-        range(row.accuracy_difference, |share| format!("{:+.2}", share * 100.0)),
+        row.accuracy_difference.range(|share| format!("{:+.2}", share * 100.0)),
         percent(row.accuracy_half),
-        range(row.bytes_ratio, |ratio| format!("{ratio:.3}")),
-        range(row.hit_ratio, |ratio| format!("{ratio:.3}")),
-        range(row.coverage, |ratio| format!("{ratio:.3}")),
+        row.bytes_ratio.range(|ratio| format!("{ratio:.3}")),
+        row.hit_ratio.range(|ratio| format!("{ratio:.3}")),
+        row.coverage.range(|ratio| format!("{ratio:.3}")),
     ];
-    let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
-    format!("<tr class=\"{}\"><th scope=\"row\">{}</th>{cells}</tr>\n", hue(&row.mode), escape(&row.mode))
-}
-
-fn range(figure: Figure, words: impl Fn(f64) -> String) -> String {
-    format!("{} ({} to {})", words(figure.mean), words(figure.min), words(figure.max))
+    page::line(hue(&row.mode), &row.mode, &cells)
 }
 
 fn place(report: &ImportanceReport) -> String {
@@ -170,6 +164,5 @@ fn place(report: &ImportanceReport) -> String {
             ),
         ),
     ];
-    let facts: String = facts.iter().map(|(name, text)| format!("<dt>{name}</dt><dd>{}</dd>", escape(text))).collect();
-    format!("<section>\n<h2>Where and how</h2>\n<dl>{facts}</dl>\n</section>\n")
+    page::place(&facts)
 }

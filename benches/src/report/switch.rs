@@ -4,7 +4,7 @@
 
 use core::fmt::Write;
 
-use super::page::{figure, page};
+use super::page::{self, figure, line, page, wide};
 use super::svg::{Drawing, LogScale, escape, seconds};
 use crate::switch::{Figure, Row, Run, SwitchReport, setting_name};
 
@@ -178,14 +178,14 @@ fn table(report: &SwitchReport) -> String {
 
 fn row(row: &Row) -> String {
     let cells = [
-        range(row.train_s, seconds),
-        range(row.speed, |speed| format!("{speed:.2} ×")),
+        row.train_s.range(seconds),
+        row.speed.range(|speed| format!("{speed:.2} ×")),
         format!("{:.2} ×", row.speed_expected),
-        range(row.accuracy, |share| format!("{:.2} %", share * 100.0)),
-        range(row.accuracy_difference, |share| format!("{:+.2}", share * 100.0)),
-        row.switch_s.map_or_else(|| "–".to_owned(), |figure| range(figure, seconds)),
+        row.accuracy.range(|share| format!("{:.2} %", share * 100.0)),
+        row.accuracy_difference.range(|share| format!("{:+.2}", share * 100.0)),
+        row.switch_s.map_or_else(|| "–".to_owned(), |figure| figure.range(seconds)),
         row.stale.to_string(),
-        range(row.total_s, seconds),
+        row.total_s.range(seconds),
     ];
     line(hue(row.share), &setting_name(row.share), &cells)
 }
@@ -220,20 +220,6 @@ fn every_run(report: &SwitchReport) -> String {
     format!("<section>\n<h2>Every run, in order</h2>\n{}</section>\n", wide(&heads, &rows))
 }
 
-fn line(class: &str, name: &str, cells: &[String]) -> String {
-    let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
-    format!("<tr class=\"{class}\"><th scope=\"row\">{}</th>{cells}</tr>\n", escape(name))
-}
-
-fn wide(heads: &[&str], rows: &str) -> String {
-    let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{head}</th>")).collect();
-    format!("<div class=\"wide\"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n")
-}
-
-fn range(figure: Figure, words: impl Fn(f64) -> String) -> String {
-    format!("{} ({} to {})", words(figure.mean), words(figure.min), words(figure.max))
-}
-
 fn place(report: &SwitchReport) -> String {
     let machine = &report.machine;
     let facts = [
@@ -248,6 +234,5 @@ fn place(report: &SwitchReport) -> String {
             ),
         ),
     ];
-    let facts: String = facts.iter().map(|(name, text)| format!("<dt>{name}</dt><dd>{}</dd>", escape(text))).collect();
-    format!("<section>\n<h2>Where and how</h2>\n<dl>{facts}</dl>\n</section>\n")
+    page::place(&facts)
 }

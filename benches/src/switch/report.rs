@@ -106,6 +106,12 @@ impl Figure {
             max: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         })
     }
+
+    /// The mean, and in brackets the least and the most, each put into words.
+    #[must_use]
+    pub fn range(&self, words: impl Fn(f64) -> String) -> String {
+        format!("{} ({} to {})", words(self.mean), words(self.min), words(self.max))
+    }
 }
 
 /// One setting over all seeds.

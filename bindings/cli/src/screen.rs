@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use crate::failure::{Outcome, file, output};
+use crate::failure::{Outcome, output};
 use crate::whole::WholeFile;
 
 /// Prints text that ends its own lines.
@@ -60,9 +60,7 @@ impl JsonTo {
             JsonTo::Nowhere => print(&text()),
             JsonTo::Output => print(&json()),
             JsonTo::File(path) => {
-                let mut whole = WholeFile::create(path)?;
-                whole.write_all(json().as_bytes()).map_err(|error| file("writing", path, &error))?;
-                whole.finish()?;
+                WholeFile::of(path, &json())?;
                 print(&text())
             }
         }
@@ -156,6 +154,18 @@ impl Bar {
             self.bar.set_position(done);
             self.bar.set_message(word());
         }
+    }
+}
+
+/// Tells of each of `total` things as it ends: in the bar, or with a line each where there is none.
+pub(crate) fn telling<'b, T>(bar: &'b Bar, total: u64, line: impl Fn(&T) -> String + 'b) -> impl FnMut(&T) + 'b {
+    let mut done = 0;
+    move |one| {
+        done += 1;
+        if bar.is_hidden() {
+            note(&format!("{} ({done} of {total})", line(one)));
+        }
+        bar.at(done, || line(one));
     }
 }
 

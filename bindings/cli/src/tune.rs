@@ -1,6 +1,5 @@
 //! `fuelrail tune`: the settings this machine and this bucket want, found by measuring, as a file the loader reads.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -78,9 +77,7 @@ pub(crate) fn run(args: &Tune) -> Outcome {
         });
     })?;
     drop(bar);
-    let mut whole = WholeFile::create(&args.out)?;
-    whole.write_all(toml(&report).as_bytes()).map_err(|error| file("writing", &args.out, &error))?;
-    whole.finish()?;
+    WholeFile::of(&args.out, &toml(&report))?;
     JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
     note(&format!("{} written; use it with --config {}", args.out.display(), args.out.display()));
     Ok(ExitCode::SUCCESS)

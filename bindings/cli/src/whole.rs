@@ -31,6 +31,13 @@ impl WholeFile {
         Ok(WholeFile { file, path: path.to_owned(), part })
     }
 
+    /// A file of this text, at once.
+    pub(crate) fn of(path: &Path, text: &str) -> Outcome<()> {
+        let mut whole = WholeFile::create(path)?;
+        whole.write_all(text.as_bytes()).map_err(|error| file("writing", path, &error))?;
+        whole.finish()
+    }
+
     /// Puts the file in its place.
     pub(crate) fn finish(mut self) -> Outcome<()> {
         let Some(part) = self.part.take() else { return Ok(()) };

@@ -1,6 +1,5 @@
 //! `fuelrail bench importance`: training from epochs drawn uniformly, as SHADE draws them, and as we do.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,8 +12,8 @@ use fuelrail_benches::switch::{Figure, find_trainer};
 
 use super::line::{json_to, this_program};
 use super::venue::stop_on_signals;
-use crate::failure::{Outcome, file, usage};
-use crate::screen::{Bar, Table, note};
+use crate::failure::{Outcome, usage};
+use crate::screen::{Bar, Table, telling};
 use crate::whole::WholeFile;
 
 const EXAMPLES: &str = "Examples:
@@ -93,19 +92,10 @@ pub(crate) fn run(args: &ImportanceArgs) -> Outcome {
     };
     let total = u64::from(weighing.seeds) * 2 * IMPORTANCE_MODES.len() as u64;
     let bar = Bar::new(Some(total), "runs");
-    let mut done = 0;
-    let report = importance(&weighing, &mut |run| {
-        done += 1;
-        if bar.is_hidden() {
-            note(&format!("{} ({done} of {total})", line(run)));
-        }
-        bar.at(done, || line(run));
-    })?;
+    let report = importance(&weighing, &mut telling(&bar, total, line))?;
     drop(bar);
     if let Some(path) = &args.html {
-        let mut whole = WholeFile::create(path)?;
-        whole.write_all(importance_html(&report).as_bytes()).map_err(|error| file("writing", path, &error))?;
-        whole.finish()?;
+        WholeFile::of(path, &importance_html(&report))?;
     }
     json_to(args.json.as_deref()).show(&report, || text(&report))?;
     Ok(ExitCode::SUCCESS)
@@ -124,12 +114,12 @@ fn text(report: &ImportanceReport) -> String {
         table.row([
             row.set.clone(),
             row.mode.clone(),
-            range(share(row.accuracy), |percent| format!("{percent:.2}")),
-            range(share(row.accuracy_difference), |points| format!("{points:+.2}")),
-            range(share(row.accuracy_half), |percent| format!("{percent:.2}")),
-            range(row.bytes_ratio, |ratio| format!("{ratio:.3}")),
-            range(row.hit_ratio, |ratio| format!("{ratio:.3}")),
-            range(row.coverage, |ratio| format!("{ratio:.3}")),
+            share(row.accuracy).range(|percent| format!("{percent:.2}")),
+            share(row.accuracy_difference).range(|points| format!("{points:+.2}")),
+            share(row.accuracy_half).range(|percent| format!("{percent:.2}")),
+            row.bytes_ratio.range(|ratio| format!("{ratio:.3}")),
+            row.hit_ratio.range(|ratio| format!("{ratio:.3}")),
+            row.coverage.range(|ratio| format!("{ratio:.3}")),
         ]);
     }
     format!(
@@ -145,8 +135,4 @@ fn text(report: &ImportanceReport) -> String {
         report.device,
         report.machine.line(),
     )
-}
-
-fn range(figure: Figure, words: impl Fn(f64) -> String) -> String {
-    format!("{} ({} to {})", words(figure.mean), words(figure.min), words(figure.max))
 }

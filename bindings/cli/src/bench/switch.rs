@@ -1,6 +1,5 @@
 //! `fuelrail bench switch`: training in lockstep with a slow rank, asynchronously, and switched from one to the other.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,8 +11,8 @@ use fuelrail_benches::switch::{Figure, Run, SwitchReport, Switching, find_traine
 
 use super::line::{json_to, this_program};
 use super::venue::stop_on_signals;
-use crate::failure::{Outcome, file, usage};
-use crate::screen::{Bar, Table, note};
+use crate::failure::{Outcome, usage};
+use crate::screen::{Bar, Table, telling};
 use crate::whole::WholeFile;
 
 const EXAMPLES: &str = "Examples:
@@ -91,19 +90,10 @@ pub(crate) fn run(args: &SwitchArgs) -> Outcome {
     };
     let total = u64::from(switching.seeds) * switching.shares.len() as u64;
     let bar = Bar::new(Some(total), "runs");
-    let mut done = 0;
-    let report = switch(&switching, &mut |run| {
-        done += 1;
-        if bar.is_hidden() {
-            note(&format!("{} ({done} of {total})", line(run)));
-        }
-        bar.at(done, || line(run));
-    })?;
+    let report = switch(&switching, &mut telling(&bar, total, line))?;
     drop(bar);
     if let Some(path) = &args.html {
-        let mut whole = WholeFile::create(path)?;
-        whole.write_all(switch_html(&report).as_bytes()).map_err(|error| file("writing", path, &error))?;
-        whole.finish()?;
+        WholeFile::of(path, &switch_html(&report))?;
     }
     json_to(args.json.as_deref()).show(&report, || text(&report))?;
     Ok(ExitCode::SUCCESS)
@@ -131,12 +121,12 @@ fn text(report: &SwitchReport) -> String {
         let ms = |figure: Figure| Figure { mean: figure.mean * 1e3, min: figure.min * 1e3, max: figure.max * 1e3 };
         table.row([
             setting_name(row.share),
-            range(row.train_s, |s| format!("{s:.1}")),
-            range(row.speed, |speed| format!("{speed:.2}")),
+            row.train_s.range(|s| format!("{s:.1}")),
+            row.speed.range(|speed| format!("{speed:.2}")),
             format!("{:.2}", row.speed_expected),
-            range(share(row.accuracy), |percent| format!("{percent:.2}")),
-            range(share(row.accuracy_difference), |points| format!("{points:+.2}")),
-            row.switch_s.map_or_else(|| "-".to_owned(), |figure| range(ms(figure), |ms| format!("{ms:.1}"))),
+            share(row.accuracy).range(|percent| format!("{percent:.2}")),
+            share(row.accuracy_difference).range(|points| format!("{points:+.2}")),
+            row.switch_s.map_or_else(|| "-".to_owned(), |figure| ms(figure).range(|ms| format!("{ms:.1}"))),
             row.stale.to_string(),
         ]);
     }
@@ -160,10 +150,6 @@ fn text(report: &SwitchReport) -> String {
         published.switch_s,
         report.machine.line(),
     )
-}
-
-fn range(figure: Figure, words: impl Fn(f64) -> String) -> String {
-    format!("{} ({} to {})", words(figure.mean), words(figure.min), words(figure.max))
 }
 
 #[cfg(test)]
