@@ -109,11 +109,7 @@ impl Digest {
 
     /// As `x-amz-checksum-crc32c` has it: four bytes, the highest first, in Base64.
     fn checksum(&self) -> String {
-        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        // 32 bits and four of nothing are six letters.
-        let bits = u64::from(self.crc32c) << 4;
-        let letters = (0..6).rev().map(|n| char::from(ALPHABET[(bits >> (6 * n) & 63) as usize]));
-        letters.chain(['=', '=']).collect()
+        fuelrail_wire::base64::encode(&self.crc32c.to_be_bytes())
     }
 }
 
