@@ -3,6 +3,8 @@
 //! Precedence: argument (builder or [`Overrides`]) > environment `FUELRAIL_<FIELD>` > TOML file > default. Unknown keys
 //! and unknown `FUELRAIL_*` variables are errors: a misspelt setting must not be silently ignored.
 
+use crate::access::Access;
+use crate::credentials::{Credentials, Environment};
 use crate::decode::Decode;
 use crate::tls::Tls;
 use fuelrail_base::limits::{
@@ -29,6 +31,18 @@ pub struct Config {
     pub ca_file: Option<PathBuf>,
     /// Under https, believe any certificate: for trials only, and every use says so.
     pub tls_insecure: bool,
+    /// The region that requests are signed for; else that of `AWS_REGION`, `AWS_DEFAULT_REGION` or the profile, else `us-east-1`.
+    pub region: Option<String>,
+    /// The profile of the AWS files (`~/.aws`) whose keys are used, before those of the environment.
+    pub profile: Option<String>,
+    /// `true` signs nothing; `false` signs also what goes to a plain `http://` or `https://` URI, which by itself is signed
+    /// only with `region` or `profile` set, or where `AWS_ENDPOINT_URL` names the server.
+    pub anonymous: Option<bool>,
+    /// Pay for the requests and the bytes, where the bucket's owner wants that of who asks.
+    pub requester_pays: bool,
+    /// Where the variables of the clouds' tools are read.
+    #[serde(skip)]
+    pub environment: Environment,
     /// Samples per batch and rank.
     pub batch_size: u32,
     /// Epochs of the whole run, counted from epoch 0 also when resuming.
@@ -124,6 +138,11 @@ impl Default for Config {
             manifest: None,
             ca_file: None,
             tls_insecure: false,
+            region: None,
+            profile: None,
+            anonymous: None,
+            requester_pays: false,
+            environment: Environment::default(),
             batch_size: 64,
             epochs: 1,
             seed: 0,
@@ -177,10 +196,12 @@ const SIZES: [&str; 5] =
 /// Fields that are lists: as text, their items stand between commas.
 const LISTS: [&str; 1] = ["spill_dirs"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 14] = [
+const TEXTS: [&str; 16] = [
     "uri",
     "manifest",
     "ca_file",
+    "region",
+    "profile",
     "order",
     "cache_policy",
     "spill_policy",
@@ -341,6 +362,19 @@ impl Config {
     #[must_use]
     pub fn tls(&self) -> Tls {
         Tls { ca_file: self.ca_file.clone(), insecure: self.tls_insecure }
+    }
+
+    /// How the bucket is reached, and who asks it.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        let credentials = Credentials {
+            region: self.region.clone(),
+            profile: self.profile.clone(),
+            anonymous: self.anonymous,
+            requester_pays: self.requester_pays,
+            environment: self.environment.clone(),
+        };
+        Access { tls: self.tls(), credentials }
     }
 
     /// The policy for bad samples.

@@ -3,6 +3,7 @@
 //! The source is read twice, first for its length and checksum, then for the request, and again for every further attempt;
 //! it is never held in memory. Readers of the bucket see the old object or the new one, never a part.
 
+use crate::access::Access;
 use crate::control::{
     ANSWER_TIMEOUT, HttpClient, Load, collect, on_control_thread, patience, refusal, unreachable, within,
 };
@@ -48,13 +49,18 @@ pub fn put(uri: &str, bytes: &[u8]) -> Result<Stored> {
     put_with(&Tls::default(), uri, &mut Cursor::new(bytes), |_| {})
 }
 
-/// As [`put`], from a source, with the certificate of an `https://` server judged as `tls` says. `progress` is told the bytes
+/// As [`put`], from a source, with the certificate of an `https://` server judged and requests signed as `access` says. `progress` is told the bytes
 /// sent so far; it begins anew with every attempt.
 ///
 /// # Errors
 /// As [`put`]; `File` when the source cannot be read or changes meanwhile; `Usage` and `Environment` for what [`Tls`] cannot
 /// use.
-pub fn put_with(tls: &Tls, uri: &str, source: &mut dyn Upload, mut progress: impl FnMut(u64) + Send) -> Result<Stored> {
+pub fn put_with(
+    access: impl Into<Access>,
+    uri: &str,
+    source: &mut dyn Upload,
+    mut progress: impl FnMut(u64) + Send,
+) -> Result<Stored> {
     let endpoint: Endpoint = uri.parse()?;
     let key = endpoint.prefix.clone();
     if key.is_empty() {
@@ -63,8 +69,8 @@ pub fn put_with(tls: &Tls, uri: &str, source: &mut dyn Upload, mut progress: imp
         );
     }
     let letter = Letter { path: endpoint.object_path(&key), digest: Digest::of(source)?, endpoint };
-    let tls = tls.client(&letter.endpoint)?;
-    let stored = on_control_thread(tls.as_ref(), async |client| {
+    let way = access.into().open(uri, &letter.endpoint)?;
+    let stored = on_control_thread(&way, async |client| {
         let mut retry = patience()?;
         let mut tries = Tries::default();
         loop {
@@ -160,13 +166,15 @@ impl Letter {
                 within(ANSWER_TIMEOUT, answer).await?
             }
         };
-        let response = response.map_err(|e| unreachable(&authority, &e))?;
+        let response = response.map_err(|e| unreachable(&authority, &*e))?;
         let status = response.status();
         let etag = response.headers().get("etag").and_then(|v| v.to_str().ok()).map(str::to_string);
         if status.is_success() {
             return Ok(etag);
         }
-        Err(refused(status, &collect(response).await?))
+        let headers = response.headers().clone();
+        let error = refused(status, &collect(response).await?);
+        Err(if error.kind() == Kind::Expired { client.judged(error, &headers) } else { error })
     }
 
     /// Reads the source and passes it on, a piece at a time, as fast as the server takes it.
@@ -232,11 +240,13 @@ impl Body for Pieces {
 /// What a refused upload has to say beyond what every refused request has.
 fn refused(status: StatusCode, body: &[u8]) -> Error {
     let plain = refusal(status, body);
+    let about_keys = ["SignatureDoesNotMatch", "InvalidAccessKeyId"].iter().any(|code| plain.cause().contains(code));
     let (kind, cure) = match status.as_u16() {
+        _ if plain.kind() == Kind::Expired || about_keys => return plain,
         401 | 403 => (
             Kind::Denied,
-            "the bucket may not be written to, or not without credentials, which are not sent yet: open it for writing \
-             (fuelrail serve FOLDER --writable), or name another one",
+            "the bucket may not be written to by who asks: open it for writing (fuelrail serve FOLDER --writable, or \
+             s3:PutObject), name another one, or use other credentials (anonymous = false sends them to a plain URI)",
         ),
         404 => (Kind::NotFound, "check the bucket's name: it must be there before an object is put into it"),
         405 | 501 => (Kind::NotFound, "the server takes no uploads: name one that speaks S3"),

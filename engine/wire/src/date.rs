@@ -100,7 +100,7 @@ pub fn iso(time: WallTime) -> String {
 pub fn parse_http(text: &[u8]) -> Option<WallTime> {
     let text = core::str::from_utf8(text).ok()?;
     let rest = text.split_once(", ")?.1;
-    let [day, month, year, clock, "GMT"] = rest.split(' ').collect::<Vec<_>>()[..] else { return None };
+    let [day, month, year, clock, "GMT"] = pieces(rest, ' ')? else { return None };
     let month = MONTHS.iter().position(|name| *name == month)? as u32 + 1;
     joined((number(year, 4)?, month, number(day, 2)?), time_of_day(clock)?)
 }
@@ -109,7 +109,7 @@ pub fn parse_http(text: &[u8]) -> Option<WallTime> {
 #[must_use]
 pub fn parse_iso(text: &str) -> Option<WallTime> {
     let (date, rest) = text.split_once(['T', ' '])?;
-    let [year, month, day] = date.split('-').collect::<Vec<_>>()[..] else { return None };
+    let [year, month, day] = pieces(date, '-')?;
     let (clock, zone) = rest.split_at(rest.find(['Z', '+', '-'])?);
     let (clock, part) = clock.split_once('.').unwrap_or((clock, "0"));
     if part.is_empty() || !part.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -137,10 +137,20 @@ fn joined((year, month, day): (u32, u32, u32), second_of_day: u32) -> Option<Wal
 }
 
 fn time_of_day(text: &str) -> Option<u32> {
-    let [hour, minute, second] = text.split(':').collect::<Vec<_>>()[..] else { return None };
+    let [hour, minute, second] = pieces(text, ':')?;
     let (hour, minute, second) = (number(hour, 2)?, number(minute, 2)?, number(second, 2)?);
     // A leap second is told as the one before.
     (hour < 24 && minute < 60 && second <= 60).then(|| hour * 3600 + minute * 60 + second.min(59))
+}
+
+/// Exactly so many pieces.
+fn pieces<const COUNT: usize>(text: &str, between: char) -> Option<[&str; COUNT]> {
+    let mut found = [""; COUNT];
+    let mut split = text.split(between);
+    for place in &mut found {
+        *place = split.next()?;
+    }
+    split.next().is_none().then_some(found)
 }
 
 fn number(text: &str, width: usize) -> Option<u32> {

@@ -11,6 +11,7 @@ mod hash;
 mod jwt;
 mod refusal;
 mod signer;
+mod sts;
 mod unsigned;
 
 pub use aws::{Payload, Scope};
@@ -19,4 +20,5 @@ pub use hash::sha256_hex;
 pub use jwt::{Grant, assertion};
 pub use refusal::refusal;
 pub use signer::{Realm, Signer};
-pub use unsigned::Unsigned;
+pub use sts::{parse_keys, parse_session};
+pub use unsigned::{Unsigned, is_covered};

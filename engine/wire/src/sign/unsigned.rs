@@ -61,7 +61,8 @@ fn insert<T, const MAX: usize>(
 
 /// Whether a signature covers a header of this name, in lower case: what says which bytes are asked for, and all that is the
 /// vendors' own, which they insist on.
-pub(super) fn is_covered(name: &str) -> bool {
+#[must_use]
+pub fn is_covered(name: &str) -> bool {
     matches!(name, "range" | "if-match" | "if-none-match" | "content-type" | "content-md5")
         || ["x-amz-", "x-ms-", "x-goog-"].iter().any(|prefix| name.starts_with(prefix))
 }
