@@ -60,7 +60,7 @@ struct Object<'a> {
 
 pub(crate) fn run(args: &Ls) -> Outcome {
     let bar = Bar::new(None, "objects");
-    let objects = fuelrail::list_with(&args.trust.tls(), &args.uri, |count| bar.at(count, String::new))?;
+    let objects = fuelrail::list_with(&args.trust.access(), &args.uri, |count| bar.at(count, String::new))?;
     drop(bar);
     if objects.is_empty() {
         let nothing = Error::new(Kind::Usage, format!("no object's key starts as '{}' says", args.uri));

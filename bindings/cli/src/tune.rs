@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Tune) -> Outcome {
     })?;
     let listing = match &config.manifest {
         Some(path) => fuelrail::read_manifest(path)?,
-        None => fuelrail::list_with(&config.tls(), &config.uri, |_| {})?,
+        None => fuelrail::list_with(&config.access(), &config.uri, |_| {})?,
     };
     let rings = rings(&config);
     let tuning = Tuning { config, listing, budget: args.budget, seed: args.seed, rings };

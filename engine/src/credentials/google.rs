@@ -55,12 +55,12 @@ struct KeyFile {
     #[serde(rename = "type")]
     kind: String,
     client_email: Option<String>,
-    private_key: Option<Zeroizing<String>>,
+    private_key: Option<Secret>,
     private_key_id: Option<String>,
     token_uri: Option<String>,
     client_id: Option<String>,
-    client_secret: Option<Zeroizing<String>>,
-    refresh_token: Option<Zeroizing<String>>,
+    client_secret: Option<Secret>,
+    refresh_token: Option<Secret>,
 }
 
 async fn from_file(path: &Path, named: bool) -> Result<Source> {
@@ -80,7 +80,7 @@ async fn from_file(path: &Path, named: bool) -> Result<Source> {
             let key_id = private_key_id.as_deref();
             let grant =
                 Grant { issuer: email, key_id, scope: SCOPE, audience: uri, at: wall_now(), lifetime_s: LIFETIME_S };
-            let assertion = assertion(&grant, &Secret::new(key.as_str()))?;
+            let assertion = assertion(&grant, key)?;
             form(&[("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"), ("assertion", assertion.expose())])
         }
         (
@@ -89,8 +89,8 @@ async fn from_file(path: &Path, named: bool) -> Result<Source> {
         ) => form(&[
             ("grant_type", "refresh_token"),
             ("client_id", id),
-            ("client_secret", secret),
-            ("refresh_token", token),
+            ("client_secret", secret.expose()),
+            ("refresh_token", token.expose()),
         ]),
         (kind @ ("service_account" | "authorized_user"), _) => {
             return Err(wrong(format!("a part of its '{kind}' is missing")));

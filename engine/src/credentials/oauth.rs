@@ -4,13 +4,12 @@ use super::chain::Fetched;
 use super::http::Answer;
 use fuelrail_base::{Error, Kind, Result, WallTime};
 use fuelrail_io::wall_now;
-use fuelrail_wire::sign::Credential;
+use fuelrail_wire::sign::{Credential, Secret};
 use serde::Deserialize;
-use zeroize::Zeroizing;
 
 #[derive(Deserialize)]
 struct Token {
-    access_token: Option<Zeroizing<String>>,
+    access_token: Option<Secret>,
     expires_in: Option<Seconds>,
     expires_on: Option<Seconds>,
     error: Option<String>,
@@ -48,7 +47,7 @@ pub(super) fn token_in(answer: &Answer, make: impl FnOnce(&str) -> Result<Creden
     let now = answer.at.unwrap_or_else(wall_now);
     let lasts = expires_in.and_then(|seconds| seconds.get());
     let expires = on.or(lasts.map(|seconds| WallTime(now.0.saturating_add(seconds))));
-    let credential = make(&text)?.until(expires);
+    let credential = make(text.expose())?.until(expires);
     Ok(Fetched { at: answer.at, ..Fetched::new(credential) })
 }
 

@@ -22,6 +22,12 @@ impl Secret {
     }
 }
 
+impl<'de> serde::Deserialize<'de> for Secret {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> core::result::Result<Secret, D::Error> {
+        <String as serde::Deserialize>::deserialize(deserializer).map(Secret::new)
+    }
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(secret)")

@@ -1,6 +1,6 @@
 //! Temporary credentials as AWS hands them out: the XML of its Security Token Service, the JSON of everything else.
 
-use super::credential::Credential;
+use super::credential::{Credential, Secret};
 use crate::date;
 use crate::xml::{Tag, Visit, walk};
 use fuelrail_base::{Error, Kind, Result};
@@ -64,10 +64,10 @@ struct Written {
     code: Option<String>,
     #[serde(default)]
     message: Option<String>,
-    access_key_id: Option<Zeroizing<String>>,
-    secret_access_key: Option<Zeroizing<String>>,
+    access_key_id: Option<Secret>,
+    secret_access_key: Option<Secret>,
     #[serde(alias = "SessionToken")]
-    token: Option<Zeroizing<String>>,
+    token: Option<Secret>,
     expiration: Option<String>,
 }
 
@@ -87,8 +87,8 @@ pub fn parse_keys(json: &[u8]) -> Result<Credential> {
     let (Some(id), Some(secret)) = (&written.access_key_id, &written.secret_access_key) else {
         return Err(Error::new(Kind::Protocol, "the answer holds no credentials"));
     };
-    let token = written.token.as_deref().map(String::as_str).filter(|token| !token.is_empty());
-    dated(Credential::aws(id, secret, token)?, written.expiration.as_deref())
+    let token = written.token.as_ref().map(Secret::expose).filter(|token| !token.is_empty());
+    dated(Credential::aws(id.expose(), secret.expose(), token)?, written.expiration.as_deref())
 }
 
 fn dated(credential: Credential, expires: Option<&str>) -> Result<Credential> {
