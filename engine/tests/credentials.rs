@@ -328,23 +328,27 @@ fn a_token_file_is_read_again_at_each_renewal() {
 }
 
 #[test]
-fn bearer_tokens_and_account_keys_go_where_they_belong() {
+fn a_plain_uri_is_signed_for_only_when_asked() {
     let set = DataSet::digits(3, 9);
     let bucket = bucket(&set, "");
     let gate = Service::before(&bucket, |_| None);
     let uri = at_gate(&gate, &bucket);
-    // Plain URIs are AWS's affair: what the other clouds' are signed with is held in `wire` and in the chains' own tests.
-    let keys = [("AWS_ACCESS_KEY_ID", "marked-id"), ("AWS_SECRET_ACCESS_KEY", "marked-secret")];
-    listed(&uri, environment(&keys)).unwrap();
-    assert!(gate.heard()[0].header("authorization").starts_with("AWS4-HMAC-SHA256"));
-    let before = gate.heard().len();
-    let credentials = Credentials { environment: environment(&keys), ..Credentials::default() };
-    list_with(&Access { credentials, ..Access::default() }, &uri, |_| {}).unwrap();
-    let asked = gate.heard().split_off(before);
-    assert!(
-        asked.iter().all(|heard| heard.header("authorization").is_empty()),
-        "nobody asked for a signature: {asked:?}"
-    );
+    let (id, secret) = (("AWS_ACCESS_KEY_ID", "marked-id"), ("AWS_SECRET_ACCESS_KEY", "marked-secret"));
+    let named = gate.url();
+    let is_signed = |credentials: Credentials| {
+        let before = gate.heard().len();
+        list_with(&Access { credentials, ..Access::default() }, &uri, |_| {}).unwrap();
+        let asked = gate.heard().split_off(before);
+        assert!(!asked.is_empty());
+        asked.iter().all(|heard| heard.header("authorization").starts_with("AWS4-HMAC-SHA256 Credential=marked-id/"))
+    };
+    let with =
+        |variables: &[(&str, &str)]| Credentials { environment: environment(variables), ..Credentials::default() };
+    assert!(!is_signed(with(&[id, secret])));
+    assert!(is_signed(Credentials { anonymous: Some(false), ..with(&[id, secret]) }));
+    assert!(is_signed(Credentials { region: Some("eu-north-1".into()), ..with(&[id, secret]) }));
+    assert!(is_signed(with(&[id, secret, ("AWS_ENDPOINT_URL", &named)])));
+    assert!(!is_signed(Credentials { anonymous: Some(true), ..with(&[id, secret, ("AWS_ENDPOINT_URL", &named)]) }));
 }
 
 #[test]
