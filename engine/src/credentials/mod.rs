@@ -21,6 +21,8 @@ mod profile;
 mod settings;
 mod signing;
 mod sts;
+#[cfg(test)]
+mod tests;
 
 pub use environment::Environment;
 pub(crate) use keep::authority_for;
