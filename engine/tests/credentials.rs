@@ -87,6 +87,12 @@ fn read_slowly(loader: &mut Loader, set: &DataSet, over: Duration) -> Result<u64
     Ok(samples)
 }
 
+/// Whether this process has a thread of this name.
+fn has_thread(name: &str) -> bool {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    tasks.flatten().any(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name))
+}
+
 #[test]
 fn credentials_that_end_every_few_seconds_are_renewed_while_a_read_goes_on() {
     const LASTS: Duration = Duration::from_secs(3);
@@ -118,6 +124,8 @@ fn credentials_that_end_every_few_seconds_are_renewed_while_a_read_goes_on() {
     };
     assert!(used(0) && used(1) && used(2));
     assert_eq!(loader.stats().given_up, 0);
+    drop(loader);
+    eventually("the thread that renews credentials outlived the last who signs", || !has_thread("fuelrail-keys"));
 }
 
 #[test]
