@@ -90,9 +90,10 @@ impl Service {
     fn run(behind: Option<SocketAddr>, judge: impl Fn(&Heard) -> Option<Answer> + Send + Sync + 'static) -> Service {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
-        let (over, open, heard) = (Arc::new(AtomicBool::new(false)), Arc::default(), Arc::default());
-        let shared: (Arc<AtomicBool>, Arc<Mutex<Vec<TcpStream>>>, Arc<Mutex<Vec<Heard>>>) =
-            (Arc::clone(&over), Arc::clone(&open), Arc::clone(&heard));
+        let over = Arc::new(AtomicBool::new(false));
+        let open: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+        let heard: Arc<Mutex<Vec<Heard>>> = Arc::default();
+        let shared = (Arc::clone(&over), Arc::clone(&open), Arc::clone(&heard));
         let judge = Arc::new(judge);
         let acceptor = std::thread::spawn(move || {
             let (over, open, heard) = shared;
