@@ -72,6 +72,11 @@ impl Segment {
         (self.end, self.records) = (end, records.next_multiple_of(PAGE_RECORDS));
     }
 
+    /// Leaves the room up to the next multiple of `step` empty.
+    pub(super) fn skip_to(&mut self, step: u64) {
+        self.end = self.end.next_multiple_of(step);
+    }
+
     /// Share of its room that is taken, in `0..=1`.
     pub(super) fn fullness(&self) -> f64 {
         (self.end + self.records.div_ceil(PAGE_RECORDS) * PAGE_BYTES) as f64 / self.len as f64
