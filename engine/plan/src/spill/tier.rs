@@ -201,6 +201,7 @@ impl Spill {
         self.pending_bytes += bytes;
         if let Some(home) = self.ledger.get_mut(segment) {
             // What it is worth until segments are valued next.
+            home.writing += 1;
             home.value += worth * bytes as f64 / home.len() as f64;
         }
         self.writing.insert(block, Some(Writing { segment, place }));
@@ -247,7 +248,7 @@ impl Spill {
 
     fn seal(&mut self, id: SegmentId) {
         if let Some(segment) = self.ledger.get_mut(id) {
-            segment.state = State::Sealed;
+            segment.seal();
         }
     }
 
@@ -258,6 +259,7 @@ impl Spill {
         self.stats.written_bytes += bytes;
         let Some(Some(Writing { segment, place })) = self.writing.remove(&block) else { return };
         let Some(home) = self.ledger.get_mut(segment) else { return };
+        home.writing -= 1;
         if self.index.insert(block, Spot { segment, place, crc32c }) {
             home.live_bytes += bytes;
         }
@@ -267,7 +269,10 @@ impl Spill {
     pub fn write_failed(&mut self, block: BlockId, bytes: u64) {
         self.pending_bytes -= bytes;
         self.stats.write_failures += 1;
-        self.writing.remove(&block);
+        let on_its_way = self.writing.remove(&block).flatten();
+        if let Some(home) = on_its_way.and_then(|writing| self.ledger.get_mut(writing.segment)) {
+            home.writing -= 1;
+        }
     }
 
     /// A block came from disk: it took so long while so many writes were under way.
@@ -295,8 +300,9 @@ impl Spill {
 
     /// Forgets a block.
     pub fn remove(&mut self, block: BlockId, bytes: u64) {
-        if let Some(on_its_way) = self.writing.get_mut(&block) {
-            *on_its_way = None;
+        let on_its_way = self.writing.get_mut(&block).and_then(Option::take);
+        if let Some(home) = on_its_way.and_then(|writing| self.ledger.get_mut(writing.segment)) {
+            home.writing -= 1;
         }
         let Some(spot) = self.index.remove(block) else { return };
         self.moved = true;
@@ -385,7 +391,7 @@ impl Spill {
         if self.valuing {
             self.valued_in = Some(weigh.epoch(now));
             for segment in self.ledger.iter_mut() {
-                segment.value = segment.summing / segment.len() as f64;
+                segment.value = segment.summing / segment.room_bytes as f64;
             }
         } else if self.moved {
             self.begin_sweep(false);
@@ -407,7 +413,7 @@ impl Spill {
             return None;
         }
         self.refused = (0.0, 0.0);
-        let sealed = self.ledger.iter().filter(|(_, s)| s.state == State::Sealed);
+        let sealed = self.ledger.iter().filter(|(_, s)| s.is_settled());
         let (victim, segment) = sealed.min_by(|(_, a), (_, b)| a.value.total_cmp(&b.value))?;
         self.floor = segment.value * (1.0 + RELUCTANCE);
         if worth / bytes * (1.0 - RELUCTANCE) > segment.value {
@@ -425,7 +431,7 @@ impl Spill {
         if self.refused.0 == 0.0 && !self.open.iter().any(filling) {
             return None;
         }
-        let sealed = self.ledger.iter().filter(|(_, s)| s.state == State::Sealed);
+        let sealed = self.ledger.iter().filter(|(_, s)| s.is_settled());
         sealed.min_by_key(|(_, s)| by(s)).map(|(id, _)| id)
     }
 
