@@ -2,7 +2,7 @@
 
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::control::{list_endpoint, read_manifest, resolve};
+use crate::control::{list_source, read_manifest, resolve};
 use crate::decode::{self, Decode, DecodeStage};
 use crate::importance::{Reporter, drawn};
 use crate::labels::Labels;
@@ -25,7 +25,6 @@ use fuelrail_io::{
 };
 use fuelrail_plan::importance::Horizons;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
-use fuelrail_wire::Endpoint;
 use std::path::PathBuf;
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
@@ -63,7 +62,7 @@ macro_rules! setters {
 }
 
 impl Loader {
-    /// Settings for a loader over `http://HOST:PORT/BUCKET/PREFIX`.
+    /// Settings for a loader over a URI, such as `s3://BUCKET/PREFIX` or `http://HOST:PORT/BUCKET/PREFIX`.
     #[must_use]
     pub fn builder(uri: &str) -> LoaderBuilder {
         LoaderBuilder::new(Config { uri: uri.into(), ..Config::default() })
@@ -78,6 +77,12 @@ impl LoaderBuilder {
     }
 
     setters! {
+        /// The region of an `s3://` bucket.
+        region: &str => region = region.into();
+        /// The server that `s3://`, `gs://` and `az://` mean.
+        endpoint: &str => endpoint = endpoint.into();
+        /// Where requests name the bucket: `auto`, `path` or `virtual`.
+        addressing: &str => addressing = addressing.into();
         /// A manifest instead of a listing.
         manifest: PathBuf => manifest = Some(manifest);
         /// Under https, the authorities to believe instead of the system's, in PEM.
@@ -216,18 +221,18 @@ impl LoaderBuilder {
         let LoaderBuilder { config, listing, state, scores, report } = self;
         config.validate()?;
         let ring = config.ring.parse::<RingChoice>()?.settle()?;
-        let endpoint: Endpoint = config.uri.parse()?;
-        let addresses = resolve(&endpoint)?;
-        let tls = config.tls().client(&endpoint)?;
+        let source = config.source()?;
+        let addresses = resolve(&source.endpoint)?;
+        let tls = config.tls().client(&source.endpoint)?;
         let listing = match (listing, &config.manifest) {
             (Some(listing), _) => listing,
             (None, Some(path)) => read_manifest(path)?,
-            (None, None) => list_endpoint(tls.as_ref(), &endpoint, |_| {})?,
+            (None, None) => list_source(tls.as_ref(), &source, |_| {})?,
         };
-        let labels = Labels::new(&endpoint.prefix, listing.iter().map(|o| o.key.as_str()));
+        let labels = Labels::new(&source.endpoint.prefix, listing.iter().map(|o| o.key.as_str()));
         let mut notices = Vec::new();
         let directories = open_directories(&config.spill_dirs, &mut notices);
-        let mut objects = Objects::new(endpoint, addresses, &listing, config.block_bytes)?.over(tls);
+        let mut objects = Objects::new(source.endpoint, addresses, &listing, config.block_bytes)?.over(tls);
         if let Some(unit) = disk_unit(&directories) {
             objects = objects.direct(unit)?;
         }

@@ -2,14 +2,15 @@
 //!
 //! One thread, started per call and joined before it returns, so that callers inside another runtime are not disturbed.
 
-use crate::tls::{Tls, connector_config};
+use crate::access::Access;
+use crate::tls::connector_config;
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Listed;
 use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
 use fuelrail_wire::tls::{Client as TlsClient, asks_for_tls, explain};
-use fuelrail_wire::{Endpoint, Entry, list_path, manifest, parse_error, parse_list};
+use fuelrail_wire::{Endpoint, Entry, Source, list_path, manifest, parse_error, parse_list};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
@@ -84,45 +85,32 @@ pub(crate) fn resolve(endpoint: &Endpoint) -> Result<Vec<SocketAddr>> {
 /// `Usage` for a bad URI, `Untrusted` for a certificate no authority of the system stands for, `NotFound`, `Denied`,
 /// `Network` … for what the server answers after retries.
 pub fn list(uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
-    list_with(&Tls::default(), uri, progress)
+    list_with(Access::default(), uri, progress)
 }
 
-/// As [`list`], with the certificate of an `https://` server judged as `tls` says.
+/// As [`list`], with the bucket reached as `access` says: an [`Access`] or a [`Tls`](crate::Tls).
 ///
 /// # Errors
-/// As [`list`]; `File`, `Usage` and `Environment` for what [`Tls`] cannot use.
-pub fn list_with(tls: &Tls, uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
-    let endpoint: Endpoint = uri.parse()?;
-    list_endpoint(tls.client(&endpoint)?.as_ref(), &endpoint, progress)
+/// As [`list`]; `File`, `Usage` and `Environment` for what [`Access`] holds and cannot be used.
+pub fn list_with(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
+    let access = access.into();
+    let source = access.cloud.source(uri)?;
+    list_source(access.tls.client(&source.endpoint)?.as_ref(), &source, progress)
 }
 
 /// As [`list_with`], with everything read from its text already.
-pub(crate) fn list_endpoint(
+pub(crate) fn list_source(
     tls: Option<&TlsClient>,
-    endpoint: &Endpoint,
+    source: &Source,
     mut progress: impl FnMut(u64) + Send,
 ) -> Result<Vec<Listed>> {
     let mut found = on_control_thread(tls, async |client| {
         let mut found = Vec::new();
-        let mut token: Option<String> = None;
-        loop {
-            let path = list_path(endpoint, token.as_deref(), 1000, None);
-            let (status, body) = ask(&client, endpoint, &path).await?;
-            if status != StatusCode::OK {
-                return Err(refusal(status, &body).object(format!("{}/{}", endpoint.bucket, endpoint.prefix)));
-            }
-            let page = parse_list(&body)?;
-            found.extend(page.entries.into_iter().map(listed));
-            progress(found.len() as u64);
-            match page.next {
-                Some(next) if Some(&next) != token.as_ref() => token = Some(next),
-                Some(_) => {
-                    return Err(Error::new(Kind::Protocol, "the listing repeats one page for ever")
-                        .cure("the server's continuation tokens are broken: use a manifest"));
-                }
-                None => return Ok(found),
-            }
+        for prefix in &source.prefixes {
+            let endpoint = Endpoint { prefix: prefix.clone(), ..source.endpoint.clone() };
+            list_prefix(&client, &endpoint, &mut found, &mut progress).await?;
         }
+        Ok(found)
     })?;
     found.retain(|o| o.size > 0 || !o.key.ends_with('/'));
     found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
@@ -130,6 +118,33 @@ pub(crate) fn list_endpoint(
         return Err(Error::new(Kind::Protocol, "the listing names it twice").object(pair[0].key.clone()));
     }
     Ok(found)
+}
+
+async fn list_prefix(
+    client: &HttpClient,
+    endpoint: &Endpoint,
+    found: &mut Vec<Listed>,
+    progress: &mut (impl FnMut(u64) + Send),
+) -> Result<()> {
+    let mut token: Option<String> = None;
+    loop {
+        let path = list_path(endpoint, token.as_deref(), 1000, None);
+        let (status, body) = ask(client, endpoint, &path).await?;
+        if status != StatusCode::OK {
+            return Err(refusal(status, &body).object(format!("{}/{}", endpoint.bucket, endpoint.prefix)));
+        }
+        let page = parse_list(&body)?;
+        found.extend(page.entries.into_iter().map(listed));
+        progress(found.len() as u64);
+        match page.next {
+            Some(next) if Some(&next) != token.as_ref() => token = Some(next),
+            Some(_) => {
+                return Err(Error::new(Kind::Protocol, "the listing repeats one page for ever")
+                    .cure("the server's continuation tokens are broken: use a manifest"));
+            }
+            None => return Ok(()),
+        }
+    }
 }
 
 fn listed(entry: Entry) -> Listed {
@@ -166,22 +181,22 @@ pub fn write_manifest(path: &Path, objects: &[Listed]) -> Result<()> {
 /// # Errors
 /// As [`list`]; `File` when `out` fails; `Truncated` when the server keeps cutting it short.
 pub fn get(uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
-    get_with(&Tls::default(), uri, out)
+    get_with(Access::default(), uri, out)
 }
 
-/// As [`get`], with the certificate of an `https://` server judged as `tls` says.
+/// As [`get`], with the bucket reached as `access` says: an [`Access`] or a [`Tls`](crate::Tls).
 ///
 /// # Errors
-/// As [`get`]; `File`, `Usage` and `Environment` for what [`Tls`] cannot use.
-pub fn get_with(tls: &Tls, uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
-    let endpoint: Endpoint = uri.parse()?;
+/// As [`get`]; `File`, `Usage` and `Environment` for what [`Access`] holds and cannot be used.
+pub fn get_with(access: impl Into<Access>, uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
+    let access = access.into();
+    let endpoint = access.cloud.endpoint(uri)?;
     let key = endpoint.prefix.clone();
     if key.is_empty() {
-        return Err(Error::new(Kind::Usage, format!("'{uri}' names no object"))
-            .cure("write http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys"));
+        return Err(no_object(uri));
     }
     let path = endpoint.object_path(&key);
-    let tls = tls.client(&endpoint)?;
+    let tls = access.tls.client(&endpoint)?;
     let copied = on_control_thread(tls.as_ref(), async |client| {
         let mut progress = Progress::default();
         let mut retry = patience()?;
@@ -202,6 +217,11 @@ pub fn get_with(tls: &Tls, uri: &str, out: &mut (dyn Write + Send)) -> Result<u6
         }
     });
     copied.map_err(|e| e.object(key))
+}
+
+pub(crate) fn no_object(uri: &str) -> Error {
+    Error::new(Kind::Usage, format!("'{uri}' names no object"))
+        .cure("write s3://BUCKET/KEY or http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys")
 }
 
 #[derive(Default)]

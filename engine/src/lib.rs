@@ -17,6 +17,7 @@
 //! something slower without saying so in [`Loader::notices`].
 #![forbid(unsafe_code)]
 
+mod access;
 mod audit;
 mod batch;
 mod builder;
@@ -44,6 +45,7 @@ mod tls;
 mod upload;
 mod watch;
 
+pub use access::Access;
 pub use audit::{Audit, AuditVerdict, EpochVerdict};
 pub use batch::{Batch, Sample};
 pub use builder::LoaderBuilder;
@@ -60,6 +62,7 @@ pub use fuelrail_io::{
 pub use fuelrail_plan::order::OrderName;
 pub use fuelrail_plan::policy::PolicyName;
 pub use fuelrail_plan::spill::SpillPolicy;
+pub use fuelrail_wire::{Addressing, Cloud};
 pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use importance::Reporter;
 pub use labels::{NO_LABEL, classes_of};

@@ -1,23 +1,42 @@
-//! The arguments of every command that may meet a server over TLS.
+//! The arguments of every command that asks a bucket without a loader: which server a URI means, and how it is judged.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use fuelrail::Tls;
+use fuelrail::{Access, Overrides};
 
-/// How the certificate of an https server is judged
+use crate::failure::Outcome;
+
+/// How a bucket is reached
 #[derive(Args, Debug, Default)]
 pub(crate) struct Trust {
     /// Under https, believe the authorities in FILE (PEM) instead of the system's
-    #[arg(long, value_name = "FILE", env = "FUELRAIL_CA_FILE")]
+    #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
     /// Under https, believe any certificate: for trials only, and every use says so
     #[arg(long, conflicts_with = "ca_file")]
     tls_insecure: bool,
+    /// The region of an s3:// bucket [default: AWS_REGION, else us-east-1]
+    #[arg(long, value_name = "NAME")]
+    region: Option<String>,
+    /// The server that s3://, gs:// and az:// mean, http[s]://HOST[:PORT] [default: AWS_ENDPOINT_URL, else the cloud's own]
+    #[arg(long, value_name = "URL")]
+    endpoint: Option<String>,
+    /// Where requests name the bucket: auto, path or virtual
+    #[arg(long, value_name = "HOW")]
+    addressing: Option<String>,
 }
 
 impl Trust {
-    pub(crate) fn tls(&self) -> Tls {
-        Tls { ca_file: self.ca_file.clone(), insecure: self.tls_insecure }
+    pub(crate) fn access(&self, uri: &str) -> Outcome<Access> {
+        let given = [
+            ("ca_file", self.ca_file.as_ref().map(|path| path.display().to_string())),
+            ("tls_insecure", self.tls_insecure.then(|| "true".to_owned())),
+            ("region", self.region.clone()),
+            ("endpoint", self.endpoint.clone()),
+            ("addressing", self.addressing.clone()),
+        ];
+        let given: Overrides = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+        Ok(Access::load(uri, std::env::vars(), &given)?)
     }
 }
