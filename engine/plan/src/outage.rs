@@ -9,13 +9,14 @@ use fuelrail_base::{BlockId, Duration, Instant, Kind, prng::Prng};
 
 /// So many failures in a row of a server that cannot be reached …
 const FAILURES: u32 = 6;
-/// … or of so many different blocks, in so much time, of one that answers and serves nothing.
+/// … or so many, of so many different blocks, of one that answers and serves nothing.
+const REFUSALS: u32 = 24;
 const BLOCKS: usize = 8;
-const ANSWERS_TIME: Duration = Duration::from_secs(2);
-/// Between two probes lies this share of the time without an answer, within bounds: about 70 probes in the first minute,
-/// and the end of a minute's outage is seen within two seconds.
+/// Between two probes lies this share of the time without an answer, within bounds: about 50 probes in the first minute,
+/// and the end of a minute's outage is seen within two seconds. The first ones come sooner: most outages are short.
 const PROBE_SHARE: u32 = 30;
-const PROBE_SPACING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+const PROBE_SPACING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+const PROBE_SPACING_FIRST: Duration = Duration::from_millis(50);
 
 /// One shard's view of the server.
 #[derive(Clone, Debug)]
@@ -26,34 +27,45 @@ pub(crate) struct Outage {
     reached_at: Option<Instant>,
     /// Failures since, of a server that cannot be reached.
     failures: u32,
+    /// Refusals since, of one that can.
+    refusals: u32,
     /// Blocks that failed since, as many as matter.
     blocks: Vec<BlockId>,
-    /// While there is an outage: when to probe next.
-    probe_at: Option<Instant>,
+    /// While there is an outage: since when, and when to probe next.
+    open: Option<(Instant, Instant)>,
     random: Prng,
 }
 
 impl Outage {
     pub(crate) fn new(limit: Duration, seed: u64) -> Outage {
         let random = Prng::new(seed ^ 0x6F75_7461_6765);
-        Outage { limit, reached_at: None, failures: 0, blocks: Vec::with_capacity(BLOCKS), probe_at: None, random }
+        Outage {
+            limit,
+            reached_at: None,
+            failures: 0,
+            refusals: 0,
+            blocks: Vec::with_capacity(BLOCKS),
+            open: None,
+            random,
+        }
     }
 
     /// The server did something that one that is down does not do.
     pub(crate) fn reached(&mut self, now: Instant) {
         self.reached_at = Some(now);
-        self.failures = 0;
+        (self.failures, self.refusals) = (0, 0);
         self.blocks.clear();
-        self.probe_at = None;
+        self.open = None;
     }
 
     /// A fetch of this block failed. True when that is the server's fault, and no attempt of the block.
     pub(crate) fn failed(&mut self, now: Instant, block: BlockId, kind: Kind) -> bool {
-        let Some(reached_at) = self.reached_at.filter(|_| !self.limit.is_zero()) else { return false };
-        let silent = matches!(kind, Kind::Network | Kind::Stalled);
+        if self.reached_at.is_none() || self.limit.is_zero() {
+            return false;
+        }
         match kind {
             Kind::Network | Kind::Stalled => self.failures += 1,
-            Kind::Throttled | Kind::Server => {}
+            Kind::Throttled | Kind::Server => self.refusals += 1,
             // It says something of the object, but it does say it.
             Kind::NotFound | Kind::Denied | Kind::Changed => {
                 self.reached(now);
@@ -64,26 +76,27 @@ impl Outage {
         if self.blocks.len() < BLOCKS && !self.blocks.contains(&block) {
             self.blocks.push(block);
         }
-        let answers = self.blocks.len() == BLOCKS && now.since(reached_at) >= ANSWERS_TIME;
-        if self.probe_at.is_none() && ((silent && self.failures >= FAILURES) || answers) {
-            self.probe_at = Some(now);
+        let refuses = self.refusals + self.failures >= REFUSALS && self.blocks.len() == BLOCKS;
+        if self.open.is_none() && (self.failures >= FAILURES || refuses) {
+            self.open = Some((now, now));
         }
-        self.probe_at.is_some()
+        self.open.is_some()
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.probe_at.is_some()
+        self.open.is_some()
     }
 
     /// Takes leave for one request.
     pub(crate) fn probe(&mut self, now: Instant) -> bool {
-        let Some(at) = self.probe_at else { return true };
+        let Some((since, at)) = self.open else { return true };
         if now < at {
             return false;
         }
-        let spacing = (self.age(now) / PROBE_SHARE).clamp(PROBE_SPACING.0, PROBE_SPACING.1);
+        let most = (self.age(now) / PROBE_SHARE).clamp(PROBE_SPACING.0, PROBE_SPACING.1);
+        let spacing = now.since(since).clamp(PROBE_SPACING_FIRST, most);
         // Not all shards at the same moment.
-        self.probe_at = Some(now.after(spacing.mul_f64(0.8 + 0.2 * self.random.unit())));
+        self.open = Some((since, now.after(spacing.mul_f64(0.8 + 0.2 * self.random.unit()))));
         true
     }
 
@@ -100,7 +113,7 @@ impl Outage {
     /// When there is something to do: a probe, or the end of patience.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let end = self.reached_at?.after(self.limit);
-        self.probe_at.map(|at| at.min(end))
+        self.open.map(|(_, at)| at.min(end))
     }
 
     /// Since when nothing was served.
@@ -144,13 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_serve_nothing_must_be_of_many_blocks_and_go_on() {
+    fn answers_that_serve_nothing_must_be_many_and_of_many_blocks() {
         for kind in [Kind::Throttled, Kind::Server] {
             let mut outage = reached();
             assert!((0..100).all(|n| !outage.failed(at(10_000), block(n % 7), kind)), "a few objects may be bad");
             let mut outage = reached();
-            assert!((0..100).all(|n| !outage.failed(at(1_999), block(n), kind)), "a rate limit refuses for a moment");
-            assert!(outage.failed(at(2_000), block(0), kind));
+            assert!((0..23).all(|n| !outage.failed(at(1), block(n), kind)), "a rate limit refuses for a moment");
+            assert!(outage.failed(at(1), block(0), kind));
         }
     }
 
@@ -185,7 +198,7 @@ mod tests {
         }
         assert_eq!(now, at(300_000));
         let minute = probes.iter().filter(|probe| **probe < at(60_000)).count();
-        assert!((50..90).contains(&minute) && probes.len() < 150, "{minute}, {}", probes.len());
+        assert!((40..70).contains(&minute) && probes.len() < 130, "{minute}, {}", probes.len());
         for pair in probes.windows(2).filter(|pair| pair[0] < at(60_000)) {
             assert!(pair[1].since(pair[0]) <= Duration::from_secs(2), "{pair:?}");
         }

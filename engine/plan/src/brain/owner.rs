@@ -29,6 +29,8 @@ struct Fetch {
     /// When the last ask is due: the next use lies behind it.
     last_at: UseTime,
     tries: Tries,
+    /// It was under way when an outage had lasted too long, and has no further attempt: nothing had been served for so long.
+    doomed: Option<Duration>,
 }
 
 /// What blocks on disk are worth, by the order.
@@ -161,7 +163,15 @@ impl Owner {
             out.push_back(Command::Answer { ask, source: Source::Cache });
             return;
         }
-        let key = self.fetches.insert(Fetch { block, ask, sharers: None, at, last_at: at, tries: Tries::default() });
+        let key = self.fetches.insert(Fetch {
+            block,
+            ask,
+            sharers: None,
+            at,
+            last_at: at,
+            tries: Tries::default(),
+            doomed: None,
+        });
         let fetch = FetchId(u32::try_from(key).expect("asks are bounded by the batches' samples, below 2^32"));
         self.by_block.insert(block, fetch);
         let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };
@@ -299,7 +309,10 @@ impl Owner {
         if kind == Kind::Stalled {
             self.window.timed_out(now, self.in_flight + 1);
         }
-        let block = self.fetches[id.0 as usize].block;
+        let Fetch { block, doomed, .. } = self.fetches[id.0 as usize];
+        if doomed.is_some() {
+            return self.give_up(id, doomed, out);
+        }
         if self.restraint.failed(now, block, kind, attempt, self.window.round_trip()) {
             self.stats.retries += 1;
             return self.enqueue(id);
@@ -343,6 +356,7 @@ impl Owner {
         for id in queued.chain(delayed) {
             self.give_up(id, Some(unserved_for), out);
         }
+        self.fetches.iter_mut().for_each(|(_, fetch)| fetch.doomed = Some(unserved_for));
     }
 
     pub(super) fn spilled(&mut self, block: BlockId, crc32c: u32) {

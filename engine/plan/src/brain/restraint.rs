@@ -41,7 +41,7 @@ impl Restraint {
         attempt: Attempt,
         round_trip: Duration,
     ) -> bool {
-        if kind == Kind::Throttled {
+        if kind == Kind::Throttled && !self.outage.is_open() {
             self.pace.refused(now, round_trip);
         }
         match attempt {

@@ -17,6 +17,8 @@ const PLATEAU: Duration = Duration::from_secs(1);
 const PLATEAU_ROUND_TRIPS: u32 = 4;
 /// One cut takes at most half, so that a server which refuses everything for a moment does not stop us.
 const CUT_LEAST: f64 = 0.5;
+/// A server that serves nothing at all is down, whatever the rate: no more cuts than these.
+const MUTE_CUTS: f64 = 2.0;
 /// Requests that an estimate of what is served rests on, within these bounds of time.
 const SERVED_REQUESTS: f64 = 32.0;
 const SERVED_S: (f64, f64) = (1.0, 4.0);
@@ -71,6 +73,8 @@ pub(super) struct Law {
     /// Cuts in a row below the last limit, and the rate before the first of them.
     pub(super) early: f64,
     pub(super) before: f64,
+    /// Cuts since anything was served.
+    pub(super) mute: f64,
     /// Last time of a refusal, or of somebody held back.
     pub(super) busy_at: Instant,
 }
@@ -93,6 +97,9 @@ impl Law {
         self.served_s = self.served_s * keep + elapsed_s;
         let keep = (1.0 - (served + refused) / JUDGED_REQUESTS).clamp(0.0, 0.9);
         self.judged = [self.judged[0] * keep + served, self.judged[1] * keep + refused];
+        if round.served > 0 {
+            self.mute = 0.0;
+        }
         if round.limited || round.refused > 0 {
             self.busy_at = round.now;
         }
@@ -102,8 +109,9 @@ impl Law {
         let deaf = since_cut < round.elapsed + round.round_trip;
         if deaf {
             self.judged = [0.0; 2];
-        } else if self.refuses_too_much(since_cut, plateau_s) {
+        } else if self.refuses_too_much(since_cut, plateau_s) && self.mute < MUTE_CUTS {
             self.cut(round.now);
+            self.mute += 1.0;
             return true;
         }
         if round.limited {

@@ -48,7 +48,8 @@ const JUDGED_REFUSED: usize = 11;
 const NOISE: usize = 12;
 const EARLY: usize = 13;
 const BEFORE: usize = 14;
-const BUSY_AT: usize = 15;
+const MUTE: usize = 15;
+const BUSY_AT: usize = 17;
 /// Slots in use: the highest one's number and one.
 const SLOTS: usize = 16;
 
@@ -232,6 +233,7 @@ impl Ledger {
             noise: number(self.word(NOISE)).min(1.0),
             early: number(self.word(EARLY)),
             before: rate_in(self.word(BEFORE)),
+            mute: number(self.word(MUTE)),
             busy_at: Instant(self.word(BUSY_AT).load(Relaxed)),
         }
     }
@@ -247,6 +249,7 @@ impl Ledger {
             (NOISE, law.noise),
             (EARLY, law.early),
             (BEFORE, law.before),
+            (MUTE, law.mute),
         ] {
             self.word(at).store(value.to_bits(), Relaxed);
         }
