@@ -24,6 +24,7 @@ use fuelrail_io::{
     ZERO_COPY_BYTES, default_budget, lane,
 };
 use fuelrail_plan::importance::Horizons;
+use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -129,6 +130,8 @@ impl LoaderBuilder {
         connections_max: usize => connections_max = connections_max;
         /// Most attempts per block without progress.
         attempts_max: u32 => attempts_max = attempts_max;
+        /// How long a bucket that serves nothing any more is waited for, s; 0 leaves it to the attempts.
+        outage_limit_s: u64 => outage_limit_s = outage_limit_s;
         /// Bind each shard to a core.
         pin: bool => pin = pin;
         /// Count processor cycles and instructions of every shard.
@@ -314,6 +317,7 @@ fn start_shards(
         card_queue,
         spill,
         consumer: Arc::clone(&consumer),
+        pace: Ledger::default(),
     };
     let said = (&mut notices, Arc::clone(&report));
     let (keeper, disks) = start_keeper(&config, &layout, directories, &objects, said)?;

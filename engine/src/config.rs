@@ -94,6 +94,8 @@ pub struct Config {
     pub connections_max: usize,
     /// Most attempts per block without progress.
     pub attempts_max: u32,
+    /// How long a bucket that has served before, and now serves nothing at all, is waited for, s; 0 leaves it to the attempts.
+    pub outage_limit_s: u64,
     /// Bind each shard to a core and its memory to that core's NUMA node: one of every physical core first, nodes in turn.
     pub pin: bool,
     /// The NUMA node, such as a GPU's, on whose cores shards are seated first; the nodes take turns without it.
@@ -165,6 +167,7 @@ impl Default for Config {
             watchdog_after_ms: 30_000,
             connections_max: 128,
             attempts_max: 10,
+            outage_limit_s: 300,
             pin: true,
             near: None,
             cycles: false,

@@ -11,6 +11,7 @@ use fuelrail_flow::{Board, Consumer, Finished, MeshEnds, Objects, ShardConfig, S
 use fuelrail_io::{Arena, Backend, CardQueue, Region, Sender, UringConfig, Waker};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;
@@ -36,6 +37,8 @@ pub(crate) struct Plan {
     /// What each shard's disk is configured as, where there is one.
     pub spill: Option<SpillConfig>,
     pub consumer: Arc<Consumer>,
+    /// The rate of requests that a server asks for, shared by all shards.
+    pub pace: Ledger,
 }
 
 pub(crate) type ShardThread = JoinHandle<Result<()>>;
@@ -177,7 +180,12 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
             spill: plan.spill,
             batch_room_bytes: plan.layout.batch_bytes,
             horizon_epochs: HORIZON_EPOCHS * u64::from(config.world),
-            retry: RetryConfig { attempts_max: config.attempts_max, ..RetryConfig::default() },
+            retry: RetryConfig {
+                attempts_max: config.attempts_max,
+                outage_limit_us: config.outage_limit_s.saturating_mul(1_000_000),
+                ..RetryConfig::default()
+            },
+            pace: plan.pace.clone(),
             window: WindowConfig { connections_start, ..window },
             seed: config.seed ^ u64::from(shard.0),
         },

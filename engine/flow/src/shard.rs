@@ -397,9 +397,12 @@ impl<R: Ring> Shard<R> {
                 let proof = self.owned[ask.0 as usize].proof;
                 self.reply(ask, Ok((proof, source)));
             }
-            Command::Refuse { ask, failed, attempts } => {
+            Command::Refuse { ask, failed, attempts, unserved_for } => {
                 let error = self.owned[failed.0 as usize].error.clone();
-                let error = error.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up"));
+                let error = match unserved_for {
+                    Some(time) => outage(error.as_ref(), time),
+                    None => error.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up")),
+                };
                 let error = error.attempts(attempts);
                 if let Some(quarantine) = &mut self.quarantine {
                     quarantine.insert(self.owned[ask.0 as usize].block, error.clone());
@@ -464,6 +467,14 @@ impl<R: Ring> Shard<R> {
             self.deliver.put(finished);
         }
     }
+}
+
+/// The server has been down for too long. `last` is what the last attempt ended with, if there was one.
+fn outage(last: Option<&Error>, time: Duration) -> Error {
+    let (kind, last) = last.map_or((Kind::Network, "none was made"), |error| (error.kind(), error.cause()));
+    let cause = format!("nothing was served for {} s; the last attempt: {last}", time.as_secs());
+    Error::new(kind, cause)
+        .cure("look at the bucket, and resume from the last state; outage_limit_s says how long to wait")
 }
 
 /// How long a shard that ends waits for its operations.

@@ -9,6 +9,8 @@ pub mod brain;
 pub mod catalog;
 pub mod importance;
 pub mod order;
+mod outage;
+pub mod pace;
 pub mod policy;
 pub mod prefetch;
 pub mod retry;

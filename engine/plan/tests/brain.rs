@@ -4,6 +4,7 @@ use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, SampleId, ShardI
 use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, FetchId, Source};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::order::OrderName;
+use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -26,6 +27,7 @@ fn config() -> BrainConfig {
         horizon_epochs: 1,
         spill: None,
         retry: RetryConfig { attempts_max: 3, ..RetryConfig::default() },
+        pace: Ledger::default(),
         window: WindowConfig { connections_start: 4, connections_max: 8, depth_max: 4, ..WindowConfig::default() },
         seed: 1,
     }
@@ -160,7 +162,7 @@ fn until_refused(brain: &mut Brain, attempts: impl IntoIterator<Item = Attempt>)
     for (i, attempt) in attempts.into_iter().enumerate() {
         match *tell(brain, now, failed(fetch, Kind::Network, attempt)) {
             [] => {}
-            [Command::Refuse { ask: AskId(1), failed: AskId(1), attempts }] => return (i + 1, attempts),
+            [Command::Refuse { ask: AskId(1), failed: AskId(1), attempts, .. }] => return (i + 1, attempts),
             ref other => panic!("{other:?}"),
         }
         now = brain.deadline().unwrap();
@@ -185,7 +187,7 @@ fn what_cannot_be_helped_is_refused_at_once_to_all_who_asked() {
     let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
     tell(&mut brain, Instant(0), asked(2, 5, 1));
     let out = tell(&mut brain, Instant(1), failed(fetch, Kind::NotFound, Attempt::Barren));
-    let refuse = |ask| Command::Refuse { ask: AskId(ask), failed: AskId(1), attempts: 1 };
+    let refuse = |ask| Command::Refuse { ask: AskId(ask), failed: AskId(1), attempts: 1, unserved_for: None };
     assert_eq!(out, [refuse(2), refuse(1)], "the one that holds the error last");
     assert_eq!(brain.stats().given_up, 1);
     the_fetch(&tell(&mut brain, Instant(2), asked(3, 5, 9)), 3, 5);

@@ -11,6 +11,7 @@ use fuelrail_base::{Duration, Result, ShardId};
 use fuelrail_flow::{BadSamples, Board, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, mesh};
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, SimRing, SimWorld, Waker, lane};
 use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::prefetch::{Strategy, Watermarks};
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;
@@ -69,7 +70,7 @@ impl Rank {
             slots_per_region: 2048,
         })?;
         let objects = Arc::new(listed(make)?);
-        let consumer = Arc::new(Consumer::default());
+        let (consumer, ledger) = (Arc::new(Consumer::default()), Ledger::default());
         let boards: Vec<Arc<Board>> = (0..l.shards).map(|_| Arc::new(Board::default())).collect();
         let (mut shards, mut lanes, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
         for ((id, region), mesh) in (0..l.shards).zip(regions).zip(mesh(l.shards)) {
@@ -77,7 +78,7 @@ impl Rank {
             lanes.push(lane);
             let (consumer, board) = (Arc::clone(&consumer), Arc::clone(&boards[usize::from(id)]));
             let ends = ShardEnds { mesh, deliver, consumer, board, spill: None };
-            let (shard, waker) = new_shard(make, id, region, &objects, ends)?;
+            let (shard, waker) = new_shard(make, id, region, &objects, ends, &ledger)?;
             shards.push(Some(Stepped { shard, phase: Phase::Awake }));
             wakers.push(waker);
         }
@@ -186,9 +187,11 @@ fn new_shard(
     region: Region,
     objects: &Arc<Objects>,
     ends: ShardEnds,
+    ledger: &Ledger,
 ) -> Result<(Shard<TapRing>, Waker)> {
     use fuelrail_io::Ring as _;
     let l = &make.scenario.loader;
+    let pace = ledger.clone();
     let inner = SimRing::with_capacity(make.world, l.ring_entries, l.ring_sockets);
     let waker = inner.waker();
     let planted = make.canary.filter(|_| id == 0);
@@ -202,6 +205,7 @@ fn new_shard(
             batch_room_bytes: l.room_bytes,
             horizon_epochs: l.horizon_epochs,
             spill: None,
+            pace,
             retry: RetryConfig {
                 attempts_max: l.attempts_max,
                 base_us: l.retry_base_us,

@@ -11,6 +11,7 @@ use crate::shard::Shard;
 use fuelrail_base::{Duration, Kind, ShardId};
 use fuelrail_io::{Ring, SimFaults, SimRing, SimWorld, lane};
 use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -28,6 +29,7 @@ fn config(cache_bytes: u64) -> ShardConfig {
             batch_room_bytes: 64 << 10,
             horizon_epochs: 1,
             spill: None,
+            pace: Ledger::default(),
             retry: RetryConfig::default(),
             window: WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() },
             seed: 1,

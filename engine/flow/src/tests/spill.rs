@@ -36,6 +36,7 @@ fn config(segments: bool) -> ShardConfig {
             spill: segments.then_some(spill),
             batch_room_bytes: 6 << 20,
             horizon_epochs: 1,
+            pace: fuelrail_plan::pace::Ledger::default(),
             retry: RetryConfig::default(),
             window: WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() },
             seed: 1,

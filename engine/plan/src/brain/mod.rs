@@ -7,6 +7,7 @@
 
 mod home;
 mod owner;
+mod restraint;
 mod words;
 
 pub use words::{AskId, Attempt, BrainConfig, BrainStats, Command, Fact, FetchId, Source};

@@ -1,5 +1,6 @@
 //! The owner role: what is served from the cache, fetched, tried again, kept and dropped.
 
+use super::restraint::Restraint;
 use super::words::{AskId, Attempt, BrainConfig, BrainStats, Command, FetchId, Source};
 use crate::catalog::Catalog;
 use crate::importance::Known;
@@ -28,6 +29,8 @@ struct Fetch {
     /// When the last ask is due: the next use lies behind it.
     last_at: UseTime,
     tries: Tries,
+    /// It was under way when an outage had lasted too long, and has no further attempt: nothing had been served for so long.
+    doomed: Option<Duration>,
 }
 
 /// What blocks on disk are worth, by the order.
@@ -70,6 +73,7 @@ pub(super) struct Owner {
     now_at: UseTime,
     retry: Retry,
     window: Window,
+    restraint: Restraint,
     fetches: Slab<Fetch>,
     sharers: Slab<Sharer>,
     by_block: BlockMap<FetchId>,
@@ -97,6 +101,7 @@ impl Owner {
             now_at: UseTime(0),
             retry: Retry::new(config.retry, config.seed)?,
             window: Window::new(config.window)?,
+            restraint: Restraint::new(config),
             fetches: Slab::with_capacity(1024),
             sharers: Slab::with_capacity(1024),
             by_block: BlockMap::with_capacity_and_hasher(1024, Default::default()),
@@ -158,7 +163,15 @@ impl Owner {
             out.push_back(Command::Answer { ask, source: Source::Cache });
             return;
         }
-        let key = self.fetches.insert(Fetch { block, ask, sharers: None, at, last_at: at, tries: Tries::default() });
+        let key = self.fetches.insert(Fetch {
+            block,
+            ask,
+            sharers: None,
+            at,
+            last_at: at,
+            tries: Tries::default(),
+            doomed: None,
+        });
         let fetch = FetchId(u32::try_from(key).expect("asks are bounded by the batches' samples, below 2^32"));
         self.by_block.insert(block, fetch);
         let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };
@@ -217,6 +230,7 @@ impl Owner {
     ) {
         self.in_flight -= 1;
         self.window.landed(now, bytes, first_byte, total);
+        self.restraint.landed(now, self.window.round_trip());
         self.retry.success();
         let Fetch { block, ask, sharers, last_at, .. } = self.take(id, out);
         if let Some(spill) = &mut self.spill {
@@ -288,9 +302,20 @@ impl Owner {
         }
         if kind == Kind::Throttled {
             self.stats.throttled += 1;
-            self.window.throttled(now, self.in_flight + 1);
+            self.window.throttled(now);
         } else {
             self.window.failed(now);
+        }
+        if kind == Kind::Stalled {
+            self.window.timed_out(now, self.in_flight + 1);
+        }
+        let Fetch { block, doomed, .. } = self.fetches[id.0 as usize];
+        if doomed.is_some() {
+            return self.give_up(id, doomed, out);
+        }
+        if self.restraint.failed(now, block, kind, attempt, self.window.round_trip()) {
+            self.stats.retries += 1;
+            return self.enqueue(id);
         }
         let fetch = &mut self.fetches[id.0 as usize];
         let mut excused = Tries::default();
@@ -307,17 +332,31 @@ impl Owner {
                 self.stats.retries += 1;
                 self.delayed.push(Reverse((now.after(pause), id)));
             }
-            Verdict::GiveUp => {
-                self.stats.given_up += 1;
-                let Fetch { block, ask: failed, sharers, tries, .. } = self.fetches.remove(id.0 as usize);
-                self.by_block.remove(&block);
-                // An excused attempt is not counted, and yet it was one.
-                let attempts = tries.failed().max(1);
-                // The ask that holds the error goes last: the others copy it from there.
-                self.release(sharers, |ask| Command::Refuse { ask, failed, attempts }, out);
-                out.push_back(Command::Refuse { ask: failed, failed, attempts });
-            }
+            Verdict::GiveUp => self.give_up(id, None, out),
         }
+    }
+
+    fn give_up(&mut self, id: FetchId, unserved_for: Option<Duration>, out: &mut VecDeque<Command>) {
+        self.stats.given_up += 1;
+        let Fetch { block, ask: failed, sharers, tries, .. } = self.fetches.remove(id.0 as usize);
+        self.by_block.remove(&block);
+        // An excused attempt is not counted, and yet it was one.
+        let attempts = tries.failed().max(1);
+        let refuse = |ask| Command::Refuse { ask, failed, attempts, unserved_for };
+        // The ask that holds the error goes last: the others copy it from there.
+        self.release(sharers, refuse, out);
+        out.push_back(refuse(failed));
+    }
+
+    /// The server has been down for too long: nothing that waits is waited for any more.
+    fn end_outage(&mut self, now: Instant, out: &mut VecDeque<Command>) {
+        let Some(unserved_for) = self.restraint.take_end(now) else { return };
+        let queued = core::mem::take(&mut self.queue).into_iter().map(|Reverse((.., id))| id);
+        let delayed = core::mem::take(&mut self.delayed).into_iter().map(|Reverse((_, id))| id);
+        for id in queued.chain(delayed) {
+            self.give_up(id, Some(unserved_for), out);
+        }
+        self.fetches.iter_mut().for_each(|(_, fetch)| fetch.doomed = Some(unserved_for));
     }
 
     pub(super) fn spilled(&mut self, block: BlockId, crc32c: u32) {
@@ -358,7 +397,9 @@ impl Owner {
     }
 
     pub(super) fn idle(&mut self, now: Instant) {
-        self.idle_again = self.window.idle(now, self.in_flight, self.queue.len());
+        // What waits for leave does not wait for connections.
+        let waiting = if self.restraint.holds_back(now) { 0 } else { self.queue.len() };
+        self.idle_again = self.window.idle(now, self.in_flight, waiting);
     }
 
     /// Requests that may be out at once when blocks are as long as this one.
@@ -369,6 +410,7 @@ impl Owner {
 
     /// Hands out fetches while the window has room.
     pub(super) fn issue(&mut self, now: Instant, out: &mut VecDeque<Command>) {
+        self.end_outage(now, out);
         while let Some(&Reverse((due, id))) = self.delayed.peek() {
             if due > now {
                 break;
@@ -376,9 +418,10 @@ impl Owner {
             self.delayed.pop();
             self.enqueue(id);
         }
+        self.restraint.rest();
         while let Some(&Reverse((_, _, id))) = self.queue.peek() {
             let fetch = &self.fetches[id.0 as usize];
-            if self.in_flight >= self.places(fetch.block) {
+            if self.in_flight >= self.places(fetch.block) || !self.restraint.leave(now, self.window.round_trip()) {
                 break;
             }
             self.queue.pop();
@@ -397,7 +440,7 @@ impl Owner {
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         let retry = self.delayed.peek().map(|Reverse((due, _))| *due);
-        [retry, self.idle_again].into_iter().flatten().min()
+        [retry, self.idle_again, self.restraint.deadline()].into_iter().flatten().min()
     }
 
     pub(super) fn connections(&self) -> usize {
@@ -421,10 +464,11 @@ impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "owner: {} fetches in flight, {} queued, {} waiting to retry, cache {} of {} bytes ({})",
+            "owner: {} fetches in flight, {} queued, {} waiting to retry{}, cache {} of {} bytes ({})",
             self.in_flight,
             self.queue.len(),
             self.delayed.len(),
+            self.restraint,
             self.policy.used_bytes(),
             self.policy.capacity_bytes(),
             self.policy.name(),

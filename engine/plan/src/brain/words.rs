@@ -2,6 +2,7 @@
 //!
 //! Owns no state. Everything here is small and copied.
 
+use crate::pace::Ledger;
 use crate::policy::PolicyName;
 use crate::prefetch::Strategy;
 use crate::retry::RetryConfig;
@@ -193,6 +194,8 @@ pub enum Command {
         failed: AskId,
         /// How many attempts were made.
         attempts: u32,
+        /// For how long nothing had been served at all, when that is why.
+        unserved_for: Option<Duration>,
     },
 }
 
@@ -230,6 +233,8 @@ pub struct BrainConfig {
     pub horizon_epochs: u64,
     /// How often to try again.
     pub retry: RetryConfig,
+    /// Where the rate of requests is written down that a server asks for: shared by all shards.
+    pub pace: Ledger,
     /// How many connections and requests at once.
     pub window: WindowConfig,
     /// Seed of the retry jitter.

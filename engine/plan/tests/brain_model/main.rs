@@ -9,6 +9,7 @@ use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, ShardId};
 use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, FetchId, Source};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::order::OrderName;
+use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -97,6 +98,7 @@ impl Model {
             horizon_epochs: 1,
             spill,
             retry: RetryConfig { attempts_max: 1 + prng.below(4) as u32, ..RetryConfig::default() },
+            pace: Ledger::default(),
             window: WindowConfig {
                 connections_start: 1 + prng.below(connections_max as u64) as usize,
                 connections_max,
@@ -202,7 +204,7 @@ impl Model {
                     self.home(batch);
                 }
             }
-            Command::Refuse { ask, failed, attempts } => {
+            Command::Refuse { ask, failed, attempts, .. } => {
                 let refused = self.asks.remove(&ask).expect("an ask is answered once");
                 assert!(!refused.full && refused.fetch.is_none(), "{command:?}: its window is not home");
                 assert!(ask == failed || self.asks.contains_key(&failed), "{command:?}: the error is gone");

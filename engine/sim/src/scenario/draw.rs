@@ -59,6 +59,7 @@ impl Scenario {
             loader,
             bucket: if calm { BucketShape { addresses: 1, announces_close: true, ..bucket } } else { bucket },
             faults,
+            outage: None,
             ring,
             consumer: consumer(&mut p),
             hopeless,
