@@ -1,19 +1,33 @@
-//! How a bucket is reached: which server its URI means, and whom that must convince.
+//! How a bucket is reached: which server its URI means, whom that must convince, and who asks.
 //!
-//! Reads the settings of this and the variables of the clouds' own tools from an environment it is given. Asks nobody.
+//! Reads the settings of this and the variables of the clouds' own tools from an environment it is given.
 
+use crate::credentials::{Credentials, Environment, authority_for};
 use crate::tls::Tls;
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_wire::{Addressing, Cloud};
+use fuelrail_flow::Authority;
+use fuelrail_wire::tls::Client as TlsClient;
+use fuelrail_wire::{Addressing, Cloud, Endpoint};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// What a URI does not say about its bucket. The default is the clouds' own servers and the system's authorities.
+/// What a URI does not say about its bucket. The default is the clouds' own servers, the system's authorities, and what the clouds'
+/// own tools would ask as from here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// How the server's certificate is judged.
     pub tls: Tls,
     /// Which server `s3://`, `gs://` and `az://` mean.
     pub cloud: Cloud,
+    /// Who asks.
+    pub credentials: Credentials,
+}
+
+/// The same, ready for use.
+#[derive(Debug, Default)]
+pub(crate) struct Way {
+    pub(crate) tls: Option<TlsClient>,
+    pub(crate) authority: Option<Arc<Authority>>,
 }
 
 impl From<&Access> for Access {
@@ -46,21 +60,39 @@ impl Access {
                 .or_else(|| environment.remove(&format!("FUELRAIL_{}", name.to_ascii_uppercase())))
                 .unwrap_or_default()
         };
-        let [ca_file, insecure, region, endpoint, addressing] =
-            ["ca_file", "tls_insecure", "region", "endpoint", "addressing"].map(&mut setting);
-        let insecure = match insecure.as_str() {
-            "" => false,
-            text => text.parse().map_err(|_| {
-                Error::new(Kind::Usage, format!("tls_insecure is '{}'", text.escape_debug()))
-                    .cure("write true or false")
-            })?,
+        let [ca_file, region, profile, endpoint, addressing] =
+            ["ca_file", "region", "profile", "endpoint", "addressing"].map(&mut setting);
+        let mut flag = |name: &str| match setting(name).as_str() {
+            "" => Ok(None),
+            text => text.parse().map(Some).map_err(|_| {
+                Error::new(Kind::Usage, format!("{name} is '{}'", text.escape_debug())).cure("write true or false")
+            }),
         };
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let (insecure, anonymous) = (flag("tls_insecure")?.unwrap_or(false), flag("anonymous")?);
+        let requester_pays = flag("requester_pays")?.unwrap_or(false);
         let mut access = Access {
-            tls: Tls { ca_file: (!ca_file.is_empty()).then(|| ca_file.into()), insecure },
+            tls: Tls { ca_file: given(&ca_file).map(Into::into), insecure },
+            credentials: Credentials {
+                region: given(&region),
+                profile: given(&profile),
+                anonymous,
+                requester_pays,
+                environment: Environment::given(environment.clone()),
+            },
             cloud: Cloud { region, endpoint, addressing: parse_addressing(&addressing)? },
         };
         access.take_vendors(uri, |name| environment.get(name).cloned());
         Ok(access)
+    }
+
+    /// Reads certificates, and gets a credential where requests to `uri` are signed.
+    ///
+    /// # Errors
+    /// As [`Tls::client`] and [`authority_for`].
+    pub(crate) fn open(&self, uri: &str, endpoint: &Endpoint) -> Result<Way> {
+        let tls = self.tls.client(endpoint)?;
+        Ok(Way { tls, authority: authority_for(&self.credentials, uri, endpoint)? })
     }
 
     /// Fills what is not set from the variables that the cloud's own tools read, as far as they are about `uri`.

@@ -3,6 +3,7 @@
 use crate::audit::Audit;
 use crate::config::Config;
 use crate::control::{list_source, read_manifest, resolve};
+use crate::credentials::Environment;
 use crate::decode::{self, Decode, DecodeStage};
 use crate::importance::{Reporter, drawn};
 use crate::labels::Labels;
@@ -90,6 +91,14 @@ impl LoaderBuilder {
         ca_file: PathBuf => ca_file = Some(ca_file);
         /// Under https, believe any certificate: for trials only, and every use says so.
         tls_insecure: bool => tls_insecure = tls_insecure;
+        /// The profile of the AWS files whose keys are used.
+        profile: &str => profile = Some(profile.into());
+        /// Sign nothing, or sign also what goes to a plain URI.
+        anonymous: bool => anonymous = Some(anonymous);
+        /// Who asks pays for it.
+        requester_pays: bool => requester_pays = requester_pays;
+        /// Where the variables of the clouds' tools are read, instead of from what the process was started with.
+        environment: Environment => environment = environment;
         /// Samples per batch and rank.
         batch_size: u32 => batch_size = batch_size;
         /// Epochs of the whole run.
@@ -226,16 +235,17 @@ impl LoaderBuilder {
         let ring = config.ring.parse::<RingChoice>()?.settle()?;
         let source = config.source()?;
         let addresses = resolve(&source.endpoint)?;
-        let tls = config.tls().client(&source.endpoint)?;
+        let way = config.access()?.open(&config.uri, &source.endpoint)?;
         let listing = match (listing, &config.manifest) {
             (Some(listing), _) => listing,
             (None, Some(path)) => read_manifest(path)?,
-            (None, None) => list_source(tls.as_ref(), &source, |_| {})?,
+            (None, None) => list_source(&way, &source, |_| {})?,
         };
         let labels = Labels::new(&source.endpoint.prefix, listing.iter().map(|o| o.key.as_str()));
         let mut notices = Vec::new();
         let directories = open_directories(&config.spill_dirs, &mut notices);
-        let mut objects = Objects::new(source.endpoint, addresses, &listing, config.block_bytes)?.over(tls);
+        let objects = Objects::new(source.endpoint, addresses, &listing, config.block_bytes)?;
+        let mut objects = objects.over(way.tls).signed_by(way.authority);
         if let Some(unit) = disk_unit(&directories) {
             objects = objects.direct(unit)?;
         }

@@ -7,6 +7,7 @@
 mod tests;
 
 use crate::access::{Access, parse_addressing};
+use crate::credentials::{Credentials, Environment};
 use crate::decode::Decode;
 use crate::tls::Tls;
 use fuelrail_base::limits::{
@@ -30,7 +31,8 @@ pub struct Config {
     /// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://ACCOUNT/CONTAINER/PREFIX`, `http://HOST:PORT/BUCKET/PREFIX`, or `https`.
     /// Braces, `{train,val}` and `{000..127}`, stand for several prefixes.
     pub uri: String,
-    /// The region of an `s3://` bucket; empty takes `AWS_REGION`, else `us-east-1`.
+    /// The region of an `s3://` bucket, and that requests are signed for; empty takes `AWS_REGION`, `AWS_DEFAULT_REGION` or, to
+    /// sign, that of the profile, else `us-east-1`.
     pub region: String,
     /// The server that `s3://`, `gs://` and `az://` mean, `http[s]://HOST[:PORT]`; empty takes `AWS_ENDPOINT_URL_S3`,
     /// `AWS_ENDPOINT_URL` or `STORAGE_EMULATOR_HOST`, else the cloud's own.
@@ -43,6 +45,16 @@ pub struct Config {
     pub ca_file: Option<PathBuf>,
     /// Under https, believe any certificate: for trials only, and every use says so.
     pub tls_insecure: bool,
+    /// The profile of the AWS files (`~/.aws`) whose keys are used, before those of the environment.
+    pub profile: Option<String>,
+    /// `true` signs nothing; `false` signs also what goes to a plain `http://` or `https://` URI, which by itself is signed
+    /// only with `region` or `profile` set, or where `AWS_ENDPOINT_URL` names the server.
+    pub anonymous: Option<bool>,
+    /// Pay for the requests and the bytes, where the bucket's owner wants that of who asks.
+    pub requester_pays: bool,
+    /// Where the variables of the clouds' tools are read.
+    #[serde(skip)]
+    pub environment: Environment,
     /// Samples per batch and rank.
     pub batch_size: u32,
     /// Epochs of the whole run, counted from epoch 0 also when resuming.
@@ -143,6 +155,10 @@ impl Default for Config {
             manifest: None,
             ca_file: None,
             tls_insecure: false,
+            profile: None,
+            anonymous: None,
+            requester_pays: false,
+            environment: Environment::default(),
             batch_size: 64,
             epochs: 1,
             seed: 0,
@@ -197,13 +213,14 @@ const SIZES: [&str; 5] =
 /// Fields that are lists: as text, their items stand between commas.
 const LISTS: [&str; 1] = ["spill_dirs"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 17] = [
+const TEXTS: [&str; 18] = [
     "uri",
     "region",
     "endpoint",
     "addressing",
     "manifest",
     "ca_file",
+    "profile",
     "order",
     "cache_policy",
     "spill_policy",
@@ -391,6 +408,13 @@ impl Config {
         Ok(Access {
             tls: self.tls(),
             cloud: Cloud { region: self.region.clone(), endpoint: self.endpoint.clone(), addressing },
+            credentials: Credentials {
+                region: (!self.region.is_empty()).then(|| self.region.clone()),
+                profile: self.profile.clone(),
+                anonymous: self.anonymous,
+                requester_pays: self.requester_pays,
+                environment: self.environment.clone(),
+            },
         })
     }
 

@@ -2,18 +2,20 @@
 //!
 //! One thread, started per call and joined before it returns, so that callers inside another runtime are not disturbed.
 
-use crate::access::Access;
+use crate::access::{Access, Way};
+use crate::credentials::authorise;
 use crate::tls::connector_config;
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_flow::Listed;
+use fuelrail_flow::{Listed, Signatory, judged};
 use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
-use fuelrail_wire::tls::{Client as TlsClient, asks_for_tls, explain};
-use fuelrail_wire::{Endpoint, Entry, Source, list_path, manifest, parse_error, parse_list};
+use fuelrail_wire::tls::{asks_for_tls, explain};
+use fuelrail_wire::{Endpoint, Entry, Source, date, list_path, manifest, parse_error, parse_list, sign};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
+use hyper::header::HeaderMap;
 use hyper::{Request, Response, StatusCode};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -22,11 +24,39 @@ use hyper_util::rt::TokioExecutor;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What a request carries.
 pub(crate) type Load = UnsyncBoxBody<Bytes, std::io::Error>;
-pub(crate) type HttpClient = Client<HttpsConnector<HttpConnector>, Load>;
+
+/// Sends requests, signed where there is somebody to sign them.
+pub(crate) struct HttpClient {
+    plain: Client<HttpsConnector<HttpConnector>, Load>,
+    signatory: Option<Mutex<Signatory>>,
+}
+
+impl HttpClient {
+    /// # Errors
+    /// What hyper says; `Usage` when the request cannot be signed.
+    pub(crate) async fn request(
+        &self,
+        mut request: Request<Load>,
+    ) -> core::result::Result<Response<hyper::body::Incoming>, Box<dyn std::error::Error + Send + Sync>> {
+        if let Some(signatory) = &self.signatory {
+            authorise(&mut signatory.lock().unwrap_or_else(PoisonError::into_inner), &mut request)?;
+        }
+        Ok(self.plain.request(request).await?)
+    }
+
+    /// What a refusal means, given who asked; credentials that have ended are asked for anew.
+    pub(crate) fn judged(&self, error: Error, headers: &HeaderMap) -> Error {
+        let at = headers.get("date").and_then(|date| date::parse_http(date.as_bytes()));
+        let signatory =
+            self.signatory.as_ref().map(|signatory| signatory.lock().unwrap_or_else(PoisonError::into_inner));
+        judged(error, signatory.as_ref().map(|signatory| &**signatory.authority()), at)
+    }
+}
 
 /// Somebody waits at a prompt for what the control plane does: a server that is down should be said within seconds.
 const ATTEMPTS_MAX: u32 = 5;
@@ -41,7 +71,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs `work` on the control thread and waits for it.
 pub(crate) fn on_control_thread<T: Send>(
-    tls: Option<&TlsClient>,
+    way: &Way,
     work: impl AsyncFnOnce(HttpClient) -> Result<T> + Send,
 ) -> Result<T> {
     std::thread::scope(|scope| {
@@ -53,10 +83,12 @@ pub(crate) fn on_control_thread<T: Send>(
             connector.set_nodelay(true);
             connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
             connector.enforce_http(false);
-            let https = HttpsConnectorBuilder::new().with_tls_config(connector_config(tls)?).https_or_http();
+            let https =
+                HttpsConnectorBuilder::new().with_tls_config(connector_config(way.tls.as_ref())?).https_or_http();
             let connector = https.enable_http1().wrap_connector(connector);
-            let client = Client::builder(TokioExecutor::new()).build(connector);
-            runtime.block_on(work(client))
+            let plain = Client::builder(TokioExecutor::new()).build(connector);
+            let signatory = way.authority.as_ref().map(|authority| Mutex::new(Signatory::new(Arc::clone(authority))));
+            runtime.block_on(work(HttpClient { plain, signatory }))
         });
         let joined =
             spawned.map_err(|e| Error::new(Kind::Environment, format!("starting the control thread: {e}")))?.join();
@@ -95,16 +127,12 @@ pub fn list(uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> 
 pub fn list_with(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
     let access = access.into();
     let source = access.cloud.source(uri)?;
-    list_source(access.tls.client(&source.endpoint)?.as_ref(), &source, progress)
+    list_source(&access.open(uri, &source.endpoint)?, &source, progress)
 }
 
 /// As [`list_with`], with everything read from its text already.
-pub(crate) fn list_source(
-    tls: Option<&TlsClient>,
-    source: &Source,
-    mut progress: impl FnMut(u64) + Send,
-) -> Result<Vec<Listed>> {
-    let mut found = on_control_thread(tls, async |client| {
+pub(crate) fn list_source(way: &Way, source: &Source, mut progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
+    let mut found = on_control_thread(way, async |client| {
         let mut found = Vec::new();
         for prefix in &source.prefixes {
             let endpoint = Endpoint { prefix: prefix.clone(), ..source.endpoint.clone() };
@@ -129,10 +157,8 @@ async fn list_prefix(
     let mut token: Option<String> = None;
     loop {
         let path = list_path(endpoint, token.as_deref(), 1000, None);
-        let (status, body) = ask(client, endpoint, &path).await?;
-        if status != StatusCode::OK {
-            return Err(refusal(status, &body).object(format!("{}/{}", endpoint.bucket, endpoint.prefix)));
-        }
+        let whole = |e: Error| e.object(format!("{}/{}", endpoint.bucket, endpoint.prefix));
+        let body = ask(client, endpoint, &path).await.map_err(whole)?;
         let page = parse_list(&body)?;
         found.extend(page.entries.into_iter().map(listed));
         progress(found.len() as u64);
@@ -196,8 +222,8 @@ pub fn get_with(access: impl Into<Access>, uri: &str, out: &mut (dyn Write + Sen
         return Err(no_object(uri));
     }
     let path = endpoint.object_path(&key);
-    let tls = access.tls.client(&endpoint)?;
-    let copied = on_control_thread(tls.as_ref(), async |client| {
+    let way = access.open(uri, &endpoint)?;
+    let copied = on_control_thread(&way, async |client| {
         let mut progress = Progress::default();
         let mut retry = patience()?;
         let mut tries = Tries::default();
@@ -242,8 +268,9 @@ async fn get_once(
     let status = response.status();
     let wanted = if range.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
     if status != wanted {
+        let headers = response.headers().clone();
         let body = collect(response).await?;
-        return Err(refusal(status, &body));
+        return Err(client.judged(refusal(status, &body), &headers));
     }
     let etag = response.headers().get("etag").and_then(|v| v.to_str().ok()).map(str::to_string);
     if range.is_some() && etag != progress.etag {
@@ -262,18 +289,18 @@ async fn get_once(
 }
 
 /// One document, with retries.
-async fn ask(client: &HttpClient, endpoint: &Endpoint, path: &str) -> Result<(StatusCode, Bytes)> {
+async fn ask(client: &HttpClient, endpoint: &Endpoint, path: &str) -> Result<Bytes> {
     let mut retry = patience()?;
     let mut tries = Tries::default();
     loop {
         let outcome = async {
             let response = send(client, endpoint, path, None).await?;
-            let status = response.status();
+            let (status, headers) = (response.status(), response.headers().clone());
             let body = collect(response).await?;
-            if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
-                return Err(refusal(status, &body));
+            if status == StatusCode::OK {
+                return Ok(body);
             }
-            Ok((status, body))
+            Err(client.judged(refusal(status, &body), &headers))
         }
         .await;
         let error = match outcome {
@@ -302,7 +329,7 @@ async fn send(
         .body(Empty::new().map_err(|never| match never {}).boxed_unsync())
         .map_err(|e| Error::new(Kind::Usage, format!("cannot be asked for over HTTP: {e}")))?;
     let answer = within(ANSWER_TIMEOUT, client.request(request)).await?;
-    answer.map_err(|e| unreachable(&authority, &e))
+    answer.map_err(|e| unreachable(&authority, &*e))
 }
 
 /// Why no answer came: what TLS refuses, else the innermost cause.
@@ -343,10 +370,18 @@ pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) ->
 }
 
 pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> Error {
-    let said = parse_error(body).map_or(String::new(), |(code, text)| format!(" ({code}: {text})"));
+    let code = parse_error(body);
+    let known = code.as_ref().and_then(|(code, _)| sign::refusal(status.as_u16(), code));
+    let said = code.map_or(String::new(), |(code, text)| format!(" ({code}: {text})"));
+    if let Some((kind, cure)) = known {
+        return Error::new(kind, format!("the server answered {status}{said}")).cure(cure);
+    }
     let (kind, cure) = match status.as_u16() {
         400 if asks_for_tls(body) => (Kind::Protocol, "the port speaks TLS: write https:// in the URI"),
-        401 | 403 => (Kind::Denied, "this loader sends no credentials yet: the bucket must be readable without"),
+        401 | 403 => (
+            Kind::Denied,
+            "check who may read the bucket; a plain URI is asked without credentials unless anonymous = false",
+        ),
         404 | 405 | 501 => (Kind::NotFound, "check bucket and key; a server that cannot list takes --manifest FILE"),
         429 | 503 => (Kind::Throttled, "the server asks to slow down"),
         500..=599 => (Kind::Server, "see the server's logs"),

@@ -13,7 +13,7 @@
 //! # }
 //! ```
 //!
-//! Owns the loader's threads: one per shard, one that watches, and where samples are decoded those that do that. Never exits the process, never forks, never falls back to
+//! Owns the loader's threads: one per shard, one that watches, and where samples are decoded those that do that. Never exits the process, never forks, runs no program but the one that a profile of AWS names, never falls back to
 //! something slower without saying so in [`Loader::notices`].
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,7 @@ mod batch;
 mod builder;
 mod config;
 mod control;
+mod credentials;
 mod decode;
 mod disk;
 mod imds;
@@ -51,6 +52,7 @@ pub use batch::{Batch, Sample};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
 pub use control::{get, get_with, list, list_with, read_manifest, write_manifest};
+pub use credentials::{Credentials, Environment};
 pub use decode::{Decode, DecodeStats, Fit, Shape};
 pub use disk::{Disk, DiskPass, DiskPlan, DiskWay};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};

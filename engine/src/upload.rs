@@ -66,8 +66,8 @@ pub fn put_with(
         return Err(no_object(uri));
     }
     let letter = Letter { path: endpoint.object_path(&key), digest: Digest::of(source)?, endpoint };
-    let tls = access.tls.client(&letter.endpoint)?;
-    let stored = on_control_thread(tls.as_ref(), async |client| {
+    let way = access.open(uri, &letter.endpoint)?;
+    let stored = on_control_thread(&way, async |client| {
         let mut retry = patience()?;
         let mut tries = Tries::default();
         loop {
@@ -112,11 +112,7 @@ impl Digest {
 
     /// As `x-amz-checksum-crc32c` has it: four bytes, the highest first, in Base64.
     fn checksum(&self) -> String {
-        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        // 32 bits and four of nothing are six letters.
-        let bits = u64::from(self.crc32c) << 4;
-        let letters = (0..6).rev().map(|n| char::from(ALPHABET[(bits >> (6 * n) & 63) as usize]));
-        letters.chain(['=', '=']).collect()
+        fuelrail_wire::base64::encode(&self.crc32c.to_be_bytes())
     }
 }
 
@@ -167,13 +163,15 @@ impl Letter {
                 within(ANSWER_TIMEOUT, answer).await?
             }
         };
-        let response = response.map_err(|e| unreachable(&authority, &e))?;
+        let response = response.map_err(|e| unreachable(&authority, &*e))?;
         let status = response.status();
         let etag = response.headers().get("etag").and_then(|v| v.to_str().ok()).map(str::to_string);
         if status.is_success() {
             return Ok(etag);
         }
-        Err(refused(status, &collect(response).await?))
+        let headers = response.headers().clone();
+        let error = refused(status, &collect(response).await?);
+        Err(if error.kind() == Kind::Expired { client.judged(error, &headers) } else { error })
     }
 
     /// Reads the source and passes it on, a piece at a time, as fast as the server takes it.
@@ -239,11 +237,13 @@ impl Body for Pieces {
 /// What a refused upload has to say beyond what every refused request has.
 fn refused(status: StatusCode, body: &[u8]) -> Error {
     let plain = refusal(status, body);
+    let about_keys = ["SignatureDoesNotMatch", "InvalidAccessKeyId"].iter().any(|code| plain.cause().contains(code));
     let (kind, cure) = match status.as_u16() {
+        _ if plain.kind() == Kind::Expired || about_keys => return plain,
         401 | 403 => (
             Kind::Denied,
-            "the bucket may not be written to, or not without credentials, which are not sent yet: open it for writing \
-             (fuelrail serve FOLDER --writable), or name another one",
+            "the bucket may not be written to by who asks: open it for writing (fuelrail serve FOLDER --writable, or \
+             s3:PutObject), name another one, or use other credentials (anonymous = false sends them to a plain URI)",
         ),
         404 => (Kind::NotFound, "check the bucket's name: it must be there before an object is put into it"),
         405 | 501 => (Kind::NotFound, "the server takes no uploads: name one that speaks S3"),

@@ -1,4 +1,4 @@
-//! The arguments of every command that asks a bucket without a loader: which server a URI means, and how it is judged.
+//! The arguments of every command that asks a bucket without a loader: which server a URI means, how it is judged, and who asks.
 
 use std::path::PathBuf;
 
@@ -25,6 +25,15 @@ pub(crate) struct Trust {
     /// Where requests name the bucket: auto, path or virtual
     #[arg(long, value_name = "HOW")]
     addressing: Option<String>,
+    /// Use the keys of this profile of the AWS files
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+    /// Sign nothing (true), or also what goes to a plain http or https URI (false)
+    #[arg(long, value_name = "BOOL")]
+    anonymous: Option<bool>,
+    /// Pay for the requests, where the bucket's owner wants that of who asks
+    #[arg(long)]
+    requester_pays: bool,
 }
 
 impl Trust {
@@ -35,6 +44,9 @@ impl Trust {
             ("region", self.region.clone()),
             ("endpoint", self.endpoint.clone()),
             ("addressing", self.addressing.clone()),
+            ("profile", self.profile.clone()),
+            ("anonymous", self.anonymous.map(|anonymous| anonymous.to_string())),
+            ("requester_pays", self.requester_pays.then(|| "true".to_owned())),
         ];
         let given: Overrides = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
         Ok(Access::load(uri, std::env::vars(), &given)?)

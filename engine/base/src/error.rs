@@ -30,6 +30,8 @@ pub enum Kind {
     Changed,
     /// No such object or bucket. Never retried.
     NotFound,
+    /// The credentials have ended, or the clocks differ: retried, with new ones or the time corrected.
+    Expired,
     /// Credentials missing or refused. Never retried.
     Denied,
     /// The server's certificate is not to be trusted. Never retried.
@@ -48,7 +50,7 @@ impl Kind {
     pub fn retryable(self) -> bool {
         use Kind::*;
         match self {
-            Network | Throttled | Server | Truncated | Stalled | Protocol | Mismatch | Changed => true,
+            Network | Throttled | Server | Truncated | Stalled | Protocol | Mismatch | Changed | Expired => true,
             Usage | Environment | Budget | NotFound | Denied | Untrusted | Undecodable | File | Cancelled => false,
         }
     }
@@ -80,6 +82,7 @@ impl Kind {
             Mismatch => "mismatch",
             Changed => "changed",
             NotFound => "not_found",
+            Expired => "expired",
             Denied => "denied",
             Untrusted => "untrusted",
             Undecodable => "undecodable",

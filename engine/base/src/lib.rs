@@ -15,6 +15,6 @@ pub mod units;
 
 pub use error::{Error, Kind, Result};
 pub use ids::{BatchSeq, BlockId, SampleId, ShardId};
-pub use time::{Duration, Instant};
+pub use time::{Duration, Instant, WallTime};
 pub use turns::Turns;
 pub use units::ByteSize;

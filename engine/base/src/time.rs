@@ -1,4 +1,4 @@
-//! Time as a value. Real back-ends fill it from the monotonic clock, the simulator from its own.
+//! Time as a value. Real back-ends fill it from the machine's clocks, the simulator from its own.
 
 pub use core::time::Duration;
 
@@ -23,6 +23,28 @@ impl Instant {
     }
 }
 
+/// Seconds since 1970 in UTC: what signatures and credentials are dated with. Nothing else goes by it, for it may jump.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct WallTime(pub u64);
+
+impl WallTime {
+    /// This time moved by so many seconds, either way; saturates.
+    #[must_use]
+    pub fn shifted(self, seconds: i64) -> WallTime {
+        WallTime(self.0.saturating_add_signed(seconds))
+    }
+
+    /// Seconds from `earlier` to this time: negative when `earlier` is later.
+    #[must_use]
+    pub fn seconds_since(self, earlier: WallTime) -> i64 {
+        i64::try_from(i128::from(self.0) - i128::from(earlier.0)).unwrap_or(if self > earlier {
+            i64::MAX
+        } else {
+            i64::MIN
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -32,5 +54,10 @@ mod tests {
         assert_eq!(Instant(u64::MAX).after(Duration::from_secs(1)), Instant(u64::MAX));
         assert_eq!(Instant(1).since(Instant(5)), Duration::ZERO);
         assert_eq!(Instant(5).after(Duration::from_nanos(2)).since(Instant(5)), Duration::from_nanos(2));
+        assert_eq!((WallTime(5).shifted(-9), WallTime(5).shifted(2)), (WallTime(0), WallTime(7)));
+        assert_eq!(
+            (WallTime(5).seconds_since(WallTime(9)), WallTime(u64::MAX).seconds_since(WallTime(0))),
+            (-4, i64::MAX)
+        );
     }
 }

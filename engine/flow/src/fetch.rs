@@ -4,10 +4,11 @@
 //! prefers idle ones, pipelines when all are busy, notices silence. Never decides what to fetch or whether to try again.
 
 use crate::conn::{Asked, Conn, Context, Exchange, HeadPredictor, Outcome, State};
+use crate::credential::{Signatory, judged};
 use crate::objects::Objects;
 use fuelrail_base::limits::CONNECTIONS_PER_SHARD_MAX;
 use fuelrail_base::metrics::Histogram;
-use fuelrail_base::{Duration, Error, Instant, Kind};
+use fuelrail_base::{Duration, Error, Instant, Kind, WallTime};
 use fuelrail_io::{Done, Full, Op, Ring, Slot, Window};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -49,6 +50,7 @@ pub(crate) struct FetchStage {
     predictor: HeadPredictor,
     outcomes: Vec<Outcome>,
     waiting: VecDeque<Exchange>,
+    signatory: Option<Signatory>,
     host: String,
     /// The request being written.
     text: Vec<u8>,
@@ -72,6 +74,7 @@ const RECV: u64 = 2;
 impl FetchStage {
     pub(crate) fn new(objects: Arc<Objects>, stall_after: Duration, scratch: Vec<Slot>) -> FetchStage {
         FetchStage {
+            signatory: objects.signatory(),
             host: objects.endpoint().authority(),
             text: Vec::with_capacity(2048),
             path: String::with_capacity(1024),
@@ -129,7 +132,9 @@ impl FetchStage {
         self.text.clear();
         self.path.clear();
         self.objects.endpoint().push_object_path(&mut self.path, key);
-        match fuelrail_wire::write_get(&mut self.text, &self.host, &self.path, range, None) {
+        let written = fuelrail_wire::write_get(&mut self.text, &self.host, &self.path, range, None);
+        let signed = |()| self.signatory.as_mut().map_or(Ok(()), |signatory| signatory.sign_head(&mut self.text));
+        match written.and_then(signed) {
             Ok(()) => {
                 self.conns[at].request(exchange, &self.text);
                 self.stats.requests += 1;
@@ -202,6 +207,7 @@ impl FetchStage {
             proof,
             error,
             retry_after: None,
+            server_time: None,
             new_bytes: 0,
             idled_out: false,
         });
@@ -319,6 +325,11 @@ impl FetchStage {
     /// Closes every connection, for good: what they have under way comes back through the ring.
     pub(crate) fn close<R: Ring>(&mut self, ring: &mut R) {
         self.conns.iter().for_each(|(_, conn)| ring.close(conn.sock()));
+    }
+
+    /// What an error of this stage means, given who asked.
+    pub(crate) fn judged(&self, error: Error, server_time: Option<WallTime>) -> Error {
+        judged(error, self.signatory.as_ref().map(|signatory| &**signatory.authority()), server_time)
     }
 
     /// Something ended since [`outcomes`](FetchStage::outcomes) was called.

@@ -2,6 +2,7 @@
 //!
 //! Owns the keys, packed in one string. Never fetches anything.
 
+use crate::credential::{Authority, Signatory};
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_wire::block::Fingerprint;
@@ -27,6 +28,7 @@ pub struct Objects {
     endpoint: Endpoint,
     addresses: Vec<SocketAddr>,
     tls: Option<Client>,
+    authority: Option<Arc<Authority>>,
     catalog: Arc<Catalog>,
     keys: String,
     ends: Vec<u64>,
@@ -50,7 +52,7 @@ impl Objects {
             ends.push(keys.len() as u64);
         }
         let etags = listed.iter().map(|o| o.etag.as_deref().map(Etag::of)).collect();
-        Ok(Objects { endpoint, addresses, tls: None, catalog, keys, ends, etags })
+        Ok(Objects { endpoint, addresses, tls: None, authority: None, catalog, keys, ends, etags })
     }
 
     /// The same, reached with what connections over TLS share.
@@ -58,6 +60,18 @@ impl Objects {
     pub fn over(mut self, tls: Option<Client>) -> Objects {
         self.tls = tls;
         self
+    }
+
+    /// The same, asked for with signed requests.
+    #[must_use]
+    pub fn signed_by(mut self, authority: Option<Arc<Authority>>) -> Objects {
+        self.authority = authority;
+        self
+    }
+
+    /// What signs the requests of one shard, where they are signed.
+    pub(crate) fn signatory(&self) -> Option<Signatory> {
+        self.authority.clone().map(Signatory::new)
     }
 
     /// What names an object's content on disk, from run to run: `None` where the listing gave no ETag.

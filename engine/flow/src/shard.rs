@@ -281,7 +281,8 @@ impl<R: Ring> Shard<R> {
                 owned.proof = owned.seen.with(proof);
                 self.tell(Fact::Landed { fetch: asked.fetch, bytes, first_byte, total });
             }
-            Outcome::Failed { asked, window, proof, error, retry_after, new_bytes, idled_out } => {
+            Outcome::Failed { asked, window, proof, error, retry_after, server_time, new_bytes, idled_out } => {
+                let error = self.fetch.judged(error, server_time);
                 let (kind, len) = (error.kind(), window.len());
                 let owned = &mut self.owned[asked.ask.0 as usize];
                 owned.seen = if window.filled() == 0 { Proof::default() } else { owned.seen.with(proof) };

@@ -32,7 +32,7 @@ mod wake;
 
 pub use affinity::{allowed_cores, pin_current_thread};
 pub use arena::{Arena, ArenaConfig, ArenaReport, Budget, Huge, HugePages, default_budget};
-pub use clock::monotonic_now;
+pub use clock::{monotonic_now, wall_now};
 pub use counters::{ThreadMeter, ThreadUse};
 pub use extent::{EXTENT_GRANULE, Extents};
 pub use fork::ForkGuard;

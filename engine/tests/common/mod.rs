@@ -4,7 +4,9 @@
 
 pub mod nginx;
 pub mod pictures;
+pub mod s3s;
 pub mod secure;
+pub mod services;
 
 use fuelrail::{Batch, ByteSize, Error, Listed, Loader, LoaderBuilder, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};

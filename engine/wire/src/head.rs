@@ -2,6 +2,7 @@
 //!
 //! Owns the decision how a body is framed. Never keeps a reference into the buffer and never allocates on success.
 
+use crate::date;
 use crate::escape::shown;
 use crate::etag::Etag;
 use crate::framing::Framing;
@@ -9,7 +10,7 @@ use crate::range::{ContentRange, decimal};
 use crate::request::Method;
 use core::mem::MaybeUninit;
 use fuelrail_base::limits::{RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX};
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{Error, Kind, Result, WallTime};
 
 /// What a response's head says, as far as it matters here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +31,8 @@ pub struct ResponseHead {
     pub keep_alive: bool,
     /// How long the server asks to wait before the next try, seconds. A date is ignored: there is no clock here.
     pub retry_after_s: Option<u32>,
+    /// When a refusal (400 and above) was written, by the server's clock.
+    pub date: Option<WallTime>,
 }
 
 impl ResponseHead {
@@ -112,6 +115,7 @@ struct Lines {
     close: bool,
     keep_alive: bool,
     retry_after_s: Option<u32>,
+    date: Option<WallTime>,
 }
 
 impl Lines {
@@ -152,6 +156,8 @@ impl Lines {
             self.composite |= value.eq_ignore_ascii_case(b"composite");
         } else if is("retry-after") {
             self.retry_after_s = decimal(value).map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
+        } else if is("date") && status >= 400 {
+            self.date = date::parse_http(value);
         }
         Ok(())
     }
@@ -174,6 +180,7 @@ impl Lines {
             crc32c: self.crc32c.filter(|_| !self.composite),
             keep_alive: persistent && !self.close && framing != Framing::UntilClose,
             retry_after_s: self.retry_after_s,
+            date: self.date,
         })
     }
 

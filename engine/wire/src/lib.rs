@@ -1,12 +1,14 @@
 //! Bytes in, meaning out: everything Fuelrail says and hears over HTTP/1.1, and the documents it reads.
 //!
 //! Holds the writer of requests, the parsers of response heads, body framing, ranges, listings and manifests, the
-//! format of blocks on disk, and the client's side of TLS. Owns no
+//! format of blocks on disk, signatures, and the client's side of TLS. Owns no
 //! resource: no socket, file, clock, thread or ambient randomness. Every parser takes hostile bytes and answers with a
 //! value or a typed error, never a panic, and keeps to the maxima of `fuelrail_base::limits`.
 #![forbid(unsafe_code)]
 
+pub mod base64;
 pub mod block;
+pub mod date;
 mod escape;
 pub mod etag;
 pub mod framing;
@@ -17,6 +19,7 @@ pub mod list;
 pub mod manifest;
 pub mod range;
 pub mod request;
+pub mod sign;
 pub mod tls;
 pub mod uri;
 mod xml;

@@ -11,7 +11,7 @@ use quick_xml::reader::Reader;
 /// Deepest nesting followed. Listings need four levels (ListBucketResult, Contents, Owner, ID).
 const DEPTH_MAX: usize = 16;
 
-/// The elements that matter in listings and error documents.
+/// The elements that matter in listings, error documents and answers that bring credentials.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tag {
     ListBucketResult,
@@ -27,6 +27,11 @@ pub(crate) enum Tag {
     Error,
     Code,
     Message,
+    Credentials,
+    AccessKeyId,
+    SecretAccessKey,
+    SessionToken,
+    Expiration,
     Other,
 }
 
@@ -46,6 +51,11 @@ impl Tag {
             "Error" => Tag::Error,
             "Code" => Tag::Code,
             "Message" => Tag::Message,
+            "Credentials" => Tag::Credentials,
+            "AccessKeyId" => Tag::AccessKeyId,
+            "SecretAccessKey" => Tag::SecretAccessKey,
+            "SessionToken" => Tag::SessionToken,
+            "Expiration" => Tag::Expiration,
             _ => Tag::Other,
         }
     }

@@ -1,7 +1,7 @@
 //! Response heads: what real servers send, what hostile ones send, and pieces of either.
 
 use fuelrail_base::limits::{RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX};
-use fuelrail_base::{Error, Kind};
+use fuelrail_base::{Error, Kind, WallTime};
 use fuelrail_wire::{ContentRange, Etag, Framing, Method, Parsed, ResponseHead, parse_head};
 use proptest::prelude::*;
 
@@ -44,9 +44,23 @@ fn an_s3_partial_response() {
             crc32c: Some(0xC994_65AA),
             keep_alive: true,
             retry_after_s: None,
+            date: None,
         }
     );
     assert_eq!(head.failure(), None);
+}
+
+#[test]
+fn refusals_are_dated() {
+    let dated = |status| {
+        complete(
+            &format!("HTTP/1.1 {status} x\r\nDate: Fri, 24 May 2013 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n"),
+            Method::Get,
+        )
+        .date
+    };
+    assert_eq!((dated(403), dated(200)), (Some(WallTime(1_369_353_600)), None));
+    assert_eq!(complete("HTTP/1.1 403 x\r\nDate: soon\r\nContent-Length: 0\r\n\r\n", Method::Get).date, None);
 }
 
 #[test]

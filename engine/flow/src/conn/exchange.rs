@@ -2,7 +2,7 @@
 //!
 //! Owns the window while the exchange is open. Judges a response head against what was asked; never touches a socket.
 
-use fuelrail_base::{Error, Instant, Kind, Result, SampleId};
+use fuelrail_base::{Error, Instant, Kind, Result, SampleId, WallTime};
 use fuelrail_io::Window;
 use fuelrail_plan::brain::{AskId, FetchId};
 use fuelrail_wire::tls::asks_for_tls;
@@ -61,7 +61,7 @@ pub(crate) enum Sink {
     /// Into the window, straight.
     Window,
     /// A refusal: the text is read for its message and dropped.
-    Refusal { status: u16, kind: Kind, retry_after_s: Option<u32>, text: Vec<u8> },
+    Refusal { status: u16, kind: Kind, retry_after_s: Option<u32>, date: Option<WallTime>, text: Vec<u8> },
 }
 
 /// An exchange waiting for, or receiving, its response.
@@ -78,7 +78,7 @@ pub(crate) struct Exchange {
 }
 
 /// Bytes of a refusal's text that are kept for the message.
-pub(crate) const REFUSAL_TEXT_BYTES_MAX: usize = 2048;
+pub(crate) const REFUSAL_TEXT_BYTES_MAX: usize = 8192;
 /// A refusal longer than this closes the connection instead of being read to its end.
 pub(crate) const REFUSAL_BYTES_MAX: u64 = 64 << 10;
 
@@ -126,7 +126,8 @@ impl Exchange {
             206 => self.accept_part(head),
             status => {
                 let (kind, text) = (head.failure().unwrap_or(Kind::Protocol), Vec::new());
-                self.sink = Sink::Refusal { status, kind, retry_after_s: head.retry_after_s, text };
+                let ResponseHead { retry_after_s, date, .. } = *head;
+                self.sink = Sink::Refusal { status, kind, retry_after_s, date, text };
                 match head.framing {
                     Framing::Length(n) if n > REFUSAL_BYTES_MAX => Err(self.refusal()),
                     framing => Ok(framing),
@@ -196,14 +197,19 @@ impl Exchange {
         }
         let cure = match kind {
             Kind::NotFound => "it was deleted after it was listed, or bucket and prefix are wrong",
-            Kind::Denied => "check the bucket's policy: this loader sends no credentials yet",
+            Kind::Denied => {
+                "check who may read the bucket; a plain URI is asked without credentials unless anonymous = false"
+            }
             Kind::Changed => "the object changed after it was listed: start a new run",
             Kind::Mismatch => "the object is shorter than it was listed",
             Kind::Throttled => "the server asks to slow down: fewer shards or connections may help",
             Kind::Server => "see the server's logs",
             _ => "the address may not be an object store",
         };
-        let said = fuelrail_wire::parse_error(text).map_or(String::new(), |(code, _)| format!(" ({code})"));
-        Error::new(*kind, format!("the server answered {status}{said}")).cure(cure)
+        let code = fuelrail_wire::parse_error(text).map(|(code, _)| code);
+        let (kind, cure) =
+            code.as_deref().and_then(|code| fuelrail_wire::sign::refusal(*status, code)).unwrap_or((*kind, cure));
+        let said = code.map_or(String::new(), |code| format!(" ({code})"));
+        Error::new(kind, format!("the server answered {status}{said}")).cure(cure)
     }
 }

@@ -5,7 +5,7 @@
 
 use super::exchange::{Asked, Exchange, Proof, Sink};
 use super::predict::HeadPredictor;
-use fuelrail_base::{Duration, Error, Instant, Kind};
+use fuelrail_base::{Duration, Error, Instant, Kind, WallTime};
 use fuelrail_io::Window;
 
 /// How an exchange ended.
@@ -20,6 +20,8 @@ pub(crate) enum Outcome {
         proof: Proof,
         error: Error,
         retry_after: Option<Duration>,
+        /// The date of a refusal.
+        server_time: Option<WallTime>,
         new_bytes: usize,
         /// The server had closed a connection that was idle for long: it says nothing about the object.
         idled_out: bool,
@@ -63,13 +65,14 @@ pub(super) fn fail(mut exchange: Exchange, error: Error, idled_out: bool, cx: &m
         return land(exchange, cx);
     }
     let new_bytes = window.filled().saturating_sub(exchange.resumed_at);
-    let retry_after = match exchange.sink {
-        Sink::Refusal { retry_after_s: Some(s), .. } => Some(Duration::from_secs(u64::from(s))),
-        _ => None,
+    let (retry_after_s, server_time) = match exchange.sink {
+        Sink::Refusal { retry_after_s, date, .. } => (retry_after_s, date),
+        Sink::Window => (None, None),
     };
+    let retry_after = retry_after_s.map(|s| Duration::from_secs(u64::from(s)));
     let (asked, proof) = (exchange.asked, exchange.proof);
     let window = exchange.into_window();
-    cx.outcomes.push(Outcome::Failed { asked, window, proof, error, retry_after, new_bytes, idled_out });
+    cx.outcomes.push(Outcome::Failed { asked, window, proof, error, retry_after, server_time, new_bytes, idled_out });
 }
 
 /// The connection closes before this exchange's response was looked at: nothing that landed for it is known to be good.

@@ -1,0 +1,248 @@
+//! The credential that the whole process signs with now, and each shard's view of it.
+//!
+//! Owns the cell that one thread fills and all shards read, and how far the bucket's clock is from this machine's. A shard
+//! looks at one number per request; only when that has changed it takes the new credential, so nothing waits for whoever
+//! fetches one. Never fetches a credential, never decides when to.
+
+use fuelrail_base::{Error, Kind, Result, WallTime};
+use fuelrail_io::Waker;
+use fuelrail_wire::sign::{Credential, Payload, Realm, Signer, Unsigned};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What authorises the requests of a process to one bucket. Prints no secret.
+#[derive(Debug)]
+pub struct Authority {
+    realm: Realm,
+    clock: fn() -> WallTime,
+    /// Grows with every new credential.
+    version: AtomicU64,
+    current: Mutex<Arc<Credential>>,
+    /// How much later it is at the bucket than here, seconds.
+    skew_s: AtomicI64,
+    /// A bucket has refused the credential as ended.
+    refused: AtomicBool,
+    /// Why the last attempt to get a new one failed.
+    trouble: Mutex<Option<String>>,
+    /// Wakes whoever gets new ones.
+    waker: Waker,
+}
+
+/// Clocks that differ by less agree: answers are on their way for a while, and dates are in whole seconds.
+const SKEW_S_MIN: u64 = 60;
+
+impl Authority {
+    /// Signs with `credential` from now on, at the time that `clock` tells.
+    #[must_use]
+    pub fn new(realm: Realm, credential: Credential, clock: fn() -> WallTime) -> Authority {
+        Authority {
+            realm,
+            clock,
+            version: AtomicU64::new(1),
+            current: Mutex::new(Arc::new(credential)),
+            skew_s: AtomicI64::new(0),
+            refused: AtomicBool::new(false),
+            trouble: Mutex::new(None),
+            waker: Waker::sleeper(),
+        }
+    }
+
+    /// The time, as the bucket has it.
+    #[must_use]
+    pub fn now(&self) -> WallTime {
+        (self.clock)().shifted(self.skew_s.load(Ordering::Relaxed))
+    }
+
+    /// What is signed with now.
+    #[must_use]
+    pub fn credential(&self) -> Arc<Credential> {
+        Arc::clone(&locked(&self.current))
+    }
+
+    /// Signs with `credential` from now on.
+    pub fn set(&self, credential: Credential) {
+        *locked(&self.current) = Arc::new(credential);
+        *locked(&self.trouble) = None;
+        self.refused.store(false, Ordering::Release);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// No new credential could be had. The old one goes on serving; what it is refused with says why.
+    pub fn note_trouble(&self, why: String) {
+        *locked(&self.trouble) = Some(why);
+    }
+
+    /// Whether a bucket has refused the credential as ended since the last one was [`set`](Authority::set).
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Acquire)
+    }
+
+    /// Wakes whoever gets new credentials: it sleeps on this.
+    #[must_use]
+    pub fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// A bucket says that the credential has ended or that the clocks differ: which of the two, the date of its answer tells.
+    fn refuse(&self, server_time: Option<WallTime>) {
+        if let Some(server_time) = server_time
+            && server_time.seconds_since(self.now()).unsigned_abs() > SKEW_S_MIN
+        {
+            self.skew_s.store(server_time.seconds_since((self.clock)()), Ordering::Relaxed);
+            return;
+        }
+        self.refused.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+fn locked<T>(cell: &Mutex<T>) -> MutexGuard<'_, T> {
+    cell.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a refusal means, given who asked: one about credentials is retried only where there are any, and the authority hears
+/// of it. `server_time` is the date of the answer.
+#[must_use]
+pub fn judged(error: Error, authority: Option<&Authority>, server_time: Option<WallTime>) -> Error {
+    let signed = authority.filter(|authority| !authority.credential().is_anonymous());
+    match (error.kind(), signed) {
+        (Kind::Expired, Some(authority)) => {
+            authority.refuse(server_time);
+            let trouble = locked(&authority.trouble).clone();
+            trouble.map_or(error.clone(), |why| error.cure(format!("no new credentials could be had: {why}")))
+        }
+        (Kind::Expired, None) => Error::new(Kind::Denied, error.cause()).cure(UNSIGNED),
+        _ => error,
+    }
+}
+
+const UNSIGNED: &str = "no credentials were sent: set anonymous = false (FUELRAIL_ANONYMOUS=false) to sign requests to a plain \
+                        URI, or let everybody read the bucket";
+
+/// Signs on one thread.
+pub struct Signatory {
+    authority: Arc<Authority>,
+    version: u64,
+    credential: Arc<Credential>,
+    signer: Signer,
+}
+
+impl Signatory {
+    /// Signs with what `authority` holds.
+    #[must_use]
+    pub fn new(authority: Arc<Authority>) -> Signatory {
+        let version = authority.version.load(Ordering::Acquire);
+        let (credential, signer) = (authority.credential(), Signer::new(authority.realm.clone()));
+        Signatory { authority, version, credential, signer }
+    }
+
+    /// Whose signatures these are.
+    #[must_use]
+    pub fn authority(&self) -> &Arc<Authority> {
+        &self.authority
+    }
+
+    /// Signs the request that is all of `text`: a head without a body.
+    ///
+    /// # Errors
+    /// As [`Signer::sign_head`].
+    pub fn sign_head(&mut self, text: &mut Vec<u8>) -> Result<()> {
+        self.look();
+        self.signer.sign_head(&self.credential, self.authority.now(), text, 0)
+    }
+
+    /// Appends what authorises `request`, whose body goes unsigned.
+    ///
+    /// # Errors
+    /// As [`Signer::sign`].
+    pub fn sign(&mut self, request: &Unsigned<'_>, query: &mut String, lines: &mut Vec<u8>) -> Result<()> {
+        self.look();
+        self.signer.sign(&self.credential, (request, Payload::Unsigned), self.authority.now(), query, lines)
+    }
+
+    /// Takes the new credential, if there is one.
+    fn look(&mut self) {
+        let version = self.authority.version.load(Ordering::Acquire);
+        if version != self.version {
+            self.version = version;
+            self.credential = self.authority.credential();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuelrail_wire::sign::Scope;
+
+    fn clock() -> WallTime {
+        WallTime(1_000_000)
+    }
+
+    fn authority(credential: Credential) -> Arc<Authority> {
+        let scope = Scope { region: "us-east-1".into(), service: "s3" };
+        Arc::new(Authority::new(Realm { scope, requester_pays: false }, credential, clock))
+    }
+
+    fn head(signatory: &mut Signatory) -> String {
+        let mut text = b"GET /k HTTP/1.1\r\nHost: h\r\n\r\n".to_vec();
+        signatory.sign_head(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    fn expired() -> Error {
+        Error::new(Kind::Expired, "the server answered 400 (ExpiredToken)").cure("renew them")
+    }
+
+    #[test]
+    fn a_new_credential_is_signed_with_from_the_next_request_on() {
+        let authority = authority(Credential::bearer("one").unwrap());
+        let mut signatory = Signatory::new(Arc::clone(&authority));
+        assert!(head(&mut signatory).contains("Bearer one\r\n"));
+        authority.set(Credential::bearer("two").unwrap());
+        assert!(head(&mut signatory).contains("Bearer two\r\n"));
+    }
+
+    #[test]
+    fn an_ended_credential_is_asked_for_anew_and_a_wrong_clock_is_corrected() {
+        let authority = authority(Credential::aws("id", "secret", None).unwrap());
+        let at = |late| Some(clock().shifted(late));
+        let error = judged(expired(), Some(&authority), at(-30));
+        assert!(error.kind() == Kind::Expired && authority.is_refused(), "{error}");
+        assert!(!authority.waker().arm(), "whoever gets new ones is woken");
+        authority.set(Credential::aws("id", "secret", None).unwrap());
+        assert!(!authority.is_refused());
+        let _ = judged(expired(), Some(&authority), at(7200));
+        assert_eq!((authority.now(), authority.is_refused()), (clock().shifted(7200), false));
+        let mut signatory = Signatory::new(Arc::clone(&authority));
+        assert!(head(&mut signatory).contains("x-amz-date: 19700112T154640Z\r\n"));
+        let _ = judged(expired(), Some(&authority), at(7201));
+        assert_eq!((authority.now(), authority.is_refused()), (clock().shifted(7200), true));
+    }
+
+    #[test]
+    fn what_stands_in_the_way_of_a_new_credential_is_told() {
+        let authority = authority(Credential::aws("id", "secret", None).unwrap());
+        authority.note_trouble("the metadata service does not answer".into());
+        let error = judged(expired(), Some(&authority), None);
+        assert!(error.to_string().contains("metadata service"), "{error}");
+    }
+
+    #[test]
+    fn who_sent_no_credentials_is_told_so_and_not_tried_again() {
+        let anonymous = authority(Credential::anonymous());
+        for authority in [None, Some(&*anonymous)] {
+            let error = judged(expired(), authority, None);
+            assert!(error.kind() == Kind::Denied && error.to_string().contains("no credentials were sent"), "{error}");
+        }
+        let other = judged(Error::new(Kind::Server, "500"), None, None);
+        assert_eq!(other.kind(), Kind::Server);
+    }
+
+    #[test]
+    fn nothing_secret_is_printed() {
+        let authority = authority(Credential::aws("marked", "marked", Some("marked")).unwrap());
+        assert!(!format!("{authority:?}").contains("marked"));
+    }
+}

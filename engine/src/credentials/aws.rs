@@ -1,0 +1,82 @@
+//! The chain of AWS: environment, profile, web identity, container, instance.
+
+use super::chain::{Fetched, Source, Walk};
+use super::keys::from_environment;
+use super::profile::Profiles;
+use super::settings::Credentials;
+use super::sts::{Role, Service};
+use super::{container, instance};
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_io::wall_now;
+
+const REGION_DEFAULT: &str = "us-east-1";
+
+/// The profile in use, and whether somebody asked for it.
+fn profile(settings: &Credentials) -> (String, bool) {
+    let named = settings.profile.clone().or_else(|| settings.environment.plain("AWS_PROFILE"));
+    (named.clone().unwrap_or_else(|| "default".into()), named.is_some())
+}
+
+/// The region that is signed for.
+///
+/// # Errors
+/// As reading the files of profiles.
+pub(super) fn region(settings: &Credentials) -> Result<String> {
+    let get = |name| settings.environment.plain(name);
+    let told = settings.region.clone().or_else(|| get("AWS_REGION")).or_else(|| get("AWS_DEFAULT_REGION"));
+    let region = match told {
+        Some(region) => region,
+        None => {
+            let profiles = Profiles::read(&settings.environment)?;
+            profiles.get(&profile(settings).0, "region").unwrap_or(REGION_DEFAULT).to_string()
+        }
+    };
+    if !region.is_empty() && region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        return Ok(region);
+    }
+    Err(Error::new(Kind::Usage, format!("region is '{}'", region.escape_debug())).cure("write it as eu-central-1"))
+}
+
+/// One walk along the chain.
+///
+/// # Errors
+/// What every source had to say, when none has a credential or one does not work.
+pub(super) async fn fetch(settings: &Credentials) -> Result<Fetched> {
+    let (environment, region) = (&settings.environment, region(settings)?);
+    let service = Service { environment, region: &region, now: wall_now() };
+    let mut walk = Walk::default();
+    // A profile that the configuration names goes before keys that happen to be in the environment.
+    if settings.profile.is_none()
+        && let Some(fetched) = walk.take("environment", from_environment(environment))?
+    {
+        return Ok(fetched);
+    }
+    let (name, named) = profile(settings);
+    let source = match Profiles::read(environment) {
+        Ok(profiles) => profiles.credential(&name, named, &service).await,
+        Err(error) => Err(error),
+    };
+    if let Some(fetched) = walk.take("profile", source)? {
+        return Ok(fetched);
+    }
+    if let Some(fetched) = walk.take("web identity", web_identity(&service).await)? {
+        return Ok(fetched);
+    }
+    if let Some(fetched) = walk.take("container", container::credential(environment).await)? {
+        return Ok(fetched);
+    }
+    if let Some(fetched) = walk.take("instance", instance::credential(environment).await)? {
+        return Ok(fetched);
+    }
+    Err(walk.empty())
+}
+
+/// A role for a token that the platform keeps in a file: EKS, and whatever else speaks OpenID Connect.
+async fn web_identity(service: &Service<'_>) -> Result<Source> {
+    let get = |name| service.environment.plain(name);
+    let (Some(file), Some(arn)) = (get("AWS_WEB_IDENTITY_TOKEN_FILE"), get("AWS_ROLE_ARN")) else {
+        return Ok(Source::Nothing("AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN are not both set".into()));
+    };
+    let role = Role { arn, session: get("AWS_ROLE_SESSION_NAME"), ..Role::default() };
+    service.assume_with_token(&role, file.as_ref()).await.map(Source::Found)
+}

@@ -1,0 +1,67 @@
+//! The environment variables that the clouds' own tools read. Read in one place, and given in tests.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use zeroize::Zeroizing;
+
+/// Where the variables of the clouds' tools (`AWS_…`, `AZURE_…`, `GOOGLE_…`) are read from. Prints their names only.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub enum Environment {
+    /// From what the process was started with.
+    #[default]
+    Process,
+    /// From these, and nowhere else.
+    Given(BTreeMap<String, Zeroizing<String>>),
+}
+
+impl Environment {
+    /// These variables, and no others.
+    pub fn given(variables: impl IntoIterator<Item = (String, String)>) -> Environment {
+        Environment::Given(variables.into_iter().map(|(name, value)| (name, Zeroizing::new(value))).collect())
+    }
+
+    /// A variable's value. An empty one counts as none, as it does for the vendors' tools.
+    pub(super) fn get(&self, name: &str) -> Option<Zeroizing<String>> {
+        let value = match self {
+            Environment::Process => std::env::var(name).ok().map(Zeroizing::new),
+            Environment::Given(variables) => variables.get(name).cloned(),
+        };
+        value.filter(|value| !value.is_empty())
+    }
+
+    /// A variable's value, for what is no secret.
+    pub(super) fn plain(&self, name: &str) -> Option<String> {
+        self.get(name).map(|value| value.to_string())
+    }
+
+    pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
+        self.plain(name).map(PathBuf::from)
+    }
+
+    /// A file below the user's own folder.
+    pub(super) fn at_home(&self, below: &str) -> Option<PathBuf> {
+        self.path("HOME").map(|home| home.join(below))
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Environment::Process => f.write_str("Process"),
+            Environment::Given(variables) => f.debug_set().entries(variables.keys()).finish(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_not_printed_and_empty_ones_are_none() {
+        let given = Environment::given([("A".into(), "marked".into()), ("B".into(), String::new())]);
+        assert_eq!(format!("{given:?}"), r#"{"A", "B"}"#);
+        assert_eq!((given.plain("A").as_deref(), given.plain("B"), given.plain("C")), (Some("marked"), None, None));
+    }
+}

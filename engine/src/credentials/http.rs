@@ -1,0 +1,104 @@
+//! Small requests to the services that hand out credentials.
+
+use crate::tls::{Tls, connector_config};
+use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
+use fuelrail_wire::{Endpoint, date};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper_rustls::HttpsConnectorBuilder;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use std::path::PathBuf;
+
+/// One request.
+#[derive(Default)]
+pub(super) struct Ask<'a> {
+    pub(super) method: &'a str,
+    pub(super) uri: &'a str,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: String,
+    /// For the whole of it.
+    pub(super) patience: Duration,
+    /// How often it is tried where nobody answers or the service is busy.
+    pub(super) attempts: u32,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) body: Bytes,
+    /// The service's clock.
+    pub(super) at: Option<WallTime>,
+}
+
+/// Longest answer: credentials are a few kilobytes.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Asks, and asks again where that may help. `ca_file` holds the authorities believed under https, else the system's are.
+///
+/// # Errors
+/// `Network` when nobody answers, `Usage` for a URI that is none, `File` and `Environment` for what TLS lacks.
+pub(super) async fn ask(ask: Ask<'_>, ca_file: Option<PathBuf>) -> Result<Answer> {
+    let endpoint: Endpoint = ask.uri.split('?').next().unwrap_or_default().parse()?;
+    let tls = Tls { ca_file, insecure: false }.client(&endpoint)?;
+    let mut connector = HttpConnector::new();
+    connector.set_connect_timeout(Some(ask.patience));
+    connector.enforce_http(false);
+    let https = HttpsConnectorBuilder::new().with_tls_config(connector_config(tls.as_ref())?).https_or_http();
+    let client = Client::builder(TokioExecutor::new()).build(https.enable_http1().wrap_connector(connector));
+    let mut tried = 0;
+    loop {
+        tried += 1;
+        let outcome = tokio::time::timeout(ask.patience, once(&client, &ask)).await;
+        let outcome = outcome.unwrap_or_else(|_| {
+            Err(Error::new(Kind::Network, format!("no answer for {:.1} s", ask.patience.as_secs_f64())))
+        });
+        let again = match &outcome {
+            Ok(answer) => answer.status == 429 || answer.status >= 500,
+            Err(error) => error.kind().retryable(),
+        };
+        if !again || tried >= ask.attempts {
+            return outcome.map_err(|e| Error::new(e.kind(), format!("{}: {}", endpoint.authority(), e.cause())));
+        }
+        tokio::time::sleep(PAUSE * tried).await;
+    }
+}
+
+type Asker = Client<hyper_rustls::HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+async fn once(client: &Asker, ask: &Ask<'_>) -> Result<Answer> {
+    let mut request = Request::builder().method(ask.method).uri(ask.uri);
+    for (name, value) in &ask.headers {
+        request = request.header(name, value);
+    }
+    // A part of it may be a secret: what hyper says of a request that cannot be written is not repeated.
+    let request = request
+        .body(Full::new(Bytes::from(ask.body.clone())))
+        .map_err(|_| Error::new(Kind::Usage, "it cannot be asked over HTTP: its address or a token is malformed"))?;
+    let response = client.request(request).await.map_err(|e| Error::new(Kind::Network, innermost(&e)))?;
+    let status = response.status().as_u16();
+    let at = response.headers().get("date").and_then(|date| date::parse_http(date.as_bytes()));
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+    let body = body.map_err(|e| Error::new(Kind::Network, format!("reading the answer: {e}")))?.to_bytes();
+    Ok(Answer { status, body, at })
+}
+
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut inner = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    inner.to_string()
+}
+
+/// `name=value` pairs, escaped as forms are.
+pub(super) fn form(pairs: &[(&str, &str)]) -> String {
+    let escaped = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
+    let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
+    pairs.join("&")
+}

@@ -1,0 +1,173 @@
+//! One authority per process and chain, and the thread that keeps its credential fresh.
+//!
+//! Begins minutes before a credential ends; while there is no new one the old one serves. Ends with the last who signs.
+
+use super::chain::Fetched;
+use super::settings::{Credentials, Provider};
+use super::{aws, azure, google};
+use fuelrail_base::{Duration, Error, Kind, Result};
+use fuelrail_flow::Authority;
+use fuelrail_io::{Waker, wall_now};
+use fuelrail_wire::Endpoint;
+use fuelrail_wire::sign::{Realm, Scope};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
+
+/// A new credential is asked for this long before the old one ends, or in the middle of a short life.
+const LEAD: Duration = Duration::from_secs(300);
+/// Between two attempts, at least and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// A thread without anything to do looks up as often, to no purpose but to be woken at all.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
+/// Where a credential comes from.
+#[derive(Clone, PartialEq, Debug)]
+struct Chain {
+    provider: Provider,
+    settings: Credentials,
+    realm: Realm,
+    /// Azure: the account, which the host names.
+    host: String,
+}
+
+/// The authorities of this process that are in use.
+static KEPT: Mutex<Vec<(Chain, Weak<Authority>)>> = Mutex::new(Vec::new());
+
+/// What signs the requests to `endpoint`, which somebody calls `uri`; `None` where they go unsigned.
+///
+/// # Errors
+/// `Denied` with what each source of the chain had to say, `Usage` for settings that contradict each other.
+pub(crate) fn authority_for(settings: &Credentials, uri: &str, endpoint: &Endpoint) -> Result<Option<Arc<Authority>>> {
+    let Some(provider) = settings.provider(uri, endpoint) else {
+        if settings.requester_pays {
+            return Err(Error::new(Kind::Usage, "requester_pays without credentials: nobody would pay")
+                .cure("set anonymous = false, or leave requester_pays out"));
+        }
+        return Ok(None);
+    };
+    let region = if provider == Provider::Aws { aws::region(settings)? } else { String::new() };
+    let realm = Realm { scope: Scope { region, service: "s3" }, requester_pays: settings.requester_pays };
+    let host = if provider == Provider::Azure { endpoint.host.clone() } else { String::new() };
+    let chain = Chain { provider, settings: settings.clone(), realm, host };
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.retain(|(_, authority)| authority.strong_count() > 0);
+    if let Some(authority) = kept.iter().find(|(of, _)| *of == chain).and_then(|(_, authority)| authority.upgrade()) {
+        return Ok(Some(authority));
+    }
+    let fetched = chain.fetch()?;
+    let authority = Arc::new(Authority::new(chain.realm.clone(), fetched.credential.clone(), wall_now));
+    if !fetched.fixed {
+        let keeper =
+            Keeper { authority: Arc::downgrade(&authority), waker: authority.waker().clone(), chain: chain.clone() };
+        let thread = std::thread::Builder::new().name("fuelrail-keys".into()).spawn(move || keeper.run(&fetched));
+        thread
+            .map_err(|e| Error::new(Kind::Environment, format!("starting the thread that renews credentials: {e}")))?;
+    }
+    kept.push((chain, Arc::downgrade(&authority)));
+    Ok(Some(authority))
+}
+
+impl Chain {
+    /// One walk along the chain, on a thread of its own: callers may be inside another runtime.
+    fn fetch(&self) -> Result<Fetched> {
+        let walk = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|e| Error::new(Kind::Environment, format!("starting tokio: {e}")))?;
+            runtime.block_on(async {
+                match self.provider {
+                    Provider::Aws => aws::fetch(&self.settings).await,
+                    Provider::Google => google::fetch(&self.settings.environment).await,
+                    Provider::Azure => azure::fetch(&self.settings.environment, &self.host).await,
+                }
+            })
+        };
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("fuelrail-keys".into()).spawn_scoped(scope, walk);
+            let thread = thread.map_err(|e| Error::new(Kind::Environment, format!("starting a thread: {e}")))?;
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+/// Keeps one authority's credential fresh.
+struct Keeper {
+    authority: Weak<Authority>,
+    waker: Waker,
+    chain: Chain,
+}
+
+impl Keeper {
+    fn run(self, first: &Fetched) {
+        let mut due = due(first);
+        let mut last = first.credential.clone();
+        // Who is refused again and again with the newest there is does not ask more often for it.
+        let (mut pause, mut not_before) = (PAUSE_MIN, Instant::now());
+        let mut failing = false;
+        loop {
+            let armed = self.waker.arm();
+            let Some(refused) = self.authority.upgrade().map(|authority| authority.is_refused()) else { return };
+            let now = Instant::now();
+            let at = if refused { not_before } else { due.map_or(now + SLEEP_MAX, |due| due.max(not_before)) };
+            if at > now {
+                if armed {
+                    self.waker.sleep(at - now);
+                }
+                self.waker.disarm();
+                continue;
+            }
+            self.waker.disarm();
+            let fetched = self.chain.fetch();
+            let Some(authority) = self.authority.upgrade() else { return };
+            let fresh = match fetched {
+                Ok(fetched) => {
+                    failing = false;
+                    due = self::due(&fetched);
+                    authority.set(fetched.credential.clone());
+                    core::mem::replace(&mut last, fetched.credential.clone()) != fetched.credential
+                }
+                Err(error) => {
+                    if !core::mem::replace(&mut failing, true) {
+                        eprintln!("fuelrail: credentials are not renewed, the old ones serve on: {error}");
+                    }
+                    authority.note_trouble(error.to_string());
+                    due = Some(Instant::now());
+                    false
+                }
+            };
+            pause = if fresh { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
+            not_before = Instant::now() + pause;
+        }
+    }
+}
+
+/// When the next one should be asked for; `None` where this one does not end by itself.
+fn due(fetched: &Fetched) -> Option<Instant> {
+    let expires = fetched.credential.expires()?;
+    let left = expires.seconds_since(fetched.at.unwrap_or_else(wall_now)).max(0);
+    let left = Duration::from_secs(left.unsigned_abs());
+    Some(Instant::now() + (left - LEAD.min(left / 2)).max(PAUSE_MIN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuelrail_base::WallTime;
+    use fuelrail_wire::sign::Credential;
+
+    #[test]
+    fn new_ones_are_asked_for_minutes_before_or_in_the_middle_of_a_short_life() {
+        for (life, wanted) in [(3600, 3300), (600, 300), (20, 10), (2, 1)] {
+            let credential = Credential::bearer("t").unwrap().until(Some(WallTime(1_000 + life)));
+            let fetched = Fetched { at: Some(WallTime(1_000)), ..Fetched::new(credential) };
+            let wait = due(&fetched).unwrap() - Instant::now();
+            assert!(
+                wait <= Duration::from_secs(wanted) && wait + Duration::from_secs(60) > Duration::from_secs(wanted),
+                "{wait:?}"
+            );
+        }
+        assert!(due(&Fetched::new(Credential::bearer("t").unwrap())).is_none());
+        let ended = Credential::bearer("t").unwrap().until(Some(WallTime(1)));
+        assert!(due(&Fetched { at: Some(WallTime(9)), ..Fetched::new(ended) }).unwrap() > Instant::now() - PAUSE_MIN);
+    }
+}

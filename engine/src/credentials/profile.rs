@@ -1,0 +1,269 @@
+//! The files of AWS's tools: `~/.aws/credentials` and `~/.aws/config`, and what a profile in them says.
+//!
+//! Reads them, follows profiles that name others, and runs a profile's program. Forty lines read the format; a crate for
+//! it would know neither its nested settings nor which of the two files wins.
+
+use super::chain::{Fetched, Source};
+use super::environment::Environment;
+use super::keys::from_environment;
+use super::sts::{Role, Service};
+use super::{container, instance, process};
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_wire::sign::Credential;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use zeroize::Zeroizing;
+
+type Settings = BTreeMap<String, Zeroizing<String>>;
+
+/// Both files, merged: what the file of credentials says wins.
+#[derive(Default)]
+pub(super) struct Profiles {
+    sections: BTreeMap<String, Settings>,
+    /// The files that were there, for errors.
+    files: Vec<PathBuf>,
+}
+
+/// Profiles that name each other: more than any sound configuration has.
+const DEPTH_MAX: usize = 8;
+
+impl Profiles {
+    /// Reads what is there. A file that is not is none.
+    ///
+    /// # Errors
+    /// `File` when one is there and cannot be read, `Usage` when it is not understood.
+    pub(super) fn read(environment: &Environment) -> Result<Profiles> {
+        let mut profiles = Profiles::default();
+        for (variable, usual, prefixed) in
+            [("AWS_CONFIG_FILE", ".aws/config", true), ("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials", false)]
+        {
+            let Some(path) = environment.path(variable).or_else(|| environment.at_home(usual)) else { continue };
+            let text = match std::fs::read_to_string(&path) {
+                Ok(text) => Zeroizing::new(text),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(Error::new(Kind::File, format!("{}: {e}", path.display()))),
+            };
+            profiles
+                .add(&text, prefixed)
+                .map_err(|e| Error::new(e.kind(), format!("{}: {}", path.display(), e.cause())))?;
+            profiles.files.push(path);
+        }
+        Ok(profiles)
+    }
+
+    /// Adds the sections of one file. In the configuration, profiles but the default one are called `[profile NAME]`.
+    fn add(&mut self, text: &str, prefixed: bool) -> Result<()> {
+        let mut section: Option<String> = None;
+        for (at, line) in text.lines().enumerate() {
+            let nested = line.starts_with([' ', '\t']);
+            let line = line.trim();
+            if line.is_empty() || line.starts_with(['#', ';']) {
+                continue;
+            }
+            if let Some(rest) = line.strip_prefix('[') {
+                let name = rest.split(']').next().unwrap_or_default().trim();
+                section = match name.split_once(char::is_whitespace) {
+                    Some(("profile", profile)) if prefixed => Some(profile.trim().to_string()),
+                    None if !prefixed || name == "default" => Some(name.to_string()),
+                    _ => None,
+                };
+                if let Some(name) = &section {
+                    self.sections.entry(name.clone()).or_default();
+                }
+                continue;
+            }
+            // Below `s3 =` and the like stand settings of their own.
+            let (Some(section), false) = (&section, nested) else { continue };
+            let Some((name, value)) = line.split_once('=') else {
+                return Err(Error::new(Kind::Usage, format!("line {} is neither [section] nor name = value", at + 1)));
+            };
+            let value = value.split(" #").next().unwrap_or_default().trim();
+            let settings = self.sections.entry(section.clone()).or_default();
+            settings.insert(name.trim().to_ascii_lowercase(), Zeroizing::new(value.to_string()));
+        }
+        Ok(())
+    }
+
+    /// A setting of a profile.
+    pub(super) fn get(&self, profile: &str, setting: &str) -> Option<&str> {
+        self.sections.get(profile)?.get(setting).map(|value| value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    /// What the profile called `name` has. `named` says that somebody asked for it, so that it has to be there.
+    ///
+    /// # Errors
+    /// When the profile is there and does not work.
+    pub(super) async fn credential(&self, name: &str, named: bool, service: &Service<'_>) -> Result<Source> {
+        if !self.sections.contains_key(name) {
+            let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
+            let place = if files.is_empty() {
+                "there are no AWS files".into()
+            } else {
+                format!("not in {}", files.join(" or "))
+            };
+            let cause = format!("no profile '{name}': {place}");
+            return if named { Err(Error::new(Kind::Usage, cause)) } else { Ok(Source::Nothing(cause)) };
+        }
+        match self.follow(name, service).await? {
+            Some(fetched) => Ok(Source::Found(fetched)),
+            None if named => Err(Error::new(Kind::Usage, format!("the profile '{name}' has no keys, role or process"))),
+            None => Ok(Source::Nothing(format!("the profile '{name}' has no keys, role or process"))),
+        }
+    }
+
+    /// The credential of a profile; a role is asked for with the keys of the one it names, and so on to the last.
+    async fn follow(&self, name: &str, service: &Service<'_>) -> Result<Option<Fetched>> {
+        let mut roles = Vec::new();
+        let mut at = name.to_string();
+        let mut held = loop {
+            if roles.len() > DEPTH_MAX {
+                return Err(Error::new(
+                    Kind::Usage,
+                    format!("the profile '{name}' leads to more than {DEPTH_MAX} others"),
+                )
+                .cure("source_profile must not lead back to where it came from"));
+            }
+            let get = |setting| self.get(&at, setting);
+            let Some(arn) = get("role_arn").filter(|_| !roles.iter().any(|(of, _)| *of == at)) else {
+                break self.own(&at)?;
+            };
+            let role = Role {
+                arn: arn.into(),
+                session: get("role_session_name").map(Into::into),
+                external_id: get("external_id").map(Into::into),
+                duration_s: get("duration_seconds").map(Into::into),
+            };
+            if let Some(file) = get("web_identity_token_file") {
+                break Some(service.assume_with_token(&role, file.as_ref()).await?);
+            }
+            let (source, kept) = (get("source_profile").map(String::from), get("credential_source").map(String::from));
+            roles.push((at.clone(), role));
+            match (source, kept) {
+                (Some(source), _) => at = source,
+                (None, Some(kept)) => break Some(from_source(&kept, service.environment).await?),
+                (None, None) => {
+                    let cause = format!("the profile '{at}' has a role_arn and nobody to ask for it");
+                    return Err(Error::new(Kind::Usage, cause)
+                        .cure("add source_profile, credential_source or web_identity_token_file"));
+                }
+            }
+        };
+        if let (None, Some((of, _))) = (&held, roles.last()) {
+            let cause = format!("the profile '{at}', which '{of}' names as its source, has no keys");
+            return Err(Error::new(Kind::Usage, cause));
+        }
+        while let (Some(fetched), Some((_, role))) = (&held, roles.pop()) {
+            held = Some(service.assume(&role, &fetched.credential).await?);
+        }
+        Ok(held)
+    }
+
+    /// Keys that stand in the profile, or come from its program.
+    fn own(&self, name: &str) -> Result<Option<Fetched>> {
+        let get = |setting| self.get(name, setting);
+        if let Some(id) = get("aws_access_key_id") {
+            let secret = get("aws_secret_access_key").ok_or_else(|| {
+                Error::new(Kind::Usage, format!("the profile '{name}' has an access key id without its secret"))
+            })?;
+            return Ok(Some(Fetched::new(Credential::aws(id, secret, get("aws_session_token"))?)));
+        }
+        if let Some(command) = get("credential_process") {
+            return process::credential(command).map(|credential| Some(Fetched::new(credential)));
+        }
+        if get("sso_session").is_some() || get("sso_start_url").is_some() {
+            return Err(Error::new(Kind::Usage, format!("the profile '{name}' signs in through IAM Identity Center"))
+                .cure(format!(
+                    "let the vendor's tool do that: in a profile of its own, credential_process = aws configure \
+                     export-credentials --profile {name}"
+                )));
+        }
+        Ok(None)
+    }
+}
+
+/// Where a role's keys come from when it is no profile.
+async fn from_source(name: &str, environment: &Environment) -> Result<Fetched> {
+    let source = match name {
+        "Environment" => from_environment(environment)?,
+        "Ec2InstanceMetadata" => instance::credential(environment).await?,
+        "EcsContainer" => container::credential(environment).await?,
+        other => {
+            return Err(Error::new(Kind::Usage, format!("credential_source is '{other}'"))
+                .cure("use Environment, Ec2InstanceMetadata or EcsContainer"));
+        }
+    };
+    match source {
+        Source::Found(fetched) => Ok(fetched),
+        Source::Nothing(why) => Err(Error::new(Kind::Denied, format!("credential_source {name}: {why}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuelrail_base::WallTime;
+
+    const CONFIG: &str = "# a comment\n[default]\nregion = eu-north-1 # here\ns3 =\n  max_concurrent_requests = 20\n\
+        [profile work]\nrole_arn = arn:aws:iam::1:role/r\nsource_profile = default\n[profile loop]\nrole_arn = a\n\
+        source_profile = pool\n[profile pool]\nrole_arn = b\nsource_profile = loop\n[profile lone]\nrole_arn = c\n\
+        [profile login]\nsso_session = s\n[profile half]\naws_access_key_id = marked\n[profile bare]\nregion = x\n\
+        [sso-session s]\nsso_region = y\n";
+    const KEYS: &str =
+        "[default]\naws_access_key_id = AK\naws_secret_access_key = marked/+=\n\n[work]\n; another\nregion=z\n";
+
+    fn profiles() -> Profiles {
+        let mut profiles = Profiles::default();
+        profiles.add(CONFIG, true).unwrap();
+        profiles.add(KEYS, false).unwrap();
+        profiles
+    }
+
+    fn credential(name: &str, named: bool) -> Result<Source> {
+        let environment = Environment::given([]);
+        let service = Service { environment: &environment, region: "us-east-1", now: WallTime(1) };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(profiles().credential(name, named, &service))
+    }
+
+    #[test]
+    fn both_files_are_one() {
+        let profiles = profiles();
+        let get = |name, setting| profiles.get(name, setting);
+        assert_eq!((get("default", "region"), get("work", "region")), (Some("eu-north-1"), Some("z")));
+        assert_eq!((get("default", "max_concurrent_requests"), get("s", "sso_region")), (None, None));
+        assert_eq!(get("work", "source_profile"), Some("default"));
+        let Ok(Source::Found(fetched)) = credential("default", false) else { panic!("it has keys") };
+        assert_eq!(fetched.credential, Credential::aws("AK", "marked/+=", None).unwrap());
+        let error = Profiles::default().add("[a]\nmarked\n", false).unwrap_err().to_string();
+        assert!(error.contains("line 2") && !error.contains("marked"), "{error}");
+    }
+
+    #[test]
+    fn profiles_that_do_not_work_are_named_with_the_reason() {
+        for (name, said) in [
+            ("absent", "no profile 'absent'"),
+            ("loop", "has no keys"),
+            ("lone", "nobody to ask"),
+            ("login", "export-credentials --profile login"),
+            ("half", "without its secret"),
+            ("bare", "no keys, role or process"),
+        ] {
+            let error = credential(name, true).unwrap_err().to_string();
+            assert!(error.contains(said) && !error.contains("marked"), "{name}: {error}");
+        }
+        for name in ["absent", "bare"] {
+            assert!(matches!(credential(name, false), Ok(Source::Nothing(_))), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_program_hands_keys_out() {
+        let run = |command: &str| process::credential(command);
+        let keys = r#"echo '{"Version":1,"AccessKeyId":"AK","SecretAccessKey":"marked"}'"#;
+        assert_eq!(run(keys).unwrap(), Credential::aws("AK", "marked", None).unwrap());
+        for (command, said) in [("echo marked; exit 3", "ended with"), ("echo marked", "printed something else")] {
+            let error = run(command).unwrap_err().to_string();
+            assert!(error.contains(said) && !error.contains("marked"), "{error}");
+        }
+    }
+}

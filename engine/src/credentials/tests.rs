@@ -1,0 +1,196 @@
+//! The chains of Azure and Google against small services, and what an asker does with one that fails.
+
+use super::chain::Fetched;
+use super::environment::Environment;
+use super::{azure, google};
+use fuelrail_base::{Error, Kind, Result, WallTime};
+use fuelrail_wire::sign::Credential;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread::JoinHandle;
+
+/// A service that gives these answers, one a connection, and then tells what it was asked.
+struct Service {
+    addr: SocketAddr,
+    thread: JoinHandle<Vec<String>>,
+}
+
+impl Service {
+    fn start(answers: Vec<(u16, String)>) -> Service {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let thread = std::thread::spawn(move || {
+            let answer = |(status, body): (u16, String)| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let asked = heard(&stream);
+                let len = body.len();
+                let date = "Date: Fri, 24 May 2013 00:00:00 GMT";
+                let head =
+                    format!("HTTP/1.1 {status} x\r\n{date}\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n");
+                stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+                asked
+            };
+            answers.into_iter().map(answer).collect()
+        });
+        Service { addr, thread }
+    }
+
+    fn asked(self) -> Vec<String> {
+        self.thread.join().unwrap()
+    }
+}
+
+/// Head and body of a request.
+fn heard(stream: &TcpStream) -> String {
+    let mut from = BufReader::new(stream);
+    let mut text = String::new();
+    while !text.ends_with("\r\n\r\n") {
+        assert!(from.read_line(&mut text).unwrap() > 0);
+    }
+    let lower = text.to_ascii_lowercase();
+    let len = lower.split("content-length: ").nth(1).map_or(0, |rest| rest.lines().next().unwrap().parse().unwrap());
+    let mut body = vec![0; len];
+    from.read_exact(&mut body).unwrap();
+    text + &String::from_utf8(body).unwrap()
+}
+
+fn run(work: impl Future<Output = Result<Fetched>>) -> Result<Fetched> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+fn given(variables: &[(&str, &str)]) -> Environment {
+    Environment::given(variables.iter().map(|(name, value)| (name.to_string(), value.to_string())))
+}
+
+/// When the service's date is this, a token of an hour ends then.
+const AN_HOUR_LATER: WallTime = WallTime(1_369_353_600 + 3_600);
+
+fn token() -> (u16, String) {
+    (200, r#"{"access_token":"tok","expires_in":3600}"#.into())
+}
+
+#[test]
+fn azure_asks_for_a_token_as_the_platform_wants() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "jwt\n").unwrap();
+    let wanted = Credential::azure_bearer("tok").unwrap().until(Some(AN_HOUR_LATER));
+    let ids = [("AZURE_TENANT_ID", "ten"), ("AZURE_CLIENT_ID", "cli")];
+    let login = "POST /ten/oauth2/v2.0/token HTTP/1.1";
+    let file = file.to_str().unwrap();
+    for (variables, authority, line, parts) in [
+        (
+            vec![ids[0], ids[1], ("AZURE_CLIENT_SECRET", "sec")],
+            "AZURE_AUTHORITY_HOST",
+            login,
+            &["client_secret=sec"][..],
+        ),
+        (
+            vec![ids[0], ids[1], ("AZURE_FEDERATED_TOKEN_FILE", file)],
+            "AZURE_AUTHORITY_HOST",
+            login,
+            &["client_assertion=jwt", "scope=https%3A%2F%2Fstorage%2Eazure%2Ecom%2F%2Edefault"],
+        ),
+        (
+            vec![],
+            "AZURE_POD_IDENTITY_AUTHORITY_HOST",
+            "GET /metadata/identity/oauth2/token?api-version=2018-02-01&resource=https://storage.azure.com/ HTTP/1.1",
+            &["metadata: true"],
+        ),
+        (
+            vec![("IDENTITY_HEADER", "head")],
+            "IDENTITY_ENDPOINT",
+            "GET /?api-version=2019-08-01&resource=https://storage.azure.com/ HTTP/1.1",
+            &["x-identity-header: head"],
+        ),
+    ] {
+        let service = Service::start(vec![token()]);
+        let url = format!("http://{}{}", service.addr, if authority == "IDENTITY_ENDPOINT" { "/" } else { "" });
+        let environment = given(&[&variables[..], &[(authority, &url)]].concat());
+        let fetched = run(azure::fetch(&environment, "acc.blob.core.windows.net")).unwrap();
+        assert_eq!(fetched.credential, wanted);
+        let asked = service.asked().remove(0);
+        assert!(asked.starts_with(line) && parts.iter().all(|part| asked.contains(part)), "{asked}");
+    }
+}
+
+/// Files of keys, the well-known one and a named one; a metadata server.
+#[test]
+fn google_asks_for_a_token_with_what_it_finds() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    let wanted = Credential::bearer("tok").unwrap().until(Some(AN_HOUR_LATER));
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap().serialize_pem().replace('\n', "\\n");
+
+    let service = Service::start(vec![token()]);
+    let uri = format!("http://{}/token", service.addr);
+    let account = format!(
+        r#"{{"type":"service_account","client_email":"a@b","private_key":"{key}","private_key_id":"k","token_uri":"{uri}"}}"#
+    );
+    let account = file("account.json", &account);
+    let fetched = run(google::fetch(&given(&[("GOOGLE_APPLICATION_CREDENTIALS", &account)]))).unwrap();
+    let asked = service.asked().remove(0);
+    assert_eq!(fetched.credential, wanted);
+    let grant = "grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant%2Dtype%3Ajwt%2Dbearer&assertion=ey";
+    assert!(asked.starts_with("POST /token HTTP/1.1") && asked.contains(grant), "{asked}");
+
+    let service = Service::start(vec![token()]);
+    let uri = format!("http://{}/token", service.addr);
+    let user = format!(
+        r#"{{"type":"authorized_user","client_id":"i","client_secret":"marked","refresh_token":"r/t","token_uri":"{uri}"}}"#
+    );
+    file("application_default_credentials.json", &user);
+    let home = folder.path().to_str().unwrap().to_string();
+    assert_eq!(run(google::fetch(&given(&[("CLOUDSDK_CONFIG", &home)]))).unwrap().credential, wanted);
+    assert!(
+        service.asked()[0].ends_with("grant_type=refresh_token&client_id=i&client_secret=marked&refresh_token=r%2Ft")
+    );
+
+    let service = Service::start(vec![(503, String::new()), token()]);
+    let host = service.addr.to_string();
+    let environment = given(&[("CLOUDSDK_CONFIG", "/nowhere"), ("GCE_METADATA_HOST", &host)]);
+    assert_eq!(run(google::fetch(&environment)).unwrap().credential, wanted);
+    let asked = service.asked();
+    assert!(asked.len() == 2 && asked.iter().all(|asked| asked.contains("metadata-flavor: Google")), "{asked:?}");
+
+    for (text, said) in [
+        (r#"{"type":"external_account"}"#, "'external_account' is not understood"),
+        (r#"{"type":"service_account","client_email":"marked"}"#, "a part of its 'service_account' is missing"),
+        ("marked", "no JSON of credentials"),
+    ] {
+        let broken = file("broken.json", text);
+        let error = run(google::fetch(&given(&[("GOOGLE_APPLICATION_CREDENTIALS", &broken)]))).unwrap_err();
+        let text = error.to_string();
+        assert!(error.kind() == Kind::Denied && text.contains(said) && !text.contains("marked"), "{text}");
+    }
+}
+
+#[test]
+fn a_service_that_refuses_or_is_not_there_is_named() {
+    let refused = |answers: Vec<(u16, String)>| -> Error {
+        let service = Service::start(answers);
+        let url = format!("http://{}", service.addr);
+        let variables = [
+            ("AZURE_TENANT_ID", "t"),
+            ("AZURE_CLIENT_ID", "c"),
+            ("AZURE_CLIENT_SECRET", "marked"),
+            ("AZURE_AUTHORITY_HOST", url.as_str()),
+        ];
+        let error = run(azure::fetch(&given(&variables), "h")).unwrap_err();
+        service.asked();
+        error
+    };
+    let error = refused(vec![(401, r#"{"error":"invalid_client","error_description":"marked"}"#.into())]);
+    let text = error.to_string();
+    assert!(text.contains("Entra ID: ") && text.contains("401") && text.contains("invalid_client"), "{text}");
+    assert!(error.kind() == Kind::Denied && !text.contains("marked"), "{text}");
+    // Nobody listens on the lowest port.
+    let error = run(google::fetch(&given(&[("GCE_METADATA_HOST", "127.0.0.1:1")]))).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("GOOGLE_APPLICATION_CREDENTIALS is not set") && text.contains("127.0.0.1:1"), "{text}");
+    assert_eq!(error.kind(), Kind::Network);
+}

@@ -1,0 +1,432 @@
+//! Credentials over a read: found, sent with every request, renewed while it goes on, and never shown.
+
+mod common;
+
+use common::services::{Answer, Heard, Service};
+use common::{bucket, drain, eventually, listing, loader_at};
+use fuelrail::{Access, Credentials, Environment, Kind, Loader, LoaderBuilder, Result, get_with, list_with, put_with};
+use fuelrail_base::WallTime;
+use fuelrail_bucket::{Bucket, DataSet};
+use fuelrail_wire::date;
+use std::io::Cursor;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+fn now() -> WallTime {
+    WallTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs())
+}
+
+/// Variables of an environment that has these and nothing else.
+fn environment(variables: &[(&str, &str)]) -> Environment {
+    Environment::given(variables.iter().map(|(name, value)| (name.to_string(), value.to_string())))
+}
+
+/// As the metadata service and containers' agents write keys.
+fn keys(token: &str, lasts_s: i64) -> Answer {
+    let expires = date::iso(now().shifted(lasts_s));
+    Answer::ok(format!(
+        r#"{{"Code":"Success","AccessKeyId":"marked-id","SecretAccessKey":"marked-secret","Token":"{token}","Expiration":"{expires}"}}"#
+    ))
+}
+
+/// As the token service writes them.
+fn session(token: &str, lasts_s: i64) -> Answer {
+    let expires = date::iso(now().shifted(lasts_s));
+    Answer::ok(format!(
+        "<R><Credentials><AccessKeyId>marked-id</AccessKeyId><SecretAccessKey>marked-secret</SecretAccessKey>\
+         <SessionToken>{token}</SessionToken><Expiration>{expires}</Expiration></Credentials></R>"
+    ))
+}
+
+/// A metadata service whose role has what `role` says.
+fn metadata(role: impl Fn() -> Answer + Send + Sync + 'static) -> Service {
+    Service::start(move |heard| {
+        if heard.line == "PUT /latest/api/token" {
+            return Answer::ok("marked-imds");
+        }
+        match (heard.header("x-aws-ec2-metadata-token"), heard.line.rsplit('/').next()) {
+            ("marked-imds", Some("")) => Answer::ok("role"),
+            ("marked-imds", Some("role")) => role(),
+            _ => Answer(401, String::new(), String::new()),
+        }
+    })
+}
+
+fn signed(builder: LoaderBuilder, environment: Environment) -> LoaderBuilder {
+    builder.anonymous(false).environment(environment)
+}
+
+fn at_gate(gate: &Service, bucket: &Bucket) -> String {
+    let path = bucket.url("").splitn(4, '/').nth(3).unwrap_or_default().to_string();
+    format!("{}/{path}", gate.url())
+}
+
+/// Refuses what carries no token of `good`.
+fn expects(good: impl Fn(&str) -> bool + Send + Sync + 'static) -> impl Fn(&Heard) -> Option<Answer> + Send + Sync {
+    move |heard| {
+        let token = heard.header("x-amz-security-token");
+        if !heard.header("authorization").starts_with("AWS4-HMAC-SHA256 Credential=marked-id/") {
+            return Some(Answer::refusal(403, "AccessDenied", ""));
+        }
+        if good(token) { None } else { Some(Answer::refusal(400, "ExpiredToken", "")) }
+    }
+}
+
+/// Reads all of a set at a pace that takes as long as this.
+fn read_slowly(loader: &mut Loader, set: &DataSet, over: Duration) -> Result<u64> {
+    let (begun, mut samples) = (Instant::now(), 0);
+    while let Some(batch) = loader.next_batch() {
+        for sample in batch?.samples() {
+            set.verify(loader.key(sample.id), sample.bytes).expect("every byte is the generator's");
+            samples += 1;
+        }
+        let due = over.mul_f64(samples as f64 / set.len() as f64);
+        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+    }
+    Ok(samples)
+}
+
+#[test]
+fn credentials_that_end_every_few_seconds_are_renewed_while_a_read_goes_on() {
+    const LASTS: Duration = Duration::from_secs(3);
+    let set = DataSet::digits(800, 3);
+    let bucket = bucket(&set, "");
+    let issued: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let issue = Arc::clone(&issued);
+    let service = metadata(move || {
+        let mut issued = issue.lock().unwrap();
+        issued.push(Instant::now());
+        keys(&format!("marked-{}", issued.len() - 1), LASTS.as_secs() as i64)
+    });
+    let look = Arc::clone(&issued);
+    let gate = Service::before(
+        &bucket,
+        expects(move |token| {
+            let number = token.strip_prefix("marked-").and_then(|number| number.parse::<usize>().ok());
+            number.is_some_and(|number| look.lock().unwrap()[number].elapsed() < LASTS)
+        }),
+    );
+    let environment = environment(&[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &service.url())]);
+    let builder = loader_at(&at_gate(&gate, &bucket)).listing(listing(&set)).batch_size(1).shuffle(false);
+    let mut loader = signed(builder, environment).build().unwrap();
+    assert_eq!(read_slowly(&mut loader, &set, LASTS * 3).unwrap(), set.len());
+    assert!(issued.lock().unwrap().len() >= 3, "it was renewed more than once");
+    let used = |number: usize| {
+        let token = format!("marked-{number}");
+        gate.heard().iter().any(|heard| heard.header("x-amz-security-token") == token)
+    };
+    assert!(used(0) && used(1) && used(2));
+    assert_eq!(loader.stats().given_up, 0);
+}
+
+#[test]
+fn the_old_credential_serves_while_a_new_one_does_not_come() {
+    let set = DataSet::digits(300, 4);
+    let bucket = bucket(&set, "");
+    let (over, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (until, count) = (Arc::clone(&over), Arc::clone(&asked));
+    let service = metadata(move || {
+        if count.fetch_add(1, Ordering::AcqRel) > 0 {
+            eventually("the read never ended", || until.load(Ordering::Acquire));
+        }
+        keys("marked-one", 2)
+    });
+    let gate = Service::before(&bucket, expects(|token| token == "marked-one"));
+    let environment = environment(&[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &service.url())]);
+    let builder = loader_at(&at_gate(&gate, &bucket)).listing(listing(&set)).batch_size(1);
+    let mut loader = signed(builder, environment).build().unwrap();
+    // From here on a new one is being asked for, and not got.
+    eventually("nobody asked for a new one", || asked.load(Ordering::Acquire) > 1);
+    let before = gate.heard().len();
+    drain(&mut loader, &set).unwrap();
+    assert!(gate.heard().len() > before, "the bucket was asked meanwhile");
+    assert_eq!(loader.stats().retries, 0);
+    over.store(true, Ordering::Release);
+}
+
+#[test]
+fn a_credential_that_is_refused_before_its_time_is_renewed_and_nothing_fails() {
+    let set = DataSet::digits(200, 5);
+    let bucket = bucket(&set, "");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let service = metadata(move || keys(&format!("marked-{}", count.fetch_add(1, Ordering::AcqRel)), 3600));
+    let seen = AtomicUsize::new(0);
+    let gate =
+        Service::before(&bucket, expects(move |token| token != "marked-0" || seen.fetch_add(1, Ordering::AcqRel) < 50));
+    let environment = environment(&[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &service.url())]);
+    let builder = loader_at(&at_gate(&gate, &bucket)).listing(listing(&set)).batch_size(8);
+    let mut loader = signed(builder, environment).build().unwrap();
+    assert_eq!(drain(&mut loader, &set).unwrap().order.len() as u64, set.len());
+    assert!(loader.stats().retries > 0 && loader.stats().given_up == 0);
+    assert!(asked.load(Ordering::Acquire) >= 2);
+}
+
+#[test]
+fn a_clock_that_is_wrong_is_found_out_and_corrected() {
+    const AHEAD_S: i64 = 7200;
+    let set = DataSet::digits(60, 6);
+    let bucket = bucket(&set, "");
+    let skewed = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&skewed);
+    let gate = Service::before(&bucket, move |heard| {
+        let there = now().shifted(AHEAD_S);
+        let stamp = heard.header("x-amz-date");
+        if (-300..=300).any(|off| date::compact(there.shifted(off)) == stamp.as_bytes()) {
+            return None;
+        }
+        count.fetch_add(1, Ordering::AcqRel);
+        let mut line = b"Date: ".to_vec();
+        date::push_http(&mut line, there);
+        line.extend_from_slice(b"\r\n");
+        Some(Answer::refusal(403, "RequestTimeTooSkewed", &String::from_utf8(line).unwrap()))
+    });
+    let environment = environment(&[("AWS_ACCESS_KEY_ID", "marked-id"), ("AWS_SECRET_ACCESS_KEY", "marked-secret")]);
+    let uri = at_gate(&gate, &bucket);
+    let mut loader = signed(loader_at(&uri), environment).build().unwrap();
+    assert_eq!(drain(&mut loader, &set).unwrap().order.len() as u64, set.len());
+    // The listing met it; the shards share what it learnt.
+    assert_eq!((skewed.load(Ordering::Acquire), loader.stats().retries), (1, 0));
+}
+
+/// Asks for a listing with what this environment has; returns how it ended.
+fn listed(uri: &str, environment: Environment) -> Result<usize> {
+    let credentials = Credentials { anonymous: Some(false), environment, ..Credentials::default() };
+    list_with(&Access { credentials, ..Access::default() }, uri, |_| {}).map(|listed| listed.len())
+}
+
+#[test]
+fn every_source_of_aws_credentials_is_found() {
+    let set = DataSet::digits(3, 7);
+    let bucket = bucket(&set, "");
+    let gate = Service::before(&bucket, expects(|token| token.starts_with("marked-good")));
+    let uri = at_gate(&gate, &bucket);
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    let sts = Service::start(|heard| {
+        let signed = heard.header("authorization").starts_with("AWS4-HMAC-SHA256 Credential=marked-own/");
+        match (heard.body.contains("Action=AssumeRoleWithWebIdentity"), signed) {
+            (true, _) if heard.body.contains("WebIdentityToken=marked%2Djwt") => session("marked-good-web", 3600),
+            (false, true) if heard.body.contains("ExternalId=ext") => session("marked-good-role", 3600),
+            _ => Answer::refusal(403, "AccessDenied", ""),
+        }
+    });
+    let agent = Service::start(|heard| match heard.header("authorization") {
+        "marked-agent" => keys("marked-good-agent", 3600),
+        _ => Answer(403, String::new(), String::new()),
+    });
+    let instance = metadata(|| keys("marked-good-instance", 3600));
+    let process = r#"{"Version":1,"AccessKeyId":"marked-id","SecretAccessKey":"marked-secret","SessionToken":"marked-good-process"}"#;
+    let process = file("keys.json", process);
+    let config = file(
+        "config",
+        &format!(
+            "[profile role]\nrole_arn = arn:r\nexternal_id = ext\nsource_profile = own\n[profile program]\n\
+             credential_process = cat {process}\n"
+        ),
+    );
+    let shared = file(
+        "credentials",
+        "[own]\naws_access_key_id = marked-own\naws_secret_access_key = marked-secret\n[plain]\naws_access_key_id = \
+         marked-id\naws_secret_access_key = marked-secret\naws_session_token = marked-good-file\n",
+    );
+    let token = file("token", "marked-jwt\n");
+    let files = [("AWS_CONFIG_FILE", config.as_str()), ("AWS_SHARED_CREDENTIALS_FILE", shared.as_str())];
+    let (sts_url, agent_url, instance_url) = (sts.url(), agent.url(), instance.url());
+    let off = ("AWS_EC2_METADATA_DISABLED", "true");
+    for (name, variables) in [
+        (
+            "environment",
+            vec![
+                ("AWS_ACCESS_KEY_ID", "marked-id"),
+                ("AWS_SECRET_ACCESS_KEY", "marked-secret"),
+                ("AWS_SESSION_TOKEN", "marked-good"),
+            ],
+        ),
+        ("file", vec![files[0], files[1], ("AWS_PROFILE", "plain")]),
+        ("program", vec![files[0], files[1], ("AWS_PROFILE", "program")]),
+        ("role", vec![files[0], files[1], ("AWS_PROFILE", "role"), ("AWS_ENDPOINT_URL_STS", &sts_url)]),
+        (
+            "web identity",
+            vec![
+                ("AWS_WEB_IDENTITY_TOKEN_FILE", &token),
+                ("AWS_ROLE_ARN", "arn:w"),
+                ("AWS_ENDPOINT_URL_STS", &sts_url),
+            ],
+        ),
+        (
+            "container",
+            vec![
+                ("AWS_CONTAINER_CREDENTIALS_FULL_URI", &agent_url),
+                ("AWS_CONTAINER_AUTHORIZATION_TOKEN", "marked-agent"),
+            ],
+        ),
+        ("instance", vec![("AWS_EC2_METADATA_SERVICE_ENDPOINT", &instance_url)]),
+    ] {
+        let found = listed(&uri, environment(&variables));
+        assert_eq!(found.unwrap_or_else(|error| panic!("{name}: {error}")), 3, "{name}");
+    }
+    for (variables, said) in [
+        (
+            vec![off],
+            &["environment: AWS_ACCESS_KEY_ID is not set; profile: ", "container: ", "AWS_EC2_METADATA_DISABLED"][..],
+        ),
+        (vec![off, files[0], files[1], ("AWS_PROFILE", "absent")], &["no profile 'absent'"]),
+        (vec![off, ("AWS_ACCESS_KEY_ID", "marked-id")], &["without AWS_SECRET_ACCESS_KEY"]),
+        (
+            vec![
+                ("AWS_CONTAINER_CREDENTIALS_FULL_URI", &agent_url),
+                ("AWS_CONTAINER_AUTHORIZATION_TOKEN", "marked-bad"),
+            ],
+            &["container: ", "answered 403"],
+        ),
+        (
+            vec![
+                ("AWS_WEB_IDENTITY_TOKEN_FILE", process.as_str()),
+                ("AWS_ROLE_ARN", "arn:w"),
+                ("AWS_ENDPOINT_URL_STS", &sts_url),
+            ],
+            &["web identity: ", "answered 403: AccessDenied"],
+        ),
+    ] {
+        let error = listed(&uri, environment(&variables)).unwrap_err();
+        let text = error.to_string();
+        assert!(error.kind() == Kind::Denied && said.iter().all(|said| text.contains(said)), "{text}");
+        assert!(!text.contains("marked"), "{text}");
+    }
+}
+
+#[test]
+fn a_token_file_is_read_again_at_each_renewal() {
+    let set = DataSet::digits(300, 8);
+    let bucket = bucket(&set, "");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "one").unwrap();
+    let sts = Service::start(|heard| {
+        let token = if heard.body.contains("WebIdentityToken=two") { "marked-good-two" } else { "marked-good-one" };
+        session(token, 2)
+    });
+    let gate = Service::before(&bucket, expects(|token| token.starts_with("marked-good")));
+    let environment = environment(&[
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", file.to_str().unwrap()),
+        ("AWS_ROLE_ARN", "arn:w"),
+        ("AWS_ENDPOINT_URL_STS", &sts.url()),
+    ]);
+    let builder = loader_at(&at_gate(&gate, &bucket)).listing(listing(&set)).batch_size(1).epochs(200);
+    let mut loader = signed(builder, environment).build().unwrap();
+    std::fs::write(&file, "two").unwrap();
+    eventually("the new token was never used", || {
+        loader.next_batch().unwrap().unwrap();
+        gate.heard().last().is_some_and(|heard| heard.header("x-amz-security-token") == "marked-good-two")
+    });
+}
+
+#[test]
+fn a_plain_uri_is_signed_for_only_when_asked() {
+    let set = DataSet::digits(3, 9);
+    let bucket = bucket(&set, "");
+    let gate = Service::before(&bucket, |_| None);
+    let uri = at_gate(&gate, &bucket);
+    let (id, secret) = (("AWS_ACCESS_KEY_ID", "marked-id"), ("AWS_SECRET_ACCESS_KEY", "marked-secret"));
+    let named = gate.url();
+    let is_signed = |credentials: Credentials| {
+        let before = gate.heard().len();
+        list_with(&Access { credentials, ..Access::default() }, &uri, |_| {}).unwrap();
+        let asked = gate.heard().split_off(before);
+        assert!(!asked.is_empty());
+        asked.iter().all(|heard| heard.header("authorization").starts_with("AWS4-HMAC-SHA256 Credential=marked-id/"))
+    };
+    let with =
+        |variables: &[(&str, &str)]| Credentials { environment: environment(variables), ..Credentials::default() };
+    assert!(!is_signed(with(&[id, secret])));
+    assert!(is_signed(Credentials { anonymous: Some(false), ..with(&[id, secret]) }));
+    assert!(is_signed(Credentials { region: Some("eu-north-1".into()), ..with(&[id, secret]) }));
+    assert!(is_signed(with(&[id, secret, ("AWS_ENDPOINT_URL", &named)])));
+    assert!(!is_signed(Credentials { anonymous: Some(true), ..with(&[id, secret, ("AWS_ENDPOINT_URL", &named)]) }));
+}
+
+#[test]
+fn who_asks_pays_where_the_owner_wants_that() {
+    let set = DataSet::digits(3, 10);
+    let bucket = bucket(&set, "");
+    let gate = Service::before(&bucket, |heard| {
+        let paid = heard.header("x-amz-request-payer") == "requester"
+            && heard.header("authorization").contains("x-amz-request-payer");
+        (!paid).then(|| Answer::refusal(403, "AccessDenied", ""))
+    });
+    let keys = environment(&[("AWS_ACCESS_KEY_ID", "marked-id"), ("AWS_SECRET_ACCESS_KEY", "marked-secret")]);
+    let build = |pays| signed(loader_at(&at_gate(&gate, &bucket)), keys.clone()).requester_pays(pays).build();
+    assert_eq!(drain(&mut build(true).unwrap(), &set).unwrap().order.len(), 3);
+    assert_eq!(build(false).err().unwrap().kind(), Kind::Denied);
+    let error = loader_at(&at_gate(&gate, &bucket)).requester_pays(true).build().err().unwrap();
+    assert!(error.kind() == Kind::Usage && error.to_string().contains("nobody would pay"), "{error}");
+}
+
+/// Everything that a run says, in whatever way: none of it holds a secret.
+#[test]
+fn secrets_are_in_no_text() {
+    let set = DataSet::digits(20, 11);
+    let bucket = bucket(&set, "");
+    let folder = tempfile::tempdir().unwrap();
+    let audit = folder.path().join("audit");
+    let mut said = Vec::new();
+    let turn = Arc::new(AtomicI64::new(0));
+    let phase = Arc::clone(&turn);
+    let gate = Service::before(&bucket, move |heard| match phase.load(Ordering::Acquire) {
+        0 => None,
+        1 => Some(Answer::refusal(403, "SignatureDoesNotMatch", "")),
+        2 => Some(Answer::refusal(403, "InvalidAccessKeyId", "")),
+        3 => Some(Answer::refusal(400, "ExpiredToken", "")),
+        // A server that repeats what it was sent.
+        4 => Some(Answer(
+            500,
+            String::new(),
+            format!("<Error><Code>Odd</Code><Message>{}</Message></Error>", heard.line),
+        )),
+        _ => Some(Answer(200, "Content-Encoding: gzip\r\n".into(), heard.header("authorization").into())),
+    });
+    let keys = environment(&[
+        ("AWS_ACCESS_KEY_ID", "marked-id"),
+        ("AWS_SECRET_ACCESS_KEY", "marked-secret"),
+        ("AWS_SESSION_TOKEN", "marked-token"),
+    ]);
+    let uri = at_gate(&gate, &bucket);
+    let build = || signed(loader_at(&uri), keys.clone()).listing(listing(&set)).attempts_max(2).audit(audit.clone());
+    said.push(format!("{:?}", build()));
+    let mut loader = build().build().unwrap();
+    drain(&mut loader, &set).unwrap();
+    said.push(format!("{:?} {:?} {:?}", loader.config(), loader.notices(), loader.stats()));
+    said.push(format!("{:?} {}", loader.state(), serde_json::to_string(loader.config()).unwrap()));
+    drop(loader);
+    said.push(String::from_utf8_lossy(&std::fs::read(&audit).unwrap()).into_owned());
+    for phase in 1..=5 {
+        turn.store(phase, Ordering::Release);
+        let access = Access {
+            credentials: Credentials { anonymous: Some(false), environment: keys.clone(), ..Credentials::default() },
+            ..Access::default()
+        };
+        let errors = [
+            build().build().unwrap().find_map(Result::err).unwrap(),
+            list_with(&access, &uri, |_| {}).unwrap_err(),
+            get_with(&access, &format!("{uri}k"), &mut Vec::new()).unwrap_err(),
+            put_with(&access, &format!("{uri}k"), &mut Cursor::new(b"x"), |_| {})
+                .err()
+                .unwrap_or_else(|| fuelrail::Error::new(Kind::Denied, "an answer of 200 is a success")),
+        ];
+        said.extend(errors.iter().map(|error| format!("{error} {error:?}")));
+        said.push(format!("{access:?}"));
+    }
+    for text in &said {
+        assert!(!text.contains("marked"), "{text}");
+    }
+    let told: String = said.join("\n");
+    for cure in ["copy both again", "access key id is unknown", "credentials have ended"] {
+        assert!(told.contains(cure), "{cure}: {told}");
+    }
+}

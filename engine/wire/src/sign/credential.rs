@@ -1,0 +1,205 @@
+//! Credentials: who asks, and until when that is believed. A secret prints as a word and is wiped when dropped.
+
+use core::fmt;
+use fuelrail_base::{Error, Kind, Result, WallTime};
+use zeroize::Zeroizing;
+
+/// A text that is never printed, and wiped from memory when dropped.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    /// Keeps `text` from being printed.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Secret {
+        Secret(Zeroizing::new(text.into()))
+    }
+
+    /// The text itself: for hashing, and for the request it authorises.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Secret {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> core::result::Result<Secret, D::Error> {
+        <String as serde::Deserialize>::deserialize(deserializer).map(Secret::new)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// What proves who asks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Proof {
+    /// Nothing does.
+    Nobody,
+    /// AWS: an access key, and the token of a session where it is a temporary one.
+    Aws { id: Secret, secret: Secret, token: Option<Secret> },
+    /// A token that whoever holds it may use (RFC 6750).
+    Bearer { token: Secret },
+    /// The same for Azure, which also wants to know the version it is spoken to in.
+    AzureBearer { token: Secret },
+    /// Azure: the key of a storage account.
+    AzureKey { account: String, key: Secret },
+    /// Azure: a query that carries its own signature.
+    AzureSas { query: Secret },
+}
+
+/// One credential and when it ends. Prints nothing that would help to use it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Credential {
+    pub(super) proof: Proof,
+    expires: Option<WallTime>,
+}
+
+impl Credential {
+    /// Nobody in particular: requests go unsigned.
+    #[must_use]
+    pub fn anonymous() -> Credential {
+        Credential { proof: Proof::Nobody, expires: None }
+    }
+
+    /// An access key of AWS or of what speaks like it, with the token of its session if it is a temporary one.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] when a part is empty or cannot stand in a header line.
+    pub fn aws(id: &str, secret: &str, token: Option<&str>) -> Result<Credential> {
+        sound("the access key id", id)?;
+        sound("the secret access key", secret)?;
+        if let Some(token) = token {
+            sound("the session token", token)?;
+        }
+        Ok(Credential::of(Proof::Aws {
+            id: Secret::new(id),
+            secret: Secret::new(secret),
+            token: token.map(Secret::new),
+        }))
+    }
+
+    /// A bearer token, as Google's.
+    ///
+    /// # Errors
+    /// As [`Credential::aws`].
+    pub fn bearer(token: &str) -> Result<Credential> {
+        sound("the access token", token)?;
+        Ok(Credential::of(Proof::Bearer { token: Secret::new(token) }))
+    }
+
+    /// A bearer token of Azure.
+    ///
+    /// # Errors
+    /// As [`Credential::aws`].
+    pub fn azure_bearer(token: &str) -> Result<Credential> {
+        sound("the access token", token)?;
+        Ok(Credential::of(Proof::AzureBearer { token: Secret::new(token) }))
+    }
+
+    /// The key of an Azure storage account, in Base64 as the portal shows it.
+    ///
+    /// # Errors
+    /// As [`Credential::aws`]; also when the key is not Base64.
+    pub fn azure_key(account: &str, key: &str) -> Result<Credential> {
+        sound("the storage account's name", account)?;
+        if key.is_empty() || crate::base64::decode(key.as_bytes()).is_none() {
+            return Err(Error::new(Kind::Usage, "the storage account's key is not Base64").cure("copy the whole of it"));
+        }
+        Ok(Credential::of(Proof::AzureKey { account: account.into(), key: Secret::new(key) }))
+    }
+
+    /// A shared access signature of Azure: a query, with or without its question mark.
+    ///
+    /// # Errors
+    /// As [`Credential::aws`]; also when it has no signature.
+    pub fn azure_sas(query: &str) -> Result<Credential> {
+        let query = query.strip_prefix('?').unwrap_or(query);
+        sound("the shared access signature", query)?;
+        if !query.split('&').any(|pair| pair.starts_with("sig=")) {
+            return Err(Error::new(Kind::Usage, "the shared access signature has no 'sig' in it")
+                .cure("give all of what stands behind the '?'"));
+        }
+        Ok(Credential::of(Proof::AzureSas { query: Secret::new(query) }))
+    }
+
+    fn of(proof: Proof) -> Credential {
+        Credential { proof, expires: None }
+    }
+
+    /// The same, known to end at `expires`.
+    #[must_use]
+    pub fn until(self, expires: Option<WallTime>) -> Credential {
+        Credential { expires, ..self }
+    }
+
+    /// When it ends; `None` where nobody said.
+    #[must_use]
+    pub fn expires(&self) -> Option<WallTime> {
+        self.expires
+    }
+
+    /// Whether requests go unsigned.
+    #[must_use]
+    pub fn is_anonymous(&self) -> bool {
+        self.proof == Proof::Nobody
+    }
+}
+
+/// Nothing empty, and nothing that could end a header line. The text is not repeated.
+fn sound(what: &str, text: &str) -> Result<()> {
+    if !text.is_empty() && text.bytes().all(|byte| (0x21..=0x7E).contains(&byte)) {
+        return Ok(());
+    }
+    let flaw = if text.is_empty() { "is empty" } else { "holds a blank, a control or a non-ASCII character" };
+    Err(Error::new(Kind::Usage, format!("{what} {flaw}"))
+        .cure("check how it was copied: a line end or quotes may be in it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_credential_is_printed() {
+        let key = crate::base64::encode(b"marked-key");
+        let all = [
+            Credential::aws("marked-id", "marked-secret", Some("marked-token")),
+            Credential::bearer("marked-bearer"),
+            Credential::azure_bearer("marked-bearer"),
+            Credential::azure_key("account", &key),
+            Credential::azure_sas("?sv=2022-11-02&sig=marked"),
+        ];
+        for credential in all {
+            let text = format!("{:?} {:#?}", credential, credential.as_ref().unwrap());
+            assert!(!text.contains("marked") && !text.contains(&key), "{text}");
+        }
+        assert_eq!(Secret::new("marked").to_string(), "(secret)");
+    }
+
+    #[test]
+    fn what_cannot_stand_in_a_header_is_refused_and_not_repeated() {
+        for refused in [
+            Credential::aws("", "secret", None),
+            Credential::aws("id", "marked\n", None),
+            Credential::aws("id", "secret", Some("marked\r\nX: y")),
+            Credential::bearer("marked token"),
+            Credential::azure_key("account", "marked"),
+            Credential::azure_key("account", ""),
+            Credential::azure_sas("?sv=marked"),
+            Credential::azure_sas(""),
+        ] {
+            let error = refused.unwrap_err();
+            assert!(error.kind() == Kind::Usage && !error.to_string().contains("marked"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! A request as a signer sees it: the parts that a signature can cover.
+
+use arrayvec::ArrayVec;
+use fuelrail_base::{Error, Kind, Result};
+
+/// Header lines that one signature covers at most.
+pub(super) const HEADERS_MAX: usize = 32;
+/// Parameters of a query at most.
+pub(super) const PARAMETERS_MAX: usize = 32;
+
+/// Header lines, sorted by name.
+pub(super) type Lines<'a> = ArrayVec<(&'a str, &'a [u8]), HEADERS_MAX>;
+/// The parameters of a query, sorted by name and value.
+pub(super) type Parameters<'a> = ArrayVec<(&'a str, &'a str), PARAMETERS_MAX>;
+
+/// What is asked for, before it is signed.
+#[derive(Clone, Copy, Debug)]
+pub struct Unsigned<'a> {
+    /// In capitals.
+    pub method: &'a str,
+    /// As in the `Host` line.
+    pub host: &'a str,
+    /// Escaped, as in the request line.
+    pub path_and_query: &'a str,
+    /// The other header lines: names in lower case. What [`is_covered`] names has to be among them if the request has it.
+    pub headers: &'a [(&'a str, &'a [u8])],
+}
+
+impl<'a> Unsigned<'a> {
+    /// The path, and the query behind the question mark.
+    pub(super) fn parts(&self) -> (&'a str, &'a str) {
+        self.path_and_query.split_once('?').unwrap_or((self.path_and_query, ""))
+    }
+
+    /// The query taken apart and sorted. A parameter without a value has an empty one.
+    pub(super) fn parameters(&self) -> Result<Parameters<'a>> {
+        let mut sorted = Parameters::new();
+        for pair in self.parts().1.split('&').filter(|pair| !pair.is_empty()) {
+            insert(&mut sorted, pair.split_once('=').unwrap_or((pair, "")), |a, b| a <= b)?;
+        }
+        Ok(sorted)
+    }
+}
+
+/// Adds a header line, behind those of the same name.
+pub(super) fn insert_line<'a>(lines: &mut Lines<'a>, name: &'a str, value: &'a [u8]) -> Result<()> {
+    insert(lines, (name, value), |a, b| a.0 <= b.0)
+}
+
+/// Keeps few things sorted, without a heap.
+fn insert<T, const MAX: usize>(
+    sorted: &mut ArrayVec<T, MAX>,
+    new: T,
+    not_after: impl Fn(&T, &T) -> bool,
+) -> Result<()> {
+    let at = sorted.iter().rposition(|old| not_after(old, &new)).map_or(0, |before| before + 1);
+    sorted
+        .try_insert(at, new)
+        .map_err(|_| Error::new(Kind::Usage, format!("a request with more than {MAX} parts cannot be signed")))
+}
+
+/// Whether a signature covers a header of this name, in lower case: what says which bytes are asked for, and all that is the
+/// vendors' own, which they insist on.
+#[must_use]
+pub fn is_covered(name: &str) -> bool {
+    matches!(name, "range" | "if-match" | "if-none-match" | "content-type" | "content-md5")
+        || ["x-amz-", "x-ms-", "x-goog-"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Appends a header's value as signatures have it: trimmed, runs of blanks made one.
+pub(super) fn push_value(out: &mut Vec<u8>, value: &[u8]) {
+    let mut blank = false;
+    for byte in value.trim_ascii() {
+        if !(blank && *byte == b' ') {
+            out.push(*byte);
+        }
+        blank = *byte == b' ';
+    }
+}
