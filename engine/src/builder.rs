@@ -10,6 +10,7 @@ use crate::labels::Labels;
 use crate::layout::{Layout, Seating, Wanted};
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::near::{take_seats, unavailable};
+use crate::share;
 use crate::spill::{Directory, open_directories};
 use crate::starting::{Plan, Starting, spill_config};
 use crate::state::State;
@@ -25,7 +26,6 @@ use fuelrail_io::{
     ZERO_COPY_BYTES, default_budget, lane,
 };
 use fuelrail_plan::importance::Horizons;
-use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -141,6 +141,8 @@ impl LoaderBuilder {
         attempts_max: u32 => attempts_max = attempts_max;
         /// How long a bucket that serves nothing any more is waited for, s; 0 leaves it to the attempts.
         outage_limit_s: u64 => outage_limit_s = outage_limit_s;
+        /// Where loaders of this machine write down the rate of requests that a server asks for.
+        share_dir: PathBuf => share_dir = Some(share_dir);
         /// Bind each shard to a core.
         pin: bool => pin = pin;
         /// Count processor cycles and instructions of every shard.
@@ -327,7 +329,7 @@ fn start_shards(
         card_queue,
         spill,
         consumer: Arc::clone(&consumer),
-        pace: Ledger::default(),
+        pace: share::ledger(&config, objects.endpoint(), &mut notices),
     };
     let said = (&mut notices, Arc::clone(&report));
     let (keeper, disks) = start_keeper(&config, &layout, directories, &objects, said)?;

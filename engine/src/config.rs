@@ -108,6 +108,9 @@ pub struct Config {
     pub attempts_max: u32,
     /// How long a bucket that has served before, and now serves nothing at all, is waited for, s; 0 leaves it to the attempts.
     pub outage_limit_s: u64,
+    /// A local directory in which the loaders of this machine write down the rate of requests that a server asks for, so that they
+    /// share it evenly; without one each finds a rate of its own.
+    pub share_dir: Option<PathBuf>,
     /// Bind each shard to a core and its memory to that core's NUMA node: one of every physical core first, nodes in turn.
     pub pin: bool,
     /// The NUMA node, such as a GPU's, on whose cores shards are seated first; the nodes take turns without it.
@@ -184,6 +187,7 @@ impl Default for Config {
             connections_max: 128,
             attempts_max: 10,
             outage_limit_s: 300,
+            share_dir: None,
             pin: true,
             near: None,
             cycles: false,
@@ -213,7 +217,7 @@ const SIZES: [&str; 5] =
 /// Fields that are lists: as text, their items stand between commas.
 const LISTS: [&str; 1] = ["spill_dirs"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 18] = [
+const TEXTS: [&str; 19] = [
     "uri",
     "region",
     "endpoint",
@@ -232,6 +236,7 @@ const TEXTS: [&str; 18] = [
     "decode",
     "decode_fit",
     "audit",
+    "share_dir",
 ];
 
 impl Config {
@@ -318,6 +323,10 @@ impl Config {
         if let Some(dir) = self.spill_dirs.iter().find(|dir| !dir.is_absolute()) {
             let cause = format!("spill_dirs has '{}', which is not an absolute path", dir.display());
             check(false, cause, "write where it is from the root: ranks may start elsewhere")?;
+        }
+        if let Some(dir) = self.share_dir.as_ref().filter(|dir| !dir.is_absolute()) {
+            let cause = format!("share_dir is '{}', which is not an absolute path", dir.display());
+            check(false, cause, "write where it is from the root: processes may start elsewhere")?;
         }
         let ring = self.ring.parse::<RingChoice>()?;
         if self.card_queue()?.is_some() {

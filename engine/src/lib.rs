@@ -36,6 +36,7 @@ mod part;
 mod posting;
 mod quantiles;
 mod scores;
+mod share;
 mod spill;
 mod starting;
 mod state;

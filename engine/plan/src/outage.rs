@@ -5,13 +5,13 @@
 //! breaker, half open: Nygard, "Release It!", 2007), until one is served; those attempts are nobody's. Only a server that has
 //! served before is waited for: a wrong address is an error at once. Owns these few facts. Never holds a block back itself.
 
-use fuelrail_base::{BlockId, Duration, Instant, Kind, prng::Prng};
+use fuelrail_base::{BlockId, Duration, Instant, Kind, SampleId, prng::Prng};
 
 /// So many failures in a row of a server that cannot be reached …
 const FAILURES: u32 = 6;
-/// … or so many, of so many different blocks, of one that answers and serves nothing.
+/// … or so many, of so many different objects, of one that answers and serves nothing.
 const REFUSALS: u32 = 24;
-const BLOCKS: usize = 8;
+const OBJECTS: usize = 8;
 /// Between two probes lies this share of the time without an answer, within bounds: about 50 probes in the first minute,
 /// and the end of a minute's outage is seen within two seconds. The first ones come sooner: most outages are short.
 const PROBE_SHARE: u32 = 30;
@@ -29,8 +29,8 @@ pub(crate) struct Outage {
     failures: u32,
     /// Refusals since, of one that can.
     refusals: u32,
-    /// Blocks that failed since, as many as matter.
-    blocks: Vec<BlockId>,
+    /// Objects that failed since, as many as matter.
+    objects: Vec<SampleId>,
     /// While there is an outage: since when, and when to probe next.
     open: Option<(Instant, Instant)>,
     random: Prng,
@@ -44,7 +44,7 @@ impl Outage {
             reached_at: None,
             failures: 0,
             refusals: 0,
-            blocks: Vec::with_capacity(BLOCKS),
+            objects: Vec::with_capacity(OBJECTS),
             open: None,
             random,
         }
@@ -54,7 +54,7 @@ impl Outage {
     pub(crate) fn reached(&mut self, now: Instant) {
         self.reached_at = Some(now);
         (self.failures, self.refusals) = (0, 0);
-        self.blocks.clear();
+        self.objects.clear();
         self.open = None;
     }
 
@@ -65,7 +65,8 @@ impl Outage {
         }
         match kind {
             Kind::Network | Kind::Stalled => self.failures += 1,
-            Kind::Throttled | Kind::Server => self.refusals += 1,
+            // It can be reached, at least.
+            Kind::Throttled | Kind::Server => (self.failures, self.refusals) = (0, self.refusals + 1),
             // It says something of the object, but it does say it.
             Kind::NotFound | Kind::Denied | Kind::Changed => {
                 self.reached(now);
@@ -73,10 +74,10 @@ impl Outage {
             }
             _ => return false,
         }
-        if self.blocks.len() < BLOCKS && !self.blocks.contains(&block) {
-            self.blocks.push(block);
+        if self.objects.len() < OBJECTS && !self.objects.contains(&block.sample) {
+            self.objects.push(block.sample);
         }
-        let refuses = self.refusals + self.failures >= REFUSALS && self.blocks.len() == BLOCKS;
+        let refuses = self.refusals >= REFUSALS && self.objects.len() == OBJECTS;
         if self.open.is_none() && (self.failures >= FAILURES || refuses) {
             self.open = Some((now, now));
         }
@@ -125,7 +126,6 @@ impl Outage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fuelrail_base::SampleId;
 
     const LIMIT: Duration = Duration::from_secs(300);
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_serve_nothing_must_be_many_and_of_many_blocks() {
+    fn answers_that_serve_nothing_must_be_many_and_of_many_objects() {
         for kind in [Kind::Throttled, Kind::Server] {
             let mut outage = reached();
             assert!((0..100).all(|n| !outage.failed(at(10_000), block(n % 7), kind)), "a few objects may be bad");
@@ -173,6 +173,11 @@ mod tests {
         for n in 0..100 {
             let kind = [Kind::Network, Kind::NotFound, Kind::Network, Kind::Changed, Kind::Protocol][n as usize % 5];
             assert!(!outage.failed(at(u64::from(n) * 100), block(n), kind));
+        }
+        let mut bad = reached();
+        for n in 0..1_000 {
+            let kind = if n % 5 == 4 { Kind::Server } else { Kind::Network };
+            assert!(!bad.failed(at(n), block(n as u32 % 7), kind), "a bad object on connections that end");
         }
         let mut never = Outage::new(LIMIT, 1);
         assert!(
