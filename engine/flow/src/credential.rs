@@ -97,6 +97,13 @@ impl Authority {
     }
 }
 
+impl Drop for Authority {
+    fn drop(&mut self) {
+        // Nobody signs any more: whoever gets new credentials has nothing left to do.
+        self.waker.wake();
+    }
+}
+
 fn locked<T>(cell: &Mutex<T>) -> MutexGuard<'_, T> {
     cell.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -238,6 +245,15 @@ mod tests {
         }
         let other = judged(Error::new(Kind::Server, "500"), None, None);
         assert_eq!(other.kind(), Kind::Server);
+    }
+
+    #[test]
+    fn the_last_to_go_wakes_who_gets_new_ones() {
+        let authority = authority(Credential::anonymous());
+        let waker = authority.waker().clone();
+        assert!(waker.arm());
+        drop(authority);
+        assert!(!waker.arm());
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(super) async fn credential(environment: &Environment) -> Result<Source> {
         Err(error) if named.is_none() => return Ok(Source::Nothing(error.cause().to_string())),
         Err(error) => return Err(error),
     };
-    let token = String::from_utf8_lossy(&token.body).into_owned();
+    let token = String::from_utf8_lossy(&token.body).trim().to_string();
     let with = || ("x-aws-ec2-metadata-token".to_string(), token.clone());
     let roles = request("GET", &format!("{service}/{ROLES}"), with()).await?;
     let text = String::from_utf8_lossy(&roles.body).into_owned();

@@ -12,6 +12,8 @@ use zeroize::Zeroizing;
 const FORM: &str = "application/x-www-form-urlencoded";
 const PATIENCE: Duration = Duration::from_secs(10);
 const ATTEMPTS: u32 = 3;
+/// Clocks that differ by less agree.
+const SKEW_S_MIN: u64 = 60;
 
 /// The role that is asked for.
 #[derive(Clone, Debug, Default)]
@@ -83,26 +85,36 @@ impl Service<'_> {
     async fn ask(&self, body: String, keys: Option<&Credential>) -> Result<Fetched> {
         let uri = self.uri();
         let endpoint: Endpoint = uri.parse()?;
-        let mut headers = vec![("content-type".to_string(), FORM.to_string())];
-        if let Some(keys) = keys {
-            headers.extend(self.signature(&endpoint.authority(), &body, keys)?);
-        }
         let uri = format!("{}/", uri.trim_end_matches('/'));
-        let asked = Ask { method: "POST", uri: &uri, headers, body, patience: PATIENCE, attempts: ATTEMPTS };
-        let answer = ask(asked, self.environment.path("AWS_CA_BUNDLE")).await?;
-        let credential = parse_session(&answer.body).map_err(|error| {
-            Error::new(error.kind(), format!("{} answered {}: {}", endpoint.host, answer.status, error.cause()))
-        })?;
-        Ok(Fetched { at: answer.at, ..Fetched::new(credential) })
+        let mut now = self.now;
+        loop {
+            let mut headers = vec![("content-type".to_string(), FORM.to_string())];
+            if let Some(keys) = keys {
+                headers.extend(self.signature(&endpoint.authority(), &body, keys, now)?);
+            }
+            let body = body.clone();
+            let asked = Ask { method: "POST", uri: &uri, headers, body, patience: PATIENCE, attempts: ATTEMPTS };
+            let answer = ask(asked, self.environment.path("AWS_CA_BUNDLE")).await?;
+            let there = answer.at.filter(|at| at.seconds_since(now).unsigned_abs() > SKEW_S_MIN);
+            match (parse_session(&answer.body), there) {
+                (Ok(credential), _) => return Ok(Fetched { at: answer.at, ..Fetched::new(credential) }),
+                // A wrong clock here makes a wrong signature: once more, by the service's.
+                (Err(_), Some(there)) if keys.is_some() && now == self.now => now = there,
+                (Err(error), _) => {
+                    let cause = format!("{} answered {}: {}", endpoint.host, answer.status, error.cause());
+                    return Err(Error::new(error.kind(), cause));
+                }
+            }
+        }
     }
 
-    fn signature(&self, host: &str, body: &str, keys: &Credential) -> Result<Vec<(String, String)>> {
+    fn signature(&self, host: &str, body: &str, keys: &Credential, now: WallTime) -> Result<Vec<(String, String)>> {
         let scope = Scope { region: self.region.into(), service: "sts" };
         let request =
             Unsigned { method: "POST", host, path_and_query: "/", headers: &[("content-type", FORM.as_bytes())] };
         let (hash, mut lines) = (sha256_hex(body.as_bytes()), Vec::new());
         let mut signer = Signer::new(Realm { scope, requester_pays: false });
-        signer.sign(keys, (&request, Payload::Sha256(&hash)), self.now, &mut String::new(), &mut lines)?;
+        signer.sign(keys, (&request, Payload::Sha256(&hash)), now, &mut String::new(), &mut lines)?;
         let lines = String::from_utf8_lossy(&lines).into_owned();
         let pairs = lines.lines().filter_map(|line| line.split_once(": "));
         Ok(pairs.map(|(name, value)| (name.to_string(), value.to_string())).collect())

@@ -147,7 +147,7 @@ fn google_asks_for_a_token_with_what_it_finds() {
     let home = folder.path().to_str().unwrap().to_string();
     assert_eq!(run(google::fetch(&given(&[("CLOUDSDK_CONFIG", &home)]))).unwrap().credential, wanted);
     assert!(
-        service.asked()[0].ends_with("grant_type=refresh_token&client_id=i&client_secret=marked&refresh_token=r%2Ft")
+        service.asked()[0].ends_with("grant_type=refresh%5Ftoken&client_id=i&client_secret=marked&refresh_token=r%2Ft")
     );
 
     let service = Service::start(vec![(503, String::new()), token()]);

@@ -22,7 +22,7 @@ pub fn refusal(status: u16, code: &str) -> Option<(Kind, &'static str)> {
             Kind::Denied,
             "the secret access key does not belong to the access key id, or a proxy on the way changes requests: copy both again",
         ),
-        "InvalidAccessKeyId" => (
+        "InvalidAccessKeyId" | "NotSignedUp" => (
             Kind::Denied,
             "the access key id is unknown here: it was deleted, belongs to another provider, or is a temporary one without \
              its session token (AWS_SESSION_TOKEN)",
