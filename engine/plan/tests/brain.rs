@@ -3,6 +3,7 @@
 use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, SampleId, ShardId};
 use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, FetchId, Source};
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
@@ -27,6 +28,7 @@ fn config() -> BrainConfig {
         spill: None,
         retry: RetryConfig { attempts_max: 3, ..RetryConfig::default() },
         window: WindowConfig { connections_start: 4, connections_max: 8, depth_max: 4, ..WindowConfig::default() },
+        hedge: HedgeConfig::default(),
         seed: 1,
     }
 }

@@ -2,6 +2,7 @@
 
 use super::words::{AskId, Attempt, BrainConfig, BrainStats, Command, FetchId, Source};
 use crate::catalog::Catalog;
+use crate::hedge::Hedge;
 use crate::importance::Known;
 use crate::policy::{self, BlockMap, Policy};
 use crate::retry::{Retry, Tries, Verdict};
@@ -15,6 +16,8 @@ use fuelrail_base::{BlockId, Duration, Instant, Kind, Result};
 use slab::Slab;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
+
+mod hedging;
 
 /// One block on its way, over all attempts.
 struct Fetch {
@@ -70,6 +73,7 @@ pub(super) struct Owner {
     now_at: UseTime,
     retry: Retry,
     window: Window,
+    hedge: Hedge,
     fetches: Slab<Fetch>,
     sharers: Slab<Sharer>,
     by_block: BlockMap<FetchId>,
@@ -97,6 +101,7 @@ impl Owner {
             now_at: UseTime(0),
             retry: Retry::new(config.retry, config.seed)?,
             window: Window::new(config.window)?,
+            hedge: Hedge::new(config.hedge)?,
             fetches: Slab::with_capacity(1024),
             sharers: Slab::with_capacity(1024),
             by_block: BlockMap::with_capacity_and_hasher(1024, Default::default()),
@@ -211,11 +216,22 @@ impl Owner {
         now: Instant,
         id: FetchId,
         bytes: u64,
-        first_byte: Duration,
-        total: Duration,
+        (first_byte, total): (Duration, Duration),
         out: &mut VecDeque<Command>,
     ) {
-        self.in_flight -= 1;
+        self.hedge.took(bytes, total);
+        self.fetched(now, id, bytes, (first_byte, total), out);
+    }
+
+    fn fetched(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        bytes: u64,
+        (first_byte, total): (Duration, Duration),
+        out: &mut VecDeque<Command>,
+    ) {
+        self.over(id);
         self.window.landed(now, bytes, first_byte, total);
         self.retry.success();
         let Fetch { block, ask, sharers, last_at, .. } = self.take(id, out);
@@ -282,16 +298,11 @@ impl Owner {
         attempt: Attempt,
         out: &mut VecDeque<Command>,
     ) {
-        self.in_flight -= 1;
+        self.over(id);
         if let Some(spill) = &mut self.spill {
             spill.fetched(now, None);
         }
-        if kind == Kind::Throttled {
-            self.stats.throttled += 1;
-            self.window.throttled(now, self.in_flight + 1);
-        } else {
-            self.window.failed(now);
-        }
+        self.troubled(now, kind, self.in_flight + 1);
         let fetch = &mut self.fetches[id.0 as usize];
         let mut excused = Tries::default();
         let tries = match attempt {
@@ -318,6 +329,27 @@ impl Owner {
                 out.push_back(Command::Refuse { ask: failed, failed, attempts });
             }
         }
+    }
+
+    /// The server did not serve a request, of so many in flight.
+    fn troubled(&mut self, now: Instant, kind: Kind, in_flight: usize) {
+        if kind == Kind::Throttled {
+            self.stats.throttled += 1;
+            self.window.throttled(now, in_flight);
+            self.hedge.throttled(now);
+        } else {
+            self.window.failed(now);
+        }
+    }
+
+    /// A fetch is no longer in flight.
+    fn over(&mut self, id: FetchId) {
+        self.in_flight -= 1;
+        self.hedge.over(id.0, self.bytes_of(id));
+    }
+
+    fn bytes_of(&self, id: FetchId) -> u64 {
+        self.catalog.block_len(self.fetches[id.0 as usize].block)
     }
 
     pub(super) fn spilled(&mut self, block: BlockId, crc32c: u32) {
@@ -350,15 +382,16 @@ impl Owner {
     }
 
     pub(super) fn unserved(&mut self, now: Instant, id: FetchId) {
-        self.in_flight -= 1;
+        self.over(id);
         if let Some(spill) = &mut self.spill {
             spill.fetched(now, None);
         }
         self.enqueue(id);
     }
 
-    pub(super) fn idle(&mut self, now: Instant) {
+    pub(super) fn idle(&mut self, now: Instant, out: &mut VecDeque<Command>) {
         self.idle_again = self.window.idle(now, self.in_flight, self.queue.len());
+        self.hedge_due(now, out);
     }
 
     /// Requests that may be out at once when blocks are as long as this one.
@@ -386,6 +419,7 @@ impl Owner {
             if let Some(spill) = &mut self.spill {
                 spill.fetching(now);
             }
+            self.hedge.sent(now, id.0, self.catalog.block_len(fetch.block));
             out.push_back(Command::Fetch { fetch: id, ask: fetch.ask, block: fetch.block });
         }
     }
@@ -397,7 +431,7 @@ impl Owner {
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         let retry = self.delayed.peek().map(|Reverse((due, _))| *due);
-        [retry, self.idle_again].into_iter().flatten().min()
+        [retry, self.idle_again, self.hedge.deadline()].into_iter().flatten().min()
     }
 
     pub(super) fn connections(&self) -> usize {
