@@ -38,7 +38,7 @@ impl Rig {
         for n in samples {
             let len = self.sizes[n as usize];
             let (fetch, ask, sample) = (FetchId(n), AskId(n), SampleId(n));
-            let asked = Asked { fetch, ask, sample, first: 0, len, object_len: len, etag: None };
+            let asked = Asked { fetch, ask, sample, first: 0, len, object_len: len, etag: None, second: None };
             let window = window(&mut self.region, len as usize);
             self.fetch.request(asked, window, self.ring.now());
         }
@@ -201,8 +201,9 @@ fn only_a_close_before_any_answer_is_excused_after_a_long_silence() {
 
 /// A connection that is open and has these requests, and what it is told with.
 fn open_conn(rig: &mut Rig, texts: &[&[u8]]) -> (Conn, Vec<Outcome>) {
-    let sock = rig.ring.socket(&LIVE.parse().unwrap()).unwrap();
-    let mut conn = Conn::new(sock, rig.region.alloc(SCRATCH_BYTES).unwrap(), None, Instant::ZERO);
+    let addr = LIVE.parse().unwrap();
+    let sock = rig.ring.socket(&addr).unwrap();
+    let mut conn = Conn::new(sock, addr, rig.region.alloc(SCRATCH_BYTES).unwrap(), None, Instant::ZERO);
     let mut outcomes = Vec::new();
     with_context(&mut outcomes, |cx| conn.connected(Ok(()), cx));
     texts.iter().for_each(|text| request(rig, &mut conn, text));
@@ -211,7 +212,7 @@ fn open_conn(rig: &mut Rig, texts: &[&[u8]]) -> (Conn, Vec<Outcome>) {
 
 fn request(rig: &mut Rig, conn: &mut Conn, text: &[u8]) {
     let (fetch, ask, sample) = (FetchId(0), AskId(0), SampleId(0));
-    let asked = Asked { fetch, ask, sample, first: 0, len: 1, object_len: 1, etag: None };
+    let asked = Asked { fetch, ask, sample, first: 0, len: 1, object_len: 1, etag: None, second: None };
     conn.request(Exchange::new(asked, window(&mut rig.region, 1), Instant::ZERO), text);
 }
 
