@@ -49,7 +49,7 @@ impl Shape {
             epochs: 4,
             percent,
             spares: Spares { slots: 8, slot_bytes: 4096 },
-            connections: 16,
+            connections: 24,
             faults: SimFaults::default(),
             seed: 1,
             step: MS * 22,
@@ -71,7 +71,7 @@ impl Shape {
                 retry: RetryConfig { attempts_max: 100, ..RetryConfig::default() },
                 window: WindowConfig {
                     connections_start: self.connections,
-                    connections_max: self.connections + 8,
+                    connections_max: self.connections,
                     depth_max: 4,
                     ..WindowConfig::default()
                 },
@@ -80,7 +80,7 @@ impl Shape {
             },
             bad_samples: BadSamples::Raise,
             stall_after: Duration::from_secs(10),
-            connections_max: self.connections + 8,
+            connections_max: self.connections + self.spares.slots,
             spares: self.spares,
         }
     }
@@ -149,8 +149,11 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
         if now < free_at {
             trainer.wait(Some(free_at)).unwrap();
         }
+        let before = shard.ring().facts().counts.sleeps;
         shard.sleep().unwrap();
-        world.advance();
+        if shard.ring().facts().counts.sleeps > before {
+            world.advance();
+        }
         turns += 1;
         assert!(turns < 2_000_000, "stuck: {}", shard.snapshot().text);
     }

@@ -50,7 +50,10 @@ impl Brain {
             Fact::NoRoom(seq) => self.home.no_room(seq),
             Fact::Room => self.home.room(),
             Fact::Ready(seq) => self.home.ready(now, seq),
-            Fact::Consumer { taken, waits } => self.home.consumer(now, taken, waits),
+            Fact::Consumer { taken, waits } => {
+                self.home.consumer(now, taken, waits);
+                self.owner.hedge_due(now, false, out);
+            }
             Fact::Asked { ask, block, at, fresh } => self.owner.asked(now, (ask, block, at, fresh), out),
             Fact::Landed { fetch, bytes, first_byte, total } => {
                 self.owner.landed(now, fetch, bytes, (first_byte, total), out);

@@ -391,7 +391,7 @@ impl Owner {
 
     pub(super) fn idle(&mut self, now: Instant, out: &mut VecDeque<Command>) {
         self.idle_again = self.window.idle(now, self.in_flight, self.queue.len());
-        self.hedge_due(now, out);
+        self.hedge_due(now, true, out);
     }
 
     /// Requests that may be out at once when blocks are as long as this one.

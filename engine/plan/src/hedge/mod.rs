@@ -120,10 +120,12 @@ impl Hedge {
         self.throttled_until = now.after(THROTTLED_PAUSE);
     }
 
-    /// A request that should be sent a second time now: it is paid for, and no longer watched.
-    pub fn due(&mut self, now: Instant) -> Option<u32> {
+    /// A request that should be sent a second time now: it is paid for, and no longer watched. To a core that is not `idle` it
+    /// is due after twice the delay: its answer may be here already, and not looked at.
+    pub fn due(&mut self, now: Instant, idle: bool) -> Option<u32> {
         let (at, class) = self.next()?;
-        if at > now {
+        let patience = if idle { Duration::ZERO } else { self.delay_of(&self.classes[class])? };
+        if at.after(patience) > now {
             return None;
         }
         self.balance -= PRICE;

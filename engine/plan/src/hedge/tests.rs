@@ -58,7 +58,7 @@ fn serve(percent: u32, fetches: u64, tail: impl Fn(u64) -> Tail, spoil: impl Fn(
             }
         }
         spoil(&mut hedge);
-        while let Some(number) = hedge.due(now) {
+        while let Some(number) = hedge.due(now, true) {
             served.hedges += 1;
             let at = began[number as usize].expect("only what is under way is hedged");
             let total = tail(started).draw(&mut prng);
@@ -154,7 +154,7 @@ fn nothing_is_hedged_before_enough_has_landed_or_with_a_share_of_zero() {
     assert_eq!(hedge.delay(64 * BYTES), None, "longer ones are another matter");
     let mut off = experienced(0);
     off.sent(Instant(0), 1, BYTES);
-    assert_eq!((off.deadline(), off.due(Instant(u64::MAX))), (None, None));
+    assert_eq!((off.deadline(), off.due(Instant(u64::MAX), true)), (None, None));
 }
 
 #[test]
@@ -167,13 +167,15 @@ fn the_oldest_is_due_first_after_a_delay_that_stretches_as_the_budget_is_spent()
     }
     hedge.over(0, BYTES);
     assert_eq!(hedge.deadline(), Some(Instant(1).after(full)));
-    assert_eq!(hedge.due(Instant(full.as_nanos() as u64)), None);
-    assert_eq!(hedge.due(Instant(1).after(full)), Some(1));
+    assert_eq!(hedge.due(Instant(full.as_nanos() as u64), true), None);
+    assert_eq!(hedge.due(Instant(1).after(full), true), Some(1));
     let stretched = hedge.delay(BYTES).unwrap();
+    let busy = |hedge: &mut Hedge, delays: u32| hedge.due(Instant(2).after(stretched * delays), false);
+    assert_eq!((busy(&mut hedge, 1), busy(&mut hedge, 2)), (None, Some(2)), "a busy core is more patient");
     assert!(stretched > full);
     let late = Instant(MS * 1_000);
-    let hedged = core::iter::from_fn(|| hedge.due(late)).count();
-    assert_eq!(hedged as i64, BURST - 1, "all that was saved up, and no more");
+    let hedged = core::iter::from_fn(|| hedge.due(late, true)).count();
+    assert_eq!(hedged as i64, BURST - 2, "all that was saved up, and no more");
     assert_eq!(hedge.deadline(), None, "nothing is left to spend");
     assert!(hedge.delay(BYTES).unwrap() > stretched);
 }
@@ -184,12 +186,12 @@ fn what_could_not_be_sent_costs_nothing_and_waits_anew_and_what_a_hedge_displace
     hedge.sent(Instant(0), 5, BYTES);
     let late = Instant(MS * 1_000);
     let before = hedge.balance;
-    assert_eq!(hedge.due(late), Some(5));
+    assert_eq!(hedge.due(late, true), Some(5));
     hedge.postponed(late, 5, BYTES);
-    assert_eq!((hedge.balance, hedge.due(late)), (before, None));
+    assert_eq!((hedge.balance, hedge.due(late, true)), (before, None));
     assert!(hedge.deadline().unwrap() > late);
     let later = Instant(MS * 2_000);
-    assert_eq!(hedge.due(later), Some(5));
+    assert_eq!(hedge.due(later, true), Some(5));
     hedge.in_vain(later, 5, BYTES);
     hedge.displaced();
     assert_eq!(hedge.balance, before - 2 * PRICE);
@@ -202,8 +204,8 @@ fn a_server_that_asks_to_slow_down_is_not_asked_more() {
     hedge.sent(Instant(0), 5, BYTES);
     let late = Instant(MS * 1_000);
     hedge.throttled(late);
-    assert_eq!((hedge.due(late), hedge.deadline()), (None, Some(late.after(THROTTLED_PAUSE))));
-    assert_eq!(hedge.due(late.after(THROTTLED_PAUSE)), Some(5));
+    assert_eq!((hedge.due(late, true), hedge.deadline()), (None, Some(late.after(THROTTLED_PAUSE))));
+    assert_eq!(hedge.due(late.after(THROTTLED_PAUSE), true), Some(5));
 }
 
 #[test]

@@ -6,9 +6,9 @@ use fuelrail_base::{Duration, Instant, Kind};
 use std::collections::VecDeque;
 
 impl Owner {
-    /// Asks a second time for what is due. Only a core that has nothing to reap does: else the answer may be here already.
-    pub(super) fn hedge_due(&mut self, now: Instant, out: &mut VecDeque<Command>) {
-        while let Some(number) = self.hedge.due(now) {
+    /// Asks a second time for what is due.
+    pub(in crate::brain) fn hedge_due(&mut self, now: Instant, idle: bool, out: &mut VecDeque<Command>) {
+        while let Some(number) = self.hedge.due(now, idle) {
             self.stats.hedges += 1;
             let fetch = &self.fetches[number as usize];
             out.push_back(Command::Hedge { fetch: FetchId(number), ask: fetch.ask, block: fetch.block });
