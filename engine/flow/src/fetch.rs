@@ -61,6 +61,8 @@ pub(crate) struct FetchStage {
     path: String,
     stall_after: Duration,
     next_sweep: Instant,
+    /// Second requests under way.
+    seconds: usize,
     addresses: Addresses,
     /// Set when the system refuses another socket; cleared when one closes.
     sockets_exhausted: bool,
@@ -90,6 +92,7 @@ impl FetchStage {
             waiting: VecDeque::with_capacity(256),
             stall_after,
             next_sweep: Instant::ZERO,
+            seconds: 0,
             sockets_exhausted: false,
             stats: FetchStats::default(),
             get_latency: Histogram::new(),

@@ -1,7 +1,7 @@
 //! Requests sent a second time: on which connection, and what becomes of the one that lost.
 
 use super::FetchStage;
-use crate::conn::{Asked, Context, Exchange, RaceId, State};
+use crate::conn::{Asked, Conn, Context, Exchange, State};
 use fuelrail_base::{Error, Instant, Kind};
 use fuelrail_io::{Ring, Window};
 use fuelrail_plan::brain::FetchId;
@@ -37,7 +37,9 @@ impl FetchStage {
     /// Sends the second request there, against the one that `first` is slow with.
     pub(crate) fn send_second(&mut self, (at, first): (usize, usize), asked: Asked, window: Window, now: Instant) {
         self.conns[first].set_hedged();
-        self.send_request(at, Exchange::new(asked, window, now));
+        // Nothing shall stand behind a second request either: it may be slow, too.
+        self.send_request(at, Exchange { hedged: true, ..Exchange::new(asked, window, now) });
+        self.seconds += 1;
     }
 
     /// Closes a connection because what it is slow with is had elsewhere: its window comes home when its operations have.
@@ -53,16 +55,25 @@ impl FetchStage {
         self.after(ring, at);
     }
 
-    /// A second request that nobody waits for any more: let it end if that is soon, or others are behind it.
-    pub(crate) fn lose<R: Ring>(&mut self, ring: &mut R, race: RaceId) {
-        let alone = self.conns.iter().find(|(_, conn)| {
-            let front = conn.front().filter(|front| front.asked.second == Some(race));
-            conn.state != State::Closing
-                && conn.queued() == 1
-                && front.is_some_and(|front| front.asked.len > DRAIN_BYTES_MAX)
-        });
-        if let Some((at, _)) = alone {
+    /// Second requests of this fetch are waited for no more: they may end if they are short, else their connections are closed.
+    pub(crate) fn lose<R: Ring>(&mut self, ring: &mut R, fetch: FetchId) {
+        if self.seconds == 0 {
+            return;
+        }
+        let lost = |conn: &Conn| {
+            let front = conn.front().map(|front| front.asked);
+            let long = |asked: Asked| {
+                asked.fetch == fetch && asked.second.is_some() && asked.len > DRAIN_BYTES_MAX
+            };
+            conn.state != State::Closing && conn.queued() == 1 && front.is_some_and(long)
+        };
+        while let Some((at, _)) = self.conns.iter().find(|(_, conn)| lost(conn)) {
             self.give_up(ring, at);
         }
+    }
+
+    /// A second request has ended.
+    pub(crate) fn second_over(&mut self) {
+        self.seconds -= 1;
     }
 }

@@ -13,16 +13,17 @@ const PROGRESS_BYTES_MIN: usize = 4096;
 impl<R: Ring> Shard<R> {
     pub(super) fn take_outcome(&mut self, outcome: Outcome) {
         let now = self.ring.now();
+        if outcome.asked().second.is_some() {
+            self.fetch.second_over();
+        }
         match self.hedges.judge(outcome, now) {
-            Verdict::Over { outcome, loser } => {
-                if let Some(loser) = loser {
-                    self.fetch.lose(&mut self.ring, loser);
-                }
+            Verdict::Over(outcome) => {
                 self.requests.passed(now);
                 self.end_fetch(outcome);
             }
             Verdict::Outrun { asked, window, proof, first_byte, total, waited } => {
                 self.requests.passed(now);
+                self.fetch.lose(&mut self.ring, asked.fetch);
                 let bytes = window.len() as u64;
                 self.fetch.landed(bytes, waited);
                 self.land(&asked, window, proof);
@@ -41,6 +42,7 @@ impl<R: Ring> Shard<R> {
     fn end_fetch(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Landed { asked, window, proof, first_byte, total } => {
+                self.fetch.lose(&mut self.ring, asked.fetch);
                 let bytes = window.len() as u64;
                 self.fetch.landed(bytes, total);
                 let seen = self.owned[asked.ask.0 as usize].seen;
@@ -78,8 +80,8 @@ impl<R: Ring> Shard<R> {
         (owned.window, owned.proof) = (Some(window), proof);
     }
 
-    /// Sends the request of a fetch under way a second time. Where there is no memory or no connection for that, gives the first
-    /// up: what is missing is asked for anew.
+    /// Sends the request of a fetch under way a second time, or a third. Where there is no memory or no connection for a second,
+    /// gives the first up: what is missing is asked for anew.
     pub(super) fn hedge(&mut self, fetch: FetchId, ask: AskId, block: BlockId) {
         let Some((first, since)) = self.fetch.front(fetch) else { return self.tell(Fact::Unhedged(fetch)) };
         let bytes = self.objects.catalog().block_len(block);
@@ -93,6 +95,7 @@ impl<R: Ring> Shard<R> {
                 let asked = Asked { second: Some(race), ..self.asked(fetch, ask, block, 0) };
                 self.fetch.send_second((at, first), asked, window, self.ring.now());
             }
+            None if self.hedges.runs(fetch) => self.tell(Fact::Unhedged(fetch)),
             None => self.fetch.give_up(&mut self.ring, first),
         }
     }

@@ -31,6 +31,8 @@ struct Fetch {
     /// When the last ask is due: the next use lies behind it.
     last_at: UseTime,
     tries: Tries,
+    /// How often it was hedged: a block that always takes long is left in peace.
+    hedges: u32,
 }
 
 /// What blocks on disk are worth, by the order.
@@ -163,7 +165,7 @@ impl Owner {
             out.push_back(Command::Answer { ask, source: Source::Cache });
             return;
         }
-        let key = self.fetches.insert(Fetch { block, ask, sharers: None, at, last_at: at, tries: Tries::default() });
+        let key = self.fetches.insert(Fetch { block, ask, sharers: None, at, last_at: at, tries: Tries::default(), hedges: 0 });
         let fetch = FetchId(u32::try_from(key).expect("asks are bounded by the batches' samples, below 2^32"));
         self.by_block.insert(block, fetch);
         let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };
@@ -419,7 +421,8 @@ impl Owner {
             if let Some(spill) = &mut self.spill {
                 spill.fetching(now);
             }
-            self.hedge.sent(now, id.0, self.catalog.block_len(fetch.block));
+            let watched = fetch.hedges < hedging::HEDGES_MAX;
+            self.hedge.sent(now, watched.then_some(id.0), self.catalog.block_len(fetch.block));
             out.push_back(Command::Fetch { fetch: id, ask: fetch.ask, block: fetch.block });
         }
     }

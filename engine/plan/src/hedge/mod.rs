@@ -94,13 +94,15 @@ impl Hedge {
         })
     }
 
-    /// A request for `bytes` is sent.
-    pub fn sent(&mut self, now: Instant, number: u32, bytes: u64) {
+    /// A request for `bytes` is sent. Without a number, it is not to be hedged.
+    pub fn sent(&mut self, now: Instant, number: Option<u32>, bytes: u64) {
         if self.config.percent == 0 {
             return;
         }
         self.balance = (self.balance + i64::from(self.config.percent)).min(BURST * PRICE);
-        self.class(bytes).watch.insert(number, now);
+        if let Some(number) = number {
+            self.class(bytes).watch.insert(number, now);
+        }
     }
 
     /// A request is over, however it ended, or is not to be hedged any more.
@@ -138,8 +140,8 @@ impl Hedge {
         self.class(bytes).watch.insert(number, now);
     }
 
-    /// The second request was in vain: the first is watched anew.
-    pub fn in_vain(&mut self, now: Instant, number: u32, bytes: u64) {
+    /// The second request was sent, or was in vain: the fetch is watched anew.
+    pub fn again(&mut self, now: Instant, number: u32, bytes: u64) {
         self.class(bytes).watch.insert(number, now);
     }
 

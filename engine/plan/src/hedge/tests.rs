@@ -51,7 +51,7 @@ fn serve(percent: u32, fetches: u64, tail: impl Fn(u64) -> Tail, spoil: impl Fn(
         for (number, slot) in began.iter_mut().enumerate() {
             if slot.is_none() && started < fetches {
                 *slot = Some(now);
-                hedge.sent(now, number as u32, BYTES);
+                hedge.sent(now, Some(number as u32), BYTES);
                 let total = tail(started).draw(&mut prng);
                 answers.push(Reverse((now.after(total), number as u32, now)));
                 started += 1;
@@ -63,6 +63,7 @@ fn serve(percent: u32, fetches: u64, tail: impl Fn(u64) -> Tail, spoil: impl Fn(
             let at = began[number as usize].expect("only what is under way is hedged");
             let total = tail(started).draw(&mut prng);
             answers.push(Reverse((now.after(total), number, at)));
+            hedge.again(now, number, BYTES);
         }
         let Some(&Reverse((next, number, at))) = answers.peek() else { return served };
         if let Some(look) = hedge.deadline().filter(|look| *look < next) {
@@ -134,7 +135,7 @@ fn the_budget_is_what_holds() {
 fn experienced(percent: u32) -> Hedge {
     let mut hedge = Hedge::new(HedgeConfig { percent, ..HedgeConfig::default() }).unwrap();
     for _ in 0..2_000 {
-        hedge.sent(Instant(0), 0, BYTES);
+        hedge.sent(Instant(0), Some(0), BYTES);
         hedge.over(0, BYTES);
         hedge.took(BYTES, Duration::from_millis(20));
     }
@@ -145,7 +146,7 @@ fn experienced(percent: u32) -> Hedge {
 fn nothing_is_hedged_before_enough_has_landed_or_with_a_share_of_zero() {
     let mut hedge = Hedge::new(HedgeConfig::default()).unwrap();
     for n in 0..63u32 {
-        hedge.sent(Instant(0), n, BYTES);
+        hedge.sent(Instant(0), Some(n), BYTES);
         hedge.took(BYTES, Duration::from_millis(1));
     }
     assert_eq!((hedge.delay(BYTES), hedge.deadline()), (None, None));
@@ -153,7 +154,7 @@ fn nothing_is_hedged_before_enough_has_landed_or_with_a_share_of_zero() {
     assert_eq!(hedge.delay(BYTES), Some(Duration::from_millis(10)), "a floor below which no difference means anything");
     assert_eq!(hedge.delay(64 * BYTES), None, "longer ones are another matter");
     let mut off = experienced(0);
-    off.sent(Instant(0), 1, BYTES);
+    off.sent(Instant(0), Some(1), BYTES);
     assert_eq!((off.deadline(), off.due(Instant(u64::MAX), true)), (None, None));
 }
 
@@ -163,7 +164,7 @@ fn the_oldest_is_due_first_after_a_delay_that_stretches_as_the_budget_is_spent()
     let full = hedge.delay(BYTES).unwrap();
     assert!(full >= Duration::from_millis(30) && full < Duration::from_millis(34), "{full:?}");
     for n in 0..40 {
-        hedge.sent(Instant(u64::from(n)), n, BYTES);
+        hedge.sent(Instant(u64::from(n)), Some(n), BYTES);
     }
     hedge.over(0, BYTES);
     assert_eq!(hedge.deadline(), Some(Instant(1).after(full)));
@@ -183,7 +184,7 @@ fn the_oldest_is_due_first_after_a_delay_that_stretches_as_the_budget_is_spent()
 #[test]
 fn what_could_not_be_sent_costs_nothing_and_waits_anew_and_what_a_hedge_displaced_is_paid_for() {
     let mut hedge = experienced(2);
-    hedge.sent(Instant(0), 5, BYTES);
+    hedge.sent(Instant(0), Some(5), BYTES);
     let late = Instant(MS * 1_000);
     let before = hedge.balance;
     assert_eq!(hedge.due(late, true), Some(5));
@@ -192,7 +193,7 @@ fn what_could_not_be_sent_costs_nothing_and_waits_anew_and_what_a_hedge_displace
     assert!(hedge.deadline().unwrap() > late);
     let later = Instant(MS * 2_000);
     assert_eq!(hedge.due(later, true), Some(5));
-    hedge.in_vain(later, 5, BYTES);
+    hedge.again(later, 5, BYTES);
     hedge.displaced();
     assert_eq!(hedge.balance, before - 2 * PRICE);
     assert!(hedge.deadline().is_some(), "it may be hedged again");
@@ -201,7 +202,7 @@ fn what_could_not_be_sent_costs_nothing_and_waits_anew_and_what_a_hedge_displace
 #[test]
 fn a_server_that_asks_to_slow_down_is_not_asked_more() {
     let mut hedge = experienced(2);
-    hedge.sent(Instant(0), 5, BYTES);
+    hedge.sent(Instant(0), Some(5), BYTES);
     let late = Instant(MS * 1_000);
     hedge.throttled(late);
     assert_eq!((hedge.due(late, true), hedge.deadline()), (None, Some(late.after(THROTTLED_PAUSE))));

@@ -227,7 +227,6 @@ impl Model {
     /// A second request is sent, or cannot be, or takes the place of the first. One that has ended meanwhile is not hedged: flow
     /// carries commands out before it hears of anything else.
     fn hedge(&mut self, fetch: FetchId, ask: AskId, block: BlockId) {
-        assert!(!self.hedged.contains(&fetch), "{fetch:?} is hedged twice at a time");
         if self.in_flight.get(&fetch) != Some(&ask) || self.asks[&ask].block != block {
             return;
         }

@@ -5,12 +5,20 @@ use crate::brain::words::{Command, FetchId};
 use fuelrail_base::{Duration, Instant, Kind};
 use std::collections::VecDeque;
 
+/// Second requests one fetch can have, over all its attempts.
+pub(super) const HEDGES_MAX: u32 = 2;
+
 impl Owner {
     /// Asks a second time for what is due.
     pub(in crate::brain) fn hedge_due(&mut self, now: Instant, idle: bool, out: &mut VecDeque<Command>) {
         while let Some(number) = self.hedge.due(now, idle) {
             self.stats.hedges += 1;
-            let fetch = &self.fetches[number as usize];
+            let fetch = &mut self.fetches[number as usize];
+            fetch.hedges += 1;
+            if fetch.hedges < HEDGES_MAX {
+                // The second may be slow, too.
+                self.hedge.again(now, number, self.catalog.block_len(fetch.block));
+            }
             out.push_back(Command::Hedge { fetch: FetchId(number), ask: fetch.ask, block: fetch.block });
         }
     }
@@ -33,6 +41,7 @@ impl Owner {
 
     pub(in crate::brain) fn unhedged(&mut self, now: Instant, id: FetchId) {
         self.stats.hedges -= 1;
+        self.fetches[id.0 as usize].hedges -= 1;
         self.hedge.postponed(now, id.0, self.bytes_of(id));
     }
 
@@ -40,8 +49,8 @@ impl Owner {
         if let Some(kind) = kind {
             self.troubled(now, kind, self.in_flight);
         }
-        if second {
-            self.hedge.in_vain(now, id.0, self.bytes_of(id));
+        if second && self.fetches[id.0 as usize].hedges < HEDGES_MAX {
+            self.hedge.again(now, id.0, self.bytes_of(id));
         }
     }
 
