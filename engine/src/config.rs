@@ -10,6 +10,7 @@ use fuelrail_base::limits::{
 };
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_io::{Backend, CardQueue, RingChoice};
+use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::importance::{ImportanceConfig, Mode};
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
@@ -80,6 +81,9 @@ pub struct Config {
     pub connections_max: usize,
     /// Most attempts per block without progress.
     pub attempts_max: u32,
+    /// Requests sent a second time over another connection because the first takes far longer than usual, in per cent of all requests
+    /// at most; 0 sends none. The first answer that is whole is taken.
+    pub hedge_percent: u32,
     /// Bind each shard to a core and its memory to that core's NUMA node: one of every physical core first, nodes in turn.
     pub pin: bool,
     /// The NUMA node, such as a GPU's, on whose cores shards are seated first; the nodes take turns without it.
@@ -148,6 +152,7 @@ impl Default for Config {
             watchdog_after_ms: 30_000,
             connections_max: 128,
             attempts_max: 10,
+            hedge_percent: HedgeConfig::default().percent,
             pin: true,
             near: None,
             cycles: false,
@@ -261,6 +266,7 @@ impl Config {
         )?;
         check(self.attempts_max > 0, "attempts_max is 0".into(), "allow at least one attempt")?;
         check(self.stall_after_ms >= 10, format!("stall_after_ms is {}", self.stall_after_ms), "wait at least 10 ms")?;
+        self.hedge().validate()?;
         if let (Some(node), false) = (self.near, self.pin) {
             check(
                 false,
@@ -302,6 +308,12 @@ impl Config {
         )?;
         self.decode()?;
         Ok(())
+    }
+
+    /// Which requests are sent a second time.
+    #[must_use]
+    pub fn hedge(&self) -> HedgeConfig {
+        HedgeConfig { percent: self.hedge_percent, ..HedgeConfig::default() }
     }
 
     /// How epochs are drawn, with so many samples in the cache; `None` where every sample comes once.
