@@ -73,7 +73,8 @@ pub struct Config {
     pub block_bytes: u64,
     /// What happens when a sample cannot be had: `raise`, `skip` or `quarantine`.
     pub bad_samples: String,
-    /// Silence on a busy connection after which it is given up, ms.
+    /// Silence on a busy connection after which it is given up, ms; and an answer of which less than 1 KiB a second comes for as long.
+    /// What has come is kept, and the rest asked for elsewhere.
     pub stall_after_ms: u64,
     /// No progress for this long prints every stage's state, ms; 0 never.
     pub watchdog_after_ms: u64,

@@ -42,8 +42,8 @@ fn a_heavy_tail_is_hedged_within_the_budget() {
         let (with, requests) = read("heavy, hedged", HEAVY, 2, ring);
         assert_eq!((without.hedges, without.hedges_won), (0, 0));
         assert!(calm.hedges * 100 <= calm.requests * 2, "{calm:?}");
-        // What was tried again because it failed is no hedge.
-        let extra = requests - wanted - with.retries;
+        // What was tried again because it failed is no hedge; what two batches wanted at the same time was asked for once.
+        let extra = requests + with.shared - wanted - with.retries;
         assert!(extra * 100 <= wanted * 2, "{extra} extra requests of {wanted}: {with:?}");
         assert!(with.hedges_won > 0 && with.hedges_won <= with.hedges, "{with:?}");
     }
@@ -64,7 +64,7 @@ fn hedging_amid_faults_loses_repeats_and_mixes_nothing() {
 fn a_loader_dropped_while_requests_run_twice_ends() {
     let set = DataSet::tokens(SAMPLES, 11, 20_000);
     for seed in 0..8 {
-        let bucket = bucket(&set, &format!("seed={seed},latency=uniform:1ms..2ms,stall=0.2@0,per_key_max=1000"));
+        let bucket = bucket(&set, &format!("seed={seed},latency=uniform:1ms..2ms,stall=0.03@0,per_key_max=1000"));
         let builder = loader(&bucket).listing(listing(&set)).batch_size(10).hedge_percent(20).stall_after_ms(60_000);
         let mut loader = builder.build().unwrap();
         common::eventually("requests run twice", || loader.stats().hedges > seed);

@@ -20,7 +20,7 @@ pub struct ShardConfig {
     pub brain: BrainConfig,
     /// What happens when a sample cannot be had.
     pub bad_samples: BadSamples,
-    /// Silence on a connection with open requests, after which it is given up.
+    /// Silence on a connection with open requests, after which it is given up; a trickle is for as long.
     pub stall_after: Duration,
     /// Most connections; each has its scratch memory set aside at start.
     pub connections_max: usize,

@@ -18,6 +18,7 @@ mod rivals;
 mod soak;
 mod spill;
 mod switch;
+mod tail;
 mod venue;
 
 use clap::{Args, Subcommand};
@@ -55,6 +56,7 @@ enum Question {
     Soak(soak::SoakArgs),
     Switch(Box<switch::SwitchArgs>),
     Importance(Box<importance::ImportanceArgs>),
+    Tail(tail::TailArgs),
     #[command(hide = true)]
     Canned(canned::CannedArgs),
     #[command(hide = true)]
@@ -79,6 +81,7 @@ pub(crate) fn run(bench: Bench) -> Outcome {
         Question::Soak(args) => soak::run(&args),
         Question::Switch(args) => switch::run(&args),
         Question::Importance(args) => importance::run(&args),
+        Question::Tail(args) => tail::run(&args),
         Question::Canned(args) => canned::run(&args),
         Question::SoakBucket(args) => soak::run_bucket(&args),
         Question::Contestant(args) => contestant::run(&args),

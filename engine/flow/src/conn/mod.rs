@@ -10,6 +10,7 @@ mod pace;
 mod predict;
 mod responses;
 mod secure;
+mod trickle;
 
 pub use exchange::Proof;
 pub(crate) use exchange::{Asked, Exchange, RaceId};
@@ -22,6 +23,7 @@ use fuelrail_wire::tls::{Agreed, Session};
 use responses::Responses;
 use secure::Secure;
 use std::net::SocketAddr;
+use trickle::Trickle;
 
 /// Where the connection is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +58,9 @@ pub(crate) struct Conn {
     connecting: bool,
     pub last_heard: Instant,
     pub opened_at: Instant,
+    /// Bytes received.
+    heard_bytes: u64,
+    trickle: Trickle,
     /// The oldest request was sent after a long silence, and nothing was heard since.
     stale: bool,
     doom: Option<Error>,
@@ -82,6 +87,8 @@ impl Conn {
             connecting: true,
             last_heard: now,
             opened_at: now,
+            heard_bytes: 0,
+            trickle: Trickle::default(),
             stale: false,
             doom: None,
             failed: false,
@@ -237,6 +244,12 @@ impl Conn {
         self.patient = (patience_bytes > 0).then_some(op);
     }
 
+    /// How many bytes of the answer under way came in `window` and more, if that is too little to go on waiting.
+    pub(crate) fn trickles(&mut self, window: Duration, now: Instant) -> Option<u64> {
+        let answer = self.front().and_then(|front| front.first_byte_at);
+        self.trickle.look(answer, self.heard_bytes, window, now)
+    }
+
     /// A receive that waits for much at once hides whether anything comes. The op to ask back, so that what has come is
     /// seen; from then on this connection is woken for every byte, until a body has shown its pace anew.
     pub(crate) fn lose_patience(&mut self) -> Option<OpId> {
@@ -260,6 +273,7 @@ impl Conn {
             (Ok(0) | Err(_), Some(doom)) => Err(doom),
             (Ok(got), doom) => {
                 self.last_heard = cx.now;
+                self.heard_bytes += got as u64;
                 let walked = match &mut self.secure {
                     None => {
                         self.stale = false;

@@ -9,18 +9,21 @@ use fuelrail_io::Ring;
 const CONNECT_PATIENCE: Duration = Duration::from_millis(250);
 
 impl FetchStage {
-    /// Fails connections that have been silent for too long. Returns when it wants to look again.
+    /// Fails connections that have been silent for too long, or say next to nothing. Returns when it wants to look again.
     pub(crate) fn sweep<R: Ring>(&mut self, ring: &mut R) -> Option<Instant> {
         let now = ring.now();
         if now >= self.next_sweep {
             self.next_sweep = now.after(self.stall_after / 4);
-            let stuck: Vec<usize> = self
-                .conns
-                .iter()
-                .filter(|(_, c)| c.state != State::Closing && c.queued() > 0)
-                .filter(|(_, c)| now.since(c.last_heard) >= self.stall_after)
-                .map(|(at, _)| at)
-                .collect();
+            let (mut stuck, patience) = (Vec::new(), self.stall_after);
+            for (at, conn) in self.conns.iter_mut().filter(|(_, c)| c.state != State::Closing && c.queued() > 0) {
+                let secs = patience.as_secs_f64();
+                let trickles = conn.trickles(patience, now);
+                if now.since(conn.last_heard) >= patience {
+                    stuck.push((at, Error::new(Kind::Stalled, format!("no byte came for {secs} s"))));
+                } else if let Some(came) = trickles {
+                    stuck.push((at, Error::new(Kind::Stalled, format!("only {came} bytes came in {secs} s"))));
+                }
+            }
             for (_, conn) in &mut self.conns {
                 if now.since(conn.last_heard) >= self.stall_after / 4
                     && let Some(op) = conn.lose_patience()
@@ -28,12 +31,10 @@ impl FetchStage {
                     ring.cancel(op);
                 }
             }
-            for at in stuck {
+            for (at, error) in stuck {
                 if self.conns[at].state == State::Connecting {
                     self.addresses.failed(self.conns[at].addr, now);
                 }
-                let secs = self.stall_after.as_secs_f64();
-                let error = Error::new(Kind::Stalled, format!("no byte came for {secs} s"));
                 let mut cx = Context {
                     now,
                     predictor: &mut self.predictor,

@@ -83,6 +83,8 @@ pub(super) struct Bucket {
     pub(super) close_after: Option<Duration>,
     /// How long the answer to the n-th request takes; none for ever.
     pub(super) takes: Box<dyn FnMut(u64) -> Option<Duration>>,
+    /// An answer comes in pieces of so many bytes, so long after each other.
+    pub(super) drips: Option<(usize, Duration)>,
     /// A connection to an address that is alive stands after so long.
     pub(super) connects: Box<dyn FnMut(SocketAddr) -> Duration>,
     /// Nothing is ever answered.
@@ -102,6 +104,7 @@ impl Bucket {
             heard: Heard::default(),
             close_after: None,
             takes: Box::new(|_| Some(Duration::from_millis(1))),
+            drips: None,
             connects: Box::new(|_| Duration::from_micros(10)),
             mute: false,
             answers_max: usize::MAX,
@@ -163,7 +166,11 @@ impl Host for Bucket {
             // A server answers one request after the other.
             *done_at = done_at.and_then(|done| Some(done.max(now).after(takes?)));
             if let Some(done) = *done_at {
-                out.send(done.since(now), self.answer(&request));
+                let answer = self.answer(&request);
+                let (piece, pause) = self.drips.unwrap_or((answer.len(), Duration::ZERO));
+                for (nth, piece) in (0..).zip(answer.chunks(piece)) {
+                    out.send(done.since(now) + pause * nth, piece.to_vec());
+                }
             }
         }
         if let (Some(after), false) = (self.close_after, self.closes_at.contains_key(&conn)) {

@@ -44,7 +44,7 @@ pub struct HedgeConfig {
 
 impl Default for HedgeConfig {
     fn default() -> HedgeConfig {
-        HedgeConfig { percent: 2, delay_us_min: 10_000, landings_min: 64 }
+        HedgeConfig { percent: 2, delay_us_min: 10_000, landings_min: 32 }
     }
 }
 
