@@ -143,6 +143,8 @@ impl LoaderBuilder {
         outage_limit_s: u64 => outage_limit_s = outage_limit_s;
         /// Where loaders of this machine write down the rate of requests that a server asks for.
         share_dir: PathBuf => share_dir = Some(share_dir);
+        /// Requests sent a second time because the first takes far longer than usual, in per cent of all at most; 0 sends none.
+        hedge_percent: u32 => hedge_percent = hedge_percent;
         /// Bind each shard to a core.
         pin: bool => pin = pin;
         /// Count processor cycles and instructions of every shard.
@@ -449,6 +451,8 @@ fn share_out(config: &Config, objects: &Objects, topology: &Topology, beside: Be
         decoded_batches: config.decode_depth as u64 + 1,
         disk_bytes: if beside.disk { spill_memory_bytes() } else { 0 },
         beside_bytes: if beside.zero_copy { ZERO_COPY_BYTES } else { 0 },
+        hedged: config.hedge_percent > 0,
+        block_bytes: objects.catalog().block_lengths(),
     }
     .share_out()
 }

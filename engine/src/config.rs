@@ -15,6 +15,7 @@ use fuelrail_base::limits::{
 };
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_io::{Backend, CardQueue, RingChoice};
+use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::importance::{ImportanceConfig, Mode};
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
@@ -98,7 +99,8 @@ pub struct Config {
     pub block_bytes: u64,
     /// What happens when a sample cannot be had: `raise`, `skip` or `quarantine`.
     pub bad_samples: String,
-    /// Silence on a busy connection after which it is given up, ms.
+    /// Silence on a busy connection after which it is given up, ms; and an answer of which less than 1 KiB a second comes for as long.
+    /// What has come is kept, and the rest asked for elsewhere.
     pub stall_after_ms: u64,
     /// No progress for this long prints every stage's state, ms; 0 never.
     pub watchdog_after_ms: u64,
@@ -111,6 +113,9 @@ pub struct Config {
     /// A local directory in which the loaders of this machine write down the rate of requests that a server asks for, so that they
     /// share it evenly; without one each finds a rate of its own.
     pub share_dir: Option<PathBuf>,
+    /// Requests sent a second time over another connection because the first takes far longer than usual, in per cent of all requests
+    /// at most; 0 sends none. The first answer that is whole is taken.
+    pub hedge_percent: u32,
     /// Bind each shard to a core and its memory to that core's NUMA node: one of every physical core first, nodes in turn.
     pub pin: bool,
     /// The NUMA node, such as a GPU's, on whose cores shards are seated first; the nodes take turns without it.
@@ -188,6 +193,7 @@ impl Default for Config {
             attempts_max: 10,
             outage_limit_s: 300,
             share_dir: None,
+            hedge_percent: HedgeConfig::default().percent,
             pin: true,
             near: None,
             cycles: false,
@@ -310,6 +316,7 @@ impl Config {
         )?;
         check(self.attempts_max > 0, "attempts_max is 0".into(), "allow at least one attempt")?;
         check(self.stall_after_ms >= 10, format!("stall_after_ms is {}", self.stall_after_ms), "wait at least 10 ms")?;
+        self.hedge().validate()?;
         if let (Some(node), false) = (self.near, self.pin) {
             check(
                 false,
@@ -359,6 +366,12 @@ impl Config {
         )?;
         self.decode()?;
         Ok(())
+    }
+
+    /// Which requests are sent a second time.
+    #[must_use]
+    pub fn hedge(&self) -> HedgeConfig {
+        HedgeConfig { percent: self.hedge_percent, ..HedgeConfig::default() }
     }
 
     /// How epochs are drawn, with so many samples in the cache; `None` where every sample comes once.

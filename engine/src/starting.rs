@@ -162,14 +162,16 @@ pub(crate) fn spill_config(config: &Config, catalog: &Catalog, layout: &Layout, 
 fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardConfig> {
     let shards = u64::from(plan.layout.shards);
     let catalog = plan.objects.catalog();
+    // Where all connections are in use, a second request still finds one.
+    let kept = if config.hedge_percent > 0 { config.connections_max / CONNECTIONS_KEPT_SHARE } else { 0 };
     let window = WindowConfig {
-        connections_max: config.connections_max,
+        connections_max: config.connections_max - kept,
         connections_blind_max: WindowConfig::blind_for(
             (catalog.total_bytes() / catalog.samples()).min(config.block_bytes),
         ),
         ..WindowConfig::default()
     };
-    let connections_start = window.connections_start.min(config.connections_max);
+    let connections_start = window.connections_start.min(window.connections_max);
     Ok(ShardConfig {
         brain: BrainConfig {
             shard,
@@ -187,10 +189,15 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
             },
             pace: plan.pace.clone(),
             window: WindowConfig { connections_start, ..window },
+            hedge: config.hedge(),
             seed: config.seed ^ u64::from(shard.0),
         },
         bad_samples: config.bad_samples()?,
         stall_after: Duration::from_millis(config.stall_after_ms),
         connections_max: config.connections_max,
+        spares: plan.layout.spares,
     })
 }
+
+/// Of the connections, one in so many is kept for second requests.
+const CONNECTIONS_KEPT_SHARE: usize = 16;

@@ -7,6 +7,7 @@
 
 pub mod brain;
 pub mod catalog;
+pub mod hedge;
 pub mod importance;
 pub mod order;
 mod outage;

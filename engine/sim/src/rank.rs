@@ -8,9 +8,10 @@ use crate::scenario::{LookAhead, Scenario};
 use crate::tap::TapRing;
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Result, ShardId};
-use fuelrail_flow::{BadSamples, Board, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, mesh};
+use fuelrail_flow::{BadSamples, Board, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, mesh};
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, SimRing, SimWorld, Waker, lane};
 use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::prefetch::{Strategy, Watermarks};
 use fuelrail_plan::retry::RetryConfig;
@@ -170,8 +171,12 @@ fn region_bytes(scenario: &Scenario) -> u64 {
     let l = &scenario.loader;
     let cache = (l.cache_bytes / u64::from(l.shards)).next_multiple_of(64);
     let scratch = (l.connections_max * SCRATCH_BYTES) as u64;
-    (cache + l.room_bytes.next_multiple_of(64) + scratch).next_multiple_of(PAGE_BYTES)
+    let spares = Spares { slots: l.spare_slots, slot_bytes: l.spare_bytes }.bytes();
+    (cache + l.room_bytes.next_multiple_of(64) + scratch + spares).next_multiple_of(PAGE_BYTES)
 }
+
+/// Lives are short: requests are hedged when so few have landed.
+const HEDGE_LANDINGS_MIN: u64 = 16;
 
 fn listed(make: &Make<'_>) -> Result<Objects> {
     let bucket = &make.scenario.bucket;
@@ -219,6 +224,11 @@ fn new_shard(
                 depth_max: l.depth_max,
                 ..WindowConfig::default()
             },
+            hedge: HedgeConfig {
+                percent: l.hedge_percent,
+                delay_us_min: l.hedge_delay_us_min,
+                landings_min: HEDGE_LANDINGS_MIN,
+            },
             seed: make.seed ^ u64::from(id),
         },
         bad_samples: match l.bad_samples {
@@ -228,6 +238,7 @@ fn new_shard(
         },
         connections_max: l.connections_max,
         stall_after: Duration::from_millis(l.stall_after_ms),
+        spares: Spares { slots: l.spare_slots, slot_bytes: l.spare_bytes },
     };
     let shard = Shard::new(TapRing::new(inner, planted), region, Arc::clone(objects), &make.run, &config, ends)?;
     Ok((shard, waker))

@@ -102,6 +102,14 @@ pub struct LoaderShape {
     pub stall_after_ms: u64,
     /// Attempts per block.
     pub attempts_max: u32,
+    /// Most requests sent a second time, in per cent of all.
+    pub hedge_percent: u32,
+    /// None is sent sooner than this, µs.
+    pub hedge_delay_us_min: u64,
+    /// Spare slots of each shard for them.
+    pub spare_slots: usize,
+    /// Length of each, bytes.
+    pub spare_bytes: usize,
     /// First retry wait, µs.
     pub retry_base_us: u64,
     /// Longest retry wait, µs.

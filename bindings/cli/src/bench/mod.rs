@@ -18,6 +18,7 @@ mod rivals;
 mod soak;
 mod spill;
 mod switch;
+mod tail;
 mod tiers;
 mod venue;
 
@@ -57,6 +58,7 @@ enum Question {
     Switch(Box<switch::SwitchArgs>),
     Importance(Box<importance::ImportanceArgs>),
     Tiers(tiers::TiersArgs),
+    Tail(tail::TailArgs),
     #[command(hide = true)]
     Canned(canned::CannedArgs),
     #[command(hide = true)]
@@ -82,6 +84,7 @@ pub(crate) fn run(bench: Bench) -> Outcome {
         Question::Switch(args) => switch::run(&args),
         Question::Importance(args) => importance::run(&args),
         Question::Tiers(args) => tiers::run(&args),
+        Question::Tail(args) => tail::run(&args),
         Question::Canned(args) => canned::run(&args),
         Question::SoakBucket(args) => soak::run_bucket(&args),
         Question::Contestant(args) => contestant::run(&args),

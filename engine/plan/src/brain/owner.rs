@@ -3,6 +3,7 @@
 use super::restraint::Restraint;
 use super::words::{AskId, Attempt, BrainConfig, BrainStats, Command, FetchId, Source};
 use crate::catalog::Catalog;
+use crate::hedge::Hedge;
 use crate::importance::Known;
 use crate::policy::{self, BlockMap, Policy};
 use crate::retry::{Retry, Tries, Verdict};
@@ -16,6 +17,8 @@ use fuelrail_base::{BlockId, Duration, Instant, Kind, Result};
 use slab::Slab;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
+
+mod hedging;
 
 /// One block on its way, over all attempts.
 struct Fetch {
@@ -31,6 +34,8 @@ struct Fetch {
     tries: Tries,
     /// It was under way when an outage had lasted too long, and has no further attempt: nothing had been served for so long.
     doomed: Option<Duration>,
+    /// How often it was hedged: a block that always takes long is left in peace.
+    hedges: u32,
 }
 
 /// What blocks on disk are worth, by the order.
@@ -74,6 +79,7 @@ pub(super) struct Owner {
     retry: Retry,
     window: Window,
     restraint: Restraint,
+    hedge: Hedge,
     fetches: Slab<Fetch>,
     sharers: Slab<Sharer>,
     by_block: BlockMap<FetchId>,
@@ -102,6 +108,7 @@ impl Owner {
             retry: Retry::new(config.retry, config.seed)?,
             window: Window::new(config.window)?,
             restraint: Restraint::new(config),
+            hedge: Hedge::new(config.hedge)?,
             fetches: Slab::with_capacity(1024),
             sharers: Slab::with_capacity(1024),
             by_block: BlockMap::with_capacity_and_hasher(1024, Default::default()),
@@ -171,6 +178,7 @@ impl Owner {
             last_at: at,
             tries: Tries::default(),
             doomed: None,
+            hedges: 0,
         });
         let fetch = FetchId(u32::try_from(key).expect("asks are bounded by the batches' samples, below 2^32"));
         self.by_block.insert(block, fetch);
@@ -224,11 +232,22 @@ impl Owner {
         now: Instant,
         id: FetchId,
         bytes: u64,
-        first_byte: Duration,
-        total: Duration,
+        (first_byte, total): (Duration, Duration),
         out: &mut VecDeque<Command>,
     ) {
-        self.in_flight -= 1;
+        self.hedge.took(bytes, total);
+        self.fetched(now, id, bytes, (first_byte, total), out);
+    }
+
+    fn fetched(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        bytes: u64,
+        (first_byte, total): (Duration, Duration),
+        out: &mut VecDeque<Command>,
+    ) {
+        self.over(id);
         self.window.landed(now, bytes, first_byte, total);
         self.restraint.landed(now, self.window.round_trip());
         self.retry.success();
@@ -296,19 +315,11 @@ impl Owner {
         attempt: Attempt,
         out: &mut VecDeque<Command>,
     ) {
-        self.in_flight -= 1;
+        self.over(id);
         if let Some(spill) = &mut self.spill {
             spill.fetched(now, None);
         }
-        if kind == Kind::Throttled {
-            self.stats.throttled += 1;
-            self.window.throttled(now);
-        } else {
-            self.window.failed(now);
-        }
-        if kind == Kind::Stalled {
-            self.window.timed_out(now, self.in_flight + 1);
-        }
+        self.troubled(now, kind, self.in_flight + 1);
         let Fetch { block, doomed, .. } = self.fetches[id.0 as usize];
         if doomed.is_some() {
             return self.give_up(id, doomed, out);
@@ -359,6 +370,30 @@ impl Owner {
         self.fetches.iter_mut().for_each(|(_, fetch)| fetch.doomed = Some(unserved_for));
     }
 
+    /// The server did not serve a request, of so many in flight.
+    fn troubled(&mut self, now: Instant, kind: Kind, in_flight: usize) {
+        if kind == Kind::Throttled {
+            self.stats.throttled += 1;
+            self.window.throttled(now);
+            self.hedge.throttled(now);
+        } else {
+            self.window.failed(now);
+        }
+        if kind == Kind::Stalled {
+            self.window.timed_out(now, in_flight);
+        }
+    }
+
+    /// A fetch is no longer in flight.
+    fn over(&mut self, id: FetchId) {
+        self.in_flight -= 1;
+        self.hedge.over(id.0, self.bytes_of(id));
+    }
+
+    fn bytes_of(&self, id: FetchId) -> u64 {
+        self.catalog.block_len(self.fetches[id.0 as usize].block)
+    }
+
     pub(super) fn spilled(&mut self, block: BlockId, crc32c: u32) {
         if let Some(spill) = &mut self.spill {
             spill.written(block, self.catalog.block_len(block), crc32c);
@@ -389,17 +424,18 @@ impl Owner {
     }
 
     pub(super) fn unserved(&mut self, now: Instant, id: FetchId) {
-        self.in_flight -= 1;
+        self.over(id);
         if let Some(spill) = &mut self.spill {
             spill.fetched(now, None);
         }
         self.enqueue(id);
     }
 
-    pub(super) fn idle(&mut self, now: Instant) {
+    pub(super) fn idle(&mut self, now: Instant, out: &mut VecDeque<Command>) {
         // What waits for leave does not wait for connections.
         let waiting = if self.restraint.holds_back(now) { 0 } else { self.queue.len() };
         self.idle_again = self.window.idle(now, self.in_flight, waiting);
+        self.hedge_due(now, true, out);
     }
 
     /// Requests that may be out at once when blocks are as long as this one.
@@ -429,6 +465,8 @@ impl Owner {
             if let Some(spill) = &mut self.spill {
                 spill.fetching(now);
             }
+            let watched = fetch.hedges < hedging::HEDGES_MAX;
+            self.hedge.sent(now, watched.then_some(id.0), self.catalog.block_len(fetch.block));
             out.push_back(Command::Fetch { fetch: id, ask: fetch.ask, block: fetch.block });
         }
     }
@@ -440,7 +478,7 @@ impl Owner {
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         let retry = self.delayed.peek().map(|Reverse((due, _))| *due);
-        [retry, self.idle_again, self.restraint.deadline()].into_iter().flatten().min()
+        [retry, self.idle_again, self.restraint.deadline(), self.hedge.deadline()].into_iter().flatten().min()
     }
 
     pub(super) fn connections(&self) -> usize {
