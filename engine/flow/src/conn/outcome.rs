@@ -9,7 +9,7 @@ use fuelrail_base::{Duration, Error, Instant, Kind, WallTime};
 use fuelrail_io::Window;
 
 /// The error of an exchange that failed, the server's wish for a pause, and whether the connection had only idled out.
-pub(crate) type Vain = Option<(Error, Option<Duration>, bool)>;
+pub(crate) type Vain = Option<(Error, Option<Duration>, Option<WallTime>, bool)>;
 
 /// How an exchange ended.
 #[derive(Debug)]
@@ -52,8 +52,8 @@ impl Outcome {
     /// What ended it in vain, apart from its window.
     pub(crate) fn into_vain(self) -> (Vain, Window) {
         match self {
-            Outcome::Failed { error, retry_after, idled_out, window, .. } => {
-                (Some((error, retry_after, idled_out)), window)
+            Outcome::Failed { error, retry_after, server_time, idled_out, window, .. } => {
+                (Some((error, retry_after, server_time, idled_out)), window)
             }
             Outcome::Landed { window, .. } | Outcome::Unserved { window, .. } => (None, window),
         }
@@ -62,9 +62,10 @@ impl Outcome {
     /// The same end for another reason, if there is one.
     pub(crate) fn because_of(self, vain: Vain) -> Outcome {
         match (self, vain) {
-            (Outcome::Failed { asked, window, proof, new_bytes, .. }, Some((error, retry_after, idled_out))) => {
-                Outcome::Failed { asked, window, proof, error, retry_after, new_bytes, idled_out }
-            }
+            (
+                Outcome::Failed { asked, window, proof, new_bytes, .. },
+                Some((error, retry_after, server_time, idled_out)),
+            ) => Outcome::Failed { asked, window, proof, error, retry_after, server_time, new_bytes, idled_out },
             (outcome, _) => outcome,
         }
     }

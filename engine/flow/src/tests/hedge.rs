@@ -14,6 +14,7 @@ use fuelrail_base::{Duration, Instant, ShardId};
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, SimFaults, SimRing, SimWorld, lane};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
+use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -68,6 +69,7 @@ impl Shape {
                 batch_room_bytes: 2 << 20,
                 horizon_epochs: 1,
                 spill: None,
+                pace: Ledger::default(),
                 retry: RetryConfig { attempts_max: 100, ..RetryConfig::default() },
                 window: WindowConfig {
                     connections_start: self.connections,
