@@ -23,6 +23,8 @@ pub mod rivals;
 pub mod soak;
 pub mod spill;
 pub mod switch;
+pub mod tail;
+pub mod tiers;
 pub mod tune;
 
 pub use machine::Machine;

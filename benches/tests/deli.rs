@@ -3,8 +3,9 @@
 use std::sync::Mutex;
 
 use fuelrail_benches::Machine;
-use fuelrail_benches::deli::{Findings, NextUseHit, OwnCacheHit, Row, RowName, Scale, Watch, run};
+use fuelrail_benches::deli::{DrawnHit, Findings, NextUseHit, OwnCacheHit, Row, RowName, Scale, Watch, run};
 use fuelrail_benches::report::{Report, html, published};
+use fuelrail_benches::tiers::TierRow;
 
 #[derive(Default)]
 struct Seen {
@@ -34,6 +35,14 @@ impl Watch for Seen {
     fn own_caches(&self, _hit: &OwnCacheHit) {
         *self.sizes.lock().unwrap() += 1;
     }
+
+    fn tier(&self, _row: &TierRow) {
+        *self.sizes.lock().unwrap() += 1;
+    }
+
+    fn drawn(&self, _hit: &DrawnHit) {
+        *self.sizes.lock().unwrap() += 1;
+    }
 }
 
 fn row(findings: &Findings, name: RowName) -> &Row {
@@ -49,7 +58,7 @@ fn every_row_delivers_every_byte_and_the_reports_say_so() {
     assert_eq!(seen.begun.into_inner().unwrap().len(), RowName::ALL.len());
     assert_eq!(seen.ended.into_inner().unwrap().len(), RowName::ALL.len());
     let batches = scale.steps() * scale.epochs * u64::from(scale.ranks) * RowName::ALL.len() as u64;
-    assert_eq!((seen.batches.into_inner().unwrap(), seen.sizes.into_inner().unwrap()), (batches, 5 + 6));
+    assert_eq!((seen.batches.into_inner().unwrap(), seen.sizes.into_inner().unwrap()), (batches, 5 + 6 + 9 + 4));
     for row in &findings.rows {
         for epoch in &row.epochs {
             assert_eq!((epoch.samples, epoch.bytes), (scale.samples(), findings.object_bytes), "{}", row.name);
@@ -92,6 +101,13 @@ fn miss_rates_are_near_theory(findings: &Findings) {
     for hit in findings.own_caches.iter().filter(|hit| hit.order == "sticky") {
         assert!((hit.hit_ratio - hit.limit).abs() < 0.06, "{hit:?}");
     }
+    for row in findings.tiers.iter().filter(|row| row.policy == "next-use") {
+        // So small a set fits into look-ahead in part.
+        assert!(row.hit_ratio > row.capacity_share * 0.8 && row.disk_hit_ratio > 0.0, "{row:?}");
+    }
+    let coverage = |mode: &str| findings.drawn.iter().find(|hit| hit.mode == mode).unwrap().coverage;
+    assert_eq!(coverage("uniform"), 1.0);
+    assert!(coverage("on") > 0.9 && coverage("shade-corrected") < 0.7, "{:?}", findings.drawn);
 }
 
 fn page_is_whole(page: &str) {

@@ -1,33 +1,26 @@
-//! How a bucket is reached: whom it must convince, and who asks.
+//! How a bucket is reached: which server its URI means, whom that must convince, and who asks.
+//!
+//! Reads the settings of this and the variables of the clouds' own tools from an environment it is given.
 
-use crate::credentials::{Credentials, authority_for};
+use crate::credentials::{Credentials, Environment, authority_for};
 use crate::tls::Tls;
-use fuelrail_base::Result;
+use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Authority;
-use fuelrail_wire::Endpoint;
 use fuelrail_wire::tls::Client as TlsClient;
+use fuelrail_wire::{Addressing, Cloud, Endpoint};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a request to a bucket needs besides its address. The default believes the system's authorities, and asks as the clouds'
-/// tools would from here.
+/// What a URI does not say about its bucket. The default is the clouds' own servers, the system's authorities, and what the clouds'
+/// own tools would ask as from here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// How the certificate of an `https://` server is judged.
+    /// How the server's certificate is judged.
     pub tls: Tls,
+    /// Which server `s3://`, `gs://` and `az://` mean.
+    pub cloud: Cloud,
     /// Who asks.
     pub credentials: Credentials,
-}
-
-impl From<&Tls> for Access {
-    fn from(tls: &Tls) -> Access {
-        Access { tls: tls.clone(), credentials: Credentials::default() }
-    }
-}
-
-impl From<&Access> for Access {
-    fn from(access: &Access) -> Access {
-        access.clone()
-    }
 }
 
 /// The same, ready for use.
@@ -37,7 +30,62 @@ pub(crate) struct Way {
     pub(crate) authority: Option<Arc<Authority>>,
 }
 
+impl From<&Access> for Access {
+    fn from(access: &Access) -> Access {
+        access.clone()
+    }
+}
+
+impl From<&Tls> for Access {
+    fn from(tls: &Tls) -> Access {
+        Access { tls: tls.clone(), ..Access::default() }
+    }
+}
+
 impl Access {
+    /// Reads the settings of access alone, as [`Config::load`](crate::Config::load) reads all: for what lists, gets and puts without a
+    /// loader. Settings that are not of these are passed over.
+    ///
+    /// # Errors
+    /// `Usage` naming the bad value.
+    pub fn load(
+        uri: &str,
+        environment: impl IntoIterator<Item = (String, String)>,
+        overrides: &[(String, String)],
+    ) -> Result<Access> {
+        let mut environment: BTreeMap<String, String> = environment.into_iter().collect();
+        let mut setting = |name: &str| {
+            let argument = overrides.iter().rev().find(|(field, _)| field == name).map(|(_, value)| value.clone());
+            argument
+                .or_else(|| environment.remove(&format!("FUELRAIL_{}", name.to_ascii_uppercase())))
+                .unwrap_or_default()
+        };
+        let [ca_file, region, profile, endpoint, addressing] =
+            ["ca_file", "region", "profile", "endpoint", "addressing"].map(&mut setting);
+        let mut flag = |name: &str| match setting(name).as_str() {
+            "" => Ok(None),
+            text => text.parse().map(Some).map_err(|_| {
+                Error::new(Kind::Usage, format!("{name} is '{}'", text.escape_debug())).cure("write true or false")
+            }),
+        };
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let (insecure, anonymous) = (flag("tls_insecure")?.unwrap_or(false), flag("anonymous")?);
+        let requester_pays = flag("requester_pays")?.unwrap_or(false);
+        let mut access = Access {
+            tls: Tls { ca_file: given(&ca_file).map(Into::into), insecure },
+            credentials: Credentials {
+                region: given(&region),
+                profile: given(&profile),
+                anonymous,
+                requester_pays,
+                environment: Environment::given(environment.clone()),
+            },
+            cloud: Cloud { region, endpoint, addressing: parse_addressing(&addressing)? },
+        };
+        access.take_vendors(uri, |name| environment.get(name).cloned());
+        Ok(access)
+    }
+
     /// Reads certificates, and gets a credential where requests to `uri` are signed.
     ///
     /// # Errors
@@ -45,5 +93,99 @@ impl Access {
     pub(crate) fn open(&self, uri: &str, endpoint: &Endpoint) -> Result<Way> {
         let tls = self.tls.client(endpoint)?;
         Ok(Way { tls, authority: authority_for(&self.credentials, uri, endpoint)? })
+    }
+
+    /// Fills what is not set from the variables that the cloud's own tools read, as far as they are about `uri`.
+    pub(crate) fn take_vendors(&mut self, uri: &str, variable: impl Fn(&str) -> Option<String>) {
+        let first = |names: &[&str]| names.iter().find_map(|name| variable(name).filter(|value| !value.is_empty()));
+        let scheme = uri.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+        let amazon = matches!(scheme.as_str(), "s3" | "s3a");
+        if amazon && self.cloud.region.is_empty() {
+            self.cloud.region = first(&["AWS_REGION", "AWS_DEFAULT_REGION"]).unwrap_or_default();
+        }
+        if amazon && self.cloud.endpoint.is_empty() {
+            self.cloud.endpoint = first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]).unwrap_or_default();
+        }
+        if amazon && self.tls == Tls::default() {
+            self.tls.ca_file = first(&["AWS_CA_BUNDLE"]).map(Into::into);
+        }
+        if matches!(scheme.as_str(), "gs" | "gcs")
+            && self.cloud.endpoint.is_empty()
+            && let Some(host) = first(&["STORAGE_EMULATOR_HOST"])
+        {
+            // Google's own clients take it with a scheme and without.
+            self.cloud.endpoint = if host.contains("://") { host } else { format!("http://{host}") };
+        }
+    }
+}
+
+/// Where requests name the bucket; `None` for `auto`.
+///
+/// # Errors
+/// `Usage` for an unknown name.
+pub(crate) fn parse_addressing(text: &str) -> Result<Option<Addressing>> {
+    match text {
+        "" | "auto" => Ok(None),
+        "path" => Ok(Some(Addressing::Path)),
+        "virtual" => Ok(Some(Addressing::VirtualHost)),
+        other => Err(Error::new(Kind::Usage, format!("addressing is '{}'", other.escape_debug()))
+            .cure("use auto, path or virtual")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+    }
+
+    fn host(uri: &str, environment: &[(&str, &str)], overrides: &[(&str, &str)]) -> String {
+        let access = Access::load(uri, pairs(environment), &pairs(overrides)).unwrap();
+        access.cloud.endpoint(uri).unwrap().authority()
+    }
+
+    #[test]
+    fn argument_beats_our_variable_beats_the_vendors() {
+        let vendor = [("AWS_REGION", "eu-west-1"), ("AWS_DEFAULT_REGION", "eu-west-2")];
+        assert_eq!(host("s3://bucket/", &vendor, &[]), "bucket.s3.eu-west-1.amazonaws.com");
+        assert_eq!(host("s3://bucket/", &vendor[1..], &[]), "bucket.s3.eu-west-2.amazonaws.com");
+        let both = [vendor[0], ("FUELRAIL_REGION", "us-west-1")];
+        assert_eq!(host("s3://bucket/", &both, &[]), "bucket.s3.us-west-1.amazonaws.com");
+        assert_eq!(host("s3://bucket/", &both, &[("region", "ca-west-1")]), "bucket.s3.ca-west-1.amazonaws.com");
+        assert_eq!(host("s3://bucket/", &[("FUELRAIL_BATCH_SIZE", "many")], &[]), "bucket.s3.us-east-1.amazonaws.com");
+    }
+
+    #[test]
+    fn a_vendors_server_is_for_its_own_uris() {
+        let own = [("AWS_ENDPOINT_URL", "http://h:9000"), ("STORAGE_EMULATOR_HOST", "h:4443")];
+        assert_eq!(host("s3://bucket/", &own, &[]), "h:9000");
+        assert_eq!(host("s3://bucket/", &[own[0], ("AWS_ENDPOINT_URL_S3", "http://s3:1")], &[]), "s3:1");
+        assert_eq!(host("gs://bucket/", &own, &[]), "h:4443");
+        assert_eq!(host("az://account/set/", &own, &[]), "account.blob.core.windows.net");
+        assert_eq!(host("http://else/bucket/", &own, &[]), "else");
+        assert_eq!(host("az://account/set/", &own, &[("endpoint", "http://azurite:10000")]), "azurite:10000");
+        let front = [("endpoint", "http://h"), ("addressing", "virtual")];
+        assert_eq!(host("s3://bucket/", &own, &front), "bucket.h");
+    }
+
+    #[test]
+    fn authorities_come_from_amazons_variable_unless_they_are_set() {
+        let vendor = [("AWS_CA_BUNDLE", "/vendor.pem")];
+        let tls =
+            |uri: &str, overrides: &[(&str, &str)]| Access::load(uri, pairs(&vendor), &pairs(overrides)).unwrap().tls;
+        assert_eq!(tls("s3://bucket/", &[]).ca_file, Some("/vendor.pem".into()));
+        assert_eq!(tls("https://h/bucket/", &[]), Tls::default());
+        assert_eq!(tls("s3://bucket/", &[("ca_file", "/own.pem")]).ca_file, Some("/own.pem".into()));
+        assert_eq!(tls("s3://bucket/", &[("tls_insecure", "true")]), Tls { ca_file: None, insecure: true });
+    }
+
+    #[test]
+    fn bad_values_are_named() {
+        for (name, value) in [("addressing", "sideways"), ("tls_insecure", "maybe")] {
+            let error = Access::load("s3://bucket/", [], &pairs(&[(name, value)])).unwrap_err();
+            assert!(error.kind() == Kind::Usage && error.to_string().contains(value), "{error}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::control::{list_endpoint, read_manifest, resolve};
+use crate::control::{list_source, read_manifest, resolve};
 use crate::credentials::Environment;
 use crate::decode::{self, Decode, DecodeStage};
 use crate::importance::{Reporter, drawn};
@@ -10,6 +10,7 @@ use crate::labels::Labels;
 use crate::layout::{Layout, Seating, Wanted};
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::near::{take_seats, unavailable};
+use crate::share;
 use crate::spill::{Directory, open_directories};
 use crate::starting::{Plan, Starting, spill_config};
 use crate::state::State;
@@ -26,7 +27,6 @@ use fuelrail_io::{
 };
 use fuelrail_plan::importance::Horizons;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
-use fuelrail_wire::Endpoint;
 use std::path::PathBuf;
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
@@ -64,7 +64,7 @@ macro_rules! setters {
 }
 
 impl Loader {
-    /// Settings for a loader over `http://HOST:PORT/BUCKET/PREFIX`.
+    /// Settings for a loader over a URI, such as `s3://BUCKET/PREFIX` or `http://HOST:PORT/BUCKET/PREFIX`.
     #[must_use]
     pub fn builder(uri: &str) -> LoaderBuilder {
         LoaderBuilder::new(Config { uri: uri.into(), ..Config::default() })
@@ -79,14 +79,18 @@ impl LoaderBuilder {
     }
 
     setters! {
+        /// The region of an `s3://` bucket.
+        region: &str => region = region.into();
+        /// The server that `s3://`, `gs://` and `az://` mean.
+        endpoint: &str => endpoint = endpoint.into();
+        /// Where requests name the bucket: `auto`, `path` or `virtual`.
+        addressing: &str => addressing = addressing.into();
         /// A manifest instead of a listing.
         manifest: PathBuf => manifest = Some(manifest);
         /// Under https, the authorities to believe instead of the system's, in PEM.
         ca_file: PathBuf => ca_file = Some(ca_file);
         /// Under https, believe any certificate: for trials only, and every use says so.
         tls_insecure: bool => tls_insecure = tls_insecure;
-        /// The region that requests are signed for.
-        region: &str => region = Some(region.into());
         /// The profile of the AWS files whose keys are used.
         profile: &str => profile = Some(profile.into());
         /// Sign nothing, or sign also what goes to a plain URI.
@@ -135,6 +139,12 @@ impl LoaderBuilder {
         connections_max: usize => connections_max = connections_max;
         /// Most attempts per block without progress.
         attempts_max: u32 => attempts_max = attempts_max;
+        /// How long a bucket that serves nothing any more is waited for, s; 0 leaves it to the attempts.
+        outage_limit_s: u64 => outage_limit_s = outage_limit_s;
+        /// Where loaders of this machine write down the rate of requests that a server asks for.
+        share_dir: PathBuf => share_dir = Some(share_dir);
+        /// Requests sent a second time because the first takes far longer than usual, in per cent of all at most; 0 sends none.
+        hedge_percent: u32 => hedge_percent = hedge_percent;
         /// Bind each shard to a core.
         pin: bool => pin = pin;
         /// Count processor cycles and instructions of every shard.
@@ -227,19 +237,19 @@ impl LoaderBuilder {
         let LoaderBuilder { config, listing, state, scores, report } = self;
         config.validate()?;
         let ring = config.ring.parse::<RingChoice>()?.settle()?;
-        let endpoint: Endpoint = config.uri.parse()?;
-        let addresses = resolve(&endpoint)?;
-        let way = config.access().open(&config.uri, &endpoint)?;
+        let source = config.source()?;
+        let addresses = resolve(&source.endpoint)?;
+        let way = config.access()?.open(&config.uri, &source.endpoint)?;
         let listing = match (listing, &config.manifest) {
             (Some(listing), _) => listing,
             (None, Some(path)) => read_manifest(path)?,
-            (None, None) => list_endpoint(&way, &endpoint, |_| {})?,
+            (None, None) => list_source(&way, &source, |_| {})?,
         };
-        let labels = Labels::new(&endpoint.prefix, listing.iter().map(|o| o.key.as_str()));
+        let labels = Labels::new(&source.endpoint.prefix, listing.iter().map(|o| o.key.as_str()));
         let mut notices = Vec::new();
         let directories = open_directories(&config.spill_dirs, &mut notices);
-        let mut objects =
-            Objects::new(endpoint, addresses, &listing, config.block_bytes)?.over(way.tls).signed_by(way.authority);
+        let objects = Objects::new(source.endpoint, addresses, &listing, config.block_bytes)?;
+        let mut objects = objects.over(way.tls).signed_by(way.authority);
         if let Some(unit) = disk_unit(&directories) {
             objects = objects.direct(unit)?;
         }
@@ -321,6 +331,7 @@ fn start_shards(
         card_queue,
         spill,
         consumer: Arc::clone(&consumer),
+        pace: share::ledger(&config, objects.endpoint(), &mut notices),
     };
     let said = (&mut notices, Arc::clone(&report));
     let (keeper, disks) = start_keeper(&config, &layout, directories, &objects, said)?;
@@ -440,6 +451,8 @@ fn share_out(config: &Config, objects: &Objects, topology: &Topology, beside: Be
         decoded_batches: config.decode_depth as u64 + 1,
         disk_bytes: if beside.disk { spill_memory_bytes() } else { 0 },
         beside_bytes: if beside.zero_copy { ZERO_COPY_BYTES } else { 0 },
+        hedged: config.hedge_percent > 0,
+        block_bytes: objects.catalog().block_lengths(),
     }
     .share_out()
 }

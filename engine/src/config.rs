@@ -3,7 +3,10 @@
 //! Precedence: argument (builder or [`Overrides`]) > environment `FUELRAIL_<FIELD>` > TOML file > default. Unknown keys
 //! and unknown `FUELRAIL_*` variables are errors: a misspelt setting must not be silently ignored.
 
-use crate::access::Access;
+#[cfg(test)]
+mod tests;
+
+use crate::access::{Access, parse_addressing};
 use crate::credentials::{Credentials, Environment};
 use crate::decode::Decode;
 use crate::tls::Tls;
@@ -12,27 +15,37 @@ use fuelrail_base::limits::{
 };
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_io::{Backend, CardQueue, RingChoice};
+use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::importance::{ImportanceConfig, Mode};
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::spill::SpillPolicy;
+use fuelrail_wire::{Cloud, Source};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Every setting of a loader. The effective one is printed into every result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// `http://HOST:PORT/BUCKET/PREFIX`, or `https`.
+    /// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://ACCOUNT/CONTAINER/PREFIX`, `http://HOST:PORT/BUCKET/PREFIX`, or `https`.
+    /// Braces, `{train,val}` and `{000..127}`, stand for several prefixes.
     pub uri: String,
+    /// The region of an `s3://` bucket, and that requests are signed for; empty takes `AWS_REGION`, `AWS_DEFAULT_REGION` or, to
+    /// sign, that of the profile, else `us-east-1`.
+    pub region: String,
+    /// The server that `s3://`, `gs://` and `az://` mean, `http[s]://HOST[:PORT]`; empty takes `AWS_ENDPOINT_URL_S3`,
+    /// `AWS_ENDPOINT_URL` or `STORAGE_EMULATOR_HOST`, else the cloud's own.
+    pub endpoint: String,
+    /// Where requests name the bucket of an `s3://` or `gs://` URI: `auto`, `path` or `virtual`, in front of the host.
+    pub addressing: String,
     /// A manifest that names the objects, for servers that cannot list.
     pub manifest: Option<PathBuf>,
     /// Under https, the authorities to believe instead of the system's, in PEM.
     pub ca_file: Option<PathBuf>,
     /// Under https, believe any certificate: for trials only, and every use says so.
     pub tls_insecure: bool,
-    /// The region that requests are signed for; else that of `AWS_REGION`, `AWS_DEFAULT_REGION` or the profile, else `us-east-1`.
-    pub region: Option<String>,
     /// The profile of the AWS files (`~/.aws`) whose keys are used, before those of the environment.
     pub profile: Option<String>,
     /// `true` signs nothing; `false` signs also what goes to a plain `http://` or `https://` URI, which by itself is signed
@@ -86,7 +99,8 @@ pub struct Config {
     pub block_bytes: u64,
     /// What happens when a sample cannot be had: `raise`, `skip` or `quarantine`.
     pub bad_samples: String,
-    /// Silence on a busy connection after which it is given up, ms.
+    /// Silence on a busy connection after which it is given up, ms; and an answer of which less than 1 KiB a second comes for as long.
+    /// What has come is kept, and the rest asked for elsewhere.
     pub stall_after_ms: u64,
     /// No progress for this long prints every stage's state, ms; 0 never.
     pub watchdog_after_ms: u64,
@@ -94,6 +108,14 @@ pub struct Config {
     pub connections_max: usize,
     /// Most attempts per block without progress.
     pub attempts_max: u32,
+    /// How long a bucket that has served before, and now serves nothing at all, is waited for, s; 0 leaves it to the attempts.
+    pub outage_limit_s: u64,
+    /// A local directory in which the loaders of this machine write down the rate of requests that a server asks for, so that they
+    /// share it evenly; without one each finds a rate of its own.
+    pub share_dir: Option<PathBuf>,
+    /// Requests sent a second time over another connection because the first takes far longer than usual, in per cent of all requests
+    /// at most; 0 sends none. The first answer that is whole is taken.
+    pub hedge_percent: u32,
     /// Bind each shard to a core and its memory to that core's NUMA node: one of every physical core first, nodes in turn.
     pub pin: bool,
     /// The NUMA node, such as a GPU's, on whose cores shards are seated first; the nodes take turns without it.
@@ -135,10 +157,12 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             uri: String::new(),
+            region: String::new(),
+            endpoint: String::new(),
+            addressing: "auto".into(),
             manifest: None,
             ca_file: None,
             tls_insecure: false,
-            region: None,
             profile: None,
             anonymous: None,
             requester_pays: false,
@@ -167,6 +191,9 @@ impl Default for Config {
             watchdog_after_ms: 30_000,
             connections_max: 128,
             attempts_max: 10,
+            outage_limit_s: 300,
+            share_dir: None,
+            hedge_percent: HedgeConfig::default().percent,
             pin: true,
             near: None,
             cycles: false,
@@ -196,11 +223,13 @@ const SIZES: [&str; 5] =
 /// Fields that are lists: as text, their items stand between commas.
 const LISTS: [&str; 1] = ["spill_dirs"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 16] = [
+const TEXTS: [&str; 19] = [
     "uri",
+    "region",
+    "endpoint",
+    "addressing",
     "manifest",
     "ca_file",
-    "region",
     "profile",
     "order",
     "cache_policy",
@@ -213,6 +242,7 @@ const TEXTS: [&str; 16] = [
     "decode",
     "decode_fit",
     "audit",
+    "share_dir",
 ];
 
 impl Config {
@@ -239,16 +269,18 @@ impl Config {
                 table.insert(name.into(), bytes);
             }
         }
-        for (name, text) in environment {
+        let environment: BTreeMap<String, String> = environment.into_iter().collect();
+        for (name, text) in &environment {
             if let Some(field) = name.strip_prefix("FUELRAIL_") {
-                set(&mut table, &field.to_ascii_lowercase(), &text)
+                set(&mut table, &field.to_ascii_lowercase(), text)
                     .map_err(|e| usage(format!("environment variable {name}: {}", e.cause())))?;
             }
         }
         for (field, text) in overrides {
             set(&mut table, field, text)?;
         }
-        let config: Config = table.try_into().map_err(|e: toml::de::Error| usage(e.message().to_string()))?;
+        let mut config: Config = table.try_into().map_err(|e: toml::de::Error| usage(e.message().to_string()))?;
+        config.take_vendors(&environment)?;
         config.validate()?;
         Ok(config)
     }
@@ -258,10 +290,12 @@ impl Config {
     /// # Errors
     /// `Usage` naming the field and what to write.
     pub fn validate(&self) -> Result<()> {
-        let check = |good: bool, cause: String, cure: &str| {
-            if good { Ok(()) } else { Err(Error::new(Kind::Usage, cause).cure(cure)) }
-        };
-        check(!self.uri.is_empty(), "no uri is given".into(), "write http://HOST:PORT/BUCKET/PREFIX, or https")?;
+        check(
+            !self.uri.is_empty(),
+            "no uri is given".into(),
+            "write s3://BUCKET/PREFIX, or http://HOST/BUCKET/PREFIX",
+        )?;
+        parse_addressing(&self.addressing)?;
         check(self.batch_size > 0, "batch_size is 0".into(), "ask for at least one sample per batch")?;
         check(self.epochs > 0, "epochs is 0".into(), "ask for at least one epoch")?;
         check(
@@ -282,6 +316,7 @@ impl Config {
         )?;
         check(self.attempts_max > 0, "attempts_max is 0".into(), "allow at least one attempt")?;
         check(self.stall_after_ms >= 10, format!("stall_after_ms is {}", self.stall_after_ms), "wait at least 10 ms")?;
+        self.hedge().validate()?;
         if let (Some(node), false) = (self.near, self.pin) {
             check(
                 false,
@@ -295,6 +330,10 @@ impl Config {
         if let Some(dir) = self.spill_dirs.iter().find(|dir| !dir.is_absolute()) {
             let cause = format!("spill_dirs has '{}', which is not an absolute path", dir.display());
             check(false, cause, "write where it is from the root: ranks may start elsewhere")?;
+        }
+        if let Some(dir) = self.share_dir.as_ref().filter(|dir| !dir.is_absolute()) {
+            let cause = format!("share_dir is '{}', which is not an absolute path", dir.display());
+            check(false, cause, "write where it is from the root: processes may start elsewhere")?;
         }
         let ring = self.ring.parse::<RingChoice>()?;
         if self.card_queue()?.is_some() {
@@ -311,6 +350,10 @@ impl Config {
         }
         self.bad_samples()?;
         self.importance(0)?;
+        self.validate_decoding()
+    }
+
+    fn validate_decoding(&self) -> Result<()> {
         check(
             self.decode_threads <= DECODE_THREADS_MAX,
             format!("decode_threads is {}", self.decode_threads),
@@ -323,6 +366,12 @@ impl Config {
         )?;
         self.decode()?;
         Ok(())
+    }
+
+    /// Which requests are sent a second time.
+    #[must_use]
+    pub fn hedge(&self) -> HedgeConfig {
+        HedgeConfig { percent: self.hedge_percent, ..HedgeConfig::default() }
     }
 
     /// How epochs are drawn, with so many samples in the cache; `None` where every sample comes once.
@@ -358,23 +407,45 @@ impl Config {
         self.zero_copy_receive.as_deref().map(str::parse).transpose()
     }
 
+    /// What is not set, from the variables of the cloud's own tools.
+    fn take_vendors(&mut self, environment: &BTreeMap<String, String>) -> Result<()> {
+        let mut access = self.access()?;
+        access.take_vendors(&self.uri, |name| environment.get(name).cloned());
+        (self.region, self.endpoint, self.ca_file) = (access.cloud.region, access.cloud.endpoint, access.tls.ca_file);
+        Ok(())
+    }
+
     /// How the server's certificate is judged.
     #[must_use]
     pub fn tls(&self) -> Tls {
         Tls { ca_file: self.ca_file.clone(), insecure: self.tls_insecure }
     }
 
-    /// How the bucket is reached, and who asks it.
-    #[must_use]
-    pub fn access(&self) -> Access {
-        let credentials = Credentials {
-            region: self.region.clone(),
-            profile: self.profile.clone(),
-            anonymous: self.anonymous,
-            requester_pays: self.requester_pays,
-            environment: self.environment.clone(),
-        };
-        Access { tls: self.tls(), credentials }
+    /// How the bucket is reached.
+    ///
+    /// # Errors
+    /// `Usage` for an unknown way of addressing.
+    pub fn access(&self) -> Result<Access> {
+        let addressing = parse_addressing(&self.addressing)?;
+        Ok(Access {
+            tls: self.tls(),
+            cloud: Cloud { region: self.region.clone(), endpoint: self.endpoint.clone(), addressing },
+            credentials: Credentials {
+                region: (!self.region.is_empty()).then(|| self.region.clone()),
+                profile: self.profile.clone(),
+                anonymous: self.anonymous,
+                requester_pays: self.requester_pays,
+                environment: self.environment.clone(),
+            },
+        })
+    }
+
+    /// The bucket and the prefixes that `uri` stands for.
+    ///
+    /// # Errors
+    /// `Usage` saying what to write.
+    pub(crate) fn source(&self) -> Result<Source> {
+        self.access()?.cloud.source(&self.uri)
     }
 
     /// The policy for bad samples.
@@ -390,6 +461,10 @@ impl Config {
             other => Err(usage(format!("bad_samples is '{other}'")).cure("use raise, skip or quarantine")),
         }
     }
+}
+
+fn check(good: bool, cause: String, cure: &str) -> Result<()> {
+    if good { Ok(()) } else { Err(Error::new(Kind::Usage, cause).cure(cure)) }
 }
 
 fn usage(cause: String) -> Error {
@@ -418,78 +493,4 @@ fn set(table: &mut toml::Table, field: &str, text: &str) -> Result<()> {
     };
     table.insert(field.into(), value);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pair(a: &str, b: &str) -> (String, String) {
-        (a.into(), b.into())
-    }
-
-    #[test]
-    fn argument_beats_environment_beats_file_beats_default() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("f.toml");
-        std::fs::write(&file, "uri = \"http://h/b\"\nbatch_size = 1\nseed = 2\nepochs = 3\nblock_bytes = \"1 MiB\"\n")
-            .unwrap();
-        let env = [pair("FUELRAIL_SPILL_DIRS", "/a,/b"), pair("FUELRAIL_SPILL_LIMIT_BYTES", "3 GiB")];
-        let disk = Config::load(Some(&file), env, &vec![]).unwrap();
-        assert_eq!((disk.spill_dirs, disk.spill_limit_bytes), (vec!["/a".into(), "/b".into()], 3 << 30));
-        let env = [pair("FUELRAIL_SEED", "20"), pair("FUELRAIL_EPOCHS", "30"), pair("HOME", "/")];
-        let config = Config::load(Some(&file), env, &vec![pair("epochs", "300")]).unwrap();
-        assert_eq!((config.batch_size, config.seed, config.epochs), (1, 20, 300));
-        assert_eq!((config.block_bytes, config.world), (1 << 20, 1));
-    }
-
-    #[test]
-    fn unknown_and_wrong_settings_are_refused_by_name() {
-        let refused = |env: (String, String)| {
-            Config::load(None, [pair("FUELRAIL_URI", "http://h/b"), env], &vec![]).unwrap_err().to_string()
-        };
-        assert!(refused(pair("FUELRAIL_BATCHSIZE", "3")).contains("batchsize"));
-        assert!(refused(pair("FUELRAIL_BATCH_SIZE", "many")).contains("many"));
-        assert!(refused(pair("FUELRAIL_CACHE_LIMIT_BYTES", "1 parsec")).contains("parsec"));
-        assert!(refused(pair("FUELRAIL_CACHE_POLICY", "best")).contains("best"));
-        assert!(refused(pair("FUELRAIL_ORDER", "2")).contains("'2' is not an order"));
-        assert!(refused(pair("FUELRAIL_BAD_SAMPLES", "eat")).contains("eat"));
-        assert!(refused(pair("FUELRAIL_SPILL_POLICY", "best")).contains("best"));
-        assert!(refused(pair("FUELRAIL_SPILL_DIRS", "/a,b")).contains("'b', which is not an absolute path"));
-        assert!(refused(pair("FUELRAIL_RING", "42")).contains("no ring '42'"));
-        assert!(refused(pair("FUELRAIL_NEAR", "here")).contains("here"));
-        let unpinned = Config { uri: "http://h/b".into(), near: Some(1), pin: false, ..Config::default() };
-        assert!(unpinned.validate().unwrap_err().to_string().contains("near = 1 with pin = false"));
-        assert!(refused(pair("FUELRAIL_DECODE", "28")).contains("decode is '28'"));
-        assert!(refused(pair("FUELRAIL_DECODE_FIT", "squeeze")).contains("squeeze"));
-        assert!(refused(pair("FUELRAIL_DECODE_DEPTH", "0")).contains("decode_depth is 0"));
-        assert!(refused(pair("FUELRAIL_DECODE_THREADS", "9999")).contains("decode_threads is 9999"));
-    }
-
-    #[test]
-    fn zero_copy_receive_is_for_one_shard_on_uring() {
-        let load = |more: &[(&str, &str)]| {
-            let settings = [("FUELRAIL_URI", "http://h/b"), ("FUELRAIL_ZERO_COPY_RECEIVE", "eth0:3")];
-            Config::load(None, settings.iter().chain(more).map(|(a, b)| pair(a, b)), &vec![])
-        };
-        let config = load(&[("FUELRAIL_SHARDS", "1")]).unwrap();
-        assert_eq!(config.card_queue().unwrap().unwrap().to_string(), "eth0:3");
-        assert_eq!(toml::from_str::<Config>(&toml::to_string(&config).unwrap()).unwrap(), config);
-        for (more, said) in [
-            (&[][..], "shards = 1"),
-            (&[("FUELRAIL_SHARDS", "2")][..], "shards = 1"),
-            (&[("FUELRAIL_SHARDS", "1"), ("FUELRAIL_RING", "poll")][..], "only the ring uring"),
-            (&[("FUELRAIL_SHARDS", "1"), ("FUELRAIL_ZERO_COPY_RECEIVE", "3")][..], "IFNAME:QUEUE"),
-        ] {
-            let error = load(more).unwrap_err();
-            assert!(error.kind() == Kind::Usage && error.to_string().contains(said), "{error}");
-        }
-    }
-
-    #[test]
-    fn the_default_round_trips_through_toml() {
-        let config = Config { uri: "http://h/b".into(), ..Config::default() };
-        let text = toml::to_string(&config).unwrap();
-        assert_eq!(toml::from_str::<Config>(&text).unwrap(), config);
-    }
 }

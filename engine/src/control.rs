@@ -4,14 +4,14 @@
 
 use crate::access::{Access, Way};
 use crate::credentials::authorise;
-use crate::tls::{Tls, connector_config};
+use crate::tls::connector_config;
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Listed, Signatory, judged};
 use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
 use fuelrail_wire::tls::{asks_for_tls, explain};
-use fuelrail_wire::{Endpoint, Entry, date, list_path, manifest, parse_error, parse_list, sign};
+use fuelrail_wire::{Endpoint, Entry, Source, date, list_path, manifest, parse_error, parse_list, sign};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
@@ -117,43 +117,28 @@ pub(crate) fn resolve(endpoint: &Endpoint) -> Result<Vec<SocketAddr>> {
 /// `Usage` for a bad URI, `Untrusted` for a certificate no authority of the system stands for, `NotFound`, `Denied`,
 /// `Network` … for what the server answers after retries.
 pub fn list(uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
-    list_with(&Tls::default(), uri, progress)
+    list_with(Access::default(), uri, progress)
 }
 
-/// As [`list`], with the certificate of an `https://` server judged and requests signed as `access` says.
+/// As [`list`], with the bucket reached as `access` says: an [`Access`] or a [`Tls`](crate::Tls).
 ///
 /// # Errors
-/// As [`list`]; `File`, `Usage` and `Environment` for what [`Tls`] cannot use.
+/// As [`list`]; `File`, `Usage` and `Environment` for what [`Access`] holds and cannot be used.
 pub fn list_with(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
-    let endpoint: Endpoint = uri.parse()?;
-    list_endpoint(&access.into().open(uri, &endpoint)?, &endpoint, progress)
+    let access = access.into();
+    let source = access.cloud.source(uri)?;
+    list_source(&access.open(uri, &source.endpoint)?, &source, progress)
 }
 
 /// As [`list_with`], with everything read from its text already.
-pub(crate) fn list_endpoint(
-    way: &Way,
-    endpoint: &Endpoint,
-    mut progress: impl FnMut(u64) + Send,
-) -> Result<Vec<Listed>> {
+pub(crate) fn list_source(way: &Way, source: &Source, mut progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
     let mut found = on_control_thread(way, async |client| {
         let mut found = Vec::new();
-        let mut token: Option<String> = None;
-        loop {
-            let path = list_path(endpoint, token.as_deref(), 1000, None);
-            let whole = |e: Error| e.object(format!("{}/{}", endpoint.bucket, endpoint.prefix));
-            let body = ask(&client, endpoint, &path).await.map_err(whole)?;
-            let page = parse_list(&body)?;
-            found.extend(page.entries.into_iter().map(listed));
-            progress(found.len() as u64);
-            match page.next {
-                Some(next) if Some(&next) != token.as_ref() => token = Some(next),
-                Some(_) => {
-                    return Err(Error::new(Kind::Protocol, "the listing repeats one page for ever")
-                        .cure("the server's continuation tokens are broken: use a manifest"));
-                }
-                None => return Ok(found),
-            }
+        for prefix in &source.prefixes {
+            let endpoint = Endpoint { prefix: prefix.clone(), ..source.endpoint.clone() };
+            list_prefix(&client, &endpoint, &mut found, &mut progress).await?;
         }
+        Ok(found)
     })?;
     found.retain(|o| o.size > 0 || !o.key.ends_with('/'));
     found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
@@ -161,6 +146,31 @@ pub(crate) fn list_endpoint(
         return Err(Error::new(Kind::Protocol, "the listing names it twice").object(pair[0].key.clone()));
     }
     Ok(found)
+}
+
+async fn list_prefix(
+    client: &HttpClient,
+    endpoint: &Endpoint,
+    found: &mut Vec<Listed>,
+    progress: &mut (impl FnMut(u64) + Send),
+) -> Result<()> {
+    let mut token: Option<String> = None;
+    loop {
+        let path = list_path(endpoint, token.as_deref(), 1000, None);
+        let whole = |e: Error| e.object(format!("{}/{}", endpoint.bucket, endpoint.prefix));
+        let body = ask(client, endpoint, &path).await.map_err(whole)?;
+        let page = parse_list(&body)?;
+        found.extend(page.entries.into_iter().map(listed));
+        progress(found.len() as u64);
+        match page.next {
+            Some(next) if Some(&next) != token.as_ref() => token = Some(next),
+            Some(_) => {
+                return Err(Error::new(Kind::Protocol, "the listing repeats one page for ever")
+                    .cure("the server's continuation tokens are broken: use a manifest"));
+            }
+            None => return Ok(()),
+        }
+    }
 }
 
 fn listed(entry: Entry) -> Listed {
@@ -197,22 +207,22 @@ pub fn write_manifest(path: &Path, objects: &[Listed]) -> Result<()> {
 /// # Errors
 /// As [`list`]; `File` when `out` fails; `Truncated` when the server keeps cutting it short.
 pub fn get(uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
-    get_with(&Tls::default(), uri, out)
+    get_with(Access::default(), uri, out)
 }
 
-/// As [`get`], with the certificate of an `https://` server judged and requests signed as `access` says.
+/// As [`get`], with the bucket reached as `access` says: an [`Access`] or a [`Tls`](crate::Tls).
 ///
 /// # Errors
-/// As [`get`]; `File`, `Usage` and `Environment` for what [`Tls`] cannot use.
+/// As [`get`]; `File`, `Usage` and `Environment` for what [`Access`] holds and cannot be used.
 pub fn get_with(access: impl Into<Access>, uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
-    let endpoint: Endpoint = uri.parse()?;
+    let access = access.into();
+    let endpoint = access.cloud.endpoint(uri)?;
     let key = endpoint.prefix.clone();
     if key.is_empty() {
-        return Err(Error::new(Kind::Usage, format!("'{uri}' names no object"))
-            .cure("write http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys"));
+        return Err(no_object(uri));
     }
     let path = endpoint.object_path(&key);
-    let way = access.into().open(uri, &endpoint)?;
+    let way = access.open(uri, &endpoint)?;
     let copied = on_control_thread(&way, async |client| {
         let mut progress = Progress::default();
         let mut retry = patience()?;
@@ -233,6 +243,11 @@ pub fn get_with(access: impl Into<Access>, uri: &str, out: &mut (dyn Write + Sen
         }
     });
     copied.map_err(|e| e.object(key))
+}
+
+pub(crate) fn no_object(uri: &str) -> Error {
+    Error::new(Kind::Usage, format!("'{uri}' names no object"))
+        .cure("write s3://BUCKET/KEY or http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys")
 }
 
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! Labels from keys: the class of a sample is the first directory of its key below the prefix.
 
 use fuelrail_base::Result;
-use fuelrail_wire::Endpoint;
+use fuelrail_wire::Cloud;
 use std::collections::BTreeMap;
 
 /// The label of a sample whose key has no directory below the prefix.
@@ -12,8 +12,8 @@ pub const NO_LABEL: u32 = u32::MAX;
 /// # Errors
 /// `Usage` for a bad URI.
 pub fn classes_of<'a>(uri: &str, keys: impl Iterator<Item = &'a str> + Clone) -> Result<Vec<String>> {
-    let endpoint: Endpoint = uri.parse()?;
-    Ok(Labels::new(&endpoint.prefix, keys).classes)
+    let source = Cloud::default().source(uri)?;
+    Ok(Labels::new(&source.endpoint.prefix, keys).classes)
 }
 
 /// Class names in order, and every sample's class.
@@ -48,6 +48,7 @@ mod tests {
         assert_eq!(labels.classes, ["a", "b"]);
         assert_eq!(labels.of, [1, 0, NO_LABEL, 1]);
         assert_eq!(classes_of("http://h:1/bucket/training/", keys.into_iter()).unwrap(), labels.classes);
+        assert_eq!(classes_of("http://h:1/bucket/training/{a,b}/", keys.into_iter()).unwrap(), labels.classes);
         assert_eq!(Labels::new("", keys.into_iter()).classes, ["training"]);
         assert_eq!(Labels::new("train", keys.into_iter()).classes, ["training"]);
     }

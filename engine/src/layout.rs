@@ -5,6 +5,7 @@
 
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
+use fuelrail_flow::Spares;
 use fuelrail_io::{Core, Topology};
 
 /// What the layout is made from.
@@ -32,6 +33,10 @@ pub(crate) struct Wanted {
     pub decoded_batches: u64,
     /// Memory that rings take besides, bytes.
     pub beside_bytes: u64,
+    /// Whether requests are sent a second time, into spare memory.
+    pub hedged: bool,
+    /// The longest block and the mean one, bytes.
+    pub block_bytes: (u64, u64),
 }
 
 /// One shard's share.
@@ -44,6 +49,8 @@ pub(crate) struct Layout {
     /// The region behind those of the shards, for decoded batches, and how many it holds.
     pub aside_bytes: u64,
     pub decoded_batches: u64,
+    /// Spare memory, of what batches would have had.
+    pub spares: Spares,
 }
 
 /// Regions are cut at page boundaries.
@@ -84,6 +91,14 @@ impl Wanted {
         let taken = room(if self.feeds(shards, 2) { 2 } else { 1 });
         let holds = |n: u64| taken.saturating_add(self.aside_bytes(n)) <= self.memory_bytes;
         (1..=self.decoded_batches).rev().find(|&n| holds(n)).unwrap_or(1)
+    }
+
+    /// What a shard sets aside of so much for batches: nothing where less than two of the largest would be left.
+    fn spares(&self, batch_bytes: u64) -> Spares {
+        let (longest, mean) = self.block_bytes;
+        let spares = Spares::within(batch_bytes, longest, mean);
+        let left = batch_bytes.saturating_sub(spares.bytes());
+        if self.hedged && left / 2 >= self.batch_bytes_max { spares } else { Spares::default() }
     }
 
     fn feeds(&self, shards: u16, batches: u64) -> bool {
@@ -130,7 +145,9 @@ impl Wanted {
         let cache_bytes = self.cache_bytes / u64::from(shards);
         let aligned = cache_bytes.next_multiple_of(SAMPLE_ALIGN as u64);
         let batch_bytes = region_bytes - aligned - self.scratch_bytes() - self.disk_bytes;
-        Ok(Layout { shards, region_bytes, cache_bytes, batch_bytes, aside_bytes, decoded_batches })
+        let spares = self.spares(batch_bytes);
+        let batch_bytes = batch_bytes - spares.bytes();
+        Ok(Layout { shards, region_bytes, cache_bytes, batch_bytes, aside_bytes, decoded_batches, spares })
     }
 }
 
@@ -228,7 +245,27 @@ mod tests {
             beside_bytes: 0,
             decoded_bytes: 0,
             decoded_batches: 0,
+            hedged: false,
+            block_bytes: (64 << 10, 8 << 10),
         }
+    }
+
+    #[test]
+    fn spare_memory_is_a_small_part_of_what_batches_have_and_never_their_last() {
+        let hedged = |memory| Wanted { hedged: true, ..wanted(memory, 1) };
+        let (plain, rich) = (wanted(64 << 20, 1).share_out().unwrap(), hedged(64 << 20).share_out().unwrap());
+        assert_eq!((plain.spares, rich.spares), (Spares::default(), Spares { slots: 16, slot_bytes: 64 << 10 }));
+        assert_eq!(rich.batch_bytes + rich.spares.bytes(), plain.batch_bytes);
+        assert!(rich.spares.bytes() * 32 <= plain.batch_bytes);
+        assert_eq!(
+            hedged(20 << 20).share_out().unwrap().spares,
+            Spares::default(),
+            "two batches would not fit beside it"
+        );
+        let long = Wanted { block_bytes: (8 << 20, 30 << 10), ..hedged(64 << 20) }.share_out().unwrap();
+        assert_eq!(long.spares.slot_bytes, 60 << 10, "for blocks of the common length, where the longest are too long");
+        let all_long = Wanted { block_bytes: (8 << 20, 8 << 20), ..hedged(64 << 20) }.share_out().unwrap();
+        assert_eq!(all_long.spares, Spares::default());
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod part;
 mod posting;
 mod quantiles;
 mod scores;
+mod share;
 mod spill;
 mod starting;
 mod state;
@@ -64,6 +65,7 @@ pub use fuelrail_io::{
 pub use fuelrail_plan::order::OrderName;
 pub use fuelrail_plan::policy::PolicyName;
 pub use fuelrail_plan::spill::SpillPolicy;
+pub use fuelrail_wire::{Addressing, Cloud};
 pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use importance::Reporter;
 pub use labels::{NO_LABEL, classes_of};

@@ -11,6 +11,7 @@ use fuelrail_flow::{Board, Consumer, Finished, MeshEnds, Objects, ShardConfig, S
 use fuelrail_io::{Arena, Backend, CardQueue, Region, Sender, UringConfig, Waker};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;
@@ -36,6 +37,8 @@ pub(crate) struct Plan {
     /// What each shard's disk is configured as, where there is one.
     pub spill: Option<SpillConfig>,
     pub consumer: Arc<Consumer>,
+    /// The rate of requests that a server asks for, shared by all shards.
+    pub pace: Ledger,
 }
 
 pub(crate) type ShardThread = JoinHandle<Result<()>>;
@@ -159,14 +162,16 @@ pub(crate) fn spill_config(config: &Config, catalog: &Catalog, layout: &Layout, 
 fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardConfig> {
     let shards = u64::from(plan.layout.shards);
     let catalog = plan.objects.catalog();
+    // Where all connections are in use, a second request still finds one.
+    let kept = if config.hedge_percent > 0 { config.connections_max / CONNECTIONS_KEPT_SHARE } else { 0 };
     let window = WindowConfig {
-        connections_max: config.connections_max,
+        connections_max: config.connections_max - kept,
         connections_blind_max: WindowConfig::blind_for(
             (catalog.total_bytes() / catalog.samples()).min(config.block_bytes),
         ),
         ..WindowConfig::default()
     };
-    let connections_start = window.connections_start.min(config.connections_max);
+    let connections_start = window.connections_start.min(window.connections_max);
     Ok(ShardConfig {
         brain: BrainConfig {
             shard,
@@ -177,12 +182,22 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
             spill: plan.spill,
             batch_room_bytes: plan.layout.batch_bytes,
             horizon_epochs: HORIZON_EPOCHS * u64::from(config.world),
-            retry: RetryConfig { attempts_max: config.attempts_max, ..RetryConfig::default() },
+            retry: RetryConfig {
+                attempts_max: config.attempts_max,
+                outage_limit_us: config.outage_limit_s.saturating_mul(1_000_000),
+                ..RetryConfig::default()
+            },
+            pace: plan.pace.clone(),
             window: WindowConfig { connections_start, ..window },
+            hedge: config.hedge(),
             seed: config.seed ^ u64::from(shard.0),
         },
         bad_samples: config.bad_samples()?,
         stall_after: Duration::from_millis(config.stall_after_ms),
         connections_max: config.connections_max,
+        spares: plan.layout.spares,
     })
 }
+
+/// Of the connections, one in so many is kept for second requests.
+const CONNECTIONS_KEPT_SHARE: usize = 16;

@@ -37,6 +37,15 @@ pub struct Stats {
     pub retries: u64,
     /// Times the server asked to slow down.
     pub throttled: u64,
+    /// Requests sent a second time, or elsewhere, because the first took far longer than usual.
+    #[serde(default)]
+    pub hedges: u64,
+    /// … whose answer was whole before the first one's.
+    #[serde(default)]
+    pub hedges_won: u64,
+    /// Payload bytes that came twice because of that.
+    #[serde(default)]
+    pub wasted_bytes: u64,
     /// Blocks given up.
     pub given_up: u64,
     /// Samples fetched anew because checksum or ETags did not agree.
@@ -344,6 +353,9 @@ impl Stats {
         self.retries += brain.retries;
         self.throttled += brain.throttled;
         self.given_up += brain.given_up;
+        self.hedges += brain.hedges;
+        self.hedges_won += brain.hedges_won;
+        self.wasted_bytes += shard.wasted_bytes;
         self.asks += brain.asks;
         self.hits += brain.hits;
         self.shared += brain.shared;

@@ -3,9 +3,9 @@
 use crate::config::Config;
 use crate::layout::Layout;
 use crate::quantiles::Quantiles;
-use crate::spill::{Directory, Keeper, KeeperConfig, Limits, segment_bytes};
+use crate::spill::{Directory, Keeper, KeeperConfig, Lengths, Limits};
 use fuelrail_base::metrics::Histogram;
-use fuelrail_base::{ByteSize, Result};
+use fuelrail_base::{ByteSize, Result, SampleId};
 use fuelrail_flow::{Objects, Snapshot, SpillSetup};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -33,15 +33,17 @@ pub(crate) fn start_keeper(
         return Ok((None, (0..layout.shards).map(|_| None).collect()));
     }
     let limits = Limits { limit_bytes: config.spill_limit_bytes, floor_bytes: config.spill_floor_bytes };
-    let segment_bytes = segment_bytes(limits, &directories, layout.shards, config.block_bytes);
-    let keeper = KeeperConfig { limits, segment_bytes, shards: layout.shards };
+    let catalog = objects.catalog();
+    let longest = (0..catalog.samples()).map(|sample| catalog.size(SampleId(sample as u32))).max().unwrap_or(0);
+    let lengths = Lengths::new(limits, &directories, layout.shards, longest.min(catalog.block_bytes()));
+    let keeper = KeeperConfig { limits, lengths, shards: layout.shards };
     let tell = Box::new(move |line: &str| report(line));
     let (keeper, setups) = Keeper::start(keeper, directories, objects, tell)?;
     let known = setups.iter().flat_map(|setup| &setup.found);
     let (segments, blocks) = known.fold((0, 0), |(s, b), (_, known)| (s + 1, b + known.len()));
     notices.push(format!(
         "disk: {blocks} blocks of this data set found in {segments} segments; new ones have {}",
-        ByteSize(segment_bytes)
+        ByteSize(lengths.usual)
     ));
     Ok((Some(keeper), setups.into_iter().map(Some).collect()))
 }

@@ -5,9 +5,8 @@
 
 use crate::access::Access;
 use crate::control::{
-    ANSWER_TIMEOUT, HttpClient, Load, collect, on_control_thread, patience, refusal, unreachable, within,
+    ANSWER_TIMEOUT, HttpClient, Load, collect, no_object, on_control_thread, patience, refusal, unreachable, within,
 };
-use crate::tls::Tls;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_plan::retry::{Tries, Verdict};
 use fuelrail_wire::Endpoint;
@@ -46,30 +45,28 @@ pub struct Stored {
 /// `Usage` for a bad URI or more than [`UPLOAD_BYTES_MAX`], `Denied` when the bucket may not be written to, `NotFound` when
 /// there is none, `Network`, `Throttled`, `Server` … for what the server answers after retries.
 pub fn put(uri: &str, bytes: &[u8]) -> Result<Stored> {
-    put_with(&Tls::default(), uri, &mut Cursor::new(bytes), |_| {})
+    put_with(Access::default(), uri, &mut Cursor::new(bytes), |_| {})
 }
 
-/// As [`put`], from a source, with the certificate of an `https://` server judged and requests signed as `access` says. `progress` is told the bytes
-/// sent so far; it begins anew with every attempt.
+/// As [`put`], from a source, with the bucket reached as `access` says. `progress` is told the bytes sent so far; it begins anew with every attempt.
 ///
 /// # Errors
-/// As [`put`]; `File` when the source cannot be read or changes meanwhile; `Usage` and `Environment` for what [`Tls`] cannot
-/// use.
+/// As [`put`]; `File` when the source cannot be read or changes meanwhile; `Usage` and `Environment` for what [`Access`]
+/// holds and cannot be used.
 pub fn put_with(
     access: impl Into<Access>,
     uri: &str,
     source: &mut dyn Upload,
     mut progress: impl FnMut(u64) + Send,
 ) -> Result<Stored> {
-    let endpoint: Endpoint = uri.parse()?;
+    let access = access.into();
+    let endpoint = access.cloud.endpoint(uri)?;
     let key = endpoint.prefix.clone();
     if key.is_empty() {
-        return Err(
-            Error::new(Kind::Usage, format!("'{uri}' names no object")).cure("write http://HOST:PORT/BUCKET/KEY")
-        );
+        return Err(no_object(uri));
     }
     let letter = Letter { path: endpoint.object_path(&key), digest: Digest::of(source)?, endpoint };
-    let way = access.into().open(uri, &letter.endpoint)?;
+    let way = access.open(uri, &letter.endpoint)?;
     let stored = on_control_thread(&way, async |client| {
         let mut retry = patience()?;
         let mut tries = Tries::default();

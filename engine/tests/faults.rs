@@ -268,7 +268,8 @@ fn an_object_that_never_comes_is_named_with_its_cause() {
 fn a_server_that_goes_away_ends_the_run() {
     let set = DataSet::digits(300, 5);
     let bucket = bucket(&set, "latency=fixed:5ms");
-    let mut loader = loader(&bucket).batch_size(10).connections_max(2).attempts_max(3).epochs(50).build().unwrap();
+    let mut loader =
+        loader(&bucket).batch_size(10).connections_max(2).attempts_max(3).epochs(50).outage_limit_s(0).build().unwrap();
     loader.next_batch().expect("a first batch").unwrap();
     drop(bucket);
     let (tell, told) = mpsc::channel();

@@ -158,6 +158,70 @@ fn a_directory_that_vanishes_or_never_was_costs_nothing_but_requests() {
     drain(&mut loader, &set).unwrap();
 }
 
+/// A file system of its own, in memory and small; taken down when dropped.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    /// `None`, said aloud, where mounting is not allowed.
+    fn mount(bytes: u64) -> Option<SmallDisk> {
+        let disk = SmallDisk(tempfile::tempdir().unwrap());
+        let mounted = disk.call(&["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]);
+        if !mounted {
+            eprintln!("SKIPPED: a full and a read-only file system: mounting one needs root (CAP_SYS_ADMIN)");
+        }
+        mounted.then_some(disk)
+    }
+
+    fn call(&self, args: &[&str]) -> bool {
+        Command::new("mount").args(args).arg(self.0.path()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Nothing is mounted there when mounting was refused.
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).stderr(Stdio::null()).status();
+    }
+}
+
+#[test]
+fn a_full_and_a_read_only_file_system_cost_nothing_but_requests() {
+    let Some(small) = SmallDisk::mount(3 * MIB) else { return };
+    let (set, bucket) = (set(), bucket(&set(), ""));
+    let build = || spilling(&bucket, small.path(), 100 * MIB).listing(listing(&set)).epochs(2).build().unwrap();
+    let mut loader = build();
+    drain(&mut loader, &set).unwrap();
+    let facts = disk(&loader.stats());
+    let kept: u64 = std::fs::read_dir(small.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    assert!(kept < 3 * MIB && facts.segments_made > 0 && facts.refused > 0, "{kept}: {facts:?}");
+    assert_eq!(
+        (facts.write_failures, facts.broken, facts.directories_failed),
+        (0, 0, 0),
+        "full is no failure: {facts:?}"
+    );
+    drop(loader);
+    // Somebody else takes what is left.
+    let filler = std::fs::write(small.path().join("filler"), vec![7; 4 << 20]);
+    assert_eq!(filler.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    let mut loader = build();
+    drain(&mut loader, &set).unwrap();
+    let full = disk(&loader.stats());
+    assert_eq!((full.segments_made, full.written), (0, 0), "{full:?}");
+    drop(loader);
+    assert!(small.call(&["-o", "remount,ro"]));
+    let mut loader = build();
+    let told = loader.notices().iter().filter(|line| line.contains(&small.path().display().to_string())).count();
+    assert_eq!(told, 1, "one line: {:?}", loader.notices());
+    drain(&mut loader, &set).unwrap();
+    let facts = disk(&loader.stats());
+    assert_eq!((facts.written, facts.segments_made), (0, 0), "{facts:?}");
+    assert_eq!(facts.adopted, full.adopted, "what is there is read: {facts:?}");
+}
+
 #[test]
 fn bit_rot_is_found_and_fetched_again() {
     let (set, dir) = (set(), tempfile::tempdir().unwrap());

@@ -129,7 +129,7 @@ fn a_body_cut_again_and_again_lands_whole_all_the_same() {
 fn a_server_that_goes_away_ends_the_run_over_tls() {
     let set = DataSet::digits(300, 5);
     let secured = Secured::start(&set, "latency=fixed:5ms");
-    let builder = secured.loader().batch_size(10).connections_max(2).attempts_max(3).epochs(50);
+    let builder = secured.loader().batch_size(10).connections_max(2).attempts_max(3).epochs(50).outage_limit_s(0);
     let mut loader = builder.build().unwrap();
     loader.next_batch().expect("a first batch").unwrap();
     drop(secured);

@@ -13,6 +13,7 @@ use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Latency, Script, Source};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
+use super::drawn::{DrawnHit, measure_drawn};
 use super::fault::of_bucket;
 use super::feed::{Course, Feed, LocalDisk};
 use super::line::StartLine;
@@ -25,6 +26,7 @@ use super::rail::{Rail, budget_bytes};
 use super::remote::{Between, Remote};
 use super::scale::Scale;
 use super::trainer::{RankEpoch, RankRun, Seat, train};
+use crate::tiers::{TierRow, TierStep, Tiering, tiers};
 
 /// The bucket's name.
 const BUCKET: &str = "bucket";
@@ -46,6 +48,10 @@ pub trait Watch: Sync {
     fn next_use(&self, hit: Option<&NextUseHit>);
     /// Ranks with caches of their own: one order and cache size is done.
     fn own_caches(&self, hit: &OwnCacheHit);
+    /// RAM and disk together: one policy and capacity is done.
+    fn tier(&self, row: &TierRow);
+    /// Epochs drawn by importance: one way is done.
+    fn drawn(&self, hit: &DrawnHit);
 }
 
 /// What the experiment found.
@@ -69,6 +75,10 @@ pub struct Findings {
     pub next_use: Vec<NextUseHit>,
     /// The same of ranks with caches of their own, under both orders.
     pub own_caches: Vec<OwnCacheHit>,
+    /// RAM and disk together against their limit, under three policies.
+    pub tiers: Vec<TierRow>,
+    /// Epochs drawn by importance: hit ratio beside coverage.
+    pub drawn: Vec<DrawnHit>,
     /// What the engine wanted said aloud.
     pub notices: Vec<String>,
 }
@@ -89,6 +99,8 @@ pub fn run(scale: &Scale, watch: &dyn Watch) -> Result<Findings> {
     watch.next_use(None);
     let next_use = measure(scale, |hit| watch.next_use(Some(hit)))?;
     let own_caches = measure_own_caches(scale, |hit| watch.own_caches(hit))?;
+    let tiers = ram_and_disk(scale, watch)?;
+    let drawn = measure_drawn(scale, |hit| watch.drawn(hit))?;
     Ok(Findings {
         scale: scale.clone(),
         objects: bench.originals.len() as u64,
@@ -98,8 +110,28 @@ pub fn run(scale: &Scale, watch: &dyn Watch) -> Result<Findings> {
         rows,
         next_use,
         own_caches,
+        tiers,
+        drawn,
         notices: bench.notices.into_inner().unwrap_or_else(PoisonError::into_inner),
     })
+}
+
+/// RAM and disk together, at the sizes the demo shows.
+fn ram_and_disk(scale: &Scale, watch: &dyn Watch) -> Result<Vec<TierRow>> {
+    let scratch = tempfile::tempdir().map_err(|e| Error::new(Kind::File, format!("making a folder: {e}")))?;
+    let tiering = Tiering {
+        folder: scratch.path().to_owned(),
+        photos: scale.tier_photos,
+        percents: vec![25, 50, 75],
+        rounds: 0,
+        ..Tiering::default()
+    };
+    let report = tiers(&tiering, &mut |step| {
+        if let TierStep::Row(row) = step {
+            watch.tier(row);
+        }
+    })?;
+    Ok(report.rows)
 }
 
 /// What all rows share.

@@ -10,6 +10,7 @@
 //! Every delivered byte is compared with the generator, in every row alike, outside the data wait.
 
 mod cache;
+mod drawn;
 mod experiment;
 mod fault;
 mod feed;
@@ -25,6 +26,7 @@ mod remote;
 mod scale;
 mod trainer;
 
+pub use drawn::DrawnHit;
 pub use experiment::{Findings, Watch, run};
 pub use next_use::{NextUseHit, OwnCacheHit};
 pub use outcome::{Epoch, Row, RowName};

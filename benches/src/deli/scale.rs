@@ -51,6 +51,8 @@ pub struct Scale {
     pub fetch_connections: usize,
     /// Objects of the data set that next-use caching is tried on.
     pub next_use_samples: u64,
+    /// Photos of the data set that RAM and disk together are tried on.
+    pub tier_photos: u64,
     /// Seed of the order of samples and of the data set.
     pub seed: u64,
 }
@@ -71,7 +73,7 @@ impl Scale {
     /// Seconds, for tests: proportions of the miss rates hold roughly, times mean nothing.
     #[must_use]
     pub fn quick(seed: u64) -> Scale {
-        Scale { next_use_samples: 1_500, ..Scale::shrunk(32, 50, seed) }
+        Scale { next_use_samples: 1_500, tier_photos: 300, ..Scale::shrunk(32, 50, seed) }
     }
 
     fn shrunk(size_divisor: u64, time_divisor: u64, seed: u64) -> Scale {
@@ -87,6 +89,7 @@ impl Scale {
             list_page_keys: LIST_PAGE_KEYS,
             fetch_connections: FETCH_CONNECTIONS,
             next_use_samples: 6_000,
+            tier_photos: 2_000,
             seed,
         }
     }
@@ -104,6 +107,7 @@ impl Scale {
         check(self.epochs > 0, "an experiment has at least one epoch")?;
         check((1..=1000).contains(&self.list_page_keys), "a listing's page has 1 to 1000 keys")?;
         check(self.fetch_connections > 0, "a fetch needs a connection")?;
+        check(self.tier_photos >= 100, "RAM and disk are tried on at least 100 photos")?;
         check(self.next_use_samples >= 100, "next-use caching is tried on at least 100 samples")
     }
 

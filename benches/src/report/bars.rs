@@ -152,6 +152,10 @@ pub(super) fn next_use(report: &Report) -> String {
         drawing.dot(x, y, 5.0, "rail");
         drawing.text(x + 9.0, y + 13.0, "number", &format!("{:.3}", hit.hit_ratio));
     }
+    for row in &report.tiers {
+        let (x, y) = at(row.capacity_share, row.hit_ratio);
+        drawing.dot(x, y, 4.0, if row.policy == "next-use" { "disk" } else { "deli" });
+    }
     let (x, y) = at(0.5, 0.0);
     drawing.text(x, y + 34.0, "tick middle", "cache over data set");
     drawing.finish()

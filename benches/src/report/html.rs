@@ -123,7 +123,8 @@ fn charts(report: &Report) -> String {
         figure(
             "Next-use caching against its limit",
             "One trainer, no latency, epochs 2 and 3: when every sample is used once an epoch, no policy can hit more than its \
-             share of the data set. The dashed line is that limit.",
+             share of the data set. The dashed line is that limit. <span class=\"key rail\"></span>in RAM <span class=\"key disk\"></span>in \
+             RAM and on disk together <span class=\"key deli\"></span>the same under LRU and FIFO",
             &next_use(report),
         ),
         figure(

@@ -26,8 +26,9 @@ pub use verdict::{Verdict, verdicts};
 
 use serde::{Deserialize, Serialize};
 
-use crate::deli::{Findings, NextUseHit, OwnCacheHit, Row, RowName, Scale};
+use crate::deli::{DrawnHit, Findings, NextUseHit, OwnCacheHit, Row, RowName, Scale};
 use crate::machine::Machine;
+use crate::tiers::TierRow;
 
 /// Version of the report's shape.
 pub const SCHEMA: u32 = 1;
@@ -88,6 +89,12 @@ pub struct Report {
     /// The same of ranks with caches of their own, under both orders; older reports do not have it.
     #[serde(default)]
     pub own_caches: Vec<OwnCacheHit>,
+    /// RAM and disk together, under three policies; older reports do not have it.
+    #[serde(default)]
+    pub tiers: Vec<TierRow>,
+    /// Epochs drawn by importance; older reports do not have it.
+    #[serde(default)]
+    pub drawn: Vec<DrawnHit>,
     /// The paper's rows.
     pub published: Vec<Published>,
     /// The claims, judged; empty after a quick run, whose times mean nothing.
@@ -126,7 +133,7 @@ impl Report {
         // A few seconds are too short to judge anything by.
         let verdicts = if mode == "quick" { Vec::new() } else { verdicts(&findings, &published) };
         let Findings { scale, objects, object_bytes, cache_bytes_per_rank, verified_bytes, rows, .. } = findings;
-        let Findings { next_use, own_caches, notices, .. } = findings;
+        let Findings { next_use, own_caches, tiers, drawn, notices, .. } = findings;
         Report {
             schema: SCHEMA,
             machine,
@@ -135,6 +142,8 @@ impl Report {
             rows,
             next_use,
             own_caches,
+            tiers,
+            drawn,
             published,
             verdicts,
             simulated: SIMULATED.map(str::to_owned).to_vec(),

@@ -17,6 +17,10 @@ const FUELRAIL_REDUCTION_MIN: f64 = 0.99;
 const EPOCH_RATIO_MAX: f64 = 1.02;
 /// What ranks must hit at least of what their own caches can hold, under the sticky order.
 const OWN_CACHES_MIN: f64 = 0.95;
+/// What RAM and disk together must hit at least of what they can hold.
+const TIERS_MIN: f64 = 0.95;
+/// Of each epoch drawn our way, the share that must be distinct.
+const COVERAGE_MIN: f64 = 0.9;
 /// How far next-use caching may stay below (or be above) its limit.
 const HIT_RATIO_TOLERANCE: f64 = 0.005;
 
@@ -54,6 +58,8 @@ pub fn verdicts(findings: &Findings, published: &[Published]) -> Vec<Verdict> {
     }
     all.extend(next_use(findings));
     all.extend(own_caches(findings));
+    all.extend(ram_and_disk(findings));
+    all.extend(importance(findings));
     all
 }
 
@@ -125,6 +131,49 @@ fn near_local_disk(fuelrail: &Row, disk: &Row) -> Verdict {
         holds: measured <= EPOCH_RATIO_MAX,
         text: format!("Its epoch is {:.1} % {side} than on local disk, first batch included.", apart.abs()),
     }
+}
+
+/// Of the limit, what RAM and disk reach together at every capacity, with LRU and FIFO beside it.
+fn ram_and_disk(findings: &Findings) -> Option<Verdict> {
+    let under = |policy: &'static str| findings.tiers.iter().filter(move |row| row.policy == policy);
+    let measured = under("next-use").map(|row| row.hit_ratio / row.capacity_share).reduce(f64::min)?;
+    let list = |policy| under(policy).map(|row| format!("{:.3}", row.hit_ratio)).collect::<Vec<_>>().join("/");
+    let limits = under("next-use").map(|row| format!("{:.2}", row.capacity_share)).collect::<Vec<_>>().join("/");
+    Some(Verdict {
+        claim: "ram_and_disk_hit_ratio".to_owned(),
+        measured,
+        bound: TIERS_MIN,
+        published: None,
+        holds: measured >= TIERS_MIN,
+        text: format!(
+            "RAM and disk together hit {} where they can hold {limits} of the set; under LRU {}, under FIFO {}.",
+            list("next-use"),
+            list("lru"),
+            list("fifo"),
+        ),
+    })
+}
+
+/// What drawing by importance does to coverage: ours beside SHADE's.
+fn importance(findings: &Findings) -> Option<Verdict> {
+    let of = |mode: &str| findings.drawn.iter().find(|hit| hit.mode == mode);
+    let (ours, shade, uniform) = (of("on")?, of("shade-corrected")?, of("uniform")?);
+    Some(Verdict {
+        claim: "importance_coverage".to_owned(),
+        measured: ours.coverage,
+        bound: COVERAGE_MIN,
+        published: None,
+        holds: ours.coverage >= COVERAGE_MIN,
+        text: format!(
+            "Epochs drawn by importance our way show {:.0} % of the set each, with {:.2} of it hit in a cache of {:.2}; as SHADE draws              them {:.0} %, with {:.2} hit; uniformly all of it, with {:.2} hit.",
+            ours.coverage * 100.0,
+            ours.hit_ratio,
+            ours.cache_share,
+            shade.coverage * 100.0,
+            shade.hit_ratio,
+            uniform.hit_ratio,
+        ),
+    })
 }
 
 /// Of the limit, what is reached at every size: under the sticky order, with the global one and DELI's scheme beside it.

@@ -28,7 +28,7 @@ const EXAMPLES: &str = "Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Get {
-    /// The object: http://HOST:PORT/BUCKET/KEY, or https
+    /// The object: s3://BUCKET/KEY, gs://, az://ACCOUNT/CONTAINER/KEY, http[s]://HOST:PORT/BUCKET/KEY
     uri: String,
     #[command(flatten)]
     trust: Trust,
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Get) -> Outcome {
 /// Copies the object to `out`, which keeps no bytes back, under a progress bar.
 fn copy(args: &Get, out: &mut (impl Write + Send)) -> Outcome<u64> {
     let mut watched = Watched { out, bar: Bar::new(None, "bytes"), bytes: 0, reader_gone: false };
-    match fuelrail::get_with(&args.trust.access(), &args.uri, &mut watched) {
+    match fuelrail::get_with(&args.trust.access(&args.uri)?, &args.uri, &mut watched) {
         Err(_) if watched.reader_gone => Err(Failure::ReaderGone),
         copied => Ok(copied?),
     }

@@ -26,7 +26,7 @@ const EXAMPLES: &str = "Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Ls {
-    /// Where to look: http://HOST:PORT/BUCKET/PREFIX, or https
+    /// Where to look: s3://BUCKET/PREFIX, gs://, az://ACCOUNT/CONTAINER/PREFIX, http[s]://HOST:PORT/BUCKET/PREFIX
     uri: String,
     #[command(flatten)]
     trust: Trust,
@@ -60,7 +60,7 @@ struct Object<'a> {
 
 pub(crate) fn run(args: &Ls) -> Outcome {
     let bar = Bar::new(None, "objects");
-    let objects = fuelrail::list_with(&args.trust.access(), &args.uri, |count| bar.at(count, String::new))?;
+    let objects = fuelrail::list_with(&args.trust.access(&args.uri)?, &args.uri, |count| bar.at(count, String::new))?;
     drop(bar);
     if objects.is_empty() {
         let nothing = Error::new(Kind::Usage, format!("no object's key starts as '{}' says", args.uri));

@@ -27,7 +27,7 @@ const EXAMPLES: &str = "Examples:
 pub(crate) struct Put {
     /// The file to read
     file: PathBuf,
-    /// The object: http://HOST:PORT/BUCKET/KEY, or https
+    /// The object: s3://BUCKET/KEY, http[s]://HOST:PORT/BUCKET/KEY
     uri: String,
     #[command(flatten)]
     trust: Trust,
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Put) -> Outcome {
     let name = args.file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let uri = if args.uri.ends_with('/') { format!("{}{name}", args.uri) } else { args.uri.clone() };
     let bar = Bar::new(Some(about.len()), "bytes");
-    let stored = fuelrail::put_with(&args.trust.access(), &uri, &mut source, |sent| {
+    let stored = fuelrail::put_with(&args.trust.access(&uri)?, &uri, &mut source, |sent| {
         bar.at(sent, || ByteSize(sent).to_string());
     })?;
     drop(bar);

@@ -1,27 +1,35 @@
-//! The arguments of every command that speaks to a bucket by itself: whom it believes over TLS, and as whom it asks.
+//! The arguments of every command that asks a bucket without a loader: which server a URI means, how it is judged, and who asks.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use fuelrail::{Access, Credentials, Tls};
+use fuelrail::{Access, Overrides};
 
-/// How the certificate of an https server is judged, and who asks
+use crate::failure::Outcome;
+
+/// How a bucket is reached
 #[derive(Args, Debug, Default)]
 pub(crate) struct Trust {
     /// Under https, believe the authorities in FILE (PEM) instead of the system's
-    #[arg(long, value_name = "FILE", env = "FUELRAIL_CA_FILE")]
+    #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
     /// Under https, believe any certificate: for trials only, and every use says so
     #[arg(long, conflicts_with = "ca_file")]
     tls_insecure: bool,
-    /// Sign requests for this region
-    #[arg(long, env = "FUELRAIL_REGION")]
+    /// The region of an s3:// bucket [default: AWS_REGION, else us-east-1]
+    #[arg(long, value_name = "NAME")]
     region: Option<String>,
+    /// The server that s3://, gs:// and az:// mean, http[s]://HOST[:PORT] [default: AWS_ENDPOINT_URL, else the cloud's own]
+    #[arg(long, value_name = "URL")]
+    endpoint: Option<String>,
+    /// Where requests name the bucket: auto, path or virtual
+    #[arg(long, value_name = "HOW")]
+    addressing: Option<String>,
     /// Use the keys of this profile of the AWS files
-    #[arg(long, env = "FUELRAIL_PROFILE")]
+    #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     /// Sign nothing (true), or also what goes to a plain http or https URI (false)
-    #[arg(long, value_name = "BOOL", env = "FUELRAIL_ANONYMOUS")]
+    #[arg(long, value_name = "BOOL")]
     anonymous: Option<bool>,
     /// Pay for the requests, where the bucket's owner wants that of who asks
     #[arg(long)]
@@ -29,14 +37,18 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
-    pub(crate) fn access(&self) -> Access {
-        let credentials = Credentials {
-            region: self.region.clone(),
-            profile: self.profile.clone(),
-            anonymous: self.anonymous,
-            requester_pays: self.requester_pays,
-            ..Credentials::default()
-        };
-        Access { tls: Tls { ca_file: self.ca_file.clone(), insecure: self.tls_insecure }, credentials }
+    pub(crate) fn access(&self, uri: &str) -> Outcome<Access> {
+        let given = [
+            ("ca_file", self.ca_file.as_ref().map(|path| path.display().to_string())),
+            ("tls_insecure", self.tls_insecure.then(|| "true".to_owned())),
+            ("region", self.region.clone()),
+            ("endpoint", self.endpoint.clone()),
+            ("addressing", self.addressing.clone()),
+            ("profile", self.profile.clone()),
+            ("anonymous", self.anonymous.map(|anonymous| anonymous.to_string())),
+            ("requester_pays", self.requester_pays.then(|| "true".to_owned())),
+        ];
+        let given: Overrides = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+        Ok(Access::load(uri, std::env::vars(), &given)?)
     }
 }

@@ -25,7 +25,7 @@ measures the setting chosen anew: predicted and achieved stand side by side.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Tune {
-    /// What to read: http://HOST:PORT/BUCKET/PREFIX
+    /// What to read: s3://BUCKET/PREFIX, http[s]://HOST:PORT/BUCKET/PREFIX
     uri: Option<String>,
     /// Time for everything
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "120s")]
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Tune) -> Outcome {
     })?;
     let listing = match &config.manifest {
         Some(path) => fuelrail::read_manifest(path)?,
-        None => fuelrail::list_with(&config.access(), &config.uri, |_| {})?,
+        None => fuelrail::list_with(config.access()?, &config.uri, |_| {})?,
     };
     let rings = rings(&config);
     let tuning = Tuning { config, listing, budget: args.budget, seed: args.seed, rings };
@@ -140,6 +140,9 @@ fn toml(report: &TuneReport) -> String {
         format!("# Predicted {:.3} GB/s, achieved {:.3}.", outcome.predicted_gb_per_s, outcome.achieved_gb_per_s),
         format!("# Limit: {}", report.explanation),
         format!("uri = {}", quoted(&report.config.uri)),
+        format!("region = {}", quoted(&report.config.region)),
+        format!("endpoint = {}", quoted(&report.config.endpoint)),
+        format!("addressing = {}", quoted(&report.config.addressing)),
         format!("batch_size = {}", report.config.batch_size),
         format!("shards = {shards}"),
         format!("connections_max = {connections_max}"),

@@ -6,6 +6,10 @@ pub const RESPONSE_HEAD_BYTES_MAX: usize = 16 << 10;
 pub const RESPONSE_HEADERS_MAX: usize = 96;
 /// Longest object key: what S3 allows.
 pub const KEY_BYTES_MAX: usize = 1024;
+/// Longest URI of a data set: a key with every byte escaped, braces and a host.
+pub const URI_BYTES_MAX: usize = 8 << 10;
+/// Most prefixes that the braces of one URI stand for: ten times the shards of the largest data sets people name so.
+pub const PREFIXES_MAX: usize = 100_000;
 /// Most samples in one data set: ids are 32 bits wide.
 pub const SAMPLES_MAX: u64 = u32::MAX as u64;
 /// Largest object: what S3 allows (5 TiB).

@@ -28,6 +28,8 @@ pub struct Snapshot {
     pub index_bytes: u64,
     /// Payload bytes our own code copied: out of mispredicted receives, into and out of the cache, between batches.
     pub copied_bytes: u64,
+    /// Payload bytes that came twice, because their request was sent twice.
+    pub wasted_bytes: u64,
     /// Samples fetched anew because their proof failed.
     pub unproved: u64,
     /// Time from request to last byte of each block.

@@ -3,6 +3,7 @@
 //! Owns the connections and the scratch memory they hold. Opens connections on demand up to the number the brain wants,
 //! prefers idle ones, pipelines when all are busy, notices silence. Never decides what to fetch or whether to try again.
 
+use crate::addresses::Addresses;
 use crate::conn::{Asked, Conn, Context, Exchange, HeadPredictor, Outcome, State};
 use crate::credential::{Signatory, judged};
 use crate::objects::Objects;
@@ -12,7 +13,11 @@ use fuelrail_base::{Duration, Error, Instant, Kind, WallTime};
 use fuelrail_io::{Done, Full, Op, Ring, Slot, Window};
 use slab::Slab;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
+
+mod patience;
+mod second;
 
 /// Counters of the fetch stage since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -58,7 +63,9 @@ pub(crate) struct FetchStage {
     path: String,
     stall_after: Duration,
     next_sweep: Instant,
-    next_address: usize,
+    /// Second requests under way.
+    seconds: usize,
+    addresses: Addresses,
     /// Set when the system refuses another socket; cleared when one closes.
     sockets_exhausted: bool,
     stats: FetchStats,
@@ -76,6 +83,7 @@ impl FetchStage {
         FetchStage {
             signatory: objects.signatory(),
             host: objects.endpoint().authority(),
+            addresses: Addresses::new(objects.addresses()),
             text: Vec::with_capacity(2048),
             path: String::with_capacity(1024),
             objects,
@@ -87,7 +95,7 @@ impl FetchStage {
             waiting: VecDeque::with_capacity(256),
             stall_after,
             next_sweep: Instant::ZERO,
-            next_address: 0,
+            seconds: 0,
             sockets_exhausted: false,
             stats: FetchStats::default(),
             get_latency: Histogram::new(),
@@ -157,25 +165,27 @@ impl FetchStage {
             .map(|(at, c)| (at, c.queued()));
         match best {
             Some((at, 0)) => Some(at),
-            _ if self.conns.len() < wanted.min(CONNECTIONS_PER_SHARD_MAX) => self.open(ring).or(best.map(|(at, _)| at)),
+            _ if self.conns.len() < wanted.min(CONNECTIONS_PER_SHARD_MAX) => {
+                self.open(ring, None).or(best.map(|(at, _)| at))
+            }
             _ => best.map(|(at, _)| at),
         }
     }
 
-    fn open<R: Ring>(&mut self, ring: &mut R) -> Option<usize> {
+    /// Opens a connection, rather not to the address `slow`.
+    fn open<R: Ring>(&mut self, ring: &mut R, slow: Option<SocketAddr>) -> Option<usize> {
         if self.sockets_exhausted && !self.conns.is_empty() {
             return None;
         }
-        let addresses = self.objects.addresses();
-        let addr = addresses[self.next_address % addresses.len()];
         if self.scratch.is_empty() {
             return None;
         }
+        let addr = self.addresses.choose(ring.now(), slow);
         let made = self.objects.session().and_then(|session| Ok((ring.socket(&addr)?, session)));
         match made {
             Ok((sock, session)) => {
                 let scratch = self.scratch.pop()?;
-                let at = self.conns.insert(Conn::new(sock, scratch, session, ring.now()));
+                let at = self.conns.insert(Conn::new(sock, addr, scratch, session, ring.now()));
                 self.stats.connections += 1;
                 let token = (at as u64) << 2 | CONNECT;
                 if let Err(Full(_)) = ring.push(Op::Connect { sock, addr }, token) {
@@ -237,15 +247,14 @@ impl FetchStage {
         match done.op {
             Op::Connect { addr, .. } => {
                 if let Err(errno) = done.result {
-                    // Once per address, however many connections to it fail together: else they could lead back to it.
-                    let addresses = self.objects.addresses();
-                    if addresses[self.next_address % addresses.len()] == addr {
-                        self.next_address += 1;
+                    if conn.state == State::Connecting {
+                        self.addresses.failed(addr, ring.now());
                     }
                     let error = Error::from_errno(Kind::Network, &format!("connecting to {addr}"), errno)
                         .cure("check that the server runs and the address is right");
                     conn.connected(Err(error), &mut cx);
                 } else {
+                    self.addresses.connected(addr);
                     conn.connected(Ok(()), &mut cx);
                 }
             }
@@ -285,41 +294,6 @@ impl FetchStage {
         } else {
             self.dirty.push_back(at);
         }
-    }
-
-    /// Fails connections that have been silent for too long. Returns when it wants to look again.
-    pub(crate) fn sweep<R: Ring>(&mut self, ring: &mut R) -> Option<Instant> {
-        let now = ring.now();
-        if now >= self.next_sweep {
-            self.next_sweep = now.after(self.stall_after / 4);
-            let stuck: Vec<usize> = self
-                .conns
-                .iter()
-                .filter(|(_, c)| c.state != State::Closing && c.queued() > 0)
-                .filter(|(_, c)| now.since(c.last_heard) >= self.stall_after)
-                .map(|(at, _)| at)
-                .collect();
-            for (_, conn) in &mut self.conns {
-                if now.since(conn.last_heard) >= self.stall_after / 4
-                    && let Some(op) = conn.lose_patience()
-                {
-                    ring.cancel(op);
-                }
-            }
-            for at in stuck {
-                let secs = self.stall_after.as_secs_f64();
-                let error = Error::new(Kind::Stalled, format!("no byte came for {secs} s"));
-                let mut cx = Context {
-                    now,
-                    predictor: &mut self.predictor,
-                    outcomes: &mut self.outcomes,
-                    copied_bytes: &mut self.stats.copied_bytes,
-                };
-                self.conns[at].fail(error, &mut cx);
-                self.after(ring, at);
-            }
-        }
-        (self.outstanding() > 0).then_some(self.next_sweep)
     }
 
     /// Closes every connection, for good: what they have under way comes back through the ring.
@@ -368,11 +342,12 @@ impl FetchStage {
     pub(crate) fn describe(&self, now: Instant) -> String {
         let oldest = self.conns.iter().filter(|(_, c)| c.queued() > 0).map(|(_, c)| now.since(c.last_heard)).max();
         format!(
-            "fetch: {} connections, {} requests outstanding, {} waiting for a place, longest silence {:.3} s",
+            "fetch: {} connections, {} requests outstanding, {} waiting for a place, longest silence {:.3} s, {} addresses shunned",
             self.conns.len(),
             self.outstanding(),
             self.waiting.len(),
             oldest.unwrap_or_default().as_secs_f64(),
+            self.addresses.shunned(now),
         )
     }
 }

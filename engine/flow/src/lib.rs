@@ -4,6 +4,7 @@
 //! file, no thread: the same flow runs on io_uring and in virtual time.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod assemble;
 mod board;
 mod cache;
@@ -12,6 +13,7 @@ mod credential;
 mod deliver;
 mod fetch;
 mod gate;
+mod hedge;
 mod letter;
 mod mesh;
 mod objects;
@@ -29,6 +31,7 @@ pub use credential::{Authority, Signatory, judged};
 pub use deliver::{Consumer, Outlet};
 pub use fetch::FetchStats;
 pub use gate::{Gate, GateFacts};
+pub use hedge::Spares;
 pub use mesh::{MeshEnds, mesh};
 pub use objects::{Listed, Objects};
 pub use places::{Placed, Places};

@@ -3,6 +3,7 @@
 use crate::assemble::{BadSamples, Finished};
 use crate::board::Board;
 use crate::deliver::Consumer;
+use crate::hedge::Spares;
 use crate::mesh::MeshEnds;
 use crate::spill::SpillSetup;
 use fuelrail_base::limits::{SCRATCH_BYTES, TLS_SCRATCH_BYTES};
@@ -19,10 +20,12 @@ pub struct ShardConfig {
     pub brain: BrainConfig,
     /// What happens when a sample cannot be had.
     pub bad_samples: BadSamples,
-    /// Silence on a connection with open requests, after which it is given up.
+    /// Silence on a connection with open requests, after which it is given up; a trickle is for as long.
     pub stall_after: Duration,
     /// Most connections; each has its scratch memory set aside at start.
     pub connections_max: usize,
+    /// Memory that second requests land in, set aside at start.
+    pub spares: Spares,
 }
 
 /// What a shard is connected to.
@@ -63,6 +66,18 @@ pub(crate) fn scratch_memory(region: &mut Region, connections: usize, scheme: Sc
             region.alloc(scratch_bytes(scheme)).ok_or_else(|| {
                 Error::new(Kind::Budget, format!("no room for the scratch memory of {connections} connections"))
                     .cure("lower connections_max or raise memory_limit")
+            })
+        })
+        .collect()
+}
+
+/// Memory of second requests, taken once.
+pub(crate) fn spare_memory(region: &mut Region, spares: Spares) -> Result<Vec<Slot>> {
+    (0..spares.slots)
+        .map(|_| {
+            region.alloc(spares.slot_bytes).ok_or_else(|| {
+                Error::new(Kind::Budget, format!("no room for {} spare slots", spares.slots))
+                    .cure("raise memory_limit, or switch hedging off with hedge_percent = 0")
             })
         })
         .collect()

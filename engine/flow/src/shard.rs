@@ -6,25 +6,27 @@
 use crate::assemble::{AssembleStage, BadSamples};
 use crate::board::Board;
 use crate::cache::CacheStage;
-use crate::conn::{Asked, Outcome, Proof};
+use crate::conn::{Asked, Proof};
 use crate::deliver::{Consumer, DeliverStage};
 use crate::fetch::FetchStage;
 use crate::gate::Gate;
+use crate::hedge::Hedges;
 use crate::letter::{Answer, Ask};
 use crate::mesh::MeshEnds;
 use crate::objects::Objects;
-use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory};
+use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
 use crate::spill::SpillStage;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
 use fuelrail_base::{BlockId, Duration, Error, Kind, Result, ShardId};
 use fuelrail_io::{Region, Ring, ThreadMeter, Waker, Window};
-use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, Source};
+use fuelrail_plan::brain::{AskId, Brain, BrainConfig, Command, Fact, FetchId, Source};
 use fuelrail_plan::run::Run;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 mod disk;
+mod outcomes;
 mod report;
 
 /// An ask this shard owns the block of.
@@ -50,6 +52,7 @@ pub struct Shard<R: Ring> {
     objects: Arc<Objects>,
     brain: Brain,
     fetch: FetchStage,
+    hedges: Hedges,
     cache: Option<CacheStage>,
     spill: Option<SpillStage>,
     assemble: AssembleStage,
@@ -93,6 +96,7 @@ impl<R: Ring> Shard<R> {
         let cache =
             if cache_bytes == 0 { None } else { Some(CacheStage::new(cache_memory(&mut region, cache_bytes)?)) };
         let scratch = scratch_memory(&mut region, config.connections_max, objects.endpoint().scheme)?;
+        let spares = spare_memory(&mut region, config.spares)?;
         let waker = ring.waker();
         ends.mesh.set_waker(&waker);
         region.set_waker(waker.clone());
@@ -110,6 +114,7 @@ impl<R: Ring> Shard<R> {
             brain,
             spill,
             fetch: FetchStage::new(Arc::clone(&objects), config.stall_after, scratch),
+            hedges: Hedges::new(spares),
             cache,
             assemble: AssembleStage::new(shard, Arc::clone(&objects), run.clone(), config.bad_samples),
             deliver: DeliverStage::new(ends.deliver, shard.0, shards, OPEN_BATCHES_MAX),
@@ -270,38 +275,6 @@ impl<R: Ring> Shard<R> {
         any
     }
 
-    fn take_outcome(&mut self, outcome: Outcome) {
-        self.requests.passed(self.ring.now());
-        match outcome {
-            Outcome::Landed { asked, window, proof, first_byte, total } => {
-                let bytes = window.len() as u64;
-                self.fetch.landed(bytes, total);
-                let owned = &mut self.owned[asked.ask.0 as usize];
-                owned.window = Some(window);
-                owned.proof = owned.seen.with(proof);
-                self.tell(Fact::Landed { fetch: asked.fetch, bytes, first_byte, total });
-            }
-            Outcome::Failed { asked, window, proof, error, retry_after, server_time, new_bytes, idled_out } => {
-                let error = self.fetch.judged(error, server_time);
-                let (kind, len) = (error.kind(), window.len());
-                let owned = &mut self.owned[asked.ask.0 as usize];
-                owned.seen = if window.filled() == 0 { Proof::default() } else { owned.seen.with(proof) };
-                owned.window = Some(window);
-                owned.error = Some(error);
-                let attempt = match new_bytes >= PROGRESS_BYTES_MIN.max(len / 64) {
-                    _ if idled_out => Attempt::Excused,
-                    true => Attempt::Progress,
-                    false => Attempt::Barren,
-                };
-                self.tell(Fact::Failed { fetch: asked.fetch, kind, retry_after, attempt });
-            }
-            Outcome::Unserved { asked, window } => {
-                self.owned[asked.ask.0 as usize].window = Some(window);
-                self.tell(Fact::Unserved(asked.fetch));
-            }
-        }
-    }
-
     fn take_letters(&mut self) -> bool {
         let mut any = false;
         while let Some(answer) = self.mesh.next_answer() {
@@ -360,23 +333,13 @@ impl<R: Ring> Shard<R> {
                 owned.proof = self.cache.as_mut().expect("there is a cache to hit").serve(block, window);
             }
             Command::Fetch { fetch, ask, block } => {
-                let owned = &mut self.owned[ask.0 as usize];
-                let window = owned.window.take().expect("one attempt at a time");
-                let catalog = self.objects.catalog();
-                let landed = window.filled() as u64;
-                let asked = Asked {
-                    fetch,
-                    ask,
-                    sample: block.sample,
-                    first: catalog.block_first(block) + landed,
-                    len: catalog.block_len(block) - landed,
-                    object_len: catalog.size(block.sample),
-                    etag: self.objects.etag(block.sample).or(owned.seen.etag),
-                };
+                let window = self.owned[ask.0 as usize].window.take().expect("one attempt at a time");
+                let asked = self.asked(fetch, ask, block, window.filled() as u64);
                 let now = self.ring.now();
                 self.requests.entered(now);
                 self.fetch.request(asked, window, now);
             }
+            Command::Hedge { fetch, ask, block } => self.hedge(fetch, ask, block),
             Command::Share { from, to } => {
                 let full = self.owned[from.0 as usize].window.take().expect("it has landed");
                 let proof = self.owned[from.0 as usize].proof;
@@ -398,15 +361,33 @@ impl<R: Ring> Shard<R> {
                 let proof = self.owned[ask.0 as usize].proof;
                 self.reply(ask, Ok((proof, source)));
             }
-            Command::Refuse { ask, failed, attempts } => {
+            Command::Refuse { ask, failed, attempts, unserved_for } => {
                 let error = self.owned[failed.0 as usize].error.clone();
-                let error = error.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up"));
+                let error = match unserved_for {
+                    Some(time) => outage(error.as_ref(), time),
+                    None => error.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up")),
+                };
                 let error = error.attempts(attempts);
                 if let Some(quarantine) = &mut self.quarantine {
                     quarantine.insert(self.owned[ask.0 as usize].block, error.clone());
                 }
                 self.reply(ask, Err(error));
             }
+        }
+    }
+
+    /// What a request asks for when so much of the block has landed.
+    fn asked(&self, fetch: FetchId, ask: AskId, block: BlockId, landed: u64) -> Asked {
+        let catalog = self.objects.catalog();
+        Asked {
+            fetch,
+            ask,
+            sample: block.sample,
+            first: catalog.block_first(block) + landed,
+            len: catalog.block_len(block) - landed,
+            object_len: catalog.size(block.sample),
+            etag: self.objects.etag(block.sample).or(self.owned[ask.0 as usize].seen.etag),
+            second: None,
         }
     }
 
@@ -467,7 +448,13 @@ impl<R: Ring> Shard<R> {
     }
 }
 
+/// The server has been down for too long. `last` is what the last attempt ended with, if there was one.
+fn outage(last: Option<&Error>, time: Duration) -> Error {
+    let (kind, last) = last.map_or((Kind::Network, "none was made"), |error| (error.kind(), error.cause()));
+    let cause = format!("nothing was served for {} s; the last attempt: {last}", time.as_secs());
+    Error::new(kind, cause)
+        .cure("look at the bucket, and resume from the last state; outage_limit_s says how long to wait")
+}
+
 /// How long a shard that ends waits for its operations.
 const END_PATIENCE: Duration = Duration::from_secs(5);
-/// An attempt that brought fewer new bytes than this (or than a 64th of the block) counts as a failed one.
-const PROGRESS_BYTES_MIN: usize = 4096;

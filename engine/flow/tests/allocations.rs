@@ -4,9 +4,12 @@
 use allocation_counter::measure;
 use fuelrail_base::{Duration, Instant, ShardId};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
-use fuelrail_flow::{BadSamples, Board, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, mesh};
+use fuelrail_flow::{
+    BadSamples, Board, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, mesh,
+};
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, UringConfig, UringRing, lane};
 use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
@@ -57,13 +60,17 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
             batch_room_bytes: 1 << 20,
             horizon_epochs: 1,
             spill: None,
+            pace: fuelrail_plan::pace::Ledger::default(),
             retry: RetryConfig::default(),
             window: connections,
+            // Requests are watched; only this machine being busy elsewhere could make one late.
+            hedge: HedgeConfig { delay_us_min: 60_000_000, ..HedgeConfig::default() },
             seed: 1,
         },
         bad_samples: BadSamples::Raise,
         stall_after: Duration::from_secs(30),
         connections_max: CONNECTIONS,
+        spares: Spares::default(),
     };
     let arena = ArenaConfig { bytes: 4 << 20, regions: 1, huge_pages: HugePages::Off, ..ArenaConfig::default() };
     let region = Arena::new(&arena).unwrap().1.pop().unwrap();

@@ -15,6 +15,7 @@ mod counters;
 mod extent;
 mod fork;
 mod home;
+mod ledger;
 mod lent;
 mod mesh;
 mod probe;
@@ -36,6 +37,7 @@ pub use clock::{monotonic_now, wall_now};
 pub use counters::{ThreadMeter, ThreadUse};
 pub use extent::{EXTENT_GRANULE, Extents};
 pub use fork::ForkGuard;
+pub use ledger::{Division, SharedWords};
 pub use lent::Lent;
 pub use mesh::{Receiver, Sender, lane};
 pub use probe::{

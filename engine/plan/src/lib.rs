@@ -7,8 +7,11 @@
 
 pub mod brain;
 pub mod catalog;
+pub mod hedge;
 pub mod importance;
 pub mod order;
+mod outage;
+pub mod pace;
 pub mod policy;
 pub mod prefetch;
 pub mod retry;

@@ -3,7 +3,9 @@
 use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, SampleId, ShardId};
 use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, FetchId, Source};
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
+use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -26,7 +28,9 @@ fn config() -> BrainConfig {
         horizon_epochs: 1,
         spill: None,
         retry: RetryConfig { attempts_max: 3, ..RetryConfig::default() },
+        pace: Ledger::default(),
         window: WindowConfig { connections_start: 4, connections_max: 8, depth_max: 4, ..WindowConfig::default() },
+        hedge: HedgeConfig::default(),
         seed: 1,
     }
 }
@@ -160,7 +164,7 @@ fn until_refused(brain: &mut Brain, attempts: impl IntoIterator<Item = Attempt>)
     for (i, attempt) in attempts.into_iter().enumerate() {
         match *tell(brain, now, failed(fetch, Kind::Network, attempt)) {
             [] => {}
-            [Command::Refuse { ask: AskId(1), failed: AskId(1), attempts }] => return (i + 1, attempts),
+            [Command::Refuse { ask: AskId(1), failed: AskId(1), attempts, .. }] => return (i + 1, attempts),
             ref other => panic!("{other:?}"),
         }
         now = brain.deadline().unwrap();
@@ -185,7 +189,7 @@ fn what_cannot_be_helped_is_refused_at_once_to_all_who_asked() {
     let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
     tell(&mut brain, Instant(0), asked(2, 5, 1));
     let out = tell(&mut brain, Instant(1), failed(fetch, Kind::NotFound, Attempt::Barren));
-    let refuse = |ask| Command::Refuse { ask: AskId(ask), failed: AskId(1), attempts: 1 };
+    let refuse = |ask| Command::Refuse { ask: AskId(ask), failed: AskId(1), attempts: 1, unserved_for: None };
     assert_eq!(out, [refuse(2), refuse(1)], "the one that holds the error last");
     assert_eq!(brain.stats().given_up, 1);
     the_fetch(&tell(&mut brain, Instant(2), asked(3, 5, 9)), 3, 5);
@@ -297,4 +301,66 @@ fn without_room_nothing_is_opened_until_room_may_have_appeared() {
         assert!(!brain.is_blocked());
         assert_eq!(open(&mut brain, Instant(0)), Some((1, 256)), "{reopens:?}");
     }
+}
+
+/// A brain that has seen 64 fetches of 20 ms, and one more under way since the returned moment.
+fn experienced() -> (Brain, Instant, FetchId) {
+    let mut brain = brain(&BrainConfig { cache_bytes: 0, ..config() });
+    let ms = Duration::from_millis(20);
+    let mut now = Instant(0);
+    for ask in 0..64 {
+        let fetch = the_fetch(&tell(&mut brain, now, asked(ask, 5, 0)), ask, 5);
+        now = now.after(ms);
+        let fact = Fact::Landed { fetch, bytes: SAMPLE_BYTES, first_byte: ms, total: ms };
+        assert_eq!(tell(&mut brain, now, fact).len(), 1);
+    }
+    let fetch = the_fetch(&tell(&mut brain, now, asked(64, 5, 0)), 64, 5);
+    (brain, now, fetch)
+}
+
+fn hedge(fetch: FetchId) -> Command {
+    Command::Hedge { fetch, ask: AskId(64), block: block(5) }
+}
+
+#[test]
+fn a_late_fetch_is_asked_for_again_by_an_idle_core_and_answered_once() {
+    let (mut brain, began, fetch) = experienced();
+    let due = brain.deadline().expect("it watches");
+    assert!(due > began.after(Duration::from_millis(30)) && due < began.after(Duration::from_millis(100)));
+    assert_eq!(tell(&mut brain, due, Fact::Tick), [], "a core with work does not look");
+    assert_eq!(tell(&mut brain, due, Fact::Idle), [hedge(fetch)]);
+    assert_eq!(tell(&mut brain, due, Fact::Idle), [], "one hedge was earned");
+    let ms = Duration::from_millis(20);
+    let waited = Duration::from_millis(90);
+    let fact = Fact::Outrun { fetch, bytes: SAMPLE_BYTES, first_byte: ms, total: ms, waited };
+    let answer = Command::Answer { ask: AskId(64), source: Source::Bucket };
+    assert_eq!(tell(&mut brain, due.after(ms), fact), [answer]);
+    let stats = brain.stats();
+    assert_eq!((stats.hedges, stats.hedges_won, stats.retries), (1, 1, 0));
+    assert_eq!(brain.deadline(), None);
+}
+
+#[test]
+fn a_hedge_that_was_not_sent_is_not_counted_and_comes_again() {
+    let (mut brain, _, fetch) = experienced();
+    let due = brain.deadline().unwrap();
+    assert_eq!(tell(&mut brain, due, Fact::Idle), [hedge(fetch)]);
+    assert_eq!(tell(&mut brain, due, Fact::Unhedged(fetch)), []);
+    assert_eq!(brain.stats().hedges, 0);
+    let again = brain.deadline().unwrap();
+    assert!(again > due);
+    assert_eq!(tell(&mut brain, again, Fact::Idle), [hedge(fetch)]);
+    assert_eq!(tell(&mut brain, again, landed(fetch)).len(), 1, "the first came after all");
+    assert_eq!((brain.stats().hedges, brain.stats().hedges_won), (1, 0));
+}
+
+#[test]
+fn a_server_that_throttles_one_of_two_requests_is_heard_at_once() {
+    let (mut brain, _, fetch) = experienced();
+    let due = brain.deadline().unwrap();
+    tell(&mut brain, due, Fact::Idle);
+    tell(&mut brain, due, Fact::Halved { fetch, kind: Some(Kind::Throttled), second: true });
+    assert_eq!((brain.stats().throttled, brain.stats().retries), (1, 0));
+    assert_eq!(brain.deadline(), None, "nothing is left to spend");
+    assert_eq!(tell(&mut brain, due, landed(fetch)).len(), 1);
 }

@@ -16,19 +16,11 @@ struct World {
     client_us: u64,
     /// All bodies share this link.
     link_bytes_per_us: u64,
-    /// Requests served at once; one more is refused with "slow down".
-    slots: usize,
     block_bytes: u64,
 }
 
-const NEAR: World = World {
-    latency_us: 50,
-    service_us: 1,
-    client_us: 1,
-    link_bytes_per_us: 100_000,
-    slots: usize::MAX,
-    block_bytes: 100_000,
-};
+const NEAR: World =
+    World { latency_us: 50, service_us: 1, client_us: 1, link_bytes_per_us: 100_000, block_bytes: 100_000 };
 const FAR: World = World { latency_us: 55_000, ..NEAR };
 
 struct Connection {
@@ -38,7 +30,7 @@ struct Connection {
 }
 
 /// One response: when it is complete, on which connection, when its request was sent and its first byte came.
-type Response = Reverse<(u64, usize, u64, u64, bool)>;
+type Response = Reverse<(u64, usize, u64, u64)>;
 
 struct Shard {
     world: World,
@@ -52,7 +44,6 @@ struct Shard {
     /// Fetches still to be sent.
     work: u64,
     landed: u64,
-    throttled: u64,
     /// Microseconds spent wanting each number of connections.
     wanted_us: std::collections::BTreeMap<usize, u64>,
 }
@@ -72,7 +63,6 @@ impl Shard {
             link_free_us: 0,
             work,
             landed: 0,
-            throttled: 0,
             wanted_us: Default::default(),
         }
     }
@@ -86,24 +76,19 @@ impl Shard {
     }
 
     fn send(&mut self, on: usize) {
-        let World { latency_us, service_us, link_bytes_per_us, slots, block_bytes, .. } = self.world;
-        let busy = self.in_flight();
+        let World { latency_us, service_us, link_bytes_per_us, block_bytes, .. } = self.world;
         let connection = &mut self.connections[on];
         let start = self.clock_us.max(connection.usable_from_us).max(connection.free_at_us);
         let jitter = self.random.below(latency_us / 4 + 1);
-        let (first_us, done_us) = if busy >= slots {
-            (start + latency_us / 4, start + latency_us / 4)
-        } else {
-            self.server_free_us = self.server_free_us.max(start) + service_us;
-            let first = self.server_free_us + latency_us + jitter;
-            let bytes = block_bytes / 2 + self.random.below(block_bytes);
-            self.link_free_us = self.link_free_us.max(first) + bytes / link_bytes_per_us;
-            (first, self.link_free_us)
-        };
+        self.server_free_us = self.server_free_us.max(start) + service_us;
+        let first_us = self.server_free_us + latency_us + jitter;
+        let bytes = block_bytes / 2 + self.random.below(block_bytes);
+        self.link_free_us = self.link_free_us.max(first_us) + bytes / link_bytes_per_us;
+        let done_us = self.link_free_us;
         connection.free_at_us = done_us;
         connection.requests += 1;
         self.work -= 1;
-        self.responses.push(Reverse((done_us, on, self.clock_us, first_us, busy >= slots)));
+        self.responses.push(Reverse((done_us, on, self.clock_us, first_us)));
     }
 
     fn issue(&mut self) {
@@ -147,16 +132,10 @@ impl Shard {
     }
 
     fn land(&mut self) {
-        let Reverse((_, on, sent_us, first_us, throttled)) = self.responses.pop().unwrap();
+        let Reverse((_, on, sent_us, first_us)) = self.responses.pop().unwrap();
         self.connections[on].requests -= 1;
         self.clock_us += self.world.client_us;
         *self.wanted_us.entry(self.window.connections()).or_default() += self.world.client_us;
-        if throttled {
-            self.throttled += 1;
-            self.work += 1;
-            self.window.throttled(self.now(), self.in_flight() + 1);
-            return;
-        }
         self.landed += 1;
         let since = |us: u64| Duration::from_micros(us - sent_us);
         self.window.landed(self.now(), self.world.block_bytes, since(first_us), since(self.clock_us));
@@ -243,36 +222,29 @@ fn a_slow_link_does_not_end_with_all_connections() {
 }
 
 #[test]
-fn throttling_converges_without_collapse() {
-    let world = World { slots: 40, ..FAR };
-    let mut shard = Shard::new(world, ENDLESS);
-    shard.run(20 * world.latency_us);
-    (shard.landed, shard.throttled) = (0, 0);
-    let (since_us, rounds) = (shard.clock_us, 400);
-    shard.run(since_us + rounds * world.latency_us);
-    // 40 at once, each 55 ms and up to a quarter more.
-    let possible = rounds as f64 * 40.0 / 1.125;
-    assert!(shard.landed as f64 > 0.7 * possible, "landed {} of {possible}", shard.landed);
-    assert!(shard.throttled * 20 < shard.landed, "{} refused, {} landed", shard.throttled, shard.landed);
-    // The server recovers: the window opens again.
-    shard.world.slots = usize::MAX;
-    shard.run(shard.clock_us + 400 * world.latency_us);
-    assert!(shard.window.in_flight_max() > 100, "{}", shard.window.in_flight_max());
-}
-
-#[test]
-fn one_round_of_refusals_halves_once_and_never_below_one() {
+fn timeouts_shrink_the_window_once_a_round_and_never_below_one() {
     let mut window = Window::new(WindowConfig::default()).unwrap();
     let ms = |ms: u64| Instant(ms * 1_000_000);
+    let most = window.in_flight_max();
     window.landed(ms(1), 1_000, Duration::from_millis(50), Duration::from_millis(50));
-    (0..8).for_each(|_| window.throttled(ms(2), 8));
-    assert_eq!((window.in_flight_max(), window.connections()), (4, 4));
-    for round in 1..20 {
-        window.throttled(ms(2 + 60 * round), 8);
+    (0..8).for_each(|_| window.timed_out(ms(2), 8));
+    assert_eq!((window.in_flight_max(), window.connections()), (7, 7));
+    for round in 1..40 {
+        window.timed_out(ms(2 + 60 * round), 8);
     }
     assert_eq!((window.in_flight_max(), window.connections()), (1, 1));
     (0..8).for_each(|_| window.landed(ms(2_000), 1_000, Duration::from_millis(50), Duration::from_millis(50)));
     assert!((3..=4).contains(&window.in_flight_max()), "won back one by one: {}", window.in_flight_max());
+    (0..100_000).for_each(|_| window.landed(ms(2_000), 1_000, Duration::from_millis(50), Duration::from_millis(50)));
+    assert!(window.in_flight_max() >= most, "to the last: {}", window.in_flight_max());
+}
+
+#[test]
+fn a_server_that_asks_to_slow_down_takes_no_connections_away() {
+    let mut window = Window::new(WindowConfig::default()).unwrap();
+    let before = (window.in_flight_max(), window.connections());
+    (0..100).for_each(|n| window.throttled(Instant(n * 100_000_000)));
+    assert_eq!((window.in_flight_max(), window.connections()), before, "the pace sees to that");
 }
 
 #[test]

@@ -73,6 +73,7 @@ impl Canary {
         s.sizes = (0..count).map(|at| 500 + 37 * at as u64).collect();
         (s.batch_size, s.epochs, s.drop_last, s.hopeless) = (3, 2, false, Vec::new());
         (s.loader.room_bytes, s.loader.stall_after_ms) = (s.loader.room_bytes.max(64 << 10), 5_000);
+        s.loader.hedge_percent = 0;
         s.block_bytes = 4096;
         s.lives = vec![LifeShape { world: 2, kill_after_steps: None, kill_after_events: 0 }];
         s.ring = RingShares::default();

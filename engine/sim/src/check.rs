@@ -175,9 +175,16 @@ impl Inspector<'_> {
         let seen = books.failures_seen(now);
         // Faults of the rings may keep the client from seeing the bucket's; so may, for a while, a ring that is full.
         let blind = !self.scenario.ring.is_quiet() || (killed && self.scenario.loader.ring_entries < 512);
-        if !blind && counters.retries + counters.given_up < seen {
-            let Counters { retries, given_up, .. } = counters;
-            return refuse(format!("{seen} attempts must have failed; {retries} retries, {given_up} given up"));
+        // Of a fetch that was hedged all requests but one may fail, and nothing is tried again.
+        let Counters { retries, given_up, hedges, .. } = counters;
+        if !blind && retries + given_up + hedges < seen {
+            let text =
+                format!("{seen} attempts must have failed; {retries} retries, {given_up} given up, {hedges} hedges");
+            return refuse(text);
+        }
+        let requests = counters.requests.max(books.requests);
+        if hedges * 100 > requests * u64::from(self.scenario.loader.hedge_percent) {
+            return refuse(format!("{hedges} hedges of {requests} requests are beyond the budget"));
         }
         if self.scenario.loader.cache_bytes == 0 && counters.hits + counters.evictions > 0 {
             return refuse(format!("hits without a cache: {counters:?}"));

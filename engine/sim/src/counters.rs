@@ -14,6 +14,8 @@ pub struct Counters {
     pub shared: u64,
     /// Attempts after the first.
     pub retries: u64,
+    /// Requests sent a second time.
+    pub hedges: u64,
     /// Fetches given up.
     pub given_up: u64,
     /// Blocks dropped from the cache.
@@ -38,13 +40,14 @@ pub struct Counters {
 
 impl Counters {
     pub(crate) fn add(&mut self, other: &Counters) {
-        let &Counters { asks, hits, shared, retries, given_up, evictions, requests, .. } = other;
+        let &Counters { asks, hits, shared, retries, hedges, given_up, evictions, requests, .. } = other;
         let &Counters { connections, connections_failed, landed_bytes, copied_bytes, unproved, .. } = other;
         self.asks += asks;
         self.hits += hits;
         self.shared += shared;
         self.retries += retries;
         self.given_up += given_up;
+        self.hedges += hedges;
         self.evictions += evictions;
         self.requests += requests;
         self.connections += connections;
@@ -64,6 +67,7 @@ impl Counters {
             shared: brain.shared,
             retries: brain.retries,
             given_up: brain.given_up,
+            hedges: brain.hedges,
             evictions: brain.evictions,
             requests: fetch.requests,
             connections: fetch.connections,

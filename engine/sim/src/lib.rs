@@ -29,5 +29,6 @@ pub use counters::Counters;
 pub use report::SimReport;
 pub use run::{run, run_with_canary};
 pub use scenario::{
-    BucketShape, ConsumerShape, Despair, FaultShares, Flavour, LifeShape, LoaderShape, LookAhead, RingShares, Scenario,
+    BucketShape, ConsumerShape, Despair, Down, FaultShares, Flavour, LifeShape, LoaderShape, LookAhead, OutageShape,
+    RingShares, Scenario,
 };

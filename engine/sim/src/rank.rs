@@ -8,9 +8,11 @@ use crate::scenario::{LookAhead, Scenario};
 use crate::tap::TapRing;
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Result, ShardId};
-use fuelrail_flow::{BadSamples, Board, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, mesh};
+use fuelrail_flow::{BadSamples, Board, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, mesh};
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, SimRing, SimWorld, Waker, lane};
 use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::hedge::HedgeConfig;
+use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::prefetch::{Strategy, Watermarks};
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;
@@ -69,7 +71,7 @@ impl Rank {
             slots_per_region: 2048,
         })?;
         let objects = Arc::new(listed(make)?);
-        let consumer = Arc::new(Consumer::default());
+        let (consumer, ledger) = (Arc::new(Consumer::default()), Ledger::default());
         let boards: Vec<Arc<Board>> = (0..l.shards).map(|_| Arc::new(Board::default())).collect();
         let (mut shards, mut lanes, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
         for ((id, region), mesh) in (0..l.shards).zip(regions).zip(mesh(l.shards)) {
@@ -77,7 +79,7 @@ impl Rank {
             lanes.push(lane);
             let (consumer, board) = (Arc::clone(&consumer), Arc::clone(&boards[usize::from(id)]));
             let ends = ShardEnds { mesh, deliver, consumer, board, spill: None };
-            let (shard, waker) = new_shard(make, id, region, &objects, ends)?;
+            let (shard, waker) = new_shard(make, id, region, &objects, ends, &ledger)?;
             shards.push(Some(Stepped { shard, phase: Phase::Awake }));
             wakers.push(waker);
         }
@@ -169,8 +171,12 @@ fn region_bytes(scenario: &Scenario) -> u64 {
     let l = &scenario.loader;
     let cache = (l.cache_bytes / u64::from(l.shards)).next_multiple_of(64);
     let scratch = (l.connections_max * SCRATCH_BYTES) as u64;
-    (cache + l.room_bytes.next_multiple_of(64) + scratch).next_multiple_of(PAGE_BYTES)
+    let spares = Spares { slots: l.spare_slots, slot_bytes: l.spare_bytes }.bytes();
+    (cache + l.room_bytes.next_multiple_of(64) + scratch + spares).next_multiple_of(PAGE_BYTES)
 }
+
+/// Lives are short: requests are hedged when so few have landed.
+const HEDGE_LANDINGS_MIN: u64 = 16;
 
 fn listed(make: &Make<'_>) -> Result<Objects> {
     let bucket = &make.scenario.bucket;
@@ -186,9 +192,11 @@ fn new_shard(
     region: Region,
     objects: &Arc<Objects>,
     ends: ShardEnds,
+    ledger: &Ledger,
 ) -> Result<(Shard<TapRing>, Waker)> {
     use fuelrail_io::Ring as _;
     let l = &make.scenario.loader;
+    let pace = ledger.clone();
     let inner = SimRing::with_capacity(make.world, l.ring_entries, l.ring_sockets);
     let waker = inner.waker();
     let planted = make.canary.filter(|_| id == 0);
@@ -202,6 +210,7 @@ fn new_shard(
             batch_room_bytes: l.room_bytes,
             horizon_epochs: l.horizon_epochs,
             spill: None,
+            pace,
             retry: RetryConfig {
                 attempts_max: l.attempts_max,
                 base_us: l.retry_base_us,
@@ -215,6 +224,11 @@ fn new_shard(
                 depth_max: l.depth_max,
                 ..WindowConfig::default()
             },
+            hedge: HedgeConfig {
+                percent: l.hedge_percent,
+                delay_us_min: l.hedge_delay_us_min,
+                landings_min: HEDGE_LANDINGS_MIN,
+            },
             seed: make.seed ^ u64::from(id),
         },
         bad_samples: match l.bad_samples {
@@ -224,6 +238,7 @@ fn new_shard(
         },
         connections_max: l.connections_max,
         stall_after: Duration::from_millis(l.stall_after_ms),
+        spares: Spares { slots: l.spare_slots, slot_bytes: l.spare_bytes },
     };
     let shard = Shard::new(TapRing::new(inner, planted), region, Arc::clone(objects), &make.run, &config, ends)?;
     Ok((shard, waker))

@@ -82,8 +82,8 @@ impl fmt::Display for SimReport {
         )?;
         writeln!(
             f,
-            "  {} requests, {} retries, {} given up, {} hits, {} shared, {} connections of which {} failed",
-            c.requests, c.retries, c.given_up, c.hits, c.shared, c.connections, c.connections_failed
+            "  {} requests, {} retries, {} hedges, {} given up, {} hits, {} shared, {} connections of which {} failed",
+            c.requests, c.retries, c.hedges, c.given_up, c.hits, c.shared, c.connections, c.connections_failed
         )?;
         let faults: Vec<String> = self.faults.iter().map(|(name, count)| format!("{name} {count}")).collect();
         writeln!(f, "  injected: {}", if faults.is_empty() { "nothing".into() } else { faults.join(", ") })?;

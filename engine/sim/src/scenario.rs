@@ -2,6 +2,7 @@
 //!
 //! Plain numbers with their units in the names; printed in every report. Decides nothing at run time.
 
+use fuelrail_base::Instant;
 use fuelrail_base::prng::{Prng, mix64};
 use fuelrail_io::SimFaults;
 use fuelrail_plan::order::OrderName;
@@ -47,6 +48,9 @@ pub struct Scenario {
     pub bucket: BucketShape,
     /// What goes wrong in it.
     pub faults: FaultShares,
+    /// A time in which it serves nothing at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outage: Option<OutageShape>,
     /// What goes wrong in the rings.
     pub ring: RingShares,
     /// How the trainer takes its batches.
@@ -98,6 +102,14 @@ pub struct LoaderShape {
     pub stall_after_ms: u64,
     /// Attempts per block.
     pub attempts_max: u32,
+    /// Most requests sent a second time, in per cent of all.
+    pub hedge_percent: u32,
+    /// None is sent sooner than this, µs.
+    pub hedge_delay_us_min: u64,
+    /// Spare slots of each shard for them.
+    pub spare_slots: usize,
+    /// Length of each, bytes.
+    pub spare_bytes: usize,
     /// First retry wait, µs.
     pub retry_base_us: u64,
     /// Longest retry wait, µs.
@@ -201,6 +213,39 @@ pub struct FaultShares {
     pub per_key_max: u32,
 }
 
+/// A time in which the bucket serves nothing at all.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct OutageShape {
+    /// It begins so long after the life does, ms.
+    pub from_ms: u64,
+    /// It lasts so long, ms.
+    pub for_ms: u64,
+    /// What is seen of it.
+    pub how: Down,
+}
+
+impl OutageShape {
+    pub(crate) fn covers(&self, now: Instant) -> bool {
+        let ms = u64::try_from(now.since(Instant::ZERO).as_millis()).unwrap_or(u64::MAX);
+        (self.from_ms..self.from_ms + self.for_ms).contains(&ms)
+    }
+}
+
+/// What is seen of a bucket that is down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub enum Down {
+    /// Connections are refused, and open ones reset.
+    Refused,
+    /// Connections are accepted, and reset with the first request.
+    Reset,
+    /// Nothing is answered.
+    Silent,
+    /// 503, always.
+    SlowDown,
+    /// 500, always.
+    ServerError,
+}
+
 /// Faults of the rings, as probabilities per operation.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct RingShares {
@@ -259,6 +304,7 @@ impl Scenario {
         self.faults
             == FaultShares { per_key_max: self.faults.per_key_max, drip: self.faults.drip, ..Default::default() }
             && !self.ring.breaks()
+            && self.outage.is_none()
             && self.bucket.addresses == 1
             && self.hopeless.is_empty()
             && (self.bucket.responses_per_connection == 0 || self.bucket.announces_close)
@@ -292,6 +338,11 @@ impl Scenario {
     pub(crate) fn retry_cost(&self) -> Duration {
         let asked_for = if self.faults.slow_down > 0.0 { RETRY_AFTER_S_MAX } else { 0 };
         Duration::from_micros(self.loader.retry_cap_us) + Duration::from_secs(asked_for)
+    }
+
+    /// Longest that a time without service may be felt: it ends unseen for a while.
+    pub(crate) fn outage_cost(&self) -> Duration {
+        self.outage.map_or(Duration::ZERO, |outage| Duration::from_millis(outage.for_ms) + Duration::from_secs(2))
     }
 
     fn slowest_bytes_per_s(&self) -> f64 {

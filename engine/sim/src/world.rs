@@ -230,6 +230,7 @@ impl<'a> Life<'a> {
         let hopeless = count(blocks) * s.loader.attempts_max;
         let in_a_row = count(broken) + s.faults.per_key_max.min(count(books.faults_total())) + hopeless;
         s.calm_wait(self.shape.world)
+            + s.outage_cost()
             + s.stall_cost() * count(silent)
             + s.attempt_cost() * (count(books.faults_total() + broken) + hopeless)
             + s.retry_cost() * in_a_row

@@ -33,8 +33,8 @@ impl Credentials {
     pub(super) fn provider(&self, uri: &str, endpoint: &Endpoint) -> Option<Provider> {
         let scheme = uri.split("://").next().unwrap_or_default().to_ascii_lowercase();
         let (provider, signed) = match scheme.as_str() {
-            "s3" => (Provider::Aws, true),
-            "gs" => (Provider::Google, true),
+            "s3" | "s3a" => (Provider::Aws, true),
+            "gs" | "gcs" => (Provider::Google, true),
             "az" | "abfs" | "abfss" => (Provider::Azure, true),
             _ => self.plain_provider(endpoint),
         };

@@ -17,7 +17,7 @@ use fuelrail_wire::block::SegmentHeader;
 
 use super::directory::Directory;
 use super::recover::{Contents, Found, Recovered, recover};
-use super::room::{Limits, Room};
+use super::room::{Lengths, Limits, Room};
 use super::segment::Owned;
 
 /// How often the keeper looks for wishes nobody woke it for.
@@ -30,8 +30,7 @@ pub(crate) type Tell = Box<dyn Fn(&str) + Send>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeeperConfig {
     pub(crate) limits: Limits,
-    /// Length of a new segment, bytes.
-    pub(crate) segment_bytes: u64,
+    pub(crate) lengths: Lengths,
     pub(crate) shards: u16,
 }
 
@@ -150,7 +149,7 @@ struct Kept {
 pub(super) struct Work {
     desks: Vec<Arc<SpillDesk>>,
     room: Room,
-    segment_bytes: u64,
+    lengths: Lengths,
     kept: HashMap<u64, Kept>,
     /// Segments that no shard knows yet, and their directories.
     ready: VecDeque<(usize, Owned)>,
@@ -164,7 +163,7 @@ impl Work {
         Work {
             desks: (0..config.shards).map(|_| Arc::default()).collect(),
             room: Room::new(directories, config.limits),
-            segment_bytes: config.segment_bytes,
+            lengths: config.lengths,
             kept: HashMap::new(),
             ready: VecDeque::new(),
             next_key: 0,
@@ -281,13 +280,19 @@ impl Work {
         more
     }
 
-    /// Makes a segment; `wanted` ones may take the room of the dead.
+    /// Makes a segment. A `wanted` one may take the room of the dead, and, when even so there is too little, be a shorter one:
+    /// so the limit is used to its end.
     fn make(&mut self, wanted: bool) -> Option<(usize, Owned)> {
+        let lengths = self.lengths.halves().take(if wanted { usize::MAX } else { 1 });
+        lengths.into_iter().find_map(|len| self.make_of(len, wanted))
+    }
+
+    fn make_of(&mut self, len: u64, wanted: bool) -> Option<(usize, Owned)> {
         loop {
             let kept = self.kept.values().map(|kept| kept.path.clone());
             let in_use: Vec<PathBuf> = kept.chain(self.ready.iter().map(|ready| ready.1.path.clone())).collect();
             let reclaim = wanted.then_some(in_use.as_slice());
-            let (directory, made) = self.room.make(self.segment_bytes, reclaim, || count(&self.counters.reclaimed))?;
+            let (directory, made) = self.room.make(len, reclaim, || count(&self.counters.reclaimed))?;
             match made {
                 Ok(owned) => {
                     count(&self.counters.made);

@@ -17,7 +17,7 @@ pub use census::{
 };
 pub(crate) use directory::Directory;
 pub(crate) use keeper::{Keeper, KeeperConfig};
-pub(crate) use room::{Limits, segment_bytes};
+pub(crate) use room::{Lengths, Limits};
 
 use std::path::PathBuf;
 

@@ -119,15 +119,34 @@ impl Room {
     }
 }
 
-/// Length for new segments: a sixteenth of a shard's share of the disk, so that little is lost when one is trimmed, and room
-/// for several blocks at least.
-pub(crate) fn segment_bytes(limits: Limits, directories: &[Directory], shards: u16, block_bytes: u64) -> u64 {
-    use fuelrail_base::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
-    let volumes = directories.iter().filter_map(|directory| directory.room().ok());
-    let free: u64 = volumes.map(|volume| volume.free_bytes - volume.free_bytes / FLOOR_SHARE).sum();
-    let bytes = if limits.limit_bytes == 0 { free } else { limits.limit_bytes.min(free) };
-    let share = bytes / u64::from(shards.max(1)) / 16;
-    let least = (4 * block_bytes).next_power_of_two().clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
-    let most = if share == 0 { 0 } else { 1 << share.ilog2() };
-    most.clamp(least, SEGMENT_BYTES_MAX)
+/// Lengths of new segments, bytes: powers of two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lengths {
+    /// While there is room.
+    pub(crate) usual: u64,
+    /// At least, to use up what is left: room for a block of any length.
+    pub(crate) least: u64,
+}
+
+impl Lengths {
+    /// Usually a sixteenth of a shard's share of the disk, so that little is lost when one is trimmed, with room for several
+    /// blocks. No block is longer than `block_bytes`.
+    pub(crate) fn new(limits: Limits, directories: &[Directory], shards: u16, block_bytes: u64) -> Lengths {
+        use fuelrail_base::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_PAGE_BYTES};
+        let volumes = directories.iter().filter_map(|directory| directory.room().ok());
+        let free: u64 = volumes.map(|volume| volume.free_bytes - volume.free_bytes / FLOOR_SHARE).sum();
+        let bytes = if limits.limit_bytes == 0 { free } else { limits.limit_bytes.min(free) };
+        let share = bytes / u64::from(shards.max(1));
+        let room_for = |bytes: u64| bytes.next_power_of_two().clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+        let at_most = |bytes: u64| if bytes == 0 { 0 } else { 1 << bytes.ilog2() };
+        // The head and the journal of a segment for one block have a page each.
+        let least = room_for(block_bytes + 2 * SEGMENT_PAGE_BYTES as u64);
+        let usual = at_most(share / 16).max(room_for(4 * block_bytes)).min(at_most(share));
+        Lengths { usual: usual.clamp(least, SEGMENT_BYTES_MAX), least }
+    }
+
+    /// The usual one, its half, and so on.
+    pub(crate) fn halves(self) -> impl Iterator<Item = u64> {
+        core::iter::successors(Some(self.usual), move |len| Some(len / 2).filter(|half| *half >= self.least))
+    }
 }

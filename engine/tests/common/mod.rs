@@ -48,6 +48,8 @@ pub fn loader_at(uri: &str) -> LoaderBuilder {
         .connections_max(32)
         .pin(false)
         .watchdog_after_ms(10_000)
+        // Requests are counted: none is sent twice unless the test says so.
+        .hedge_percent(0)
 }
 
 /// The listing of a generated set, made without asking: a script's faults then meet nothing but objects.

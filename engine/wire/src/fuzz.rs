@@ -8,9 +8,9 @@ use crate::head::{Parsed, parse_head};
 use crate::list::{parse_error, parse_list};
 use crate::request::{Method, write_get};
 pub use crate::tls::trial::records;
-use crate::uri::Endpoint;
+use crate::uri::{Addressing, Cloud, Endpoint, expand};
 use crate::{escape, manifest};
-use fuelrail_base::limits::{KEY_BYTES_MAX, OBJECT_BYTES_MAX, RESPONSE_HEAD_BYTES_MAX};
+use fuelrail_base::limits::{KEY_BYTES_MAX, OBJECT_BYTES_MAX, PREFIXES_MAX, RESPONSE_HEAD_BYTES_MAX};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Error, Kind};
 
@@ -205,11 +205,21 @@ pub fn uri(bytes: &[u8]) {
         Ok(endpoint) => {
             assert_eq!(endpoint.to_string().parse::<Endpoint>().expect("a printed endpoint can be read"), endpoint);
             let path = endpoint.object_path(&endpoint.prefix);
-            let slash = if endpoint.bucket.is_empty() { "" } else { "/" };
-            assert_eq!(escape::decode(&path), Ok(format!("/{}{slash}{}", endpoint.bucket, endpoint.prefix)));
+            let bucket = if endpoint.addressing == Addressing::Path { endpoint.bucket.as_str() } else { "" };
+            let slash = if bucket.is_empty() { "" } else { "/" };
+            assert_eq!(escape::decode(&path), Ok(format!("/{bucket}{slash}{}", endpoint.prefix)));
             let mut request = Vec::new();
             write_get(&mut request, &endpoint.authority(), &path, None, None).expect("paths are fit for a request");
         }
         Err(error) => assert_eq!(error.kind(), Kind::Usage),
+    }
+    match (expand(text), Cloud::default().source(text)) {
+        (Ok(all), Ok(source)) => {
+            assert!((1..=all.len()).contains(&source.prefixes.len()) && all.len() <= PREFIXES_MAX);
+            let starts = source.prefixes.iter().all(|prefix| prefix.starts_with(&source.endpoint.prefix));
+            assert!(starts && source.prefixes.is_sorted());
+        }
+        (_, Err(error)) => assert_eq!(error.kind(), Kind::Usage),
+        (Err(_), Ok(_)) => panic!("a source of braces that cannot be expanded"),
     }
 }

@@ -30,4 +30,4 @@ pub use head::{Parsed, ResponseHead, parse_head};
 pub use list::{Entry, ListPage, list_path, parse_error, parse_list};
 pub use range::ContentRange;
 pub use request::{Method, Request, write_get};
-pub use uri::{Endpoint, Scheme};
+pub use uri::{Addressing, Cloud, Dialect, Endpoint, Scheme, Source};

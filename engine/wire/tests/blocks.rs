@@ -67,6 +67,9 @@ fn the_fingerprint_is_pinned_and_every_part_of_it_counts() {
     ] {
         assert_ne!(other, one);
     }
+    let plain: Endpoint = "http://host:9000/bucket/".parse().unwrap();
+    let with_base = Endpoint { base: "account".into(), ..plain };
+    assert_ne!(Fingerprint::of(&with_base, "a/b.jpg", Etag::of("0123abcd"), 1_234), one, "accounts are apart");
 }
 
 #[test]

@@ -18,6 +18,8 @@ mod rivals;
 mod soak;
 mod spill;
 mod switch;
+mod tail;
+mod tiers;
 mod venue;
 
 use clap::{Args, Subcommand};
@@ -55,6 +57,8 @@ enum Question {
     Soak(soak::SoakArgs),
     Switch(Box<switch::SwitchArgs>),
     Importance(Box<importance::ImportanceArgs>),
+    Tiers(tiers::TiersArgs),
+    Tail(tail::TailArgs),
     #[command(hide = true)]
     Canned(canned::CannedArgs),
     #[command(hide = true)]
@@ -79,6 +83,8 @@ pub(crate) fn run(bench: Bench) -> Outcome {
         Question::Soak(args) => soak::run(&args),
         Question::Switch(args) => switch::run(&args),
         Question::Importance(args) => importance::run(&args),
+        Question::Tiers(args) => tiers::run(&args),
+        Question::Tail(args) => tail::run(&args),
         Question::Canned(args) => canned::run(&args),
         Question::SoakBucket(args) => soak::run_bucket(&args),
         Question::Contestant(args) => contestant::run(&args),

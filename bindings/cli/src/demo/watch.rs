@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
 
-use fuelrail_benches::deli::{NextUseHit, OwnCacheHit, Row, RowName, Watch};
+use fuelrail_benches::deli::{DrawnHit, NextUseHit, OwnCacheHit, Row, RowName, Watch};
+use fuelrail_benches::tiers::TierRow;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::screen::{micros, note};
@@ -112,6 +113,25 @@ impl Watch for Onlooker {
             hit.order,
             hit.hit_ratio,
             hit.capacity_share * 100.0
+        ));
+    }
+
+    fn tier(&self, row: &TierRow) {
+        self.say(&format!(
+            "{:>18}  hit ratio {:.4} in RAM and disk of {:.0} % together",
+            row.policy,
+            row.hit_ratio,
+            row.capacity_share * 100.0
+        ));
+    }
+
+    fn drawn(&self, hit: &DrawnHit) {
+        self.say(&format!(
+            "{:>18}  importance: hit ratio {:.4} at a coverage of {:.3} with a cache of {:.0} %",
+            hit.mode,
+            hit.hit_ratio,
+            hit.coverage,
+            hit.cache_share * 100.0
         ));
     }
 }

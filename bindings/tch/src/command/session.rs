@@ -53,7 +53,7 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
         name => name.parse()?,
     };
     let group = ranks.join(backend, device, Duration::from_secs_f64(arguments.timeout_s.clamp(0.1, 1e6)))?;
-    let listing = fuelrail::list_with(&config.access(), &arguments.uri, |_| {})?;
+    let listing = fuelrail::list_with(config.access()?, &arguments.uri, |_| {})?;
     let epoch_samples = epoch_samples(&config, listing.len() as u64);
     let classes = classes(&config, &listing)?;
     let training = arguments.training(epoch_samples)?;

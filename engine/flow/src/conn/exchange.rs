@@ -8,6 +8,10 @@ use fuelrail_plan::brain::{AskId, FetchId};
 use fuelrail_wire::tls::asks_for_tls;
 use fuelrail_wire::{Etag, Framing, ResponseHead};
 
+/// Names the second request of a fetch, as long as anything of it is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RaceId(pub u32);
+
 /// What a request asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
@@ -25,6 +29,8 @@ pub(crate) struct Asked {
     pub object_len: u64,
     /// ETag as listed or as first seen.
     pub etag: Option<Etag>,
+    /// It is the second request of its fetch, into memory of its own.
+    pub second: Option<RaceId>,
 }
 
 impl Asked {
@@ -75,6 +81,8 @@ pub(crate) struct Exchange {
     pub first_byte_at: Option<Instant>,
     /// Window bytes that had landed before this attempt.
     pub resumed_at: usize,
+    /// A second request runs against it.
+    pub hedged: bool,
 }
 
 /// Bytes of a refusal's text that are kept for the message.
@@ -94,6 +102,7 @@ impl Exchange {
             proof: Proof::default(),
             sent_at: now,
             first_byte_at: None,
+            hedged: false,
         }
     }
 

@@ -10,9 +10,10 @@ mod pace;
 mod predict;
 mod responses;
 mod secure;
+mod trickle;
 
 pub use exchange::Proof;
-pub(crate) use exchange::{Asked, Exchange};
+pub(crate) use exchange::{Asked, Exchange, RaceId};
 pub(crate) use outcome::{Context, Outcome};
 pub(crate) use predict::HeadPredictor;
 
@@ -21,6 +22,8 @@ use fuelrail_io::{Op, OpId, Scatter, Slot, SockId};
 use fuelrail_wire::tls::{Agreed, Session};
 use responses::Responses;
 use secure::Secure;
+use std::net::SocketAddr;
+use trickle::Trickle;
 
 /// Where the connection is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +42,8 @@ const IDLE_DOUBT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Conn {
     sock: SockId,
+    /// Where to.
+    pub addr: SocketAddr,
     pub state: State,
     responses: Responses,
     secure: Option<Secure>,
@@ -52,6 +57,10 @@ pub(crate) struct Conn {
     patient: Option<OpId>,
     connecting: bool,
     pub last_heard: Instant,
+    pub opened_at: Instant,
+    /// Bytes received.
+    heard_bytes: u64,
+    trickle: Trickle,
     /// The oldest request was sent after a long silence, and nothing was heard since.
     stale: bool,
     doom: Option<Error>,
@@ -62,9 +71,10 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn new(sock: SockId, scratch: Slot, session: Option<Session>, now: Instant) -> Conn {
+    pub(crate) fn new(sock: SockId, addr: SocketAddr, scratch: Slot, session: Option<Session>, now: Instant) -> Conn {
         Conn {
             sock,
+            addr,
             state: State::Connecting,
             responses: Responses::new(),
             secure: session.map(Secure::new),
@@ -76,6 +86,9 @@ impl Conn {
             patient: None,
             connecting: true,
             last_heard: now,
+            opened_at: now,
+            heard_bytes: 0,
+            trickle: Trickle::default(),
             stale: false,
             doom: None,
             failed: false,
@@ -107,8 +120,21 @@ impl Conn {
         self.responses.asked_bytes()
     }
 
+    /// Whether more requests may go here: not behind one that is slow already.
     pub(crate) fn takes_requests(&self) -> bool {
-        self.state != State::Closing && !self.responses.is_last()
+        self.state != State::Closing && !self.responses.is_last() && !self.front().is_some_and(|front| front.hedged)
+    }
+
+    /// The request whose answer comes next.
+    pub(crate) fn front(&self) -> Option<&Exchange> {
+        self.responses.queue.front()
+    }
+
+    /// A second request runs against the one whose answer comes next.
+    pub(crate) fn set_hedged(&mut self) {
+        if let Some(front) = self.responses.queue.front_mut() {
+            front.hedged = true;
+        }
     }
 
     /// Nothing of this connection is with the ring any more.
@@ -218,6 +244,12 @@ impl Conn {
         self.patient = (patience_bytes > 0).then_some(op);
     }
 
+    /// How many bytes of the answer under way came in `window` and more, if that is too little to go on waiting.
+    pub(crate) fn trickles(&mut self, window: Duration, now: Instant) -> Option<u64> {
+        let answer = self.front().and_then(|front| front.first_byte_at);
+        self.trickle.look(answer, self.heard_bytes, window, now)
+    }
+
     /// A receive that waits for much at once hides whether anything comes. The op to ask back, so that what has come is
     /// seen; from then on this connection is woken for every byte, until a body has shown its pace anew.
     pub(crate) fn lose_patience(&mut self) -> Option<OpId> {
@@ -241,6 +273,7 @@ impl Conn {
             (Ok(0) | Err(_), Some(doom)) => Err(doom),
             (Ok(got), doom) => {
                 self.last_heard = cx.now;
+                self.heard_bytes += got as u64;
                 let walked = match &mut self.secure {
                     None => {
                         self.stale = false;
@@ -254,12 +287,13 @@ impl Conn {
         self.places = Some(into);
         match verdict {
             Err(error) => self.fail(error, cx),
-            Ok(()) if self.responses.is_over() => self.close(cx),
+            Ok(()) if self.responses.is_over() => self.close(false, cx),
             Ok(()) => {}
         }
     }
 
-    /// Gives the front exchange up with `error` and hands the others back. When a receive is in flight this waits for
+    /// Gives the front exchange up with `error` and hands the others back; `Cancelled` when nothing is wrong with the connection
+    /// but that the bytes are had elsewhere. When a receive is in flight this waits for
     /// its return: the kernel may still write into the windows. The caller closes the socket when the state says so.
     pub(crate) fn fail(&mut self, error: Error, cx: &mut Context) {
         self.state = State::Closing;
@@ -268,15 +302,16 @@ impl Conn {
             return;
         }
         let idled_out = self.stale && self.responses.is_between() && error.kind() == Kind::Network;
-        self.failed = true;
+        let given_up = error.kind() == Kind::Cancelled;
+        self.failed = !given_up;
         self.responses.fail_front(error, idled_out, cx);
-        self.close(cx);
+        self.close(given_up && !self.connecting, cx);
     }
 
     /// Hands all exchanges back unserved and stops.
-    fn close(&mut self, cx: &mut Context) {
+    fn close(&mut self, displaced: bool, cx: &mut Context) {
         self.state = State::Closing;
-        self.responses.close(cx);
+        self.responses.close(displaced, cx);
     }
 }
 

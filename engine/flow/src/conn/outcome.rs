@@ -8,6 +8,9 @@ use super::predict::HeadPredictor;
 use fuelrail_base::{Duration, Error, Instant, Kind, WallTime};
 use fuelrail_io::Window;
 
+/// The error of an exchange that failed, the server's wish for a pause, and whether the connection had only idled out.
+pub(crate) type Vain = Option<(Error, Option<Duration>, Option<WallTime>, bool)>;
+
 /// How an exchange ended.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -26,8 +29,54 @@ pub(crate) enum Outcome {
         /// The server had closed a connection that was idle for long: it says nothing about the object.
         idled_out: bool,
     },
-    /// The connection closed before this request's turn.
-    Unserved { asked: Asked, window: Window },
+    /// The connection closed before this request's turn; `displaced` when that was our doing, for the one before it.
+    Unserved { asked: Asked, window: Window, displaced: bool },
+}
+
+impl Outcome {
+    pub(crate) fn asked(&self) -> &Asked {
+        match self {
+            Outcome::Landed { asked, .. } | Outcome::Failed { asked, .. } | Outcome::Unserved { asked, .. } => asked,
+        }
+    }
+
+    /// What was asked, and the window.
+    pub(crate) fn into_parts(self) -> (Asked, Window) {
+        match self {
+            Outcome::Landed { asked, window, .. }
+            | Outcome::Failed { asked, window, .. }
+            | Outcome::Unserved { asked, window, .. } => (asked, window),
+        }
+    }
+
+    /// What ended it in vain, apart from its window.
+    pub(crate) fn into_vain(self) -> (Vain, Window) {
+        match self {
+            Outcome::Failed { error, retry_after, server_time, idled_out, window, .. } => {
+                (Some((error, retry_after, server_time, idled_out)), window)
+            }
+            Outcome::Landed { window, .. } | Outcome::Unserved { window, .. } => (None, window),
+        }
+    }
+
+    /// The same end for another reason, if there is one.
+    pub(crate) fn because_of(self, vain: Vain) -> Outcome {
+        match (self, vain) {
+            (
+                Outcome::Failed { asked, window, proof, new_bytes, .. },
+                Some((error, retry_after, server_time, idled_out)),
+            ) => Outcome::Failed { asked, window, proof, error, retry_after, server_time, new_bytes, idled_out },
+            (outcome, _) => outcome,
+        }
+    }
+
+    /// Why it failed, if the server or the way there is to blame.
+    pub(crate) fn failure(&self) -> Option<Kind> {
+        match self {
+            Outcome::Failed { error, idled_out: false, .. } if error.kind() != Kind::Cancelled => Some(error.kind()),
+            _ => None,
+        }
+    }
 }
 
 /// What a connection shares with its shard while it is told something.
@@ -76,10 +125,10 @@ pub(super) fn fail(mut exchange: Exchange, error: Error, idled_out: bool, cx: &m
 }
 
 /// The connection closes before this exchange's response was looked at: nothing that landed for it is known to be good.
-pub(super) fn unserved(mut exchange: Exchange, cx: &mut Context) {
+pub(super) fn unserved(mut exchange: Exchange, displaced: bool, cx: &mut Context) {
     exchange.forget_landed();
     let asked = exchange.asked;
-    cx.outcomes.push(Outcome::Unserved { asked, window: exchange.into_window() });
+    cx.outcomes.push(Outcome::Unserved { asked, window: exchange.into_window(), displaced });
 }
 
 fn land(exchange: Exchange, cx: &mut Context) {

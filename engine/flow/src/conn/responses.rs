@@ -152,12 +152,12 @@ impl Responses {
     }
 
     /// Hands all exchanges back unserved.
-    pub(super) fn close(&mut self, cx: &mut Context) {
+    pub(super) fn close(&mut self, displaced: bool, cx: &mut Context) {
         self.over = true;
         self.body = None;
         self.asked_bytes = 0;
         for exchange in self.queue.drain(..) {
-            outcome::unserved(exchange, cx);
+            outcome::unserved(exchange, displaced, cx);
         }
     }
 

@@ -16,6 +16,7 @@ impl<R: Ring> Shard<R> {
         let text = [
             format!("shard {}: {}", self.id.0, self.brain),
             self.fetch.describe(self.ring.now()),
+            self.hedges.describe(),
             cache.map_or_else(|| "cache: none".to_string(), CacheStage::describe),
             self.spill.as_ref().map_or_else(|| "spill: none".to_string(), SpillStage::describe),
             self.assemble.describe(),
@@ -33,7 +34,9 @@ impl<R: Ring> Shard<R> {
             copied_bytes: fetch.copied_bytes
                 + cache.map_or(0, |c| c.copied_bytes)
                 + self.spill.as_ref().map_or(0, |s| s.stats.copied_bytes)
+                + self.hedges.copied_bytes
                 + self.shared_copied_bytes,
+            wasted_bytes: self.hedges.wasted_bytes,
             disk_blocks,
             index_bytes,
             disk: self.spill.as_ref().map(|s| s.stats.clone()).unwrap_or_default(),

@@ -8,6 +8,7 @@ use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Instant, Kind, SampleId};
 use fuelrail_io::{Op, Region, Ring, SimFaults, SimRing, SimWorld};
 use fuelrail_plan::brain::{AskId, FetchId};
+use std::net::SocketAddr;
 
 const STALL_AFTER: Duration = Duration::from_secs(10);
 
@@ -38,7 +39,7 @@ impl Rig {
         for n in samples {
             let len = self.sizes[n as usize];
             let (fetch, ask, sample) = (FetchId(n), AskId(n), SampleId(n));
-            let asked = Asked { fetch, ask, sample, first: 0, len, object_len: len, etag: None };
+            let asked = Asked { fetch, ask, sample, first: 0, len, object_len: len, etag: None, second: None };
             let window = window(&mut self.region, len as usize);
             self.fetch.request(asked, window, self.ring.now());
         }
@@ -165,6 +166,56 @@ fn a_refused_address_is_followed_by_the_next() {
 }
 
 #[test]
+fn an_address_that_takes_long_to_connect_is_left_for_another() {
+    let slow: SocketAddr = "10.0.0.3:80".parse().unwrap();
+    let mut bucket = Bucket::new(&[100; 4]);
+    bucket.connects =
+        Box::new(move |addr| if addr == slow { Duration::from_secs(2) } else { Duration::from_millis(1) });
+    let mut rig = Rig::new(bucket, &["10.0.0.3:80", LIVE], 8);
+    rig.request(0..1);
+    rig.run(1);
+    let waited = rig.ring.now().since(Instant::ZERO);
+    assert!(waited >= Duration::from_millis(250) && waited < Duration::from_millis(260), "{waited:?}");
+    let outcome = rig.ended.pop().unwrap();
+    assert!(matches!(&outcome, Outcome::Failed { error, .. } if error.kind() == Kind::Cancelled), "{outcome:?}");
+    rig.request(0..4);
+    rig.run(4);
+    rig.check_landed(4);
+    assert!(rig.ring.now().since(Instant::ZERO) < Duration::from_millis(300));
+    assert_eq!(rig.fetch.stats().connections_failed, 0, "given up is not failed");
+}
+
+#[test]
+fn the_only_address_has_all_the_time_it_needs() {
+    let mut bucket = Bucket::new(&[100]);
+    bucket.connects = Box::new(|_| Duration::from_secs(2));
+    let mut rig = Rig::new(bucket, &[LIVE], 8);
+    rig.request(0..1);
+    rig.run(1);
+    rig.check_landed(1);
+}
+
+#[test]
+fn an_answer_that_trickles_is_given_up_with_what_has_come_and_a_slow_one_is_not() {
+    for (piece, trickles) in [(10, true), (2_050, false)] {
+        let mut bucket = Bucket::new(&[60_000]);
+        bucket.drips = Some((piece, Duration::from_secs(1)));
+        let mut rig = Rig::new(bucket, &[LIVE], 8);
+        rig.request(0..1);
+        rig.run(1);
+        if !trickles {
+            rig.check_landed(1);
+            continue;
+        }
+        let outcome = rig.ended.pop().unwrap();
+        let Outcome::Failed { error, window, new_bytes, .. } = outcome else { panic!("{outcome:?}") };
+        assert!(error.kind() == Kind::Stalled && error.to_string().contains("only "), "{error}");
+        assert!(rig.ring.now() <= Instant::ZERO.after(STALL_AFTER * 2), "{:?}", rig.ring.now());
+        assert!(new_bytes > 50 && window.bytes() == &content(SampleId(0), 60_000)[..new_bytes]);
+    }
+}
+
+#[test]
 fn a_connection_the_server_idled_out_is_no_failed_attempt() {
     let mut bucket = Bucket::new(&[100; 3]);
     bucket.close_after = Some(Duration::from_secs(5));
@@ -201,8 +252,9 @@ fn only_a_close_before_any_answer_is_excused_after_a_long_silence() {
 
 /// A connection that is open and has these requests, and what it is told with.
 fn open_conn(rig: &mut Rig, texts: &[&[u8]]) -> (Conn, Vec<Outcome>) {
-    let sock = rig.ring.socket(&LIVE.parse().unwrap()).unwrap();
-    let mut conn = Conn::new(sock, rig.region.alloc(SCRATCH_BYTES).unwrap(), None, Instant::ZERO);
+    let addr = LIVE.parse().unwrap();
+    let sock = rig.ring.socket(&addr).unwrap();
+    let mut conn = Conn::new(sock, addr, rig.region.alloc(SCRATCH_BYTES).unwrap(), None, Instant::ZERO);
     let mut outcomes = Vec::new();
     with_context(&mut outcomes, |cx| conn.connected(Ok(()), cx));
     texts.iter().for_each(|text| request(rig, &mut conn, text));
@@ -211,7 +263,7 @@ fn open_conn(rig: &mut Rig, texts: &[&[u8]]) -> (Conn, Vec<Outcome>) {
 
 fn request(rig: &mut Rig, conn: &mut Conn, text: &[u8]) {
     let (fetch, ask, sample) = (FetchId(0), AskId(0), SampleId(0));
-    let asked = Asked { fetch, ask, sample, first: 0, len: 1, object_len: 1, etag: None };
+    let asked = Asked { fetch, ask, sample, first: 0, len: 1, object_len: 1, etag: None, second: None };
     conn.request(Exchange::new(asked, window(&mut rig.region, 1), Instant::ZERO), text);
 }
 

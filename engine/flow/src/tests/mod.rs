@@ -5,6 +5,7 @@ mod cache;
 mod conn;
 mod deliver;
 mod fetch;
+mod hedge;
 mod memory;
 mod mesh;
 mod shard;

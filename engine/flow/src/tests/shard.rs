@@ -5,12 +5,15 @@ use super::world::{Bucket, content, objects, run};
 use crate::assemble::BadSamples;
 use crate::board::Board;
 use crate::deliver::{Consumer, Outlet};
+use crate::hedge::Spares;
 use crate::mesh::mesh;
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
 use fuelrail_base::{Duration, Kind, ShardId};
 use fuelrail_io::{Ring, SimFaults, SimRing, SimWorld, lane};
 use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::hedge::HedgeConfig;
+use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -28,13 +31,16 @@ fn config(cache_bytes: u64) -> ShardConfig {
             batch_room_bytes: 64 << 10,
             horizon_epochs: 1,
             spill: None,
+            pace: Ledger::default(),
             retry: RetryConfig::default(),
             window: WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() },
+            hedge: HedgeConfig::default(),
             seed: 1,
         },
         bad_samples: BadSamples::Raise,
         stall_after: Duration::from_secs(10),
         connections_max: 4,
+        spares: Spares::default(),
     }
 }
 

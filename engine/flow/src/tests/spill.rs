@@ -5,6 +5,7 @@ use super::world::{Bucket, Heard, run, tagged_objects, whole};
 use crate::assemble::BadSamples;
 use crate::board::{Board, Snapshot};
 use crate::deliver::{Consumer, Outlet};
+use crate::hedge::Spares;
 use crate::mesh::mesh;
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
@@ -12,6 +13,7 @@ use crate::spill::{Known, SegmentFile, SpillDesk, SpillSetup, Supply, Wish};
 use fuelrail_base::{BlockId, Duration, SampleId, ShardId};
 use fuelrail_io::{FileOptions, Ring, SimDiskFailure, SimFaults, SimRing, SimWorld, lane};
 use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -36,13 +38,16 @@ fn config(segments: bool) -> ShardConfig {
             spill: segments.then_some(spill),
             batch_room_bytes: 6 << 20,
             horizon_epochs: 1,
+            pace: fuelrail_plan::pace::Ledger::default(),
             retry: RetryConfig::default(),
             window: WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() },
+            hedge: HedgeConfig::default(),
             seed: 1,
         },
         bad_samples: BadSamples::Raise,
         stall_after: Duration::from_secs(10),
         connections_max: 4,
+        spares: Spares::default(),
     }
 }
 

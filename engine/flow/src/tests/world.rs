@@ -81,12 +81,20 @@ pub(super) struct Bucket {
     pub(super) heard: Heard,
     /// A connection is closed this long after its first request.
     pub(super) close_after: Option<Duration>,
+    /// How long the answer to the n-th request takes; none for ever.
+    pub(super) takes: Box<dyn FnMut(u64) -> Option<Duration>>,
+    /// An answer comes in pieces of so many bytes, so long after each other.
+    pub(super) drips: Option<(usize, Duration)>,
+    /// A connection to an address that is alive stands after so long.
+    pub(super) connects: Box<dyn FnMut(SocketAddr) -> Duration>,
     /// Nothing is ever answered.
     pub(super) mute: bool,
     /// A connection is closed after so many answers.
     pub(super) answers_max: usize,
     texts: HashMap<u64, Vec<u8>>,
     closes_at: HashMap<u64, Instant>,
+    /// When a connection has answered all it was asked so far; none when it never will.
+    done_at: HashMap<u64, Option<Instant>>,
 }
 
 impl Bucket {
@@ -95,10 +103,14 @@ impl Bucket {
             sizes: sizes.to_vec(),
             heard: Heard::default(),
             close_after: None,
+            takes: Box::new(|_| Some(Duration::from_millis(1))),
+            drips: None,
+            connects: Box::new(|_| Duration::from_micros(10)),
             mute: false,
             answers_max: usize::MAX,
             texts: HashMap::new(),
             closes_at: HashMap::new(),
+            done_at: HashMap::new(),
         }
     }
 
@@ -125,8 +137,10 @@ impl Bucket {
 impl Host for Bucket {
     fn connect(&mut self, _: u64, addr: SocketAddr, _: Instant) -> (Duration, Result<(), i32>) {
         const ECONNREFUSED: i32 = 111;
-        let alive = addr.to_string() == LIVE;
-        (Duration::from_micros(10), if alive { Ok(()) } else { Err(ECONNREFUSED) })
+        if addr.to_string() == DEAD {
+            return (Duration::from_micros(10), Err(ECONNREFUSED));
+        }
+        ((self.connects)(addr), Ok(()))
     }
 
     fn receive(&mut self, conn: u64, bytes: &[u8], now: Instant, out: &mut Replies) {
@@ -146,7 +160,18 @@ impl Host for Bucket {
                 out.finish(Duration::ZERO);
                 return;
             }
-            out.send(Duration::from_millis(1), self.answer(&request));
+            let nth = self.heard.borrow().len() as u64 - 1;
+            let takes = (self.takes)(nth);
+            let done_at = self.done_at.entry(conn).or_insert(Some(now));
+            // A server answers one request after the other.
+            *done_at = done_at.and_then(|done| Some(done.max(now).after(takes?)));
+            if let Some(done) = *done_at {
+                let answer = self.answer(&request);
+                let (piece, pause) = self.drips.unwrap_or((answer.len(), Duration::ZERO));
+                for (nth, piece) in (0..).zip(answer.chunks(piece)) {
+                    out.send(done.since(now) + pause * nth, piece.to_vec());
+                }
+            }
         }
         if let (Some(after), false) = (self.close_after, self.closes_at.contains_key(&conn)) {
             self.closes_at.insert(conn, now.after(after));

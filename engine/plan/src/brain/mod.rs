@@ -7,6 +7,7 @@
 
 mod home;
 mod owner;
+mod restraint;
 mod words;
 
 pub use words::{AskId, Attempt, BrainConfig, BrainStats, Command, Fact, FetchId, Source};
@@ -50,11 +51,19 @@ impl Brain {
             Fact::NoRoom(seq) => self.home.no_room(seq),
             Fact::Room => self.home.room(),
             Fact::Ready(seq) => self.home.ready(now, seq),
-            Fact::Consumer { taken, waits } => self.home.consumer(now, taken, waits),
+            Fact::Consumer { taken, waits } => {
+                self.home.consumer(now, taken, waits);
+                self.owner.hedge_due(now, false, out);
+            }
             Fact::Asked { ask, block, at, fresh } => self.owner.asked(now, (ask, block, at, fresh), out),
             Fact::Landed { fetch, bytes, first_byte, total } => {
-                self.owner.landed(now, fetch, bytes, first_byte, total, out);
+                self.owner.landed(now, fetch, bytes, (first_byte, total), out);
             }
+            Fact::Outrun { fetch, bytes, first_byte, total, waited } => {
+                self.owner.outrun(now, fetch, bytes, (first_byte, total), waited, out);
+            }
+            Fact::Unhedged(fetch) => self.owner.unhedged(now, fetch),
+            Fact::Halved { fetch, kind, second } => self.owner.halved(now, fetch, kind, second),
             Fact::Failed { fetch, kind, retry_after, attempt } => {
                 self.owner.failed(now, fetch, kind, retry_after, attempt, out);
             }
@@ -69,7 +78,8 @@ impl Brain {
             }
             Fact::Broken(segment) => self.owner.broken(segment),
             Fact::Unserved(fetch) => self.owner.unserved(now, fetch),
-            Fact::Idle => self.owner.idle(now),
+            Fact::Displaced(fetch) => self.owner.displaced(now, fetch),
+            Fact::Idle => self.owner.idle(now, out),
             Fact::Tick => {}
         }
         self.owner.tidy(out);

@@ -1,7 +1,9 @@
 //! The owner role: what is served from the cache, fetched, tried again, kept and dropped.
 
+use super::restraint::Restraint;
 use super::words::{AskId, Attempt, BrainConfig, BrainStats, Command, FetchId, Source};
 use crate::catalog::Catalog;
+use crate::hedge::Hedge;
 use crate::importance::Known;
 use crate::policy::{self, BlockMap, Policy};
 use crate::retry::{Retry, Tries, Verdict};
@@ -16,6 +18,8 @@ use slab::Slab;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
+mod hedging;
+
 /// One block on its way, over all attempts.
 struct Fetch {
     block: BlockId,
@@ -28,6 +32,10 @@ struct Fetch {
     /// When the last ask is due: the next use lies behind it.
     last_at: UseTime,
     tries: Tries,
+    /// It was under way when an outage had lasted too long, and has no further attempt: nothing had been served for so long.
+    doomed: Option<Duration>,
+    /// How often it was hedged: a block that always takes long is left in peace.
+    hedges: u32,
 }
 
 /// What blocks on disk are worth, by the order.
@@ -70,6 +78,8 @@ pub(super) struct Owner {
     now_at: UseTime,
     retry: Retry,
     window: Window,
+    restraint: Restraint,
+    hedge: Hedge,
     fetches: Slab<Fetch>,
     sharers: Slab<Sharer>,
     by_block: BlockMap<FetchId>,
@@ -97,6 +107,8 @@ impl Owner {
             now_at: UseTime(0),
             retry: Retry::new(config.retry, config.seed)?,
             window: Window::new(config.window)?,
+            restraint: Restraint::new(config),
+            hedge: Hedge::new(config.hedge)?,
             fetches: Slab::with_capacity(1024),
             sharers: Slab::with_capacity(1024),
             by_block: BlockMap::with_capacity_and_hasher(1024, Default::default()),
@@ -158,7 +170,16 @@ impl Owner {
             out.push_back(Command::Answer { ask, source: Source::Cache });
             return;
         }
-        let key = self.fetches.insert(Fetch { block, ask, sharers: None, at, last_at: at, tries: Tries::default() });
+        let key = self.fetches.insert(Fetch {
+            block,
+            ask,
+            sharers: None,
+            at,
+            last_at: at,
+            tries: Tries::default(),
+            doomed: None,
+            hedges: 0,
+        });
         let fetch = FetchId(u32::try_from(key).expect("asks are bounded by the batches' samples, below 2^32"));
         self.by_block.insert(block, fetch);
         let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };
@@ -211,12 +232,24 @@ impl Owner {
         now: Instant,
         id: FetchId,
         bytes: u64,
-        first_byte: Duration,
-        total: Duration,
+        (first_byte, total): (Duration, Duration),
         out: &mut VecDeque<Command>,
     ) {
-        self.in_flight -= 1;
+        self.hedge.took(bytes, total);
+        self.fetched(now, id, bytes, (first_byte, total), out);
+    }
+
+    fn fetched(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        bytes: u64,
+        (first_byte, total): (Duration, Duration),
+        out: &mut VecDeque<Command>,
+    ) {
+        self.over(id);
         self.window.landed(now, bytes, first_byte, total);
+        self.restraint.landed(now, self.window.round_trip());
         self.retry.success();
         let Fetch { block, ask, sharers, last_at, .. } = self.take(id, out);
         if let Some(spill) = &mut self.spill {
@@ -282,15 +315,18 @@ impl Owner {
         attempt: Attempt,
         out: &mut VecDeque<Command>,
     ) {
-        self.in_flight -= 1;
+        self.over(id);
         if let Some(spill) = &mut self.spill {
             spill.fetched(now, None);
         }
-        if kind == Kind::Throttled {
-            self.stats.throttled += 1;
-            self.window.throttled(now, self.in_flight + 1);
-        } else {
-            self.window.failed(now);
+        self.troubled(now, kind, self.in_flight + 1);
+        let Fetch { block, doomed, .. } = self.fetches[id.0 as usize];
+        if doomed.is_some() {
+            return self.give_up(id, doomed, out);
+        }
+        if self.restraint.failed(now, block, kind, attempt, self.window.round_trip()) {
+            self.stats.retries += 1;
+            return self.enqueue(id);
         }
         let fetch = &mut self.fetches[id.0 as usize];
         let mut excused = Tries::default();
@@ -307,17 +343,55 @@ impl Owner {
                 self.stats.retries += 1;
                 self.delayed.push(Reverse((now.after(pause), id)));
             }
-            Verdict::GiveUp => {
-                self.stats.given_up += 1;
-                let Fetch { block, ask: failed, sharers, tries, .. } = self.fetches.remove(id.0 as usize);
-                self.by_block.remove(&block);
-                // An excused attempt is not counted, and yet it was one.
-                let attempts = tries.failed().max(1);
-                // The ask that holds the error goes last: the others copy it from there.
-                self.release(sharers, |ask| Command::Refuse { ask, failed, attempts }, out);
-                out.push_back(Command::Refuse { ask: failed, failed, attempts });
-            }
+            Verdict::GiveUp => self.give_up(id, None, out),
         }
+    }
+
+    fn give_up(&mut self, id: FetchId, unserved_for: Option<Duration>, out: &mut VecDeque<Command>) {
+        self.stats.given_up += 1;
+        let Fetch { block, ask: failed, sharers, tries, .. } = self.fetches.remove(id.0 as usize);
+        self.by_block.remove(&block);
+        // An excused attempt is not counted, and yet it was one.
+        let attempts = tries.failed().max(1);
+        let refuse = |ask| Command::Refuse { ask, failed, attempts, unserved_for };
+        // The ask that holds the error goes last: the others copy it from there.
+        self.release(sharers, refuse, out);
+        out.push_back(refuse(failed));
+    }
+
+    /// The server has been down for too long: nothing that waits is waited for any more.
+    fn end_outage(&mut self, now: Instant, out: &mut VecDeque<Command>) {
+        let Some(unserved_for) = self.restraint.take_end(now) else { return };
+        let queued = core::mem::take(&mut self.queue).into_iter().map(|Reverse((.., id))| id);
+        let delayed = core::mem::take(&mut self.delayed).into_iter().map(|Reverse((_, id))| id);
+        for id in queued.chain(delayed) {
+            self.give_up(id, Some(unserved_for), out);
+        }
+        self.fetches.iter_mut().for_each(|(_, fetch)| fetch.doomed = Some(unserved_for));
+    }
+
+    /// The server did not serve a request, of so many in flight.
+    fn troubled(&mut self, now: Instant, kind: Kind, in_flight: usize) {
+        if kind == Kind::Throttled {
+            self.stats.throttled += 1;
+            self.window.throttled(now);
+            self.hedge.throttled(now);
+        } else {
+            self.window.failed(now);
+        }
+        if kind == Kind::Stalled {
+            self.window.timed_out(now, in_flight);
+        }
+    }
+
+    /// A fetch is no longer in flight.
+    fn over(&mut self, id: FetchId) {
+        self.in_flight -= 1;
+        self.hedge.over(id.0, self.bytes_of(id));
+    }
+
+    fn bytes_of(&self, id: FetchId) -> u64 {
+        self.catalog.block_len(self.fetches[id.0 as usize].block)
     }
 
     pub(super) fn spilled(&mut self, block: BlockId, crc32c: u32) {
@@ -350,15 +424,18 @@ impl Owner {
     }
 
     pub(super) fn unserved(&mut self, now: Instant, id: FetchId) {
-        self.in_flight -= 1;
+        self.over(id);
         if let Some(spill) = &mut self.spill {
             spill.fetched(now, None);
         }
         self.enqueue(id);
     }
 
-    pub(super) fn idle(&mut self, now: Instant) {
-        self.idle_again = self.window.idle(now, self.in_flight, self.queue.len());
+    pub(super) fn idle(&mut self, now: Instant, out: &mut VecDeque<Command>) {
+        // What waits for leave does not wait for connections.
+        let waiting = if self.restraint.holds_back(now) { 0 } else { self.queue.len() };
+        self.idle_again = self.window.idle(now, self.in_flight, waiting);
+        self.hedge_due(now, true, out);
     }
 
     /// Requests that may be out at once when blocks are as long as this one.
@@ -369,6 +446,7 @@ impl Owner {
 
     /// Hands out fetches while the window has room.
     pub(super) fn issue(&mut self, now: Instant, out: &mut VecDeque<Command>) {
+        self.end_outage(now, out);
         while let Some(&Reverse((due, id))) = self.delayed.peek() {
             if due > now {
                 break;
@@ -376,9 +454,10 @@ impl Owner {
             self.delayed.pop();
             self.enqueue(id);
         }
+        self.restraint.rest();
         while let Some(&Reverse((_, _, id))) = self.queue.peek() {
             let fetch = &self.fetches[id.0 as usize];
-            if self.in_flight >= self.places(fetch.block) {
+            if self.in_flight >= self.places(fetch.block) || !self.restraint.leave(now, self.window.round_trip()) {
                 break;
             }
             self.queue.pop();
@@ -386,6 +465,8 @@ impl Owner {
             if let Some(spill) = &mut self.spill {
                 spill.fetching(now);
             }
+            let watched = fetch.hedges < hedging::HEDGES_MAX;
+            self.hedge.sent(now, watched.then_some(id.0), self.catalog.block_len(fetch.block));
             out.push_back(Command::Fetch { fetch: id, ask: fetch.ask, block: fetch.block });
         }
     }
@@ -397,7 +478,7 @@ impl Owner {
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         let retry = self.delayed.peek().map(|Reverse((due, _))| *due);
-        [retry, self.idle_again].into_iter().flatten().min()
+        [retry, self.idle_again, self.restraint.deadline(), self.hedge.deadline()].into_iter().flatten().min()
     }
 
     pub(super) fn connections(&self) -> usize {
@@ -421,10 +502,11 @@ impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "owner: {} fetches in flight, {} queued, {} waiting to retry, cache {} of {} bytes ({})",
+            "owner: {} fetches in flight, {} queued, {} waiting to retry{}, cache {} of {} bytes ({})",
             self.in_flight,
             self.queue.len(),
             self.delayed.len(),
+            self.restraint,
             self.policy.used_bytes(),
             self.policy.capacity_bytes(),
             self.policy.name(),

@@ -2,6 +2,8 @@
 //!
 //! Owns no state. Everything here is small and copied.
 
+use crate::hedge::HedgeConfig;
+use crate::pace::Ledger;
 use crate::policy::PolicyName;
 use crate::prefetch::Strategy;
 use crate::retry::RetryConfig;
@@ -58,6 +60,30 @@ pub enum Fact {
         /// From the request to the last byte.
         total: Duration,
     },
+    /// The second request of a fetch put the whole block into the window of its first ask, before the first request did.
+    Outrun {
+        /// The fetch.
+        fetch: FetchId,
+        /// Bytes of the block.
+        bytes: u64,
+        /// From the second request to the first byte of its response.
+        first_byte: Duration,
+        /// From the second request to the last byte.
+        total: Duration,
+        /// From the first request to that last byte.
+        waited: Duration,
+    },
+    /// No second request was sent for a fetch: the server has not come to its first one yet.
+    Unhedged(FetchId),
+    /// Of the two requests of a fetch one ended in vain. The other goes on.
+    Halved {
+        /// The fetch.
+        fetch: FetchId,
+        /// Why, unless it was not looked at.
+        kind: Option<Kind>,
+        /// It was the second.
+        second: bool,
+    },
     /// A fetch failed this time.
     Failed {
         /// The fetch.
@@ -95,6 +121,8 @@ pub enum Fact {
     Broken(SegmentId),
     /// The connection closed before the request was looked at: not a failure of the object.
     Unserved(FetchId),
+    /// The same, because the connection was closed for another fetch that had been hedged.
+    Displaced(FetchId),
     /// The shard is about to sleep.
     Idle,
     /// Time passed.
@@ -131,6 +159,16 @@ pub enum Command {
     },
     /// Request the block, or what is missing of it, into the window of `ask`.
     Fetch {
+        /// The fetch.
+        fetch: FetchId,
+        /// Whose window receives it.
+        ask: AskId,
+        /// The block.
+        block: BlockId,
+    },
+    /// Request the block of a fetch under way a second time, over another connection, or what is missing of it instead of the
+    /// first time. Answer with `Outrun`, `Unhedged`, `Halved` or as to `Fetch`.
+    Hedge {
         /// The fetch.
         fetch: FetchId,
         /// Whose window receives it.
@@ -193,6 +231,8 @@ pub enum Command {
         failed: AskId,
         /// How many attempts were made.
         attempts: u32,
+        /// For how long nothing had been served at all, when that is why.
+        unserved_for: Option<Duration>,
     },
 }
 
@@ -230,8 +270,12 @@ pub struct BrainConfig {
     pub horizon_epochs: u64,
     /// How often to try again.
     pub retry: RetryConfig,
+    /// Where the rate of requests is written down that a server asks for: shared by all shards.
+    pub pace: Ledger,
     /// How many connections and requests at once.
     pub window: WindowConfig,
+    /// Which requests are sent a second time.
+    pub hedge: HedgeConfig,
     /// Seed of the retry jitter.
     pub seed: u64,
 }
@@ -251,6 +295,10 @@ pub struct BrainStats {
     pub hit_bytes: u64,
     /// Attempts after the first.
     pub retries: u64,
+    /// Requests sent a second time, or elsewhere, because the first took too long.
+    pub hedges: u64,
+    /// … and brought the block before the first did.
+    pub hedges_won: u64,
     /// Fetches given up.
     pub given_up: u64,
     /// Blocks dropped from the cache.

@@ -41,9 +41,14 @@ pub(super) struct Segment {
     records: u64,
     /// Bytes of the blocks that the index still has here.
     pub(super) live_bytes: u64,
+    /// Blocks on their way here: until they are, it is not known what the segment is worth.
+    pub(super) writing: u32,
     /// Grows with every segment: the age.
     pub(super) serial: u64,
     pub(super) used_at: UseTime,
+    /// What it is worth is measured against this: its length, or, once nothing more fit, what was appended. Ends that stay empty
+    /// are no reason to give it up: the next one would have them too.
+    pub(super) room_bytes: u64,
     /// Uses per epoch and byte expected of what lies here, as of the last valuation, and the one being summed up.
     pub(super) value: f64,
     pub(super) summing: f64,
@@ -70,6 +75,22 @@ impl Segment {
     /// Goes on behind what is there already.
     pub(super) fn resume(&mut self, end: u64, records: u64) {
         (self.end, self.records) = (end, records.next_multiple_of(PAGE_RECORDS));
+    }
+
+    /// Leaves the room up to the next multiple of `step` empty.
+    pub(super) fn skip_to(&mut self, step: u64) {
+        self.end = self.end.next_multiple_of(step);
+    }
+
+    /// Nothing more fits.
+    pub(super) fn seal(&mut self) {
+        self.state = State::Sealed;
+        self.room_bytes = self.end;
+    }
+
+    /// Ours, full, and all of it written: what can be trimmed.
+    pub(super) fn is_settled(&self) -> bool {
+        self.state == State::Sealed && self.writing == 0
     }
 
     /// Share of its room that is taken, in `0..=1`.
@@ -108,8 +129,10 @@ impl Ledger {
             end: PAGE_BYTES,
             records: 0,
             live_bytes: 0,
+            writing: 0,
             serial: self.serials,
             used_at: UseTime(0),
+            room_bytes: len,
             value: 0.0,
             summing: 0.0,
         });

@@ -19,6 +19,8 @@ use std::collections::VecDeque;
 
 /// Entries of the index looked at in one go while sweeping or valuing.
 const SWEEP_STEP: usize = 128;
+/// Blocks that do not fit into the last segment before it is taken for full.
+const MISFITS_MAX: u32 = 64;
 /// Empty segments kept at hand.
 const SPARES: usize = 2;
 /// A newcomer must be worth so much more than what goes for it: trimming costs writes.
@@ -43,6 +45,10 @@ pub struct Spill {
     costs: Costs,
     /// Where long and short blocks are appended.
     open: [Option<SegmentId>; 2],
+    /// The one that long blocks were appended to before: what is left at its end takes those that fit.
+    tail: Option<SegmentId>,
+    /// Blocks in a row that did not fit where there was no other segment.
+    misfits: u32,
     spares: VecDeque<SegmentId>,
     /// No further segment is to be had before one is trimmed, or the next epoch begins: others may have made room by then.
     at_limit: bool,
@@ -60,7 +66,7 @@ pub struct Spill {
     valued_in: Option<u64>,
     /// Newcomers refused since a segment was trimmed last: bytes, and bytes times worth.
     refused: (f64, f64),
-    /// While there is no room, newcomers must be worth more than this.
+    /// While there is no room, only newcomers worth more than this are a reason to make some.
     floor: f64,
     /// So many bytes must be refused before trimming is thought about, and never fewer than a segment has.
     patience_bytes: f64,
@@ -80,6 +86,8 @@ impl Spill {
             lanes: Lanes::default(),
             costs: Costs::default(),
             open: [None; 2],
+            tail: None,
+            misfits: 0,
             spares: VecDeque::with_capacity(16),
             at_limit: false,
             limit_met_in: 0,
@@ -106,7 +114,7 @@ impl Spill {
             Mount::Foreign => State::Foreign,
         };
         let id = self.ledger.mount(len, state)?;
-        self.segment_bytes = len;
+        self.segment_bytes = self.segment_bytes.max(len);
         if let Mount::Open { end, records } = mount {
             let segment = self.ledger.get_mut(id).expect("mounted just now");
             segment.resume(end.next_multiple_of(self.config.unit), records);
@@ -170,7 +178,7 @@ impl Spill {
     /// Offers a block that has just landed and is worth so many uses per epoch. Returns where it is to be written.
     pub fn offer(&mut self, block: BlockId, bytes: u64, worth: f64) -> Option<(SegmentId, u64)> {
         let by_worth = self.config.policy == SpillPolicy::NextUse;
-        if bytes == 0 || self.holds(block) || (by_worth && worth <= if self.at_limit { self.floor } else { 0.0 }) {
+        if bytes == 0 || self.holds(block) || (by_worth && worth <= 0.0) {
             return None;
         }
         if self.is_dear() {
@@ -182,6 +190,9 @@ impl Spill {
         }
         let room = if self.index.is_full() { None } else { self.append(bytes) };
         let Some((segment, place)) = room else {
+            if by_worth && self.at_limit && worth <= self.floor {
+                return None;
+            }
             self.stats.refused += 1;
             self.refused.0 += bytes as f64;
             self.refused.1 += bytes as f64 * worth;
@@ -190,6 +201,7 @@ impl Spill {
         self.pending_bytes += bytes;
         if let Some(home) = self.ledger.get_mut(segment) {
             // What it is worth until segments are valued next.
+            home.writing += 1;
             home.value += worth * bytes as f64 / home.len() as f64;
         }
         self.writing.insert(block, Some(Writing { segment, place }));
@@ -202,20 +214,41 @@ impl Spill {
             false => (1, super::PLACE_STEP_BYTES, GATHER_BYTES),
         };
         loop {
-            if let Some(id) = self.open[lane] {
+            let open = [self.tail.filter(|_| lane == 0), self.open[lane]];
+            for id in open.into_iter().flatten() {
                 if let Some(place) = self.ledger.append(id, bytes, step, within) {
+                    self.misfits = 0;
                     return Some((id, place));
                 }
-                if let Some(segment) = self.ledger.get_mut(id) {
-                    segment.state = State::Sealed;
+            }
+            let Some(id) = self.spares.pop_front().or_else(|| self.room_of_short(lane)) else {
+                self.misfits += 1;
+                // A shorter one may still fit. Not for ever: only what is sealed can be trimmed.
+                if self.misfits >= MISFITS_MAX {
+                    let full = [self.open[lane].take(), self.tail.take_if(|_| lane == 0)];
+                    full.into_iter().flatten().for_each(|id| self.seal(id));
+                    self.misfits = 0;
                 }
-                self.open[lane] = None;
-            }
-            let id = self.spares.pop_front()?;
-            if let Some(segment) = self.ledger.get_mut(id) {
-                segment.state = State::Open;
-                self.open[lane] = Some(id);
-            }
+                return None;
+            };
+            let before = self.open[lane].replace(id);
+            let full = if lane == 0 { core::mem::replace(&mut self.tail, before) } else { before };
+            full.into_iter().for_each(|id| self.seal(id));
+            self.ledger.get_mut(id)?.state = State::Open;
+        }
+    }
+
+    /// Where no other segment is to be had, long blocks take what is left of the one for short ones.
+    fn room_of_short(&mut self, lane: usize) -> Option<SegmentId> {
+        let id = if lane == 0 { self.open[1].take()? } else { return None };
+        // Short blocks are written a stretch at a time: no long one may lie where the last stretch ends.
+        self.ledger.get_mut(id)?.skip_to(GATHER_BYTES);
+        Some(id)
+    }
+
+    fn seal(&mut self, id: SegmentId) {
+        if let Some(segment) = self.ledger.get_mut(id) {
+            segment.seal();
         }
     }
 
@@ -226,6 +259,7 @@ impl Spill {
         self.stats.written_bytes += bytes;
         let Some(Some(Writing { segment, place })) = self.writing.remove(&block) else { return };
         let Some(home) = self.ledger.get_mut(segment) else { return };
+        home.writing -= 1;
         if self.index.insert(block, Spot { segment, place, crc32c }) {
             home.live_bytes += bytes;
         }
@@ -235,7 +269,10 @@ impl Spill {
     pub fn write_failed(&mut self, block: BlockId, bytes: u64) {
         self.pending_bytes -= bytes;
         self.stats.write_failures += 1;
-        self.writing.remove(&block);
+        let on_its_way = self.writing.remove(&block).flatten();
+        if let Some(home) = on_its_way.and_then(|writing| self.ledger.get_mut(writing.segment)) {
+            home.writing -= 1;
+        }
     }
 
     /// A block came from disk: it took so long while so many writes were under way.
@@ -263,8 +300,9 @@ impl Spill {
 
     /// Forgets a block.
     pub fn remove(&mut self, block: BlockId, bytes: u64) {
-        if let Some(on_its_way) = self.writing.get_mut(&block) {
-            *on_its_way = None;
+        let on_its_way = self.writing.get_mut(&block).and_then(Option::take);
+        if let Some(home) = on_its_way.and_then(|writing| self.ledger.get_mut(writing.segment)) {
+            home.writing -= 1;
         }
         let Some(spot) = self.index.remove(block) else { return };
         self.moved = true;
@@ -293,7 +331,7 @@ impl Spill {
         let Some(segment) = self.ledger.get_mut(id) else { return };
         (segment.state, segment.held) = (State::Dead, held);
         self.spares.retain(|&spare| spare != id);
-        for open in &mut self.open {
+        for open in self.open.iter_mut().chain([&mut self.tail]) {
             open.take_if(|open| *open == id);
         }
         for on_its_way in self.writing.values_mut() {
@@ -353,7 +391,7 @@ impl Spill {
         if self.valuing {
             self.valued_in = Some(weigh.epoch(now));
             for segment in self.ledger.iter_mut() {
-                segment.value = segment.summing / segment.len() as f64;
+                segment.value = segment.summing / segment.room_bytes as f64;
             }
         } else if self.moved {
             self.begin_sweep(false);
@@ -375,7 +413,7 @@ impl Spill {
             return None;
         }
         self.refused = (0.0, 0.0);
-        let sealed = self.ledger.iter().filter(|(_, s)| s.state == State::Sealed);
+        let sealed = self.ledger.iter().filter(|(_, s)| s.is_settled());
         let (victim, segment) = sealed.min_by(|(_, a), (_, b)| a.value.total_cmp(&b.value))?;
         self.floor = segment.value * (1.0 + RELUCTANCE);
         if worth / bytes * (1.0 - RELUCTANCE) > segment.value {
@@ -393,7 +431,7 @@ impl Spill {
         if self.refused.0 == 0.0 && !self.open.iter().any(filling) {
             return None;
         }
-        let sealed = self.ledger.iter().filter(|(_, s)| s.state == State::Sealed);
+        let sealed = self.ledger.iter().filter(|(_, s)| s.is_settled());
         sealed.min_by_key(|(_, s)| by(s)).map(|(id, _)| id)
     }
 

@@ -3,8 +3,9 @@
 //! Three rules. *The window opens when the core idles while work waits*: connections double, once per round (the time a
 //! fetch takes), and blindly only up to a bound before anything has landed. *Growth must pay*: a doubling that does not
 //! raise the landing rate by 5 % is taken back and not tried again for a while, and a halving that costs none stays
-//! (`level`). *Throttling halves* the requests
-//! in flight, at most once per round, and landings win them back one by one (AIMD: Chiu, Jain 1989).
+//! (`level`). *Timeouts shrink* the requests
+//! in flight by an eighth, at most once per round, and landings win them back one by one (AIMD: Chiu, Jain 1989). Servers
+//! that ask to slow down limit a rate, which is the pace's to find.
 //! Owns these few numbers. Never opens a connection, and never sees a block.
 
 mod level;
@@ -26,6 +27,8 @@ const BLIND_BYTES: u64 = 4 << 20;
 const REQUEST_WEIGHT_BYTES: u64 = 32 << 10;
 /// A round has at least this many landings, and one per connection, or its rate is chance.
 const ROUND_LANDINGS_MIN: u64 = 8;
+/// A timeout leaves this share of the requests in flight.
+const TIMED_OUT_KEEPS: f64 = 0.875;
 /// Bytes one connection should have under way: half the default receive buffer of Linux, so that the next response is
 /// there when one has been read.
 const PIPELINE_BYTES: u64 = 64 << 10;
@@ -121,9 +124,9 @@ impl Round {
 pub struct Window {
     config: WindowConfig,
     level: Level,
-    /// Requests in flight allowed by throttling; infinite until the first.
+    /// Requests in flight allowed after timeouts; infinite until the first.
     limit: f64,
-    cut_at: Option<Instant>,
+    disturbed_at: Option<Instant>,
     /// When fetches first waited, or connections last doubled, before anything had landed.
     blind_since: Option<Instant>,
     /// The present round; none before the first landing.
@@ -149,7 +152,7 @@ impl Window {
                 config.connections_max,
             ),
             limit: f64::INFINITY,
-            cut_at: None,
+            disturbed_at: None,
             blind_since: None,
             round: None,
             round_trip: Duration::ZERO,
@@ -213,6 +216,8 @@ impl Window {
         }
         if self.limit.is_finite() {
             self.limit += 1.0 / self.limit;
+            let most = self.level.wanted() * self.config.depth_max;
+            self.limit = if self.limit < most as f64 { self.limit } else { f64::INFINITY };
         }
         let round = self.round.get_or_insert_with(|| Round::new(now));
         round.weight += bytes + REQUEST_WEIGHT_BYTES;
@@ -221,18 +226,31 @@ impl Window {
         self.close_round(now);
     }
 
-    /// The server asked to slow down while `in_flight` requests were out, this one included.
-    pub fn throttled(&mut self, now: Instant, in_flight: usize) {
-        let spacing = self.round_trip.max(DOUBLING_SPACING);
-        if self.cut_at.is_some_and(|at| now.since(at) < spacing) {
-            return;
+    /// The server asked to slow down: what is served says nothing of connections now.
+    pub fn throttled(&mut self, now: Instant) {
+        self.disturbed(now);
+    }
+
+    /// A request was not answered in time while `in_flight` were out, this one included. One alone may have met a bad
+    /// connection, so it costs little.
+    pub fn timed_out(&mut self, now: Instant, in_flight: usize) {
+        if self.disturbed(now) {
+            self.limit = (self.limit.min(in_flight.max(1) as f64) * TIMED_OUT_KEEPS).max(1.0);
         }
-        self.cut_at = Some(now);
-        self.limit = (self.limit.min(in_flight.max(1) as f64) / 2.0).max(1.0);
+    }
+
+    /// Something else than the number of connections decides what lands. True once a round.
+    fn disturbed(&mut self, now: Instant) -> bool {
+        let spacing = self.round_trip.max(DOUBLING_SPACING);
+        if self.disturbed_at.is_some_and(|at| now.since(at) < spacing) {
+            return false;
+        }
+        self.disturbed_at = Some(now);
         self.level.disturbed(now);
         if let Some(round) = &mut self.round {
             *round = Round::new(now);
         }
+        true
     }
 
     /// A fetch failed otherwise. A round with many failures opens nothing.

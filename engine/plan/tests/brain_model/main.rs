@@ -8,7 +8,9 @@ use fuelrail_base::prng::Prng;
 use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, ShardId};
 use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, FetchId, Source};
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
+use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -39,6 +41,8 @@ struct Model {
     next_ask: u32,
     asks: BTreeMap<AskId, Ask>,
     in_flight: BTreeMap<FetchId, AskId>,
+    /// Those of them that have a second request under way.
+    hedged: BTreeSet<FetchId>,
     cached: BTreeMap<BlockId, u64>,
     disk: Disk,
     /// Blocks each opened batch lacks.
@@ -62,6 +66,10 @@ struct Counted {
     evictions: u64,
     failures: u64,
     given_up: u64,
+    hedges: u64,
+    outrun: u64,
+    requests: u64,
+    displaced: u64,
 }
 
 impl Model {
@@ -97,12 +105,14 @@ impl Model {
             horizon_epochs: 1,
             spill,
             retry: RetryConfig { attempts_max: 1 + prng.below(4) as u32, ..RetryConfig::default() },
+            pace: Ledger::default(),
             window: WindowConfig {
                 connections_start: 1 + prng.below(connections_max as u64) as usize,
                 connections_max,
                 depth_max: 1 + prng.below(4) as usize,
                 ..WindowConfig::default()
             },
+            hedge: HedgeConfig { percent: [0, 2, 20][prng.below(3) as usize], delay_us_min: 1_000, landings_min: 16 },
             seed,
         };
         Model {
@@ -117,6 +127,7 @@ impl Model {
             next_ask: 0,
             asks: BTreeMap::new(),
             in_flight: BTreeMap::new(),
+            hedged: BTreeSet::new(),
             cached: BTreeMap::new(),
             disk,
             unready: BTreeMap::new(),
@@ -162,7 +173,9 @@ impl Model {
                 let ask = self.asks.get_mut(&ask).expect("a fetch is for an open ask");
                 assert!(ask.block == block && !ask.full && ask.fetch.is_none(), "{command:?}");
                 ask.fetch = Some(fetch);
+                self.counted.requests += 1;
             }
+            Command::Hedge { fetch, ask, block } => self.hedge(fetch, ask, block),
             Command::Spill { block, ask, segment, place } => {
                 let ask = &self.asks[&ask];
                 assert!(ask.full && ask.block == block && !self.cached.contains_key(&block), "{command:?}");
@@ -202,13 +215,34 @@ impl Model {
                     self.home(batch);
                 }
             }
-            Command::Refuse { ask, failed, attempts } => {
+            Command::Refuse { ask, failed, attempts, .. } => {
                 let refused = self.asks.remove(&ask).expect("an ask is answered once");
                 assert!(!refused.full && refused.fetch.is_none(), "{command:?}: its window is not home");
                 assert!(ask == failed || self.asks.contains_key(&failed), "{command:?}: the error is gone");
                 assert!((1..=self.config.retry.attempts_max).contains(&attempts), "{command:?}");
                 self.counted.given_up += u64::from(ask == failed);
                 self.home(refused.batch);
+            }
+        }
+    }
+
+    /// A second request is sent, or cannot be, or takes the place of the first. One that has ended meanwhile is not hedged: flow
+    /// carries commands out before it hears of anything else.
+    fn hedge(&mut self, fetch: FetchId, ask: AskId, block: BlockId) {
+        if self.in_flight.get(&fetch) != Some(&ask) || self.asks[&ask].block != block {
+            return;
+        }
+        match self.prng.below(3) {
+            0 => self.tell(Fact::Unhedged(fetch)),
+            1 => {
+                self.counted.hedges += 1;
+                self.in_flight.remove(&fetch);
+                self.asks.get_mut(&ask).expect("it is open").fetch = None;
+                self.tell(Fact::Unserved(fetch));
+            }
+            _ => {
+                self.counted.hedges += 1;
+                self.hedged.insert(fetch);
             }
         }
     }
@@ -276,11 +310,18 @@ impl Model {
             return;
         }
         let (&fetch, &ask) = self.in_flight.iter().nth(self.prng.below(n) as usize).unwrap();
+        let hedged = self.hedged.remove(&fetch);
+        if hedged && self.prng.chance(0.3) {
+            let (kind, second) = (self.prng.chance(0.7).then_some(Kind::Throttled), self.prng.chance(0.5));
+            return self.tell(Fact::Halved { fetch, kind, second });
+        }
         self.in_flight.remove(&fetch);
         let ask = self.asks.get_mut(&ask).unwrap();
         ask.fetch = None;
         if self.prng.chance(0.1) {
-            self.tell(Fact::Unserved(fetch));
+            let displaced = self.prng.chance(0.2);
+            self.counted.displaced += u64::from(displaced);
+            self.tell(if displaced { Fact::Displaced(fetch) } else { Fact::Unserved(fetch) });
         } else if self.prng.chance(self.trouble) {
             let kinds = [Kind::Network, Kind::Throttled, Kind::Server, Kind::Changed, Kind::NotFound, Kind::Stalled];
             let attempts = [Attempt::Barren, Attempt::Barren, Attempt::Progress, Attempt::Excused];
@@ -294,7 +335,13 @@ impl Model {
             let bytes = self.catalog.block_len(ask.block);
             let first_byte = Duration::from_micros(1 + self.prng.below(5_000));
             let total = first_byte + Duration::from_micros(self.prng.below(5_000));
-            self.tell(Fact::Landed { fetch, bytes, first_byte, total });
+            if hedged {
+                self.counted.outrun += 1;
+                let waited = total * 3;
+                self.tell(Fact::Outrun { fetch, bytes, first_byte, total, waited });
+            } else {
+                self.tell(Fact::Landed { fetch, bytes, first_byte, total });
+            }
         }
     }
 
@@ -360,6 +407,9 @@ impl Model {
         let mut turns = 0;
         while self.taken < self.run.batches() {
             self.obey(true);
+            self.now = self.now.after(Duration::from_micros(self.prng.below(2_000)));
+            self.tell(Fact::Idle);
+            self.obey(true);
             let busy = !self.in_flight.is_empty() || !self.disk.is_idle();
             self.end_a_fetch();
             self.work_the_disk();
@@ -394,6 +444,9 @@ fn whatever_flow_does_every_ask_is_answered_once() {
         let said = (stats.asks, stats.hits, stats.evictions, stats.given_up, stats.retries + stats.given_up);
         let done = (counted.asks, counted.hits, counted.evictions, counted.given_up, counted.failures);
         assert_eq!(said, done, "seed {seed}: asks, hits, evictions, given up, failures");
+        assert_eq!(stats.hedges_won, counted.outrun, "seed {seed}: second requests that won");
+        let earned = counted.requests * u64::from(model.config.hedge.percent) / 100;
+        assert!(counted.hedges <= earned, "seed {seed}: {} hedges of {} requests", counted.hedges, counted.requests);
         let disk = &model.disk.counted;
         let said = (stats.spill.lost, stats.spill.trims);
         assert_eq!(said, (disk.lost, disk.trims), "seed {seed}: lost, trims");
@@ -403,8 +456,11 @@ fn whatever_flow_does_every_ask_is_answered_once() {
         all.shared += counted.shared;
         all.evictions += counted.evictions;
         all.given_up += counted.given_up;
+        all.outrun += counted.outrun;
+        all.hedges += counted.hedges;
     }
-    let Counted { hits, shared, evictions, given_up, .. } = all;
+    let Counted { hits, shared, evictions, given_up, hedges, outrun, .. } = all;
     assert!(hits > 1_000 && shared > 100 && evictions > 100 && given_up > 100, "{all:?}");
+    assert!(hedges > 100 && outrun > 30, "{all:?}");
     assert!(restored > 1_000 && trims > 20, "{restored} blocks from disk, {trims} trims");
 }

@@ -74,6 +74,13 @@ pub(super) fn refusal(why: &Despair, shape: &BucketShape, prng: &mut Prng) -> An
     Answer::of(Says::refusal(status, reason, code, shape.flavour), prng)
 }
 
+/// What a bucket that is down answers, if it does.
+pub(super) fn down(slow_down: bool, shape: &BucketShape, prng: &mut Prng) -> Answer {
+    let (status, reason, code) =
+        if slow_down { (503, "Slow Down", "SlowDown") } else { (500, "Internal Server Error", "InternalError") };
+    Answer::of(Says::refusal(status, reason, code, shape.flavour), prng)
+}
+
 impl Says {
     pub(super) fn refusal(status: u16, reason: &'static str, code: &str, flavour: Flavour) -> Says {
         let text = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>no</Message></Error>");

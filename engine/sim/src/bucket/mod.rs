@@ -9,7 +9,7 @@ mod request;
 
 use crate::books::Books;
 use crate::dataset::{DEAD_ADDRESS, DataSet};
-use crate::scenario::{BucketShape, Despair, FaultShares, Scenario};
+use crate::scenario::{BucketShape, Despair, Down, FaultShares, OutageShape, Scenario};
 use answer::Answer;
 use fault::{Effect, Fault};
 use fuelrail_base::prng::Prng;
@@ -41,6 +41,7 @@ struct Peer {
 pub(crate) struct Bucket {
     shape: BucketShape,
     shares: FaultShares,
+    outage: Option<OutageShape>,
     block_bytes: u64,
     stall_after: Duration,
     objects: Rc<DataSet>,
@@ -65,6 +66,7 @@ impl Bucket {
         Bucket {
             shape: scenario.bucket.clone(),
             shares: scenario.faults,
+            outage: scenario.outage,
             block_bytes: scenario.block_bytes,
             stall_after: Duration::from_millis(scenario.loader.stall_after_ms),
             objects,
@@ -86,8 +88,10 @@ impl Bucket {
         }
         let Some(peer) = self.peers.get(&conn) else { return };
         let last = self.shape.responses_per_connection.checked_sub(peer.responses + 1) == Some(0);
-        let fault = if peer.spoilt { None } else { self.draw_fault(get) };
+        let down = self.down(now);
+        let fault = if self.peers[&conn].spoilt || down.is_some() { None } else { self.draw_fault(get) };
         let mut answer = match self.hopeless.get(&sample) {
+            None if down.is_some() => answer::down(down == Some(Down::SlowDown), &self.shape, &mut self.prng),
             Some(why) => answer::refusal(why, &self.shape, &mut self.prng),
             None => answer::object(self.objects.as_ref(), get, &self.shape, last, &mut self.prng),
         };
@@ -99,6 +103,23 @@ impl Bucket {
         if last || answer.until_close {
             self.end(conn, now, out);
         }
+    }
+
+    /// What is seen of an outage now.
+    fn down(&self, now: Instant) -> Option<Down> {
+        self.outage.filter(|outage| outage.covers(now)).map(|outage| outage.how)
+    }
+
+    /// A request comes in an outage. True when it is not even read.
+    fn fall_silent(&mut self, conn: u64, now: Instant, out: &mut Replies) -> bool {
+        self.books.borrow_mut().fault(None, "outage");
+        match self.down(now) {
+            Some(Down::Refused | Down::Reset) => out.reset(Duration::ZERO),
+            Some(Down::Silent) => out.stall(),
+            _ => return false,
+        }
+        self.peers.entry(conn).and_modify(|peer| peer.ended = true);
+        true
     }
 
     /// The fault for this request, if any, noted in the books.
@@ -200,6 +221,10 @@ impl Bucket {
 impl Host for Bucket {
     fn connect(&mut self, conn: u64, addr: SocketAddr, now: Instant) -> (Duration, Result<(), i32>) {
         let after = Duration::from_micros(1 + self.prng.below(self.shape.connect_us));
+        if self.down(now) == Some(Down::Refused) {
+            self.books.borrow_mut().fault(None, "outage");
+            return (after, Err(REFUSED));
+        }
         let dead = addr.to_string() == DEAD_ADDRESS;
         if dead || self.prng.chance(self.shares.refused) {
             let mut books = self.books.borrow_mut();
@@ -222,12 +247,15 @@ impl Host for Bucket {
             let Some(peer) = self.peers.get_mut(&conn).filter(|peer| !peer.ended) else { return };
             let Some(len) = request::head_len(&peer.inbox) else { return };
             let head: Vec<u8> = peer.inbox.drain(..len).collect();
+            if self.outage.is_some_and(|outage| outage.covers(now)) && self.fall_silent(conn, now, out) {
+                return;
+            }
             match request::parse(&head, self.objects.as_ref()) {
                 Ok(get) => self.serve(conn, &get, now, out),
                 Err(why) => {
                     let text = format!("{why}: {}", String::from_utf8_lossy(&head).escape_debug());
                     self.books.borrow_mut().unsound.push(text);
-                    peer.ended = true;
+                    self.peers.entry(conn).and_modify(|peer| peer.ended = true);
                     out.reset(Duration::ZERO);
                 }
             }

@@ -59,6 +59,7 @@ impl Scenario {
             loader,
             bucket: if calm { BucketShape { addresses: 1, announces_close: true, ..bucket } } else { bucket },
             faults,
+            outage: None,
             ring,
             consumer: consumer(&mut p),
             hopeless,
@@ -89,6 +90,7 @@ impl Scenario {
         (loader.connections_start, loader.connections_max, loader.depth_max) = (4, 128, 4);
         (loader.ring_entries, loader.ring_sockets, loader.deliver_entries) = (512, 256, 64);
         (loader.stall_after_ms, loader.attempts_max) = (10_000, 10);
+        (loader.hedge_percent, loader.spare_slots) = (0, 0);
         scenario.consumer = ConsumerShape { step_us: 0, pause: 0.0, pause_ms: 0, leases_max: 1, lease_ms: 0 };
         scenario
     }
@@ -156,6 +158,8 @@ fn loader(p: &mut Prng, sizes: &[u64], block_bytes: u64, batch_size: u32) -> Loa
     let largest = Catalog::new(sizes.to_vec(), block_bytes).map_or(0, |c| c.batch_room_max(u64::from(batch_size)));
     let connections_max = spread(p, 1, 16) as usize;
     let cache_samples = within(p, 2, 64);
+    // Of its own, so that older draws stay what they were.
+    let mut hedging = Prng::new(total ^ u64::from(batch_size));
     LoaderShape {
         shards: within(p, 1, 4) as u16,
         cache_bytes: if p.chance(0.3) { 0 } else { (total as f64 * p.unit() * 1.2) as u64 },
@@ -174,6 +178,10 @@ fn loader(p: &mut Prng, sizes: &[u64], block_bytes: u64, batch_size: u32) -> Loa
         deliver_entries: spread(p, 1, 64) as usize,
         stall_after_ms: within(p, 500, 5_000),
         attempts_max: 40,
+        hedge_percent: *pick(&mut hedging, &[0, 2, 20]),
+        hedge_delay_us_min: spread(&mut hedging, 500, 20_000),
+        spare_slots: hedging.below(4) as usize,
+        spare_bytes: sizes.iter().max().copied().unwrap_or(0).min(block_bytes).max(1) as usize,
         retry_base_us: within(p, 1_000, 50_000),
         retry_cap_us: within(p, 100_000, 2_000_000),
         bad_samples: "raise",

@@ -15,9 +15,10 @@ use fuelrail_wire::block::{PAGE_BYTES, RECORD_BYTES, Record, SegmentName, journa
 
 use super::directory::Directory;
 use super::keeper::{KeeperConfig, Tell, Work};
-use super::room::Limits;
+use super::room::{Lengths, Limits};
 
 const MIB: u64 = 1 << 20;
+const ONE_MIB: Lengths = Lengths { usual: MIB, least: MIB };
 
 /// A data set of 40 objects, their lengths 1 000 bytes apart, in blocks of 10 000.
 fn objects(etag: &str) -> Objects {
@@ -86,7 +87,7 @@ fn open(path: &Path) -> Directory {
 /// A keeper's work over these directories, for so many shards, with a limit in MiB and segments of one.
 fn work(directories: &[&Path], shards: u16, limit_mib: u64, told: &Told) -> Work {
     let limits = Limits { limit_bytes: limit_mib * MIB, floor_bytes: 1 };
-    let config = KeeperConfig { limits, segment_bytes: MIB, shards };
+    let config = KeeperConfig { limits, lengths: ONE_MIB, shards };
     Work::new(&config, directories.iter().map(|path| open(path)).collect(), told.tell())
 }
 

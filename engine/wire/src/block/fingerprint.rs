@@ -17,7 +17,12 @@ impl Fingerprint {
     pub fn of(endpoint: &Endpoint, key: &str, etag: Etag, size: u64) -> Fingerprint {
         let mut hash = Context::new(&SHA256);
         let authority = endpoint.authority();
-        for field in [endpoint.scheme.word(), authority.as_str(), endpoint.bucket.as_str(), key] {
+        // No bucket's name holds a slash: what stands before it cannot pass for a part of one.
+        let bucket = match endpoint.base.as_str() {
+            "" => endpoint.bucket.clone(),
+            base => format!("{base}/{}", endpoint.bucket),
+        };
+        for field in [endpoint.scheme.word(), authority.as_str(), bucket.as_str(), key] {
             hash.update(&(field.len() as u64).to_le_bytes());
             hash.update(field.as_bytes());
         }

@@ -43,6 +43,7 @@ pub(super) fn case(prng: &mut Prng, at: u32) -> Case {
         len: block_len - landed,
         object_len,
         etag: prng.chance(0.5).then(|| Etag::of(TAG)),
+        second: None,
     };
     Case { asked, before: bytes(at, block_first, landed) }
 }

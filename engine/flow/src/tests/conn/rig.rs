@@ -66,7 +66,7 @@ pub(super) fn play(cases: &[Case], script: &Script, chops: Chops, predictor: Hea
     let mut ring = SimRing::with_capacity(&world, chops.entries, 1);
     let addr = SocketAddr::from(([127, 0, 0, 1], 80));
     let sock = ring.socket(&addr).unwrap();
-    let conn = Conn::new(sock, region.alloc(SCRATCH_BYTES).unwrap(), None, ring.now());
+    let conn = Conn::new(sock, addr, region.alloc(SCRATCH_BYTES).unwrap(), None, ring.now());
     ring.push(Op::Connect { sock, addr }, CONNECT).unwrap();
     let mut rig = Rig {
         world,
@@ -113,7 +113,7 @@ fn by_exchange(outcomes: Vec<Outcome>, exchanges: usize) -> Vec<Ended> {
             Outcome::Failed { asked, window, error, .. } => {
                 (asked, Ended::Failed(error.kind(), window.bytes().to_vec()))
             }
-            Outcome::Unserved { asked, window } => (asked, Ended::Unserved(window.bytes().to_vec())),
+            Outcome::Unserved { asked, window, .. } => (asked, Ended::Unserved(window.bytes().to_vec())),
         };
         let place = &mut sorted[asked.ask.0 as usize];
         assert!(place.is_none(), "exchange {} ended twice", asked.ask.0);
@@ -173,7 +173,7 @@ impl Rig {
                 let text = format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", asked.ask.0);
                 self.conn.request(Exchange::new(asked, window, self.ring.now()), text.as_bytes());
             } else {
-                self.outcomes.push(Outcome::Unserved { asked, window });
+                self.outcomes.push(Outcome::Unserved { asked, window, displaced: false });
             }
         }
     }

@@ -1,0 +1,127 @@
+//! Which of the bucket's addresses the next connection goes to: in turn, but not to one that failed lately.
+//!
+//! An address whose connects fail, or take long while another is known to be no worse, is shunned for a while that doubles. When all
+//! are, the one whose while ends first is tried. Owns these few numbers; never connects.
+
+use fuelrail_base::{Duration, Instant};
+use std::net::SocketAddr;
+
+/// How long an address is shunned after its first failure in a row, …
+const SHUNNED_MIN: Duration = Duration::from_secs(1);
+/// … and at most.
+const SHUNNED_MAX: Duration = Duration::from_secs(60);
+
+struct Place {
+    addr: SocketAddr,
+    /// Failures since it last connected.
+    failures: u32,
+    until: Instant,
+}
+
+pub(crate) struct Addresses {
+    places: Vec<Place>,
+    next: usize,
+}
+
+impl Addresses {
+    pub(crate) fn new(addresses: &[SocketAddr]) -> Addresses {
+        let place = |&addr| Place { addr, failures: 0, until: Instant::ZERO };
+        Addresses { places: addresses.iter().map(place).collect(), next: 0 }
+    }
+
+    /// Where the next connection goes, rather not to `slow`.
+    pub(crate) fn choose(&mut self, now: Instant, slow: Option<SocketAddr>) -> SocketAddr {
+        let count = self.places.len();
+        let in_turn = (0..count).map(|n| (self.next + n) % count);
+        let worth = |at: &usize| {
+            let place = &self.places[*at];
+            (place.until.max(now), Some(place.addr) == slow)
+        };
+        let at = in_turn.min_by_key(worth).expect("a bucket has an address");
+        self.next = (at + 1) % count;
+        self.places[at].addr
+    }
+
+    /// A connection to it stands.
+    pub(crate) fn connected(&mut self, addr: SocketAddr) {
+        if let Some(place) = self.place(addr) {
+            (place.failures, place.until) = (0, Instant::ZERO);
+        }
+    }
+
+    /// A connection to it failed. Many that fail together count once.
+    pub(crate) fn failed(&mut self, addr: SocketAddr, now: Instant) {
+        let Some(place) = self.place(addr).filter(|place| place.until <= now) else { return };
+        place.until = now.after((SHUNNED_MIN * (1 << place.failures.min(6))).min(SHUNNED_MAX));
+        place.failures += 1;
+    }
+
+    /// Whether there is another address than this one that is not shunned.
+    pub(crate) fn has_other(&self, addr: SocketAddr, now: Instant) -> bool {
+        self.places.iter().any(|place| place.addr != addr && place.until <= now)
+    }
+
+    /// Addresses shunned now.
+    pub(crate) fn shunned(&self, now: Instant) -> usize {
+        self.places.iter().filter(|place| place.until > now).count()
+    }
+
+    fn place(&mut self, addr: SocketAddr) -> Option<&mut Place> {
+        self.places.iter_mut().find(|place| place.addr == addr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> ([SocketAddr; 3], Addresses) {
+        let all = ["10.0.0.1:80", "10.0.0.2:80", "[::1]:80"].map(|text| text.parse().unwrap());
+        (all, Addresses::new(&all))
+    }
+
+    fn at(secs: u64) -> Instant {
+        Instant::ZERO.after(Duration::from_secs(secs))
+    }
+
+    #[test]
+    fn connections_are_spread_over_all_addresses() {
+        let ([a, b, c], mut addresses) = three();
+        let chosen: Vec<_> = (0..6).map(|_| addresses.choose(at(0), None)).collect();
+        assert_eq!(chosen, [a, b, c, a, b, c]);
+        assert_eq!(addresses.choose(at(0), Some(a)), b, "rather another than the slow one");
+        let mut only = Addresses::new(&[a]);
+        assert_eq!(only.choose(at(0), Some(a)), a);
+        assert!(!only.has_other(a, at(0)));
+    }
+
+    #[test]
+    fn one_that_fails_is_shunned_for_a_while_that_doubles_and_ends_when_it_connects() {
+        let ([a, b, c], mut addresses) = three();
+        addresses.failed(b, at(10));
+        addresses.failed(b, at(10));
+        let chosen: Vec<_> = (0..4).map(|_| addresses.choose(at(10), None)).collect();
+        assert_eq!((chosen, addresses.shunned(at(10))), (vec![a, c, a, c], 1));
+        assert_eq!(addresses.shunned(at(11)), 0, "two failures at a time are one");
+        addresses.failed(b, at(11));
+        assert_eq!((addresses.shunned(at(12)), addresses.shunned(at(13))), (1, 0));
+        for n in 0..20 {
+            addresses.failed(b, at(100 * n + 13));
+        }
+        assert_eq!((addresses.shunned(at(1972)), addresses.shunned(at(1973))), (1, 0), "a minute at most");
+        addresses.connected(b);
+        addresses.failed(b, at(3_000));
+        assert_eq!(addresses.shunned(at(3_001)), 0, "it starts anew");
+    }
+
+    #[test]
+    fn when_all_are_shunned_the_one_that_is_free_first_is_tried() {
+        let ([a, b, c], mut addresses) = three();
+        addresses.failed(a, at(0));
+        addresses.failed(a, at(5));
+        addresses.failed(c, at(5));
+        addresses.failed(b, at(6));
+        assert_eq!(addresses.choose(at(5), None), c, "until 6; a and b until 7");
+        assert!(!addresses.has_other(c, at(5)));
+    }
+}

@@ -1,0 +1,103 @@
+//! What a shard makes of how requests ended, and what it does about those that take too long.
+
+use super::Shard;
+use crate::conn::{Asked, Outcome, Proof};
+use crate::hedge::Verdict;
+use fuelrail_base::{BlockId, Kind};
+use fuelrail_io::{Ring, Window};
+use fuelrail_plan::brain::{AskId, Attempt, Fact, FetchId};
+
+/// An attempt that brought fewer new bytes than this (or than a 64th of the block) counts as a failed one.
+const PROGRESS_BYTES_MIN: usize = 4096;
+
+impl<R: Ring> Shard<R> {
+    pub(super) fn take_outcome(&mut self, outcome: Outcome) {
+        let now = self.ring.now();
+        if outcome.asked().second.is_some() {
+            self.fetch.second_over();
+        }
+        match self.hedges.judge(outcome, now) {
+            Verdict::Over(outcome) => {
+                self.requests.passed(now);
+                self.end_fetch(outcome);
+            }
+            Verdict::Outrun { asked, window, proof, first_byte, total, waited } => {
+                self.requests.passed(now);
+                self.fetch.lose(&mut self.ring, asked.fetch);
+                let bytes = window.len() as u64;
+                self.fetch.landed(bytes, waited);
+                self.land(&asked, window, proof);
+                self.tell(Fact::Outrun { fetch: asked.fetch, bytes, first_byte, total, waited });
+            }
+            Verdict::GiveUp(fetch) => {
+                if let Some((at, _)) = self.fetch.front(fetch) {
+                    self.fetch.give_up(&mut self.ring, at);
+                }
+            }
+            Verdict::Halved { fetch, kind, second } => self.tell(Fact::Halved { fetch, kind, second }),
+            Verdict::Nothing => {}
+        }
+    }
+
+    fn end_fetch(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Landed { asked, window, proof, first_byte, total } => {
+                self.fetch.lose(&mut self.ring, asked.fetch);
+                let bytes = window.len() as u64;
+                self.fetch.landed(bytes, total);
+                let seen = self.owned[asked.ask.0 as usize].seen;
+                self.land(&asked, window, seen.with(proof));
+                self.tell(Fact::Landed { fetch: asked.fetch, bytes, first_byte, total });
+            }
+            Outcome::Failed { asked, window, proof, error, retry_after, server_time, new_bytes, idled_out } => {
+                let error = self.fetch.judged(error, server_time);
+                let (kind, len) = (error.kind(), window.len());
+                let owned = &mut self.owned[asked.ask.0 as usize];
+                owned.seen = if window.filled() == 0 { Proof::default() } else { owned.seen.with(proof) };
+                owned.window = Some(window);
+                if kind == Kind::Cancelled {
+                    // We closed the connection ourselves, so that what is missing is asked for elsewhere.
+                    return self.tell(Fact::Unserved(asked.fetch));
+                }
+                owned.error = Some(error);
+                let attempt = match new_bytes >= PROGRESS_BYTES_MIN.max(len / 64) {
+                    _ if idled_out => Attempt::Excused,
+                    true => Attempt::Progress,
+                    false => Attempt::Barren,
+                };
+                self.tell(Fact::Failed { fetch: asked.fetch, kind, retry_after, attempt });
+            }
+            Outcome::Unserved { asked, window, displaced } => {
+                self.owned[asked.ask.0 as usize].window = Some(window);
+                let fetch = asked.fetch;
+                self.tell(if displaced { Fact::Displaced(fetch) } else { Fact::Unserved(fetch) });
+            }
+        }
+    }
+
+    /// The whole block is in the window of its first ask.
+    fn land(&mut self, asked: &Asked, window: Window, proof: Proof) {
+        let owned = &mut self.owned[asked.ask.0 as usize];
+        (owned.window, owned.proof) = (Some(window), proof);
+    }
+
+    /// Sends the request of a fetch under way a second time, or a third. Where there is no memory or no connection for a second,
+    /// gives the first up: what is missing is asked for anew.
+    pub(super) fn hedge(&mut self, fetch: FetchId, ask: AskId, block: BlockId) {
+        let Some((first, since)) = self.fetch.front(fetch) else { return self.tell(Fact::Unhedged(fetch)) };
+        let bytes = self.objects.catalog().block_len(block);
+        let rival = match self.hedges.has_room(bytes) {
+            true => self.fetch.rival(&mut self.ring, first, self.brain.depth(bytes)),
+            false => None,
+        };
+        let begun = rival.and_then(|at| Some((at, self.hedges.begin(fetch, since, bytes)?)));
+        match begun {
+            Some((at, (race, window))) => {
+                let asked = Asked { second: Some(race), ..self.asked(fetch, ask, block, 0) };
+                self.fetch.send_second((at, first), asked, window, self.ring.now());
+            }
+            None if self.hedges.runs(fetch) => self.tell(Fact::Unhedged(fetch)),
+            None => self.fetch.give_up(&mut self.ring, first),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Second requests in a whole shard, in virtual time: what a heavy tail costs with and without them, and that no trouble makes
+//! them lose, repeat or mix up a byte.
+
+use super::world::{Bucket, Heard, content, objects, run};
+use crate::assemble::BadSamples;
+use crate::board::{Board, Snapshot};
+use crate::deliver::{Consumer, Outlet};
+use crate::hedge::Spares;
+use crate::mesh::mesh;
+use crate::setup::{ShardConfig, ShardEnds};
+use crate::shard::Shard;
+use fuelrail_base::prng::Prng;
+use fuelrail_base::{Duration, Instant, ShardId};
+use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, SimFaults, SimRing, SimWorld, lane};
+use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::hedge::HedgeConfig;
+use fuelrail_plan::pace::Ledger;
+use fuelrail_plan::policy::PolicyName;
+use fuelrail_plan::prefetch::Strategy;
+use fuelrail_plan::retry::RetryConfig;
+use fuelrail_plan::window::WindowConfig;
+use std::sync::Arc;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// How a life goes.
+struct Shape {
+    sizes: Vec<u64>,
+    block_bytes: u64,
+    batch_size: u32,
+    epochs: u64,
+    /// Per cent of requests that may be sent twice.
+    percent: u32,
+    spares: Spares,
+    connections: usize,
+    faults: SimFaults,
+    seed: u64,
+    /// How long the consumer takes for each batch.
+    step: Duration,
+    /// Everything ends here.
+    stop_after_turns: Option<u64>,
+}
+
+impl Shape {
+    fn new(percent: u32) -> Shape {
+        Shape {
+            sizes: (0..3_000).map(|n| 2_000 + n % 1_000).collect(),
+            block_bytes: 1 << 20,
+            batch_size: 30,
+            epochs: 4,
+            percent,
+            spares: Spares { slots: 8, slot_bytes: 4096 },
+            connections: 24,
+            faults: SimFaults::default(),
+            seed: 1,
+            step: MS * 22,
+            stop_after_turns: None,
+        }
+    }
+
+    fn config(&self) -> ShardConfig {
+        ShardConfig {
+            brain: BrainConfig {
+                shard: ShardId(0),
+                shards: 1,
+                prefetch: Strategy::default(),
+                policy: PolicyName::NextUse,
+                cache_bytes: 0,
+                batch_room_bytes: 2 << 20,
+                horizon_epochs: 1,
+                spill: None,
+                pace: Ledger::default(),
+                retry: RetryConfig { attempts_max: 100, ..RetryConfig::default() },
+                window: WindowConfig {
+                    connections_start: self.connections,
+                    connections_max: self.connections,
+                    depth_max: 4,
+                    ..WindowConfig::default()
+                },
+                hedge: HedgeConfig { percent: self.percent, ..HedgeConfig::default() },
+                seed: self.seed,
+            },
+            bad_samples: BadSamples::Raise,
+            stall_after: Duration::from_secs(10),
+            connections_max: self.connections + self.spares.slots,
+            spares: self.spares,
+        }
+    }
+}
+
+/// What became of it.
+struct Life {
+    /// Time inside each `next_batch`.
+    waits: Vec<Duration>,
+    elapsed: Duration,
+    snapshot: Snapshot,
+    heard: u64,
+    samples: u64,
+}
+
+impl Life {
+    fn wait(&self, share: f64) -> Duration {
+        let mut waits = self.waits.clone();
+        waits.sort_unstable();
+        waits[(waits.len() as f64 * share) as usize]
+    }
+}
+
+/// Lives it to its end, or until it is stopped; checks every byte, and that all memory comes home.
+fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> Life {
+    let mut bucket = Bucket::new(&shape.sizes);
+    bucket.takes = Box::new(takes);
+    let requests = Heard::clone(&bucket.heard);
+    let world = SimWorld::new(shape.seed, shape.faults, Box::new(bucket));
+    let ring = SimRing::with_capacity(&world, 256, 64);
+    let mut trainer = SimRing::with_capacity(&world, 4, 1);
+    let run = run(shape.sizes.len() as u64, shape.batch_size, shape.epochs);
+    let consumer = Arc::new(Consumer::default());
+    let (deliver, lane) = lane(16);
+    let mut outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
+    let ends = ShardEnds { mesh: mesh(1).remove(0), deliver, consumer, board: Arc::new(Board::default()), spill: None };
+    let memory =
+        ArenaConfig { bytes: 4 << 20, regions: 1, aside_bytes: 0, huge_pages: HugePages::Off, slots_per_region: 1024 };
+    let (arena, mut regions) = Arena::new(&memory).unwrap();
+    let objects = objects(&shape.sizes, shape.block_bytes);
+    let mut shard = Shard::new(ring, regions.remove(0), objects, &run, &shape.config(), ends).unwrap();
+
+    let mut life =
+        Life { waits: Vec::new(), elapsed: Duration::ZERO, snapshot: Snapshot::default(), heard: 0, samples: 0 };
+    let (mut free_at, mut asked_at, mut turns) = (Instant::ZERO, None, 0u64);
+    while !outlet.is_finished() && shape.stop_after_turns.is_none_or(|stop| turns < stop) {
+        assert!(shard.turn());
+        let now = shard.ring().now();
+        if now >= free_at {
+            let since = *asked_at.get_or_insert(now);
+            if let Some(batch) = outlet.try_take() {
+                outlet.set_waiting(false);
+                let batch = batch.result.unwrap();
+                for placed in &batch.samples {
+                    let bytes = &batch.slot[placed.offset..placed.offset + placed.len];
+                    assert_eq!(bytes, content(placed.id, shape.sizes[placed.id.0 as usize]), "{:?}", placed.id);
+                    life.samples += 1;
+                }
+                life.waits.push(now.since(since));
+                (free_at, asked_at) = (now.after(shape.step), None);
+            } else {
+                outlet.set_waiting(true);
+            }
+        }
+        if now < free_at {
+            trainer.wait(Some(free_at)).unwrap();
+        }
+        let before = shard.ring().facts().counts.sleeps;
+        shard.sleep().unwrap();
+        if shard.ring().facts().counts.sleeps > before {
+            world.advance();
+        }
+        turns += 1;
+        assert!(turns < 2_000_000, "stuck: {}", shard.snapshot().text);
+    }
+    life.elapsed = shard.ring().now().since(Instant::ZERO);
+    life.snapshot = shard.snapshot();
+    life.heard = requests.borrow().len() as u64;
+    drop((shard, outlet));
+    assert_eq!(arena.outstanding(), 0, "all memory is home");
+    life
+}
+
+/// A bucket of 20 ms where so many of a thousand requests are 50 times slower, and so many are never answered.
+fn tail(slow: u64, stuck: u64) -> impl FnMut(u64) -> Option<Duration> + 'static {
+    let mut prng = Prng::new(5);
+    move |_| match prng.below(1000) {
+        n if n < stuck => None,
+        n if n < stuck + slow => Some(MS * 1000),
+        _ => Some(MS * 15 + Duration::from_micros(prng.below(10_000))),
+    }
+}
+
+fn extra(life: &Life, shape: &Shape) -> u64 {
+    life.heard - shape.sizes.len() as u64 * shape.epochs
+}
+
+#[test]
+fn a_heavy_tail_with_and_without_hedging() {
+    let (on, off) = (Shape::new(2), Shape::new(0));
+    let calm = live(&on, tail(0, 0));
+    let without = live(&off, tail(10, 1));
+    let with = live(&on, tail(10, 1));
+    let requests = on.sizes.len() as u64 * on.epochs;
+    for (name, life) in [("calm", &calm), ("without", &without), ("with", &with)] {
+        let (brain, extra) = (&life.snapshot.brain, life.heard - requests);
+        println!(
+            "{name}: {:.2} s, waits p99 {:?} p99.9 {:?}, {extra} extra requests, {} hedges, {} won, {} wasted bytes",
+            life.elapsed.as_secs_f64(),
+            life.wait(0.99),
+            life.wait(0.999),
+            brain.hedges,
+            brain.hedges_won,
+            life.snapshot.wasted_bytes,
+        );
+    }
+    assert_eq!((calm.samples, without.samples, with.samples), (requests, requests, requests));
+    assert!(extra(&with, &on) <= requests * 2 / 100, "{} extra requests of {requests}", extra(&with, &on));
+    assert_eq!(extra(&calm, &on), calm.snapshot.brain.hedges);
+    let brain = &with.snapshot.brain;
+    assert!(brain.hedges_won > 60 && brain.hedges_won <= brain.hedges, "{brain:?}");
+    assert!(with.elapsed <= calm.elapsed.mul_f64(1.05), "{:?} for {:?}", with.elapsed, calm.elapsed);
+    assert!(without.elapsed > calm.elapsed.mul_f64(1.3), "the tail is felt: {:?}", without.elapsed);
+    assert!(with.wait(0.999) * 10 < without.wait(0.999), "{:?} {:?}", with.wait(0.999), without.wait(0.999));
+}
+
+#[test]
+fn without_spare_memory_slow_requests_are_given_up_and_sent_elsewhere() {
+    let shape = Shape { spares: Spares::default(), ..Shape::new(2) };
+    let life = live(&shape, tail(10, 1));
+    let requests = shape.sizes.len() as u64 * shape.epochs;
+    assert_eq!(life.samples, requests);
+    assert!(extra(&life, &shape) <= requests * 2 / 100, "{} extra requests of {requests}", extra(&life, &shape));
+    let Snapshot { brain, fetch, .. } = &life.snapshot;
+    assert!(brain.hedges > 60 && brain.hedges_won == 0 && brain.retries < 5, "{brain:?}");
+    assert!(fetch.connections_failed < 5, "a connection given up has not failed: {fetch:?}");
+}
+
+#[test]
+fn a_bucket_that_is_slow_as_a_whole_is_not_asked_twice() {
+    let shape = Shape::new(2);
+    let life = live(&shape, |n| Some(if n / 1_000 % 2 == 0 { MS * 20 } else { MS * 400 }));
+    let requests = shape.sizes.len() as u64 * shape.epochs;
+    assert_eq!(life.samples, requests);
+    assert!(extra(&life, &shape) <= requests * 2 / 100, "{} extra requests of {requests}", extra(&life, &shape));
+}
+
+/// Chance that an operation of the ring fails, comes late, or is short; a bucket with a tail; few or no spare slots; long and
+/// short blocks; one connection and many; cut off at any turn.
+#[test]
+fn whatever_breaks_every_byte_is_right_and_every_sample_comes_once() {
+    let (mut won, mut hedges, mut stopped, mut failed) = (0, 0, 0, 0);
+    for seed in 0..150 {
+        let mut prng = Prng::new(seed);
+        let trouble = [0.0, 0.002, 0.01][prng.below(3) as usize];
+        let faults = SimFaults {
+            short_receive: 0.2,
+            fatal_errno: trouble,
+            transient_errno: trouble * 3.0,
+            reorder: 0.3,
+            delay: 0.02,
+            delay_max: MS * 3,
+            ..SimFaults::default()
+        };
+        let shape = Shape {
+            sizes: (0..300).map(|_| prng.below(9_000)).collect(),
+            block_bytes: [4096, 1 << 20][prng.below(2) as usize],
+            batch_size: 1 + prng.below(20) as u32,
+            epochs: 3,
+            percent: 20,
+            spares: Spares { slots: prng.below(4) as usize, slot_bytes: 6_000 },
+            connections: 1 + prng.below(12) as usize,
+            faults,
+            seed,
+            step: MS * (prng.below(5) as u32),
+            stop_after_turns: prng.chance(0.3).then(|| 200 + prng.below(2_000)),
+        };
+        let (usual, slow) = ([MS / 5, MS * 4][prng.below(2) as usize], 0.05 * prng.unit());
+        let mut draws = Prng::new(seed ^ 99);
+        let life = live(&shape, move |_| match draws.unit() {
+            x if x < slow / 10.0 => None,
+            x if x < slow => Some(MS * 300),
+            _ => Some(usual + Duration::from_micros(draws.below(1_000))),
+        });
+        let all = shape.sizes.len() as u64 * shape.epochs;
+        assert!(life.samples == all || shape.stop_after_turns.is_some(), "seed {seed}: {} of {all}", life.samples);
+        let brain = &life.snapshot.brain;
+        assert!(brain.hedges <= life.heard * 20 / 100, "seed {seed}: {brain:?}");
+        won += brain.hedges_won;
+        hedges += brain.hedges;
+        failed += life.snapshot.fetch.connections_failed;
+        stopped += u64::from(life.samples < all);
+    }
+    println!("{hedges} hedges, {won} won, {failed} connections failed, {stopped} lives stopped");
+    assert!(won > 500 && hedges > won + 100 && failed > 500 && stopped > 10, "{hedges} {won} {failed} {stopped}");
+}

@@ -1,0 +1,212 @@
+//! Whether the server can be reached at all.
+//!
+//! When everything fails, trying block after block only uses up their attempts, and asks a server that is down as often as one
+//! that is up. So after a row of failures with nothing between them a shard asks with one request at a time, seldom (a circuit
+//! breaker, half open: Nygard, "Release It!", 2007), until one is served; those attempts are nobody's. Only a server that has
+//! served before is waited for: a wrong address is an error at once. Owns these few facts. Never holds a block back itself.
+
+use fuelrail_base::{BlockId, Duration, Instant, Kind, SampleId, prng::Prng};
+
+/// So many failures in a row of a server that cannot be reached …
+const FAILURES: u32 = 6;
+/// … or so many, of so many different objects, of one that answers and serves nothing.
+const REFUSALS: u32 = 24;
+const OBJECTS: usize = 8;
+/// Between two probes lies this share of the time without an answer, within bounds: about 50 probes in the first minute,
+/// and the end of a minute's outage is seen within two seconds. The first ones come sooner: most outages are short.
+const PROBE_SHARE: u32 = 30;
+const PROBE_SPACING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+const PROBE_SPACING_FIRST: Duration = Duration::from_millis(50);
+
+/// One shard's view of the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Outage {
+    /// After so long everything asked for is given up; zero never waits.
+    limit: Duration,
+    /// When something was served last.
+    reached_at: Option<Instant>,
+    /// Failures since, of a server that cannot be reached.
+    failures: u32,
+    /// Refusals since, of one that can.
+    refusals: u32,
+    /// Objects that failed since, as many as matter.
+    objects: Vec<SampleId>,
+    /// While there is an outage: since when, and when to probe next.
+    open: Option<(Instant, Instant)>,
+    random: Prng,
+}
+
+impl Outage {
+    pub(crate) fn new(limit: Duration, seed: u64) -> Outage {
+        let random = Prng::new(seed ^ 0x6F75_7461_6765);
+        Outage {
+            limit,
+            reached_at: None,
+            failures: 0,
+            refusals: 0,
+            objects: Vec::with_capacity(OBJECTS),
+            open: None,
+            random,
+        }
+    }
+
+    /// The server did something that one that is down does not do.
+    pub(crate) fn reached(&mut self, now: Instant) {
+        self.reached_at = Some(now);
+        (self.failures, self.refusals) = (0, 0);
+        self.objects.clear();
+        self.open = None;
+    }
+
+    /// A fetch of this block failed. True when that is the server's fault, and no attempt of the block.
+    pub(crate) fn failed(&mut self, now: Instant, block: BlockId, kind: Kind) -> bool {
+        if self.reached_at.is_none() || self.limit.is_zero() {
+            return false;
+        }
+        match kind {
+            Kind::Network | Kind::Stalled => self.failures += 1,
+            // It can be reached, at least.
+            Kind::Throttled | Kind::Server => (self.failures, self.refusals) = (0, self.refusals + 1),
+            // It says something of the object, but it does say it.
+            Kind::NotFound | Kind::Denied | Kind::Changed => {
+                self.reached(now);
+                return false;
+            }
+            _ => return false,
+        }
+        if self.objects.len() < OBJECTS && !self.objects.contains(&block.sample) {
+            self.objects.push(block.sample);
+        }
+        let refuses = self.refusals >= REFUSALS && self.objects.len() == OBJECTS;
+        if self.open.is_none() && (self.failures >= FAILURES || refuses) {
+            self.open = Some((now, now));
+        }
+        self.open.is_some()
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Takes leave for one request.
+    pub(crate) fn probe(&mut self, now: Instant) -> bool {
+        let Some((since, at)) = self.open else { return true };
+        if now < at {
+            return false;
+        }
+        let most = (self.age(now) / PROBE_SHARE).clamp(PROBE_SPACING.0, PROBE_SPACING.1);
+        let spacing = now.since(since).clamp(PROBE_SPACING_FIRST, most);
+        // Not all shards at the same moment.
+        self.open = Some((since, now.after(spacing.mul_f64(0.8 + 0.2 * self.random.unit()))));
+        true
+    }
+
+    /// How long nothing was served, when that is too long. Told once: afterwards the patience is whole again.
+    pub(crate) fn take_end(&mut self, now: Instant) -> Option<Duration> {
+        let age = self.age(now);
+        if !self.is_open() || age < self.limit {
+            return None;
+        }
+        self.reached(now);
+        Some(age)
+    }
+
+    /// When there is something to do: a probe, or the end of patience.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let end = self.reached_at?.after(self.limit);
+        self.open.map(|(_, at)| at.min(end))
+    }
+
+    /// Since when nothing was served.
+    pub(crate) fn age(&self, now: Instant) -> Duration {
+        self.reached_at.map_or(Duration::ZERO, |at| now.since(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(300);
+
+    fn at(ms: u64) -> Instant {
+        Instant(ms * 1_000_000)
+    }
+
+    fn block(n: u32) -> BlockId {
+        BlockId { sample: SampleId(n), index: 0 }
+    }
+
+    fn reached() -> Outage {
+        let mut outage = Outage::new(LIMIT, 1);
+        outage.reached(at(0));
+        outage
+    }
+
+    #[test]
+    fn a_row_of_failures_to_reach_the_server_is_an_outage_and_one_answer_its_end() {
+        for kind in [Kind::Network, Kind::Stalled] {
+            let mut outage = reached();
+            assert!((0..5).all(|_| !outage.failed(at(1), block(1), kind)));
+            assert!(outage.failed(at(1), block(1), kind) && outage.is_open());
+            assert!(outage.probe(at(1)) && !outage.probe(at(1)));
+            outage.reached(at(2));
+            assert!(!outage.is_open() && outage.deadline().is_none() && outage.probe(at(2)));
+            assert!(!outage.failed(at(3), block(1), kind), "counting begins anew");
+        }
+    }
+
+    #[test]
+    fn answers_that_serve_nothing_must_be_many_and_of_many_objects() {
+        for kind in [Kind::Throttled, Kind::Server] {
+            let mut outage = reached();
+            assert!((0..100).all(|n| !outage.failed(at(10_000), block(n % 7), kind)), "a few objects may be bad");
+            let mut outage = reached();
+            assert!((0..23).all(|n| !outage.failed(at(1), block(n), kind)), "a rate limit refuses for a moment");
+            assert!(outage.failed(at(1), block(0), kind));
+        }
+    }
+
+    #[test]
+    fn what_a_server_that_is_up_says_is_no_outage() {
+        let mut outage = reached();
+        for n in 0..100 {
+            let kind = [Kind::Network, Kind::NotFound, Kind::Network, Kind::Changed, Kind::Protocol][n as usize % 5];
+            assert!(!outage.failed(at(u64::from(n) * 100), block(n), kind));
+        }
+        let mut bad = reached();
+        for n in 0..1_000 {
+            let kind = if n % 5 == 4 { Kind::Server } else { Kind::Network };
+            assert!(!bad.failed(at(n), block(n as u32 % 7), kind), "a bad object on connections that end");
+        }
+        let mut never = Outage::new(LIMIT, 1);
+        assert!(
+            (0..100).all(|n| !never.failed(at(n), block(n as u32), Kind::Network)),
+            "never reached: a wrong address"
+        );
+        let mut off = Outage::new(Duration::ZERO, 1);
+        off.reached(at(0));
+        assert!((0..100).all(|n| !off.failed(at(n), block(n as u32), Kind::Network)));
+    }
+
+    #[test]
+    fn probes_are_few_and_the_end_is_seen_soon() {
+        let mut outage = reached();
+        assert_eq!((0..6).filter(|_| outage.failed(at(0), block(1), Kind::Network)).count(), 1);
+        let mut probes = Vec::new();
+        let mut now = at(0);
+        while outage.take_end(now).is_none() {
+            now = outage.deadline().unwrap();
+            if outage.probe(now) {
+                probes.push(now);
+            }
+        }
+        assert_eq!(now, at(300_000));
+        let minute = probes.iter().filter(|probe| **probe < at(60_000)).count();
+        assert!((40..70).contains(&minute) && probes.len() < 130, "{minute}, {}", probes.len());
+        for pair in probes.windows(2).filter(|pair| pair[0] < at(60_000)) {
+            assert!(pair[1].since(pair[0]) <= Duration::from_secs(2), "{pair:?}");
+        }
+        assert!(!outage.is_open(), "and then it begins anew");
+    }
+}

@@ -1,0 +1,142 @@
+//! A real bucket that asks to slow down, and one that is down for a while: by counts, not by time.
+
+mod common;
+
+use common::{bucket, drain, eventually, listing, loader, plain_run, planned};
+use fuelrail::{Kind, Loader, Stats};
+use fuelrail_bucket::{Bucket, Counters, DataSet, FaultKind, Script};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Refused requests over served ones.
+fn refused_share(counters: &Counters) -> f64 {
+    let refused = counters.injected(FaultKind::SlowdownRate) as f64;
+    refused / (counters.get_requests as f64 - refused)
+}
+
+#[test]
+fn a_rate_limit_is_found_by_all_shards_together_and_few_requests_are_refused() {
+    let set = DataSet::digits(2_000, 5);
+    for shards in [1, 3] {
+        let bucket = bucket(&set, "slowdown_rps=500,latency=fixed:2ms");
+        let mut loader = loader(&bucket).listing(listing(&set)).shards(shards).batch_size(20).seed(3).build().unwrap();
+        let delivered = drain(&mut loader, &set).unwrap();
+        assert_eq!(delivered.order, planned(plain_run(2_000, 3, 20, 1)));
+        let (stats, counters): (Stats, Counters) = (loader.stats(), bucket.counters());
+        assert_eq!(stats.throttled, counters.injected(FaultKind::SlowdownRate));
+        assert_eq!(stats.given_up, 0);
+        // The first moment is the dearest: nobody knows of a limit then, and all connections meet it.
+        let share = refused_share(&counters);
+        assert!(stats.throttled > 0 && share < 0.35, "{shards} shards: {share:.3} were refused; {stats:?}");
+    }
+}
+
+/// How many samples each of two loaders has when the first of them has all of its own.
+fn race(set: &DataSet, bucket: &Bucket, share_dir: Option<&Path>) -> [u64; 2] {
+    let taken = [const { AtomicU64::new(0) }; 2];
+    let (first, ready) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
+    let at_end = std::thread::scope(|scope| {
+        let racers = [0, 1].map(|at| {
+            let (taken, first, ready) = (&taken, &first, &ready);
+            scope.spawn(move || {
+                let mut builder = loader(bucket).listing(listing(set)).batch_size(5).seed(at as u64);
+                if let Some(dir) = share_dir {
+                    builder = builder.share_dir(dir.to_owned());
+                }
+                let mut loader: Loader = builder.build().unwrap();
+                assert_eq!(loader.notices().iter().filter(|line| line.contains("share_dir")).count(), 0);
+                ready.fetch_add(1, Ordering::SeqCst);
+                eventually("both stand", || ready.load(Ordering::SeqCst) == 2);
+                while let Some(batch) = loader.next_batch() {
+                    let batch = batch.unwrap();
+                    batch.samples().for_each(|s| set.verify(loader.key(s.id), s.bytes).unwrap());
+                    taken[at].fetch_add(batch.len() as u64, Ordering::SeqCst);
+                }
+                let other = taken[1 - at].load(Ordering::SeqCst);
+                if first.compare_exchange(u64::MAX, other, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                    other
+                } else {
+                    0
+                }
+            })
+        });
+        racers.map(|racer| racer.join().unwrap())
+    });
+    [set.len(), at_end.iter().sum()]
+}
+
+#[test]
+fn two_loaders_with_one_directory_share_the_rate_evenly() {
+    let set = DataSet::digits(2_000, 5);
+    let dir = tempfile::tempdir().unwrap();
+    let bucket = bucket(&set, "slowdown_rps=800,latency=fixed:2ms");
+    let [first, second] = race(&set, &bucket, Some(&dir.path().join("pace")));
+    assert!(second * 10 > first * 7, "{first} to {second}");
+    let share = refused_share(&bucket.counters());
+    assert!(share < 0.35, "{share:.3} were refused");
+    let files: Vec<_> = std::fs::read_dir(dir.path().join("pace")).unwrap().collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_costs_one_line() {
+    let set = DataSet::digits(40, 5);
+    let bucket = bucket(&set, "");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "not ours").unwrap();
+    let mut one = loader(&bucket).share_dir(file).build().unwrap();
+    let said: Vec<_> = one.notices().iter().filter(|line| line.contains("share_dir")).cloned().collect();
+    assert_eq!(said.len(), 1, "{said:?}");
+    drain(&mut one, &set).unwrap();
+    let error = loader(&bucket).share_dir("pace".into()).build().unwrap_err();
+    assert!(error.kind() == Kind::Usage && error.to_string().contains("absolute"), "{error}");
+}
+
+/// Serves nothing but refusals from now on, or everything.
+fn down(bucket: &Bucket, script: &str) {
+    bucket.set_script(script.parse::<Script>().unwrap()).unwrap();
+}
+
+#[test]
+fn an_outage_is_waited_for_with_few_requests_and_then_the_read_goes_on() {
+    let set = DataSet::digits(600, 5);
+    for script in ["slowdown=1.0,per_key_max=1000000", "error=1.0,per_key_max=1000000"] {
+        let bucket = bucket(&set, "latency=fixed:1ms");
+        let builder = loader(&bucket).listing(listing(&set)).batch_size(20).seed(3).connections_max(8);
+        // Room for little: most is still to be fetched when the outage begins.
+        let mut loader = builder.memory_limit("3MB".parse().unwrap()).epochs(4).build().unwrap();
+        let mut delivered = common::Delivered::default();
+        common::take(&loader.next_batch().unwrap().unwrap(), &loader, &set, &mut delivered);
+        let before = bucket.counters();
+        down(&bucket, script);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_secs(4));
+                down(&bucket, "");
+            });
+            while let Some(batch) = loader.next_batch() {
+                common::take(&batch.unwrap(), &loader, &set, &mut delivered);
+            }
+        });
+        assert_eq!(delivered.order, planned(plain_run(600, 3, 20, 4)));
+        let kind = if script.starts_with("slow") { FaultKind::Slowdown } else { FaultKind::Error };
+        let refused = bucket.counters().injected(kind) - before.injected(kind);
+        assert!((1..=100).contains(&refused), "{refused} requests in the outage: the retry budget is 100");
+        assert_eq!(loader.stats().given_up, 0);
+    }
+}
+
+#[test]
+fn an_outage_that_lasts_too_long_ends_the_run_and_says_how_long_it_was() {
+    let set = DataSet::digits(600, 5);
+    let bucket = bucket(&set, "latency=fixed:1ms");
+    let builder = loader(&bucket).listing(listing(&set)).batch_size(20).memory_limit("3MB".parse().unwrap());
+    let mut loader = builder.outage_limit_s(2).epochs(100).build().unwrap();
+    loader.next_batch().unwrap().unwrap();
+    drop(bucket);
+    let error = loader.by_ref().find_map(Result::err).expect("the data set was not read whole");
+    assert_eq!(error.kind(), Kind::Network, "{error}");
+    assert!(error.to_string().contains("nothing was served for 2 s"), "{error}");
+    assert!(error.to_string().contains("outage_limit_s"), "{error}");
+}

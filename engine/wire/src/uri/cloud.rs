@@ -1,0 +1,224 @@
+//! The clouds' own forms: which server a bucket named by `s3://`, `gs://` or `az://` is on.
+
+use super::parse::{FORM, host_name, plain, refuse_length, server, user_information, web_scheme};
+use super::{Addressing, Dialect, Endpoint, Scheme, expand, usage};
+use core::net::Ipv4Addr;
+use core::str::FromStr;
+use fuelrail_base::{Error, Kind, Result};
+
+/// The region of buckets that nobody named one for, as Amazon's own tools have it.
+pub const REGION_DEFAULT: &str = "us-east-1";
+
+/// What a URI of a cloud's own form does not say. URIs that name a server themselves take nothing from it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Cloud {
+    /// The region of a bucket on Amazon; empty takes [`REGION_DEFAULT`].
+    pub region: String,
+    /// The server that speaks for the cloud, `http[s]://HOST[:PORT]`: a store of one's own, a gateway, an emulator. Empty takes the
+    /// cloud's.
+    pub endpoint: String,
+    /// Where requests name the bucket. `None` puts it in front of the host where S3 wants that and the name allows it, and into the
+    /// path on a server named by `endpoint`.
+    pub addressing: Option<Addressing>,
+}
+
+/// A data set: the bucket it lies in and what its keys begin with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Source {
+    /// The bucket. Its prefix is what all prefixes have in common.
+    pub endpoint: Endpoint,
+    /// The starts of its keys, in order, none the start of another one.
+    pub prefixes: Vec<String>,
+}
+
+impl Cloud {
+    /// The region: the one set, or the default.
+    #[must_use]
+    pub fn region(&self) -> &str {
+        if self.region.is_empty() { REGION_DEFAULT } else { &self.region }
+    }
+
+    /// What `uri` means, taken as it stands: braces are braces.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] saying what to write. The text never repeats user info or a query: they may hold secrets.
+    pub fn endpoint(&self, uri: &str) -> Result<Endpoint> {
+        if uri.chars().any(char::is_control) {
+            return Err(usage("the URI holds a control character", "write it as %XX if a key really contains it"));
+        }
+        let Some((word, rest)) = uri.split_once("://") else {
+            return Err(if uri.starts_with(['/', '.', '~']) { local() } else { usage("the URI has no scheme", FORM) });
+        };
+        if let Some(scheme) = web_scheme(word) {
+            return plain(scheme, rest);
+        }
+        match word.to_ascii_lowercase().as_str() {
+            "s3" | "s3a" => self.amazon(rest),
+            "gs" | "gcs" => self.google(rest),
+            "az" => self.azure(rest),
+            "abfs" | "abfss" => self.data_lake(rest),
+            "file" => Err(local()),
+            _ => Err(usage("the URI's scheme is none of http, https, s3, gs, az, abfss", FORM)),
+        }
+    }
+
+    /// What `uri` means, with its braces expanded: the data set under all prefixes it stands for.
+    ///
+    /// # Errors
+    /// As [`Cloud::endpoint`] and [`expand`]; `Usage` when the braces stand for several buckets.
+    pub fn source(&self, uri: &str) -> Result<Source> {
+        let mut endpoints = expand(uri)?.into_iter().map(|uri| self.endpoint(&uri));
+        let mut endpoint = endpoints.next().ok_or_else(|| usage("the URI is empty", FORM))??;
+        let mut prefixes = vec![endpoint.prefix.clone()];
+        for other in endpoints {
+            let other = other?;
+            prefixes.push(other.prefix.clone());
+            if (Endpoint { prefix: endpoint.prefix.clone(), ..other }) != endpoint {
+                return Err(usage(
+                    "the braces of the URI stand for several buckets",
+                    "a data set lies in one bucket: use braces behind its name",
+                ));
+            }
+        }
+        prefixes.sort_unstable();
+        // In order, what a prefix covers stands right behind it.
+        prefixes.dedup_by(|later, earlier| later.starts_with(earlier.as_str()));
+        endpoint.prefix = common_start(&prefixes).to_owned();
+        Ok(Source { endpoint, prefixes })
+    }
+
+    fn amazon(&self, rest: &str) -> Result<Endpoint> {
+        let (bucket, prefix) = bucket_and_prefix(rest, "s3://BUCKET/PREFIX")?;
+        if bucket.starts_with("arn:") || bucket.ends_with("--x-s3") {
+            return Err(usage(
+                "access points by ARN and directory buckets are not spoken to yet",
+                "name the access point's alias, or a general purpose bucket",
+            ));
+        }
+        let region = self.region();
+        let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if !region.bytes().all(fits) {
+            return Err(usage(
+                &format!("region '{}' is not a region's name", region.escape_debug()),
+                "write it as eu-west-1",
+            ));
+        }
+        let china = if region.starts_with("cn-") { ".cn" } else { "" };
+        let host = format!("s3.{region}.amazonaws.com{china}");
+        let own = if is_label(bucket) { Addressing::VirtualHost } else { Addressing::Path };
+        self.settle(Dialect::S3, (host, own), bucket, prefix)
+    }
+
+    fn google(&self, rest: &str) -> Result<Endpoint> {
+        let (bucket, prefix) = bucket_and_prefix(rest, "gs://BUCKET/PREFIX")?;
+        self.settle(Dialect::Gcs, ("storage.googleapis.com".into(), Addressing::Path), bucket, prefix)
+    }
+
+    fn azure(&self, rest: &str) -> Result<Endpoint> {
+        let form = "az://ACCOUNT/CONTAINER/PREFIX";
+        let (account, path) = bucket_and_prefix(rest, form)?;
+        let (container, prefix) = bucket_and_prefix(path, form)?;
+        self.container(account, "core.windows.net", container, prefix)
+    }
+
+    /// `CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX`: read through the account's blobs.
+    fn data_lake(&self, rest: &str) -> Result<Endpoint> {
+        let form = || usage("the URI is not abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX", FORM);
+        let (place, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let (container, host) = place.split_once('@').ok_or_else(form)?;
+        let (account, suffix) = host.split_once(".dfs.").or_else(|| host.split_once(".blob.")).ok_or_else(form)?;
+        if container.contains(':') || !suffix.starts_with("core.") {
+            return Err(form());
+        }
+        self.container(account, &host_name(suffix)?, container, prefix)
+    }
+
+    fn container(&self, account: &str, suffix: &str, container: &str, prefix: &str) -> Result<Endpoint> {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        if !(3..=24).contains(&account.len()) || !account.bytes().all(plain) {
+            return Err(usage(
+                "the URI's account is not a storage account's name",
+                "write az://ACCOUNT/CONTAINER/PREFIX: an account has 3 to 24 small letters and digits",
+            ));
+        }
+        if !is_label(container.strip_prefix('$').unwrap_or(container)) {
+            return Err(usage(
+                "the URI's container is not a container's name",
+                "write az://ACCOUNT/CONTAINER/PREFIX: a container has 3 to 63 small letters, digits and hyphens",
+            ));
+        }
+        let host = format!("{account}.blob.{suffix}");
+        let mut endpoint = self.settle(Dialect::Azure, (host, Addressing::Path), container, prefix)?;
+        // A server of many accounts names them in the path, as Azurite does.
+        if endpoint.host.split('.').next() != Some(account) {
+            let gap = if endpoint.base.is_empty() { "" } else { "/" };
+            endpoint.base = format!("{}{gap}{account}", endpoint.base);
+        }
+        Ok(endpoint)
+    }
+
+    /// On the cloud's own server, or on the one set.
+    fn settle(&self, dialect: Dialect, own: (String, Addressing), bucket: &str, prefix: &str) -> Result<Endpoint> {
+        refuse_length(bucket, prefix)?;
+        let (bucket, prefix) = (bucket.to_owned(), prefix.to_owned());
+        let ((scheme, mut host, port, base), addressing) = if self.endpoint.is_empty() {
+            ((Scheme::Https, own.0, Scheme::Https.port_default(), String::new()), own.1)
+        } else {
+            (server(&self.endpoint)?, Addressing::Path)
+        };
+        let addressing =
+            if dialect == Dialect::Azure { Addressing::Path } else { self.addressing.unwrap_or(addressing) };
+        if addressing == Addressing::VirtualHost {
+            if host.contains(':') || host.parse::<Ipv4Addr>().is_ok() || !is_label(&bucket) {
+                return Err(usage(
+                    "the bucket's name cannot stand in front of the host: one of them does not allow it",
+                    "set addressing = path",
+                ));
+            }
+            host = format!("{bucket}.{host}");
+        }
+        Ok(Endpoint { scheme, dialect, addressing, host, port, base, bucket, prefix })
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = Error;
+
+    /// # Errors
+    /// [`Kind::Usage`] saying what to write. The text never repeats user info or a query: they may hold secrets.
+    fn from_str(uri: &str) -> Result<Endpoint> {
+        Cloud::default().endpoint(uri)
+    }
+}
+
+/// What is read before the first slash may have been meant as a secret: it is never repeated.
+fn bucket_and_prefix<'a>(rest: &'a str, form: &str) -> Result<(&'a str, &'a str)> {
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    if bucket.contains('@') {
+        return Err(user_information());
+    }
+    if bucket.is_empty() || bucket.contains(['?', '#', '%', ' ']) {
+        return Err(usage(
+            "the URI names no bucket, or one with a character that no bucket's name has",
+            &format!("write {form}"),
+        ));
+    }
+    Ok((bucket, prefix))
+}
+
+/// Whether a bucket's name is one label of a host's name. One with a dot is not: no certificate stands for it.
+fn is_label(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (3..=63).contains(&name.len()) && name.bytes().all(fits) && !name.starts_with('-') && !name.ends_with('-')
+}
+
+fn local() -> Error {
+    Error::new(Kind::Usage, "the URI names a local folder, and folders are not read directly yet")
+        .cure("serve it (fuelrail serve FOLDER --port 9000) and read http://127.0.0.1:9000/bucket/")
+}
+
+fn common_start(sorted: &[String]) -> &str {
+    let (Some(first), Some(last)) = (sorted.first(), sorted.last()) else { return "" };
+    let same = first.chars().zip(last.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
+    &first[..same]
+}

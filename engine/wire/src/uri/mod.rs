@@ -1,0 +1,203 @@
+//! Where a data set lives: `s3://`, `gs://`, `az://`, `http://` … as people type it, and the hosts and paths made from it.
+
+mod braces;
+mod cloud;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+pub use braces::expand;
+pub use cloud::{Cloud, REGION_DEFAULT, Source};
+
+use crate::escape::push_path;
+use core::fmt;
+use fuelrail_base::{Error, Kind};
+
+/// How the server is spoken to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Scheme {
+    /// Plain HTTP/1.1 over TCP.
+    Http,
+    /// HTTP/1.1 over TLS over TCP.
+    Https,
+}
+
+impl Scheme {
+    /// The word before `://`.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        }
+    }
+
+    /// The port of a URI that names none.
+    #[must_use]
+    pub fn port_default(self) -> u16 {
+        match self {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        }
+    }
+}
+
+/// Whose requests and documents the server knows. Whole objects and ranges are asked for alike everywhere.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Dialect {
+    /// Amazon S3, and all that are made like it. Plain web servers pass for it, with a manifest instead of a listing.
+    S3,
+    /// Google Cloud Storage, through its XML interface: listings are S3's, signatures and checksums are its own.
+    Gcs,
+    /// Azure Blob Storage. A bucket is a container there.
+    Azure,
+}
+
+impl Dialect {
+    /// The one that a host is known for.
+    fn of(host: &str) -> Dialect {
+        match host {
+            "storage.googleapis.com" => Dialect::Gcs,
+            _ if host.contains(".blob.core.") => Dialect::Azure,
+            _ => Dialect::S3,
+        }
+    }
+}
+
+/// Where a request names its bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Addressing {
+    /// In front of the key: `http://host/bucket/key`.
+    #[default]
+    Path,
+    /// In front of the host: `https://bucket.host/key`.
+    VirtualHost,
+}
+
+/// A server, a bucket on it, and the prefix that selects the data set's objects.
+///
+/// Parsed from `http://HOST[:PORT]/BUCKET/PREFIX`, or with `https`. Bucket and prefix are percent-decoded once; blanks, plus signs and
+/// any other Unicode may also stand as they are, `?`, `#` and a percent sign are written `%3F`, `%23` and `%25`. An
+/// empty bucket (`http://host/`, or `http://host//prefix`) stands for a plain web server without buckets.
+///
+/// Or from the clouds' own forms, where every character of a key stands for itself, as their tools read them:
+/// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://ACCOUNT/CONTAINER/PREFIX` and
+/// `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX`. Which server they mean is settled by a [`Cloud`]; parsing alone takes the
+/// default one.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Endpoint {
+    /// How the server is spoken to.
+    pub scheme: Scheme,
+    /// Whose requests and documents it knows.
+    pub dialect: Dialect,
+    /// Where requests name the bucket.
+    pub addressing: Addressing,
+    /// Host name or address, with the bucket in front where it belongs there; an IPv6 address without its brackets.
+    pub host: String,
+    /// TCP port; 80 when the URI names none, 443 under https.
+    pub port: u16,
+    /// What stands before the bucket in every path, decoded: the account on a server of many. Mostly empty.
+    pub base: String,
+    /// The bucket, decoded. May be empty.
+    pub bucket: String,
+    /// Start of every key of the data set, decoded. May be empty.
+    pub prefix: String,
+}
+
+impl Endpoint {
+    /// What stands in the `Host` line: the port only when it is not the scheme's own, an IPv6 address in brackets.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        if self.port == self.scheme.port_default() { host } else { format!("{host}:{}", self.port) }
+    }
+
+    /// The path of the object `key` (the whole key, prefix included), escaped for a request line.
+    ///
+    /// RFC 3986 unreserved characters and slashes stay, all else becomes `%XX`. Dot segments stay too: to a bucket
+    /// `a/../b` is a key like any other.
+    #[must_use]
+    pub fn object_path(&self, key: &str) -> String {
+        let mut path = String::new();
+        self.push_object_path(&mut path, key);
+        path
+    }
+
+    /// Appends what [`Endpoint::object_path`] returns.
+    pub fn push_object_path(&self, out: &mut String, key: &str) {
+        out.push('/');
+        for part in self.folders() {
+            push_path(out, part);
+            out.push('/');
+        }
+        push_path(out, key);
+    }
+
+    /// The path of the bucket itself: `/bucket`, or `/` where the path names none.
+    #[must_use]
+    pub fn bucket_path(&self) -> String {
+        let mut path = String::new();
+        for part in self.folders() {
+            path.push('/');
+            push_path(&mut path, part);
+        }
+        if path.is_empty() {
+            path.push('/');
+        }
+        path
+    }
+
+    /// What stands before a key in a path.
+    fn folders(&self) -> impl Iterator<Item = &str> {
+        let bucket = if self.addressing == Addressing::Path { self.bucket.as_str() } else { "" };
+        [self.base.as_str(), bucket].into_iter().filter(|part| !part.is_empty())
+    }
+
+    /// The region in the name of one of Amazon's hosts: `eu-west-1` of `s3.eu-west-1.amazonaws.com`.
+    #[must_use]
+    pub fn region(&self) -> Option<&str> {
+        let (_, at) = self.amazon()?;
+        Some(&self.host[at])
+    }
+
+    /// The same bucket where Amazon says it is. `None` for other servers, whose regions have no names we know.
+    #[must_use]
+    pub fn in_region(&self, region: &str) -> Option<Endpoint> {
+        let (before, at) = self.amazon()?;
+        let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if region.is_empty() || !region.bytes().all(fits) {
+            return None;
+        }
+        let host = format!("{before}{region}{}", &self.host[at.end..]);
+        Some(Endpoint { host, ..self.clone() })
+    }
+
+    /// What of the host stands before the region, and where that is.
+    fn amazon(&self) -> Option<(&str, core::ops::Range<usize>)> {
+        let end = self.host.find(".amazonaws.com")?;
+        let bucket = if self.addressing == Addressing::VirtualHost { self.bucket.len() + 1 } else { 0 };
+        let start = bucket + self.host.get(bucket..end)?.strip_prefix("s3.").map(|_| "s3.".len())?;
+        Some((&self.host[..start], start..end))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    /// A URI that parses to the same endpoint: escaped, but for a bucket in the host of Amazon or Google, whose own form it has.
+    /// What a [`Cloud`] changed is not in it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.addressing == Addressing::VirtualHost {
+            let word = if self.dialect == Dialect::Gcs { "gs" } else { "s3" };
+            return write!(f, "{word}://{}/{}", self.bucket, self.prefix);
+        }
+        let mut path = self.bucket_path();
+        if !self.prefix.is_empty() {
+            path.push('/');
+            push_path(&mut path, &self.prefix);
+        }
+        write!(f, "{}://{}{path}", self.scheme.word(), self.authority())
+    }
+}
+
+fn usage(cause: &str, cure: &str) -> Error {
+    Error::new(Kind::Usage, cause).cure(cure)
+}

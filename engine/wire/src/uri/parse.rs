@@ -1,0 +1,126 @@
+//! The parts of a URI: scheme, host and port, and plain web addresses as a whole.
+
+use super::{Addressing, Dialect, Endpoint, Scheme, usage};
+use crate::escape::{Flaw, decode};
+use core::net::Ipv6Addr;
+use fuelrail_base::{Result, limits};
+
+pub(super) const FORM: &str =
+    "write http://HOST:PORT/BUCKET/PREFIX, https, s3://BUCKET/PREFIX, gs:// or az://ACCOUNT/CONTAINER/PREFIX";
+const HOST_BYTES_MAX: usize = 253;
+
+/// What is behind the `://` of a plain web address.
+pub(super) fn plain(scheme: Scheme, rest: &str) -> Result<Endpoint> {
+    refuse_query(rest)?;
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (host, port) = host_and_port(authority)?;
+    let port = port.unwrap_or(scheme.port_default());
+    let (bucket, prefix) = path.split_once('/').unwrap_or((path, ""));
+    let (bucket, prefix) = (decoded(bucket, "bucket")?, decoded(prefix, "prefix")?);
+    if bucket.contains('/') {
+        return Err(usage("the bucket's name holds a slash ('%2F')", FORM));
+    }
+    refuse_length(&bucket, &prefix)?;
+    let (dialect, base) = (Dialect::of(&host), String::new());
+    Ok(Endpoint { scheme, dialect, addressing: Addressing::Path, host, port, base, bucket, prefix })
+}
+
+/// The setting that names a server for the clouds' own forms: `http[s]://HOST[:PORT][/BASE]`.
+pub(super) fn server(text: &str) -> Result<(Scheme, String, u16, String)> {
+    let within =
+        |error: fuelrail_base::Error| usage(&format!("endpoint: {}", error.cause()), "write http[s]://HOST[:PORT]");
+    let (word, rest) =
+        text.split_once("://").ok_or_else(|| usage("endpoint: it has no scheme", "write http[s]://HOST[:PORT]"))?;
+    let scheme = web_scheme(word)
+        .ok_or_else(|| usage("endpoint: its scheme is neither http nor https", "write http[s]://HOST[:PORT]"))?;
+    refuse_query(rest).map_err(within)?;
+    let (authority, base) = rest.split_once('/').unwrap_or((rest, ""));
+    let (host, port) = host_and_port(authority).map_err(within)?;
+    let base = decoded(base.trim_matches('/'), "path").map_err(within)?;
+    Ok((scheme, host, port.unwrap_or(scheme.port_default()), base))
+}
+
+pub(super) fn web_scheme(word: &str) -> Option<Scheme> {
+    match word.to_ascii_lowercase().as_str() {
+        "http" => Some(Scheme::Http),
+        "https" => Some(Scheme::Https),
+        _ => None,
+    }
+}
+
+fn refuse_query(rest: &str) -> Result<()> {
+    if rest.contains('?') {
+        return Err(usage("the URI holds a query ('?')", "leave it out, or write %3F if a key contains it"));
+    }
+    if rest.contains('#') {
+        return Err(usage("the URI holds a fragment ('#')", "leave it out, or write %23 if a key contains it"));
+    }
+    Ok(())
+}
+
+pub(super) fn refuse_length(bucket: &str, prefix: &str) -> Result<()> {
+    if prefix.len() > limits::KEY_BYTES_MAX || bucket.len() > limits::KEY_BYTES_MAX {
+        let cause = format!("bucket or prefix is longer than {} bytes", limits::KEY_BYTES_MAX);
+        return Err(usage(&cause, "no object key is that long: shorten it"));
+    }
+    Ok(())
+}
+
+/// The port is `None` when the URI names none.
+fn host_and_port(authority: &str) -> Result<(String, Option<u16>)> {
+    if authority.contains('@') {
+        return Err(user_information());
+    }
+    if let Some(inner) = authority.strip_prefix('[') {
+        let (address, port) = inner.split_once(']').ok_or_else(|| usage("'[' without ']' in the URI's host", FORM))?;
+        if address.parse::<Ipv6Addr>().is_err() {
+            let cause = format!("'{}' is not an IPv6 address", address.escape_debug());
+            return Err(usage(&cause, "write it as [::1], without a zone"));
+        }
+        return Ok((address.to_ascii_lowercase(), port_of(port)?));
+    }
+    let (host, port) = authority.split_at(authority.find(':').unwrap_or(authority.len()));
+    if port.matches(':').count() > 1 {
+        return Err(usage(
+            "the URI's host holds several colons",
+            "write an IPv6 address in brackets: http://[::1]:80/",
+        ));
+    }
+    if host.is_empty() {
+        return Err(usage("the URI names no host", FORM));
+    }
+    Ok((host_name(host)?, port_of(port)?))
+}
+
+pub(super) fn user_information() -> fuelrail_base::Error {
+    usage("the URI holds user information before '@'", "leave it out: credentials never go in a URI")
+}
+
+pub(super) fn host_name(host: &str) -> Result<String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    if host.len() > HOST_BYTES_MAX || !host.bytes().all(fits) {
+        let cause = format!("'{}' is not a host name", host.chars().take(64).collect::<String>().escape_debug());
+        return Err(usage(&cause, "use letters, digits, '-', '.' and '_' only"));
+    }
+    Ok(host.to_ascii_lowercase())
+}
+
+/// The port behind a host: `""` or `":8080"`.
+fn port_of(text: &str) -> Result<Option<u16>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let digits = text.strip_prefix(':').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let port = digits.and_then(|digits| digits.parse::<u16>().ok()).filter(|port| *port > 0);
+    port.map(Some).ok_or_else(|| usage("the URI's port is not a number from 1 to 65535", FORM))
+}
+
+fn decoded(text: &str, part: &str) -> Result<String> {
+    decode(text).map_err(|flaw| match flaw {
+        Flaw::Percent => usage(
+            &format!("a '%' in the {part} is not followed by two hexadecimal digits"),
+            "write %25 for a percent sign",
+        ),
+        Flaw::Utf8 => usage(&format!("the {part} is not UTF-8 once decoded"), "object keys are UTF-8 text"),
+    })
+}
