@@ -2,7 +2,7 @@
 //!
 //! Reads the settings of this and the variables of the clouds' own tools from an environment it is given.
 
-use crate::credentials::{Credentials, Environment, authority_for};
+use crate::credentials::{Credentials, Environment, authority_for, region};
 use crate::tls::Tls;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Authority;
@@ -84,6 +84,22 @@ impl Access {
         };
         access.take_vendors(uri, |name| environment.get(name).cloned());
         Ok(access)
+    }
+
+    /// The same, with what is not set filled from the variables and files that the cloud's own tools read here: the server and the
+    /// signature have to be for one region.
+    ///
+    /// # Errors
+    /// `File` and `Usage` for files of AWS's that cannot be read.
+    pub(crate) fn settled(mut self, uri: &str) -> Result<Access> {
+        let environment = self.credentials.environment.clone();
+        self.take_vendors(uri, |name| environment.plain(name));
+        let scheme = uri.split_once("://").map_or("", |(scheme, _)| scheme);
+        let amazon = scheme.eq_ignore_ascii_case("s3") || scheme.eq_ignore_ascii_case("s3a");
+        if amazon && self.cloud.region.is_empty() {
+            self.cloud.region = region(&self.credentials)?;
+        }
+        Ok(self)
     }
 
     /// Reads certificates, and gets a credential where requests to `uri` are signed.
@@ -179,6 +195,22 @@ mod tests {
         assert_eq!(tls("https://h/bucket/", &[]), Tls::default());
         assert_eq!(tls("s3://bucket/", &[("ca_file", "/own.pem")]).ca_file, Some("/own.pem".into()));
         assert_eq!(tls("s3://bucket/", &[("tls_insecure", "true")]), Tls { ca_file: None, insecure: true });
+    }
+
+    #[test]
+    fn the_region_of_the_profile_is_the_servers() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        std::fs::write(&file, "[default]\nregion = eu-north-1\n[profile far]\nregion = ap-east-1\n").unwrap();
+        let config = ("AWS_CONFIG_FILE", file.to_str().unwrap());
+        let host = |environment: &[(&str, &str)], overrides: &[(&str, &str)]| {
+            let access = Access::load("s3://bucket/", pairs(environment), &pairs(overrides)).unwrap();
+            access.settled("s3://bucket/").unwrap().cloud.endpoint("s3://bucket/").unwrap().authority()
+        };
+        assert_eq!(host(&[config], &[]), "bucket.s3.eu-north-1.amazonaws.com");
+        assert_eq!(host(&[config], &[("profile", "far")]), "bucket.s3.ap-east-1.amazonaws.com");
+        assert_eq!(host(&[config, ("AWS_REGION", "us-west-2")], &[]), "bucket.s3.us-west-2.amazonaws.com");
+        assert_eq!(host(&[], &[]), "bucket.s3.us-east-1.amazonaws.com");
     }
 
     #[test]

@@ -237,9 +237,9 @@ impl LoaderBuilder {
         let LoaderBuilder { config, listing, state, scores, report } = self;
         config.validate()?;
         let ring = config.ring.parse::<RingChoice>()?.settle()?;
-        let source = config.source()?;
+        let (access, source) = config.source()?;
         let addresses = resolve(&source.endpoint)?;
-        let way = config.access()?.open(&config.uri, &source.endpoint)?;
+        let way = access.open(&config.uri, &source.endpoint)?;
         let listing = match (listing, &config.manifest) {
             (Some(listing), _) => listing,
             (None, Some(path)) => read_manifest(path)?,

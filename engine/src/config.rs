@@ -440,12 +440,14 @@ impl Config {
         })
     }
 
-    /// The bucket and the prefixes that `uri` stands for.
+    /// The bucket and the prefixes that `uri` stands for, and how it is reached.
     ///
     /// # Errors
     /// `Usage` saying what to write.
-    pub(crate) fn source(&self) -> Result<Source> {
-        self.access()?.cloud.source(&self.uri)
+    pub(crate) fn source(&self) -> Result<(Access, Source)> {
+        let access = self.access()?.settled(&self.uri)?;
+        let source = access.cloud.source(&self.uri)?;
+        Ok((access, source))
     }
 
     /// The policy for bad samples.

@@ -125,7 +125,7 @@ pub fn list(uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> 
 /// # Errors
 /// As [`list`]; `File`, `Usage` and `Environment` for what [`Access`] holds and cannot be used.
 pub fn list_with(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
-    let access = access.into();
+    let access = access.into().settled(uri)?;
     let source = access.cloud.source(uri)?;
     list_source(&access.open(uri, &source.endpoint)?, &source, progress)
 }
@@ -215,7 +215,7 @@ pub fn get(uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
 /// # Errors
 /// As [`get`]; `File`, `Usage` and `Environment` for what [`Access`] holds and cannot be used.
 pub fn get_with(access: impl Into<Access>, uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
-    let access = access.into();
+    let access = access.into().settled(uri)?;
     let endpoint = access.cloud.endpoint(uri)?;
     let key = endpoint.prefix.clone();
     if key.is_empty() {

@@ -59,7 +59,7 @@ pub fn put_with(
     source: &mut dyn Upload,
     mut progress: impl FnMut(u64) + Send,
 ) -> Result<Stored> {
-    let access = access.into();
+    let access = access.into().settled(uri)?;
     let endpoint = access.cloud.endpoint(uri)?;
     let key = endpoint.prefix.clone();
     if key.is_empty() {

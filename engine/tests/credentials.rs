@@ -360,6 +360,31 @@ fn a_plain_uri_is_signed_for_only_when_asked() {
 }
 
 #[test]
+fn the_other_clouds_uris_are_signed_for_as_they_want_it() {
+    let store = Service::start(|heard| {
+        let (authorization, version) = (heard.header("authorization"), heard.header("x-ms-version"));
+        let good = match heard.line.as_str() {
+            "GET /devstore/set/k" => authorization.starts_with("SharedKey devstore:") && !version.is_empty(),
+            "GET /shelf/k" => authorization == "Bearer marked-token" && version.is_empty(),
+            _ => false,
+        };
+        if good { Answer::ok("bytes") } else { Answer::refusal(403, "AccessDenied", "") }
+    });
+    let google = Service::start(|_| Answer::ok(r#"{"access_token":"marked-token","expires_in":3600}"#));
+    let host = google.url().replace("http://", "");
+    for (uri, variables) in [
+        ("az://devstore/set/", vec![("AZURE_STORAGE_KEY", "bWFya2Vk")]),
+        ("gs://shelf/", vec![("GCE_METADATA_HOST", host.as_str())]),
+    ] {
+        let listing = vec![fuelrail::Listed { key: "k".into(), size: 5, etag: None }];
+        let builder = loader_at(uri).listing(listing).endpoint(&store.url()).environment(environment(&variables));
+        let mut loader = builder.build().unwrap();
+        let batch = loader.next_batch().unwrap().unwrap();
+        assert_eq!(batch.samples().next().unwrap().bytes, b"bytes", "{uri}");
+    }
+}
+
+#[test]
 fn who_asks_pays_where_the_owner_wants_that() {
     let set = DataSet::digits(3, 10);
     let bucket = bucket(&set, "");

@@ -80,11 +80,11 @@ fn the_clouds_variables_fill_what_is_not_set() {
     ];
     let config = Config::load(None, own.clone(), &vec![]).unwrap();
     assert_eq!((config.region.as_str(), config.ca_file.as_deref()), ("eu-west-1", Some(Path::new("/a.pem"))));
-    let source = config.source().unwrap();
+    let source = config.source().unwrap().1;
     assert_eq!(source.endpoint.authority(), "bucket.s3.eu-west-1.amazonaws.com");
     assert_eq!(source.prefixes, ["x1/", "x2/"]);
     let config = Config::load(None, own, &vec![pair("region", "us-west-2"), pair("addressing", "path")]).unwrap();
-    assert_eq!(config.source().unwrap().endpoint.object_path("k"), "/bucket/k");
+    assert_eq!(config.source().unwrap().1.endpoint.object_path("k"), "/bucket/k");
     assert_eq!(config.region, "us-west-2");
     let error =
         Config::load(None, [pair("FUELRAIL_URI", "s3://b"), pair("FUELRAIL_ADDRESSING", "up")], &vec![]).unwrap_err();

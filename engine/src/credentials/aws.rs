@@ -21,7 +21,7 @@ fn profile(settings: &Credentials) -> (String, bool) {
 ///
 /// # Errors
 /// As reading the files of profiles.
-pub(super) fn region(settings: &Credentials) -> Result<String> {
+pub(crate) fn region(settings: &Credentials) -> Result<String> {
     let get = |name| settings.environment.plain(name);
     let told = settings.region.clone().or_else(|| get("AWS_REGION")).or_else(|| get("AWS_DEFAULT_REGION"));
     let region = match told {
@@ -35,6 +35,15 @@ pub(super) fn region(settings: &Credentials) -> Result<String> {
         return Ok(region);
     }
     Err(Error::new(Kind::Usage, format!("region is '{}'", region.escape_debug())).cure("write it as eu-central-1"))
+}
+
+/// The region that one of AWS's own hosts is of: `bucket.s3.REGION.amazonaws.com` and its kin.
+pub(super) fn region_of(host: &str) -> Option<&str> {
+    let rest = host.strip_suffix(".cn").unwrap_or(host).strip_suffix(".amazonaws.com")?;
+    let (before, region) = rest.rsplit_once('.')?;
+    let before = before.strip_suffix(".dualstack").unwrap_or(before);
+    let service = before.rsplit('.').next()?;
+    (service == "s3" || service == "s3-fips").then_some(region)
 }
 
 /// One walk along the chain.
@@ -79,4 +88,26 @@ async fn web_identity(service: &Service<'_>) -> Result<Source> {
     };
     let role = Role { arn, session: get("AWS_ROLE_SESSION_NAME"), ..Role::default() };
     service.assume_with_token(&role, file.as_ref()).await.map(Source::Found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_tell_their_region() {
+        for (host, region) in [
+            ("bucket.s3.eu-west-1.amazonaws.com", Some("eu-west-1")),
+            ("s3.eu-west-1.amazonaws.com", Some("eu-west-1")),
+            ("a.b.s3.dualstack.us-east-2.amazonaws.com", Some("us-east-2")),
+            ("s3-fips.us-gov-west-1.amazonaws.com", Some("us-gov-west-1")),
+            ("bucket.s3.cn-north-1.amazonaws.com.cn", Some("cn-north-1")),
+            ("s3.amazonaws.com", None),
+            ("bucket.s3.amazonaws.com", None),
+            ("s3.eu-west-1.example.org", None),
+            ("127.0.0.1", None),
+        ] {
+            assert_eq!(region_of(host), region, "{host}");
+        }
+    }
 }

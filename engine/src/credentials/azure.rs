@@ -5,20 +5,31 @@ use super::environment::Environment;
 use super::http::{Ask, ask, form};
 use super::oauth::token_in;
 use fuelrail_base::{Duration, Error, Kind, Result};
+use fuelrail_wire::Endpoint;
 use fuelrail_wire::sign::Credential;
+use std::net::IpAddr;
 use zeroize::Zeroizing;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const ATTEMPTS: u32 = 3;
 const RESOURCE: &str = "https://storage.azure.com/";
 
-/// One walk along the chain, for the account that `host` names.
+/// The account that a bucket is of: named in the path on a server of many, in the host elsewhere.
+pub(super) fn account_of(endpoint: &Endpoint) -> Option<String> {
+    if !endpoint.base.is_empty() {
+        return endpoint.base.rsplit('/').next().map(String::from);
+    }
+    let named = endpoint.host.split_once('.').filter(|_| endpoint.host.parse::<IpAddr>().is_err());
+    named.map(|(account, _)| account.to_string())
+}
+
+/// One walk along the chain, for this account.
 ///
 /// # Errors
 /// What every source had to say, when none has a credential or one does not work.
-pub(super) async fn fetch(environment: &Environment, host: &str) -> Result<Fetched> {
+pub(super) async fn fetch(environment: &Environment, account: Option<&str>) -> Result<Fetched> {
     let mut walk = Walk::default();
-    if let Some(fetched) = walk.take("account key", account_key(environment, host))? {
+    if let Some(fetched) = walk.take("account key", account_key(environment, account))? {
         return Ok(fetched);
     }
     if let Some(fetched) = walk.take("shared access signature", signature(environment))? {
@@ -33,16 +44,23 @@ pub(super) async fn fetch(environment: &Environment, host: &str) -> Result<Fetch
     Err(walk.empty())
 }
 
-fn account_key(environment: &Environment, host: &str) -> Result<Source> {
+fn account_key(environment: &Environment, account: Option<&str>) -> Result<Source> {
     let key = ["AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY"].into_iter().find_map(|name| environment.get(name));
     let Some(key) = key else { return Ok(Source::Nothing("AZURE_STORAGE_KEY is not set".into())) };
-    let named =
+    // A key that the environment ties to one account is no other one's.
+    let tied =
         ["AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME"].into_iter().find_map(|name| environment.plain(name));
-    let of_host = host.split_once('.').filter(|(_, rest)| rest.starts_with("blob.")).map(|(account, _)| account.into());
-    let account: String = named.or(of_host).ok_or_else(|| {
-        Error::new(Kind::Usage, "AZURE_STORAGE_KEY is set, and nothing names its account")
-            .cure("set AZURE_STORAGE_ACCOUNT")
-    })?;
+    let account = match (account, tied) {
+        (Some(account), Some(tied)) if account != tied => {
+            return Ok(Source::Nothing(format!("AZURE_STORAGE_KEY is of the account '{tied}', not of '{account}'")));
+        }
+        (Some(account), _) => account.to_string(),
+        (None, Some(tied)) => tied,
+        (None, None) => {
+            return Err(Error::new(Kind::Usage, "AZURE_STORAGE_KEY is set, and nothing names its account")
+                .cure("set AZURE_STORAGE_ACCOUNT"));
+        }
+    };
     Ok(Source::Found(Fetched { fixed: true, ..Fetched::new(Credential::azure_key(&account, &key)?) }))
 }
 
@@ -114,22 +132,30 @@ async fn managed(environment: &Environment) -> Result<Source> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fuelrail_wire::Cloud;
 
     #[test]
-    fn the_account_is_the_named_one_or_the_hosts() {
-        let found = |variables: &[(&str, &str)], host: &str| {
+    fn the_account_is_the_uris_and_a_key_of_another_one_is_not_its() {
+        let found = |variables: &[(&str, &str)], account| {
             let given = Environment::given(variables.iter().map(|(name, value)| (name.to_string(), value.to_string())));
-            account_key(&given, host)
+            account_key(&given, account)
         };
-        let key = ("AZURE_STORAGE_KEY", "a2V5");
-        for (variables, host, account) in [
-            (&[key][..], "acc.blob.core.windows.net", "acc"),
-            (&[key, ("AZURE_STORAGE_ACCOUNT", "other")], "127.0.0.1", "other"),
-        ] {
-            let Ok(Source::Found(fetched)) = found(variables, host) else { panic!("{host}") };
-            assert_eq!(fetched.credential, Credential::azure_key(account, "a2V5").unwrap());
+        let (key, tied) = (("AZURE_STORAGE_KEY", "a2V5"), ("AZURE_STORAGE_ACCOUNT", "acc"));
+        for (variables, account) in [(&[key][..], Some("acc")), (&[key, tied], Some("acc")), (&[key, tied], None)] {
+            let Ok(Source::Found(fetched)) = found(variables, account) else { panic!("{account:?}") };
+            assert_eq!(fetched.credential, Credential::azure_key("acc", "a2V5").unwrap());
         }
-        assert!(found(&[key], "127.0.0.1").unwrap_err().to_string().contains("AZURE_STORAGE_ACCOUNT"));
-        assert!(matches!(found(&[], "acc.blob.core.windows.net"), Ok(Source::Nothing(_))));
+        assert!(found(&[key], None).unwrap_err().to_string().contains("AZURE_STORAGE_ACCOUNT"));
+        assert!(matches!(found(&[key, tied], Some("other")), Ok(Source::Nothing(_))));
+        assert!(matches!(found(&[], Some("acc")), Ok(Source::Nothing(_))));
+        for (uri, account) in [
+            ("az://acc/container/", Some("acc")),
+            ("https://acc.blob.core.windows.net/container/", Some("acc")),
+            ("http://127.0.0.1:10000/container/", None),
+        ] {
+            assert_eq!(account_of(&uri.parse().unwrap()).as_deref(), account, "{uri}");
+        }
+        let azurite = Cloud { endpoint: "http://127.0.0.1:10000".into(), ..Cloud::default() };
+        assert_eq!(account_of(&azurite.endpoint("az://devstore/set/").unwrap()).as_deref(), Some("devstore"));
     }
 }

@@ -31,7 +31,7 @@ impl Environment {
     }
 
     /// A variable's value, for what is no secret.
-    pub(super) fn plain(&self, name: &str) -> Option<String> {
+    pub(crate) fn plain(&self, name: &str) -> Option<String> {
         self.get(name).map(|value| value.to_string())
     }
 

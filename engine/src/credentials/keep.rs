@@ -27,8 +27,8 @@ struct Chain {
     provider: Provider,
     settings: Credentials,
     realm: Realm,
-    /// Azure: the account, which the host names.
-    host: String,
+    /// Azure: the account, where URI or host name it.
+    account: Option<String>,
 }
 
 /// The authorities of this process that are in use.
@@ -46,10 +46,15 @@ pub(crate) fn authority_for(settings: &Credentials, uri: &str, endpoint: &Endpoi
         }
         return Ok(None);
     };
-    let region = if provider == Provider::Aws { aws::region(settings)? } else { String::new() };
+    let region = match (provider, aws::region_of(&endpoint.host)) {
+        // What the host is of is what it lets in.
+        (Provider::Aws, Some(region)) => region.to_string(),
+        (Provider::Aws, None) => aws::region(settings)?,
+        _ => String::new(),
+    };
     let realm = Realm { scope: Scope { region, service: "s3" }, requester_pays: settings.requester_pays };
-    let host = if provider == Provider::Azure { endpoint.host.clone() } else { String::new() };
-    let chain = Chain { provider, settings: settings.clone(), realm, host };
+    let account = if provider == Provider::Azure { azure::account_of(endpoint) } else { None };
+    let chain = Chain { provider, settings: settings.clone(), realm, account };
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     kept.retain(|(_, authority)| authority.strong_count() > 0);
     if let Some(authority) = kept.iter().find(|(of, _)| *of == chain).and_then(|(_, authority)| authority.upgrade()) {
@@ -78,7 +83,7 @@ impl Chain {
                 match self.provider {
                     Provider::Aws => aws::fetch(&self.settings).await,
                     Provider::Google => google::fetch(&self.settings.environment).await,
-                    Provider::Azure => azure::fetch(&self.settings.environment, &self.host).await,
+                    Provider::Azure => azure::fetch(&self.settings.environment, self.account.as_deref()).await,
                 }
             })
         };

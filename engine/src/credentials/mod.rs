@@ -24,6 +24,7 @@ mod sts;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use aws::region;
 pub use environment::Environment;
 pub(crate) use keep::authority_for;
 pub use settings::Credentials;

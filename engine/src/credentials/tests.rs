@@ -107,7 +107,7 @@ fn azure_asks_for_a_token_as_the_platform_wants() {
         let service = Service::start(vec![token()]);
         let url = format!("http://{}{}", service.addr, if authority == "IDENTITY_ENDPOINT" { "/" } else { "" });
         let environment = given(&[&variables[..], &[(authority, &url)]].concat());
-        let fetched = run(azure::fetch(&environment, "acc.blob.core.windows.net")).unwrap();
+        let fetched = run(azure::fetch(&environment, Some("acc"))).unwrap();
         assert_eq!(fetched.credential, wanted);
         let asked = service.asked().remove(0);
         assert!(asked.starts_with(line) && parts.iter().all(|part| asked.contains(part)), "{asked}");
@@ -180,7 +180,7 @@ fn a_service_that_refuses_or_is_not_there_is_named() {
             ("AZURE_CLIENT_SECRET", "marked"),
             ("AZURE_AUTHORITY_HOST", url.as_str()),
         ];
-        let error = run(azure::fetch(&given(&variables), "h")).unwrap_err();
+        let error = run(azure::fetch(&given(&variables), None)).unwrap_err();
         service.asked();
         error
     };
