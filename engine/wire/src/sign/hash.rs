@@ -7,7 +7,9 @@ pub(super) const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// Appends `bytes` in lower-case hexadecimal.
 pub(super) fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.extend(bytes.iter().flat_map(|byte| [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]));
+    for byte in bytes {
+        out.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+    }
 }
 
 /// SHA-256 of `bytes` in hexadecimal, as signatures have it.

@@ -69,8 +69,12 @@ pub fn is_covered(name: &str) -> bool {
 
 /// Appends a header's value as signatures have it: trimmed, runs of blanks made one.
 pub(super) fn push_value(out: &mut Vec<u8>, value: &[u8]) {
+    let value = value.trim_ascii();
+    if !value.contains(&b' ') {
+        return out.extend_from_slice(value);
+    }
     let mut blank = false;
-    for byte in value.trim_ascii() {
+    for byte in value {
         if !(blank && *byte == b' ') {
             out.push(*byte);
         }
