@@ -327,13 +327,12 @@ impl Config {
         self.order.parse::<OrderName>()?;
         self.cache_policy.parse::<PolicyName>()?;
         self.spill_policy.parse::<SpillPolicy>()?;
-        if let Some(dir) = self.spill_dirs.iter().find(|dir| !dir.is_absolute()) {
-            let cause = format!("spill_dirs has '{}', which is not an absolute path", dir.display());
+        let dirs = self.spill_dirs.iter().map(|dir| ("spill_dirs", dir));
+        if let Some((name, dir)) =
+            dirs.chain(self.share_dir.iter().map(|dir| ("share_dir", dir))).find(|(_, dir)| !dir.is_absolute())
+        {
+            let cause = format!("{name} has '{}', which is not an absolute path", dir.display());
             check(false, cause, "write where it is from the root: ranks may start elsewhere")?;
-        }
-        if let Some(dir) = self.share_dir.as_ref().filter(|dir| !dir.is_absolute()) {
-            let cause = format!("share_dir is '{}', which is not an absolute path", dir.display());
-            check(false, cause, "write where it is from the root: processes may start elsewhere")?;
         }
         let ring = self.ring.parse::<RingChoice>()?;
         if self.card_queue()?.is_some() {

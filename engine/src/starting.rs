@@ -159,6 +159,9 @@ pub(crate) fn spill_config(config: &Config, catalog: &Catalog, layout: &Layout, 
     })
 }
 
+/// Longest wait of a block that was refused for the rate's sake: some rounds of the pace.
+const THROTTLED_CAP_US: u64 = 500_000;
+
 fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardConfig> {
     let shards = u64::from(plan.layout.shards);
     let catalog = plan.objects.catalog();
@@ -184,6 +187,7 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
             horizon_epochs: HORIZON_EPOCHS * u64::from(config.world),
             retry: RetryConfig {
                 attempts_max: config.attempts_max,
+                throttled_cap_us: THROTTLED_CAP_US,
                 outage_limit_us: config.outage_limit_s.saturating_mul(1_000_000),
                 ..RetryConfig::default()
             },

@@ -362,12 +362,8 @@ impl<R: Ring> Shard<R> {
                 self.reply(ask, Ok((proof, source)));
             }
             Command::Refuse { ask, failed, attempts, unserved_for } => {
-                let error = self.owned[failed.0 as usize].error.clone();
-                let error = match unserved_for {
-                    Some(time) => outage(error.as_ref(), time),
-                    None => error.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up")),
-                };
-                let error = error.attempts(attempts);
+                let last = self.owned[failed.0 as usize].error.clone();
+                let error = given_up(last, unserved_for).attempts(attempts);
                 if let Some(quarantine) = &mut self.quarantine {
                     quarantine.insert(self.owned[ask.0 as usize].block, error.clone());
                 }
@@ -448,9 +444,12 @@ impl<R: Ring> Shard<R> {
     }
 }
 
-/// The server has been down for too long. `last` is what the last attempt ended with, if there was one.
-fn outage(last: Option<&Error>, time: Duration) -> Error {
-    let (kind, last) = last.map_or((Kind::Network, "none was made"), |error| (error.kind(), error.cause()));
+/// Why a fetch was given up: what its last attempt ended with, if there was one, or a server that was down for so long.
+fn given_up(last: Option<Error>, unserved_for: Option<Duration>) -> Error {
+    let Some(time) = unserved_for else {
+        return last.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up"));
+    };
+    let (kind, last) = last.as_ref().map_or((Kind::Network, "none was made"), |error| (error.kind(), error.cause()));
     let cause = format!("nothing was served for {} s; the last attempt: {last}", time.as_secs());
     Error::new(kind, cause)
         .cure("look at the bucket, and resume from the last state; outage_limit_s says how long to wait")

@@ -19,6 +19,9 @@ pub struct RetryConfig {
     pub throttled_base_us: u64,
     /// No ceiling grows beyond this.
     pub cap_us: u64,
+    /// … nor beyond this after the server asked to slow down. Where a pace sees to it that it is not asked too often, waiting longer
+    /// than it takes to find the pace helps nobody.
+    pub throttled_cap_us: u64,
     /// Longest Retry-After that is honoured; longer ones are cut to it.
     pub retry_after_us_max: u64,
     /// Retries the budget holds when full; it starts full.
@@ -38,6 +41,7 @@ impl Default for RetryConfig {
             base_us: 50_000,
             throttled_base_us: 500_000,
             cap_us: 20_000_000,
+            throttled_cap_us: 20_000_000,
             retry_after_us_max: 60_000_000,
             budget_retries: 100,
             budget_successes_per_retry: 10,
@@ -133,9 +137,11 @@ impl Retry {
             self.budget -= price;
         }
         let stretch = if spent { u64::from(self.config.spent_stretch) } else { 1 };
-        let first = if kind == Kind::Throttled { self.config.throttled_base_us } else { self.config.base_us };
+        let throttled = kind == Kind::Throttled;
+        let first = if throttled { self.config.throttled_base_us } else { self.config.base_us };
+        let cap = if throttled { self.config.throttled_cap_us.min(self.config.cap_us) } else { self.config.cap_us };
         let doublings = (tries.failed - 1).min(63);
-        let ceiling = first.saturating_mul(1 << doublings).saturating_mul(stretch).min(self.config.cap_us);
+        let ceiling = first.saturating_mul(1 << doublings).saturating_mul(stretch).min(cap);
         let wait = match retry_after {
             // On top of what was asked for, or all would be back at the same moment.
             Some(asked) => {
@@ -224,6 +230,15 @@ mod tests {
                 assert!(mean > ceiling * 4 / 10 && mean < ceiling * 6 / 10, "{kind:?} {attempt}: mean {mean:?}");
             }
         }
+    }
+
+    #[test]
+    fn under_a_pace_waits_after_throttling_do_not_grow() {
+        let config = RetryConfig { throttled_cap_us: 500_000, budget_retries: 0, ..RetryConfig::default() };
+        let mut retry = Retry::new(config, 3).unwrap();
+        let longest = |waits: Vec<Duration>| waits.into_iter().max().unwrap();
+        assert!(longest(waits(&mut retry, Kind::Throttled)) <= Duration::from_millis(500));
+        assert!(longest(waits(&mut retry, Kind::Server)) > Duration::from_secs(5), "others do");
     }
 
     #[test]

@@ -216,6 +216,7 @@ fn new_shard(
                 base_us: l.retry_base_us,
                 throttled_base_us: l.retry_base_us * 2,
                 cap_us: l.retry_cap_us,
+                throttled_cap_us: l.retry_base_us * 2,
                 ..RetryConfig::default()
             },
             window: WindowConfig {

@@ -15,8 +15,8 @@ const STEEPNESS: f64 = 0.08;
 /// of requests through at once has begun to refuse; in 5 times that, the rate is over a hundred times the limit.
 const PLATEAU: Duration = Duration::from_secs(1);
 const PLATEAU_ROUND_TRIPS: u32 = 4;
-/// One cut takes at most half, so that a server which refuses everything for a moment does not stop us.
-const CUT_LEAST: f64 = 0.5;
+/// One cut leaves at least this share, so that a server which refuses everything for a moment does not stop us.
+const CUT_LEAST: f64 = 0.25;
 /// A server that serves nothing at all is down, whatever the rate: no more cuts than these.
 const MUTE_CUTS: f64 = 2.0;
 /// Requests that an estimate of what is served rests on, within these bounds of time.
