@@ -257,7 +257,11 @@ mod tests {
         assert_eq!((plain.spares, rich.spares), (Spares::default(), Spares { slots: 16, slot_bytes: 64 << 10 }));
         assert_eq!(rich.batch_bytes + rich.spares.bytes(), plain.batch_bytes);
         assert!(rich.spares.bytes() * 32 <= plain.batch_bytes);
-        assert_eq!(hedged(20 << 20).share_out().unwrap().spares, Spares::default(), "two batches would not fit beside it");
+        assert_eq!(
+            hedged(20 << 20).share_out().unwrap().spares,
+            Spares::default(),
+            "two batches would not fit beside it"
+        );
         let long = Wanted { block_bytes: (8 << 20, 30 << 10), ..hedged(64 << 20) }.share_out().unwrap();
         assert_eq!(long.spares.slot_bytes, 60 << 10, "for blocks of the common length, where the longest are too long");
         let all_long = Wanted { block_bytes: (8 << 20, 8 << 20), ..hedged(64 << 20) }.share_out().unwrap();

@@ -26,7 +26,7 @@ fn read(name: &str, script: &str, hedge_percent: u32, ring: &str) -> (Stats, u64
     let elapsed = begun.elapsed().as_secs_f64();
     assert_eq!(delivered.order.len() as u64, EPOCHS * SAMPLES, "{name}");
     let (stats, requests) = (loader.stats(), bucket.counters().get_requests);
-    println!(
+    eprintln!(
         "{name}: {elapsed:.2} s, longest batch waits p99 {} p99.9 {} us, {requests} requests, {} hedges, {} won, {} bytes twice",
         stats.batch_wait_us.p99, stats.batch_wait_us.p999, stats.hedges, stats.hedges_won, stats.wasted_bytes
     );

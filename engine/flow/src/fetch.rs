@@ -160,7 +160,9 @@ impl FetchStage {
             .map(|(at, c)| (at, c.queued()));
         match best {
             Some((at, 0)) => Some(at),
-            _ if self.conns.len() < wanted.min(CONNECTIONS_PER_SHARD_MAX) => self.open(ring, None).or(best.map(|(at, _)| at)),
+            _ if self.conns.len() < wanted.min(CONNECTIONS_PER_SHARD_MAX) => {
+                self.open(ring, None).or(best.map(|(at, _)| at))
+            }
             _ => best.map(|(at, _)| at),
         }
     }

@@ -77,6 +77,7 @@ enum Second {
     Whole(Filling, Whole),
 }
 
+#[expect(clippy::large_enum_variant, reason = "there are as few as spare slots")]
 enum First {
     Running,
     /// It ended in vain; this is told if the others do, too.
@@ -134,7 +135,12 @@ impl Hedges {
             return None;
         }
         let key = self.find(fetch).unwrap_or_else(|| {
-            self.races.insert(Race { fetch, since, first: First::Running, seconds: [const { Second::None }; SECONDS_MAX] })
+            self.races.insert(Race {
+                fetch,
+                since,
+                first: First::Running,
+                seconds: [const { Second::None }; SECONDS_MAX],
+            })
         });
         let at = self.races[key].seconds.iter().position(|second| matches!(second, Second::None))?;
         let mut filling = self.spares.pop()?.fill();

@@ -4,7 +4,9 @@
 use allocation_counter::measure;
 use fuelrail_base::{Duration, Instant, ShardId};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
-use fuelrail_flow::{BadSamples, Board, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, mesh};
+use fuelrail_flow::{
+    BadSamples, Board, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, mesh,
+};
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, UringConfig, UringRing, lane};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;

@@ -178,7 +178,8 @@ impl Inspector<'_> {
         // Of a fetch that was hedged all requests but one may fail, and nothing is tried again.
         let Counters { retries, given_up, hedges, .. } = counters;
         if !blind && retries + given_up + hedges < seen {
-            let text = format!("{seen} attempts must have failed; {retries} retries, {given_up} given up, {hedges} hedges");
+            let text =
+                format!("{seen} attempts must have failed; {retries} retries, {given_up} given up, {hedges} hedges");
             return refuse(text);
         }
         let requests = counters.requests.max(books.requests);

@@ -50,7 +50,9 @@ impl Outcome {
     /// What ended it in vain, apart from its window.
     pub(crate) fn into_vain(self) -> (Vain, Window) {
         match self {
-            Outcome::Failed { error, retry_after, idled_out, window, .. } => (Some((error, retry_after, idled_out)), window),
+            Outcome::Failed { error, retry_after, idled_out, window, .. } => {
+                (Some((error, retry_after, idled_out)), window)
+            }
             Outcome::Landed { window, .. } | Outcome::Unserved { window, .. } => (None, window),
         }
     }

@@ -62,9 +62,7 @@ impl FetchStage {
         }
         let lost = |conn: &Conn| {
             let front = conn.front().map(|front| front.asked);
-            let long = |asked: Asked| {
-                asked.fetch == fetch && asked.second.is_some() && asked.len > DRAIN_BYTES_MAX
-            };
+            let long = |asked: Asked| asked.fetch == fetch && asked.second.is_some() && asked.len > DRAIN_BYTES_MAX;
             conn.state != State::Closing && conn.queued() == 1 && front.is_some_and(long)
         };
         while let Some((at, _)) = self.conns.iter().find(|(_, conn)| lost(conn)) {

@@ -169,7 +169,8 @@ fn a_refused_address_is_followed_by_the_next() {
 fn an_address_that_takes_long_to_connect_is_left_for_another() {
     let slow: SocketAddr = "10.0.0.3:80".parse().unwrap();
     let mut bucket = Bucket::new(&[100; 4]);
-    bucket.connects = Box::new(move |addr| if addr == slow { Duration::from_secs(2) } else { Duration::from_millis(1) });
+    bucket.connects =
+        Box::new(move |addr| if addr == slow { Duration::from_secs(2) } else { Duration::from_millis(1) });
     let mut rig = Rig::new(bucket, &["10.0.0.3:80", LIVE], 8);
     rig.request(0..1);
     rig.run(1);

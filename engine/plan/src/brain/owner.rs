@@ -165,7 +165,15 @@ impl Owner {
             out.push_back(Command::Answer { ask, source: Source::Cache });
             return;
         }
-        let key = self.fetches.insert(Fetch { block, ask, sharers: None, at, last_at: at, tries: Tries::default(), hedges: 0 });
+        let key = self.fetches.insert(Fetch {
+            block,
+            ask,
+            sharers: None,
+            at,
+            last_at: at,
+            tries: Tries::default(),
+            hedges: 0,
+        });
         let fetch = FetchId(u32::try_from(key).expect("asks are bounded by the batches' samples, below 2^32"));
         self.by_block.insert(block, fetch);
         let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };

@@ -86,12 +86,7 @@ impl Hedge {
     /// [`Kind::Usage`] when the configuration is out of range.
     pub fn new(config: HedgeConfig) -> Result<Hedge> {
         config.validate()?;
-        Ok(Hedge {
-            config,
-            classes: Default::default(),
-            balance: 0,
-            throttled_until: Instant::ZERO,
-        })
+        Ok(Hedge { config, classes: Default::default(), balance: 0, throttled_until: Instant::ZERO })
     }
 
     /// A request for `bytes` is sent. Without a number, it is not to be hedged.
