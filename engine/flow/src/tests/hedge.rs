@@ -187,18 +187,6 @@ fn a_heavy_tail_with_and_without_hedging() {
     let without = live(&off, tail(10, 1));
     let with = live(&on, tail(10, 1));
     let requests = on.sizes.len() as u64 * on.epochs;
-    for (name, life) in [("calm", &calm), ("without", &without), ("with", &with)] {
-        let (brain, extra) = (&life.snapshot.brain, life.heard - requests);
-        println!(
-            "{name}: {:.2} s, waits p99 {:?} p99.9 {:?}, {extra} extra requests, {} hedges, {} won, {} wasted bytes",
-            life.elapsed.as_secs_f64(),
-            life.wait(0.99),
-            life.wait(0.999),
-            brain.hedges,
-            brain.hedges_won,
-            life.snapshot.wasted_bytes,
-        );
-    }
     assert_eq!((calm.samples, without.samples, with.samples), (requests, requests, requests));
     assert!(extra(&with, &on) <= requests * 2 / 100, "{} extra requests of {requests}", extra(&with, &on));
     assert_eq!(extra(&calm, &on), calm.snapshot.brain.hedges);
@@ -224,7 +212,7 @@ fn without_spare_memory_slow_requests_are_given_up_and_sent_elsewhere() {
 #[test]
 fn a_bucket_that_is_slow_as_a_whole_is_not_asked_twice() {
     let shape = Shape::new(2);
-    let life = live(&shape, |n| Some(if n / 1_000 % 2 == 0 { MS * 20 } else { MS * 400 }));
+    let life = live(&shape, |n| Some(if (n / 1_000).is_multiple_of(2) { MS * 20 } else { MS * 400 }));
     let requests = shape.sizes.len() as u64 * shape.epochs;
     assert_eq!(life.samples, requests);
     assert!(extra(&life, &shape) <= requests * 2 / 100, "{} extra requests of {requests}", extra(&life, &shape));
@@ -276,6 +264,5 @@ fn whatever_breaks_every_byte_is_right_and_every_sample_comes_once() {
         failed += life.snapshot.fetch.connections_failed;
         stopped += u64::from(life.samples < all);
     }
-    println!("{hedges} hedges, {won} won, {failed} connections failed, {stopped} lives stopped");
     assert!(won > 500 && hedges > won + 100 && failed > 500 && stopped > 10, "{hedges} {won} {failed} {stopped}");
 }

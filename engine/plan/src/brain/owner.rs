@@ -20,6 +20,9 @@ use std::sync::Arc;
 
 mod hedging;
 
+/// Second requests one fetch can have, over all its attempts.
+const HEDGES_MAX: u32 = 2;
+
 /// One block on its way, over all attempts.
 struct Fetch {
     block: BlockId,
@@ -465,7 +468,7 @@ impl Owner {
             if let Some(spill) = &mut self.spill {
                 spill.fetching(now);
             }
-            let watched = fetch.hedges < hedging::HEDGES_MAX;
+            let watched = fetch.hedges < HEDGES_MAX;
             self.hedge.sent(now, watched.then_some(id.0), self.catalog.block_len(fetch.block));
             out.push_back(Command::Fetch { fetch: id, ask: fetch.ask, block: fetch.block });
         }

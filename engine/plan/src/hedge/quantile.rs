@@ -70,7 +70,8 @@ fn bucket(took: Duration) -> usize {
 
 fn upper_edge(bucket: usize) -> Duration {
     let (octave, part) = (bucket / PER_OCTAVE, bucket % PER_OCTAVE);
-    Duration::from_nanos(((PER_OCTAVE + part + 1) as u64 * 1000 << octave) / PER_OCTAVE as u64)
+    let us = ((PER_OCTAVE + part + 1) as u64) << octave;
+    Duration::from_nanos(us * 1000 / PER_OCTAVE as u64)
 }
 
 #[cfg(test)]

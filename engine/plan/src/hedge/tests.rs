@@ -110,7 +110,7 @@ fn the_budget_holds_whatever_the_bucket_does() {
                 0 => Tail { usual_ms: 10, slow: 0.0, stuck: 0.0 },
                 1 => Tail { usual_ms: 10, slow: 0.3, stuck: 0.0 },
                 // Slow as a whole, all at once, and back.
-                2 => Tail { usual_ms: if n / 2_000 % 2 == 0 { 10 } else { 300 }, slow: 0.0, stuck: 0.0 },
+                2 => Tail { usual_ms: if (n / 2_000).is_multiple_of(2) { 10 } else { 300 }, slow: 0.0, stuck: 0.0 },
                 3 => Tail { usual_ms: 5, slow: 0.0, stuck: 0.05 },
                 4 => Tail { usual_ms: 1 + n % 400, slow: 0.05, stuck: 0.0 },
                 _ => Tail { usual_ms: 10, slow: if n % 1_000 < 200 { 0.5 } else { 0.0 }, stuck: 0.0 },
@@ -125,7 +125,8 @@ fn the_budget_holds_whatever_the_bucket_does() {
 /// The canary: with the budget switched off, the check above must say so.
 #[test]
 fn the_budget_is_what_holds() {
-    let slow_at_times = |n: u64| Tail { usual_ms: if n / 2_000 % 2 == 0 { 10 } else { 300 }, slow: 0.0, stuck: 0.0 };
+    let slow_at_times =
+        |n: u64| Tail { usual_ms: if (n / 2_000).is_multiple_of(2) { 10 } else { 300 }, slow: 0.0, stuck: 0.0 };
     let unbounded = |hedge: &mut Hedge| hedge.balance = BURST * PRICE;
     let served = serve(1, 8_000, slow_at_times, unbounded);
     assert!(check_budget(&served, 8_000, 1).is_err(), "{} hedges", served.hedges);

@@ -1,12 +1,9 @@
 //! What the owner does about requests that take too long: a second one, and what became of it.
 
-use super::Owner;
+use super::{HEDGES_MAX, Owner};
 use crate::brain::words::{Command, FetchId};
 use fuelrail_base::{Duration, Instant, Kind};
 use std::collections::VecDeque;
-
-/// Second requests one fetch can have, over all its attempts.
-pub(super) const HEDGES_MAX: u32 = 2;
 
 impl Owner {
     /// Asks a second time for what is due.
