@@ -24,7 +24,7 @@ mod xml;
 pub use etag::Etag;
 pub use framing::{Body, Expect, Framing};
 pub use head::{Parsed, ResponseHead, parse_head};
-pub use list::{Entry, ListPage, list_path, parse_error, parse_list};
+pub use list::{Entry, ListPage, PageStart, list_path, parse_error, parse_list};
 pub use range::ContentRange;
 pub use request::{Method, Request, write_get};
 pub use uri::{Addressing, Cloud, Dialect, Endpoint, Scheme, Source};

@@ -51,16 +51,33 @@ pub struct ListPage {
     pub is_truncated: bool,
 }
 
-/// The path and query of one ListObjectsV2 request for the endpoint's bucket and prefix. `max_keys` is a wish: servers
-/// answer with 1000 at most. Asks for URL-encoded keys, because XML cannot carry every key.
+/// Where a page of a listing begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PageStart<'a> {
+    /// Behind this key.
+    pub after: Option<&'a str>,
+    /// Where the server's token says.
+    pub token: Option<&'a str>,
+}
+
+/// The path and query of one ListObjectsV2 request for the endpoint's bucket and the keys that begin with `prefix`. `max_keys` is a
+/// wish: servers answer with 1000 at most. Asks for URL-encoded keys, because XML cannot carry every key. Google Cloud Storage
+/// knows the same request.
 #[must_use]
-pub fn list_path(endpoint: &Endpoint, continuation: Option<&str>, max_keys: u32, delimiter: Option<&str>) -> String {
+pub fn list_path(
+    endpoint: &Endpoint,
+    prefix: &str,
+    start: PageStart<'_>,
+    max_keys: u32,
+    delimiter: Option<&str>,
+) -> String {
     let mut path = endpoint.bucket_path();
     path.push_str(&format!("?list-type=2&encoding-type=url&max-keys={max_keys}"));
     let optional = [
-        ("&prefix=", Some(endpoint.prefix.as_str())),
+        ("&prefix=", Some(prefix)),
         ("&delimiter=", delimiter),
-        ("&continuation-token=", continuation),
+        ("&start-after=", start.after),
+        ("&continuation-token=", start.token),
     ];
     for (name, value) in optional {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
