@@ -8,7 +8,7 @@ use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_plan::sweep::{Ask, Stretch, Sweep};
 use fuelrail_wire::tls::Client as TlsClient;
-use fuelrail_wire::{Dialect, ListPage, PageStart, Source, list_path, parse_list};
+use fuelrail_wire::{Dialect, ListPage, PageStart, Source, list_azure, list_path, parse_list};
 use hyper::StatusCode;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -18,6 +18,7 @@ use std::task::Poll;
 const PAGES_AT_ONCE: usize = 8;
 /// What servers give at most.
 const PAGE_KEYS: u32 = 1000;
+const AZURE_PAGE_KEYS: u32 = 5000;
 
 /// Lists all objects under a URI, all pages, sorted by key. Keys that end in `/` and are empty are folder markers of
 /// consoles, not objects, and are left out. `progress` is told the number of objects so far after each page.
@@ -53,11 +54,6 @@ pub(crate) fn list_source(
     source: &Source,
     mut progress: impl FnMut(u64) + Send,
 ) -> Result<Listing> {
-    if source.endpoint.dialect == Dialect::Azure {
-        return Err(
-            Error::new(Kind::Usage, "containers of Azure cannot be listed yet").cure("name the objects in a manifest")
-        );
-    }
     let pieces = on_control_thread(tls, async |client| walk(&client, source, &mut progress).await)?;
     let mut listing = Listing::default();
     pieces.into_iter().for_each(|piece| listing.append(piece));
@@ -72,7 +68,8 @@ type Answer<'a> = Pin<Box<dyn Future<Output = (Stretch, Result<ListPage>)> + 'a>
 
 /// Every page, as pieces in the order of their keys.
 async fn walk(client: &HttpClient, source: &Source, progress: &mut impl FnMut(u64)) -> Result<Vec<Listing>> {
-    let mut sweep = Sweep::new(source.prefixes.clone(), PAGES_AT_ONCE, true);
+    let may_split = source.endpoint.dialect != Dialect::Azure;
+    let mut sweep = Sweep::new(source.prefixes.clone(), PAGES_AT_ONCE, may_split);
     let mut pieces: Vec<Listing> = Vec::new();
     let mut flying: Vec<Answer<'_>> = Vec::new();
     let mut found = 0;
@@ -113,13 +110,18 @@ async fn page(client: &HttpClient, source: &Source, ask_for: Ask) -> (Stretch, R
     let Ask { stretch, prefix, after, token } = ask_for;
     let prefix = source.prefixes[prefix].as_str();
     let start = PageStart { after: after.as_deref(), token: token.as_deref() };
-    let path = list_path(&source.endpoint, prefix, start, PAGE_KEYS, None);
+    let is_azure = source.endpoint.dialect == Dialect::Azure;
+    let path = if is_azure {
+        list_azure::list_path(&source.endpoint, prefix, start.token, AZURE_PAGE_KEYS)
+    } else {
+        list_path(&source.endpoint, prefix, start, PAGE_KEYS, None)
+    };
     let parsed = async {
         let (status, body) = ask(client, &source.endpoint, &path).await?;
         if status != StatusCode::OK {
             return Err(refusal(status, &body).object(format!("{}/{prefix}", source.endpoint.bucket)));
         }
-        parse_list(&body)
+        if is_azure { list_azure::parse_list(&body) } else { parse_list(&body) }
     };
     (stretch, parsed.await)
 }

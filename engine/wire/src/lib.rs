@@ -14,6 +14,7 @@ pub mod framing;
 pub mod fuzz;
 pub mod head;
 pub mod list;
+pub mod list_azure;
 pub mod manifest;
 pub mod range;
 pub mod request;
