@@ -2,12 +2,13 @@
 
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::control::{list_source, read_manifest, resolve};
+use crate::control::{read_manifest, resolve};
 use crate::credentials::Environment;
 use crate::decode::{self, Decode, DecodeStage};
 use crate::importance::{Reporter, drawn};
 use crate::labels::Labels;
 use crate::layout::{Layout, Seating, Wanted};
+use crate::listing::list_source;
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::near::{take_seats, unavailable};
 use crate::share;
@@ -20,7 +21,7 @@ use crate::watch::Watched;
 use fuelrail_base::limits::DECODE_THREADS_MAX;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
 use fuelrail_base::{ByteSize, Result, ShardId};
-use fuelrail_flow::{BadSamples, Consumer, Listed, Objects, Outlet, mesh, scratch_bytes, spill_memory_bytes};
+use fuelrail_flow::{BadSamples, Consumer, Listed, Listing, Objects, Outlet, mesh, scratch_bytes, spill_memory_bytes};
 use fuelrail_io::{
     Arena, ArenaConfig, Backend, CardQueue, EXTENT_GRANULE, Huge, HugePages, Region, RingChoice, Topology,
     ZERO_COPY_BYTES, default_budget, lane,
@@ -80,7 +81,7 @@ impl LoaderBuilder {
 
     setters! {
         /// The region of an `s3://` bucket.
-        region: &str => region = region.into();
+        region: &str => region = Some(region.into());
         /// The server that `s3://`, `gs://` and `az://` mean.
         endpoint: &str => endpoint = endpoint.into();
         /// Where requests name the bucket: `auto`, `path` or `virtual`.
@@ -241,21 +242,21 @@ impl LoaderBuilder {
         let addresses = resolve(&source.endpoint)?;
         let way = access.open(&config.uri, &source.endpoint)?;
         let listing = match (listing, &config.manifest) {
-            (Some(listing), _) => listing,
-            (None, Some(path)) => read_manifest(path)?,
+            (Some(listing), _) => listing.iter().collect(),
+            (None, Some(path)) => read_manifest(path)?.iter().collect(),
             (None, None) => list_source(&way, &source, |_| {})?,
         };
-        let labels = Labels::new(&source.endpoint.prefix, listing.iter().map(|o| o.key.as_str()));
+        let labels = Labels::new(&source.endpoint.prefix, (0..listing.len()).map(|at| listing.key(at)));
         let mut notices = Vec::new();
         let directories = open_directories(&config.spill_dirs, &mut notices);
-        let objects = Objects::new(source.endpoint, addresses, &listing, config.block_bytes)?;
-        let mut objects = objects.over(way.tls).signed_by(way.authority);
+        let fingerprint = fingerprint(&listing);
+        let mut objects = Objects::of(source.endpoint, addresses, listing, config.block_bytes)?
+            .over(way.tls)
+            .signed_by(way.authority);
         if let Some(unit) = disk_unit(&directories) {
             objects = objects.direct(unit)?;
         }
         let objects = Arc::new(objects);
-        let fingerprint = fingerprint(&listing);
-        drop(listing);
         let samples = objects.catalog().samples();
         let run = |start| {
             Run::new(RunConfig {
@@ -285,12 +286,13 @@ impl LoaderBuilder {
 }
 
 /// Hash of keys and sizes, in order.
-fn fingerprint(listing: &[Listed]) -> String {
+fn fingerprint(listing: &Listing) -> String {
     let mut hash = Xxh3::new();
-    for object in listing {
-        hash.update(&(object.key.len() as u64).to_le_bytes());
-        hash.update(object.key.as_bytes());
-        hash.update(&object.size.to_le_bytes());
+    for at in 0..listing.len() {
+        let key = listing.key(at);
+        hash.update(&(key.len() as u64).to_le_bytes());
+        hash.update(key.as_bytes());
+        hash.update(&listing.size(at).to_le_bytes());
     }
     format!("{:016x}", hash.digest())
 }

@@ -32,9 +32,9 @@ pub struct Config {
     /// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://ACCOUNT/CONTAINER/PREFIX`, `http://HOST:PORT/BUCKET/PREFIX`, or `https`.
     /// Braces, `{train,val}` and `{000..127}`, stand for several prefixes.
     pub uri: String,
-    /// The region of an `s3://` bucket, and that requests are signed for; empty takes `AWS_REGION`, `AWS_DEFAULT_REGION` or, to
-    /// sign, that of the profile, else `us-east-1`.
-    pub region: String,
+    /// The region of an `s3://` bucket, and that requests are signed for; without one it is `AWS_REGION`, `AWS_DEFAULT_REGION` or
+    /// that of the profile, else `us-east-1`.
+    pub region: Option<String>,
     /// The server that `s3://`, `gs://` and `az://` mean, `http[s]://HOST[:PORT]`; empty takes `AWS_ENDPOINT_URL_S3`,
     /// `AWS_ENDPOINT_URL` or `STORAGE_EMULATOR_HOST`, else the cloud's own.
     pub endpoint: String,
@@ -157,7 +157,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             uri: String::new(),
-            region: String::new(),
+            region: None,
             endpoint: String::new(),
             addressing: "auto".into(),
             manifest: None,
@@ -410,7 +410,9 @@ impl Config {
     fn take_vendors(&mut self, environment: &BTreeMap<String, String>) -> Result<()> {
         let mut access = self.access()?;
         access.take_vendors(&self.uri, |name| environment.get(name).cloned());
-        (self.region, self.endpoint, self.ca_file) = (access.cloud.region, access.cloud.endpoint, access.tls.ca_file);
+        let Cloud { region, endpoint, .. } = access.cloud;
+        (self.endpoint, self.ca_file) = (endpoint, access.tls.ca_file);
+        self.region = (!region.is_empty()).then_some(region);
         Ok(())
     }
 
@@ -428,9 +430,13 @@ impl Config {
         let addressing = parse_addressing(&self.addressing)?;
         Ok(Access {
             tls: self.tls(),
-            cloud: Cloud { region: self.region.clone(), endpoint: self.endpoint.clone(), addressing },
+            cloud: Cloud {
+                region: self.region.clone().unwrap_or_default(),
+                endpoint: self.endpoint.clone(),
+                addressing,
+            },
             credentials: Credentials {
-                region: (!self.region.is_empty()).then(|| self.region.clone()),
+                region: self.region.clone(),
                 profile: self.profile.clone(),
                 anonymous: self.anonymous,
                 requester_pays: self.requester_pays,

@@ -1,4 +1,4 @@
-//! The control plane: listing a bucket and fetching single objects, outside the hot path, with hyper on tokio.
+//! The control plane: requests and single objects, outside the hot path, with hyper on tokio.
 //!
 //! One thread, started per call and joined before it returns, so that callers inside another runtime are not disturbed.
 
@@ -11,7 +11,7 @@ use fuelrail_flow::{Listed, Signatory, judged};
 use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
 use fuelrail_wire::tls::{asks_for_tls, explain};
-use fuelrail_wire::{Endpoint, Entry, Source, date, list_path, manifest, parse_error, parse_list, sign};
+use fuelrail_wire::{Endpoint, Entry, date, manifest, parse_error, sign};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
@@ -110,69 +110,6 @@ pub(crate) fn resolve(endpoint: &Endpoint) -> Result<Vec<SocketAddr>> {
     if found.is_empty() { Err(failed("it has no address".into())) } else { Ok(found) }
 }
 
-/// Lists all objects under a URI, all pages, sorted by key. Keys that end in `/` and are empty are folder markers of
-/// consoles, not objects, and are left out. `progress` is told the number of objects so far after each page.
-///
-/// # Errors
-/// `Usage` for a bad URI, `Untrusted` for a certificate no authority of the system stands for, `NotFound`, `Denied`,
-/// `Network` … for what the server answers after retries.
-pub fn list(uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
-    list_with(Access::default(), uri, progress)
-}
-
-/// As [`list`], with the bucket reached as `access` says: an [`Access`] or a [`Tls`](crate::Tls).
-///
-/// # Errors
-/// As [`list`]; `File`, `Usage` and `Environment` for what [`Access`] holds and cannot be used.
-pub fn list_with(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
-    let access = access.into().settled(uri)?;
-    let source = access.cloud.source(uri)?;
-    list_source(&access.open(uri, &source.endpoint)?, &source, progress)
-}
-
-/// As [`list_with`], with everything read from its text already.
-pub(crate) fn list_source(way: &Way, source: &Source, mut progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
-    let mut found = on_control_thread(way, async |client| {
-        let mut found = Vec::new();
-        for prefix in &source.prefixes {
-            let endpoint = Endpoint { prefix: prefix.clone(), ..source.endpoint.clone() };
-            list_prefix(&client, &endpoint, &mut found, &mut progress).await?;
-        }
-        Ok(found)
-    })?;
-    found.retain(|o| o.size > 0 || !o.key.ends_with('/'));
-    found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-    if let Some(pair) = found.windows(2).find(|pair| pair[0].key == pair[1].key) {
-        return Err(Error::new(Kind::Protocol, "the listing names it twice").object(pair[0].key.clone()));
-    }
-    Ok(found)
-}
-
-async fn list_prefix(
-    client: &HttpClient,
-    endpoint: &Endpoint,
-    found: &mut Vec<Listed>,
-    progress: &mut (impl FnMut(u64) + Send),
-) -> Result<()> {
-    let mut token: Option<String> = None;
-    loop {
-        let path = list_path(endpoint, token.as_deref(), 1000, None);
-        let whole = |e: Error| e.object(format!("{}/{}", endpoint.bucket, endpoint.prefix));
-        let body = ask(client, endpoint, &path).await.map_err(whole)?;
-        let page = parse_list(&body)?;
-        found.extend(page.entries.into_iter().map(listed));
-        progress(found.len() as u64);
-        match page.next {
-            Some(next) if Some(&next) != token.as_ref() => token = Some(next),
-            Some(_) => {
-                return Err(Error::new(Kind::Protocol, "the listing repeats one page for ever")
-                    .cure("the server's continuation tokens are broken: use a manifest"));
-            }
-            None => return Ok(()),
-        }
-    }
-}
-
 fn listed(entry: Entry) -> Listed {
     Listed { key: entry.key, size: entry.size, etag: entry.etag }
 }
@@ -205,7 +142,7 @@ pub fn write_manifest(path: &Path, objects: &[Listed]) -> Result<()> {
 /// Copies one object to `out`, resumed where it broke off. The URI's prefix is the whole key. Returns its length.
 ///
 /// # Errors
-/// As [`list`]; `File` when `out` fails; `Truncated` when the server keeps cutting it short.
+/// `Usage` for a bad URI, `NotFound`, `Denied`, `Network` … for what the server answers after retries; `File` when `out` fails; `Truncated` when the server keeps cutting it short.
 pub fn get(uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
     get_with(Access::default(), uri, out)
 }
@@ -289,7 +226,7 @@ async fn get_once(
 }
 
 /// One document, with retries.
-async fn ask(client: &HttpClient, endpoint: &Endpoint, path: &str) -> Result<Bytes> {
+pub(crate) async fn ask(client: &HttpClient, endpoint: &Endpoint, path: &str) -> Result<Bytes> {
     let mut retry = patience()?;
     let mut tries = Tries::default();
     loop {

@@ -30,6 +30,7 @@ mod imds;
 mod importance;
 mod labels;
 mod layout;
+mod listing;
 mod loader;
 mod near;
 mod part;
@@ -52,12 +53,12 @@ pub use audit::{Audit, AuditVerdict, EpochVerdict};
 pub use batch::{Batch, Sample};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
-pub use control::{get, get_with, list, list_with, read_manifest, write_manifest};
+pub use control::{get, get_with, read_manifest, write_manifest};
 pub use credentials::{Credentials, Environment};
 pub use decode::{Decode, DecodeStats, Fit, Shape};
 pub use disk::{Disk, DiskPass, DiskPlan, DiskWay};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
-pub use fuelrail_flow::{BadSamples, Listed};
+pub use fuelrail_flow::{BadSamples, Listed, Listing};
 pub use fuelrail_io::{
     Backend, Finding, ForkGuard, Grade, MemoryUse, Probe, ProbeConfig, RingChoice, Topology, memory_use, probe,
     probe_under, process_cpu, thread_cpu,
@@ -69,6 +70,7 @@ pub use fuelrail_wire::{Addressing, Cloud};
 pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use importance::Reporter;
 pub use labels::{NO_LABEL, classes_of};
+pub use listing::{list, list_packed, list_with};
 pub use loader::{Loader, Memory, Remains, Taken};
 pub use quantiles::Quantiles;
 pub use spill::{

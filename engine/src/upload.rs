@@ -9,7 +9,7 @@ use crate::control::{
 };
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_plan::retry::{Tries, Verdict};
-use fuelrail_wire::Endpoint;
+use fuelrail_wire::{Dialect, Endpoint};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use hyper::{Request, StatusCode};
@@ -147,10 +147,16 @@ impl Letter {
         let authority = self.endpoint.authority();
         let (pieces, waiting) = mpsc::channel(PIECES_WAITING_MAX);
         let load: Load = Pieces { waiting, left: self.digest.bytes }.boxed_unsync();
+        let (name, value) = match self.endpoint.dialect {
+            Dialect::S3 => ("x-amz-checksum-crc32c", self.digest.checksum()),
+            Dialect::Gcs => ("x-goog-hash", format!("crc32c={}", self.digest.checksum())),
+            // It judges no CRC-32C; without this line it takes nothing.
+            Dialect::Azure => ("x-ms-blob-type", "BlockBlob".to_owned()),
+        };
         let request = Request::put(format!("{}://{authority}{}", self.endpoint.scheme.word(), self.path))
             .header("content-length", self.digest.bytes)
             .header("content-type", "application/octet-stream")
-            .header("x-amz-checksum-crc32c", self.digest.checksum())
+            .header(name, value)
             .body(load)
             .map_err(|e| Error::new(Kind::Usage, format!("cannot be asked for over HTTP: {e}")))?;
         let mut answer = std::pin::pin!(client.request(request));

@@ -140,7 +140,6 @@ fn toml(report: &TuneReport) -> String {
         format!("# Predicted {:.3} GB/s, achieved {:.3}.", outcome.predicted_gb_per_s, outcome.achieved_gb_per_s),
         format!("# Limit: {}", report.explanation),
         format!("uri = {}", quoted(&report.config.uri)),
-        format!("region = {}", quoted(&report.config.region)),
         format!("endpoint = {}", quoted(&report.config.endpoint)),
         format!("addressing = {}", quoted(&report.config.addressing)),
         format!("batch_size = {}", report.config.batch_size),

@@ -3,6 +3,7 @@
 //! Owns the keys, packed in one string. Never fetches anything.
 
 use crate::credential::{Authority, Signatory};
+use crate::listing::{Listed, Listing};
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_wire::block::Fingerprint;
@@ -10,17 +11,6 @@ use fuelrail_wire::tls::{Client, Session};
 use fuelrail_wire::{Endpoint, Etag, Scheme};
 use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// One listed object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// Full key in the bucket.
-    pub key: String,
-    /// Length, bytes.
-    pub size: u64,
-    /// ETag as listed, if any.
-    pub etag: Option<String>,
-}
 
 /// The data set's names and sizes.
 #[derive(Debug)]
@@ -30,9 +20,8 @@ pub struct Objects {
     tls: Option<Client>,
     authority: Option<Arc<Authority>>,
     catalog: Arc<Catalog>,
-    keys: String,
-    ends: Vec<u64>,
-    etags: Vec<Option<Etag>>,
+    /// Keys and tags; the lengths are the catalog's.
+    names: Listing,
 }
 
 impl Objects {
@@ -41,18 +30,19 @@ impl Objects {
     /// # Errors
     /// `Usage` when the listing is empty or out of limits (see [`Catalog::new`]), `Network` when `addresses` is empty.
     pub fn new(endpoint: Endpoint, addresses: Vec<SocketAddr>, listed: &[Listed], block_bytes: u64) -> Result<Objects> {
+        Objects::of(endpoint, addresses, listed.iter().collect(), block_bytes)
+    }
+
+    /// The same, of a listing that is packed already.
+    ///
+    /// # Errors
+    /// As [`Objects::new`].
+    pub fn of(endpoint: Endpoint, addresses: Vec<SocketAddr>, mut names: Listing, block_bytes: u64) -> Result<Objects> {
         if addresses.is_empty() {
             return Err(Error::new(Kind::Network, "the bucket's host has no address"));
         }
-        let catalog = Arc::new(Catalog::new(listed.iter().map(|o| o.size).collect(), block_bytes)?);
-        let mut keys = String::with_capacity(listed.iter().map(|o| o.key.len()).sum());
-        let mut ends = Vec::with_capacity(listed.len());
-        for object in listed {
-            keys.push_str(&object.key);
-            ends.push(keys.len() as u64);
-        }
-        let etags = listed.iter().map(|o| o.etag.as_deref().map(Etag::of)).collect();
-        Ok(Objects { endpoint, addresses, tls: None, authority: None, catalog, keys, ends, etags })
+        let catalog = Arc::new(Catalog::new(names.take_sizes(), block_bytes)?);
+        Ok(Objects { endpoint, addresses, tls: None, authority: None, catalog, names })
     }
 
     /// The same, reached with what connections over TLS share.
@@ -128,14 +118,12 @@ impl Objects {
     /// When the id is not of this data set.
     #[must_use]
     pub fn key(&self, sample: SampleId) -> &str {
-        let at = sample.0 as usize;
-        let from = if at == 0 { 0 } else { self.ends[at - 1] as usize };
-        &self.keys[from..self.ends[at] as usize]
+        self.names.key(sample.0 as usize)
     }
 
     /// The listed ETag of a sample.
     #[must_use]
     pub fn etag(&self, sample: SampleId) -> Option<Etag> {
-        self.etags[sample.0 as usize]
+        self.names.compared(sample.0 as usize)
     }
 }

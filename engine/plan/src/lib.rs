@@ -19,5 +19,6 @@ pub mod run;
 pub mod schedule;
 pub mod spill;
 pub mod split;
+pub mod sweep;
 pub mod tune;
 pub mod window;

@@ -79,13 +79,13 @@ fn the_clouds_variables_fill_what_is_not_set() {
         pair("AWS_CA_BUNDLE", "/a.pem"),
     ];
     let config = Config::load(None, own.clone(), &vec![]).unwrap();
-    assert_eq!((config.region.as_str(), config.ca_file.as_deref()), ("eu-west-1", Some(Path::new("/a.pem"))));
+    assert_eq!((config.region.as_deref(), config.ca_file.as_deref()), (Some("eu-west-1"), Some(Path::new("/a.pem"))));
     let source = config.source().unwrap().1;
     assert_eq!(source.endpoint.authority(), "bucket.s3.eu-west-1.amazonaws.com");
     assert_eq!(source.prefixes, ["x1/", "x2/"]);
     let config = Config::load(None, own, &vec![pair("region", "us-west-2"), pair("addressing", "path")]).unwrap();
     assert_eq!(config.source().unwrap().1.endpoint.object_path("k"), "/bucket/k");
-    assert_eq!(config.region, "us-west-2");
+    assert_eq!(config.region.as_deref(), Some("us-west-2"));
     let error =
         Config::load(None, [pair("FUELRAIL_URI", "s3://b"), pair("FUELRAIL_ADDRESSING", "up")], &vec![]).unwrap_err();
     assert!(error.to_string().contains("addressing is 'up'"), "{error}");

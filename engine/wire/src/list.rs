@@ -51,16 +51,43 @@ pub struct ListPage {
     pub is_truncated: bool,
 }
 
-/// The path and query of one ListObjectsV2 request for the endpoint's bucket and prefix. `max_keys` is a wish: servers
-/// answer with 1000 at most. Asks for URL-encoded keys, because XML cannot carry every key.
+impl ListPage {
+    /// Refuses entries that nothing could be done with.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.entries.iter().find_map(|entry| Some((entry, entry.flaw()?))) {
+            None => Ok(()),
+            Some((entry, flaw)) => Err(protocol(format!("unusable entry in the listing: {flaw}")).object(&*entry.key)),
+        }
+    }
+}
+
+/// Where a page of a listing begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PageStart<'a> {
+    /// Behind this key.
+    pub after: Option<&'a str>,
+    /// Where the server's token says.
+    pub token: Option<&'a str>,
+}
+
+/// The path and query of one ListObjectsV2 request for the endpoint's bucket and the keys that begin with `prefix`. `max_keys` is a
+/// wish: servers answer with 1000 at most. Asks for URL-encoded keys, because XML cannot carry every key. Google Cloud Storage
+/// knows the same request.
 #[must_use]
-pub fn list_path(endpoint: &Endpoint, continuation: Option<&str>, max_keys: u32, delimiter: Option<&str>) -> String {
+pub fn list_path(
+    endpoint: &Endpoint,
+    prefix: &str,
+    start: PageStart<'_>,
+    max_keys: u32,
+    delimiter: Option<&str>,
+) -> String {
     let mut path = endpoint.bucket_path();
     path.push_str(&format!("?list-type=2&encoding-type=url&max-keys={max_keys}"));
     let optional = [
-        ("&prefix=", Some(endpoint.prefix.as_str())),
+        ("&prefix=", Some(prefix)),
         ("&delimiter=", delimiter),
-        ("&continuation-token=", continuation),
+        ("&start-after=", start.after),
+        ("&continuation-token=", start.token),
     ];
     for (name, value) in optional {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
@@ -91,14 +118,22 @@ pub fn parse_error(xml: &[u8]) -> Option<(String, String)> {
     Some((refusal.code?, refusal.message.unwrap_or_default()))
 }
 
-fn protocol(cause: impl Into<String>) -> Error {
+pub(crate) fn protocol(cause: impl Into<String>) -> Error {
     Error::new(Kind::Protocol, cause)
 }
 
 #[derive(Default)]
-struct Refusal {
+pub(crate) struct Refusal {
     code: Option<String>,
     message: Option<String>,
+}
+
+impl Refusal {
+    /// What an error document says instead of a listing.
+    pub(crate) fn into_error(self) -> Option<Error> {
+        let (code, message) = (self.code?, self.message.unwrap_or_default());
+        Some(protocol(format!("the server answered the listing with error {code}: {message}")))
+    }
 }
 
 impl Visit for Refusal {
@@ -185,9 +220,8 @@ impl Visit for Reading {
 impl Reading {
     fn into_page(self) -> Result<ListPage> {
         let Reading { mut page, truncated, token, encoding, refusal, .. } = self;
-        if let Some(code) = refusal.code {
-            let message = refusal.message.unwrap_or_default();
-            return Err(protocol(format!("the server answered the listing with error {code}: {message}")));
+        if let Some(error) = refusal.into_error() {
+            return Err(error);
         }
         page.is_truncated = truncated.ok_or_else(|| protocol("the listing has no <IsTruncated>"))?;
         page.next = token.filter(|token| page.is_truncated && !token.is_empty());
@@ -207,9 +241,7 @@ impl Reading {
                 return Err(protocol(format!("unknown <EncodingType> '{}'", shown(other.as_bytes(), 64))));
             }
         }
-        if let Some((entry, flaw)) = page.entries.iter().find_map(|entry| Some((entry, entry.flaw()?))) {
-            return Err(protocol(format!("unusable entry in the listing: {flaw}")).object(&*entry.key));
-        }
+        page.check()?;
         Ok(page)
     }
 }
@@ -226,7 +258,7 @@ fn url_decoded(text: &str) -> Result<String> {
 }
 
 /// Fills `slot`, which a document may do only once per element.
-fn once<T>(slot: &mut Option<T>, value: T, name: &str) -> Result<()> {
+pub(crate) fn once<T>(slot: &mut Option<T>, value: T, name: &str) -> Result<()> {
     match slot.replace(value) {
         None => Ok(()),
         Some(_) => Err(protocol(format!("the listing repeats <{name}>"))),

@@ -2,7 +2,7 @@
 
 use fuelrail_base::Kind;
 use fuelrail_base::limits::{DOCUMENT_BYTES_MAX, KEY_BYTES_MAX};
-use fuelrail_wire::{Endpoint, Entry, ListPage, list_path, parse_error, parse_list};
+use fuelrail_wire::{Endpoint, Entry, ListPage, PageStart, list_path, parse_error, parse_list};
 use proptest::prelude::*;
 
 fn page(inner: &str) -> Result<ListPage, fuelrail_base::Error> {
@@ -21,12 +21,14 @@ const LAST: &str = "<IsTruncated>false</IsTruncated>";
 fn paths_are_escaped_as_queries() {
     let endpoint: Endpoint = "http://h/my bucket/tr+ain/a&b=é".parse().unwrap();
     assert_eq!(
-        list_path(&endpoint, Some("1/a+b=="), 1000, Some("/")),
+        list_path(&endpoint, &endpoint.prefix, PageStart { after: None, token: Some("1/a+b==") }, 1000, Some("/")),
         "/my%20bucket?list-type=2&encoding-type=url&max-keys=1000&prefix=tr%2Bain%2Fa%26b%3D%C3%A9&delimiter=%2F\
          &continuation-token=1%2Fa%2Bb%3D%3D"
     );
     let bare: Endpoint = "http://h/".parse().unwrap();
-    assert_eq!(list_path(&bare, None, 7, None), "/?list-type=2&encoding-type=url&max-keys=7");
+    assert_eq!(list_path(&bare, "", PageStart::default(), 7, None), "/?list-type=2&encoding-type=url&max-keys=7");
+    let after = PageStart { after: Some("a b/é"), token: None };
+    assert!(list_path(&bare, "", after, 7, None).ends_with("max-keys=7&start-after=a%20b%2F%C3%A9"));
 }
 
 #[test]

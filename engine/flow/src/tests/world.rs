@@ -1,6 +1,7 @@
 //! A data set, a run over it, and a bucket in virtual time that serves it.
 
-use crate::objects::{Listed, Objects};
+use crate::listing::Listed;
+use crate::objects::Objects;
 use fuelrail_base::{Duration, Instant, SampleId};
 use fuelrail_io::{Host, Replies};
 use fuelrail_plan::order::OrderName;

@@ -1,0 +1,217 @@
+//! One suite for every store: what is put is listed, comes back whole and in ranges, and what is not there says so. A server joins
+//! with one line.
+
+mod common;
+
+use common::loader_at;
+use fuelrail::{Access, Kind, Listed, Result, get_with, list_packed, list_with, put, put_with};
+use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
+use std::io::{BufRead, BufReader, Cursor, Write};
+use std::net::TcpListener;
+use std::path::Path;
+
+/// A bucket of some server, empty and writable.
+trait Server {
+    /// The URI of what begins with `key`, as its users write it.
+    fn uri(&self, key: &str) -> String;
+    /// What the URI does not say.
+    fn access(&self) -> Access;
+}
+
+/// The embedded bucket, by its own address.
+struct Plain(Bucket);
+
+impl Server for Plain {
+    fn uri(&self, key: &str) -> String {
+        format!("{}{key}", self.0.url(""))
+    }
+
+    fn access(&self) -> Access {
+        Access::default()
+    }
+}
+
+/// The same in a cloud's place.
+struct Cloud {
+    bucket: Bucket,
+    scheme: &'static str,
+}
+
+impl Server for Cloud {
+    fn uri(&self, key: &str) -> String {
+        format!("{}://bucket/{key}", self.scheme)
+    }
+
+    fn access(&self) -> Access {
+        let mut access = Access::default();
+        access.cloud.endpoint = format!("http://{}", self.bucket.addr());
+        access
+    }
+}
+
+fn writable(path: &Path) -> Bucket {
+    let source = Source::Directory(path.to_owned());
+    Bucket::start(BucketConfig { source, writable: true, bucket: "bucket".into(), ..BucketConfig::default() }).unwrap()
+}
+
+fn content(len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i * 31) >> 4) as u8).collect()
+}
+
+/// What every store must do.
+fn conforms(server: &impl Server) {
+    let access = server.access();
+    // Keys that a path, a query, an XML document or a file system might change.
+    let keys = ["set/a b+c", "set/plus+%25", "set/é/ü.bin", "set/x=1&y=2", "set/(1)!~*'", "set/deep/er/still.jpg"];
+    // In an address that is percent-decoded, a percent sign is escaped.
+    let written = |key: &str| if server.uri("").starts_with("http") { key.replace('%', "%25") } else { key.to_owned() };
+    let mut expected = Vec::new();
+    for (n, key) in keys.iter().enumerate() {
+        let bytes = content(n * 70_001);
+        let stored = put_with(&access, &server.uri(&written(key)), &mut Cursor::new(&bytes), |_| {}).unwrap();
+        assert_eq!(stored.bytes, bytes.len() as u64);
+        expected.push(Listed { key: (*key).into(), size: stored.bytes, etag: stored.etag });
+        let mut got = Vec::new();
+        get_with(&access, &server.uri(&written(key)), &mut got).unwrap();
+        assert!(got == bytes, "{key}");
+    }
+    expected.sort_by(|a, b| a.key.cmp(&b.key));
+    assert_eq!(list_with(&access, &server.uri("set/"), |_| {}).unwrap(), expected);
+    let packed = list_packed(&access, &server.uri("set/{a,deep}"), |_| {}).unwrap();
+    assert_eq!(packed.iter().map(|o| o.key).collect::<Vec<_>>(), ["set/a b+c", "set/deep/er/still.jpg"]);
+
+    let missing = get_with(&access, &server.uri("set/nowhere"), &mut Vec::new()).unwrap_err();
+    assert_eq!((missing.kind(), missing.object_key()), (Kind::NotFound, Some("set/nowhere")), "{missing}");
+    assert!(list_with(&access, &server.uri("nothing/"), |_| {}).unwrap().is_empty());
+
+    // Ranges: blocks of 64 KiB of objects up to 350 KB.
+    let bytes_of = |key: &str| content(keys.iter().position(|k| *k == key).unwrap() * 70_001);
+    let build = || {
+        let builder = loader_at(&server.uri("set/")).endpoint(&access.cloud.endpoint).batch_size(2);
+        builder.block_size("65536".parse().unwrap())
+    };
+    let read = |loader: &mut fuelrail::Loader| -> Result<usize> {
+        let mut samples = 0;
+        while let Some(batch) = loader.next_batch() {
+            let batch = batch?;
+            for sample in batch.samples() {
+                assert!(sample.bytes == bytes_of(loader.key(sample.id)), "{}", loader.key(sample.id));
+                samples += 1;
+            }
+        }
+        Ok(samples)
+    };
+    assert_eq!(read(&mut build().build().unwrap()).unwrap(), keys.len());
+
+    // What changed since it was listed is an error, not a mixture.
+    let stale = list_with(&access, &server.uri("set/"), |_| {}).unwrap();
+    let other = content(350_005).iter().map(|byte| !byte).collect::<Vec<u8>>();
+    put_with(&access, &server.uri(keys[5]), &mut Cursor::new(&other), |_| {}).unwrap();
+    let changed = read(&mut build().listing(stale).build().unwrap()).unwrap_err();
+    assert_eq!((changed.kind(), changed.object_key()), (Kind::Changed, Some(keys[5])), "{changed}");
+}
+
+#[test]
+fn the_embedded_bucket_by_its_address() {
+    let dir = tempfile::tempdir().unwrap();
+    conforms(&Plain(writable(dir.path())));
+}
+
+#[test]
+fn the_embedded_bucket_in_amazons_place() {
+    let dir = tempfile::tempdir().unwrap();
+    conforms(&Cloud { bucket: writable(dir.path()), scheme: "s3" });
+}
+
+#[test]
+fn the_embedded_bucket_in_googles_place() {
+    let dir = tempfile::tempdir().unwrap();
+    conforms(&Cloud { bucket: writable(dir.path()), scheme: "gs" });
+}
+
+/// Thirty pages, several at a time, of which one in five is refused at first.
+#[test]
+fn a_listing_in_several_places_at_once_is_the_whole_one() {
+    let set = DataSet::digits(30_000, 5);
+    let script: Script = "slowdown=0.2,per_key_max=3,only=*".parse().unwrap();
+    let bucket =
+        Bucket::start(BucketConfig { source: Source::Generated(set.clone()), script, ..BucketConfig::default() })
+            .unwrap();
+    let mut told = Vec::new();
+    let listing = list_packed(Access::default(), &bucket.url(""), |count| told.push(count)).unwrap();
+    assert_eq!(listing.iter().collect::<Vec<_>>(), common::listing(&set));
+    assert!(told.is_sorted() && told.last() == Some(&30_000), "{told:?}");
+    let some = list_packed(Access::default(), &format!("{}{{3,7}}/", bucket.url("training/")), |_| {}).unwrap();
+    let wanted = common::listing(&set)
+        .into_iter()
+        .filter(|o| o.key.starts_with("training/3/") || o.key.starts_with("training/7/"));
+    assert!(some.iter().eq(wanted));
+}
+
+#[test]
+fn folders_of_consoles_are_no_objects() {
+    let bucket = common::bucket(&DataSet::digits(3, 1), "");
+    put(&bucket.url("training/x/"), b"").unwrap();
+    put(&bucket.url("training/y/"), b"not empty").unwrap();
+    let keys: Vec<String> = fuelrail::list(&bucket.url(""), |_| {}).unwrap().into_iter().map(|o| o.key).collect();
+    assert!(!keys.contains(&"training/x/".into()) && keys.contains(&"training/y/".into()), "{keys:?}");
+}
+
+/// Two pages of List Blobs, by hand: no emulator of Azure is at hand everywhere.
+#[test]
+fn a_container_of_azure_is_listed_page_by_page() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let blob = |name: &str, size: u64| {
+        let properties = format!("<Etag>0x8D{size}</Etag><Content-Length>{size}</Content-Length>");
+        format!("<Blob><Name>{name}</Name><Properties>{properties}</Properties></Blob>")
+    };
+    let pages = [(blob("x/a", 1) + &blob("x/b", 2), "m1"), (blob("x/c", 3), "")];
+    let served = std::thread::spawn(move || {
+        let mut asked = Vec::new();
+        for (blobs, next) in pages {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(socket.try_clone().unwrap()).lines().map(Result::unwrap);
+            asked.push(lines.next().unwrap());
+            lines.find(String::is_empty).unwrap();
+            let inner = format!("<Blobs>{blobs}</Blobs><NextMarker>{next}</NextMarker>");
+            let xml = format!("<?xml version=\"1.0\"?><EnumerationResults>{inner}</EnumerationResults>");
+            let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", xml.len());
+            socket.write_all((head + &xml).as_bytes()).unwrap();
+        }
+        asked
+    });
+    let mut access = Access::default();
+    access.cloud.endpoint = format!("http://{address}");
+    let listed = list_with(&access, "az://account/set/x/", |_| {}).unwrap();
+    let expected = [("x/a", 1), ("x/b", 2), ("x/c", 3)].map(|(key, size)| Listed {
+        key: key.into(),
+        size,
+        etag: Some(format!("\"0x8D{size}\"")),
+    });
+    assert_eq!(listed, expected);
+    let asked = served.join().unwrap();
+    let first = "GET /account/set?restype=container&comp=list&maxresults=5000&prefix=x%2F";
+    assert_eq!(asked, [format!("{first} HTTP/1.1"), format!("{first}&marker=m1 HTTP/1.1")]);
+}
+
+/// What listing ten million objects takes, client and server in one process: `cargo nextest run -p fuelrail --test stores
+/// --run-ignored only --no-capture`.
+#[test]
+#[ignore = "a measurement"]
+fn ten_million_objects() {
+    let set = DataSet::digits(10_000_000, 5);
+    let bucket = Bucket::start(BucketConfig { source: Source::Generated(set), ..BucketConfig::default() }).unwrap();
+    let (begun, before) = (std::time::Instant::now(), fuelrail::memory_use().rss_bytes);
+    let listing = list_packed(Access::default(), &bucket.url(""), |_| {}).unwrap();
+    let (wall, peak) = (begun.elapsed(), fuelrail::memory_use().peak_rss_bytes);
+    assert_eq!(listing.len(), 10_000_000);
+    eprintln!(
+        "10 million objects, {} key bytes: {:.1} s; {} MiB before, at most {} MiB, {:.1} bytes an object beside its key",
+        listing.key_bytes(),
+        wall.as_secs_f64(),
+        before >> 20,
+        peak >> 20,
+        (peak - before).saturating_sub(listing.key_bytes() as u64) as f64 / 1e7
+    );
+}

@@ -1,0 +1,74 @@
+//! Listings of Azure: what List Blobs answers, and what is no answer.
+
+use fuelrail_base::Kind;
+use fuelrail_wire::list_azure::{list_path, parse_list};
+use fuelrail_wire::{Endpoint, Entry, ListPage};
+
+#[test]
+fn paths_ask_for_blobs_of_a_container() {
+    let endpoint: Endpoint = "az://account/set/x".parse().unwrap();
+    assert_eq!(list_path(&endpoint, "", None, 5000), "/set?restype=container&comp=list&maxresults=5000");
+    assert_eq!(
+        list_path(&endpoint, "a b/é&", Some("2!92!MDAw=="), 7),
+        "/set?restype=container&comp=list&maxresults=7&prefix=a%20b%2F%C3%A9%26&marker=2%2192%21MDAw%3D%3D"
+    );
+}
+
+#[test]
+fn a_page() {
+    let xml = r#"<?xml version="1.0" encoding="utf-8"?>
+<EnumerationResults ServiceEndpoint="https://account.blob.core.windows.net/" ContainerName="set"><Prefix>train/</Prefix>
+  <MaxResults>3</MaxResults><Blobs>
+  <Blob><Name>train/a b+é&amp;.png</Name><Properties><Creation-Time>Mon, 01 Jan 2024 00:00:00 GMT</Creation-Time>
+    <Last-Modified>Mon, 01 Jan 2024 00:00:00 GMT</Last-Modified><Etag>0x8DC0A1B2C3D4E5F</Etag><Content-Length>110592</Content-Length>
+    <Content-Type>image/png</Content-Type><Content-MD5>sQqNsWTgdUEFt6mb5y4/5Q==</Content-MD5><BlobType>BlockBlob</BlobType>
+    <LeaseStatus>unlocked</LeaseStatus></Properties><Metadata><Name>x</Name></Metadata><OrMetadata /></Blob>
+  <Blob><Name>train/folder</Name><Properties><ResourceType>directory</ResourceType><Content-Length>0</Content-Length></Properties></Blob>
+  <Blob><Name>train/empty</Name><Properties><Content-Length>0</Content-Length><Etag/></Properties></Blob>
+  <BlobPrefix><Name>train/deep/</Name></BlobPrefix>
+  </Blobs><NextMarker>2!92!MDAwMDE0</NextMarker></EnumerationResults>"#;
+    let expected = ListPage {
+        entries: vec![
+            Entry { key: "train/a b+é&.png".into(), size: 110_592, etag: Some("\"0x8DC0A1B2C3D4E5F\"".into()) },
+            Entry { key: "train/empty".into(), size: 0, etag: None },
+        ],
+        common_prefixes: vec!["train/deep/".into()],
+        next: Some("2!92!MDAwMDE0".into()),
+        is_truncated: true,
+    };
+    assert_eq!(parse_list(xml.as_bytes()).unwrap(), expected);
+    let with_mark = format!("\u{FEFF}{xml}");
+    assert_eq!(parse_list(with_mark.as_bytes()).unwrap(), expected, "Azure begins with a byte-order mark");
+    let last = "<EnumerationResults><Blobs /><NextMarker /></EnumerationResults>";
+    assert_eq!(parse_list(last.as_bytes()).unwrap(), ListPage::default());
+}
+
+#[test]
+fn what_is_no_sound_listing_is_refused() {
+    let blob = |fields: &str| format!("<Blobs><Blob>{fields}</Blob></Blobs><NextMarker/>");
+    for (inner, says) in [
+        ("<Blobs/>".to_owned(), "no <NextMarker>"),
+        ("<NextMarker/><NextMarker/>".to_owned(), "repeats <NextMarker>"),
+        (blob("<Properties><Content-Length>1</Content-Length></Properties>"), "without <Name>"),
+        (blob("<Name>k</Name>"), "object 'k': <Blob> without <Content-Length>"),
+        (blob("<Name>k</Name><Name>l</Name>"), "repeats <Name>"),
+        (blob("<Name/><Properties><Content-Length>1</Content-Length></Properties>"), "the key is empty"),
+        (
+            blob("<Name>k</Name><Properties><Content-Length>-1</Content-Length></Properties>"),
+            "unreadable <Content-Length>",
+        ),
+        (
+            blob("<Name>k</Name><Properties><Content-Length>1</Content-Length><Etag>a&#13;&#10;b</Etag></Properties>"),
+            "does not fit a header line",
+        ),
+        ("<Blobs><BlobPrefix/></Blobs><NextMarker/>".to_owned(), "<BlobPrefix> without <Name>"),
+    ] {
+        let error = parse_list(format!("<EnumerationResults>{inner}</EnumerationResults>").as_bytes()).unwrap_err();
+        assert!(error.kind() == Kind::Protocol && error.to_string().contains(says), "{inner}: {error}");
+    }
+    let refused = b"<?xml version=\"1.0\"?><Error><Code>ContainerNotFound</Code><Message>Gone.</Message></Error>";
+    assert!(parse_list(refused).unwrap_err().to_string().contains("ContainerNotFound: Gone."));
+    for other in ["<ListBucketResult/>", "<html/>", "", "<EnumerationResults>"] {
+        assert_eq!(parse_list(other.as_bytes()).unwrap_err().kind(), Kind::Protocol, "{other}");
+    }
+}
