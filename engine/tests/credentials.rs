@@ -204,49 +204,67 @@ fn listed(uri: &str, environment: Environment) -> Result<usize> {
     list_with(&Access { credentials, ..Access::default() }, uri, |_| {}).map(|listed| listed.len())
 }
 
-#[test]
-fn every_source_of_aws_credentials_is_found() {
-    let set = DataSet::digits(3, 7);
-    let bucket = bucket(&set, "");
-    let gate = Service::before(&bucket, expects(|token| token.starts_with("marked-good")));
-    let uri = at_gate(&gate, &bucket);
-    let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str| {
-        let path = folder.path().join(name);
+/// A bucket behind a gate, and every service that may hand out what opens it.
+struct Sources {
+    bucket: Bucket,
+    gate: Service,
+    sts: Service,
+    agent: Service,
+    instance: Service,
+    folder: tempfile::TempDir,
+}
+
+impl Sources {
+    fn new() -> Sources {
+        let bucket = bucket(&DataSet::digits(3, 7), "");
+        let gate = Service::before(&bucket, expects(|token| token.starts_with("marked-good")));
+        let sts = Service::start(|heard| {
+            let signed = heard.header("authorization").starts_with("AWS4-HMAC-SHA256 Credential=marked-own/");
+            match (heard.body.contains("Action=AssumeRoleWithWebIdentity"), signed) {
+                (true, _) if heard.body.contains("WebIdentityToken=marked%2Djwt") => session("marked-good-web", 3600),
+                (false, true) if heard.body.contains("ExternalId=ext") => session("marked-good-role", 3600),
+                _ => Answer::refusal(403, "AccessDenied", ""),
+            }
+        });
+        let agent = Service::start(|heard| match heard.header("authorization") {
+            "marked-agent" => keys("marked-good-agent", 3600),
+            _ => Answer(403, String::new(), String::new()),
+        });
+        let instance = metadata(|| keys("marked-good-instance", 3600));
+        Sources { bucket, gate, sts, agent, instance, folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.folder.path().join(name);
         std::fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_string()
-    };
-    let sts = Service::start(|heard| {
-        let signed = heard.header("authorization").starts_with("AWS4-HMAC-SHA256 Credential=marked-own/");
-        match (heard.body.contains("Action=AssumeRoleWithWebIdentity"), signed) {
-            (true, _) if heard.body.contains("WebIdentityToken=marked%2Djwt") => session("marked-good-web", 3600),
-            (false, true) if heard.body.contains("ExternalId=ext") => session("marked-good-role", 3600),
-            _ => Answer::refusal(403, "AccessDenied", ""),
-        }
-    });
-    let agent = Service::start(|heard| match heard.header("authorization") {
-        "marked-agent" => keys("marked-good-agent", 3600),
-        _ => Answer(403, String::new(), String::new()),
-    });
-    let instance = metadata(|| keys("marked-good-instance", 3600));
-    let process = r#"{"Version":1,"AccessKeyId":"marked-id","SecretAccessKey":"marked-secret","SessionToken":"marked-good-process"}"#;
-    let process = file("keys.json", process);
-    let config = file(
-        "config",
-        &format!(
+    }
+
+    /// The AWS files, and the variables that name them.
+    fn files(&self) -> [String; 2] {
+        let process = r#"{"Version":1,"AccessKeyId":"marked-id","SecretAccessKey":"marked-secret","SessionToken":"marked-good-process"}"#;
+        let process = self.file("keys.json", process);
+        let config = format!(
             "[profile role]\nrole_arn = arn:r\nexternal_id = ext\nsource_profile = own\n[profile program]\n\
              credential_process = cat {process}\n"
-        ),
-    );
-    let shared = file(
-        "credentials",
-        "[own]\naws_access_key_id = marked-own\naws_secret_access_key = marked-secret\n[plain]\naws_access_key_id = \
-         marked-id\naws_secret_access_key = marked-secret\naws_session_token = marked-good-file\n",
-    );
-    let token = file("token", "marked-jwt\n");
+        );
+        let shared = "[own]\naws_access_key_id = marked-own\naws_secret_access_key = marked-secret\n[plain]\naws_access_key_id = \
+                      marked-id\naws_secret_access_key = marked-secret\naws_session_token = marked-good-file\n";
+        [self.file("config", &config), self.file("credentials", shared)]
+    }
+
+    fn listed(&self, variables: &[(&str, &str)]) -> Result<usize> {
+        listed(&at_gate(&self.gate, &self.bucket), environment(variables))
+    }
+}
+
+#[test]
+fn every_source_of_aws_credentials_is_found() {
+    let sources = Sources::new();
+    let [config, shared] = sources.files();
     let files = [("AWS_CONFIG_FILE", config.as_str()), ("AWS_SHARED_CREDENTIALS_FILE", shared.as_str())];
-    let (sts_url, agent_url, instance_url) = (sts.url(), agent.url(), instance.url());
-    let off = ("AWS_EC2_METADATA_DISABLED", "true");
+    let token = sources.file("token", "marked-jwt\n");
+    let (sts_url, agent_url, instance_url) = (sources.sts.url(), sources.agent.url(), sources.instance.url());
     for (name, variables) in [
         (
             "environment",
@@ -276,9 +294,19 @@ fn every_source_of_aws_credentials_is_found() {
         ),
         ("instance", vec![("AWS_EC2_METADATA_SERVICE_ENDPOINT", &instance_url)]),
     ] {
-        let found = listed(&uri, environment(&variables));
+        let found = sources.listed(&variables);
         assert_eq!(found.unwrap_or_else(|error| panic!("{name}: {error}")), 3, "{name}");
     }
+}
+
+#[test]
+fn what_every_source_had_to_say_is_in_the_error() {
+    let sources = Sources::new();
+    let [config, shared] = sources.files();
+    let files = [("AWS_CONFIG_FILE", config.as_str()), ("AWS_SHARED_CREDENTIALS_FILE", shared.as_str())];
+    let token = sources.file("token", "marked-other\n");
+    let (sts_url, agent_url) = (sources.sts.url(), sources.agent.url());
+    let off = ("AWS_EC2_METADATA_DISABLED", "true");
     for (variables, said) in [
         (
             vec![off],
@@ -295,14 +323,14 @@ fn every_source_of_aws_credentials_is_found() {
         ),
         (
             vec![
-                ("AWS_WEB_IDENTITY_TOKEN_FILE", process.as_str()),
+                ("AWS_WEB_IDENTITY_TOKEN_FILE", &token),
                 ("AWS_ROLE_ARN", "arn:w"),
                 ("AWS_ENDPOINT_URL_STS", &sts_url),
             ],
             &["web identity: ", "answered 403: AccessDenied"],
         ),
     ] {
-        let error = listed(&uri, environment(&variables)).unwrap_err();
+        let error = sources.listed(&variables).unwrap_err();
         let text = error.to_string();
         assert!(error.kind() == Kind::Denied && said.iter().all(|said| text.contains(said)), "{text}");
         assert!(!text.contains("marked"), "{text}");

@@ -257,85 +257,99 @@ mod tests {
         }
     }
 
+    /// Name, method, path, headers, hash of the body, session token, signature.
+    type Case = (
+        &'static str,
+        &'static str,
+        &'static str,
+        &'static [(&'static str, &'static str)],
+        &'static str,
+        Option<&'static str>,
+        &'static str,
+    );
+
+    const FORM: &str = "9095672bbd1f56dfc5b65f3e153adc8731a4a654192329106275f4c7b24d0b6e";
+    const TOKEN: &str = "AQoDYXdzEPT//////////wEXAMPLEtc764bNrC9SAPBSM22wDOk4x4HIZ8j4FZTwdQWLWsKWHGBuFqwAeMicRXmxfpSPfIeoIYRqTflfKD8YUuwthAx7mSEI/qkPpKPi/kMcGdQrmGdeehM4IC1NtBmUpp2wUE8phUZampKsburEDy0KPkyQDYwT7WZ0wq5VSXDvp75YU9HFvlRd8Tx6q6fE8YQcHNVXAkiY9q6d+xo0rKwT38xVqr7ZD0u0iPPkUL64lIZbqBAz+scqKmlzm8FDrypNC9Yjc8fPOLn9FX9KSYvKTr4rvx3iSIlTJabIQwj2ICCR/oLxBA==";
+
     /// Those cases of the `aws-sig-v4-test-suite` that do not turn on the paths of services other than S3.
+    const CASES: [Case; 8] = [
+        (
+            "get-vanilla",
+            "GET",
+            "/",
+            &[],
+            NOTHING,
+            None,
+            "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31",
+        ),
+        (
+            "post-vanilla",
+            "POST",
+            "/",
+            &[],
+            NOTHING,
+            None,
+            "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b",
+        ),
+        (
+            "get-vanilla-query-order-key-case",
+            "GET",
+            "/?Param2=value2&Param1=value1",
+            &[],
+            NOTHING,
+            None,
+            "b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500",
+        ),
+        (
+            "get-vanilla-empty-query-key",
+            "GET",
+            "/?Param1=value1",
+            &[],
+            NOTHING,
+            None,
+            "a67d582fa61cc504c4bae71f336f98b97f1ea3c7a6bfe1b6e45aec72011b9aeb",
+        ),
+        (
+            "get-header-key-duplicate",
+            "GET",
+            "/",
+            &[("my-header1", "value2"), ("my-header1", "value2"), ("my-header1", "value1")],
+            NOTHING,
+            None,
+            "c9d5ea9f3f72853aea855b47ea873832890dbdd183b4468f858259531a5138ea",
+        ),
+        (
+            "get-header-value-trim",
+            "GET",
+            "/",
+            &[("my-header1", " value1"), ("my-header2", " \"a   b   c\"")],
+            NOTHING,
+            None,
+            "acc3ed3afb60bb290fc8d2dd0098b9911fcaa05412b367055dee359757a9c736",
+        ),
+        (
+            "post-x-www-form-urlencoded",
+            "POST",
+            "/",
+            &[("content-type", "application/x-www-form-urlencoded")],
+            FORM,
+            None,
+            "ff11897932ad3f4e8b18135d722051e5ac45fc38421b1da7b9d196a0fe09473a",
+        ),
+        (
+            "post-sts-header-before",
+            "POST",
+            "/",
+            &[],
+            NOTHING,
+            Some(TOKEN),
+            "85d96828115b5dc0cfc3bd16ad9e210dd772bbebba041836c64533a82be05ead",
+        ),
+    ];
+
     #[test]
     fn the_cases_of_the_vendors_suite() {
-        let form = "9095672bbd1f56dfc5b65f3e153adc8731a4a654192329106275f4c7b24d0b6e";
-        let token = "AQoDYXdzEPT//////////wEXAMPLEtc764bNrC9SAPBSM22wDOk4x4HIZ8j4FZTwdQWLWsKWHGBuFqwAeMicRXmxfpSPfIeoIYRqTflfKD8YUuwthAx7mSEI/qkPpKPi/kMcGdQrmGdeehM4IC1NtBmUpp2wUE8phUZampKsburEDy0KPkyQDYwT7WZ0wq5VSXDvp75YU9HFvlRd8Tx6q6fE8YQcHNVXAkiY9q6d+xo0rKwT38xVqr7ZD0u0iPPkUL64lIZbqBAz+scqKmlzm8FDrypNC9Yjc8fPOLn9FX9KSYvKTr4rvx3iSIlTJabIQwj2ICCR/oLxBA==";
-        for (name, method, path, headers, hash, token, wanted) in [
-            (
-                "get-vanilla",
-                "GET",
-                "/",
-                &[][..],
-                NOTHING,
-                None,
-                "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31",
-            ),
-            (
-                "post-vanilla",
-                "POST",
-                "/",
-                &[],
-                NOTHING,
-                None,
-                "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b",
-            ),
-            (
-                "get-vanilla-query-order-key-case",
-                "GET",
-                "/?Param2=value2&Param1=value1",
-                &[],
-                NOTHING,
-                None,
-                "b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500",
-            ),
-            (
-                "get-vanilla-empty-query-key",
-                "GET",
-                "/?Param1=value1",
-                &[],
-                NOTHING,
-                None,
-                "a67d582fa61cc504c4bae71f336f98b97f1ea3c7a6bfe1b6e45aec72011b9aeb",
-            ),
-            (
-                "get-header-key-duplicate",
-                "GET",
-                "/",
-                &[("my-header1", "value2"), ("my-header1", "value2"), ("my-header1", "value1")],
-                NOTHING,
-                None,
-                "c9d5ea9f3f72853aea855b47ea873832890dbdd183b4468f858259531a5138ea",
-            ),
-            (
-                "get-header-value-trim",
-                "GET",
-                "/",
-                &[("my-header1", " value1"), ("my-header2", " \"a   b   c\"")],
-                NOTHING,
-                None,
-                "acc3ed3afb60bb290fc8d2dd0098b9911fcaa05412b367055dee359757a9c736",
-            ),
-            (
-                "post-x-www-form-urlencoded",
-                "POST",
-                "/",
-                &[("content-type", "application/x-www-form-urlencoded")],
-                form,
-                None,
-                "ff11897932ad3f4e8b18135d722051e5ac45fc38421b1da7b9d196a0fe09473a",
-            ),
-            (
-                "post-sts-header-before",
-                "POST",
-                "/",
-                &[],
-                NOTHING,
-                Some(token),
-                "85d96828115b5dc0cfc3bd16ad9e210dd772bbebba041836c64533a82be05ead",
-            ),
-        ] {
+        for (name, method, path, headers, hash, token, wanted) in CASES {
             let keys = ("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", token);
             let request = (method, "example.amazonaws.com", path);
             let got = signature(keys, ("us-east-1", "service"), request, headers, (hash, 1_440_938_160));
