@@ -320,6 +320,10 @@ pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> Error {
             "check who may read the bucket; a plain URI is asked without credentials unless anonymous = false",
         ),
         404 | 405 | 501 => (Kind::NotFound, "check bucket and key; a server that cannot list takes --manifest FILE"),
+        301 | 302 | 307 | 308 => (
+            Kind::Usage,
+            "the bucket is elsewhere, and redirects are not followed: set region or endpoint to where it is",
+        ),
         429 | 503 => (Kind::Throttled, "the server asks to slow down"),
         500..=599 => (Kind::Server, "see the server's logs"),
         _ => (Kind::Protocol, "the address may not be an object store"),

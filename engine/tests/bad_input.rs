@@ -25,7 +25,9 @@ fn a_uri_that_is_none_is_refused_with_the_form() {
     for (uri, says) in [
         ("", "uri"),
         ("bucket/prefix", "scheme"),
-        ("s3://bucket/prefix", "s3"),
+        ("s3:///prefix", "no bucket"),
+        ("az://account", "no bucket"),
+        ("/srv/folder", "fuelrail serve"),
         ("ftp://host/bucket", "scheme"),
         ("http:///bucket", "host"),
         ("http://host:port/bucket", "port"),

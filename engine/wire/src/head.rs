@@ -152,6 +152,13 @@ impl Lines {
                     .ok_or_else(|| protocol(format!("unreadable x-amz-checksum-crc32c '{}'", shown(value, 64))))?;
                 once(&mut self.crc32c, crc, "x-amz-checksum-crc32c")?;
             }
+        } else if is("x-goog-hash") && status == 200 {
+            // One line or several; an MD5 stands beside it, and costs a pass over the body that nobody has time for.
+            for crc in tokens(value).filter_map(|token| token.strip_prefix(b"crc32c=")) {
+                let crc =
+                    checksum(crc).ok_or_else(|| protocol(format!("unreadable x-goog-hash '{}'", shown(value, 64))))?;
+                once(&mut self.crc32c, crc, "x-goog-hash")?;
+            }
         } else if is("x-amz-checksum-type") {
             self.composite |= value.eq_ignore_ascii_case(b"composite");
         } else if is("retry-after") {

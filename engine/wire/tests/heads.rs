@@ -147,6 +147,22 @@ fn checksums_of_parts_are_not_checksums_of_the_object() {
 }
 
 #[test]
+fn googles_hash_is_a_checksum_of_whole_objects() {
+    assert_eq!(
+        get("x-goog-hash: crc32c=/////w==\r\nx-goog-hash: md5=Ojk9c3dhfxgoKVVHYwFbHQ==\r\n").crc32c,
+        Some(u32::MAX)
+    );
+    assert_eq!(get("x-goog-hash: md5=Ojk9c3dhfxgoKVVHYwFbHQ==,crc32c=AAAAAA==\r\n").crc32c, Some(0));
+    assert_eq!(get("x-goog-hash: md5=Ojk9c3dhfxgoKVVHYwFbHQ==\r\n").crc32c, None);
+    let head = "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-0/2\r\nContent-Length: 1\r\nx-goog-hash: crc32c=AAAAAA==\r\n\r\n";
+    assert_eq!(complete(head, Method::Get).crc32c, None, "it is not that of a part");
+    for bad in ["crc32c=AAAA", "crc32c=AAAAAA==,crc32c=/////w=="] {
+        let text = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nx-goog-hash: {bad}\r\n\r\n");
+        assert_eq!(parse_head(text.as_bytes(), Method::Get).unwrap_err().kind(), Kind::Protocol, "{bad}");
+    }
+}
+
+#[test]
 fn slow_down_says_how_long() {
     let head = complete("HTTP/1.1 503 Slow Down\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n", Method::Get);
     assert_eq!((head.failure(), head.retry_after_s), (Some(Kind::Throttled), Some(7)));
