@@ -7,10 +7,10 @@ use crate::credentials::Environment;
 use crate::decode::{self, Decode, DecodeStage};
 use crate::importance::{Reporter, drawn};
 use crate::labels::Labels;
-use crate::layout::{Layout, Seating, Wanted};
+use crate::layout::{Layout, Wanted};
 use crate::listing::list_source;
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
-use crate::near::{take_seats, unavailable};
+use crate::near::{seat, settle};
 use crate::share;
 use crate::spill::{Directory, open_directories};
 use crate::starting::{Plan, Starting, spill_config};
@@ -496,18 +496,4 @@ fn card_queue(config: &Config, backend: Backend, notices: &mut Vec<String>) -> R
         return Ok(None);
     }
     Ok(queue)
-}
-
-/// Seats for all shards, behind those of ranks and loaders before, where they are bound to their cores.
-fn seat(config: &Config, topology: &Topology, notices: &mut Vec<String>) -> Option<Seating> {
-    notices.extend(unavailable(config, topology));
-    let shards = usize::from(config.shards);
-    let taken = config.rank as usize * shards + take_seats(config.near, shards);
-    config.pin.then(|| Seating::new(topology, config.near, taken))
-}
-
-/// Asks for every region's memory from the node its shard sits on, before a page of it is touched. Returns what was refused.
-fn settle(regions: &[Region], seating: &Seating) -> Option<String> {
-    let mut wanted = (0u16..).zip(regions).filter_map(|(shard, region)| Some((region, seating.node(shard)?)));
-    wanted.find_map(|(region, node)| region.prefer_node(node).err()).map(|error| error.to_string())
 }

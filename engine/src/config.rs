@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod tests;
+mod text;
 
 use crate::access::{Access, parse_addressing};
 use crate::credentials::{Credentials, Environment};
@@ -13,7 +14,7 @@ use crate::tls::Tls;
 use fuelrail_base::limits::{
     BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, CONNECTIONS_PER_SHARD_MAX, DECODE_DEPTH_MAX, DECODE_THREADS_MAX, SHARDS_MAX,
 };
-use fuelrail_base::{ByteSize, Error, Kind, Result};
+use fuelrail_base::{Error, Kind, Result};
 use fuelrail_io::{Backend, CardQueue, RingChoice};
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::importance::{ImportanceConfig, Mode};
@@ -24,6 +25,7 @@ use fuelrail_wire::{Cloud, Source};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use text::{read_sizes, set};
 
 /// Every setting of a loader. The effective one is printed into every result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,34 +219,6 @@ impl Default for Config {
 /// Settings given as arguments: they win over environment and file. Values are written as in TOML or as plain text.
 pub type Overrides = Vec<(String, String)>;
 
-/// Fields that are sizes: their text may carry units.
-const SIZES: [&str; 5] =
-    ["memory_limit_bytes", "cache_limit_bytes", "block_bytes", "spill_limit_bytes", "spill_floor_bytes"];
-/// Fields that are lists: as text, their items stand between commas.
-const LISTS: [&str; 1] = ["spill_dirs"];
-/// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 19] = [
-    "uri",
-    "region",
-    "endpoint",
-    "addressing",
-    "manifest",
-    "ca_file",
-    "profile",
-    "order",
-    "cache_policy",
-    "spill_policy",
-    "prefetch",
-    "bad_samples",
-    "ring",
-    "zero_copy_receive",
-    "importance",
-    "decode",
-    "decode_fit",
-    "audit",
-    "share_dir",
-];
-
 impl Config {
     /// Reads the effective configuration. `environment` is what the process was started with (`std::env::vars()`).
     ///
@@ -263,12 +237,7 @@ impl Config {
                 text.parse().map_err(|e| usage(format!("{} is not TOML: {e}", path.display())))?
             }
         };
-        for name in SIZES {
-            if let Some(toml::Value::String(text)) = table.get(name) {
-                let bytes = whole(text.parse::<ByteSize>()?.0)?;
-                table.insert(name.into(), bytes);
-            }
-        }
+        read_sizes(&mut table)?;
         let environment: BTreeMap<String, String> = environment.into_iter().collect();
         for (name, text) in &environment {
             if let Some(field) = name.strip_prefix("FUELRAIL_") {
@@ -476,28 +445,4 @@ fn check(good: bool, cause: String, cure: &str) -> Result<()> {
 
 fn usage(cause: String) -> Error {
     Error::new(Kind::Usage, cause)
-}
-
-fn whole(n: u64) -> Result<toml::Value> {
-    i64::try_from(n).map(toml::Value::Integer).map_err(|_| usage(format!("{n} is too large")))
-}
-
-/// Puts a value written as text into the table; its type follows from what the text looks like and the field needs.
-fn set(table: &mut toml::Table, field: &str, text: &str) -> Result<()> {
-    let value = if SIZES.contains(&field) {
-        whole(text.parse::<ByteSize>()?.0)?
-    } else if LISTS.contains(&field) {
-        let items = text.split(',').filter(|item| !item.is_empty());
-        toml::Value::Array(items.map(|item| toml::Value::String(item.into())).collect())
-    } else if TEXTS.contains(&field) {
-        toml::Value::String(text.into())
-    } else if let Ok(n) = text.parse::<i64>() {
-        toml::Value::Integer(n)
-    } else if let Ok(b) = text.parse::<bool>() {
-        toml::Value::Boolean(b)
-    } else {
-        toml::Value::String(text.into())
-    };
-    table.insert(field.into(), value);
-    Ok(())
 }

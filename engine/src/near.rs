@@ -1,9 +1,10 @@
-//! Near which NUMA node the loaders of this process sit.
+//! Near which NUMA node the loaders of this process sit, and whether their memory is there.
 //!
 //! Owns the count of seats given out. Places no thread: that is `layout`'s.
 
 use crate::config::Config;
-use fuelrail_io::Topology;
+use crate::layout::Seating;
+use fuelrail_io::{Region, Topology};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Nodes that are counted apart; further ones share a count, which costs them nothing but a less even seating.
@@ -12,13 +13,13 @@ const NODES_MAX: usize = 64;
 static SEATS_TAKEN: [AtomicUsize; NODES_MAX + 1] = [const { AtomicUsize::new(0) }; NODES_MAX + 1];
 
 /// Takes seats near a node; how many were taken there before.
-pub(crate) fn take_seats(near: Option<u16>, seats: usize) -> usize {
+fn take_seats(near: Option<u16>, seats: usize) -> usize {
     let at = near.map_or(NODES_MAX, |node| usize::from(node) % NODES_MAX);
     SEATS_TAKEN[at].fetch_add(seats, Ordering::Relaxed)
 }
 
 /// The notice that no shard can sit where it was asked to.
-pub(crate) fn unavailable(config: &Config, topology: &Topology) -> Option<String> {
+fn unavailable(config: &Config, topology: &Topology) -> Option<String> {
     let node = config.near?;
     (!topology.cores.iter().any(|core| core.node == usize::from(node))).then(|| {
         format!(
@@ -27,6 +28,20 @@ pub(crate) fn unavailable(config: &Config, topology: &Topology) -> Option<String
             topology.nodes
         )
     })
+}
+
+/// Seats for all shards, behind those of ranks and loaders before, where they are bound to their cores.
+pub(crate) fn seat(config: &Config, topology: &Topology, notices: &mut Vec<String>) -> Option<Seating> {
+    notices.extend(unavailable(config, topology));
+    let shards = usize::from(config.shards);
+    let taken = config.rank as usize * shards + take_seats(config.near, shards);
+    config.pin.then(|| Seating::new(topology, config.near, taken))
+}
+
+/// Asks for every region's memory from the node its shard sits on, before a page of it is touched. Returns what was refused.
+pub(crate) fn settle(regions: &[Region], seating: &Seating) -> Option<String> {
+    let mut wanted = (0u16..).zip(regions).filter_map(|(shard, region)| Some((region, seating.node(shard)?)));
+    wanted.find_map(|(region, node)| region.prefer_node(node).err()).map(|error| error.to_string())
 }
 
 #[cfg(test)]
