@@ -1,6 +1,6 @@
 //! Against a server nobody here wrote that checks signatures: s3s-fs.
 //!
-//! `scripts/test` installs it and sets `FUELRAIL_TEST_S3S_FS`; without that, a machine that has none says so and passes.
+//! `scripts/test` installs it and sets `TEST_S3S_FS`; without that, a machine that has none says so and passes.
 
 mod common;
 

@@ -11,7 +11,7 @@ pub struct Moto {
 
 /// Where `scripts/test` put it, or where it is installed.
 fn program() -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os("FUELRAIL_TEST_MOTO") {
+    if let Some(path) = std::env::var_os("TEST_MOTO") {
         let path = PathBuf::from(path);
         assert!(path.exists(), "moto is required here and not installed");
         return Some(path);

@@ -17,7 +17,7 @@ pub const SECRET: &str = "tests/secret+key";
 
 /// Where `scripts/test` put it, or where it is installed.
 fn program() -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os("FUELRAIL_TEST_S3S_FS") {
+    if let Some(path) = std::env::var_os("TEST_S3S_FS") {
         let path = PathBuf::from(path);
         assert!(path.exists(), "s3s-fs is required here and not installed");
         return Some(path);
