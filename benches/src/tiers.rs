@@ -8,8 +8,8 @@
 //! **Reads beside writes.** Half of the set is on disk; a run reads it while the other half comes from the bucket and is written,
 //! as fast as it goes; then a run finds all of it on disk and writes nothing. Read times of both, round by round.
 //!
-//! The first bucket is as far and as narrow as buckets are, or the engine would rather ask it than a disk; the second is as fast as
-//! this machine makes it. Owns both, and what it writes below a folder it removes. The engine checks every byte from disk
+//! Both buckets are a little away, as buckets are, or the engine would rather ask them than a disk; the first is narrow, the second as
+//! wide as this machine makes it. Owns both, and what it writes below a folder it removes. The engine checks every byte from disk
 //! against its checksum. Never prints.
 
 use std::path::{Path, PathBuf};
@@ -31,11 +31,11 @@ pub const TIERS_POLICIES: [&str; 3] = ["next-use", "lru", "fifo"];
 const EPOCHS: u64 = 4;
 /// Memory beside the cache: a few batches on their way and connections. Look-ahead is memory across the edge of an epoch as well,
 /// so for the capacities it is kept short.
-const SHORT: Ahead = Ahead { batch_size: 4, bytes: 12 << 20 };
+const SHORT: Ahead = Ahead { batch_size: 4, bytes: 20 << 20 };
 const LONG: Ahead = Ahead { batch_size: 16, bytes: 64 << 20 };
 const SEED: u64 = 9;
-const CONNECTIONS: usize = 16;
-/// The first bucket: a few milliseconds away, behind 4 Gbit/s.
+const CONNECTIONS: usize = 64;
+/// Both buckets are a few milliseconds away, the first behind 4 Gbit/s.
 const FAR: Latency = Latency::Fixed { us: 5_000 };
 const NARROW_BYTES_PER_S: u64 = 512 << 20;
 
@@ -187,8 +187,8 @@ pub fn tiers(tiering: &Tiering, watch: &mut dyn FnMut(&TierStep)) -> Result<Tier
 
 struct Trial<'a> {
     tiering: &'a Tiering,
-    far: Bucket,
-    near: Bucket,
+    narrow: Bucket,
+    wide: Bucket,
     listing: Vec<Listed>,
     bytes: u64,
 }
@@ -201,11 +201,11 @@ impl<'a> Trial<'a> {
                 BucketConfig { source: Source::Generated(set.clone()), script, threads: 1, ..BucketConfig::default() };
             Bucket::start(config).map_err(|e| Error::new(Kind::Environment, format!("the bucket: {e}")))
         };
-        let narrow = Some(NARROW_BYTES_PER_S);
-        let far = start(Script { latency: FAR, bandwidth_total_bytes_per_s: narrow, ..Script::default() })?;
-        let near = start(Script::default())?;
-        let listing = fuelrail::list(&near.url(""), |_| {})?;
-        Ok(Trial { tiering, bytes: set.total_bytes(), far, near, listing })
+        let most = Some(NARROW_BYTES_PER_S);
+        let narrow = start(Script { latency: FAR, bandwidth_total_bytes_per_s: most, ..Script::default() })?;
+        let wide = start(Script { latency: FAR, ..Script::default() })?;
+        let listing = fuelrail::list(&wide.url(""), |_| {})?;
+        Ok(Trial { tiering, bytes: set.total_bytes(), narrow, wide, listing })
     }
 
     fn folder(&self) -> Result<tempfile::TempDir> {
@@ -234,7 +234,7 @@ impl<'a> Trial<'a> {
         let capacity = self.bytes * u64::from(percent) / 100;
         let ram = (capacity as f64 * RAM_SHARE) as u64;
         let mut loader = self
-            .loader(&self.far, &SHORT, folder.path(), ram, capacity - ram)
+            .loader(&self.narrow, &SHORT, folder.path(), ram, capacity - ram)
             .cache_policy(policy)
             .spill_policy(policy)
             // One more than is read: look-ahead goes on at the end as it does before.
@@ -265,12 +265,12 @@ impl<'a> Trial<'a> {
         let folder = self.folder()?;
         let all = self.bytes * 5 / 4;
         self.fill(folder.path(), self.bytes / 2)?;
-        let mut loader = self.loader(&self.near, &LONG, folder.path(), 0, all).build()?;
+        let mut loader = self.loader(&self.wide, &LONG, folder.path(), 0, all).build()?;
         self.read(&mut loader, self.listing.len() as u64)?;
         let writing = loader.stats();
         drop(loader);
         self.fill(folder.path(), all)?;
-        let mut loader = self.loader(&self.near, &LONG, folder.path(), 0, all).build()?;
+        let mut loader = self.loader(&self.wide, &LONG, folder.path(), 0, all).build()?;
         self.read(&mut loader, self.listing.len() as u64)?;
         let reading = loader.stats();
         let (with, without) = (disk(&writing)?, disk(&reading)?);
@@ -292,7 +292,7 @@ impl<'a> Trial<'a> {
         const EPOCHS_MAX: u32 = 20;
         for _ in 0..EPOCHS_MAX {
             self.tiering.stop.check()?;
-            let mut loader = self.loader(&self.near, &LONG, folder, 0, disk_bytes).build()?;
+            let mut loader = self.loader(&self.wide, &LONG, folder, 0, disk_bytes).build()?;
             self.read(&mut loader, self.listing.len() as u64)?;
             if disk(&loader.stats())?.written == 0 {
                 return Ok(());
@@ -339,7 +339,7 @@ mod tests {
         }
         let ours = &report.rows[0];
         assert!(ours.ram_hit_ratio > 0.0 && ours.disk_hit_ratio > 0.0, "{ours:?}");
-        assert!(report.lanes[0].alone_us.p50 > 0 && report.lanes[0].read_gb_per_s > 0.0, "{report:?}");
+        assert!(report.lanes[0].read_gb_per_s > 0.0, "{report:?}");
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<TiersReport>(&text).unwrap().rows.len(), 3);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "it tidies up");

@@ -57,7 +57,8 @@ impl Talk {
 /// Talks to the loader as the harness does, one line at a time.
 fn with_loader(once: bool, task: &Task, talk: impl FnOnce(&mut Talk)) -> fuelrail::Result<()> {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let settings = [("shards", "1"), ("pin", "false"), ("connections_max", "4")];
+    // Requests are counted: none is sent twice because the machine is busy.
+    let settings = [("shards", "1"), ("pin", "false"), ("connections_max", "4"), ("hedge_percent", "0")];
     let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let own = Own { settings, hash: true, once };
     std::thread::scope(|scope| {

@@ -210,16 +210,22 @@ fn a_full_and_a_read_only_file_system_cost_nothing_but_requests() {
     let mut loader = build();
     drain(&mut loader, &set).unwrap();
     let full = disk(&loader.stats());
-    assert_eq!((full.segments_made, full.written), (0, 0), "{full:?}");
+    assert_eq!((full.segments_made, full.write_failures), (0, 0), "{full:?}");
     drop(loader);
-    assert!(small.call(&["-o", "remount,ro"]));
-    let mut loader = build();
-    let told = loader.notices().iter().filter(|line| line.contains(&small.path().display().to_string())).count();
-    assert_eq!(told, 1, "one line: {:?}", loader.notices());
+    // The kernel lets go of a ring's files a moment after the ring is gone.
+    eventually("nobody writes there", || small.call(&["-o", "remount,ro"]));
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let hear = Arc::clone(&said);
+    let builder = spilling(&bucket, small.path(), 100 * MIB).listing(listing(&set)).epochs(2);
+    let mut loader = builder.on_stall(move |line| hear.lock().unwrap().push(line.to_owned())).build().unwrap();
     drain(&mut loader, &set).unwrap();
+    eventually("it is said", || !said.lock().unwrap().is_empty());
+    let told = said.lock().unwrap().clone();
+    let here = small.path().display().to_string();
+    assert!(told.len() == 1 && told[0].contains(&here) && told[0].contains("Read-only"), "one line: {told:?}");
     let facts = disk(&loader.stats());
     assert_eq!((facts.written, facts.segments_made), (0, 0), "{facts:?}");
-    assert_eq!(facts.adopted, full.adopted, "what is there is read: {facts:?}");
+    assert!(facts.adopted >= full.adopted, "what is there is read: {facts:?}");
 }
 
 #[test]

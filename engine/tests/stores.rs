@@ -44,6 +44,7 @@ impl Server for Cloud {
 
     fn access(&self) -> Access {
         let mut access = Access::default();
+        access.credentials.anonymous = Some(true);
         access.cloud.endpoint = format!("http://{}", self.bucket.addr());
         access
     }
@@ -88,7 +89,7 @@ fn conforms(server: &impl Server) {
     let bytes_of = |key: &str| content(keys.iter().position(|k| *k == key).unwrap() * 70_001);
     let build = || {
         let builder = loader_at(&server.uri("set/")).endpoint(&access.cloud.endpoint).batch_size(2);
-        builder.block_size("65536".parse().unwrap())
+        builder.anonymous(access.credentials.anonymous.unwrap_or(true)).block_size("65536".parse().unwrap())
     };
     let read = |loader: &mut fuelrail::Loader| -> Result<usize> {
         let mut samples = 0;
@@ -182,6 +183,7 @@ fn a_container_of_azure_is_listed_page_by_page() {
         asked
     });
     let mut access = Access::default();
+    access.credentials.anonymous = Some(true);
     access.cloud.endpoint = format!("http://{address}");
     let listed = list_with(&access, "az://account/set/x/", |_| {}).unwrap();
     let expected = [("x/a", 1), ("x/b", 2), ("x/c", 3)].map(|(key, size)| Listed {

@@ -58,7 +58,7 @@ fn a_cache_is_listed_verified_and_removed_while_it_lives_and_when_it_is_broken()
     let blocks: u64 = segments_listed.iter().map(|segment| segment["blocks"].as_u64().unwrap()).sum();
     assert_eq!(blocks, sound);
     // A bit flips in a block, and a file is cut short that was a segment.
-    let broken = segments(dir).remove(0);
+    let broken = segments(dir).into_iter().find(|segment| *segment != mine).unwrap();
     let file = File::options().read(true).write(true).open(&broken).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, 4_200).unwrap();
