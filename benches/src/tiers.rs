@@ -265,12 +265,12 @@ impl<'a> Trial<'a> {
         let folder = self.folder()?;
         let all = self.bytes * 5 / 4;
         self.fill(folder.path(), self.bytes / 2)?;
-        let mut loader = self.loader(&self.wide, &LONG, folder.path(), 0, all).build()?;
+        let mut loader = self.fast(folder.path(), all)?;
         self.read(&mut loader, self.listing.len() as u64)?;
         let writing = loader.stats();
         drop(loader);
         self.fill(folder.path(), all)?;
-        let mut loader = self.loader(&self.wide, &LONG, folder.path(), 0, all).build()?;
+        let mut loader = self.fast(folder.path(), all)?;
         self.read(&mut loader, self.listing.len() as u64)?;
         let reading = loader.stats();
         let (with, without) = (disk(&writing)?, disk(&reading)?);
@@ -286,13 +286,19 @@ impl<'a> Trial<'a> {
         })
     }
 
+    /// A loader as fast as it goes, with all of its cache on disk. It is for two epochs, of which one is read: what has no next use is
+    /// not kept.
+    fn fast(&self, folder: &Path, disk_bytes: u64) -> Result<Loader> {
+        self.loader(&self.wide, &LONG, folder, 0, disk_bytes).epochs(2).build()
+    }
+
     /// Reads epochs until one writes nothing more.
     fn fill(&self, folder: &Path, disk_bytes: u64) -> Result<()> {
         /// Far more than it ever takes.
         const EPOCHS_MAX: u32 = 20;
         for _ in 0..EPOCHS_MAX {
             self.tiering.stop.check()?;
-            let mut loader = self.loader(&self.wide, &LONG, folder, 0, disk_bytes).build()?;
+            let mut loader = self.fast(folder, disk_bytes)?;
             self.read(&mut loader, self.listing.len() as u64)?;
             if disk(&loader.stats())?.written == 0 {
                 return Ok(());
