@@ -101,6 +101,13 @@ impl Outage {
         true
     }
 
+    /// A probe met a connection that had ended in its rest: it asked nobody, and the next one need not wait for it.
+    pub(crate) fn unasked(&mut self, now: Instant) {
+        if let Some((_, at)) = &mut self.open {
+            *at = now.min(*at);
+        }
+    }
+
     /// How long nothing was served, when that is too long. Told once: afterwards the patience is whole again.
     pub(crate) fn take_end(&mut self, now: Instant) -> Option<Duration> {
         let age = self.age(now);

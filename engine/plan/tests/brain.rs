@@ -305,7 +305,11 @@ fn without_room_nothing_is_opened_until_room_may_have_appeared() {
 
 /// A brain that has seen 64 fetches of 20 ms, and one more under way since the returned moment.
 fn experienced() -> (Brain, Instant, FetchId) {
-    let mut brain = brain(&BrainConfig { cache_bytes: 0, ..config() });
+    experienced_in(&BrainConfig { cache_bytes: 0, ..config() })
+}
+
+fn experienced_in(config: &BrainConfig) -> (Brain, Instant, FetchId) {
+    let mut brain = brain(config);
     let ms = Duration::from_millis(20);
     let mut now = Instant(0);
     for ask in 0..64 {
@@ -363,4 +367,36 @@ fn a_server_that_throttles_one_of_two_requests_is_heard_at_once() {
     assert_eq!((brain.stats().throttled, brain.stats().retries), (1, 0));
     assert_eq!(brain.deadline(), None, "nothing is left to spend");
     assert_eq!(tell(&mut brain, due, landed(fetch)).len(), 1);
+}
+
+/// While a server was away, connections at rest ended, and nobody noticed. Each costs a probe, and none may cost its pause.
+#[test]
+fn connections_that_ended_at_rest_do_not_hold_probes_up() {
+    let config = BrainConfig { cache_bytes: 0, retry: RetryConfig::default(), ..config() };
+    let (mut brain, began, fetch) = experienced_in(&config);
+    let (mut now, mut under_way) = (began, Some(fetch));
+    let mut step = |brain: &mut Brain, attempt| {
+        let fact = match under_way {
+            Some(fetch) => failed(fetch, Kind::Network, attempt),
+            None => {
+                now = brain.deadline().expect("it is tried again");
+                Fact::Tick
+            }
+        };
+        under_way = match tell(brain, now, fact)[..] {
+            [Command::Fetch { fetch, .. }] => Some(fetch),
+            [] => None,
+            ref other => panic!("{other:?}"),
+        };
+        now
+    };
+    while step(&mut brain, Attempt::Barren) < began.after(Duration::from_secs(40)) {}
+    assert!(brain.to_string().contains("nothing served"), "{brain}");
+    let retries = brain.stats().retries;
+    let from = step(&mut brain, Attempt::Excused);
+    let mut to = from;
+    while brain.stats().retries < retries + 50 {
+        to = step(&mut brain, Attempt::Excused);
+    }
+    assert!(to.since(from) < Duration::from_secs(5), "{:?} for fifty of them", to.since(from));
 }

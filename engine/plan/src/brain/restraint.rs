@@ -50,7 +50,10 @@ impl Restraint {
                 self.outage.reached(now);
                 false
             }
-            Attempt::Excused => false,
+            Attempt::Excused => {
+                self.outage.unasked(now);
+                false
+            }
         }
     }
 
