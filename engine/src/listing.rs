@@ -51,6 +51,9 @@ pub(crate) fn list_source(way: &Way, source: &Source, mut progress: impl FnMut(u
     let pieces = on_control_thread(way, async |client| walk(&client, source, &mut progress).await)?;
     let mut listing = Listing::default();
     pieces.into_iter().for_each(|piece| listing.append(piece));
+    if listing.is_sorted() {
+        return Ok(listing);
+    }
     let listing = listing.sorted();
     if let Some(at) = (1..listing.len()).find(|at| listing.key(at - 1) == listing.key(*at)) {
         return Err(Error::new(Kind::Protocol, "the listing names it twice").object(listing.key(at)));

@@ -148,10 +148,7 @@ impl Listing {
 
     /// The same objects in the order of their keys.
     #[must_use]
-    pub fn sorted(self) -> Listing {
-        if self.is_sorted() {
-            return self;
-        }
+    pub fn sorted(&self) -> Listing {
         let mut order: Vec<usize> = (0..self.len()).collect();
         order.sort_unstable_by_key(|at| self.key(*at));
         self.picked(order.into_iter())

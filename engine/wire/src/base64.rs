@@ -40,11 +40,31 @@ fn push_in(out: &mut Vec<u8>, bytes: &[u8], alphabet: &[u8; 64]) {
 /// over.
 #[must_use]
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len() / 4 * 3);
+    decode_by_three(text, |bytes| {
+        out.extend_from_slice(bytes);
+        Some(())
+    })?;
+    Some(out)
+}
+
+/// As [`decode`], where so many bytes are expected. Takes nothing from the heap.
+#[must_use]
+pub fn decode_array<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
+    let (mut out, mut len) = ([0; N], 0);
+    decode_by_three(text, |bytes| {
+        out.get_mut(len..len + bytes.len())?.copy_from_slice(bytes);
+        len += bytes.len();
+        Some(())
+    })?;
+    (len == N).then_some(out)
+}
+
+fn decode_by_three(text: &[u8], mut put: impl FnMut(&[u8]) -> Option<()>) -> Option<()> {
     let letters = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
     if !text.len().is_multiple_of(4) || letters.len() % 4 == 1 {
         return None;
     }
-    let mut out = Vec::with_capacity(letters.len() * 3 / 4);
     for chunk in letters.chunks(4) {
         let mut bits = 0;
         for letter in chunk {
@@ -55,9 +75,9 @@ pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
             return None;
         }
         let bytes = (bits >> spare).to_be_bytes();
-        out.extend_from_slice(&bytes[4 - chunk.len() * 6 / 8..]);
+        put(&bytes[4 - chunk.len() * 6 / 8..])?;
     }
-    (letters.len().next_multiple_of(4) == text.len()).then_some(out)
+    (letters.len().next_multiple_of(4) == text.len()).then_some(())
 }
 
 fn value(letter: u8) -> Option<u32> {
@@ -108,7 +128,10 @@ mod tests {
 
         #[test]
         fn only_one_text_stands_for_bytes(text in "[A-Za-z0-9+/]{0,9}={0,2}") {
-            if let Some(bytes) = decode(text.as_bytes()) {
+            let bytes = decode(text.as_bytes());
+            let four = bytes.as_deref().and_then(|bytes| bytes.try_into().ok());
+            prop_assert_eq!(decode_array::<4>(text.as_bytes()), four);
+            if let Some(bytes) = bytes {
                 prop_assert_eq!(encode(&bytes), text);
             }
         }

@@ -2,6 +2,7 @@
 //!
 //! Owns the decision how a body is framed. Never keeps a reference into the buffer and never allocates on success.
 
+use crate::base64;
 use crate::date;
 use crate::escape::shown;
 use crate::etag::Etag;
@@ -230,20 +231,7 @@ fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Four bytes, big-endian, in padded base64: `yZRlqg==`.
 fn checksum(text: &[u8]) -> Option<u32> {
-    let digits = text.strip_suffix(b"==").filter(|digits| digits.len() == 6)?;
-    let bits = digits.iter().try_fold(0u64, |bits, digit| {
-        let sextet = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        Some(bits << 6 | u64::from(sextet))
-    })?;
-    // 36 bits were written; the last four are padding and zero in a canonical encoding.
-    if bits & 0xF != 0 { None } else { u32::try_from(bits >> 4).ok() }
+    base64::decode_array(text).map(u32::from_be_bytes)
 }
 
 fn garbage(error: httparse::Error, buf: &[u8]) -> Error {

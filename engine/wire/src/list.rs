@@ -170,8 +170,9 @@ impl Visit for Reading {
     fn open(&mut self, path: &[Tag], name: &str) -> Result<()> {
         match path {
             [Tag::ListBucketResult | Tag::Error] => Ok(()),
-            [_] => Err(protocol(format!("the answer is a <{}> document, not a listing", shown(name.as_bytes(), 64)))
-                .cure("the server may have no ListObjectsV2: name the objects in a manifest instead")),
+            [_] => {
+                Err(no_listing(name, "the server may have no ListObjectsV2: name the objects in a manifest instead"))
+            }
             _ => Ok(()),
         }
     }
@@ -180,11 +181,7 @@ impl Visit for Reading {
         use Tag::{CommonPrefixes, Contents, ListBucketResult as Root};
         match path {
             [Root, Contents, Tag::Key] => once(&mut self.key, text.to_owned(), "Key"),
-            [Root, Contents, Tag::Size] => {
-                let size = decimal(text.trim().as_bytes())
-                    .ok_or_else(|| protocol(format!("unreadable <Size> '{}'", shown(text.as_bytes(), 64))))?;
-                once(&mut self.size, size, "Size")
-            }
+            [Root, Contents, Tag::Size] => once(&mut self.size, number(text, "Size")?, "Size"),
             [Root, Contents, Tag::Etag] => once(&mut self.etag, text.trim().to_owned(), "ETag"),
             [Root, Contents] => {
                 let key = self.key.take().ok_or_else(|| protocol("<Contents> without <Key>"))?;
@@ -255,6 +252,17 @@ fn url_decoded(text: &str) -> Result<String> {
         };
         protocol(format!("the URL-encoded key '{}' holds {what}", shown(text.as_bytes(), 128)))
     })
+}
+
+/// The answer is another document.
+pub(crate) fn no_listing(name: &str, cure: &str) -> Error {
+    protocol(format!("the answer is a <{}> document, not a listing", shown(name.as_bytes(), 64))).cure(cure)
+}
+
+/// A length in bytes.
+pub(crate) fn number(text: &str, name: &str) -> Result<u64> {
+    decimal(text.trim().as_bytes())
+        .ok_or_else(|| protocol(format!("unreadable <{name}> '{}'", shown(text.as_bytes(), 64))))
 }
 
 /// Fills `slot`, which a document may do only once per element.

@@ -1,8 +1,7 @@
 //! Listings of Azure: the List Blobs request path, and its answer as a page like any other.
 
-use crate::escape::{push_query, shown};
-use crate::list::{Entry, ListPage, Refusal, once, protocol};
-use crate::range::decimal;
+use crate::escape::push_query;
+use crate::list::{Entry, ListPage, Refusal, no_listing, number, once, protocol};
 use crate::uri::Endpoint;
 use crate::xml::{Tag, Visit, walk};
 use fuelrail_base::Result;
@@ -57,8 +56,7 @@ impl Visit for Reading {
     fn open(&mut self, path: &[Tag], name: &str) -> Result<()> {
         match path {
             [Tag::EnumerationResults | Tag::Error] => Ok(()),
-            [_] => Err(protocol(format!("the answer is a <{}> document, not a listing", shown(name.as_bytes(), 64)))
-                .cure("the server may not be Azure's: name the objects in a manifest instead")),
+            [_] => Err(no_listing(name, "the server may not be Azure's: name the objects in a manifest instead")),
             _ => Ok(()),
         }
     }
@@ -69,9 +67,7 @@ impl Visit for Reading {
             [Root, Tag::NextMarker] => once(&mut self.marker, text.trim().to_owned(), "NextMarker"),
             [Root, Blobs, Blob, Tag::Name] => once(&mut self.name, text.to_owned(), "Name"),
             [Root, Blobs, Blob, Properties, Tag::ContentLength] => {
-                let size = decimal(text.trim().as_bytes())
-                    .ok_or_else(|| protocol(format!("unreadable <Content-Length> '{}'", shown(text.as_bytes(), 64))))?;
-                once(&mut self.size, size, "Content-Length")
+                once(&mut self.size, number(text, "Content-Length")?, "Content-Length")
             }
             [Root, Blobs, Blob, Properties, Tag::BlobEtag] => once(&mut self.etag, text.trim().to_owned(), "Etag"),
             [Root, Blobs, Blob, Properties, Tag::ResourceType] => {
