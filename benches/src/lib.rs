@@ -7,6 +7,7 @@ pub mod canned;
 pub mod cores;
 pub mod deli;
 pub mod disk;
+mod embedded;
 pub mod external;
 pub mod floor;
 pub mod harness;

@@ -11,6 +11,7 @@ use fuelrail::{Error, Kind, Loader, Result, Stats};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Fault, FaultKind, Latency, Script, Source};
 use serde::Serialize;
 
+use crate::embedded;
 use crate::harness::{Spread, Stop};
 use crate::machine::Machine;
 
@@ -233,7 +234,7 @@ fn bucket(tail: &Tail, set: &DataSet, heavy: bool, round: u32) -> Result<Bucket>
         ..Script::default()
     };
     let config = BucketConfig { source: Source::Generated(set.clone()), script, ..BucketConfig::default() };
-    Bucket::start(config).map_err(|error| Error::new(Kind::Environment, format!("the embedded bucket: {error}")))
+    embedded::start(config)
 }
 
 fn row(lives: &[TailLife], name: &str) -> Option<TailRow> {

@@ -18,6 +18,7 @@ use fuelrail::{ByteSize, DiskFacts, Error, Kind, Listed, Loader, LoaderBuilder, 
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Latency, Script, Source};
 use serde::{Deserialize, Serialize};
 
+use crate::embedded;
 use crate::harness::{Spread, Stop};
 use crate::machine::Machine;
 
@@ -199,7 +200,7 @@ impl<'a> Trial<'a> {
         let start = |script| {
             let config =
                 BucketConfig { source: Source::Generated(set.clone()), script, threads: 1, ..BucketConfig::default() };
-            Bucket::start(config).map_err(|e| Error::new(Kind::Environment, format!("the bucket: {e}")))
+            embedded::start(config)
         };
         let most = Some(NARROW_BYTES_PER_S);
         let narrow = start(Script { latency: FAR, bandwidth_total_bytes_per_s: most, ..Script::default() })?;

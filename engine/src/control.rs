@@ -3,8 +3,8 @@
 //! One thread, started per call and joined before it returns, so that callers inside another runtime are not disturbed.
 
 use crate::access::{Access, Way};
+use crate::aside::{Asker, asker, run_aside};
 use crate::credentials::authorise;
-use crate::tls::connector_config;
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Listed, Signatory, judged};
@@ -17,10 +17,6 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::header::HeaderMap;
 use hyper::{Request, Response, StatusCode};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -32,7 +28,7 @@ pub(crate) type Load = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// Sends requests, signed where there is somebody to sign them.
 pub(crate) struct HttpClient {
-    plain: Client<HttpsConnector<HttpConnector>, Load>,
+    plain: Asker<Load>,
     signatory: Option<Mutex<Signatory>>,
 }
 
@@ -74,25 +70,10 @@ pub(crate) fn on_control_thread<T: Send>(
     way: &Way,
     work: impl AsyncFnOnce(HttpClient) -> Result<T> + Send,
 ) -> Result<T> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("fuelrail-control".into());
-        let spawned = thread.spawn_scoped(scope, || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.map_err(|e| Error::new(Kind::Environment, format!("starting tokio: {e}")))?;
-            let mut connector = HttpConnector::new();
-            connector.set_nodelay(true);
-            connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-            connector.enforce_http(false);
-            let https =
-                HttpsConnectorBuilder::new().with_tls_config(connector_config(way.tls.as_ref())?).https_or_http();
-            let connector = https.enable_http1().wrap_connector(connector);
-            let plain = Client::builder(TokioExecutor::new()).build(connector);
-            let signatory = way.authority.as_ref().map(|authority| Mutex::new(Signatory::new(Arc::clone(authority))));
-            runtime.block_on(work(HttpClient { plain, signatory }))
-        });
-        let joined =
-            spawned.map_err(|e| Error::new(Kind::Environment, format!("starting the control thread: {e}")))?.join();
-        joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    run_aside("fuelrail-control", async || {
+        let plain = asker(way.tls.as_ref(), CONNECT_TIMEOUT)?;
+        let signatory = way.authority.as_ref().map(|authority| Mutex::new(Signatory::new(Arc::clone(authority))));
+        work(HttpClient { plain, signatory }).await
     })
 }
 

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod aside;
 mod audit;
 mod batch;
 mod builder;

@@ -20,6 +20,7 @@ use std::time::Instant;
 use fuelrail::{Error, Kind, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 
+use crate::embedded;
 use crate::machine::Machine;
 
 /// Seeds of the two sets: their pictures have nothing in common but what they show.
@@ -82,5 +83,5 @@ pub fn importance(weighing: &Weighing, watch: &mut dyn FnMut(&ImportanceRun)) ->
 
 fn bucket(source: Source) -> Result<Bucket> {
     let config = BucketConfig { source, threads: 1, ..BucketConfig::default() };
-    Bucket::start(config).map_err(|error| Error::new(Kind::Environment, format!("the embedded bucket: {error}")))
+    embedded::start(config)
 }

@@ -19,9 +19,10 @@ pub use trainer::find_trainer;
 
 use std::time::Instant;
 
-use fuelrail::{Error, Kind, Result};
+use fuelrail::Result;
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 
+use crate::embedded;
 use crate::machine::Machine;
 use report::rows;
 
@@ -81,7 +82,7 @@ fn rotated(shares: &[f64], by: usize) -> Vec<f64> {
 
 fn bucket(set: DataSet) -> Result<Bucket> {
     let config = BucketConfig { source: Source::Generated(set), threads: 1, ..BucketConfig::default() };
-    Bucket::start(config).map_err(|error| Error::new(Kind::Environment, format!("the embedded bucket: {error}")))
+    embedded::start(config)
 }
 
 #[cfg(test)]

@@ -1,15 +1,12 @@
 //! Small requests to the services that hand out credentials.
 
-use crate::tls::{Tls, connector_config};
+use crate::aside::{Asker, asker};
+use crate::tls::Tls;
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_wire::{Endpoint, date};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::Request;
 use hyper::body::Bytes;
-use hyper_rustls::HttpsConnectorBuilder;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use std::path::PathBuf;
 
 /// One request.
@@ -46,11 +43,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(super) async fn ask(ask: Ask<'_>, ca_file: Option<PathBuf>) -> Result<Answer> {
     let endpoint: Endpoint = ask.uri.split('?').next().unwrap_or_default().parse()?;
     let tls = Tls { ca_file, insecure: false }.client(&endpoint)?;
-    let mut connector = HttpConnector::new();
-    connector.set_connect_timeout(Some(ask.patience));
-    connector.enforce_http(false);
-    let https = HttpsConnectorBuilder::new().with_tls_config(connector_config(tls.as_ref())?).https_or_http();
-    let client = Client::builder(TokioExecutor::new()).build(https.enable_http1().wrap_connector(connector));
+    let client = asker(tls.as_ref(), ask.patience)?;
     let mut tried = 0;
     loop {
         tried += 1;
@@ -69,9 +62,7 @@ pub(super) async fn ask(ask: Ask<'_>, ca_file: Option<PathBuf>) -> Result<Answer
     }
 }
 
-type Asker = Client<hyper_rustls::HttpsConnector<HttpConnector>, Full<Bytes>>;
-
-async fn once(client: &Asker, ask: &Ask<'_>) -> Result<Answer> {
+async fn once(client: &Asker<Full<Bytes>>, ask: &Ask<'_>) -> Result<Answer> {
     let mut request = Request::builder().method(ask.method).uri(ask.uri);
     for (name, value) in &ask.headers {
         request = request.header(name, value);

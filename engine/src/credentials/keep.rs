@@ -5,6 +5,7 @@
 use super::chain::Fetched;
 use super::settings::{Credentials, Provider};
 use super::{aws, azure, google};
+use crate::aside::run_aside;
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_flow::Authority;
 use fuelrail_io::{Waker, wall_now};
@@ -74,23 +75,12 @@ pub(crate) fn authority_for(settings: &Credentials, uri: &str, endpoint: &Endpoi
 }
 
 impl Chain {
-    /// One walk along the chain, on a thread of its own: callers may be inside another runtime.
+    /// One walk along the chain.
     fn fetch(&self) -> Result<Fetched> {
-        let walk = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.map_err(|e| Error::new(Kind::Environment, format!("starting tokio: {e}")))?;
-            runtime.block_on(async {
-                match self.provider {
-                    Provider::Aws => aws::fetch(&self.settings).await,
-                    Provider::Google => google::fetch(&self.settings.environment).await,
-                    Provider::Azure => azure::fetch(&self.settings.environment, self.account.as_deref()).await,
-                }
-            })
-        };
-        std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("fuelrail-keys".into()).spawn_scoped(scope, walk);
-            let thread = thread.map_err(|e| Error::new(Kind::Environment, format!("starting a thread: {e}")))?;
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        run_aside("fuelrail-keys", async || match self.provider {
+            Provider::Aws => aws::fetch(&self.settings).await,
+            Provider::Google => google::fetch(&self.settings.environment).await,
+            Provider::Azure => azure::fetch(&self.settings.environment, self.account.as_deref()).await,
         })
     }
 }

@@ -20,6 +20,7 @@ use self::netns::Link;
 use self::nginx::{Nginx, Site};
 use super::place::Place;
 use super::shape::Laid;
+use crate::embedded;
 
 pub use certificate::Certificate;
 
@@ -250,7 +251,7 @@ fn validate(config: &VenueConfig) -> Result<()> {
 
 fn embedded(root: &Path) -> Result<Bucket> {
     let config = BucketConfig { source: Source::Directory(root.to_path_buf()), ..BucketConfig::default() };
-    Bucket::start(config).map_err(|error| Error::new(Kind::Environment, format!("the embedded bucket: {error}")))
+    embedded::start(config)
 }
 
 /// A folder given, or one made and removed.
