@@ -9,6 +9,7 @@
 pub mod base64;
 pub mod block;
 pub mod date;
+pub mod digest;
 mod escape;
 pub mod etag;
 pub mod framing;
@@ -26,6 +27,7 @@ pub mod tls;
 pub mod uri;
 mod xml;
 
+pub use digest::Digest;
 pub use etag::{Etag, can_match};
 pub use framing::{Body, Expect, Framing};
 pub use head::{Parsed, ResponseHead, parse_head};
