@@ -2,13 +2,13 @@
 
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::control::{read_manifest, resolve};
+use crate::control::resolve;
 use crate::credentials::Environment;
 use crate::decode::{self, Decode, DecodeStage};
 use crate::importance::{Reporter, drawn};
 use crate::labels::Labels;
 use crate::layout::{Layout, Wanted};
-use crate::listing::list_source;
+use crate::listing::{KeptListing, Saved, given_or_listed};
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::near::{seat, settle};
 use crate::share;
@@ -88,6 +88,10 @@ impl LoaderBuilder {
         addressing: &str => addressing = addressing.into();
         /// A manifest instead of a listing.
         manifest: PathBuf => manifest = Some(manifest);
+        /// Where the bucket's listing is kept, to be used again by later runs.
+        listing_dir: PathBuf => listing_dir = Some(listing_dir);
+        /// A listing older than this is not used again, s; 0 uses none again.
+        listing_max_age_s: u64 => listing_max_age_s = listing_max_age_s;
         /// Under https, the authorities to believe instead of the system's, in PEM.
         ca_file: PathBuf => ca_file = Some(ca_file);
         /// Under https, believe any certificate: for trials only, and every use says so.
@@ -241,13 +245,9 @@ impl LoaderBuilder {
         let (access, source) = config.source()?;
         let addresses = resolve(&source.endpoint)?;
         let way = access.open(&config.uri, &source.endpoint)?;
-        let listing = match (listing, &config.manifest) {
-            (Some(listing), _) => listing.iter().collect(),
-            (None, Some(path)) => read_manifest(path)?.iter().collect(),
-            (None, None) => list_source(&way, &source, |_| {})?,
-        };
+        let (given, dir) = ((listing, config.manifest.as_deref()), config.listing_dir());
+        let KeptListing { listing, mut notices, saved, .. } = given_or_listed(given, dir, (&way, &source))?;
         let labels = Labels::new(&source.endpoint.prefix, (0..listing.len()).map(|at| listing.key(at)));
-        let mut notices = Vec::new();
         let directories = open_directories(&config.spill_dirs, &mut notices);
         let fingerprint = fingerprint(&listing);
         let mut objects = Objects::of(source.endpoint, addresses, listing, config.block_bytes)?
@@ -281,7 +281,7 @@ impl LoaderBuilder {
             }
         };
         let drawn = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
-        start_shards(config, ring, (objects, directories), drawn, (labels, fingerprint), (notices, report))
+        start_shards(config, ring, (objects, directories), drawn, (labels, fingerprint, saved), (notices, report))
     }
 }
 
@@ -302,7 +302,7 @@ fn start_shards(
     (backend, notice): (Backend, Option<String>),
     (objects, directories): (Arc<Objects>, Vec<Directory>),
     (run, horizons): (Run, Option<Horizons>),
-    (labels, fingerprint): (Labels, String),
+    (labels, fingerprint, saved): (Labels, String, Saved),
     (mut notices, report): (Vec<String>, Option<WatchReporter>),
 ) -> Result<Loader> {
     let report = report.map_or_else(to_standard_error, |WatchReporter(report)| report);
@@ -319,8 +319,7 @@ fn start_shards(
     let seating = seat(&config, &topology, &mut notices);
     notices.extend(seating.as_ref().and_then(|seating| settle(&regions, seating)));
     let (mut starting, kept) = (Starting::default(), arena.clone());
-    let consumer = Arc::new(Consumer::default());
-    let mut lanes = Vec::new();
+    let (consumer, mut lanes) = (Arc::new(Consumer::default()), Vec::new());
     let disk = |unit| spill_config(&config, objects.catalog(), &layout, unit);
     let spill = disk_unit(&directories).map(disk).transpose()?;
     let plan = Plan {
@@ -356,6 +355,7 @@ fn start_shards(
         run,
         labels,
         fingerprint,
+        saved,
         supply,
         arena: kept,
         shards,

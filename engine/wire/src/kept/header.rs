@@ -4,13 +4,12 @@ use core::fmt;
 
 use aws_lc_rs::digest::{Context, SHA256};
 
-use super::{Flaw, u32_at, u64_at};
+use super::{Flaw, VERSION, u32_at, u64_at};
 use crate::uri::{Dialect, Source};
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 64;
 const MAGIC: &[u8; 16] = b"fuelrail listing";
-pub(super) const VERSION: u32 = 1;
 const WHOLE: u32 = 1;
 const JOURNAL: u32 = 2;
 

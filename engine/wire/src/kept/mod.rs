@@ -19,6 +19,8 @@ pub use objects::{Object, Packer, Unpacker};
 
 use core::fmt;
 
+const VERSION: u32 = 1;
+
 /// Why bytes are no listing that was kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flaw {
@@ -40,7 +42,7 @@ impl fmt::Display for Flaw {
             Flaw::Short => f.write_str("it ends too early"),
             Flaw::Foreign => f.write_str("it is something else, or of another data set"),
             Flaw::Version(version) => {
-                write!(f, "it is of version {version}, and this program knows {}", header::VERSION)
+                write!(f, "it is of version {version}, and this program knows {VERSION}")
             }
             Flaw::Damaged => f.write_str("it is damaged"),
             Flaw::Absurd => f.write_str("it says what no listing says"),
