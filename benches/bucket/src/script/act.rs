@@ -24,9 +24,17 @@ pub(crate) enum Operation {
     List,
     Put,
     Other,
+    Create,
+    Part,
+    Complete,
+    Abort,
 }
 
-/// What a script is told of a request. For a listing, `key` is the query.
+impl Operation {
+    pub(crate) const COUNT: usize = Operation::Abort as usize + 1;
+}
+
+/// What a script is told of a request. For a listing, `key` is the query; for an upload in parts, it is key and query in short.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) operation: Operation,
@@ -146,7 +154,7 @@ impl Act {
             below += fault.probability;
             draw < below
         })?;
-        (request.operation == Operation::Get || !fault.kind.needs_object()).then_some(*fault)
+        fault.kind.meets(request.operation).then_some(*fault)
     }
 
     fn latency(&self, draws: &mut Draws) -> Duration {

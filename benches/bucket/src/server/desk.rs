@@ -10,13 +10,14 @@ use super::pool::Pool;
 use crate::alarm::Alarm;
 use crate::counters::Tally;
 use crate::script::Act;
-use crate::store::Store;
+use crate::store::{Store, Uploads};
 use crate::tls::Terminator;
 
 /// What all threads of a bucket share.
 pub(crate) struct Site {
     pub(crate) bucket: String,
     pub(crate) store: Store,
+    pub(crate) uploads: Uploads,
     pub(crate) tally: Tally,
     pub(crate) alarm: Alarm,
     pub(crate) checksums: Option<Checksums>,
