@@ -18,6 +18,7 @@ pub mod head;
 pub mod list;
 pub mod list_azure;
 pub mod manifest;
+pub mod multipart;
 pub mod range;
 pub mod request;
 pub mod sign;

@@ -11,7 +11,7 @@ use quick_xml::reader::Reader;
 /// Deepest nesting followed. Listings need four levels (ListBucketResult, Contents, Owner, ID).
 const DEPTH_MAX: usize = 16;
 
-/// The elements that matter in listings, error documents and answers that bring credentials.
+/// The elements that matter in listings, error documents, answers to uploads and those that bring credentials.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tag {
     ListBucketResult,
@@ -42,6 +42,9 @@ pub(crate) enum Tag {
     SecretAccessKey,
     SessionToken,
     Expiration,
+    InitiateMultipartUploadResult,
+    UploadId,
+    CompleteMultipartUploadResult,
     Other,
 }
 
@@ -76,6 +79,9 @@ impl Tag {
             "SecretAccessKey" => Tag::SecretAccessKey,
             "SessionToken" => Tag::SessionToken,
             "Expiration" => Tag::Expiration,
+            "InitiateMultipartUploadResult" => Tag::InitiateMultipartUploadResult,
+            "UploadId" => Tag::UploadId,
+            "CompleteMultipartUploadResult" => Tag::CompleteMultipartUploadResult,
             _ => Tag::Other,
         }
     }
