@@ -150,7 +150,8 @@ fn what_is_there_is_replaced_only_as_wanted() {
     let error = put_over(&new(), &uri, b"second").unwrap_err();
     assert_eq!((error.kind(), error.object_key(), error.kind().exit_code()), (Kind::Exists, Some("k"), 1), "{error}");
     assert!(error.to_string().contains("there already") && !error.to_string().contains("attempts"), "{error}");
-    let over = |etag: &Option<String>| PutOptions { over: PutOver::Etag(etag.clone().unwrap()), ..PutOptions::default() };
+    let over =
+        |etag: &Option<String>| PutOptions { over: PutOver::Etag(etag.clone().unwrap()), ..PutOptions::default() };
     let second = put_over(&over(&first.etag), &uri, b"second").unwrap();
     for options in [over(&first.etag), PutOptions { parts_above_bytes: 1, part_bytes: 5 << 20, ..over(&first.etag) }] {
         let error = put_over(&options, &uri, b"third").unwrap_err();

@@ -144,8 +144,7 @@ fn a_full_disk_ends_an_upload_without_a_trace() {
     let dir = tempfile::tempdir().unwrap();
     let uploads = UploadLimits { part_bytes_min: 1, bytes_max: 0, ..UploadLimits::default() };
     let source = Source::Directory(dir.path().to_owned());
-    let bucket =
-        Bucket::start(BucketConfig { source, writable: true, uploads, ..BucketConfig::default() }).unwrap();
+    let bucket = Bucket::start(BucketConfig { source, writable: true, uploads, ..BucketConfig::default() }).unwrap();
     put(&bucket.url("k"), b"old").unwrap();
     let read_bytes = Arc::new(AtomicU64::new(0));
     let mut source = Counting { inner: Cursor::new(content(200_000)), read_bytes: Arc::clone(&read_bytes) };
@@ -161,7 +160,11 @@ fn a_full_disk_ends_an_upload_without_a_trace() {
 #[test]
 fn what_is_refused_for_good_is_given_up() {
     for (limits, kind, said) in [
-        (UploadLimits { part_bytes_max: 5_000, part_bytes_min: 1, ..UploadLimits::default() }, Kind::Usage, "part_bytes"),
+        (
+            UploadLimits { part_bytes_max: 5_000, part_bytes_min: 1, ..UploadLimits::default() },
+            Kind::Usage,
+            "part_bytes",
+        ),
         // Found out only at the end.
         (UploadLimits::default(), Kind::Usage, "EntityTooSmall"),
     ] {
@@ -172,10 +175,12 @@ fn what_is_refused_for_good_is_given_up() {
         assert!(list(&bucket.url("k")).unwrap().is_empty());
     }
     // The giving up breaks, too.
-    let bucket = limited(UploadLimits { bytes_max: 0, ..UploadLimits::default() }, "lost=1.0,per_key_max=2,only=k?uploadId");
+    let bucket =
+        limited(UploadLimits { bytes_max: 0, ..UploadLimits::default() }, "lost=1.0,per_key_max=2,only=k?uploadId");
     assert!(put_parts(&bucket, 43_210).is_err());
     assert_eq!(bucket.counters().uploads_open, 0);
-    let bucket = limited(UploadLimits { bytes_max: 0, ..UploadLimits::default() }, "error=1.0,per_key_max=99,only=k?uploadId");
+    let bucket =
+        limited(UploadLimits { bytes_max: 0, ..UploadLimits::default() }, "error=1.0,per_key_max=99,only=k?uploadId");
     let error = put_parts(&bucket, 43_210).unwrap_err().to_string();
     assert!(error.contains("make room") && error.contains("AbortIncompleteMultipartUpload"), "{error}");
 }

@@ -75,9 +75,21 @@ fn kind(_: usize, line: &str) -> String {
 #[test]
 fn s3_and_google_are_told_their_checksums_and_conditions() {
     for (uri, over, said) in [
-        ("s3://bucket/a b", PutOver::Nothing, ["x-amz-checksum-algorithm: CRC32C", "x-amz-checksum-crc32c: ", "if-none-match: *"]),
-        ("s3://bucket/a b", PutOver::Etag("\"t\"".into()), ["content-length: 0", "content-length: 10", "if-match: \"t\""]),
-        ("gs://bucket/a b", PutOver::Anything, ["content-length: 0", "x-goog-hash: crc32c=", "content-type: application/xml"]),
+        (
+            "s3://bucket/a b",
+            PutOver::Nothing,
+            ["x-amz-checksum-algorithm: CRC32C", "x-amz-checksum-crc32c: ", "if-none-match: *"],
+        ),
+        (
+            "s3://bucket/a b",
+            PutOver::Etag("\"t\"".into()),
+            ["content-length: 0", "content-length: 10", "if-match: \"t\""],
+        ),
+        (
+            "gs://bucket/a b",
+            PutOver::Anything,
+            ["content-length: 0", "x-goog-hash: crc32c=", "content-type: application/xml"],
+        ),
     ] {
         let (outcome, heard) = told((uri, over), kind);
         assert_eq!(outcome.unwrap().etag.as_deref(), Some("\"tag-3\""), "{uri}");
@@ -149,7 +161,10 @@ fn an_upload_that_is_gone_is_an_error() {
 #[test]
 fn answers_that_make_no_sense_are_errors() {
     // No id; no tag of a part, which is asked for again and again.
-    for (start, answer) in [("POST /bucket/k?uploads", reply("200 OK", "", "<html/>")), ("POST /bucket/k?uploads", reply("403 Forbidden", "", ""))] {
+    for (start, answer) in [
+        ("POST /bucket/k?uploads", reply("200 OK", "", "<html/>")),
+        ("POST /bucket/k?uploads", reply("403 Forbidden", "", "")),
+    ] {
         let (outcome, heard) = told(("s3://bucket/k", PutOver::Anything), move |n, line| {
             if line.starts_with(start) { answer.clone() } else { kind(n, line) }
         });

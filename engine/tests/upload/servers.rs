@@ -11,8 +11,7 @@ const PART: u64 = 5 << 20;
 
 fn access(secret: &str) -> Access {
     let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
-    let environment =
-        Environment::given([pair("AWS_ACCESS_KEY_ID", KEY_ID), pair("AWS_SECRET_ACCESS_KEY", secret)]);
+    let environment = Environment::given([pair("AWS_ACCESS_KEY_ID", KEY_ID), pair("AWS_SECRET_ACCESS_KEY", secret)]);
     let credentials = Credentials { anonymous: Some(false), environment, ..Credentials::default() };
     Access { credentials, ..Access::default() }
 }
