@@ -3,7 +3,7 @@
 use super::PutOver;
 use super::body::document;
 use super::refusal::Refused;
-use crate::control::{ANSWER_TIMEOUT, HttpClient, Load, unreachable, within};
+use crate::control::{ANSWER_TIMEOUT, HttpClient, Load, Refusal, unreachable, within};
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_io::monotonic_now;
@@ -117,9 +117,8 @@ impl<'a> Exchange<'a> {
             return Ok(Answer { headers, body });
         }
         let mut refused = Refused::new(status, &headers, &body, &self.target.over);
-        if refused.error.kind() == Kind::Expired {
-            refused.error = self.client.judged(refused.error, &headers);
-        }
+        let place = (&self.target.endpoint, self.target.path.as_str());
+        refused.error = self.client.refused(place, &Refusal { status, headers, body }, refused.error);
         Err(refused)
     }
 

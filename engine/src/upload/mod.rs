@@ -15,6 +15,7 @@ mod source;
 
 use crate::access::Access;
 use crate::control::{no_object, on_control_thread};
+use crate::elsewhere::wherever;
 use exchange::{Exchange, Target};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_wire::Dialect;
@@ -154,22 +155,23 @@ pub fn put_as(
         let cause = format!("it is longer than {}, the most a bucket takes", ByteSize(UPLOAD_BYTES_MAX));
         return Err(Error::new(Kind::Usage, cause).cure("split it into smaller objects").object(key));
     }
-    let target = Target { path: endpoint.object_path(&key), over: options.over.clone(), endpoint };
-    let way = access.open(uri, &target.endpoint)?;
-    let stored = on_control_thread(&way, async |client| {
-        let exchange = Exchange::new(&client, &target)?;
-        let in_parts = options.plan(bytes, target.endpoint.dialect);
-        let taken = match in_parts {
-            Some(plan) => parts::put(&exchange, source, plan, &mut progress).await?,
-            None => None,
-        };
-        match taken {
-            Some(stored) => Ok(stored),
-            // Short, or the server knows no parts.
-            None => one::put(&exchange, source, bytes, &mut progress).await,
-        }
+    let stored = wherever(&access, uri, endpoint, |way, endpoint| {
+        let target =
+            Target { path: endpoint.object_path(&key), over: options.over.clone(), endpoint: endpoint.clone() };
+        on_control_thread(way, async |client| {
+            let exchange = Exchange::new(&client, &target)?;
+            let taken = match options.plan(bytes, endpoint.dialect) {
+                Some(plan) => parts::put(&exchange, source, plan, &mut progress).await?,
+                None => None,
+            };
+            match taken {
+                Some(stored) => Ok(stored),
+                // Short, or the server knows no parts.
+                None => one::put(&exchange, source, bytes, &mut progress).await,
+            }
+        })
     });
-    stored.map_err(|e| e.object(key))
+    stored.map(|(stored, _)| stored).map_err(|e| e.object(key))
 }
 
 #[cfg(test)]

@@ -274,7 +274,7 @@ impl Journey<'_> {
         if let Some((code, _)) = parse_error(&answer.body) {
             return Err(Refused::hidden(&code, &answer.body, &target.over));
         }
-        Ok(multipart::parse_completed(&answer.body)?.or_else(|| answer.etag()))
+        Ok(Some(multipart::parse_completed(&answer.body)?))
     }
 
     /// What the object must look like that these parts make.

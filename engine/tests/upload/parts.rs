@@ -218,7 +218,8 @@ fn of_several_who_put_what_is_new_one_succeeds() {
             assert!(error.kind() == Kind::Exists || is_lost, "{error}");
         }
         assert!(brought(&bucket.url("set/k")) == vec![won[0]; len]);
-        assert_eq!(bucket.counters().uploads_open, 0);
+        // … and keeps those that came later, until another list or a week goes by.
+        assert!(bucket.counters().uploads_open == 0 || scheme == "az");
     });
 }
 

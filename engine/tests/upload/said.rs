@@ -1,113 +1,86 @@
 //! What is said to servers, word for word, and what is made of answers that no sound server gives.
 
-use super::content;
+use super::common::services::{Answer, Heard, Service};
+use super::{brought, content};
 use fuelrail::{Access, Kind, PutOptions, PutOver, Result, Stored, put_as};
-use std::io::{BufRead, BufReader, Cursor, Read, Write};
-use std::net::TcpListener;
+use fuelrail_bucket::DataSet;
+use std::io::Cursor;
 
-/// A request as it came.
-struct Heard {
-    line: String,
-    headers: Vec<String>,
-    body: Vec<u8>,
-}
+const TEXT: &str = "0123456789abcdefghijvwxyz";
 
-impl Heard {
-    fn has(&self, header: &str) -> bool {
-        self.headers.iter().any(|have| have == header)
-    }
-}
-
-/// Puts 25 bytes in parts of 10 to a server that answers as `answer` says, by the number of the request and its first line.
+/// Puts [`TEXT`] in parts of 10 to a server that answers as `answer` says.
 fn told(
     (uri, over): (&str, PutOver),
-    answer: impl Fn(usize, &str) -> String + Send + 'static,
+    answer: impl Fn(&Heard) -> Answer + Send + Sync + 'static,
 ) -> (Result<Stored>, Vec<Heard>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    let served = std::thread::spawn(move || {
-        let mut heard = Vec::new();
-        loop {
-            let (mut socket, _) = listener.accept().unwrap();
-            if stopped.try_recv().is_ok() {
-                return heard;
-            }
-            let mut reader = BufReader::new(socket.try_clone().unwrap());
-            let mut lines = reader.by_ref().lines().map(std::result::Result::unwrap);
-            let line = lines.next().unwrap();
-            let headers: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
-            let length = headers.iter().find_map(|header| header.strip_prefix("content-length: "));
-            let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
-            reader.read_exact(&mut body).unwrap();
-            let reply = answer(heard.len(), &line).replacen("\r\n", "\r\nConnection: close\r\n", 1);
-            heard.push(Heard { line, headers, body });
-            socket.write_all(reply.as_bytes()).unwrap();
-        }
-    });
+    let service = Service::start(answer);
     let mut access = Access::default();
     access.credentials.anonymous = Some(true);
-    access.cloud.endpoint = format!("http://{address}");
+    access.cloud.endpoint = service.url();
     let options = PutOptions { over, parts_above_bytes: 10, part_bytes: 10 };
-    let outcome = put_as(&options, access, uri, &mut Cursor::new(content(25)), |_| {});
-    stop.send(()).unwrap();
-    drop(std::net::TcpStream::connect(address).unwrap());
-    (outcome, served.join().unwrap())
-}
-
-fn reply(status: &str, headers: &str, body: &str) -> String {
-    format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
+    let outcome = put_as(&options, access, uri, &mut Cursor::new(TEXT), |_| {});
+    // Parts arrive in any order.
+    let mut heard = service.heard();
+    heard.sort_by_key(|heard| match heard.line.as_str() {
+        line if line.contains("?uploads") => String::new(),
+        line if line.contains("comp=blocklist") => "~".into(),
+        line => line.replace("POST", "~"),
+    });
+    (outcome, heard)
 }
 
 const BEGUN: &str = "<InitiateMultipartUploadResult><UploadId>a+b/c</UploadId></InitiateMultipartUploadResult>";
 const DONE: &str = "<CompleteMultipartUploadResult><ETag>&quot;tag-3&quot;</ETag></CompleteMultipartUploadResult>";
 
 /// A server that takes everything.
-fn kind(_: usize, line: &str) -> String {
-    match line {
-        line if line.contains("?uploads ") => reply("200 OK", "", BEGUN),
-        line if line.starts_with("POST") => reply("200 OK", "", DONE),
-        line if line.contains("comp=") => reply("201 Created", "ETag: \"0x8D\"\r\n", ""),
-        _ => reply("200 OK", "ETag: \"t\"\r\n", ""),
+fn kind(heard: &Heard) -> Answer {
+    match heard.line.as_str() {
+        line if line.ends_with("?uploads") => Answer::ok(BEGUN),
+        line if line.starts_with("POST") => Answer::ok(DONE),
+        line if line.contains("comp=") => Answer(201, "ETag: \"0x8D\"\r\n".into(), String::new()),
+        _ => Answer(200, "ETag: \"t\"\r\n".into(), String::new()),
     }
 }
 
 #[test]
-fn s3_and_google_are_told_their_checksums_and_conditions() {
+fn s3_and_google_are_told_checksums_and_conditions() {
     for (uri, over, said) in [
         (
             "s3://bucket/a b",
             PutOver::Nothing,
-            ["x-amz-checksum-algorithm: CRC32C", "x-amz-checksum-crc32c: ", "if-none-match: *"],
+            [("x-amz-checksum-algorithm", "CRC32C"), ("x-amz-checksum-crc32c", "KAwGng=="), ("if-none-match", "*")],
         ),
         (
             "s3://bucket/a b",
             PutOver::Etag("\"t\"".into()),
-            ["content-length: 0", "content-length: 10", "if-match: \"t\""],
+            [("content-length", "0"), ("content-length", "10"), ("if-match", "\"t\"")],
         ),
         (
             "gs://bucket/a b",
             PutOver::Anything,
-            ["content-length: 0", "x-goog-hash: crc32c=", "content-type: application/xml"],
+            [("content-length", "0"), ("x-goog-hash", "crc32c=KAwGng=="), ("content-type", "application/xml")],
         ),
     ] {
         let (outcome, heard) = told((uri, over), kind);
         assert_eq!(outcome.unwrap().etag.as_deref(), Some("\"tag-3\""), "{uri}");
-        assert_eq!(heard.len(), 5);
-        let (first, last) = (&heard[0], &heard[4]);
-        assert_eq!(first.line, "POST /bucket/a%20b?uploads HTTP/1.1");
-        assert_eq!(last.line, "POST /bucket/a%20b?uploadId=a%2Bb%2Fc HTTP/1.1");
-        let mut parts: Vec<&Heard> = heard[1..4].iter().collect();
-        parts.sort_by_key(|part| part.line.clone());
-        for (n, part) in parts.iter().enumerate() {
-            let line = format!("PUT /bucket/a%20b?partNumber={}&uploadId=a%2Bb%2Fc HTTP/1.1", n + 1);
-            assert_eq!((&part.line, &part.body), (&line, &content(25).chunks(10).nth(n).unwrap().to_vec()));
+        let lines: Vec<&str> = heard.iter().map(|heard| heard.line.as_str()).collect();
+        let wanted = [
+            "POST /bucket/a%20b?uploads",
+            "PUT /bucket/a%20b?partNumber=1&uploadId=a%2Bb%2Fc",
+            "PUT /bucket/a%20b?partNumber=2&uploadId=a%2Bb%2Fc",
+            "PUT /bucket/a%20b?partNumber=3&uploadId=a%2Bb%2Fc",
+            "POST /bucket/a%20b?uploadId=a%2Bb%2Fc",
+        ];
+        assert_eq!(lines, wanted);
+        for (part, text) in heard[1..4].iter().zip([&TEXT[..10], &TEXT[10..20], &TEXT[20..]]) {
+            assert_eq!(part.body, text);
         }
-        let begins = |heard: &Heard, start: &str| heard.headers.iter().any(|header| header.starts_with(start));
-        assert!(begins(first, said[0]) && begins(parts[0], said[1]) && begins(last, said[2]), "{:?}", first.headers);
-        let document = String::from_utf8(last.body.clone()).unwrap();
+        for (heard, (name, value)) in [&heard[0], &heard[1], &heard[4]].into_iter().zip(said) {
+            assert_eq!(heard.header(name), value, "{uri} {name}");
+        }
+        let document = &heard[4].body;
         assert_eq!(document.matches("<Part><PartNumber>").count(), 3, "{document}");
-        assert_eq!(document.contains("ChecksumCRC32C"), uri.starts_with("s3"), "{document}");
+        assert_eq!(document.contains("<ChecksumCRC32C>KAwGng=="), uri.starts_with("s3"), "{document}");
     }
 }
 
@@ -116,7 +89,7 @@ fn s3_and_google_are_told_their_checksums_and_conditions() {
 fn google_judges_what_is_new_in_one_request() {
     let (outcome, heard) = told(("gs://bucket/k", PutOver::Nothing), kind);
     assert_eq!((outcome.unwrap().bytes, heard.len()), (25, 1));
-    assert!(heard[0].line == "PUT /bucket/k HTTP/1.1" && heard[0].has("x-goog-if-generation-match: 0"));
+    assert_eq!((heard[0].line.as_str(), heard[0].header("x-goog-if-generation-match")), ("PUT /bucket/k", "0"));
     let (outcome, heard) = told(("gs://bucket/k", PutOver::Etag("x".into())), kind);
     assert_eq!((outcome.unwrap_err().kind(), heard.len()), (Kind::Usage, 0));
 }
@@ -126,50 +99,70 @@ fn azure_is_told_of_blocks_and_their_md5() {
     let (outcome, heard) = told(("az://account/set/k", PutOver::Nothing), kind);
     assert_eq!(outcome.unwrap().etag.as_deref(), Some("\"0x8D\""));
     assert_eq!(heard.len(), 4);
-    let mut ids: Vec<String> = Vec::new();
+    let mut listed = String::new();
     for block in &heard[..3] {
         let id = block.line.strip_prefix("PUT /account/set/k?comp=block&blockid=").unwrap();
-        ids.push(id.strip_suffix(" HTTP/1.1").unwrap().replace("%3D", "="));
-        assert!(block.headers.iter().any(|header| header.starts_with("content-md5: ")));
+        let id = id.replace("%3D", "=").replace("%2B", "+").replace("%2F", "/");
+        assert_eq!((id.len(), block.header("content-md5").len()), (32, 24), "{id}");
+        listed += &format!("<Latest>{id}</Latest>");
     }
-    assert!(ids.iter().all(|id| id.len() == ids[0].len()));
-    ids.sort();
-    assert_eq!(heard[3].line, "PUT /account/set/k?comp=blocklist HTTP/1.1");
-    assert!(heard[3].has("if-none-match: *"));
-    let listed: String = ids.iter().map(|id| format!("<Latest>{id}</Latest>")).collect();
-    assert!(String::from_utf8(heard[3].body.clone()).unwrap().contains(&listed));
+    assert_eq!(heard[3].line, "PUT /account/set/k?comp=blocklist");
+    assert_eq!(heard[3].header("if-none-match"), "*");
+    assert!(heard[3].body.contains(&listed), "{}", heard[3].body);
 }
 
-/// The upload is gone, and what is there has its length but is another object.
+/// The upload is gone, and what is there has its length but is another object, or is another altogether.
 #[test]
 fn an_upload_that_is_gone_is_an_error() {
-    let gone = "<Error><Code>NoSuchUpload</Code><Message>m</Message></Error>";
-    for there in ["Content-Length: 25\r\nETag: \"other-3\"\r\n\r\n", "Content-Length: 9\r\n\r\n"] {
-        let (outcome, heard) = told(("s3://bucket/k", PutOver::Anything), move |n, line| match line {
-            line if line.starts_with("HEAD") => format!("HTTP/1.1 200 OK\r\n{there}"),
-            line if line.contains("uploadId") && !line.starts_with("PUT") => reply("404 Not Found", "", gone),
-            line => kind(n, line),
+    for there in [TEXT, "shorter"] {
+        let (outcome, heard) = told(("s3://bucket/k", PutOver::Anything), move |heard| match heard.line.as_str() {
+            line if line.starts_with("HEAD") => {
+                Answer(200, "ETag: \"other-3\"\r\nConnection: close\r\n".into(), there.into())
+            }
+            line if line.contains("?uploadId") => Answer::refusal(404, "NoSuchUpload", ""),
+            _ => kind(heard),
         });
         let error = outcome.unwrap_err();
         assert!(error.kind() == Kind::NotFound && error.to_string().contains("put it again"), "{error}");
         let asked = |method: &str| heard.iter().filter(|heard| heard.line.starts_with(method)).count();
         assert_eq!((asked("HEAD"), asked("DELETE")), (1, 1));
-        assert!(heard.iter().any(|heard| heard.has("x-amz-checksum-mode: ENABLED")));
+        assert!(heard.iter().any(|heard| heard.header("x-amz-checksum-mode") == "ENABLED"));
     }
 }
 
 #[test]
-fn answers_that_make_no_sense_are_errors() {
-    // No id; no tag of a part, which is asked for again and again.
-    for (start, answer) in [
-        ("POST /bucket/k?uploads", reply("200 OK", "", "<html/>")),
-        ("POST /bucket/k?uploads", reply("403 Forbidden", "", "")),
+fn answers_that_begin_nothing_are_errors() {
+    let begins = |heard: &Heard| heard.line.ends_with("?uploads");
+    let (outcome, heard) =
+        told(
+            ("s3://bucket/k", PutOver::Anything),
+            move |heard| {
+                if begins(heard) { Answer::ok("<html/>") } else { kind(heard) }
+            },
+        );
+    assert_eq!((outcome.unwrap_err().kind(), heard.len()), (Kind::Protocol, 1));
+    let (outcome, heard) = told(("s3://bucket/k", PutOver::Anything), move |heard| {
+        if begins(heard) { Answer::refusal(403, "AccessDenied", "") } else { kind(heard) }
+    });
+    assert_eq!((outcome.unwrap_err().kind(), heard.len()), (Kind::Denied, 1));
+}
+
+/// In one request and in parts.
+#[test]
+fn an_object_goes_where_its_bucket_is() {
+    let bucket = super::common::bucket(&DataSet::digits(3, 1), "");
+    let to = format!("http://{}", bucket.addr());
+    let front = Service::start(move |heard: &Heard| {
+        let path = heard.line.split(' ').nth(1).unwrap_or_default();
+        Answer(307, format!("Location: {to}{path}\r\n"), String::new())
+    });
+    for (len, options) in [
+        (3_000, PutOptions::default()),
+        (6_000_000, PutOptions { parts_above_bytes: 1 << 20, ..PutOptions::default() }),
     ] {
-        let (outcome, heard) = told(("s3://bucket/k", PutOver::Anything), move |n, line| {
-            if line.starts_with(start) { answer.clone() } else { kind(n, line) }
-        });
-        let error = outcome.unwrap_err();
-        assert!(matches!(error.kind(), Kind::Protocol | Kind::Denied), "{error}");
-        assert_eq!(heard.len(), 1, "{error}");
+        let uri = format!("{}/bucket/{len}", front.url());
+        put_as(&options, Access::default(), &uri, &mut Cursor::new(content(len)), |_| {}).unwrap();
+        assert!(brought(&bucket.url(&len.to_string())) == content(len));
     }
+    assert_eq!((front.heard().len(), bucket.counters().part_requests), (2, 1));
 }

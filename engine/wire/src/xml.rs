@@ -43,9 +43,7 @@ pub(crate) enum Tag {
     SecretAccessKey,
     SessionToken,
     Expiration,
-    InitiateMultipartUploadResult,
     UploadId,
-    CompleteMultipartUploadResult,
     Other,
 }
 
@@ -81,9 +79,7 @@ impl Tag {
             "SecretAccessKey" => Tag::SecretAccessKey,
             "SessionToken" => Tag::SessionToken,
             "Expiration" => Tag::Expiration,
-            "InitiateMultipartUploadResult" => Tag::InitiateMultipartUploadResult,
             "UploadId" => Tag::UploadId,
-            "CompleteMultipartUploadResult" => Tag::CompleteMultipartUploadResult,
             _ => Tag::Other,
         }
     }

@@ -130,7 +130,7 @@ async fn part(site: &Arc<Site>, key: &str, (upload, name): (&str, &str), asked: 
     let file = aside(move || begun.uploads.part(&id, &owned)).await?;
     let (sink, summed) = take_in(asked, true, site.uploads.limits.part_bytes_max, Sink::Part(file)).await?;
     let Sink::Part(file) = sink else { return Err(Refusal::internal()) };
-    site.uploads.keep(upload, name.to_owned(), file, summed)?;
+    site.uploads.keep((upload, key), name.to_owned(), file, summed)?;
     Ok(summed)
 }
 

@@ -66,6 +66,12 @@ struct Open {
     parts: BTreeMap<String, Arc<Part>>,
 }
 
+impl Open {
+    fn of(key: &str) -> Open {
+        Open { key: key.to_owned(), parts: BTreeMap::new() }
+    }
+}
+
 /// A part that is here: a file, removed with it.
 #[derive(Debug)]
 pub(crate) struct Part {
@@ -147,7 +153,7 @@ impl Uploads {
         if open.len() >= self.limits.open_max {
             return Err(Refusal::slow_down(None));
         }
-        open.entry(id).or_insert_with(|| Open { key: key.to_owned(), parts: BTreeMap::new() });
+        open.entry(id).or_insert_with(|| Open::of(key));
         Ok(())
     }
 
@@ -165,16 +171,27 @@ impl Uploads {
     fn check(&self, id: &str, key: &str) -> Result<(), Refusal> {
         match self.open.lock().expect("no upload holder panics").get(id) {
             Some(open) if open.key == key => Ok(()),
+            None if id == Uploads::blocks_id(key) => Ok(()),
             _ => Err(Refusal::no_such_upload()),
         }
     }
 
     /// Adds a part that came whole, in place of one of the same name.
-    pub(crate) fn keep(&self, id: &str, name: String, mut came: PartFile, sums: Summed) -> Result<(), Refusal> {
+    pub(crate) fn keep(
+        &self,
+        (id, key): (&str, &str),
+        name: String,
+        mut came: PartFile,
+        sums: Summed,
+    ) -> Result<(), Refusal> {
         if sums.bytes > self.limits.part_bytes_max {
             return Err(Refusal::too_large(sums.bytes, self.limits.part_bytes_max));
         }
         let mut all = self.open.lock().expect("no upload holder panics");
+        if id == Uploads::blocks_id(key) {
+            // A list may have made an object of the others while this block came: it waits for another list.
+            all.entry(id.to_owned()).or_insert_with(|| Open::of(key));
+        }
         let open = all.get_mut(id).ok_or_else(Refusal::no_such_upload)?;
         if !open.parts.contains_key(&name) && open.parts.len() >= self.limits.parts_max as usize {
             return Err(Refusal::invalid_argument(format!("More than {} parts.", self.limits.parts_max)));
