@@ -32,7 +32,7 @@ fn instance_role_and_web_identity_open_a_bucket() {
     let role = ("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/r");
     let service = ("AWS_ENDPOINT_URL_STS", url.as_str());
     let instance = [("AWS_EC2_METADATA_SERVICE_ENDPOINT", url.as_str())];
-    moto.bucket("private-bucket");
+    moto.make_bucket("private-bucket");
     for (name, variables) in [
         ("instance", &instance[..]),
         ("web", &[("AWS_WEB_IDENTITY_TOKEN_FILE", token.as_str()), role, service]),

@@ -164,6 +164,12 @@ impl<'a> Exchange<'a> {
         }
     }
 
+    /// Whether anything is there; not, where that is not told.
+    pub(super) async fn is_taken(&self) -> bool {
+        let head = self.request(Method::HEAD, &self.target.path);
+        self.ask(head, String::new(), ANSWER_TIMEOUT).await.is_ok()
+    }
+
     /// The entity tag of what is there, when that is what was sent.
     pub(super) async fn find(&self, like: &Likeness) -> Option<Option<String>> {
         let head = || {

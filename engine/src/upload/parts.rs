@@ -6,7 +6,7 @@ use super::body::{Handed, Part};
 use super::exchange::{Answer, Exchange, Likeness, UNDER_WAY};
 use super::refusal::Refused;
 use super::source::{PIECE_BYTES, check_end, md5_of, read_more, rewind};
-use super::{PUT_BYTES_MAX, Stored, Upload};
+use super::{PUT_BYTES_MAX, PutOver, Stored, Upload};
 use crate::control::{ANSWER_TIMEOUT, Load};
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_plan::retry::Tries;
@@ -76,6 +76,11 @@ pub(super) async fn put(
     plan: Plan,
     progress: &mut (impl FnMut(u64) + Send),
 ) -> Result<Option<Stored>> {
+    // The server will judge it in the end: here only the sending is spared.
+    if exchange.target.over == PutOver::Nothing && exchange.is_taken().await {
+        return Err(Error::new(Kind::Exists, "an object is there already, and only a new one was to be put")
+            .cure("choose another key"));
+    }
     let name = match exchange.dialect() {
         Dialect::Azure => Name::Blocks(RandomState::new().build_hasher().finish()),
         Dialect::S3 | Dialect::Gcs => match begin(exchange).await {

@@ -54,7 +54,7 @@ impl Moto {
     }
 
     /// Makes a bucket: nothing of ours does that.
-    pub fn bucket(&self, name: &str) {
+    pub fn make_bucket(&self, name: &str) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let head = format!("PUT /{name} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         stream.write_all(head.as_bytes()).unwrap();

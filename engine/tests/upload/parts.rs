@@ -110,10 +110,11 @@ fn an_upload_that_is_done_is_told_from_one_that_is_gone() {
         let source = Source::Generated(DataSet::digits(3, 1));
         let bucket =
             Bucket::start(BucketConfig { source, uploads, script, checksums, ..BucketConfig::default() }).unwrap();
+        let heads = if over == PutOver::Nothing { 2 } else { 1 };
         let stored = put_in(&bucket, &PutOptions { over, ..options() }, &bucket.url("k"), &content(34_567)).unwrap();
         assert_eq!(stored.etag, list(&bucket.url("k")).unwrap()[0].etag);
         let counters = bucket.counters();
-        assert_eq!((counters.complete_requests, counters.head_requests, counters.abort_requests), (2, 1, 0));
+        assert_eq!((counters.complete_requests, counters.head_requests, counters.abort_requests), (2, heads, 0));
         assert!(brought(&bucket.url("k")) == content(34_567));
     }
 }
@@ -221,6 +222,16 @@ fn of_several_who_put_what_is_new_one_succeeds() {
         // … and keeps those that came later, until another list or a week goes by.
         assert!(bucket.counters().uploads_open == 0 || scheme == "az");
     });
+}
+
+/// Nothing is sent for what the server would refuse in the end.
+#[test]
+fn what_is_there_already_costs_one_question() {
+    let bucket = start("");
+    put(&bucket.url("k"), b"old").unwrap();
+    let new = PutOptions { over: PutOver::Nothing, ..options() };
+    let error = put_in(&bucket, &new, &bucket.url("k"), &content(34_567)).unwrap_err();
+    assert_eq!((error.kind(), bucket.counters().create_requests), (Kind::Exists, 0), "{error}");
 }
 
 #[test]

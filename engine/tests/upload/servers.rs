@@ -46,7 +46,7 @@ fn s3s_fs_takes_signed_parts() {
 #[test]
 fn moto_takes_parts_and_judges_conditions() {
     let Some(moto) = Moto::start() else { return };
-    moto.bucket("parts");
+    moto.make_bucket("parts");
     let uri = format!("{}/parts/a b+é.bin", moto.url());
     let stored = put_parts(SECRET, &uri, PutOver::Nothing).unwrap();
     assert!(stored.etag.as_ref().is_some_and(|etag| etag.ends_with("-3\"")), "{stored:?}");
