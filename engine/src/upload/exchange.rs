@@ -1,8 +1,8 @@
 //! One upload's talk with its server: requests in the words of its cloud, patience, and a look at what is there.
 
-use super::PutOver;
 use super::body::document;
 use super::refusal::Refused;
+use super::terms::PutOver;
 use crate::control::{ANSWER_TIMEOUT, HttpClient, Load, Refusal, unreachable, within};
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Duration, Error, Kind, Result};

@@ -12,6 +12,7 @@ mod one;
 mod parts;
 mod refusal;
 mod source;
+mod terms;
 
 use crate::access::Access;
 use crate::control::{no_object, on_control_thread};
@@ -22,88 +23,16 @@ use fuelrail_wire::Dialect;
 use fuelrail_wire::multipart::PARTS_MAX;
 use parts::Plan;
 use source::length;
-use std::io::{Cursor, Read, Seek};
+use std::io::Cursor;
 
-/// Largest object: what S3 makes of parts.
-pub const UPLOAD_BYTES_MAX: u64 = 5 << 40;
-/// Longer objects go in parts, unless [`PutOptions`] say otherwise.
-pub const PARTS_ABOVE_BYTES: u64 = 64 << 20;
-/// Length of a part, unless [`PutOptions`] say otherwise or there would be more than 10 000.
-pub const PART_BYTES: u64 = 16 << 20;
+pub use terms::{PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload};
 
-/// Largest object that one request may bring: what S3 allows.
-const PUT_BYTES_MAX: u64 = 5 << 30;
-
-/// Where an object's bytes are read from, from the start as often as it takes: a file, or a cursor over memory.
-pub trait Upload: Read + Seek + Send {}
-
-impl<T: Read + Seek + Send> Upload for T {}
-
-/// What the server has taken.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Stored {
-    /// Length of the object.
-    pub bytes: u64,
-    /// The entity tag it has now, if the server tells.
-    pub etag: Option<String>,
-}
-
-/// What may be there under the key before an object is put.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum PutOver {
-    /// Whatever it is, it is replaced.
-    #[default]
-    Anything,
-    /// Nothing: of several who put the same key, one succeeds.
-    Nothing,
-    /// The object with this entity tag, as a listing or [`Stored`] has it. Google's XML interface does not judge these.
-    Etag(String),
-}
-
-/// How an object is put.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PutOptions {
-    /// What it may replace. The server judges it at the moment the object appears.
-    pub over: PutOver,
-    /// Longer objects go in parts; at most 5 GiB.
-    pub parts_above_bytes: u64,
-    /// Length of each part but the last: 5 MiB to 5 GiB on S3 and Google. Longer where there would be more than 10 000.
-    pub part_bytes: u64,
-}
-
-impl Default for PutOptions {
-    fn default() -> PutOptions {
-        PutOptions { over: PutOver::Anything, parts_above_bytes: PARTS_ABOVE_BYTES, part_bytes: PART_BYTES }
-    }
-}
-
-impl PutOptions {
-    fn validate(&self, dialect: Dialect) -> Result<()> {
-        let usage = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
-        if self.part_bytes == 0 || self.part_bytes > PUT_BYTES_MAX || self.parts_above_bytes > PUT_BYTES_MAX {
-            return usage("part_bytes or parts_above_bytes is 0 or beyond 5 GiB", "use 16 MiB and 64 MiB");
-        }
-        if let PutOver::Etag(etag) = &self.over {
-            if etag.is_empty() || !etag.chars().all(|c| c.is_ascii_graphic()) {
-                return usage("the entity tag to be replaced is none", "take it from a listing");
-            }
-            if dialect == Dialect::Gcs {
-                return usage(
-                    "Google judges no entity tags of what is replaced",
-                    "put it over anything, or over nothing",
-                );
-            }
-        }
-        Ok(())
-    }
-
-    /// How an object of `bytes` goes in parts; `None` when it goes in one request.
-    fn plan(&self, bytes: u64, dialect: Dialect) -> Option<Plan> {
-        // Google's XML interface judges no conditions on uploads in parts, but takes any length in one request.
-        let judged = dialect != Dialect::Gcs || self.over == PutOver::Anything;
-        (bytes > self.parts_above_bytes && judged)
-            .then(|| Plan { bytes, part_bytes: self.part_bytes.max(bytes.div_ceil(PARTS_MAX)) })
-    }
+/// How an object of `bytes` goes in parts; `None` when it goes in one request.
+fn plan(options: &PutOptions, bytes: u64, dialect: Dialect) -> Option<Plan> {
+    // Google's XML interface judges no conditions on uploads in parts, but takes any length in one request.
+    let judged = dialect != Dialect::Gcs || options.over == PutOver::Anything;
+    (bytes > options.parts_above_bytes && judged)
+        .then(|| Plan { bytes, part_bytes: options.part_bytes.max(bytes.div_ceil(PARTS_MAX)) })
 }
 
 /// Puts `bytes` into the bucket as one object, over what was there. The URI's prefix is the whole key.
@@ -160,7 +89,7 @@ pub fn put_as(
             Target { path: endpoint.object_path(&key), over: options.over.clone(), endpoint: endpoint.clone() };
         on_control_thread(way, async |client| {
             let exchange = Exchange::new(&client, &target)?;
-            let taken = match options.plan(bytes, endpoint.dialect) {
+            let taken = match plan(options, bytes, endpoint.dialect) {
                 Some(plan) => parts::put(&exchange, source, plan, &mut progress).await?,
                 None => None,
             };
@@ -177,12 +106,13 @@ pub fn put_as(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::SeekFrom;
+    use std::io::{Read, Seek, SeekFrom};
+    use terms::PUT_BYTES_MAX;
 
     #[test]
     fn parts_are_as_long_as_ten_thousand_need() {
         let options = PutOptions::default();
-        let plan = |bytes: u64| options.plan(bytes, Dialect::S3).map(|plan| (plan.part_bytes, plan.count()));
+        let plan = |bytes: u64| super::plan(&options, bytes, Dialect::S3).map(|plan| (plan.part_bytes, plan.count()));
         assert_eq!(plan(PARTS_ABOVE_BYTES), None);
         assert_eq!(plan(PARTS_ABOVE_BYTES + 1), Some((PART_BYTES, 5)));
         assert_eq!(plan(PART_BYTES * 10_000), Some((PART_BYTES, 10_000)));
@@ -194,7 +124,7 @@ mod tests {
     #[test]
     fn google_judges_conditions_on_whole_objects_only() {
         let new = PutOptions { over: PutOver::Nothing, ..PutOptions::default() };
-        assert!(new.plan(1 << 30, Dialect::Gcs).is_none() && new.plan(1 << 30, Dialect::Azure).is_some());
+        assert!(plan(&new, 1 << 30, Dialect::Gcs).is_none() && plan(&new, 1 << 30, Dialect::Azure).is_some());
         let over = PutOptions { over: PutOver::Etag("\"x\"".into()), ..PutOptions::default() };
         assert!(over.validate(Dialect::S3).is_ok() && over.validate(Dialect::Gcs).is_err());
         for bad in [PutOptions { part_bytes: 0, ..new.clone() }, PutOptions { parts_above_bytes: 6 << 30, ..new }] {

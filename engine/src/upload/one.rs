@@ -6,7 +6,7 @@ use super::body::Pieces;
 use super::exchange::{AT_A_PROMPT, Answer, Exchange, Likeness};
 use super::refusal::Refused;
 use super::source::{Digest, PIECE_BYTES, check_end, read_more, rewind};
-use super::{Stored, Upload};
+use super::terms::{Stored, Upload};
 use crate::control::{ANSWER_TIMEOUT, Load, within};
 use fuelrail_base::Result;
 use fuelrail_plan::retry::Tries;

@@ -6,7 +6,7 @@ use super::body::{Handed, Part};
 use super::exchange::{Answer, Exchange, Likeness, UNDER_WAY};
 use super::refusal::Refused;
 use super::source::{PIECE_BYTES, check_end, md5_of, read_more, rewind};
-use super::{PUT_BYTES_MAX, PutOver, Stored, Upload};
+use super::terms::{PUT_BYTES_MAX, PutOver, Stored, Upload};
 use crate::control::{ANSWER_TIMEOUT, Load};
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_plan::retry::Tries;

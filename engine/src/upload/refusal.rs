@@ -1,6 +1,6 @@
 //! What a server means that does not take an upload, and what to do about it.
 
-use super::PutOver;
+use super::terms::PutOver;
 use crate::control::refusal;
 use fuelrail_base::{Duration, Error, Kind};
 use fuelrail_wire::parse_error;

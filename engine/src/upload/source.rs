@@ -1,6 +1,6 @@
 //! What is to be put, read piece by piece and held against the length it had at first. Knows nothing of servers.
 
-use super::Upload;
+use super::terms::Upload;
 use fuelrail_base::{Error, Kind, Result};
 use md5::{Digest as _, Md5};
 use std::io::SeekFrom;

@@ -154,7 +154,7 @@ impl Act {
             below += fault.probability;
             draw < below
         })?;
-        fault.kind.meets(request.operation).then_some(*fault)
+        meets(fault.kind, request.operation).then_some(*fault)
     }
 
     fn latency(&self, draws: &mut Draws) -> Duration {
@@ -166,6 +166,19 @@ impl Act {
             Latency::Pareto { min_us, alpha } => (min_us as f64 / (1.0 - draws.unit()).powf(1.0 / alpha)) as u64,
         };
         Duration::from_micros(us.min(LATENCY_MAX_US))
+    }
+}
+
+/// Whether a fault of this kind can happen to such a request.
+fn meets(kind: FaultKind, operation: Operation) -> bool {
+    use Operation::{Abort, Complete, Create, Get, Part, Put};
+    match kind {
+        FaultKind::Slowdown | FaultKind::Error => true,
+        FaultKind::Reset => matches!(operation, Get | Put | Part),
+        FaultKind::Corrupt => matches!(operation, Put | Part),
+        FaultKind::Lost => matches!(operation, Put | Create | Part | Complete | Abort),
+        FaultKind::HiddenError => operation == Complete,
+        _ => operation == Get,
     }
 }
 

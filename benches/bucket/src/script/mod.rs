@@ -243,19 +243,6 @@ impl FaultKind {
         }
     }
 
-    /// Whether it can happen to such a request.
-    pub(crate) fn meets(self, operation: Operation) -> bool {
-        use Operation::{Abort, Complete, Create, Get, Part, Put};
-        match self {
-            FaultKind::Slowdown | FaultKind::Error => true,
-            FaultKind::Reset => matches!(operation, Get | Put | Part),
-            FaultKind::Corrupt => matches!(operation, Put | Part),
-            FaultKind::Lost => matches!(operation, Put | Create | Part | Complete | Abort),
-            FaultKind::HiddenError => operation == Complete,
-            _ => operation == Get,
-        }
-    }
-
     fn takes_at(self) -> bool {
         use FaultKind::{Corrupt, LengthLong, LengthShort, Reset, Stall, Truncate};
         matches!(self, Reset | Truncate | Stall | LengthLong | LengthShort | Corrupt)

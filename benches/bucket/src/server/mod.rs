@@ -10,6 +10,7 @@
 //! ```
 
 mod answer;
+mod asked;
 mod conditions;
 mod connection;
 mod desk;

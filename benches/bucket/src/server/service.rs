@@ -10,7 +10,8 @@ use hyper::StatusCode;
 use hyper::body::Incoming;
 use hyper::header;
 
-use super::answer::{Asked, Manner, answer};
+use super::answer::{Manner, answer};
+use super::asked::Asked;
 use super::connection::Connection;
 use super::raw::{End, RawReply};
 use super::refusal::Refusal;

@@ -3,11 +3,10 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hyper::body::Body;
 use hyper::{StatusCode, header};
 use tokio::task::spawn_blocking;
 
-use super::answer::{Asked, find_listed};
+use super::asked::Asked;
 use super::conditions::{PutCondition, text};
 use super::desk::{Desk, Site};
 use super::documents::{LIST_BYTES_MAX, Named, begun, completed, parse_list};
@@ -65,7 +64,7 @@ pub(super) async fn put(desk: &Rc<Desk>, key: &str, asked: &mut Asked) -> Result
     let condition = PutCondition::of(headers, for_azure);
     desk.site.store.check_writable()?;
     if !condition.is_any() {
-        condition.check(find_listed(desk, key).await.ok().map(|there| there.etag).as_deref())?;
+        condition.check(desk.find(key).await.ok().map(|there| there.etag).as_deref())?;
     }
     let (site, owned) = (Arc::clone(&desk.site), key.to_owned());
     let draft = aside(move || site.store.begin(&owned)).await?;
@@ -136,7 +135,7 @@ async fn part(site: &Arc<Site>, key: &str, (upload, name): (&str, &str), asked: 
 
 /// Reads a body to its end. It is what its headers promised, or refused.
 async fn take_in(asked: &mut Asked, with_md5: bool, bytes_max: u64, mut sink: Sink) -> Result<(Sink, Summed), Refusal> {
-    let expected = asked.body.size_hint().lower();
+    let expected = asked.promised_bytes();
     if expected > bytes_max {
         return Err(Refusal::too_large(expected, bytes_max));
     }
@@ -205,7 +204,7 @@ async fn list_blocks(desk: &Rc<Desk>, key: &str, asked: &mut Asked) -> Result<Re
     let condition = PutCondition::of(&asked.parts.headers, true);
     let upload = Uploads::blocks_id(key);
     let Ok(parts) = site.uploads.named(&upload, key, names.iter().map(String::as_str)) else {
-        let there = find_listed(desk, key).await.ok().map(|there| there.etag);
+        let there = desk.find(key).await.ok().map(|there| there.etag);
         condition.check(there.as_deref())?;
         return match there {
             Some(etag) if site.uploads.is_listed(key, &names) => Ok(bare(StatusCode::CREATED, &etag)),
