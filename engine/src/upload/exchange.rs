@@ -183,9 +183,9 @@ impl<'a> Exchange<'a> {
         let same_etag = matches!((&etag, &like.etag), (Some(is), Some(wanted)) if plain(is) == plain(wanted));
         let google = there.text("x-goog-hash").unwrap_or_default();
         let told = google.split(',').filter_map(|hash| hash.trim().strip_prefix("crc32c="));
-        let amazon = there.text("x-amz-checksum-crc32c");
-        let same_checksum =
-            told.chain(amazon.as_deref()).any(|told| like.checksums.iter().any(|wanted| wanted == told));
+        let others = [there.text("x-amz-checksum-crc32c"), there.text("content-md5")];
+        let told = told.chain(others.iter().filter_map(Option::as_deref));
+        let same_checksum = told.into_iter().any(|told| like.checksums.iter().any(|wanted| wanted == told));
         (same_length && (same_etag || same_checksum)).then_some(etag)
     }
 }

@@ -10,8 +10,8 @@ use super::terms::{Stored, Upload};
 use crate::control::{ANSWER_TIMEOUT, Load, within};
 use fuelrail_base::Result;
 use fuelrail_plan::retry::Tries;
-use fuelrail_wire::Dialect;
 use fuelrail_wire::multipart::checksum;
+use fuelrail_wire::{Dialect, base64};
 use http_body_util::BodyExt;
 use hyper::Method;
 use hyper::body::Bytes;
@@ -36,7 +36,9 @@ pub(super) async fn put(
         };
         // An earlier attempt, whose answer was lost, may be what is there now.
         if refused.is_condition() && unsure {
-            let like = Likeness { bytes, etag: None, checksums: vec![checksum(digest.crc32c)] };
+            let md5 = digest.md5.map(|md5| base64::encode(&md5));
+            let checksums = md5.into_iter().chain([checksum(digest.crc32c)]).collect();
+            let like = Likeness { bytes, etag: None, checksums };
             if let Some(etag) = exchange.find(&like).await {
                 return Ok(Stored { bytes, etag });
             }

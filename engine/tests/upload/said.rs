@@ -5,6 +5,7 @@ use super::{brought, content};
 use fuelrail::{Access, Kind, PutOptions, PutOver, Result, Stored, put_as};
 use fuelrail_bucket::DataSet;
 use std::io::Cursor;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const TEXT: &str = "0123456789abcdefghijvwxyz";
 
@@ -131,6 +132,31 @@ fn an_upload_that_is_gone_is_an_error() {
         let asked = |method: &str| heard.iter().filter(|heard| heard.line.starts_with(method)).count();
         assert_eq!((asked("HEAD"), asked("DELETE")), (1, 1));
         assert!(heard.iter().any(|heard| heard.header("x-amz-checksum-mode") == "ENABLED"));
+    }
+}
+
+/// The answer to the first attempt says nothing, the second one that something is there: on Azure its MD5 tells whose it is.
+#[test]
+fn an_object_that_is_ours_is_known_by_its_md5() {
+    for (there, ours) in [("lSTRzzXelq10xAFt2DSG1A==", true), ("1B2M2Y8AsgTpgAmY7PhCfg==", false)] {
+        let attempts = AtomicU32::new(0);
+        let service = Service::start(move |heard| match heard.line.as_str() {
+            line if line.starts_with("HEAD") => {
+                let headers = format!("ETag: \"0x8D\"\r\nContent-MD5: {there}\r\nConnection: close\r\n");
+                Answer(200, headers, TEXT.into())
+            }
+            _ if attempts.fetch_add(1, Ordering::Relaxed) == 0 => Answer::refusal(500, "InternalError", ""),
+            _ => Answer::refusal(409, "BlobAlreadyExists", ""),
+        });
+        let mut access = Access::default();
+        access.credentials.anonymous = Some(true);
+        access.cloud.endpoint = service.url();
+        let options = PutOptions { over: PutOver::Nothing, ..PutOptions::default() };
+        let outcome = put_as(&options, access, "az://account/set/k", &mut Cursor::new(TEXT), |_| {});
+        match outcome {
+            Ok(stored) => assert!(ours && stored.etag.as_deref() == Some("\"0x8D\""), "{stored:?}"),
+            Err(error) => assert!(!ours && error.kind() == Kind::Exists, "{error}"),
+        }
     }
 }
 
