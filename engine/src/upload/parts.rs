@@ -204,15 +204,16 @@ impl Journey<'_> {
             let response = self.exchange.send(request, load).await?;
             self.exchange.judge(response, ANSWER_TIMEOUT).await
         });
-        let answer = answer.await?;
+        let etag = match (&self.name, answer.await?.etag()) {
+            (Name::Blocks(_), etag) => etag.unwrap_or_default(),
+            (Name::Id(_), Some(etag)) => etag,
+            (Name::Id(_), None) => {
+                let cure = "the server may not know uploads in parts: raise parts_above_bytes";
+                return Err(Error::new(Kind::Protocol, "the answer to a part names no ETag").cure(cure).into());
+            }
+        };
         self.taken_bytes.set(self.taken_bytes.get() + bytes.len() as u64);
-        match (&self.name, answer.etag()) {
-            (Name::Blocks(_), etag) => Ok(etag.unwrap_or_default()),
-            (Name::Id(_), Some(etag)) => Ok(etag),
-            (Name::Id(_), None) => Err(Error::new(Kind::Protocol, "the answer to a part names no ETag")
-                .cure("the server may not know uploads in parts: raise parts_above_bytes")
-                .into()),
-        }
+        Ok(etag)
     }
 
     /// Waits for an answer as long as the connection takes bytes.
