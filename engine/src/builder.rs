@@ -145,6 +145,8 @@ impl LoaderBuilder {
         connections_max: usize => connections_max = connections_max;
         /// Most attempts per block without progress.
         attempts_max: u32 => attempts_max = attempts_max;
+        /// How long one block may fail while others are served, s; 0 leaves it to the attempts.
+        request_limit_s: u64 => request_limit_s = request_limit_s;
         /// How long a bucket that serves nothing any more is waited for, s; 0 leaves it to the attempts.
         outage_limit_s: u64 => outage_limit_s = outage_limit_s;
         /// Where loaders of this machine write down the rate of requests that a server asks for.
