@@ -34,6 +34,7 @@ mod labels;
 mod layout;
 mod listing;
 mod loader;
+mod names;
 mod near;
 mod part;
 mod posting;

@@ -85,7 +85,7 @@ impl FetchStage {
         FetchStage {
             signatory: objects.signatory(),
             host: objects.endpoint().authority(),
-            addresses: Addresses::new(objects.addresses()),
+            addresses: Addresses::new(Arc::clone(objects.addresses())),
             text: Vec::with_capacity(2048),
             path: String::with_capacity(1024),
             tag: String::with_capacity(64),

@@ -19,7 +19,7 @@ use crate::spill::SpillStage;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
 use fuelrail_base::{BlockId, Duration, Error, Kind, Result, ShardId};
 use fuelrail_io::{Region, Ring, ThreadMeter, Waker, Window};
-use fuelrail_plan::brain::{AskId, Brain, BrainConfig, Command, Fact, FetchId, Source};
+use fuelrail_plan::brain::{AskId, Brain, BrainConfig, Command, Fact, FetchId, GivenUp, Source};
 use fuelrail_plan::run::Run;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
