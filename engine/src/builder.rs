@@ -5,10 +5,11 @@ use crate::config::Config;
 use crate::control::{read_manifest, resolve};
 use crate::credentials::Environment;
 use crate::decode::{self, Decode, DecodeStage};
+use crate::elsewhere::Found;
 use crate::importance::{Reporter, drawn};
 use crate::labels::Labels;
 use crate::layout::{Layout, Wanted};
-use crate::listing::list_source;
+use crate::listing::list_unless;
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::near::{seat, settle};
 use crate::share;
@@ -239,20 +240,19 @@ impl LoaderBuilder {
         config.validate()?;
         let ring = config.ring.parse::<RingChoice>()?.settle()?;
         let (access, source) = config.source()?;
-        let addresses = resolve(&source.endpoint)?;
-        let way = access.open(&config.uri, &source.endpoint)?;
-        let listing = match (listing, &config.manifest) {
-            (Some(listing), _) => listing.iter().collect(),
-            (None, Some(path)) => read_manifest(path)?.iter().collect(),
-            (None, None) => list_source(&way, &source, |_| {})?,
+        let given: Option<Listing> = match (listing, &config.manifest) {
+            (Some(listing), _) => Some(listing.iter().collect()),
+            (None, Some(path)) => Some(read_manifest(path)?.iter().collect()),
+            (None, None) => None,
         };
-        let labels = Labels::new(&source.endpoint.prefix, (0..listing.len()).map(|at| listing.key(at)));
+        let (listing, Found { endpoint, way }) = list_unless(given, &access, &config.uri, source)?;
+        let addresses = resolve(&endpoint)?;
+        let labels = Labels::new(&endpoint.prefix, (0..listing.len()).map(|at| listing.key(at)));
         let mut notices = Vec::new();
         let directories = open_directories(&config.spill_dirs, &mut notices);
         let fingerprint = fingerprint(&listing);
-        let mut objects = Objects::of(source.endpoint, addresses, listing, config.block_bytes)?
-            .over(way.tls)
-            .signed_by(way.authority);
+        let mut objects =
+            Objects::of(endpoint, addresses, listing, config.block_bytes)?.over(way.tls).signed_by(way.authority);
         if let Some(unit) = disk_unit(&directories) {
             objects = objects.direct(unit)?;
         }

@@ -3,11 +3,12 @@
 //! Owns what has come until all has. Where to go on is `plan`'s, what a page says is `wire`'s.
 
 use crate::access::{Access, Way};
-use crate::control::{HttpClient, ask, on_control_thread};
+use crate::control::{HttpClient, ask, look_up, on_control_thread};
+use crate::elsewhere::{Found, wherever};
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_plan::sweep::{Ask, Stretch, Sweep};
-use fuelrail_wire::{Dialect, ListPage, PageStart, Source, list_azure, list_path, parse_list};
+use fuelrail_wire::{Dialect, Endpoint, ListPage, PageStart, Source, list_azure, list_path, parse_list};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
@@ -43,12 +44,41 @@ pub fn list_with(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64)
 pub fn list_packed(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64) + Send) -> Result<Listing> {
     let access = access.into().settled(uri)?;
     let source = access.cloud.source(uri)?;
-    list_source(&access.open(uri, &source.endpoint)?, &source, progress)
+    list_source(&access, uri, source, progress).map(|(listing, _)| listing)
 }
 
-/// As [`list_packed`], with everything read from its text already.
-pub(crate) fn list_source(way: &Way, source: &Source, mut progress: impl FnMut(u64) + Send) -> Result<Listing> {
-    let pieces = on_control_thread(way, async |client| walk(&client, source, &mut progress).await)?;
+/// As [`list_packed`], with everything read from its text already. Tells where the bucket was found.
+fn list_source(
+    access: &Access,
+    uri: &str,
+    source: Source,
+    mut progress: impl FnMut(u64) + Send,
+) -> Result<(Listing, Found)> {
+    let Source { endpoint, prefixes } = source;
+    wherever(access, uri, endpoint, |way, endpoint| {
+        let source = Source { endpoint: endpoint.clone(), prefixes: prefixes.clone() };
+        list_there(way, &source, &mut progress)
+    })
+}
+
+/// The listing that is `given`, or the bucket's own; and where the bucket was found.
+///
+/// # Errors
+/// As [`list_packed`].
+pub(crate) fn list_unless(
+    given: Option<Listing>,
+    access: &Access,
+    uri: &str,
+    source: Source,
+) -> Result<(Listing, Found)> {
+    let Some(listing) = given else { return list_source(access, uri, source, |_| {}) };
+    // A region is looked up once at the start; whatever else sends requests on says so to the first that asks.
+    let look = |way: &Way, there: &Endpoint| if there.region().is_some() { look_up(way, there) } else { Ok(()) };
+    wherever(access, uri, source.endpoint, look).map(|((), found)| (listing, found))
+}
+
+fn list_there(way: &Way, source: &Source, progress: &mut (impl FnMut(u64) + Send)) -> Result<Listing> {
+    let pieces = on_control_thread(way, async |client| walk(&client, source, progress).await)?;
     let mut listing = Listing::default();
     pieces.into_iter().for_each(|piece| listing.append(piece));
     if listing.is_sorted() {

@@ -6,9 +6,10 @@ use crate::block::{self, Entry, PAGE_BYTES, RECORD_BYTES, SegmentHeader, Segment
 use crate::framing::{Body, Expect, Framing};
 use crate::head::{Parsed, parse_head};
 use crate::list::{ListPage, parse_error, parse_list};
+use crate::redirect::{self, Answer};
 use crate::request::{Method, write_get};
 pub use crate::tls::trial::records;
-use crate::uri::{Addressing, Cloud, Endpoint, expand};
+use crate::uri::{Addressing, Cloud, Endpoint, Scheme, expand};
 use crate::{escape, list_azure, manifest};
 use fuelrail_base::limits::{KEY_BYTES_MAX, OBJECT_BYTES_MAX, PREFIXES_MAX, RESPONSE_HEAD_BYTES_MAX};
 use fuelrail_base::prng::Prng;
@@ -218,6 +219,18 @@ pub fn uri(bytes: &[u8]) {
             write_get(&mut request, &endpoint.authority(), &path, None, None).expect("paths are fit for a request");
         }
         Err(error) => assert_eq!(error.kind(), Kind::Usage),
+    }
+    // As where a server sends requests on to: never anywhere less safe.
+    let from: Endpoint = "https://h/bucket/".parse().expect("a good URI");
+    let answer = Answer { status: 301, location: Some(text), region: Some(text) };
+    for signed in [false, true] {
+        match redirect::moved(&from, "/bucket/k", answer, signed) {
+            Ok(Some(moved)) => {
+                assert!(moved.endpoint.scheme == Scheme::Https && (!signed || moved.endpoint.host == "h"))
+            }
+            Ok(None) => panic!("a location is followed or refused"),
+            Err(error) => assert_eq!(error.kind(), Kind::Usage),
+        }
     }
     match (expand(text), Cloud::default().source(text)) {
         (Ok(all), Ok(source)) => {
