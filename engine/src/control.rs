@@ -67,7 +67,7 @@ impl HttpClient {
                 if to.endpoint != *endpoint || to.region.as_deref() != authority.as_deref().map(Authority::region) =>
             {
                 *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(to);
-                error
+                self.judged(error, &answer.headers)
             }
             Ok(_) => self.judged(error, &answer.headers),
         }

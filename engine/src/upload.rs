@@ -176,8 +176,7 @@ impl Letter {
             return Ok(etag);
         }
         let headers = response.headers().clone();
-        let error = refused(status, &collect(response).await?);
-        Err(if error.kind() == Kind::Expired { client.judged(error, &headers) } else { error })
+        Err(client.judged(refused(status, &collect(response).await?), &headers))
     }
 
     /// Reads the source and passes it on, a piece at a time, as fast as the server takes it.

@@ -130,6 +130,13 @@ impl Error {
         self
     }
 
+    /// The same with another cause.
+    #[must_use]
+    pub fn because(mut self, cause: impl Into<String>) -> Error {
+        self.inner.cause = cause.into();
+        self
+    }
+
     /// Names the object concerned.
     #[must_use]
     pub fn object(mut self, key: impl Into<String>) -> Error {
