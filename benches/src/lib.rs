@@ -25,6 +25,7 @@ pub mod soak;
 pub mod spill;
 pub mod switch;
 pub mod tail;
+pub mod throttle;
 pub mod tiers;
 pub mod tune;
 

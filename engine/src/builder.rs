@@ -2,14 +2,14 @@
 
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::control::{read_manifest, resolve};
+use crate::control::resolve;
 use crate::credentials::Environment;
 use crate::decode::{self, Decode, DecodeStage};
 use crate::elsewhere::Found;
 use crate::importance::{Reporter, drawn};
 use crate::labels::Labels;
 use crate::layout::{Layout, Wanted};
-use crate::listing::list_unless;
+use crate::listing::{KeptListing, Saved, given_or_listed};
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::near::{seat, settle};
 use crate::share;
@@ -89,6 +89,10 @@ impl LoaderBuilder {
         addressing: &str => addressing = addressing.into();
         /// A manifest instead of a listing.
         manifest: PathBuf => manifest = Some(manifest);
+        /// Where the bucket's listing is kept, to be used again by later runs.
+        listing_dir: PathBuf => listing_dir = Some(listing_dir);
+        /// A listing older than this is not used again, s; 0 uses none again.
+        listing_max_age_s: u64 => listing_max_age_s = listing_max_age_s;
         /// Under https, the authorities to believe instead of the system's, in PEM.
         ca_file: PathBuf => ca_file = Some(ca_file);
         /// Under https, believe any certificate: for trials only, and every use says so.
@@ -240,15 +244,11 @@ impl LoaderBuilder {
         config.validate()?;
         let ring = config.ring.parse::<RingChoice>()?.settle()?;
         let (access, source) = config.source()?;
-        let given: Option<Listing> = match (listing, &config.manifest) {
-            (Some(listing), _) => Some(listing.iter().collect()),
-            (None, Some(path)) => Some(read_manifest(path)?.iter().collect()),
-            (None, None) => None,
-        };
-        let (listing, Found { endpoint, way }) = list_unless(given, &access, &config.uri, source)?;
+        let (given, dir) = ((listing, config.manifest.as_deref()), config.listing_dir());
+        let (kept, Found { endpoint, way }) = given_or_listed(given, dir, (&access, &config.uri), source)?;
+        let KeptListing { listing, mut notices, saved, .. } = kept;
         let addresses = resolve(&endpoint)?;
         let labels = Labels::new(&endpoint.prefix, (0..listing.len()).map(|at| listing.key(at)));
-        let mut notices = Vec::new();
         let directories = open_directories(&config.spill_dirs, &mut notices);
         let fingerprint = fingerprint(&listing);
         let mut objects =
@@ -281,7 +281,7 @@ impl LoaderBuilder {
             }
         };
         let drawn = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
-        start_shards(config, ring, (objects, directories), drawn, (labels, fingerprint), (notices, report))
+        start_shards(config, ring, (objects, directories), drawn, (labels, fingerprint, saved), (notices, report))
     }
 }
 
@@ -302,7 +302,7 @@ fn start_shards(
     (backend, notice): (Backend, Option<String>),
     (objects, directories): (Arc<Objects>, Vec<Directory>),
     (run, horizons): (Run, Option<Horizons>),
-    (labels, fingerprint): (Labels, String),
+    (labels, fingerprint, saved): (Labels, String, Saved),
     (mut notices, report): (Vec<String>, Option<WatchReporter>),
 ) -> Result<Loader> {
     let report = report.map_or_else(to_standard_error, |WatchReporter(report)| report);
@@ -319,8 +319,7 @@ fn start_shards(
     let seating = seat(&config, &topology, &mut notices);
     notices.extend(seating.as_ref().and_then(|seating| settle(&regions, seating)));
     let (mut starting, kept) = (Starting::default(), arena.clone());
-    let consumer = Arc::new(Consumer::default());
-    let mut lanes = Vec::new();
+    let (consumer, mut lanes) = (Arc::new(Consumer::default()), Vec::new());
     let disk = |unit| spill_config(&config, objects.catalog(), &layout, unit);
     let spill = disk_unit(&directories).map(disk).transpose()?;
     let plan = Plan {
@@ -356,6 +355,7 @@ fn start_shards(
         run,
         labels,
         fingerprint,
+        saved,
         supply,
         arena: kept,
         shards,

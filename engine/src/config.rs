@@ -10,6 +10,7 @@ mod text;
 use crate::access::{Access, parse_addressing};
 use crate::credentials::{Credentials, Environment};
 use crate::decode::Decode;
+use crate::listing::ListingDir;
 use crate::tls::Tls;
 use fuelrail_base::limits::{
     BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, CONNECTIONS_PER_SHARD_MAX, DECODE_DEPTH_MAX, DECODE_THREADS_MAX, SHARDS_MAX,
@@ -44,6 +45,11 @@ pub struct Config {
     pub addressing: String,
     /// A manifest that names the objects, for servers that cannot list.
     pub manifest: Option<PathBuf>,
+    /// A local directory in which the bucket's listing is kept: it is used again by later runs while the bucket seems to be as it
+    /// was, and one that is interrupted goes on. Without one the bucket is listed at every start.
+    pub listing_dir: Option<PathBuf>,
+    /// A listing older than this is not used again, s; 0 uses none again.
+    pub listing_max_age_s: u64,
     /// Under https, the authorities to believe instead of the system's, in PEM.
     pub ca_file: Option<PathBuf>,
     /// Under https, believe any certificate: for trials only, and every use says so.
@@ -163,6 +169,8 @@ impl Default for Config {
             endpoint: String::new(),
             addressing: "auto".into(),
             manifest: None,
+            listing_dir: None,
+            listing_max_age_s: 86_400,
             ca_file: None,
             tls_insecure: false,
             profile: None,
@@ -297,9 +305,9 @@ impl Config {
         self.cache_policy.parse::<PolicyName>()?;
         self.spill_policy.parse::<SpillPolicy>()?;
         let dirs = self.spill_dirs.iter().map(|dir| ("spill_dirs", dir));
-        if let Some((name, dir)) =
-            dirs.chain(self.share_dir.iter().map(|dir| ("share_dir", dir))).find(|(_, dir)| !dir.is_absolute())
-        {
+        let dirs = dirs.chain(self.share_dir.iter().map(|dir| ("share_dir", dir)));
+        let mut dirs = dirs.chain(self.listing_dir.iter().map(|dir| ("listing_dir", dir)));
+        if let Some((name, dir)) = dirs.find(|(_, dir)| !dir.is_absolute()) {
             let cause = format!("{name} has '{}', which is not an absolute path", dir.display());
             check(false, cause, "write where it is from the root: ranks may start elsewhere")?;
         }
@@ -412,6 +420,12 @@ impl Config {
                 environment: self.environment.clone(),
             },
         })
+    }
+
+    /// Where the listing is kept, if it is.
+    pub(crate) fn listing_dir(&self) -> Option<ListingDir> {
+        let path = self.listing_dir.clone()?;
+        Some(ListingDir { path, max_age_s: self.listing_max_age_s })
     }
 
     /// The bucket and the prefixes that `uri` stands for, and how it is reached.

@@ -72,7 +72,7 @@ pub use fuelrail_wire::{Addressing, Cloud};
 pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use importance::Reporter;
 pub use labels::{NO_LABEL, classes_of};
-pub use listing::{list, list_packed, list_with};
+pub use listing::{KeptListing, ListingDir, list, list_kept, list_packed, list_with};
 pub use loader::{Loader, Memory, Remains, Taken};
 pub use quantiles::Quantiles;
 pub use spill::{

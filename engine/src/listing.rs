@@ -1,23 +1,28 @@
-//! Listing a bucket: all pages, several at a time, packed as they come.
+//! Listing a bucket: all pages, several at a time, packed as they come; kept on disk where there is a directory for that.
 //!
-//! Owns what has come until all has. Where to go on is `plan`'s, what a page says is `wire`'s.
+//! Owns what has come until all has. Where to go on is `plan`'s, what a page says and how files look is `wire`'s.
+
+mod file;
+mod journal;
+mod pages;
+mod probe;
+mod shelf;
+mod walk;
+
+pub(crate) use shelf::Saved;
 
 use crate::access::{Access, Way};
-use crate::control::{HttpClient, ask, look_up, on_control_thread};
+use crate::control::{HttpClient, look_up, on_control_thread, read_manifest};
 use crate::elsewhere::{Found, wherever};
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::Result;
 use fuelrail_flow::{Listed, Listing};
-use fuelrail_plan::sweep::{Ask, Stretch, Sweep};
-use fuelrail_wire::{Dialect, Endpoint, ListPage, PageStart, Source, list_azure, list_path, parse_list};
-use std::future::poll_fn;
-use std::pin::Pin;
-use std::task::Poll;
-
-/// Pages asked for at once. Enough to hide most of the round trips, far below what any bucket calls too much.
-const PAGES_AT_ONCE: usize = 8;
-/// What servers give at most.
-const PAGE_KEYS: u32 = 1000;
-const AZURE_PAGE_KEYS: u32 = 5000;
+use fuelrail_io::wall_now;
+use fuelrail_wire::kept::{NameKind, SourceId};
+use fuelrail_wire::{Endpoint, Source};
+use journal::Journal;
+use shelf::{OnDisk, Shelf, ago, saved_line};
+use std::path::{Path, PathBuf};
+use walk::walk;
 
 /// Lists all objects under a URI, all pages, sorted by key. Keys that end in `/` and are empty are folder markers of
 /// consoles, not objects, and are left out. `progress` is told the number of objects so far after each page.
@@ -47,6 +52,56 @@ pub fn list_packed(access: impl Into<Access>, uri: &str, progress: impl FnMut(u6
     list_source(&access, uri, source, progress).map(|(listing, _)| listing)
 }
 
+/// Where listings are kept, and how long one is used again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListingDir {
+    /// A local directory; made where there is none.
+    pub path: PathBuf,
+    /// A listing older than this is not used again, s; 0 uses none again.
+    pub max_age_s: u64,
+}
+
+/// A listing, and how it was come by.
+#[derive(Debug)]
+pub struct KeptListing {
+    /// The objects.
+    pub listing: Listing,
+    /// Whether it was on disk.
+    pub reused: bool,
+    /// What is to be said of it, a line each.
+    pub notices: Vec<String>,
+    pub(crate) saved: Saved,
+}
+
+impl KeptListing {
+    fn plain(listing: Listing) -> KeptListing {
+        KeptListing { listing, reused: false, notices: Vec::new(), saved: Saved::default() }
+    }
+
+    /// The file it is saved in, if it is.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.saved.path()
+    }
+}
+
+/// As [`list_packed`], with the listing kept in a directory. It is saved there when it is whole, and used again while it is not too
+/// old and a few of its pages, asked for again, are as they were; short ones, of up to 32 000 objects, are asked for again as a
+/// whole. One that was interrupted within the last hour goes on where it was, whatever ended it.
+///
+/// # Errors
+/// As [`list_with`]. A directory that cannot be used is none: it is said in the notices.
+pub fn list_kept(
+    access: impl Into<Access>,
+    uri: &str,
+    dir: &ListingDir,
+    progress: impl FnMut(u64) + Send,
+) -> Result<KeptListing> {
+    let access = access.into().settled(uri)?;
+    let source = access.cloud.source(uri)?;
+    list_source_kept(&access, uri, source, dir, progress).map(|(kept, _)| kept)
+}
+
 /// As [`list_packed`], with everything read from its text already. Tells where the bucket was found.
 fn list_source(
     access: &Access,
@@ -61,92 +116,189 @@ fn list_source(
     })
 }
 
-/// The listing that is `given`, or the bucket's own; and where the bucket was found.
-///
-/// # Errors
-/// As [`list_packed`].
-pub(crate) fn list_unless(
-    given: Option<Listing>,
+/// As [`list_kept`], with everything read from its text already. Tells where the bucket was found.
+fn list_source_kept(
     access: &Access,
     uri: &str,
     source: Source,
-) -> Result<(Listing, Found)> {
-    let Some(listing) = given else { return list_source(access, uri, source, |_| {}) };
+    dir: &ListingDir,
+    mut progress: impl FnMut(u64) + Send,
+) -> Result<(KeptListing, Found)> {
+    let Source { endpoint, prefixes } = source;
+    wherever(access, uri, endpoint, |way, endpoint| {
+        let source = Source { endpoint: endpoint.clone(), prefixes: prefixes.clone() };
+        keep_there(way, &source, dir, &mut progress)
+    })
+}
+
+/// What a loader's settings say: objects at hand, those of a manifest, or what the bucket says; and where the bucket was found.
+///
+/// # Errors
+/// As [`list_kept`]; as [`read_manifest`].
+pub(crate) fn given_or_listed(
+    (given, manifest): (Option<Vec<Listed>>, Option<&Path>),
+    dir: Option<ListingDir>,
+    (access, uri): (&Access, &str),
+    source: Source,
+) -> Result<(KeptListing, Found)> {
+    let given: Listing = match (given, manifest, dir) {
+        (Some(given), ..) => given.iter().collect(),
+        (None, Some(path), _) => read_manifest(path)?.iter().collect(),
+        (None, None, Some(dir)) => return list_source_kept(access, uri, source, &dir, |_| {}),
+        (None, None, None) => {
+            let (listing, found) = list_source(access, uri, source, |_| {})?;
+            return Ok((KeptListing::plain(listing), found));
+        }
+    };
     // A region is looked up once at the start; whatever else sends requests on says so to the first that asks.
     let look = |way: &Way, there: &Endpoint| if there.region().is_some() { look_up(way, there) } else { Ok(()) };
-    wherever(access, uri, source.endpoint, look).map(|((), found)| (listing, found))
+    wherever(access, uri, source.endpoint, look).map(|((), found)| (KeptListing::plain(given), found))
 }
 
 fn list_there(way: &Way, source: &Source, progress: &mut (impl FnMut(u64) + Send)) -> Result<Listing> {
-    let pieces = on_control_thread(way, async |client| walk(&client, source, progress).await)?;
-    let mut listing = Listing::default();
-    pieces.into_iter().for_each(|piece| listing.append(piece));
-    if listing.is_sorted() {
-        return Ok(listing);
-    }
-    let listing = listing.sorted();
-    if let Some(at) = (1..listing.len()).find(|at| listing.key(at - 1) == listing.key(*at)) {
-        return Err(Error::new(Kind::Protocol, "the listing names it twice").object(listing.key(at)));
-    }
-    Ok(listing)
+    on_control_thread(way, async |client| walk(&client, source, None, progress).await)
 }
 
-type Answer<'a> = Pin<Box<dyn Future<Output = (Stretch, Result<ListPage>)> + 'a>>;
-
-/// Every page, as pieces in the order of their keys.
-async fn walk(client: &HttpClient, source: &Source, progress: &mut impl FnMut(u64)) -> Result<Vec<Listing>> {
-    let may_split = source.endpoint.dialect != Dialect::Azure;
-    let mut sweep = Sweep::new(source.prefixes.clone(), PAGES_AT_ONCE, may_split);
-    let mut pieces: Vec<Listing> = Vec::new();
-    let mut flying: Vec<Answer<'_>> = Vec::new();
-    let mut found = 0;
-    while !sweep.is_done() {
-        while let Some(ask) = sweep.ask() {
-            flying.push(Box::pin(page(client, source, ask)));
+fn keep_there(
+    way: &Way,
+    source: &Source,
+    dir: &ListingDir,
+    progress: &mut (impl FnMut(u64) + Send),
+) -> Result<KeptListing> {
+    let shelf = match Shelf::open(&dir.path, SourceId::of(source)) {
+        Ok(shelf) => shelf,
+        Err(error) => {
+            let notices = vec![format!("listing_dir: {error}; this listing is not kept")];
+            return Ok(KeptListing { notices, ..KeptListing::plain(list_there(way, source, progress)?) });
         }
-        let (stretch, answer) = first_of(&mut flying).await;
-        let ListPage { entries, next, .. } = answer?;
-        let kept = sweep.answered(stretch, entries.len(), |n| entries[n].key.as_str(), next)?;
-        let at = stretch.0 as usize;
-        if pieces.len() <= at {
-            pieces.resize_with(at + 1, Listing::default);
-        }
-        let objects = entries[..kept.keys].iter().filter(|entry| entry.size > 0 || !entry.key.ends_with('/'));
-        objects.for_each(|entry| pieces[at].push(&entry.key, entry.size, entry.etag.as_deref()));
-        found += kept.keys as u64;
-        progress(found);
-    }
-    Ok(sweep.in_order().map(|stretch| std::mem::take(&mut pieces[stretch.0 as usize])).collect())
+    };
+    let max_age_s = dir.max_age_s;
+    on_control_thread(way, async |client| {
+        Keeping { client: &client, source, shelf, max_age_s, now_s: wall_now().0, notices: Vec::new() }
+            .list(progress)
+            .await
+    })
 }
 
-/// The first answer that is there, taken out.
-async fn first_of(flying: &mut Vec<Answer<'_>>) -> (Stretch, Result<ListPage>) {
-    poll_fn(|cx| {
-        for at in 0..flying.len() {
-            if let Poll::Ready(answer) = flying[at].as_mut().poll(cx) {
-                drop(flying.swap_remove(at));
-                return Poll::Ready(answer);
+struct Keeping<'a> {
+    client: &'a HttpClient,
+    source: &'a Source,
+    shelf: Shelf,
+    max_age_s: u64,
+    now_s: u64,
+    notices: Vec<String>,
+}
+
+impl Keeping<'_> {
+    async fn list(mut self, progress: &mut impl FnMut(u64)) -> Result<KeptListing> {
+        if let Some(OnDisk { listing, begun_s }) = self.found().await? {
+            progress(listing.len() as u64);
+            let saved = Saved::at(self.shelf.path(NameKind::Whole), begun_s);
+            return Ok(KeptListing { listing, reused: true, notices: self.notices, saved });
+        }
+        let opened = Journal::open(&self.shelf.path(NameKind::Journal), self.shelf.source, self.now_s);
+        let journal = opened.unwrap_or_else(|error| {
+            self.say(&format!("{error}; an interrupted listing could not go on"));
+            None
+        });
+        let Some(mut journal) = journal else {
+            self.say("another process has the journal: this listing is not kept");
+            let listing = walk(self.client, self.source, None, progress).await?;
+            return Ok(KeptListing { notices: self.notices, ..KeptListing::plain(listing) });
+        };
+        let listing = self.go_on(&mut journal, progress).await?;
+        let saved = self.save(&listing, journal);
+        Ok(KeptListing { listing, reused: false, notices: self.notices, saved })
+    }
+
+    /// What is on disk, if it may be used.
+    async fn found(&mut self) -> Result<Option<OnDisk>> {
+        let (now_s, max_age_s) = (self.now_s, self.max_age_s);
+        let found = self.shelf.load(|begun_s| match now_s.checked_sub(begun_s) {
+            None => Err("it is of a time to come".into()),
+            Some(age) if age >= max_age_s => Err(format!("it is of {}", ago(age))),
+            Some(_) => Ok(()),
+        });
+        let found = match found {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(None),
+            Err(why) => {
+                self.say(&format!("{why}: the bucket is listed anew"));
+                return Ok(None);
+            }
+        };
+        let age = ago(now_s.saturating_sub(found.begun_s));
+        let path = self.shelf.path(NameKind::Whole);
+        match probe::difference(self.client, self.source, &found.listing, now_s).await? {
+            Some(key) => {
+                let key = key.escape_debug();
+                self.say(&format!("'{key}' is not as it was listed {age}: the bucket is listed anew"));
+                Ok(None)
+            }
+            None => {
+                let objects = found.listing.len();
+                self.say(&format!("{objects} objects as they were listed {age}, from {}", path.display()));
+                Ok(Some(found))
             }
         }
-        Poll::Pending
-    })
-    .await
+    }
+
+    /// Lists on from where a journal ends. One that the server will not go on from is left, once.
+    async fn go_on(&mut self, journal: &mut Journal, progress: &mut impl FnMut(u64)) -> Result<Listing> {
+        let first = walk(self.client, self.source, Some(journal), progress).await;
+        let taken = journal.taken();
+        if taken > 0 {
+            let age = ago(self.now_s.saturating_sub(journal.begun_s()));
+            self.say(&format!("{taken} pages are those of a listing that was begun {age} and interrupted"));
+        }
+        match first {
+            Err(error) if taken > 0 && is_refusal(&error) => {
+                self.say(&format!(
+                    "the server does not go on from there ({}): the bucket is listed anew",
+                    error.cause()
+                ));
+                journal.restart(self.now_s)?;
+                walk(self.client, self.source, Some(journal), progress).await
+            }
+            Err(error) if journal.pages() > 0 => Err(error.and_cure(format!(
+                "{} pages are kept: within an hour the next listing of the same goes on behind them",
+                journal.pages()
+            ))),
+            other => other,
+        }
+    }
+
+    /// Saves what is worth it, and tells what is wrong with the disk.
+    fn save(&mut self, listing: &Listing, journal: Journal) -> Saved {
+        if let Some(error) = journal.broken() {
+            self.say(&format!("{error}; had this listing been interrupted, it could not have gone on"));
+        }
+        let (begun_s, path) = (journal.begun_s(), self.shelf.path(NameKind::Whole));
+        let saved = if listing.len() < probe::OBJECTS_MIN {
+            Ok(Saved::default())
+        } else {
+            self.shelf.save(listing, begun_s).map(|bytes| {
+                self.notices.push(saved_line(listing.len(), &path, bytes));
+                Saved::at(path, begun_s)
+            })
+        };
+        let (saved, emptied) = (saved, journal.finish());
+        if let Err(error) = emptied {
+            self.say(&error.to_string());
+        }
+        saved.unwrap_or_else(|error| {
+            self.say(&format!("{error}; this listing is not kept"));
+            Saved::default()
+        })
+    }
+
+    fn say(&mut self, what: &str) {
+        self.notices.push(format!("listing: {what}"));
+    }
 }
 
-async fn page(client: &HttpClient, source: &Source, ask_for: Ask) -> (Stretch, Result<ListPage>) {
-    let Ask { stretch, prefix, after, token } = ask_for;
-    let prefix = source.prefixes[prefix].as_str();
-    let start = PageStart { after: after.as_deref(), token: token.as_deref() };
-    let is_azure = source.endpoint.dialect == Dialect::Azure;
-    let path = if is_azure {
-        list_azure::list_path(&source.endpoint, prefix, start.token, AZURE_PAGE_KEYS)
-    } else {
-        list_path(&source.endpoint, prefix, start, PAGE_KEYS, None)
-    };
-    let parsed = async {
-        let whole = |error: Error| error.object(format!("{}/{prefix}", source.endpoint.bucket));
-        let body = ask(client, &source.endpoint, &path).await.map_err(whole)?;
-        if is_azure { list_azure::parse_list(&body) } else { parse_list(&body) }
-    };
-    (stretch, parsed.await)
+/// Whether an error is about what was asked, not about whether anybody could be asked.
+fn is_refusal(error: &fuelrail_base::Error) -> bool {
+    use fuelrail_base::Kind::{Mismatch, NotFound, Protocol, Usage};
+    matches!(error.kind(), Protocol | Mismatch | NotFound | Usage)
 }

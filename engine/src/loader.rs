@@ -5,6 +5,7 @@ use crate::batch::{Batch, LeaseMark};
 use crate::config::Config;
 use crate::importance::Reporter;
 use crate::labels::Labels;
+use crate::listing::Saved;
 use crate::spill::Keeper;
 use crate::state::{State, VERSION};
 use crate::stats::{Stats, Tally};
@@ -27,6 +28,7 @@ pub struct Loader {
     run: Run,
     labels: Labels,
     fingerprint: String,
+    saved: Saved,
     supply: Supply,
     shards: Vec<Watched>,
     threads: Vec<JoinHandle<Result<()>>>,
@@ -95,6 +97,7 @@ pub(crate) struct Parts {
     pub run: Run,
     pub labels: Labels,
     pub fingerprint: String,
+    pub saved: Saved,
     pub supply: Supply,
     pub arena: Arena,
     pub shards: Vec<Watched>,
@@ -113,7 +116,7 @@ const LEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Loader {
     pub(crate) fn new(parts: Parts) -> Result<Loader> {
-        let Parts { config, objects, run, labels, fingerprint, supply, arena, .. } = parts;
+        let Parts { config, objects, run, labels, fingerprint, saved, supply, arena, .. } = parts;
         let Parts { shards, threads, notices, audit, reporter, report, keeper, .. } = parts;
         let waiting = Arc::new(AtomicBool::new(false));
         let waker = Waker::sleeper();
@@ -125,6 +128,7 @@ impl Loader {
             run,
             labels,
             fingerprint,
+            saved,
             supply,
             shards,
             threads,
@@ -207,7 +211,8 @@ impl Loader {
         let Some(taken) = taken else { return Ok(Taken::NotYet) };
         self.tally.end_call(ready);
         let Finished { seq, result } = taken?;
-        let assembled = result?;
+        let assembled = result.map_err(|error| self.saved.judged(error))?;
+        self.saved.look_at(&assembled.left_out);
         let shape = self.supply.shape(assembled.samples.len());
         let draw = self.run.draw(assembled.spec.epoch);
         let batch = Batch::new(assembled, &self.labels, shape, draw, LeaseMark::new(&self.leases));

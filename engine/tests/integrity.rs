@@ -50,3 +50,34 @@ fn an_object_that_changed_is_an_error_where_only_the_server_knows() {
     let error = drain(&mut loader, &set).err().unwrap();
     assert_eq!((error.kind(), error.object_key()), (Kind::Changed, Some(key.as_str())), "{error}");
 }
+
+/// Every checksum that clouds send with a whole object, right and wrong.
+#[test]
+fn a_checksum_that_does_not_hold_is_an_error_whichever_it_is() {
+    // Those of "123456789", as their catalogues have them; then one of another text.
+    for (name, right, wrong) in [
+        ("x-amz-checksum-crc64nvme", "rosUhgp5mIg=", "rosUhgp5mIk="),
+        ("x-amz-checksum-crc32", "y/Q5Jg==", "y/Q5Jw=="),
+        ("x-amz-checksum-crc32c", "4waSgw==", "4waShA=="),
+        ("x-goog-hash", "crc32c=4waSgw==", "crc32c=4waShA=="),
+        ("x-amz-checksum-sha1", "98O8HYCOBHMq32eZZczDTKeuNEE=", "98O8HYCOBHMq32eZZczDTKeuNEI="),
+        (
+            "x-amz-checksum-sha256",
+            "FeKw08M4keuw8e9gnsQZQgwg4yDOlMZfvIwzEkSOsiU=",
+            "FeKw08M4keuw8e9gnsQZQgwg4yDOlMZfvIwzEkSOsiY=",
+        ),
+        ("Content-MD5", "JfnnlDI7RTiF9RgfG2JNCw==", "JfnnlDI7RTiF9RgfG2JNDA=="),
+    ] {
+        let read = |value: &str| {
+            let line = format!("{name}: {value}\r\n");
+            let server = Service::start(move |_| Answer(200, line.clone(), "123456789".into()));
+            let listing = vec![fuelrail::Listed { key: "k".into(), size: 9, etag: None }];
+            let builder = loader_at(&format!("{}/bucket/", server.url())).listing(listing).attempts_max(2);
+            let mut loader = builder.build().unwrap();
+            loader.next_batch().unwrap().map(|batch| batch.samples().next().unwrap().bytes.to_vec())
+        };
+        assert_eq!(read(right).unwrap(), b"123456789", "{name}");
+        let error = read(wrong).err().unwrap();
+        assert_eq!((error.kind(), error.object_key()), (Kind::Mismatch, Some("k")), "{name}: {error}");
+    }
+}

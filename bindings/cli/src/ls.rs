@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fuelrail::{ByteSize, Error, Kind, Listed};
+use fuelrail::{ByteSize, Error, Kind, Listed, ListingDir};
 use serde::Serialize;
 
 use crate::failure::{Outcome, output};
@@ -19,6 +19,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail ls https://127.0.0.1:9443/bucket --ca-file fuelrail-ca.pem
   fuelrail ls http://127.0.0.1:9000/bucket/training/ --manifest train.tsv
   fuelrail ls s3://bucket/{train,val}/ --count
+  fuelrail ls s3://bucket/millions/ --count --listing-dir ~/.cache/fuelrail
   fuelrail ls http://127.0.0.1:9000/bucket --json | jq .bytes";
 
 /// List the objects under a prefix
@@ -38,6 +39,13 @@ pub(crate) struct Ls {
     /// Print size and entity tag before each key
     #[arg(long, short)]
     long: bool,
+    /// Keep the listing in DIR, and use the one that is there while a few of its pages, asked for again, are as they were; one that
+    /// was interrupted goes on
+    #[arg(long, value_name = "DIR")]
+    listing_dir: Option<PathBuf>,
+    /// List anew what is kept and older than this, s
+    #[arg(long, value_name = "N", default_value_t = 86_400, requires = "listing_dir")]
+    listing_max_age_s: u64,
     /// Print only how many objects there are, their length together, and what listing them took
     #[arg(long, conflicts_with_all = ["long", "manifest"])]
     count: bool,
@@ -78,9 +86,7 @@ pub(crate) fn run(args: &Ls) -> Outcome {
     if args.count {
         return count(args);
     }
-    let bar = Bar::new(None, "objects");
-    let objects = fuelrail::list_with(&args.trust.access(&args.uri)?, &args.uri, |count| bar.at(count, String::new))?;
-    drop(bar);
+    let objects: Vec<Listed> = listed(args)?.iter().collect();
     if objects.is_empty() {
         let nothing = Error::new(Kind::Usage, format!("no object's key starts as '{}' says", args.uri));
         return Err(nothing
@@ -102,12 +108,25 @@ pub(crate) fn run(args: &Ls) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What the bucket says, or what is kept of it.
+fn listed(args: &Ls) -> Outcome<fuelrail::Listing> {
+    let access = args.trust.access(&args.uri)?;
+    let bar = Bar::new(None, "objects");
+    let progress = |count| bar.at(count, String::new);
+    let Some(path) = args.listing_dir.clone() else {
+        return Ok(fuelrail::list_packed(access, &args.uri, progress)?);
+    };
+    let dir = ListingDir { path, max_age_s: args.listing_max_age_s };
+    let kept = fuelrail::list_kept(access, &args.uri, &dir, progress)?;
+    drop(bar);
+    kept.notices.iter().for_each(|notice| note(notice));
+    Ok(kept.listing)
+}
+
 /// As little as a loader holds, so that what is measured is what a loader takes.
 fn count(args: &Ls) -> Outcome {
     let (start, before) = (Instant::now(), cpu());
-    let bar = Bar::new(None, "objects");
-    let listing = fuelrail::list_packed(args.trust.access(&args.uri)?, &args.uri, |count| bar.at(count, String::new))?;
-    drop(bar);
+    let listing = listed(args)?;
     let counted = Counted {
         schema: 1,
         uri: &args.uri,

@@ -137,6 +137,17 @@ impl Error {
         self
     }
 
+    /// Adds one more thing that the reader can do, or should know.
+    #[must_use]
+    pub fn and_cure(mut self, cure: impl Into<String>) -> Error {
+        let cure = cure.into();
+        self.inner.cure = Some(match self.inner.cure.take() {
+            Some(first) => format!("{first}; {cure}"),
+            None => cure,
+        });
+        self
+    }
+
     /// Names the object concerned.
     #[must_use]
     pub fn object(mut self, key: impl Into<String>) -> Error {
@@ -205,5 +216,6 @@ mod tests {
         );
         assert!(error.kind().retryable());
         assert_eq!(error.kind().exit_code(), 1);
+        assert!(error.and_cure("try again").to_string().ends_with("; check the server's logs; try again"));
     }
 }

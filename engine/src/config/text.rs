@@ -8,7 +8,7 @@ const SIZES: [&str; 5] =
 /// Fields that are lists: as text, their items stand between commas.
 const LISTS: [&str; 1] = ["spill_dirs"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 19] = [
+const TEXTS: [&str; 20] = [
     "uri",
     "region",
     "endpoint",
@@ -28,6 +28,7 @@ const TEXTS: [&str; 19] = [
     "decode_fit",
     "audit",
     "share_dir",
+    "listing_dir",
 ];
 
 /// Reads sizes that a file has as text.

@@ -5,6 +5,7 @@
 use crate::block::{self, Entry, PAGE_BYTES, RECORD_BYTES, SegmentHeader, SegmentName};
 use crate::framing::{Body, Expect, Framing};
 use crate::head::{Parsed, parse_head};
+use crate::kept::{self, FRAME_HEAD_BYTES, FrameHead, Frames, HEADER_BYTES, Header, Object, Packer, Unpacker};
 use crate::list::{ListPage, parse_error, parse_list};
 use crate::redirect::{self, Answer};
 use crate::request::{Method, write_get};
@@ -197,6 +198,65 @@ pub fn block(bytes: &[u8]) {
     {
         assert_eq!(parsed.to_string(), name);
     }
+}
+
+/// A kept listing: a header that is believed is written as it stands, frames prove themselves and nothing else, and what one
+/// holds is written and read again without a change, as objects and as an answer.
+pub fn kept(bytes: &[u8]) {
+    if let Ok(header) = Header::decode(bytes) {
+        let page = header.encode();
+        assert_eq!(page[..], bytes[..HEADER_BYTES]);
+        let damaged = flipped(&page, header.begun_s as usize % (8 * HEADER_BYTES));
+        assert!(Header::decode(&damaged).is_err(), "a flipped bit passes for a header");
+        framed(Frames::behind(&page), &bytes[HEADER_BYTES..]);
+    }
+    kept_objects(bytes);
+    if let Ok(answer) = kept::Answer::decode(bytes) {
+        let mut written = Vec::new();
+        answer.encode(&mut written);
+        assert_eq!(kept::Answer::decode(&written), Ok(answer));
+    }
+}
+
+fn framed(mut frames: Frames, mut bytes: &[u8]) {
+    while let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>() {
+        let Ok(head) = FrameHead::decode(*head) else { return };
+        let Some((payload, rest)) = rest.split_at_checked(head.len) else { return };
+        let before = frames;
+        if frames.proved(head, payload).is_err() {
+            assert_eq!(frames, before, "a frame that is not believed leaves no trace");
+            return;
+        }
+        let (mut written, mut again) = (Vec::new(), before);
+        again.push(&mut written, |out| out.extend_from_slice(payload));
+        assert_eq!((&written[..], again), (&bytes[..FRAME_HEAD_BYTES + head.len], frames));
+        kept_objects(payload);
+        bytes = rest;
+    }
+}
+
+fn kept_objects(bytes: &[u8]) {
+    let (mut reader, mut packer, mut written, mut all) =
+        (Unpacker::new(bytes), Packer::default(), Vec::new(), Vec::new());
+    let flaw: Option<kept::Flaw> = loop {
+        match reader.next() {
+            Ok(Some(object)) => {
+                let Object { key, size, etag } = object;
+                assert!((1..=KEY_BYTES_MAX).contains(&key.len()) && size <= OBJECT_BYTES_MAX);
+                packer.push(&mut written, object);
+                all.push((key.to_owned(), size, etag.map(str::to_owned)));
+            }
+            Ok(None) => break None,
+            Err(flaw) => break Some(flaw),
+        }
+    };
+    assert!(flaw.is_some() || written.len() <= bytes.len(), "what is packed is not longer");
+    let mut again = Unpacker::new(&written);
+    for (key, size, etag) in &all {
+        let wanted = Object { key, size: *size, etag: etag.as_deref() };
+        assert_eq!(again.next(), Ok(Some(wanted)));
+    }
+    assert_eq!(again.next(), Ok(None));
 }
 
 fn flipped(bytes: &[u8], bit: usize) -> Vec<u8> {

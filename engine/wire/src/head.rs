@@ -4,6 +4,7 @@
 
 use crate::base64;
 use crate::date;
+use crate::digest::Digest;
 use crate::escape::shown;
 use crate::etag::Etag;
 use crate::framing::Framing;
@@ -28,6 +29,8 @@ pub struct ResponseHead {
     pub etag: Option<Etag>,
     /// CRC-32C of the whole object. Absent when S3 only keeps a checksum of the checksums of its parts.
     pub crc32c: Option<u32>,
+    /// Another checksum of the whole body, where there is no CRC-32C. Only with status 200.
+    pub digest: Option<Digest>,
     /// Whether the connection may carry another response after this one.
     pub keep_alive: bool,
     /// How long the server asks to wait before the next try, seconds. A date is ignored: there is no clock here.
@@ -112,6 +115,7 @@ struct Lines {
     content_range: Option<ContentRange>,
     etag: Option<Etag>,
     crc32c: Option<u32>,
+    digest: Option<Digest>,
     composite: bool,
     close: bool,
     keep_alive: bool,
@@ -160,6 +164,15 @@ impl Lines {
                     checksum(crc).ok_or_else(|| protocol(format!("unreadable x-goog-hash '{}'", shown(value, 64))))?;
                 once(&mut self.crc32c, crc, "x-goog-hash")?;
             }
+        } else if status == 200
+            && let Some(digest) = Digest::parse(name, value)
+        {
+            // "…-7" is one over those of seven parts, as above.
+            if !value.contains(&b'-') {
+                let digest = digest.map_err(|()| protocol(format!("unreadable {name} '{}'", shown(value, 64))))?;
+                let cheaper = self.digest.is_none_or(|known| digest.rank() < known.rank());
+                self.digest = if cheaper { Some(digest) } else { self.digest };
+            }
         } else if is("x-amz-checksum-type") {
             self.composite |= value.eq_ignore_ascii_case(b"composite");
         } else if is("retry-after") {
@@ -186,6 +199,9 @@ impl Lines {
             content_range: self.content_range,
             etag: self.etag,
             crc32c: self.crc32c.filter(|_| !self.composite),
+            digest: self
+                .digest
+                .filter(|digest| self.crc32c.is_none() && (!self.composite || matches!(digest, Digest::Md5(_)))),
             keep_alive: persistent && !self.close && framing != Framing::UntilClose,
             retry_after_s: self.retry_after_s,
             date: self.date,

@@ -1,7 +1,7 @@
 //! Bytes in, meaning out: everything Fuelrail says and hears over HTTP/1.1, and the documents it reads.
 //!
 //! Holds the writer of requests, the parsers of response heads, body framing, ranges, listings and manifests, the
-//! format of blocks on disk, signatures, and the client's side of TLS. Owns no
+//! formats of blocks and of listings on disk, signatures, and the client's side of TLS. Owns no
 //! resource: no socket, file, clock, thread or ambient randomness. Every parser takes hostile bytes and answers with a
 //! value or a typed error, never a panic, and keeps to the maxima of `fuelrail_base::limits`.
 #![forbid(unsafe_code)]
@@ -9,12 +9,14 @@
 pub mod base64;
 pub mod block;
 pub mod date;
+pub mod digest;
 mod escape;
 pub mod etag;
 pub mod framing;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod head;
+pub mod kept;
 pub mod list;
 pub mod list_azure;
 pub mod manifest;
@@ -26,6 +28,7 @@ pub mod tls;
 pub mod uri;
 mod xml;
 
+pub use digest::Digest;
 pub use etag::{Etag, can_match};
 pub use framing::{Body, Expect, Framing};
 pub use head::{Parsed, ResponseHead, parse_head};

@@ -94,6 +94,11 @@ fn blocks() {
 }
 
 #[test]
+fn kept_listings() {
+    run("kept", fuzz::kept);
+}
+
+#[test]
 fn uris() {
     run("uri", fuzz::uri);
 }

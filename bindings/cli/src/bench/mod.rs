@@ -19,6 +19,7 @@ mod soak;
 mod spill;
 mod switch;
 mod tail;
+mod throttle;
 mod tiers;
 mod venue;
 
@@ -59,8 +60,11 @@ enum Question {
     Importance(Box<importance::ImportanceArgs>),
     Tiers(tiers::TiersArgs),
     Tail(tail::TailArgs),
+    Throttle(throttle::ThrottleArgs),
     #[command(hide = true)]
     Canned(canned::CannedArgs),
+    #[command(hide = true)]
+    ThrottleReader(throttle::ThrottleReaderArgs),
     #[command(hide = true)]
     SoakBucket(soak::SoakBucketArgs),
     #[command(hide = true)]
@@ -85,6 +89,8 @@ pub(crate) fn run(bench: Bench) -> Outcome {
         Question::Importance(args) => importance::run(&args),
         Question::Tiers(args) => tiers::run(&args),
         Question::Tail(args) => tail::run(&args),
+        Question::Throttle(args) => throttle::run(&args),
+        Question::ThrottleReader(args) => throttle::run_reader(&args),
         Question::Canned(args) => canned::run(&args),
         Question::SoakBucket(args) => soak::run_bucket(&args),
         Question::Contestant(args) => contestant::run(&args),

@@ -3,6 +3,7 @@
 
 mod bench;
 mod cache;
+mod hardship;
 mod inspect;
 mod objects;
 mod questions;

@@ -30,6 +30,23 @@ fn ls_names_every_object_in_key_order() {
 }
 
 #[test]
+fn a_listing_that_is_kept_is_used_again() {
+    let bucket = bucket_of(&DataSet::digits(33_000, 1), "");
+    let dir = tempfile::tempdir().unwrap();
+    let count = |more: &[&str]| {
+        let uri = bucket.url("");
+        let told = fuelrail(&[&["ls", &uri, "--count", "--json", "--listing-dir", utf8(dir.path())], more].concat());
+        let said = told.err.clone();
+        assert_eq!(told.json()["count"], 33_000);
+        said
+    };
+    assert!(count(&[]).contains("33000 objects kept in"));
+    assert!(count(&[]).contains("33000 objects as they were listed"));
+    let old = count(&["--listing-max-age-s", "0"]);
+    assert!(old.contains("the bucket is listed anew"), "{old}");
+}
+
+#[test]
 fn a_manifest_reads_back_and_stands_in_for_the_listing() {
     let set = DataSet::digits(120, 2);
     let bucket = bucket_of(&set, "");

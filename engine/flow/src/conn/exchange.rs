@@ -6,7 +6,7 @@ use fuelrail_base::{Error, Instant, Kind, Result, SampleId, WallTime};
 use fuelrail_io::Window;
 use fuelrail_plan::brain::{AskId, FetchId};
 use fuelrail_wire::tls::asks_for_tls;
-use fuelrail_wire::{Etag, Framing, ResponseHead};
+use fuelrail_wire::{Digest, Etag, Framing, ResponseHead};
 
 /// Names the second request of a fetch, as long as anything of it is under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +77,8 @@ pub(crate) struct Exchange {
     pub window: Option<Window>,
     pub sink: Sink,
     pub proof: Proof,
+    /// Checksum of all that was asked for, where it comes in one answer from its first byte on.
+    pub digest: Option<Digest>,
     pub sent_at: Instant,
     pub first_byte_at: Option<Instant>,
     /// Window bytes that had landed before this attempt.
@@ -100,6 +102,7 @@ impl Exchange {
             window: Some(window),
             sink: Sink::Window,
             proof: Proof::default(),
+            digest: None,
             sent_at: now,
             first_byte_at: None,
             hedged: false,
@@ -130,6 +133,7 @@ impl Exchange {
     /// Judges the head. On success says how the body is framed and the window stands where the body begins.
     pub(crate) fn accept(&mut self, head: &ResponseHead) -> Result<Framing> {
         self.proof = Proof { etag: head.etag, crc32c: head.crc32c };
+        self.digest = None;
         match head.status {
             200 => self.accept_whole(head),
             206 => self.accept_part(head),
@@ -161,6 +165,7 @@ impl Exchange {
             window.rewind(0);
             self.resumed_at = 0;
         }
+        self.digest = head.digest;
         self.check_length(head, asked.object_len)
     }
 
@@ -192,6 +197,19 @@ impl Exchange {
             )
             .cure("the object changed after it was listed, or the server lies about lengths")),
             _ => Ok(head.framing),
+        }
+    }
+
+    /// Judges a body that has come whole.
+    pub(crate) fn check_digest(&self) -> Result<()> {
+        let window = self.home_window();
+        match self.digest {
+            Some(digest) if self.resumed_at == 0 && !digest.holds(window.bytes()) => Err(Error::new(
+                Kind::Mismatch,
+                format!("its {} is not the one that the server sends with it", digest.name()),
+            )
+            .cure("the bytes were damaged in the server or on the way")),
+            _ => Ok(()),
         }
     }
 

@@ -93,11 +93,14 @@ pub(super) fn finish(exchange: Exchange, cx: &mut Context) {
         Sink::Refusal { .. } => exchange.refusal(),
         Sink::Window => {
             let window = exchange.home_window();
-            if window.room() == 0 {
+            if window.room() > 0 {
+                let (got, want) = (window.filled(), window.len());
+                Error::new(Kind::Truncated, format!("the body ended at byte {got} of {want}"))
+            } else if let Err(damaged) = exchange.check_digest() {
+                damaged
+            } else {
                 return land(exchange, cx);
             }
-            let (got, want) = (window.filled(), window.len());
-            Error::new(Kind::Truncated, format!("the body ended at byte {got} of {want}"))
         }
     };
     fail(exchange, error, false, cx);

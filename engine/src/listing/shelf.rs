@@ -1,0 +1,264 @@
+//! The directory that listings are kept in: a finished one is saved there, and found again.
+//!
+//! Owns names and words; a file that is torn, rotten or something else's costs one line and a new listing.
+
+use super::file::refused;
+use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
+use fuelrail_flow::Listing;
+use fuelrail_io::open_regular;
+use fuelrail_wire::kept::{
+    FRAME_HEAD_BYTES, Flaw, FrameHead, Frames, HEADER_BYTES, Header, Holds, Name, NameKind, Object, Packer, SourceId,
+    Unpacker,
+};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Objects of one frame take about so many bytes.
+const FRAME_BYTES: usize = 64 << 10;
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// One data set's places in the directory.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    dir: PathBuf,
+    pub(super) source: SourceId,
+}
+
+/// A listing that was found.
+#[derive(Debug)]
+pub(super) struct OnDisk {
+    pub(super) listing: Listing,
+    /// When its first page was asked for, s since 1970.
+    pub(super) begun_s: u64,
+}
+
+impl Shelf {
+    /// Opens the directory, or makes it.
+    ///
+    /// # Errors
+    /// `File` when it is not there and cannot be made.
+    pub(super) fn open(dir: &Path, source: SourceId) -> Result<Shelf> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        made.map_err(|error| refused(dir, "making", &error))?;
+        Ok(Shelf { dir: dir.to_owned(), source })
+    }
+
+    pub(super) fn path(&self, kind: NameKind) -> PathBuf {
+        self.dir.join(Name { source: self.source, kind }.to_string())
+    }
+
+    /// The listing that was saved, if `wanted` says yes to when it was begun.
+    ///
+    /// # Errors
+    /// Why there is none that can be used, in words.
+    pub(super) fn load(&self, wanted: impl FnOnce(u64) -> Result<(), String>) -> Result<Option<OnDisk>, String> {
+        let path = self.path(NameKind::Whole);
+        let Some(file) = open_regular(&path, false).map_err(|error| error.to_string())? else { return Ok(None) };
+        let named = |why: &dyn core::fmt::Display| format!("{}: {why}", path.display());
+        let mut file = BufReader::with_capacity(BUFFER_BYTES, file);
+        let mut head = [0; HEADER_BYTES];
+        file.read_exact(&mut head).map_err(|error| named(&flaw_of(&error)))?;
+        let header = Header::decode(&head).map_err(|flaw| named(&flaw))?;
+        let Holds::Whole(objects) = header.holds else { return Err(named(&Flaw::Foreign)) };
+        if header.source != self.source {
+            return Err(named(&Flaw::Foreign));
+        }
+        wanted(header.begun_s).map_err(|why| named(&why))?;
+        let listing = read(&mut file, Frames::behind(&head), objects).map_err(|flaw| named(&flaw))?;
+        Ok(Some(OnDisk { listing, begun_s: header.begun_s }))
+    }
+
+    /// Saves a listing: under its name there is the one before, or all of this one. Returns its length, bytes.
+    ///
+    /// # Errors
+    /// `File` when the disk refuses; nothing is left of it then.
+    pub(super) fn save(&self, listing: &Listing, begun_s: u64) -> Result<u64> {
+        let (new, path) = (self.path(NameKind::New), self.path(NameKind::Whole));
+        let header = Header { holds: Holds::Whole(listing.len() as u64), source: self.source, begun_s };
+        // What is under the name was left by a process that died. What is not to be removed is refused below.
+        let _ = fs::remove_file(&new);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
+        let mut file = file.map_err(|error| refused(&new, "making", &error))?;
+        let saved = write(&mut file, listing, &header).and_then(|len| fs::rename(&new, &path).map(|()| len));
+        saved.map_err(|error| {
+            // It is written over next time where it cannot be removed.
+            let _ = fs::remove_file(&new);
+            refused(&path, "saving", &error)
+        })
+    }
+}
+
+/// Says when, for people.
+pub(super) fn ago(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s ago"),
+        120..7200 => format!("{} min ago", seconds / 60),
+        _ => format!("{} h ago", seconds / 3600),
+    }
+}
+
+fn write(file: &mut fs::File, listing: &Listing, header: &Header) -> std::io::Result<u64> {
+    let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
+    let head = header.encode();
+    out.write_all(&head)?;
+    let (mut frames, mut text, mut at, mut len) = (Frames::behind(&head), Vec::new(), 0, head.len() as u64);
+    while at < listing.len() {
+        text.clear();
+        frames.push(&mut text, |out| {
+            let mut packer = Packer::default();
+            while at < listing.len() && out.len() < FRAME_BYTES {
+                let etag = listing.etag(at);
+                packer.push(out, Object { key: listing.key(at), size: listing.size(at), etag: etag.as_deref() });
+                at += 1;
+            }
+        });
+        out.write_all(&text)?;
+        len += text.len() as u64;
+    }
+    out.flush()?;
+    Ok(len)
+}
+
+fn read(file: &mut impl Read, mut frames: Frames, objects: u64) -> Result<Listing, Flaw> {
+    let (mut listing, mut text) = (Listing::default(), Vec::new());
+    while (listing.len() as u64) < objects {
+        let mut head = [0; FRAME_HEAD_BYTES];
+        file.read_exact(&mut head).map_err(|error| flaw_of(&error))?;
+        let head = FrameHead::decode(head)?;
+        text.clear();
+        // No more is taken than there is, whatever the head says.
+        file.take(head.len as u64).read_to_end(&mut text).map_err(|error| flaw_of(&error))?;
+        if text.len() < head.len {
+            return Err(Flaw::Short);
+        }
+        frames.proved(head, &text)?;
+        let mut reader = Unpacker::new(&text);
+        while let Some(Object { key, size, etag }) = reader.next()? {
+            let before = listing.len().checked_sub(1);
+            if before.is_some_and(|before| listing.key(before) >= key) {
+                return Err(Flaw::Absurd);
+            }
+            listing.push(key, size, etag);
+        }
+    }
+    let is_over = file.read(&mut [0]).map_err(|error| flaw_of(&error))? == 0;
+    if listing.len() as u64 == objects && is_over { Ok(listing) } else { Err(Flaw::Absurd) }
+}
+
+/// A disk that cannot be read is no better than a file that is damaged.
+fn flaw_of(error: &std::io::Error) -> Flaw {
+    if error.kind() == std::io::ErrorKind::UnexpectedEof { Flaw::Short } else { Flaw::Damaged }
+}
+
+/// The file a loader's listing is saved in. Dropped from the disk when an object turns out to be not as listed.
+#[derive(Debug, Default)]
+pub(crate) struct Saved {
+    file: Option<(PathBuf, u64)>,
+}
+
+impl Saved {
+    pub(super) fn at(path: PathBuf, begun_s: u64) -> Saved {
+        Saved { file: Some((path, begun_s)) }
+    }
+
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|(path, _)| path.as_path())
+    }
+
+    /// Looks at what a batch had to be delivered without.
+    pub(crate) fn look_at(&mut self, left_out: &[(SampleId, Error)]) {
+        for (_, error) in left_out {
+            if self.file.is_some() {
+                let _ = self.judged(error.clone());
+            }
+        }
+    }
+
+    /// Looks at an error of a sample. One that says the listing is old drops what is saved, and tells so.
+    pub(crate) fn judged(&mut self, error: Error) -> Error {
+        if !matches!(error.kind(), Kind::Changed | Kind::NotFound | Kind::Mismatch) {
+            return error;
+        }
+        let Some((path, begun_s)) = self.file.take() else { return error };
+        // Another process may have saved a newer one meanwhile.
+        let mut head = [0; HEADER_BYTES];
+        let read = fs::File::open(&path).and_then(|mut file| file.read_exact(&mut head));
+        let is_that = read.is_ok() && Header::decode(&head).is_ok_and(|header| header.begun_s == begun_s);
+        if is_that && fs::remove_file(&path).is_err() {
+            return error.and_cure(format!("remove the listing that was kept, {}", path.display()));
+        }
+        error.and_cure(format!(
+            "the listing that was kept in {} is dropped: the next start lists the bucket anew",
+            path.display()
+        ))
+    }
+}
+
+/// What was saved, for people.
+pub(super) fn saved_line(objects: usize, path: &Path, bytes: u64) -> String {
+    format!("listing: {objects} objects kept in {}, {}", path.display(), ByteSize(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listing() -> Listing {
+        let mut listing = Listing::default();
+        (0..12).for_each(|n| listing.push(&format!("k/{n:02}"), n, (n % 3 == 0).then_some("\"x\"")));
+        listing
+    }
+
+    #[test]
+    fn torn_or_rotten_at_any_byte_it_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(&dir.path().join("new/er"), SourceId([7; 16])).unwrap();
+        assert!(shelf.load(|_| Ok(())).unwrap().is_none());
+        let wanted: Vec<_> = listing().iter().collect();
+        let bytes = shelf.save(&listing(), 5).unwrap();
+        let path = shelf.path(NameKind::Whole);
+        let good = fs::read(&path).unwrap();
+        assert_eq!(good.len() as u64, bytes);
+        let found = shelf.load(|begun_s| if begun_s == 5 { Ok(()) } else { Err("old".into()) }).unwrap().unwrap();
+        assert!(found.begun_s == 5 && found.listing.iter().eq(wanted.iter().cloned()));
+        assert!(shelf.load(|_| Err("it is old".into())).unwrap_err().ends_with(": it is old"));
+        for at in 0..good.len() {
+            let mut rotten = good.clone();
+            rotten[at] ^= 1 << (at % 8);
+            for bytes in [&good[..at], &rotten[..]] {
+                fs::write(&path, bytes).unwrap();
+                assert!(shelf.load(|_| Ok(())).is_err(), "at {at}");
+            }
+        }
+        // What is left of a process that died while it saved is no hindrance, and another data set's file no listing of ours.
+        fs::write(shelf.path(NameKind::New), "half").unwrap();
+        shelf.save(&listing(), 6).unwrap();
+        assert_eq!(shelf.load(|_| Ok(())).unwrap().unwrap().begun_s, 6);
+        let other = Shelf { source: SourceId([8; 16]), ..Shelf::open(&shelf.dir, SourceId([8; 16])).unwrap() };
+        fs::copy(&path, other.path(NameKind::Whole)).unwrap();
+        assert!(other.load(|_| Ok(())).unwrap_err().contains("another data set"));
+    }
+
+    #[test]
+    fn only_the_listing_that_was_used_is_dropped_and_only_for_what_says_it_is_old() {
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(dir.path(), SourceId([7; 16])).unwrap();
+        shelf.save(&listing(), 5).unwrap();
+        let path = shelf.path(NameKind::Whole);
+        let mut saved = Saved::at(path.clone(), 5);
+        for kind in [Kind::Network, Kind::Undecodable, Kind::Denied] {
+            assert_eq!(saved.judged(Error::new(kind, "x")), Error::new(kind, "x"));
+        }
+        shelf.save(&listing(), 6).unwrap();
+        let error = saved.judged(Error::new(Kind::NotFound, "x"));
+        assert!(path.exists() && error.to_string().contains("is dropped"), "a newer one stays: {error}");
+        assert_eq!(saved.judged(Error::new(Kind::NotFound, "x")), Error::new(Kind::NotFound, "x"), "it is told once");
+        for kind in [Kind::Changed, Kind::NotFound, Kind::Mismatch] {
+            shelf.save(&listing(), 6).unwrap();
+            Saved::at(path.clone(), 6).look_at(&[(SampleId(0), Error::new(kind, "x"))]);
+            assert!(!path.exists(), "{kind:?}");
+        }
+    }
+}

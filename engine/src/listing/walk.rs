@@ -1,0 +1,115 @@
+//! Every page of a listing, several at a time: first those that a journal has, then those that only the bucket has.
+//!
+//! Where to go on is `plan`'s. It is told the answers of a journal in the order in which they came, so it asks for the same pages
+//! again, and stands where it stood when the last of them had come.
+
+use super::journal::Journal;
+use super::pages::{Flying, PAGES_AT_ONCE, first_of, is_object, page};
+use crate::control::HttpClient;
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_flow::Listing;
+use fuelrail_plan::sweep::{Ask, Stretch, Sweep};
+use fuelrail_wire::kept::{Answer, asked};
+use fuelrail_wire::{Dialect, ListPage, PageStart, Source};
+
+/// What has come.
+struct Brought {
+    sweep: Sweep,
+    /// By stretch.
+    pieces: Vec<Listing>,
+    found: u64,
+}
+
+/// Every object, sorted. What comes is written into `journal`.
+pub(super) async fn walk(
+    client: &HttpClient,
+    source: &Source,
+    mut journal: Option<&mut Journal>,
+    progress: &mut impl FnMut(u64),
+) -> Result<Listing> {
+    let may_split = source.endpoint.dialect != Dialect::Azure;
+    let sweep = Sweep::new(source.prefixes.clone(), PAGES_AT_ONCE, may_split);
+    let mut brought = Brought { sweep, pieces: Vec::new(), found: 0 };
+    let mut asks = Vec::new();
+    if let Some(journal) = &mut journal {
+        brought.again(source, journal, &mut asks)?;
+        if brought.found > 0 {
+            progress(brought.found);
+        }
+    }
+    let fetch = |ask: Ask| async {
+        let answer = page(client, source, &source.prefixes[ask.prefix], start(&ask)).await;
+        (ask, answer)
+    };
+    let mut flying: Flying<'_, (Ask, Result<ListPage>)> = Vec::new();
+    while !brought.sweep.is_done() {
+        asks.extend(std::iter::from_fn(|| brought.sweep.ask()));
+        for ask in asks.drain(..) {
+            flying.push(Box::pin(fetch(ask)));
+        }
+        let (ask, answer) = first_of(&mut flying).await;
+        let page = answer?;
+        brought.take(ask.stretch, &page)?;
+        if let Some(journal) = &mut journal {
+            journal.push(ask.stretch.0, named(source, &ask), &page);
+        }
+        progress(brought.found);
+    }
+    brought.joined()
+}
+
+impl Brought {
+    /// Takes what a journal has. Pages that were on their way when it ended are left in `asks`.
+    fn again(&mut self, source: &Source, journal: &mut Journal, asks: &mut Vec<Ask>) -> Result<()> {
+        while !self.sweep.is_done() {
+            asks.extend(std::iter::from_fn(|| self.sweep.ask()));
+            let whose = |answer: &Answer| {
+                asks.iter().position(|ask| ask.stretch.0 == answer.stretch && named(source, ask) == answer.asked)
+            };
+            let Some((at, page)) = journal.next(whose) else { break };
+            let ask = asks.swap_remove(at);
+            self.take(ask.stretch, &page)?;
+        }
+        journal.go_on();
+        Ok(())
+    }
+
+    /// Takes a page.
+    fn take(&mut self, stretch: Stretch, page: &ListPage) -> Result<()> {
+        let entries = &page.entries;
+        let kept = self.sweep.answered(stretch, entries.len(), |n| entries[n].key.as_str(), page.next.clone())?;
+        let at = stretch.0 as usize;
+        if self.pieces.len() <= at {
+            self.pieces.resize_with(at + 1, Listing::default);
+        }
+        let objects = entries[..kept.keys].iter().filter(|entry| is_object(entry));
+        objects.for_each(|entry| self.pieces[at].push(&entry.key, entry.size, entry.etag.as_deref()));
+        self.found += kept.keys as u64;
+        Ok(())
+    }
+
+    /// Everything in the order of the keys.
+    fn joined(mut self) -> Result<Listing> {
+        let mut listing = Listing::default();
+        for stretch in self.sweep.in_order() {
+            listing.append(std::mem::take(&mut self.pieces[stretch.0 as usize]));
+        }
+        if listing.is_sorted() {
+            return Ok(listing);
+        }
+        let listing = listing.sorted();
+        if let Some(at) = (1..listing.len()).find(|at| listing.key(at - 1) == listing.key(*at)) {
+            return Err(Error::new(Kind::Protocol, "the listing names it twice").object(listing.key(at)));
+        }
+        Ok(listing)
+    }
+}
+
+fn start(ask: &Ask) -> PageStart<'_> {
+    PageStart { after: ask.after.as_deref(), token: ask.token.as_deref() }
+}
+
+/// What a journal calls the page that is asked for.
+fn named(source: &Source, ask: &Ask) -> u32 {
+    asked(&source.prefixes[ask.prefix], start(ask))
+}

@@ -1,0 +1,276 @@
+//! Listings that are kept: used again while the bucket is as it was, gone on with after an interruption, and never believed when
+//! they are torn, rotten or somebody else's.
+
+mod common;
+
+use common::loader;
+use fuelrail::{Access, Error, KeptListing, Kind, Listed, ListingDir, Result, list_kept, put};
+use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// More than are asked for as a whole: 40 pages.
+const OBJECTS: u64 = 40_000;
+const AT: &str = "LISTING_TEST_BUCKET";
+const IN: &str = "LISTING_TEST_DIR";
+
+fn set() -> DataSet {
+    DataSet::digits(OBJECTS, 5)
+}
+
+fn bucket(script: &str) -> Bucket {
+    let script: Script = script.parse().unwrap();
+    Bucket::start(BucketConfig { source: Source::Generated(set()), script, ..BucketConfig::default() }).unwrap()
+}
+
+fn kept_at(uri: &str, dir: &Path, max_age_s: u64, progress: impl FnMut(u64) + Send) -> Result<KeptListing> {
+    list_kept(Access::default(), uri, &ListingDir { path: dir.to_owned(), max_age_s }, progress)
+}
+
+fn kept(bucket: &Bucket, dir: &Path) -> KeptListing {
+    kept_at(&bucket.url(""), dir, 3600, |_| {}).unwrap()
+}
+
+fn is_whole(kept: &KeptListing) {
+    assert!(kept.listing.iter().eq(common::listing(&set())), "{:?}", kept.notices);
+}
+
+fn says(kept: &KeptListing, what: &str) {
+    assert!(kept.notices.iter().any(|line| line.contains(what)), "'{what}' is not in {:#?}", kept.notices);
+}
+
+/// The file of a directory with this ending.
+fn file(dir: &Path, ending: &str) -> PathBuf {
+    let mut all = fs::read_dir(dir).unwrap().map(|item| item.unwrap().path());
+    all.find(|path| path.to_str().unwrap().ends_with(ending)).unwrap()
+}
+
+#[test]
+fn a_listing_is_used_again_while_the_bucket_is_as_it_was() {
+    let (bucket, dir) = (bucket(""), tempfile::tempdir().unwrap());
+    let first = kept(&bucket, dir.path());
+    is_whole(&first);
+    assert!(!first.reused && first.file() == Some(&file(dir.path(), ".listing")));
+    says(&first, "40000 objects kept in");
+    assert_eq!(fs::metadata(file(dir.path(), ".journal")).unwrap().len(), 0, "it is not interrupted");
+    let bytes = fs::metadata(first.file().unwrap()).unwrap().len();
+    assert!(bytes < 40 * OBJECTS, "{bytes} bytes");
+
+    bucket.reset_counters();
+    let again = kept(&bucket, dir.path());
+    is_whole(&again);
+    assert!(again.reused && bucket.counters().list_requests == 32, "{:?}", bucket.counters());
+    says(&again, "40000 objects as they were listed");
+    let old = kept_at(&bucket.url(""), dir.path(), 0, |_| {}).unwrap();
+    is_whole(&old);
+    says(&old, "the bucket is listed anew");
+    assert!(!old.reused);
+    assert!(kept(&bucket, dir.path()).reused);
+    let other = kept_at(&bucket.url("training/3/"), dir.path(), 3600, |_| {}).unwrap();
+    assert!(!other.reused && other.listing.iter().all(|object| object.key.starts_with("training/3/")));
+    assert_eq!(other.file(), None, "what is short is asked for as a whole");
+
+    for key in ["a", "training/zzz"] {
+        put(&bucket.url(key), b"new").unwrap();
+        let changed = kept(&bucket, dir.path());
+        assert!(!changed.reused && changed.listing.iter().any(|object| object.key == key));
+        says(&changed, &format!("'{key}' is not as it was listed"));
+    }
+    assert!(kept(&bucket, dir.path()).reused);
+}
+
+#[test]
+fn what_is_on_disk_is_not_believed_when_it_is_damaged() {
+    let (bucket, dir) = (bucket(""), tempfile::tempdir().unwrap());
+    let path = kept(&bucket, dir.path()).file().unwrap().to_owned();
+    let good = fs::read(&path).unwrap();
+    let mut flipped = good.clone();
+    flipped[good.len() / 2] ^= 1;
+    let cases: [(Vec<u8>, &str); 6] = [
+        (Vec::new(), "ends too early"),
+        (good[..good.len() / 3].to_vec(), "ends too early"),
+        ([&good[..], b"x"].concat(), "says what no listing says"),
+        (flipped, "is damaged"),
+        ([b"something", &good[..]].concat(), "something else"),
+        ([&good[..16], b"\x02", &good[17..]].concat(), "version 2"),
+    ];
+    for (bytes, why) in cases {
+        fs::write(&path, bytes).unwrap();
+        let anew = kept(&bucket, dir.path());
+        is_whole(&anew);
+        assert!(!anew.reused);
+        says(&anew, why);
+        assert!(fs::read(&path).unwrap() == good || kept(&bucket, dir.path()).reused, "it is saved again");
+    }
+    let refused = kept(&bucket, &path);
+    is_whole(&refused);
+    says(&refused, "listing_dir: ");
+}
+
+/// The bucket refuses everything from the twelfth page on.
+fn broken_off(bucket: &Bucket, dir: &Path) -> (Error, u64) {
+    let mut pages = 0;
+    let error = kept_at(&bucket.url(""), dir, 3600, |_| {
+        pages += 1;
+        if pages == 12 {
+            bucket.set_script("slowdown=1,per_key_max=1000000".parse().unwrap()).unwrap();
+        }
+    });
+    bucket.set_script(Script::default()).unwrap();
+    (error.unwrap_err(), pages)
+}
+
+#[test]
+fn a_listing_that_is_interrupted_asks_for_what_is_missing_and_for_nothing_else() {
+    let (bucket, dir) = (bucket(""), tempfile::tempdir().unwrap());
+    let (error, taken) = broken_off(&bucket, dir.path());
+    assert_eq!(error.kind(), Kind::Throttled, "{error}");
+    assert!(error.to_string().contains("goes on"), "{error}");
+    bucket.reset_counters();
+    let mut told = Vec::new();
+    let listed = kept_at(&bucket.url(""), dir.path(), 3600, |count| told.push(count)).unwrap();
+    is_whole(&listed);
+    says(&listed, &format!("{taken} pages are those of a listing that was begun"));
+    let asked = bucket.counters().list_requests;
+    assert!(told[0] >= (taken - 8) * 1000, "{told:?}");
+    // Every page that was asked for came, and was told: none that was there already.
+    assert_eq!(asked, told.len() as u64 - 1, "{told:?}");
+    // A page for every thousand keys, at worst one more for each of twenty stretches, and guesses that bring nothing.
+    assert!(asked + taken <= OBJECTS / 1000 + 20 + 13, "{asked} pages after {taken}");
+    assert!(kept(&bucket, dir.path()).reused);
+}
+
+#[test]
+fn a_torn_journal_costs_pages_and_nothing_else() {
+    let (bucket, dir) = (bucket(""), tempfile::tempdir().unwrap());
+    let (_, taken) = broken_off(&bucket, dir.path());
+    let path = file(dir.path(), ".journal");
+    let good = fs::read(&path).unwrap();
+    for part in 0..12 {
+        let mut bytes = good[..good.len() * part / 12].to_vec();
+        if part % 2 == 1 {
+            let at = bytes.len() / 2;
+            bytes[at] ^= 16;
+            bytes.extend_from_slice(b"and something else");
+        }
+        fs::write(&path, bytes).unwrap();
+        bucket.reset_counters();
+        let listed = kept_at(&bucket.url(""), dir.path(), 0, |_| {}).unwrap();
+        is_whole(&listed);
+        let asked = bucket.counters().list_requests;
+        assert!(asked + taken > OBJECTS / 1000, "{asked}");
+    }
+}
+
+/// A process that lists what the environment says; it is told when to go on by nobody.
+#[test]
+#[ignore = "what the tests beside it run, and kill"]
+fn lists_in_a_process_of_its_own() {
+    let (Ok(uri), Ok(dir)) = (std::env::var(AT), std::env::var(IN)) else { return };
+    let listed = kept_at(&uri, Path::new(&dir), 3600, |count| tell(&format!("listed {count}"))).unwrap();
+    tell(&format!("whole {} {:?}", listed.listing.len(), listed.notices));
+}
+
+/// To the process that started this one, on a line of its own.
+fn tell(line: &str) {
+    std::io::stdout().write_all(format!("\n{line}\n").as_bytes()).unwrap();
+}
+
+fn process(bucket: &Bucket, dir: &Path) -> (Child, impl Iterator<Item = String>) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "lists_in_a_process_of_its_own", "--ignored", "--nocapture"])
+        .env(AT, bucket.url(""))
+        .env(IN, dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    (child, out.lines().map(Result::unwrap).filter(|line| line.starts_with("listed") || line.starts_with("whole")))
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_what_the_next_one_goes_on_from() {
+    let (bucket, dir) = (bucket("latency=fixed:20ms"), tempfile::tempdir().unwrap());
+    let mut counted = 0;
+    for pages in [7, 9] {
+        let (mut child, lines) = process(&bucket, dir.path());
+        let told = lines.take(pages).last().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let now: u64 = told.strip_prefix("listed ").unwrap().parse().unwrap();
+        assert!(now > counted, "{told}");
+        counted = now;
+    }
+    bucket.set_script(Script::default()).unwrap();
+    bucket.reset_counters();
+    let mut told = Vec::new();
+    let listed = kept_at(&bucket.url(""), dir.path(), 3600, |count| told.push(count)).unwrap();
+    is_whole(&listed);
+    assert!(told[0] >= counted, "{counted} objects were told of, and {told:?} come");
+    assert_eq!(bucket.counters().list_requests, told.len() as u64 - 1);
+}
+
+#[test]
+fn of_two_processes_one_keeps_the_listing() {
+    let (bucket, dir) = (bucket("latency=fixed:30ms"), tempfile::tempdir().unwrap());
+    let (mut child, mut lines) = process(&bucket, dir.path());
+    lines.next().unwrap();
+    let beside = kept(&bucket, dir.path());
+    is_whole(&beside);
+    says(&beside, "another process has the journal");
+    assert_eq!(beside.file(), None);
+    let last = lines.last().unwrap();
+    assert!(last.starts_with("whole 40000") && last.contains("objects kept in"), "{last}");
+    assert!(child.wait().unwrap().success());
+    let again = kept(&bucket, dir.path());
+    is_whole(&again);
+    assert!(again.reused, "{:?}", again.notices);
+}
+
+#[test]
+fn an_object_that_is_not_as_listed_drops_the_listing() {
+    let (bucket, dir) = (bucket(""), tempfile::tempdir().unwrap());
+    let build = || loader(&bucket).listing_dir(dir.path().to_owned()).shuffle(false).build().unwrap();
+    let listed = |loader: &fuelrail::Loader, what: &str| loader.notices().iter().any(|line| line.contains(what));
+    let first = build();
+    assert!(listed(&first, "40000 objects kept in"), "{:?}", first.notices());
+    drop(first);
+    let Listed { key, .. } = common::listing(&set()).remove(3);
+    bucket.set_script(format!("changed_keys={key}").parse().unwrap()).unwrap();
+    let mut again = build();
+    assert!(listed(&again, "as they were listed"), "{:?}", again.notices());
+    let error = again.next_batch().unwrap().unwrap_err();
+    assert_eq!(error.kind(), Kind::Changed, "{error}");
+    assert!(error.to_string().contains("is dropped: the next start lists the bucket anew"), "{error}");
+    drop(again);
+    bucket.set_script(Script::default()).unwrap();
+    let mut anew = build();
+    assert!(listed(&anew, "40000 objects kept in"), "{:?}", anew.notices());
+    assert!(anew.next_batch().unwrap().is_ok());
+}
+
+/// What keeping a listing of ten million objects takes: `cargo nextest run -p fuelrail --test listing_dir --run-ignored only
+/// --no-capture ten_million`.
+#[test]
+#[ignore = "a measurement"]
+fn ten_million_objects() {
+    let source = Source::Generated(DataSet::digits(10_000_000, 5));
+    let bucket = Bucket::start(BucketConfig { source, ..BucketConfig::default() }).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for what in ["listed and kept", "used again"] {
+        let (begun, before) = (std::time::Instant::now(), fuelrail::memory_use().rss_bytes);
+        let listed = kept(&bucket, dir.path());
+        let (wall, peak) = (begun.elapsed(), fuelrail::memory_use().peak_rss_bytes);
+        assert_eq!(listed.listing.len(), 10_000_000);
+        eprintln!(
+            "{what}: {:.1} s; {} MiB before, at most {} MiB, {:.1} bytes an object beside its key; {:?}",
+            wall.as_secs_f64(),
+            before >> 20,
+            peak >> 20,
+            (peak - before).saturating_sub(listed.listing.key_bytes() as u64) as f64 / 1e7,
+            listed.notices
+        );
+    }
+}
