@@ -86,7 +86,7 @@ fn azurite_names_a_wrong_key_and_shows_none() {
         let credentials = Environment::given([(name.to_string(), secret.to_string())]);
         let (endpoint, credentials) = (server.url(), Some(credentials));
         let stranger = Emulator { name: "azurite", bucket: "az://devstoreaccount1/bucket/", endpoint, credentials };
-        let error = list_with(&stranger.access(), &stranger.uri(""), |_| {}).unwrap_err();
+        let error = list_with(stranger.access(), &stranger.uri(""), |_| {}).unwrap_err();
         assert_eq!(error.kind(), Kind::Denied, "{error}");
         let signature = secret.rsplit('=').next().filter(|text| !text.is_empty()).unwrap_or(wrong);
         assert!(!error.to_string().contains(signature), "{error}");

@@ -51,8 +51,11 @@ pub(crate) enum Step {
     Change,
 }
 
+/// How a step is taken; it panics where something is wrong.
+type Take<'a> = fn(&mut Suite<'a>);
+
 /// In the order they are taken in.
-fn steps<'a>() -> [(Step, fn(&mut Suite<'a>)); 9] {
+fn steps<'a>() -> [(Step, Take<'a>); 9] {
     [
         (Put, Suite::put),
         (PutEmpty, Suite::put_empty),
