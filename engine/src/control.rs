@@ -13,7 +13,7 @@ use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
 use fuelrail_wire::redirect::{Answer, Moved, moved};
 use fuelrail_wire::tls::{asks_for_tls, explain};
-use fuelrail_wire::{Endpoint, Entry, date, manifest, parse_error, parse_error_region, sign};
+use fuelrail_wire::{ContentRange, Endpoint, Entry, date, manifest, parse_error, parse_error_region, sign};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
@@ -67,7 +67,7 @@ impl HttpClient {
                 if to.endpoint != *endpoint || to.region.as_deref() != authority.as_deref().map(Authority::region) =>
             {
                 *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(to);
-                error
+                self.judged(error, &answer.headers)
             }
             Ok(_) => self.judged(error, &answer.headers),
         }
@@ -227,10 +227,40 @@ pub(crate) fn no_object(uri: &str) -> Error {
         .cure("write s3://BUCKET/KEY or http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys")
 }
 
+/// How far an object has come.
 #[derive(Default)]
 struct Progress {
     copied: u64,
     etag: Option<String>,
+    /// How long it is, where the server says that beside how long its answer is.
+    total: Option<u64>,
+    /// It has no first byte to begin at.
+    is_empty: bool,
+}
+
+impl Progress {
+    /// Takes in what an answer says before its body.
+    fn begin(&mut self, status: StatusCode, headers: &HeaderMap) -> Result<()> {
+        let etag = headers.get("etag").and_then(|v| v.to_str().ok()).map(str::to_string);
+        if self.copied > 0 && etag != self.etag {
+            return Err(Error::new(Kind::Changed, "its ETag changed while it was read").cure("start again"));
+        }
+        self.etag = etag;
+        self.total = None;
+        if status == StatusCode::PARTIAL_CONTENT {
+            match ContentRange::parse(headers.get("content-range").map_or(b"", |value| value.as_bytes())) {
+                Ok(part) if part.first == self.copied => self.total = part.total,
+                Ok(part) => {
+                    let cause = format!("the answer begins at byte {}, asked for was {}", part.first, self.copied);
+                    return Err(Error::new(Kind::Mismatch, cause));
+                }
+                // Some call nothing of an empty object a part of it: there is no writing that down.
+                Err(_) if self.copied == 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
 }
 
 async fn get_once(
@@ -240,28 +270,40 @@ async fn get_once(
     progress: &mut Progress,
     out: &mut (dyn Write + Send),
 ) -> Result<()> {
-    let range = (progress.copied > 0).then_some(progress.copied);
-    let response = send(client, endpoint, path, range).await?;
+    // From the first byte on, rather than whole: the answer then says how long the object is, and not only itself.
+    let mut response = send(client, endpoint, path, (!progress.is_empty).then_some(progress.copied)).await?;
+    if response.status() == StatusCode::RANGE_NOT_SATISFIABLE && progress.copied == 0 {
+        progress.is_empty = true;
+        response = send(client, endpoint, path, None).await?;
+    }
     let status = response.status();
-    let wanted = if range.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
-    if status != wanted {
+    if status != StatusCode::PARTIAL_CONTENT && (status != StatusCode::OK || progress.copied > 0) {
         let refusal = Refusal::of(response).await?;
         return Err(client.refused((endpoint, path), &refusal, refusal.error()));
     }
-    let etag = response.headers().get("etag").and_then(|v| v.to_str().ok()).map(str::to_string);
-    if range.is_some() && etag != progress.etag {
-        return Err(Error::new(Kind::Changed, "its ETag changed while it was read").cure("start again"));
-    }
-    progress.etag = etag;
+    progress.begin(status, response.headers())?;
+    progress.is_empty = false;
     let mut body = response.into_body();
     while let Some(frame) = within(ANSWER_TIMEOUT, body.frame()).await? {
-        let frame = frame.map_err(|e| Error::new(Kind::Truncated, format!("the body broke off: {e}")))?;
+        let frame = match frame {
+            // What was promised beyond the object's end is no loss.
+            Err(_) if progress.total == Some(progress.copied) => break,
+            frame => frame.map_err(|e| Error::new(Kind::Truncated, format!("the body broke off: {e}")))?,
+        };
         if let Some(bytes) = frame.data_ref() {
             out.write_all(bytes).map_err(|e| Error::new(Kind::File, format!("writing: {e}")))?;
             progress.copied += bytes.len() as u64;
         }
     }
-    Ok(())
+    match progress.total.filter(|total| *total != progress.copied) {
+        Some(total) if total > progress.copied => {
+            Err(Error::new(Kind::Truncated, format!("the body ends at byte {} of {total}", progress.copied)))
+        }
+        Some(total) => {
+            Err(Error::new(Kind::Mismatch, format!("{} bytes came of an object of {total}", progress.copied)))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Asks a cloud of many regions for the one that the bucket is in, where no listing has found that out. Anything else that is wrong is

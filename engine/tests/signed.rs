@@ -4,16 +4,11 @@
 
 mod common;
 
-use common::s3s::{KEY_ID, S3s, SECRET};
+use common::s3s::{KEY_ID, S3s, SECRET, keys};
 use common::{drain, loader_at};
 use fuelrail::{Access, Credentials, Environment, Kind, get_with, list_with, put_with};
 use fuelrail_bucket::DataSet;
 use std::io::Cursor;
-
-fn environment(id: &str, secret: &str) -> Environment {
-    let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
-    Environment::given([pair("AWS_ACCESS_KEY_ID", id), pair("AWS_SECRET_ACCESS_KEY", secret)])
-}
 
 fn access(environment: Environment) -> Access {
     let credentials = Credentials { anonymous: Some(false), environment, ..Credentials::default() };
@@ -25,11 +20,11 @@ fn a_private_bucket_is_read_and_written() {
     let Some(server) = S3s::start() else { return };
     let set = DataSet::digits(60, 3);
     set.write_to(&server.root(), |_| {}).unwrap();
-    let ours = access(environment(KEY_ID, SECRET));
+    let ours = access(keys(KEY_ID, SECRET));
     assert_eq!(list_with(&ours, &server.url(""), |_| {}).unwrap().len() as u64, set.len());
     let mut loader = loader_at(&server.url(""))
         .anonymous(false)
-        .environment(environment(KEY_ID, SECRET))
+        .environment(keys(KEY_ID, SECRET))
         .block_size("4096".parse().unwrap())
         .build()
         .unwrap();
@@ -55,8 +50,8 @@ fn wrong_keys_are_named_and_none_are_missed() {
     let Some(server) = S3s::start() else { return };
     std::fs::write(server.root().join("k"), "x").unwrap();
     for (environment, said) in [
-        (Some(environment(KEY_ID, "another")), "does not belong to the access key id"),
-        (Some(environment("AKIAOTHER", SECRET)), "unknown here"),
+        (Some(keys(KEY_ID, "another")), "does not belong to the access key id"),
+        (Some(keys("AKIAOTHER", SECRET)), "unknown here"),
         (None, "anonymous = false"),
     ] {
         let access = environment.map_or(Access::default(), access);

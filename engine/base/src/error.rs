@@ -135,6 +135,13 @@ impl Error {
         self
     }
 
+    /// The same with another cause.
+    #[must_use]
+    pub fn because(mut self, cause: impl Into<String>) -> Error {
+        self.inner.cause = cause.into();
+        self
+    }
+
     /// Adds one more thing that the reader can do, or should know.
     #[must_use]
     pub fn and_cure(mut self, cure: impl Into<String>) -> Error {

@@ -115,9 +115,13 @@ fn locked<T>(cell: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// What a refusal means, given who asked: one about credentials is retried only where there are any, and the authority hears
-/// of it. `server_time` is the date of the answer.
+/// of it; one that repeats a secret ends before it. `server_time` is the date of the answer.
 #[must_use]
 pub fn judged(error: Error, authority: Option<&Authority>, server_time: Option<WallTime>) -> Error {
+    let error = match authority {
+        Some(authority) => spared(error, &authority.credential()),
+        None => error,
+    };
     let signed = authority.filter(|authority| !authority.credential().is_anonymous());
     match (error.kind(), signed) {
         (Kind::Expired, Some(authority)) => {
@@ -128,6 +132,15 @@ pub fn judged(error: Error, authority: Option<&Authority>, server_time: Option<W
         (Kind::Expired, None) => Error::new(Kind::Denied, error.cause()).cure(UNSIGNED),
         _ => error,
     }
+}
+
+fn spared(error: Error, credential: &Credential) -> Error {
+    let kept = credential.spared(error.cause());
+    if kept.len() == error.cause().len() {
+        return error;
+    }
+    let cause = format!("{kept}… (the rest repeats the credential)");
+    error.because(cause)
 }
 
 const UNSIGNED: &str = "no credentials were sent: set anonymous = false (FUELRAIL_ANONYMOUS=false) to sign requests to a plain \
@@ -260,6 +273,15 @@ mod tests {
         assert!(waker.arm());
         drop(authority);
         assert!(!waker.arm());
+    }
+
+    #[test]
+    fn a_refusal_that_repeats_a_secret_ends_before_it() {
+        let authority = authority(Credential::aws("id", "secret", Some("marked-token")).unwrap());
+        let odd = |text: &str| Error::new(Kind::Denied, format!("the server answered 403 (Odd: {text})")).cure("ask");
+        let error = judged(odd("x-amz-security-token: marked-token"), Some(&authority), None).to_string();
+        assert!(!error.contains("marked") && error.contains("Odd: x-amz") && error.contains("; ask"), "{error}");
+        assert_eq!(judged(odd("no"), Some(&authority), None), odd("no"));
     }
 
     #[test]

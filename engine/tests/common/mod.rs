@@ -2,10 +2,13 @@
 //! and a reader that checks every byte.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+pub mod azurite;
+pub mod gcs;
 pub mod keys;
 pub mod moto;
 pub mod nginx;
 pub mod pictures;
+pub mod process;
 pub mod s3s;
 pub mod secure;
 pub mod services;

@@ -1,6 +1,6 @@
 //! Listings of Azure: the List Blobs request path, and its answer as a page like any other.
 
-use crate::escape::push_query;
+use crate::escape::{decode, push_query, shown};
 use crate::list::{Entry, ListPage, Refusal, no_listing, number, once, protocol};
 use crate::uri::Endpoint;
 use crate::xml::{Tag, Visit, walk};
@@ -50,6 +50,8 @@ struct Reading {
     resource: Option<String>,
     prefix: Option<String>,
     refusal: Refusal,
+    /// Whether the element that is open says that its text is.
+    is_encoded: bool,
 }
 
 impl Visit for Reading {
@@ -61,11 +63,16 @@ impl Visit for Reading {
         }
     }
 
+    fn encoded(&mut self) {
+        self.is_encoded = true;
+    }
+
     fn close(&mut self, path: &[Tag], text: &str) -> Result<()> {
+        let is_encoded = core::mem::take(&mut self.is_encoded);
         use Tag::{Blob, BlobPrefix, Blobs, EnumerationResults as Root, Properties};
         match path {
             [Root, Tag::NextMarker] => once(&mut self.marker, text.trim().to_owned(), "NextMarker"),
-            [Root, Blobs, Blob, Tag::Name] => once(&mut self.name, text.to_owned(), "Name"),
+            [Root, Blobs, Blob, Tag::Name] => once(&mut self.name, name_in(text, is_encoded)?, "Name"),
             [Root, Blobs, Blob, Properties, Tag::ContentLength] => {
                 once(&mut self.size, number(text, "Content-Length")?, "Content-Length")
             }
@@ -74,7 +81,7 @@ impl Visit for Reading {
                 once(&mut self.resource, text.trim().to_owned(), "ResourceType")
             }
             [Root, Blobs, Blob] => self.blob(),
-            [Root, Blobs, BlobPrefix, Tag::Name] => once(&mut self.prefix, text.to_owned(), "Name"),
+            [Root, Blobs, BlobPrefix, Tag::Name] => once(&mut self.prefix, name_in(text, is_encoded)?, "Name"),
             [Root, Blobs, BlobPrefix] => {
                 let prefix = self.prefix.take().ok_or_else(|| protocol("<BlobPrefix> without <Name>"))?;
                 self.page.common_prefixes.push(prefix);
@@ -99,4 +106,15 @@ impl Reading {
         self.page.entries.push(Entry { key, size, etag });
         Ok(())
     }
+}
+
+/// Azure escapes the names that XML cannot carry, and says so of each.
+fn name_in(text: &str, is_encoded: bool) -> Result<String> {
+    if !is_encoded {
+        return Ok(text.to_owned());
+    }
+    decode(text).map_err(|_| {
+        let shown = shown(text.as_bytes(), 128);
+        protocol(format!("the name '{shown}' is said to be percent-encoded, and is not"))
+    })
 }

@@ -89,6 +89,8 @@ impl Tag {
 pub(crate) trait Visit {
     /// An element opens; `name` is its local name.
     fn open(&mut self, path: &[Tag], name: &str) -> Result<()>;
+    /// The element that has just opened says that its text is percent-encoded: `Encoded="true"`.
+    fn encoded(&mut self) {}
     /// An element closes; `text` is what stood in it since its last inner element.
     fn close(&mut self, path: &[Tag], text: &str) -> Result<()>;
 }
@@ -128,6 +130,9 @@ pub(crate) fn walk(document: &[u8], visitor: &mut impl Visit) -> Result<()> {
                 path.push(Tag::of(name.as_ref()));
                 text.clear();
                 visitor.open(&path, name.as_ref())?;
+                if tag.attributes().flatten().any(|it| it.key.as_ref() == "Encoded" && &*it.value == "true") {
+                    visitor.encoded();
+                }
             }
             Event::End(_) => {
                 visitor.close(&path, &text)?;

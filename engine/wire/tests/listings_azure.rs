@@ -43,6 +43,30 @@ fn a_page() {
     assert_eq!(parse_list(last.as_bytes()).unwrap(), ListPage::default());
 }
 
+/// Names with U+FFFE and U+FFFF, which XML cannot carry; since version 2021-02-12 of the interface.
+#[test]
+fn names_that_xml_cannot_carry_are_encoded() {
+    let blob = |name: &str| format!("<Blob>{name}<Properties><Content-Length>1</Content-Length></Properties></Blob>");
+    let names = [
+        r#"<Name Encoded="true">a%20b+c%EF%BF%BE</Name>"#,
+        "<Name>a%20b+c</Name>",
+        r#"<Name Encoded="false">%25</Name>"#,
+    ];
+    let blobs = names.map(|name| blob(name)).concat();
+    let prefix = r#"<BlobPrefix><Name Encoded="true">p%EF%BF%BF/</Name></BlobPrefix>"#;
+    let page = |blobs: &str| {
+        let head = r#"<Prefix Encoded="true">a%20</Prefix>"#;
+        let xml = format!("<EnumerationResults>{head}<Blobs>{blobs}</Blobs><NextMarker/></EnumerationResults>");
+        parse_list(xml.as_bytes())
+    };
+    let ListPage { entries, common_prefixes, .. } = page(&(blobs + prefix)).unwrap();
+    let keys: Vec<String> = entries.into_iter().map(|entry| entry.key).collect();
+    assert_eq!(keys, ["a b+c\u{FFFE}", "a%20b+c", "%25"]);
+    assert_eq!(common_prefixes, ["p\u{FFFF}/"]);
+    let error = page(&blob(r#"<Name Encoded="true">100%</Name>"#)).unwrap_err();
+    assert!(error.to_string().contains("percent-encoded, and is not"), "{error}");
+}
+
 #[test]
 fn what_is_no_sound_listing_is_refused() {
     let blob = |fields: &str| format!("<Blobs><Blob>{fields}</Blob></Blobs><NextMarker/>");

@@ -1,7 +1,9 @@
 //! Credentials: who asks, and until when that is believed. A secret prints as a word and is wiped when dropped.
 
+use arrayvec::ArrayVec;
 use core::fmt;
 use fuelrail_base::{Error, Kind, Result, WallTime};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use zeroize::Zeroizing;
 
 /// A text that is never printed, and wiped from memory when dropped.
@@ -148,11 +150,40 @@ impl Credential {
         self.expires
     }
 
+    /// What of a foreign text does not repeat a secret of this credential: all of it, or what stands before the first that begins
+    /// there, as it is sent or decoded. Servers write into refusals what they were sent, and cut it anywhere.
+    #[must_use]
+    pub fn spared<'a>(&self, text: &'a str) -> &'a str {
+        let secrets: ArrayVec<&Secret, 2> = match &self.proof {
+            Proof::Nobody => ArrayVec::new(),
+            Proof::Aws { secret, token, .. } => [secret].into_iter().chain(token).collect(),
+            Proof::Bearer { token } | Proof::AzureBearer { token } => [token].into_iter().collect(),
+            Proof::AzureKey { key, .. } => [key].into_iter().collect(),
+            Proof::AzureSas { query } => {
+                let signature = query.expose().split('&').find_map(|pair| pair.strip_prefix("sig="));
+                return spare(text, signature.unwrap_or_default());
+            }
+        };
+        secrets.into_iter().fold(text, |text, secret| spare(text, secret.expose()))
+    }
+
     /// Whether requests go unsigned.
     #[must_use]
     pub fn is_anonymous(&self) -> bool {
         self.proof == Proof::Nobody
     }
+}
+
+/// So much of a secret gives it away.
+const START_CHARS: usize = 6;
+
+/// What stands before the start of a secret.
+fn spare<'a>(text: &'a str, secret: &str) -> &'a str {
+    let decoded = percent_decode_str(secret).decode_utf8_lossy();
+    let escaped = utf8_percent_encode(&decoded, NON_ALPHANUMERIC).to_string();
+    let forms = [secret, &decoded, &escaped].map(|form| form.chars().take(START_CHARS).collect::<String>());
+    let found = forms.iter().filter(|start| !start.is_empty()).filter_map(|start| text.find(start.as_str()));
+    &text[..found.min().unwrap_or(text.len())]
 }
 
 /// Nothing empty, and nothing that could end a header line. The text is not repeated.
@@ -184,6 +215,30 @@ mod tests {
             assert!(!text.contains("marked") && !text.contains(&key), "{text}");
         }
         assert_eq!(Secret::new("marked").to_string(), "(secret)");
+    }
+
+    #[test]
+    fn what_repeats_a_secret_is_cut_before_it() {
+        let key = crate::base64::encode(b"an-accounts-key");
+        let all = [
+            (Credential::aws("id", "marked-secret", None), "marked-secret"),
+            (Credential::aws("id", "secret", Some("marked/token+=")), "marked/token+="),
+            (Credential::aws("id", "secret", Some("marked/token+=")), "marked%2Ftoken"),
+            (Credential::bearer("marked-bearer"), "marked-"),
+            (Credential::azure_bearer("marked-bearer"), "marked-bearer"),
+            (Credential::azure_key("account", &key), &key),
+            (Credential::azure_sas("?sv=1&sig=ma%2Brked%3D&sp=r"), "ma%2Brked%3D"),
+            (Credential::azure_sas("sv=1&sig=ma%2Brked%3D"), "ma+rked="),
+        ];
+        for (credential, secret) in all {
+            let credential = credential.unwrap();
+            assert_eq!(credential.spared(&format!("GET /k?{secret} é")), "GET /k?", "{secret}");
+            assert_eq!(
+                credential.spared("the access key id 'id' is unknown: é"),
+                "the access key id 'id' is unknown: é"
+            );
+        }
+        assert_eq!(Credential::anonymous().spared("anything"), "anything");
     }
 
     #[test]

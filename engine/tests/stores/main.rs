@@ -1,27 +1,27 @@
-//! One suite for every store: what is put is listed, comes back whole and in ranges, and what is not there says so. A server joins
-//! with one line.
+//! One suite for every store: what is put is listed, comes back whole and in ranges, and what is not there says so. Here against the
+//! embedded bucket; beside it, what listings bring.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod faults;
+mod real;
+mod suite;
 
-use common::loader_at;
-use fuelrail::{Access, Kind, Listed, Result, get_with, list_packed, list_with, put, put_with};
+use fuelrail::{Access, Listed, list_packed, list_with, put};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
-use std::io::{BufRead, BufReader, Cursor, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::Path;
-
-/// A bucket of some server, empty and writable.
-trait Server {
-    /// The URI of what begins with `key`, as its users write it.
-    fn uri(&self, key: &str) -> String;
-    /// What the URI does not say.
-    fn access(&self) -> Access;
-}
+use suite::{Server, conforms};
 
 /// The embedded bucket, by its own address.
 struct Plain(Bucket);
 
 impl Server for Plain {
+    fn name(&self) -> String {
+        "the embedded bucket".into()
+    }
+
     fn uri(&self, key: &str) -> String {
         format!("{}{key}", self.0.url(""))
     }
@@ -38,6 +38,10 @@ struct Cloud {
 }
 
 impl Server for Cloud {
+    fn name(&self) -> String {
+        format!("the embedded bucket as {}", self.scheme)
+    }
+
     fn uri(&self, key: &str) -> String {
         format!("{}://bucket/{key}", self.scheme)
     }
@@ -50,84 +54,29 @@ impl Server for Cloud {
     }
 }
 
-fn writable(path: &Path) -> Bucket {
-    let source = Source::Directory(path.to_owned());
-    Bucket::start(BucketConfig { source, writable: true, bucket: "bucket".into(), ..BucketConfig::default() }).unwrap()
-}
-
-fn content(len: usize) -> Vec<u8> {
-    (0..len).map(|i| ((i * 31) >> 4) as u8).collect()
-}
-
-/// What every store must do.
-fn conforms(server: &impl Server) {
-    let access = server.access();
-    // Keys that a path, a query, an XML document or a file system might change.
-    let keys = ["set/a b+c", "set/plus+%25", "set/é/ü.bin", "set/x=1&y=2", "set/(1)!~*'", "set/deep/er/still.jpg"];
-    // In an address that is percent-decoded, a percent sign is escaped.
-    let written = |key: &str| if server.uri("").starts_with("http") { key.replace('%', "%25") } else { key.to_owned() };
-    let mut expected = Vec::new();
-    for (n, key) in keys.iter().enumerate() {
-        let bytes = content(n * 70_001);
-        let stored = put_with(&access, &server.uri(&written(key)), &mut Cursor::new(&bytes), |_| {}).unwrap();
-        assert_eq!(stored.bytes, bytes.len() as u64);
-        expected.push(Listed { key: (*key).into(), size: stored.bytes, etag: stored.etag });
-        let mut got = Vec::new();
-        get_with(&access, &server.uri(&written(key)), &mut got).unwrap();
-        assert!(got == bytes, "{key}");
-    }
-    expected.sort_by(|a, b| a.key.cmp(&b.key));
-    assert_eq!(list_with(&access, &server.uri("set/"), |_| {}).unwrap(), expected);
-    let packed = list_packed(&access, &server.uri("set/{a,deep}"), |_| {}).unwrap();
-    assert_eq!(packed.iter().map(|o| o.key).collect::<Vec<_>>(), ["set/a b+c", "set/deep/er/still.jpg"]);
-
-    let missing = get_with(&access, &server.uri("set/nowhere"), &mut Vec::new()).unwrap_err();
-    assert_eq!((missing.kind(), missing.object_key()), (Kind::NotFound, Some("set/nowhere")), "{missing}");
-    assert!(list_with(&access, &server.uri("nothing/"), |_| {}).unwrap().is_empty());
-
-    // Ranges: blocks of 64 KiB of objects up to 350 KB.
-    let bytes_of = |key: &str| content(keys.iter().position(|k| *k == key).unwrap() * 70_001);
-    let build = || {
-        let builder = loader_at(&server.uri("set/")).endpoint(&access.cloud.endpoint).batch_size(2);
-        builder.anonymous(access.credentials.anonymous.unwrap_or(true)).block_size("65536".parse().unwrap())
-    };
-    let read = |loader: &mut fuelrail::Loader| -> Result<usize> {
-        let mut samples = 0;
-        while let Some(batch) = loader.next_batch() {
-            let batch = batch?;
-            for sample in batch.samples() {
-                assert!(sample.bytes == bytes_of(loader.key(sample.id)), "{}", loader.key(sample.id));
-                samples += 1;
-            }
-        }
-        Ok(samples)
-    };
-    assert_eq!(read(&mut build().build().unwrap()).unwrap(), keys.len());
-
-    // What changed since it was listed is an error, not a mixture.
-    let stale = list_with(&access, &server.uri("set/"), |_| {}).unwrap();
-    let other = content(350_005).iter().map(|byte| !byte).collect::<Vec<u8>>();
-    put_with(&access, &server.uri(keys[5]), &mut Cursor::new(&other), |_| {}).unwrap();
-    let changed = read(&mut build().listing(stale).build().unwrap()).unwrap_err();
-    assert_eq!((changed.kind(), changed.object_key()), (Kind::Changed, Some(keys[5])), "{changed}");
+/// An empty one that misbehaves as `script` says.
+fn writable(path: &Path, script: &str) -> Bucket {
+    let (source, script) = (Source::Directory(path.to_owned()), script.parse().unwrap());
+    let config = BucketConfig { source, script, writable: true, bucket: "bucket".into(), ..BucketConfig::default() };
+    Bucket::start(config).unwrap()
 }
 
 #[test]
 fn the_embedded_bucket_by_its_address() {
     let dir = tempfile::tempdir().unwrap();
-    conforms(&Plain(writable(dir.path())));
+    conforms(&Plain(writable(dir.path(), "")));
 }
 
 #[test]
 fn the_embedded_bucket_in_amazons_place() {
     let dir = tempfile::tempdir().unwrap();
-    conforms(&Cloud { bucket: writable(dir.path()), scheme: "s3" });
+    conforms(&Cloud { bucket: writable(dir.path(), ""), scheme: "s3" });
 }
 
 #[test]
 fn the_embedded_bucket_in_googles_place() {
     let dir = tempfile::tempdir().unwrap();
-    conforms(&Cloud { bucket: writable(dir.path()), scheme: "gs" });
+    conforms(&Cloud { bucket: writable(dir.path(), ""), scheme: "gs" });
 }
 
 /// Thirty pages, several at a time, of which one in five is refused at first.
