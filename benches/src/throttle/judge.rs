@@ -1,8 +1,8 @@
-//! What the books of a bucket tell, tick by tick.
+//! What the books of a bucket tell, tick by tick, and the figures made of it.
 
 use std::time::Duration;
 
-use super::{OutageRun, ThrottleRun};
+use serde::Serialize;
 
 /// How often the books are read.
 pub(super) const TICK: Duration = Duration::from_millis(100);
@@ -15,6 +15,48 @@ const BACK_TICKS: usize = 5;
 const SETTLED_S: u64 = 10;
 /// How far from the limit a mean may lie.
 const NEAR: f64 = 0.1;
+
+/// One way of reading from a bucket that allows a rate.
+#[derive(Clone, Debug, Serialize)]
+pub struct ThrottleRun {
+    /// Processes.
+    pub processes: usize,
+    /// Whether they had a directory in common.
+    pub shared: bool,
+    /// From the first request until every mean over two seconds lay within a tenth of the limit, s; absent when never.
+    pub converged_s: Option<f64>,
+    /// Served a second over the limit, from ten seconds on.
+    pub held: f64,
+    /// The least of all means over two seconds since then, over the limit.
+    pub least: f64,
+    /// Refused requests over served ones since then.
+    pub refused: f64,
+    /// Refused requests before that.
+    pub refused_before: u64,
+    /// Requests of each process that were served since then, over an even share.
+    pub shares: Vec<f64>,
+    /// From the lifting until twice the limit was served for half a second, s; absent when never.
+    pub recovered_s: Option<f64>,
+    /// Requests served in every tenth of a second.
+    pub served: Vec<u64>,
+}
+
+/// One outage in the middle of an epoch.
+#[derive(Clone, Debug, Serialize)]
+pub struct OutageRun {
+    /// What the bucket answered.
+    pub answers: String,
+    /// How long, s.
+    pub outage_s: u64,
+    /// Requests a second before.
+    pub before_per_s: f64,
+    /// Requests in the outage.
+    pub requests: u64,
+    /// From its end until half the rate of before was served again for half a second, s; absent when never.
+    pub recovered_s: Option<f64>,
+    /// The reader went on without an error.
+    pub went_on: bool,
+}
 
 /// The sums at one tick.
 #[derive(Clone, Debug, Default)]

@@ -42,6 +42,7 @@ fn an_s3_partial_response() {
             content_range: Some(ContentRange { first: 100, last: 199, total: Some(1000) }),
             etag: Some(Etag::of("b54357faf0632cce46e942fa68356b38")),
             crc32c: Some(0xC994_65AA),
+            digest: None,
             keep_alive: true,
             retry_after_s: None,
             date: None,
