@@ -4,6 +4,7 @@
 
 pub mod azurite;
 pub mod gcs;
+pub mod keys;
 pub mod moto;
 pub mod nginx;
 pub mod pictures;
