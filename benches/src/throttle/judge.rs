@@ -156,7 +156,7 @@ mod tests {
     fn a_limit_that_is_found_after_two_seconds_and_left_one_second_late() {
         let served = |tick| match tick {
             ..=20 => 0,
-            ..=210 => 10,
+            21..=210 => 10,
             _ => 40,
         };
         let run = limited(&books(250, served, |tick| u64::from(tick > 100)), 100.0, 200, false);

@@ -52,7 +52,7 @@ fn names_that_xml_cannot_carry_are_encoded() {
         "<Name>a%20b+c</Name>",
         r#"<Name Encoded="false">%25</Name>"#,
     ];
-    let blobs = names.map(|name| blob(name)).concat();
+    let blobs = names.map(&blob).concat();
     let prefix = r#"<BlobPrefix><Name Encoded="true">p%EF%BF%BF/</Name></BlobPrefix>"#;
     let page = |blobs: &str| {
         let head = r#"<Prefix Encoded="true">a%20</Prefix>"#;
