@@ -9,7 +9,7 @@ use crate::kept::{self, Answer, FRAME_HEAD_BYTES, FrameHead, Frames, HEADER_BYTE
 use crate::list::{ListPage, parse_error, parse_list};
 use crate::request::{Method, write_get};
 pub use crate::tls::trial::records;
-use crate::uri::{Addressing, Cloud, Endpoint, expand};
+use crate::uri::{Addressing, Cloud, Endpoint, Scheme, expand};
 use crate::{escape, list_azure, manifest};
 use fuelrail_base::limits::{KEY_BYTES_MAX, OBJECT_BYTES_MAX, PREFIXES_MAX, RESPONSE_HEAD_BYTES_MAX};
 use fuelrail_base::prng::Prng;
@@ -270,6 +270,10 @@ pub fn uri(bytes: &[u8]) {
     match text.parse::<Endpoint>() {
         Ok(endpoint) => {
             assert_eq!(endpoint.to_string().parse::<Endpoint>().expect("a printed endpoint can be read"), endpoint);
+            if endpoint.scheme == Scheme::File {
+                assert!(!endpoint.prefix.contains('/') && !endpoint.bucket.is_empty());
+                return;
+            }
             let path = endpoint.object_path(&endpoint.prefix);
             let bucket = if endpoint.addressing == Addressing::Path { endpoint.bucket.as_str() } else { "" };
             let slash = if bucket.is_empty() { "" } else { "/" };
