@@ -6,10 +6,11 @@ use crate::credentials::{Credentials, Environment, authority_for, region};
 use crate::tls::Tls;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Authority;
+use fuelrail_wire::redirect::Moved;
 use fuelrail_wire::tls::Client as TlsClient;
 use fuelrail_wire::{Addressing, Cloud, Endpoint};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// What a URI does not say about its bucket. The default is the clouds' own servers, the system's authorities, and what the clouds'
 /// own tools would ask as from here.
@@ -28,6 +29,8 @@ pub struct Access {
 pub(crate) struct Way {
     pub(crate) tls: Option<TlsClient>,
     pub(crate) authority: Option<Arc<Authority>>,
+    /// Where the server has sent somebody on to.
+    pub(crate) moved: Arc<Mutex<Option<Moved>>>,
 }
 
 impl From<&Access> for Access {
@@ -108,7 +111,7 @@ impl Access {
     /// As [`Tls::client`] and [`authority_for`].
     pub(crate) fn open(&self, uri: &str, endpoint: &Endpoint) -> Result<Way> {
         let tls = self.tls.client(endpoint)?;
-        Ok(Way { tls, authority: authority_for(&self.credentials, uri, endpoint)? })
+        Ok(Way { tls, authority: authority_for(&self.credentials, uri, endpoint)?, moved: Arc::default() })
     }
 
     /// Fills what is not set from the variables that the cloud's own tools read, as far as they are about `uri`.

@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::control::resolve;
 use crate::credentials::Environment;
 use crate::decode::{self, Decode, DecodeStage};
+use crate::elsewhere::Found;
 use crate::importance::{Reporter, drawn};
 use crate::labels::Labels;
 use crate::layout::{Layout, Wanted};
@@ -243,16 +244,15 @@ impl LoaderBuilder {
         config.validate()?;
         let ring = config.ring.parse::<RingChoice>()?.settle()?;
         let (access, source) = config.source()?;
-        let addresses = resolve(&source.endpoint)?;
-        let way = access.open(&config.uri, &source.endpoint)?;
         let (given, dir) = ((listing, config.manifest.as_deref()), config.listing_dir());
-        let KeptListing { listing, mut notices, saved, .. } = given_or_listed(given, dir, (&way, &source))?;
-        let labels = Labels::new(&source.endpoint.prefix, (0..listing.len()).map(|at| listing.key(at)));
+        let (kept, Found { endpoint, way }) = given_or_listed(given, dir, (&access, &config.uri), source)?;
+        let KeptListing { listing, mut notices, saved, .. } = kept;
+        let addresses = resolve(&endpoint)?;
+        let labels = Labels::new(&endpoint.prefix, (0..listing.len()).map(|at| listing.key(at)));
         let directories = open_directories(&config.spill_dirs, &mut notices);
         let fingerprint = fingerprint(&listing);
-        let mut objects = Objects::of(source.endpoint, addresses, listing, config.block_bytes)?
-            .over(way.tls)
-            .signed_by(way.authority);
+        let mut objects =
+            Objects::of(endpoint, addresses, listing, config.block_bytes)?.over(way.tls).signed_by(way.authority);
         if let Some(unit) = disk_unit(&directories) {
             objects = objects.direct(unit)?;
         }

@@ -5,13 +5,15 @@
 use crate::access::{Access, Way};
 use crate::aside::{Asker, asker, run_aside};
 use crate::credentials::authorise;
+use crate::elsewhere::wherever;
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_flow::{Listed, Signatory, judged};
+use fuelrail_flow::{Authority, Listed, Signatory, judged};
 use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
+use fuelrail_wire::redirect::{Answer, Moved, moved};
 use fuelrail_wire::tls::{asks_for_tls, explain};
-use fuelrail_wire::{Endpoint, Entry, date, manifest, parse_error, sign};
+use fuelrail_wire::{Endpoint, Entry, date, manifest, parse_error, parse_error_region, sign};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
@@ -30,6 +32,7 @@ pub(crate) type Load = UnsyncBoxBody<Bytes, std::io::Error>;
 pub(crate) struct HttpClient {
     plain: Asker<Load>,
     signatory: Option<Mutex<Signatory>>,
+    moved: Arc<Mutex<Option<Moved>>>,
 }
 
 impl HttpClient {
@@ -48,9 +51,54 @@ impl HttpClient {
     /// What a refusal means, given who asked; credentials that have ended are asked for anew.
     pub(crate) fn judged(&self, error: Error, headers: &HeaderMap) -> Error {
         let at = headers.get("date").and_then(|date| date::parse_http(date.as_bytes()));
-        let signatory =
-            self.signatory.as_ref().map(|signatory| signatory.lock().unwrap_or_else(PoisonError::into_inner));
-        judged(error, signatory.as_ref().map(|signatory| &**signatory.authority()), at)
+        judged(error, self.authority().as_deref(), at)
+    }
+
+    /// What the refusal of `path` means, which says `error` by itself. Notes where the bucket is when that is elsewhere.
+    pub(crate) fn refused(&self, (endpoint, path): (&Endpoint, &str), answer: &Refusal, error: Error) -> Error {
+        let header = |name: &str| answer.headers.get(name).and_then(|value| value.to_str().ok());
+        let named = parse_error_region(&answer.body);
+        let region = header("x-amz-bucket-region").or(named.as_deref());
+        let told = Answer { status: answer.status.as_u16(), location: header("location"), region };
+        let authority = self.authority();
+        match moved(endpoint, path, told, authority.is_some()) {
+            Err(not_followed) => not_followed,
+            Ok(Some(to))
+                if to.endpoint != *endpoint || to.region.as_deref() != authority.as_deref().map(Authority::region) =>
+            {
+                *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(to);
+                error
+            }
+            Ok(_) => self.judged(error, &answer.headers),
+        }
+    }
+
+    fn authority(&self) -> Option<Arc<Authority>> {
+        let signatory = self.signatory.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(Arc::clone(signatory.authority()))
+    }
+}
+
+/// An answer that is none of those wanted.
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Refusal {
+    /// Reads the rest of it.
+    ///
+    /// # Errors
+    /// As [`collect`].
+    pub(crate) async fn of(response: Response<hyper::body::Incoming>) -> Result<Refusal> {
+        let (status, headers) = (response.status(), response.headers().clone());
+        Ok(Refusal { status, headers, body: collect(response).await? })
+    }
+
+    /// What it says.
+    pub(crate) fn error(&self) -> Error {
+        refusal(self.status, &self.body)
     }
 }
 
@@ -73,7 +121,7 @@ pub(crate) fn on_control_thread<T: Send>(
     run_aside("fuelrail-control", async || {
         let plain = asker(way.tls.as_ref(), CONNECT_TIMEOUT)?;
         let signatory = way.authority.as_ref().map(|authority| Mutex::new(Signatory::new(Arc::clone(authority))));
-        work(HttpClient { plain, signatory }).await
+        work(HttpClient { plain, signatory, moved: Arc::clone(&way.moved) }).await
     })
 }
 
@@ -139,28 +187,39 @@ pub fn get_with(access: impl Into<Access>, uri: &str, out: &mut (dyn Write + Sen
     if key.is_empty() {
         return Err(no_object(uri));
     }
-    let path = endpoint.object_path(&key);
-    let way = access.open(uri, &endpoint)?;
-    let copied = on_control_thread(&way, async |client| {
-        let mut progress = Progress::default();
-        let mut retry = patience()?;
-        let mut tries = Tries::default();
-        loop {
-            let before = progress.copied;
-            let error = match get_once(&client, &endpoint, &path, &mut progress, out).await {
-                Ok(()) => return Ok(progress.copied),
-                Err(error) => error,
-            };
-            if progress.copied > before {
-                tries = Tries::default();
-            }
-            match retry.verdict(&mut tries, error.kind(), None) {
-                Verdict::After(pause) => tokio::time::sleep(pause).await,
-                Verdict::GiveUp => return Err(error.attempts(tries.failed())),
-            }
-        }
+    let mut progress = Progress::default();
+    let copied = wherever(&access, uri, endpoint, |way, endpoint| {
+        on_control_thread(way, async |client| get_all(&client, endpoint, &key, &mut progress, out).await)
     });
-    copied.map_err(|e| e.object(key))
+    copied.map_err(|e| e.object(key))?;
+    Ok(progress.copied)
+}
+
+/// Copies what is missing, with retries.
+async fn get_all(
+    client: &HttpClient,
+    endpoint: &Endpoint,
+    key: &str,
+    progress: &mut Progress,
+    out: &mut (dyn Write + Send),
+) -> Result<()> {
+    let path = endpoint.object_path(key);
+    let mut retry = patience()?;
+    let mut tries = Tries::default();
+    loop {
+        let before = progress.copied;
+        let error = match get_once(client, endpoint, &path, progress, out).await {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        if progress.copied > before {
+            tries = Tries::default();
+        }
+        match retry.verdict(&mut tries, error.kind(), None) {
+            Verdict::After(pause) => tokio::time::sleep(pause).await,
+            Verdict::GiveUp => return Err(error.attempts(tries.failed())),
+        }
+    }
 }
 
 pub(crate) fn no_object(uri: &str) -> Error {
@@ -186,9 +245,8 @@ async fn get_once(
     let status = response.status();
     let wanted = if range.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
     if status != wanted {
-        let headers = response.headers().clone();
-        let body = collect(response).await?;
-        return Err(client.judged(refusal(status, &body), &headers));
+        let refusal = Refusal::of(response).await?;
+        return Err(client.refused((endpoint, path), &refusal, refusal.error()));
     }
     let etag = response.headers().get("etag").and_then(|v| v.to_str().ok()).map(str::to_string);
     if range.is_some() && etag != progress.etag {
@@ -206,6 +264,27 @@ async fn get_once(
     Ok(())
 }
 
+/// Asks a cloud of many regions for the one that the bucket is in, where no listing has found that out. Anything else that is wrong is
+/// for those to say who need what they ask for.
+pub(crate) fn look_up(way: &Way, endpoint: &Endpoint) -> Result<()> {
+    on_control_thread(way, async |client| {
+        let path = endpoint.bucket_path();
+        let asked = bare(Request::head(format!("{}://{}{path}", endpoint.scheme.word(), endpoint.authority())))?;
+        let Ok(Ok(response)) = within(ANSWER_TIMEOUT, client.request(asked)).await else { return Ok(()) };
+        let refusal = Refusal { status: response.status(), headers: response.headers().clone(), body: Bytes::new() };
+        let error = client.refused((endpoint, &path), &refusal, refusal.error());
+        let is_elsewhere = client.moved.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if is_elsewhere { Err(error) } else { Ok(()) }
+    })
+}
+
+/// A request without a body.
+fn bare(request: hyper::http::request::Builder) -> Result<Request<Load>> {
+    request
+        .body(Empty::new().map_err(|never| match never {}).boxed_unsync())
+        .map_err(|e| Error::new(Kind::Usage, format!("cannot be asked for over HTTP: {e}")))
+}
+
 /// One document, with retries.
 pub(crate) async fn ask(client: &HttpClient, endpoint: &Endpoint, path: &str) -> Result<Bytes> {
     let mut retry = patience()?;
@@ -213,12 +292,11 @@ pub(crate) async fn ask(client: &HttpClient, endpoint: &Endpoint, path: &str) ->
     loop {
         let outcome = async {
             let response = send(client, endpoint, path, None).await?;
-            let (status, headers) = (response.status(), response.headers().clone());
-            let body = collect(response).await?;
-            if status == StatusCode::OK {
-                return Ok(body);
+            if response.status() == StatusCode::OK {
+                return collect(response).await;
             }
-            Err(client.judged(refusal(status, &body), &headers))
+            let refusal = Refusal::of(response).await?;
+            Err(client.refused((endpoint, path), &refusal, refusal.error()))
         }
         .await;
         let error = match outcome {
@@ -243,10 +321,7 @@ async fn send(
     if let Some(from) = from {
         request = request.header("range", format!("bytes={from}-"));
     }
-    let request = request
-        .body(Empty::new().map_err(|never| match never {}).boxed_unsync())
-        .map_err(|e| Error::new(Kind::Usage, format!("cannot be asked for over HTTP: {e}")))?;
-    let answer = within(ANSWER_TIMEOUT, client.request(request)).await?;
+    let answer = within(ANSWER_TIMEOUT, client.request(bare(request)?)).await?;
     answer.map_err(|e| unreachable(&authority, &*e))
 }
 
@@ -303,7 +378,7 @@ pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> Error {
         404 | 405 | 501 => (Kind::NotFound, "check bucket and key; a server that cannot list takes --manifest FILE"),
         301 | 302 | 307 | 308 => (
             Kind::Usage,
-            "the bucket is elsewhere, and redirects are not followed: set region or endpoint to where it is",
+            "the bucket is elsewhere, and the answer does not say where: set region or endpoint to where it is",
         ),
         429 | 503 => (Kind::Throttled, "the server asks to slow down"),
         500..=599 => (Kind::Server, "see the server's logs"),

@@ -27,6 +27,7 @@ mod control;
 mod credentials;
 mod decode;
 mod disk;
+mod elsewhere;
 mod imds;
 mod importance;
 mod labels;

@@ -12,14 +12,15 @@ mod walk;
 pub(crate) use shelf::Saved;
 
 use crate::access::{Access, Way};
-use crate::control::{HttpClient, on_control_thread, read_manifest};
+use crate::control::{HttpClient, look_up, on_control_thread, read_manifest};
+use crate::elsewhere::{Found, wherever};
 use fuelrail_base::Result;
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_io::wall_now;
-use fuelrail_wire::Source;
 use fuelrail_wire::kept::{NameKind, SourceId};
+use fuelrail_wire::{Endpoint, Source};
 use journal::Journal;
-use shelf::{Found, Shelf, ago, saved_line};
+use shelf::{OnDisk, Shelf, ago, saved_line};
 use std::path::{Path, PathBuf};
 use walk::walk;
 
@@ -48,7 +49,7 @@ pub fn list_with(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64)
 pub fn list_packed(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64) + Send) -> Result<Listing> {
     let access = access.into().settled(uri)?;
     let source = access.cloud.source(uri)?;
-    list_source(&access.open(uri, &source.endpoint)?, &source, progress)
+    list_source(&access, uri, source, progress).map(|(listing, _)| listing)
 }
 
 /// Where listings are kept, and how long one is used again.
@@ -73,6 +74,10 @@ pub struct KeptListing {
 }
 
 impl KeptListing {
+    fn plain(listing: Listing) -> KeptListing {
+        KeptListing { listing, reused: false, notices: Vec::new(), saved: Saved::default() }
+    }
+
     /// The file it is saved in, if it is.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
@@ -94,48 +99,83 @@ pub fn list_kept(
 ) -> Result<KeptListing> {
     let access = access.into().settled(uri)?;
     let source = access.cloud.source(uri)?;
-    list_source_kept(&access.open(uri, &source.endpoint)?, &source, dir, progress)
+    list_source_kept(&access, uri, source, dir, progress).map(|(kept, _)| kept)
 }
 
-/// As [`list_packed`], with everything read from its text already.
-fn list_source(way: &Way, source: &Source, mut progress: impl FnMut(u64) + Send) -> Result<Listing> {
-    on_control_thread(way, async |client| walk(&client, source, None, &mut progress).await)
+/// As [`list_packed`], with everything read from its text already. Tells where the bucket was found.
+fn list_source(
+    access: &Access,
+    uri: &str,
+    source: Source,
+    mut progress: impl FnMut(u64) + Send,
+) -> Result<(Listing, Found)> {
+    let Source { endpoint, prefixes } = source;
+    wherever(access, uri, endpoint, |way, endpoint| {
+        let source = Source { endpoint: endpoint.clone(), prefixes: prefixes.clone() };
+        list_there(way, &source, &mut progress)
+    })
 }
 
-/// What a loader's settings say: objects at hand, those of a manifest, or what the bucket says.
+/// As [`list_kept`], with everything read from its text already. Tells where the bucket was found.
+fn list_source_kept(
+    access: &Access,
+    uri: &str,
+    source: Source,
+    dir: &ListingDir,
+    mut progress: impl FnMut(u64) + Send,
+) -> Result<(KeptListing, Found)> {
+    let Source { endpoint, prefixes } = source;
+    wherever(access, uri, endpoint, |way, endpoint| {
+        let source = Source { endpoint: endpoint.clone(), prefixes: prefixes.clone() };
+        keep_there(way, &source, dir, &mut progress)
+    })
+}
+
+/// What a loader's settings say: objects at hand, those of a manifest, or what the bucket says; and where the bucket was found.
+///
+/// # Errors
+/// As [`list_kept`]; as [`read_manifest`].
 pub(crate) fn given_or_listed(
     (given, manifest): (Option<Vec<Listed>>, Option<&Path>),
     dir: Option<ListingDir>,
-    (way, source): (&Way, &Source),
-) -> Result<KeptListing> {
-    let listing = match (given, manifest, dir) {
+    (access, uri): (&Access, &str),
+    source: Source,
+) -> Result<(KeptListing, Found)> {
+    let given: Listing = match (given, manifest, dir) {
         (Some(given), ..) => given.iter().collect(),
         (None, Some(path), _) => read_manifest(path)?.iter().collect(),
-        (None, None, Some(dir)) => return list_source_kept(way, source, &dir, |_| {}),
-        (None, None, None) => list_source(way, source, |_| {})?,
+        (None, None, Some(dir)) => return list_source_kept(access, uri, source, &dir, |_| {}),
+        (None, None, None) => {
+            let (listing, found) = list_source(access, uri, source, |_| {})?;
+            return Ok((KeptListing::plain(listing), found));
+        }
     };
-    Ok(KeptListing { listing, reused: false, notices: Vec::new(), saved: Saved::default() })
+    // A region is looked up once at the start; whatever else sends requests on says so to the first that asks.
+    let look = |way: &Way, there: &Endpoint| if there.region().is_some() { look_up(way, there) } else { Ok(()) };
+    wherever(access, uri, source.endpoint, look).map(|((), found)| (KeptListing::plain(given), found))
 }
 
-/// As [`list_kept`], with everything read from its text already.
-fn list_source_kept(
+fn list_there(way: &Way, source: &Source, progress: &mut (impl FnMut(u64) + Send)) -> Result<Listing> {
+    on_control_thread(way, async |client| walk(&client, source, None, progress).await)
+}
+
+fn keep_there(
     way: &Way,
     source: &Source,
     dir: &ListingDir,
-    mut progress: impl FnMut(u64) + Send,
+    progress: &mut (impl FnMut(u64) + Send),
 ) -> Result<KeptListing> {
     let shelf = match Shelf::open(&dir.path, SourceId::of(source)) {
         Ok(shelf) => shelf,
         Err(error) => {
-            let notice = format!("listing_dir: {error}; this listing is not kept");
-            let listing = list_source(way, source, progress)?;
-            return Ok(KeptListing { listing, reused: false, notices: vec![notice], saved: Saved::default() });
+            let notices = vec![format!("listing_dir: {error}; this listing is not kept")];
+            return Ok(KeptListing { notices, ..KeptListing::plain(list_there(way, source, progress)?) });
         }
     };
     let max_age_s = dir.max_age_s;
     on_control_thread(way, async |client| {
         Keeping { client: &client, source, shelf, max_age_s, now_s: wall_now().0, notices: Vec::new() }
-            .list(&mut progress)
+            .list(progress)
             .await
     })
 }
@@ -151,7 +191,7 @@ struct Keeping<'a> {
 
 impl Keeping<'_> {
     async fn list(mut self, progress: &mut impl FnMut(u64)) -> Result<KeptListing> {
-        if let Some(Found { listing, begun_s }) = self.found().await? {
+        if let Some(OnDisk { listing, begun_s }) = self.found().await? {
             progress(listing.len() as u64);
             let saved = Saved::at(self.shelf.path(NameKind::Whole), begun_s);
             return Ok(KeptListing { listing, reused: true, notices: self.notices, saved });
@@ -164,7 +204,7 @@ impl Keeping<'_> {
         let Some(mut journal) = journal else {
             self.say("another process has the journal: this listing is not kept");
             let listing = walk(self.client, self.source, None, progress).await?;
-            return Ok(KeptListing { listing, reused: false, notices: self.notices, saved: Saved::default() });
+            return Ok(KeptListing { notices: self.notices, ..KeptListing::plain(listing) });
         };
         let listing = self.go_on(&mut journal, progress).await?;
         let saved = self.save(&listing, journal);
@@ -172,7 +212,7 @@ impl Keeping<'_> {
     }
 
     /// What is on disk, if it may be used.
-    async fn found(&mut self) -> Result<Option<Found>> {
+    async fn found(&mut self) -> Result<Option<OnDisk>> {
         let (now_s, max_age_s) = (self.now_s, self.max_age_s);
         let found = self.shelf.load(|begun_s| match now_s.checked_sub(begun_s) {
             None => Err("it is of a time to come".into()),

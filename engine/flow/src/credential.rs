@@ -47,6 +47,12 @@ impl Authority {
         }
     }
 
+    /// The region that is signed for; empty where signatures have none.
+    #[must_use]
+    pub fn region(&self) -> &str {
+        &self.realm.scope.region
+    }
+
     /// The time, as the bucket has it.
     #[must_use]
     pub fn now(&self) -> WallTime {

@@ -64,6 +64,8 @@ pub(crate) struct FetchStage {
     text: Vec<u8>,
     /// Its path.
     path: String,
+    /// The entity tag it insists on.
+    tag: String,
     stall_after: Duration,
     next_sweep: Instant,
     /// Second requests under way.
@@ -92,6 +94,7 @@ impl FetchStage {
             files: (objects.endpoint().scheme == Scheme::File).then(Files::new),
             text: Vec::with_capacity(2048),
             path: String::with_capacity(1024),
+            tag: String::with_capacity(64),
             objects,
             conns: Slab::with_capacity(CONNECTIONS_PER_SHARD_MAX),
             dirty: VecDeque::with_capacity(CONNECTIONS_PER_SHARD_MAX),
@@ -154,7 +157,10 @@ impl FetchStage {
         self.text.clear();
         self.path.clear();
         self.objects.endpoint().push_object_path(&mut self.path, key);
-        let written = fuelrail_wire::write_get(&mut self.text, &self.host, &self.path, range, None);
+        self.tag.clear();
+        self.objects.push_strong_etag(asked.sample, &mut self.tag);
+        let tag = Some(self.tag.as_str()).filter(|tag| !tag.is_empty());
+        let written = fuelrail_wire::write_get(&mut self.text, &self.host, &self.path, range, tag);
         let signed = |()| self.signatory.as_mut().map_or(Ok(()), |signatory| signatory.sign_head(&mut self.text));
         match written.and_then(signed) {
             Ok(()) => {

@@ -131,6 +131,12 @@ impl Listing {
         chunk.tags.compared(at)
     }
 
+    /// Appends the entity tag as it was listed, where it can stand in a request; without a heap.
+    pub(crate) fn push_strong(&self, at: usize, out: &mut String) {
+        let (chunk, at) = self.find(at);
+        chunk.tags.push_strong(at, out);
+    }
+
     /// All objects, one by one.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Listed> + '_ {
         (0..self.len()).map(|at| Listed {
@@ -263,6 +269,15 @@ impl Tags {
         self.written(at, &mut room).map(Etag::of_bytes)
     }
 
+    fn push_strong(&self, at: usize, out: &mut String) {
+        let mut room = [0; TEXT_BYTES_MAX];
+        let text = match self.forms[at] {
+            ODD => self.odd(at).filter(|text| fuelrail_wire::can_match(text)),
+            _ => self.written(at, &mut room).and_then(|text| core::str::from_utf8(text).ok()),
+        };
+        out.push_str(text.unwrap_or_default());
+    }
+
     fn odd(&self, at: usize) -> Option<&str> {
         let place = self.odd.binary_search_by_key(&(at as u32), |(at, _)| *at).ok()?;
         let from = if place == 0 { 0 } else { self.odd[place - 1].1 as usize };
@@ -346,6 +361,10 @@ mod tests {
         assert_eq!(listing.iter().collect::<Vec<_>>(), objects);
         for (at, object) in objects.iter().enumerate() {
             assert_eq!(listing.compared(at), object.etag.as_deref().map(Etag::of), "{object:?}");
+            let mut strong = String::new();
+            listing.push_strong(at, &mut strong);
+            let sent = object.etag.as_deref().filter(|tag| !tag.starts_with("W/") && !tag.contains(' '));
+            assert_eq!(strong, sent.unwrap_or_default(), "{object:?}");
         }
         assert_eq!(listing.total_bytes(), objects.iter().map(|o| o.size).sum::<u64>());
         let mut joined = Listing::default();

@@ -121,6 +121,11 @@ impl Objects {
         self.names.key(sample.0 as usize)
     }
 
+    /// Appends the listed ETag as a request may bring it; nothing where there is none that could match.
+    pub(crate) fn push_strong_etag(&self, sample: SampleId, out: &mut String) {
+        self.names.push_strong(sample.0 as usize, out);
+    }
+
     /// The listed ETag of a sample.
     #[must_use]
     pub fn etag(&self, sample: SampleId) -> Option<Etag> {

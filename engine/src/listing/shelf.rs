@@ -28,7 +28,7 @@ pub(super) struct Shelf {
 
 /// A listing that was found.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct OnDisk {
     pub(super) listing: Listing,
     /// When its first page was asked for, s since 1970.
     pub(super) begun_s: u64,
@@ -53,7 +53,7 @@ impl Shelf {
     ///
     /// # Errors
     /// Why there is none that can be used, in words.
-    pub(super) fn load(&self, wanted: impl FnOnce(u64) -> Result<(), String>) -> Result<Option<Found>, String> {
+    pub(super) fn load(&self, wanted: impl FnOnce(u64) -> Result<(), String>) -> Result<Option<OnDisk>, String> {
         let path = self.path(NameKind::Whole);
         let Some(file) = open_regular(&path, false).map_err(|error| error.to_string())? else { return Ok(None) };
         let named = |why: &dyn core::fmt::Display| format!("{}: {why}", path.display());
@@ -67,7 +67,7 @@ impl Shelf {
         }
         wanted(header.begun_s).map_err(|why| named(&why))?;
         let listing = read(&mut file, Frames::behind(&head), objects).map_err(|flaw| named(&flaw))?;
-        Ok(Some(Found { listing, begun_s: header.begun_s }))
+        Ok(Some(OnDisk { listing, begun_s: header.begun_s }))
     }
 
     /// Saves a listing: under its name there is the one before, or all of this one. Returns its length, bytes.

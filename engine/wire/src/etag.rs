@@ -45,6 +45,12 @@ impl Etag {
     }
 }
 
+/// Whether a request may insist on the tag `text`: it is strong, and sound.
+#[must_use]
+pub fn can_match(text: &str) -> bool {
+    !text.starts_with("W/") && is_sound(text)
+}
+
 /// Whether `text` can stand as an entity tag in a header line: visible ASCII or bytes above it, no inner quotes.
 pub(crate) fn is_sound(text: &str) -> bool {
     let quoted = text.strip_prefix("W/").unwrap_or(text);

@@ -5,8 +5,9 @@
 use crate::block::{self, Entry, PAGE_BYTES, RECORD_BYTES, SegmentHeader, SegmentName};
 use crate::framing::{Body, Expect, Framing};
 use crate::head::{Parsed, parse_head};
-use crate::kept::{self, Answer, FRAME_HEAD_BYTES, FrameHead, Frames, HEADER_BYTES, Header, Object, Packer, Unpacker};
+use crate::kept::{self, FRAME_HEAD_BYTES, FrameHead, Frames, HEADER_BYTES, Header, Object, Packer, Unpacker};
 use crate::list::{ListPage, parse_error, parse_list};
+use crate::redirect::{self, Answer};
 use crate::request::{Method, write_get};
 pub use crate::tls::trial::records;
 use crate::uri::{Addressing, Cloud, Endpoint, Scheme, expand};
@@ -210,10 +211,10 @@ pub fn kept(bytes: &[u8]) {
         framed(Frames::behind(&page), &bytes[HEADER_BYTES..]);
     }
     kept_objects(bytes);
-    if let Ok(answer) = Answer::decode(bytes) {
+    if let Ok(answer) = kept::Answer::decode(bytes) {
         let mut written = Vec::new();
         answer.encode(&mut written);
-        assert_eq!(Answer::decode(&written), Ok(answer));
+        assert_eq!(kept::Answer::decode(&written), Ok(answer));
     }
 }
 
@@ -282,6 +283,18 @@ pub fn uri(bytes: &[u8]) {
             write_get(&mut request, &endpoint.authority(), &path, None, None).expect("paths are fit for a request");
         }
         Err(error) => assert_eq!(error.kind(), Kind::Usage),
+    }
+    // As where a server sends requests on to: never anywhere less safe.
+    let from: Endpoint = "https://h/bucket/".parse().expect("a good URI");
+    let answer = Answer { status: 301, location: Some(text), region: Some(text) };
+    for signed in [false, true] {
+        match redirect::moved(&from, "/bucket/k", answer, signed) {
+            Ok(Some(moved)) => {
+                assert!(moved.endpoint.scheme == Scheme::Https && (!signed || moved.endpoint.host == "h"))
+            }
+            Ok(None) => panic!("a location is followed or refused"),
+            Err(error) => assert_eq!(error.kind(), Kind::Usage),
+        }
     }
     match (expand(text), Cloud::default().source(text)) {
         (Ok(all), Ok(source)) => {

@@ -118,6 +118,14 @@ pub fn parse_error(xml: &[u8]) -> Option<(String, String)> {
     Some((refusal.code?, refusal.message.unwrap_or_default()))
 }
 
+/// The region that an S3 error document names (`AuthorizationHeaderMalformed`), escaped for printing.
+#[must_use]
+pub fn parse_error_region(xml: &[u8]) -> Option<String> {
+    let mut refusal = Refusal::default();
+    walk(xml, &mut refusal).ok()?;
+    refusal.region
+}
+
 pub(crate) fn protocol(cause: impl Into<String>) -> Error {
     Error::new(Kind::Protocol, cause)
 }
@@ -126,6 +134,7 @@ pub(crate) fn protocol(cause: impl Into<String>) -> Error {
 pub(crate) struct Refusal {
     code: Option<String>,
     message: Option<String>,
+    region: Option<String>,
 }
 
 impl Refusal {
@@ -146,6 +155,7 @@ impl Visit for Refusal {
         match path {
             [Tag::Error, Tag::Code] if !text.trim().is_empty() => self.code = Some(printable()),
             [Tag::Error, Tag::Message] => self.message = Some(printable()),
+            [Tag::Error, Tag::Region] if !text.trim().is_empty() => self.region = Some(printable()),
             _ => {}
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use fuelrail_base::Kind;
 use fuelrail_base::limits::{DOCUMENT_BYTES_MAX, KEY_BYTES_MAX};
-use fuelrail_wire::{Endpoint, Entry, ListPage, PageStart, list_path, parse_error, parse_list};
+use fuelrail_wire::{Endpoint, Entry, ListPage, PageStart, list_path, parse_error, parse_error_region, parse_list};
 use proptest::prelude::*;
 
 fn page(inner: &str) -> Result<ListPage, fuelrail_base::Error> {
@@ -134,6 +134,8 @@ fn error_documents_repeat_their_code() {
     assert_eq!(parse_error(xml), Some(expected));
     let error = parse_list(xml).unwrap_err();
     assert!(error.to_string().contains("answered the listing with error NoSuchBucket: The"), "{error}");
+    let named = b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>";
+    assert_eq!((parse_error_region(named).as_deref(), parse_error_region(xml)), (Some("eu-west-1"), None));
     assert_eq!(parse_error(b"<Error><Message>no code</Message></Error>"), None);
     assert_eq!(parse_error(b"<html><Code>x</Code></html>"), None);
     let long = format!("<Error><Code>C</Code><Message>{}</Message></Error>", "m".repeat(10_000));

@@ -211,8 +211,11 @@ impl Exchange {
             }
             Kind::Changed => "the object changed after it was listed: start a new run",
             Kind::Mismatch => "the object is shorter than it was listed",
-            Kind::Throttled => "the server asks to slow down: fewer shards or connections may help",
+            Kind::Throttled => {
+                "the server asks to slow down: where several processes of a machine read it, a common share_dir helps"
+            }
             Kind::Server => "see the server's logs",
+            _ if (300..400).contains(status) => "the bucket is elsewhere: set region or endpoint to where it is",
             _ => "the address may not be an object store",
         };
         let code = fuelrail_wire::parse_error(text).map(|(code, _)| code);

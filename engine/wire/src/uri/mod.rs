@@ -9,6 +9,7 @@ mod tests;
 
 pub use braces::expand;
 pub use cloud::{Cloud, REGION_DEFAULT, Source};
+pub(crate) use parse::host_of_server;
 
 use crate::escape::push_path;
 use core::fmt;

@@ -40,6 +40,13 @@ pub(super) fn server(text: &str) -> Result<(Scheme, String, u16, String)> {
     Ok((scheme, host, port.unwrap_or(scheme.port_default()), base))
 }
 
+/// Scheme, host and port of a server: the word before `://` and what is behind it up to the path.
+pub(crate) fn host_of_server(word: &str, authority: &str) -> Result<(Scheme, String, u16)> {
+    let scheme = web_scheme(word).ok_or_else(|| usage("the scheme is neither http nor https", FORM))?;
+    let (host, port) = host_and_port(authority)?;
+    Ok((scheme, host, port.unwrap_or(scheme.port_default())))
+}
+
 pub(super) fn web_scheme(word: &str) -> Option<Scheme> {
     match word.to_ascii_lowercase().as_str() {
         "http" => Some(Scheme::Http),

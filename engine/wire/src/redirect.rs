@@ -1,0 +1,192 @@
+//! Where a bucket is that its server says is elsewhere: another region, another host.
+//!
+//! Judges one answer against what was asked. Never follows to where the bucket's bytes or who asks for them would be less safe: not
+//! from TLS to none, and with credentials only within what one owner's name stands for.
+
+use crate::uri::{Addressing, Endpoint, Scheme, host_of_server};
+use fuelrail_base::{Error, Kind, Result};
+
+/// An answer that may say so.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Answer<'a> {
+    /// Its status.
+    pub status: u16,
+    /// Its `Location` line.
+    pub location: Option<&'a str>,
+    /// Its `x-amz-bucket-region` line, or the region that its error document names.
+    pub region: Option<&'a str>,
+}
+
+/// Where to ask instead.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Moved {
+    /// The bucket, there.
+    pub endpoint: Endpoint,
+    /// The region that requests are signed for there, where the answer names one.
+    pub region: Option<String>,
+    /// It stays there: further runs may ask there at once (RFC 9110, 15.4).
+    pub lasting: bool,
+}
+
+/// Where the bucket is, when `answer` to a request of `path` from `from` says that it is elsewhere; `None` when it says nothing
+/// of that kind. `signed` tells that the request brought credentials.
+///
+/// # Errors
+/// [`Kind::Usage`] where it may not, or cannot, be followed, with what to set instead.
+pub fn moved(from: &Endpoint, path: &str, answer: Answer<'_>, signed: bool) -> Result<Option<Moved>> {
+    let sends_on = matches!(answer.status, 301 | 302 | 307 | 308);
+    let lasting = matches!(answer.status, 301 | 308);
+    // Signed for another region than the bucket's: Amazon answers 400, others 403.
+    let judges_signatures = signed && matches!(answer.status, 400 | 403);
+    if !(sends_on || judges_signatures) {
+        return Ok(None);
+    }
+    if let Some(region) = answer.region {
+        if let Some(endpoint) = from.in_region(region) {
+            let elsewhere = endpoint != *from;
+            return Ok(elsewhere.then(|| Moved { endpoint, region: Some(region.into()), lasting: true }));
+        }
+        if !sends_on && from.region().is_none() {
+            return Ok(Some(Moved { endpoint: from.clone(), region: Some(region.into()), lasting: true }));
+        }
+    }
+    let (true, Some(location)) = (sends_on, answer.location) else { return Ok(None) };
+    let endpoint = located(from, path, location)?;
+    if from.scheme == Scheme::Https && endpoint.scheme == Scheme::Http {
+        return Err(refused(&endpoint, "without TLS"));
+    }
+    if signed && !is_of_one_owner(from, &endpoint) {
+        return Err(refused(&endpoint, "where these credentials may not be known"));
+    }
+    if endpoint == *from {
+        return Err(Error::new(Kind::Usage, "the server sends a request on to where it came from")
+            .cure("the server or a proxy is set up wrongly"));
+    }
+    Ok(Some(Moved { endpoint, region: answer.region.map(Into::into), lasting }))
+}
+
+fn refused(to: &Endpoint, why: &str) -> Error {
+    let there = format!("{}://{}", to.scheme.word(), to.authority());
+    Error::new(Kind::Usage, format!("the server sends requests on to {there}, {why}: not followed"))
+        .cure(format!("if the bucket is there, name it: endpoint = {there}, or that host in the URI"))
+}
+
+/// The endpoint whose `path` the location is.
+fn located(from: &Endpoint, path: &str, location: &str) -> Result<Endpoint> {
+    let other_key = || {
+        Error::new(Kind::Usage, "the server sends a request on to another path, which is not followed").cure(
+            "name the bucket as the server does: with its own host, its own prefix, and https:// where it wants that",
+        )
+    };
+    let Some((word, rest)) = location.split_once("://") else { return Err(other_key()) };
+    let (authority, there) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let (scheme, host, port) = host_of_server(word, authority)?;
+    let there = there.split('?').next().filter(|path| !path.is_empty()).unwrap_or("/");
+    let path = path.split('?').next().unwrap_or_default();
+    if there == path {
+        return Ok(Endpoint { scheme, host, port, ..from.clone() });
+    }
+    let in_path = Endpoint { addressing: Addressing::Path, ..from.clone() }.bucket_path();
+    if from.addressing == Addressing::Path
+        && !from.bucket.is_empty()
+        && host.strip_prefix(&from.bucket).is_some_and(|rest| rest.starts_with('.'))
+        && path.strip_prefix(&in_path).is_some_and(|rest| rest == there || (rest.is_empty() && there == "/"))
+    {
+        return Ok(Endpoint { scheme, host, port, addressing: Addressing::VirtualHost, ..from.clone() });
+    }
+    Err(other_key())
+}
+
+/// Whether both hosts are one, or of one cloud's storage.
+fn is_of_one_owner(a: &Endpoint, b: &Endpoint) -> bool {
+    const OWNERS: [&str; 4] = [".amazonaws.com", ".amazonaws.com.cn", ".googleapis.com", ".core.windows.net"];
+    a.host == b.host
+        || b.scheme == Scheme::Https
+            && OWNERS.iter().any(|owner| [a, b].iter().all(|endpoint| format!(".{}", endpoint.host).ends_with(owner)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(location: &str) -> Answer<'_> {
+        Answer { status: 307, location: Some(location), region: None }
+    }
+
+    fn host_and_path(endpoint: &Endpoint) -> String {
+        format!("{}://{}{}", endpoint.scheme.word(), endpoint.authority(), endpoint.object_path("k/é"))
+    }
+
+    #[test]
+    fn amazon_names_the_region_in_a_line() {
+        let from: Endpoint = "s3://bucket/set/".parse().unwrap();
+        for (status, signed, followed) in
+            [(301, false, true), (307, true, true), (400, true, true), (403, false, false)]
+        {
+            let answer = Answer { status, location: None, region: Some("eu-west-1") };
+            let found = moved(&from, "/k", answer, signed).unwrap();
+            assert_eq!(found.is_some(), followed, "{status}");
+            if let Some(Moved { endpoint, region, lasting }) = found {
+                assert_eq!(host_and_path(&endpoint), "https://bucket.s3.eu-west-1.amazonaws.com/k/%C3%A9");
+                assert_eq!((endpoint.prefix.as_str(), region.as_deref(), lasting), ("set/", Some("eu-west-1"), true));
+            }
+        }
+        let here = Answer { status: 403, location: None, region: Some("us-east-1") };
+        assert_eq!(moved(&from, "/k", here, true).unwrap(), None, "denied where it is");
+        let odd = Answer { status: 301, location: None, region: Some("eu.evil.example/") };
+        assert_eq!(moved(&from, "/k", odd, true).unwrap(), None);
+    }
+
+    #[test]
+    fn a_store_of_ones_own_names_the_region_to_sign_for() {
+        let from: Endpoint = "http://minio:9000/bucket/".parse().unwrap();
+        let answer = Answer { status: 400, location: None, region: Some("home-1") };
+        let found = moved(&from, "/bucket/k", answer, true).unwrap().unwrap();
+        assert_eq!((found.endpoint, found.region.as_deref()), (from.clone(), Some("home-1")));
+        assert_eq!(moved(&from, "/bucket/k", answer, false).unwrap(), None);
+    }
+
+    #[test]
+    fn a_location_moves_the_host_and_keeps_the_key() {
+        let from: Endpoint = "http://h:9000/bucket/set/".parse().unwrap();
+        let path = from.object_path("k/é");
+        for (location, wanted) in [
+            ("http://other:81/bucket/k/%C3%A9", "http://other:81/bucket/k/%C3%A9"),
+            ("https://[::1]/bucket/k/%C3%A9?list-type=2", "https://[::1]/bucket/k/%C3%A9"),
+            ("HTTP://bucket.H/k/%C3%A9", "http://bucket.h/k/%C3%A9"),
+        ] {
+            let found = moved(&from, &path, to(location), false).unwrap().unwrap();
+            assert_eq!((host_and_path(&found.endpoint).as_str(), found.lasting), (wanted, false));
+        }
+        let bucket =
+            moved(&from, "/bucket?list-type=2", to("http://bucket.h:9000/?list-type=2"), false).unwrap().unwrap();
+        assert_eq!(bucket.endpoint.addressing, Addressing::VirtualHost);
+        assert_eq!(moved(&from, &path, Answer { status: 304, ..to("http://x/") }, false).unwrap(), None);
+        assert_eq!(moved(&from, &path, Answer { location: None, ..to("") }, false).unwrap(), None);
+    }
+
+    #[test]
+    fn nothing_becomes_less_safe_on_the_way() {
+        let tls: Endpoint = "https://h/bucket/".parse().unwrap();
+        let plain: Endpoint = "http://h/bucket/".parse().unwrap();
+        let cloud: Endpoint = "s3://bucket/".parse().unwrap();
+        for (from, path, location, signed, said) in [
+            (&tls, "/bucket/k", "http://h/bucket/k", false, "without TLS"),
+            (&plain, "/bucket/k", "http://evil/bucket/k", true, "credentials"),
+            (&cloud, "/k", "https://amazonaws.com.evil.example/k", true, "credentials"),
+            (&cloud, "/k", "http://bucket.s3.eu-west-1.amazonaws.com/k", true, "without TLS"),
+            (&plain, "/bucket/k", "http://h/bucket/other", false, "another path"),
+            (&plain, "/bucket/k", "/bucket/k", false, "another path"),
+            (&plain, "/bucket/k", "http://h/bucket/k", false, "came from"),
+            (&plain, "/bucket/k", "ftp://h/bucket/k", false, "http"),
+            (&plain, "/bucket/k", "http://user:secret@h/bucket/k", false, "user information"),
+            (&plain, "/bucket/k", "http://h\r\nX: y/bucket/k", false, "host name"),
+        ] {
+            let error = moved(from, path, to(location), signed).unwrap_err();
+            assert!(error.kind() == Kind::Usage && error.to_string().contains(said), "{location}: {error}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+        let within = moved(&cloud, "/k", to("https://bucket.s3-us-west-2.amazonaws.com/k"), true).unwrap().unwrap();
+        assert_eq!(within.endpoint.host, "bucket.s3-us-west-2.amazonaws.com");
+    }
+}
