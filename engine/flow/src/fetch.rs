@@ -7,15 +7,15 @@ use crate::addresses::Addresses;
 use crate::conn::{Asked, Conn, Context, Exchange, HeadPredictor, Outcome, State};
 use crate::credential::{Signatory, judged};
 use crate::objects::Objects;
+use files::Files;
 use fuelrail_base::limits::CONNECTIONS_PER_SHARD_MAX;
 use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{Duration, Error, Instant, Kind, WallTime};
 use fuelrail_io::{Done, Full, Op, Ring, Slot, Window};
+use fuelrail_wire::Scheme;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use files::Files;
-use fuelrail_wire::Scheme;
 use std::sync::Arc;
 
 mod files;

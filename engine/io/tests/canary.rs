@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use fuelrail_base::{Duration, Instant, Result};
 use fuelrail_io::conformance::{Script, ScriptedHost, Venue, suite};
 use fuelrail_io::{
-    Arena, Done, FileId, FileMark, FileOptions, Full, Op, OpId, Ring, RingFacts, SimFaults, SimRing, SimWorld, SockId, Waker,
+    Arena, Done, FileId, FileMark, FileOptions, Full, Op, OpId, Ring, RingFacts, SimFaults, SimRing, SimWorld, SockId,
+    Waker,
 };
 
 /// A bug to plant.

@@ -90,7 +90,9 @@ impl Files {
     fn open<R: Ring>(&mut self, ring: &mut R, objects: &Objects, asked: &Asked) -> Result<(FileId, FileMark)> {
         let key = objects.key(asked.sample);
         if key.split('/').any(|part| part == "..") {
-            return Err(Error::new(Kind::Usage, "its path leads out of the folder").cure("leave '..' out of the manifest"));
+            return Err(
+                Error::new(Kind::Usage, "its path leads out of the folder").cure("leave '..' out of the manifest")
+            );
         }
         self.path.clear();
         objects.endpoint().push_file_path(&mut self.path, key);
@@ -131,7 +133,7 @@ impl Files {
         let after = ring.mark(file);
         ring.close_file(file);
         let error = match done.result {
-            Err(libc_cancelled) if libc_cancelled == CANCELLED => Error::new(Kind::Cancelled, "the loader ends"),
+            Err(CANCELLED) => Error::new(Kind::Cancelled, "the loader ends"),
             Err(errno) => unreadable("it", errno),
             Ok(_) if after != Ok(mark) => changed("it was written to while it was read"),
             Ok(_) if room == 0 => return land(exchange, mark, now, outcomes),
@@ -148,6 +150,7 @@ impl Files {
     }
 }
 
+/// ECANCELED: the file was closed under the read.
 const CANCELLED: i32 = 125;
 
 fn window_of(op: Op) -> Window {
@@ -173,7 +176,8 @@ fn changed(cause: &str) -> Error {
 }
 
 fn unreadable(what: &str, errno: i32) -> Error {
-    Error::from_errno(Kind::File, &format!("reading {what}"), errno).cure("look at the disk and the kernel's log (dmesg)")
+    Error::from_errno(Kind::File, &format!("reading {what}"), errno)
+        .cure("look at the disk and the kernel's log (dmesg)")
 }
 
 /// Without a heap: it is asked for every block.

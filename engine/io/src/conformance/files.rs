@@ -205,7 +205,7 @@ fn files_open_as_they_are_asked_to<V: Venue>(venue: &mut V) -> Verdict {
     let mut stage = Stage::new(venue, 16)?;
     let path = stage.venue.file();
     let missing = stage.ring.open(&path, &FileOptions::default());
-    ensure!(matches!(&missing, Err(error) if error.kind() == Kind::File), "a missing file: {missing:?}");
+    ensure!(matches!(&missing, Err(error) if error.kind() == Kind::NotFound), "a missing file: {missing:?}");
     let wrong = stage.ring.open(&path, &FileOptions { create: true, ..FileOptions::default() });
     ensure!(matches!(&wrong, Err(error) if error.kind() == Kind::Usage), "made, but not written: {wrong:?}");
     let vast = stage.ring.open(&path, &FileOptions { len: Some(1 << 61), ..NEW });

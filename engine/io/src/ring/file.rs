@@ -112,7 +112,8 @@ fn refusal(path: &Path, options: &FileOptions, errno: i32) -> Error {
             "its file system offers no direct access (O_DIRECT): use ext4, XFS or btrfs, or open it without",
         ),
         libc::ENOENT if options.create => (Kind::File, "make its directory first"),
-        libc::ENOENT => (Kind::File, "check the path"),
+        libc::ENOENT => (Kind::NotFound, "check the path"),
+        libc::EACCES | libc::EPERM if !options.write => (Kind::Denied, "give this user the right to it"),
         libc::EACCES | libc::EPERM | libc::EROFS => (Kind::File, "choose a place this user may use"),
         libc::ENOSPC | libc::EDQUOT => (Kind::File, "free some space, or use another disk"),
         _ => (Kind::File, "use another file"),
@@ -139,7 +140,8 @@ mod tests {
         for (options, errno, kind, cure) in [
             (direct, libc::EINVAL, Kind::File, "O_DIRECT"),
             (create, libc::ENOENT, Kind::File, "directory"),
-            (FileOptions::default(), libc::ENOENT, Kind::File, "check the path"),
+            (FileOptions::default(), libc::ENOENT, Kind::NotFound, "check the path"),
+            (FileOptions::default(), libc::EACCES, Kind::Denied, "the right to it"),
             (FileOptions::default(), libc::EMFILE, Kind::Environment, "ulimit -n"),
             (create, libc::EROFS, Kind::File, "this user"),
         ] {

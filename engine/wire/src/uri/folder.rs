@@ -1,7 +1,7 @@
 //! Folders of this machine in a bucket's place: what is before the last slash of a path is the bucket.
 
-use super::parse::{FORM, refuse_length};
 use super::cloud::common_start;
+use super::parse::{FORM, refuse_length};
 use super::{Addressing, Dialect, Endpoint, Scheme, Source, usage};
 use fuelrail_base::Result;
 
@@ -9,7 +9,10 @@ use fuelrail_base::Result;
 pub(super) fn of_uri(rest: &str) -> Result<Endpoint> {
     let path = rest.strip_prefix("localhost").unwrap_or(rest);
     if !path.starts_with('/') {
-        return Err(usage("the URI names a file of another machine", "write file:///FOLDER/ with three slashes, or its path"));
+        return Err(usage(
+            "the URI names a file of another machine",
+            "write file:///FOLDER/ with three slashes, or its path",
+        ));
     }
     of_path(path)
 }

@@ -96,7 +96,8 @@ impl Disk {
         let refuse = |errno| Err(Error::from_errno(Kind::File, &format!("opening {}", path.display()), errno));
         let found = self.names.find(path);
         if found.is_none() && !options.create {
-            return refuse(libc::ENOENT);
+            let cause = format!("opening {}: there is no such file", path.display());
+            return Err(Error::new(Kind::NotFound, cause).cure("check the path"));
         }
         let len = found.and_then(|inode| self.files.get(&inode)).map_or(0, |image| image.live.len() as u64);
         let wanted = options.len.unwrap_or(0).max(len);
