@@ -78,8 +78,10 @@ impl Files {
                         return self.waiting.push_front(exchange);
                     }
                 }
-                // Others of this ring are open; one of ours closes with its request.
-                Err(error) if error.kind() == Kind::Budget && !self.readings.is_empty() => {
+                // No file more can be open; one of ours closes with its request.
+                Err(error)
+                    if matches!(error.kind(), Kind::Budget | Kind::Environment) && !self.readings.is_empty() =>
+                {
                     return self.waiting.push_front(exchange);
                 }
                 Err(error) => fail(exchange, error, outcomes),
