@@ -7,9 +7,10 @@ use crate::access::Access;
 use crate::control::{
     ANSWER_TIMEOUT, HttpClient, Load, collect, no_object, on_control_thread, patience, refusal, unreachable, within,
 };
+use crate::folder;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_plan::retry::{Tries, Verdict};
-use fuelrail_wire::{Dialect, Endpoint};
+use fuelrail_wire::{Dialect, Endpoint, Scheme};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use hyper::{Request, StatusCode};
@@ -64,6 +65,11 @@ pub fn put_with(
     let key = endpoint.prefix.clone();
     if key.is_empty() {
         return Err(no_object(uri));
+    }
+    if endpoint.scheme == Scheme::File {
+        source.seek(SeekFrom::Start(0)).map_err(|e| unreadable(&e))?;
+        let stored = folder::put(&endpoint, &key, source, &mut progress);
+        return stored.map(|(bytes, etag)| Stored { bytes, etag: Some(etag) }).map_err(|e| e.object(key));
     }
     let letter = Letter { path: endpoint.object_path(&key), digest: Digest::of(source)?, endpoint };
     let way = access.open(uri, &letter.endpoint)?;

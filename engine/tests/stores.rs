@@ -16,6 +16,27 @@ trait Server {
     fn uri(&self, key: &str) -> String;
     /// What the URI does not say.
     fn access(&self) -> Access;
+    /// What an object is called under a URI that names its folder.
+    fn called<'k>(&self, key: &'k str) -> &'k str {
+        key
+    }
+}
+
+/// A folder of this machine: keys are paths within the one that the URI names.
+struct Folder(tempfile::TempDir);
+
+impl Server for Folder {
+    fn uri(&self, key: &str) -> String {
+        format!("file://{}/{key}", self.0.path().display())
+    }
+
+    fn access(&self) -> Access {
+        Access::default()
+    }
+
+    fn called<'k>(&self, key: &'k str) -> &'k str {
+        key.strip_prefix("set/").unwrap_or(key)
+    }
 }
 
 /// The embedded bucket, by its own address.
@@ -71,7 +92,7 @@ fn conforms(server: &impl Server) {
         let bytes = content(n * 70_001);
         let stored = put_with(&access, &server.uri(&written(key)), &mut Cursor::new(&bytes), |_| {}).unwrap();
         assert_eq!(stored.bytes, bytes.len() as u64);
-        expected.push(Listed { key: (*key).into(), size: stored.bytes, etag: stored.etag });
+        expected.push(Listed { key: server.called(key).into(), size: stored.bytes, etag: stored.etag });
         let mut got = Vec::new();
         get_with(&access, &server.uri(&written(key)), &mut got).unwrap();
         assert!(got == bytes, "{key}");
@@ -79,14 +100,21 @@ fn conforms(server: &impl Server) {
     expected.sort_by(|a, b| a.key.cmp(&b.key));
     assert_eq!(list_with(&access, &server.uri("set/"), |_| {}).unwrap(), expected);
     let packed = list_packed(&access, &server.uri("set/{a,deep}"), |_| {}).unwrap();
-    assert_eq!(packed.iter().map(|o| o.key).collect::<Vec<_>>(), ["set/a b+c", "set/deep/er/still.jpg"]);
+    assert_eq!(
+        packed.iter().map(|o| o.key).collect::<Vec<_>>(),
+        ["set/a b+c", "set/deep/er/still.jpg"].map(|k| server.called(k))
+    );
 
     let missing = get_with(&access, &server.uri("set/nowhere"), &mut Vec::new()).unwrap_err();
-    assert_eq!((missing.kind(), missing.object_key()), (Kind::NotFound, Some("set/nowhere")), "{missing}");
+    assert_eq!(
+        (missing.kind(), missing.object_key()),
+        (Kind::NotFound, Some(server.called("set/nowhere"))),
+        "{missing}"
+    );
     assert!(list_with(&access, &server.uri("nothing/"), |_| {}).unwrap().is_empty());
 
     // Ranges: blocks of 64 KiB of objects up to 350 KB.
-    let bytes_of = |key: &str| content(keys.iter().position(|k| *k == key).unwrap() * 70_001);
+    let bytes_of = |key: &str| content(keys.iter().position(|k| server.called(k) == key).unwrap() * 70_001);
     let build = || {
         let builder = loader_at(&server.uri("set/")).endpoint(&access.cloud.endpoint).batch_size(2);
         builder.anonymous(access.credentials.anonymous.unwrap_or(true)).block_size("65536".parse().unwrap())
@@ -109,7 +137,12 @@ fn conforms(server: &impl Server) {
     let other = content(350_005).iter().map(|byte| !byte).collect::<Vec<u8>>();
     put_with(&access, &server.uri(keys[5]), &mut Cursor::new(&other), |_| {}).unwrap();
     let changed = read(&mut build().listing(stale).build().unwrap()).unwrap_err();
-    assert_eq!((changed.kind(), changed.object_key()), (Kind::Changed, Some(keys[5])), "{changed}");
+    assert_eq!((changed.kind(), changed.object_key()), (Kind::Changed, Some(server.called(keys[5]))), "{changed}");
+}
+
+#[test]
+fn a_folder_of_this_machine() {
+    conforms(&Folder(tempfile::tempdir().unwrap()));
 }
 
 #[test]
