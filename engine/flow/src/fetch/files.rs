@@ -70,18 +70,16 @@ impl Files {
             exchange.sent_at = ring.now();
             match self.open(ring, objects, &exchange.asked) {
                 Ok((file, mark)) => {
-                    self.begun += 1;
                     let at = self.readings.insert(Reading { exchange, file, mark });
                     if !self.read(ring, at) {
                         let Reading { exchange, file, .. } = self.readings.remove(at);
                         ring.close_file(file);
                         return self.waiting.push_front(exchange);
                     }
+                    self.begun += 1;
                 }
                 // No file more can be open; one of ours closes with its request.
-                Err(error)
-                    if matches!(error.kind(), Kind::Budget | Kind::Environment) && !self.readings.is_empty() =>
-                {
+                Err(error) if matches!(error.kind(), Kind::Budget | Kind::Environment) && !self.readings.is_empty() => {
                     return self.waiting.push_front(exchange);
                 }
                 Err(error) => fail(exchange, error, outcomes),
