@@ -48,11 +48,19 @@ pub(crate) fn list(source: &Source, progress: &mut impl FnMut(u64)) -> Result<Li
     let mut walk = Walk { endpoint: &source.endpoint, listing: Listing::default(), above: Vec::new(), progress };
     for prefix in &source.prefixes {
         let (folder, start) = prefix.split_at(prefix.rfind('/').map_or(0, |slash| slash + 1));
+        walk.above = around(&path_of(&source.endpoint, folder));
         walk.folder(folder, start)?;
     }
     let Walk { listing, .. } = walk;
     progress(listing.len() as u64);
     Ok(listing.sorted())
+}
+
+/// A folder and all it lies in.
+fn around(path: &str) -> Vec<(u64, u64)> {
+    let Ok(path) = fs::canonicalize(path) else { return Vec::new() };
+    let facts = path.ancestors().filter_map(|path| fs::metadata(path).ok());
+    facts.map(|facts| (facts.dev(), facts.ino())).collect()
 }
 
 struct Walk<'a, P> {

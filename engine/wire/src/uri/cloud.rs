@@ -90,7 +90,7 @@ impl Cloud {
         prefixes.sort_unstable();
         // In order, what a prefix covers stands right behind it.
         prefixes.dedup_by(|later, earlier| later.starts_with(earlier.as_str()));
-        endpoint.prefix = common_start(&prefixes).to_owned();
+        endpoint.prefix = folder::common_start(&prefixes).to_owned();
         Ok(Source { endpoint, prefixes })
     }
 
@@ -229,10 +229,4 @@ fn folder_source(all: &[Endpoint]) -> Result<Source> {
         path
     };
     Source::of_folders(all.iter().map(path).collect())
-}
-
-pub(super) fn common_start(sorted: &[String]) -> &str {
-    let (Some(first), Some(last)) = (sorted.first(), sorted.last()) else { return "" };
-    let same = first.chars().zip(last.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
-    &first[..same]
 }

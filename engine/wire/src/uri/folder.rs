@@ -1,6 +1,5 @@
 //! Folders of this machine in a bucket's place: what is before the last slash of a path is the bucket.
 
-use super::cloud::common_start;
 use super::parse::{FORM, refuse_length};
 use super::{Addressing, Dialect, Endpoint, Scheme, Source, usage};
 use fuelrail_base::Result;
@@ -64,4 +63,11 @@ impl Source {
         let prefix = common_start(&prefixes).to_owned();
         Ok(Source { endpoint: endpoint(folder, &prefix), prefixes })
     }
+}
+
+/// What all of them begin with.
+pub(super) fn common_start(sorted: &[String]) -> &str {
+    let (Some(first), Some(last)) = (sorted.first(), sorted.last()) else { return "" };
+    let same = first.chars().zip(last.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
+    &first[..same]
 }
