@@ -219,6 +219,17 @@ fn is_label(name: &str) -> bool {
     (3..=63).contains(&name.len()) && name.bytes().all(fits) && !name.starts_with('-') && !name.ends_with('-')
 }
 
+impl Source {
+    /// The files whose paths begin with one of these: the bucket is the deepest folder that all of them are in.
+    ///
+    /// # Errors
+    /// `Usage` when there is none.
+    pub fn of_folders(paths: Vec<String>) -> Result<Source> {
+        let (endpoint, prefixes) = folder::gathered(paths)?;
+        Ok(Source { endpoint, prefixes })
+    }
+}
+
 fn folder_source(all: &[Endpoint]) -> Result<Source> {
     if all.iter().any(|other| other.scheme != Scheme::File) {
         return Err(usage("the braces of the URI stand for folders and buckets", "a data set lies in one of them"));

@@ -1,7 +1,7 @@
 //! Folders of this machine in a bucket's place: what is before the last slash of a path is the bucket.
 
 use super::parse::{FORM, refuse_length};
-use super::{Addressing, Dialect, Endpoint, Scheme, Source, usage};
+use super::{Addressing, Dialect, Endpoint, Scheme, usage};
 use fuelrail_base::Result;
 
 /// What is behind `file://`.
@@ -47,22 +47,16 @@ fn endpoint(folder: &str, prefix: &str) -> Endpoint {
     }
 }
 
-impl Source {
-    /// The files whose paths begin with one of these: the bucket is the deepest folder that all of them are in.
-    ///
-    /// # Errors
-    /// `Usage` when there is none.
-    pub fn of_folders(mut paths: Vec<String>) -> Result<Source> {
-        paths.sort_unstable();
-        paths.dedup_by(|later, earlier| later.starts_with(earlier.as_str()));
-        let common = common_start(&paths);
-        let Some((folder, _)) = common.rsplit_once('/') else {
-            return Err(usage("the paths have no folder in common", "write all of them from the root"));
-        };
-        let prefixes: Vec<String> = paths.iter().map(|path| path[folder.len() + 1..].to_owned()).collect();
-        let prefix = common_start(&prefixes).to_owned();
-        Ok(Source { endpoint: endpoint(folder, &prefix), prefixes })
-    }
+/// The deepest folder that all paths are in, with what they have in common behind it as its prefix, and what each is within it.
+pub(super) fn gathered(mut paths: Vec<String>) -> Result<(Endpoint, Vec<String>)> {
+    paths.sort_unstable();
+    paths.dedup_by(|later, earlier| later.starts_with(earlier.as_str()));
+    let common = common_start(&paths);
+    let Some((folder, _)) = common.rsplit_once('/') else {
+        return Err(usage("the paths have no folder in common", "write all of them from the root"));
+    };
+    let prefixes: Vec<String> = paths.iter().map(|path| path[folder.len() + 1..].to_owned()).collect();
+    Ok((endpoint(folder, common_start(&prefixes)), prefixes))
 }
 
 /// What all of them begin with.
