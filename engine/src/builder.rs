@@ -2,7 +2,6 @@
 
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::control::resolve;
 use crate::credentials::Environment;
 use crate::decode::{self, Decode, DecodeStage};
 use crate::elsewhere::Found;
@@ -11,18 +10,19 @@ use crate::labels::Labels;
 use crate::layout::{Layout, Wanted};
 use crate::listing::{KeptListing, Saved, given_or_listed};
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
+use crate::names::addresses_of;
 use crate::near::{seat, settle};
 use crate::share;
 use crate::spill::{Directory, open_directories};
 use crate::starting::{Plan, Starting, spill_config};
-use crate::state::State;
+use crate::state::{State, fingerprint};
 use crate::supply::Supply;
 use crate::tiers::{disk_unit, settle_for, start_keeper};
 use crate::watch::Watched;
 use fuelrail_base::limits::DECODE_THREADS_MAX;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
 use fuelrail_base::{ByteSize, Result, ShardId};
-use fuelrail_flow::{BadSamples, Consumer, Listed, Listing, Objects, Outlet, mesh, scratch_bytes, spill_memory_bytes};
+use fuelrail_flow::{BadSamples, Consumer, Listed, Objects, Outlet, mesh, scratch_bytes, spill_memory_bytes};
 use fuelrail_io::{
     Arena, ArenaConfig, Backend, CardQueue, EXTENT_GRANULE, Huge, HugePages, Region, RingChoice, Topology,
     ZERO_COPY_BYTES, default_budget, lane,
@@ -31,7 +31,6 @@ use fuelrail_plan::importance::Horizons;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use std::path::PathBuf;
 use std::sync::Arc;
-use xxhash_rust::xxh3::Xxh3;
 
 /// Collects settings, then builds a [`Loader`]. Every setter overrides the field of [`Config`] of the same name.
 #[derive(Clone, Debug, Default)]
@@ -145,6 +144,8 @@ impl LoaderBuilder {
         connections_max: usize => connections_max = connections_max;
         /// Most attempts per block without progress.
         attempts_max: u32 => attempts_max = attempts_max;
+        /// How long one block may fail while others are served, s; 0 leaves it to the attempts.
+        request_limit_s: u64 => request_limit_s = request_limit_s;
         /// How long a bucket that serves nothing any more is waited for, s; 0 leaves it to the attempts.
         outage_limit_s: u64 => outage_limit_s = outage_limit_s;
         /// Where loaders of this machine write down the rate of requests that a server asks for.
@@ -247,7 +248,7 @@ impl LoaderBuilder {
         let (given, dir) = ((listing, config.manifest.as_deref()), config.listing_dir());
         let (kept, Found { endpoint, way }) = given_or_listed(given, dir, (&access, &config.uri), source)?;
         let KeptListing { listing, mut notices, saved, .. } = kept;
-        let addresses = resolve(&endpoint)?;
+        let addresses = addresses_of(&endpoint)?;
         settle_for(&endpoint, &mut config, &mut notices);
         let labels = Labels::new(&endpoint.prefix, (0..listing.len()).map(|at| listing.key(at)));
         let directories = open_directories(&config.spill_dirs, &mut notices);
@@ -284,18 +285,6 @@ impl LoaderBuilder {
         let drawn = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
         start_shards(config, ring, (objects, directories), drawn, (labels, fingerprint, saved), (notices, report))
     }
-}
-
-/// Hash of keys and sizes, in order.
-fn fingerprint(listing: &Listing) -> String {
-    let mut hash = Xxh3::new();
-    for at in 0..listing.len() {
-        let key = listing.key(at);
-        hash.update(&(key.len() as u64).to_le_bytes());
-        hash.update(key.as_bytes());
-        hash.update(&listing.size(at).to_le_bytes());
-    }
-    format!("{:016x}", hash.digest())
 }
 
 fn start_shards(

@@ -116,6 +116,8 @@ pub struct Config {
     pub connections_max: usize,
     /// Most attempts per block without progress.
     pub attempts_max: u32,
+    /// How long one block may fail in all its attempts, those with progress too, while others are served, s; 0 leaves it to the attempts.
+    pub request_limit_s: u64,
     /// How long a bucket that has served before, and now serves nothing at all, is waited for, s; 0 leaves it to the attempts.
     pub outage_limit_s: u64,
     /// A local directory in which the loaders of this machine write down the rate of requests that a server asks for, so that they
@@ -201,6 +203,7 @@ impl Default for Config {
             watchdog_after_ms: 30_000,
             connections_max: 128,
             attempts_max: 10,
+            request_limit_s: 600,
             outage_limit_s: 300,
             share_dir: None,
             hedge_percent: HedgeConfig::default().percent,

@@ -152,14 +152,15 @@ pub(crate) fn get(endpoint: &Endpoint, key: &str, out: &mut dyn Write) -> Result
     }
 }
 
-/// Writes a file, over one that is there, whole or not at all, and through to the disk. Folders are made as needed. Returns its length
+/// Writes a file, over one that is there unless `only_new`, whole or not at all, and through to the disk. Folders are made as needed. Returns its length
 /// and its entity tag.
 ///
 /// # Errors
-/// `Denied` and `File` for what the system refuses.
+/// `Exists` where only a new one was to be put; `Denied` and `File` for what the system refuses.
 pub(crate) fn put(
     endpoint: &Endpoint,
     key: &str,
+    only_new: bool,
     source: &mut (impl Read + ?Sized),
     progress: &mut impl FnMut(u64),
 ) -> Result<(u64, String)> {
@@ -170,7 +171,13 @@ pub(crate) fn put(
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let new = format!("{folder}/{NEW}{}-{number}", std::process::id());
     let written = write(&new, source, progress).and_then(|stored| {
-        fs::rename(&new, &path).map_err(|error| refused("naming", &path, &error))?;
+        // A second name is refused where there is a file, at one moment for all; the first one goes.
+        let named = if only_new {
+            fs::hard_link(&new, &path).and_then(|()| fs::remove_file(&new))
+        } else {
+            fs::rename(&new, &path)
+        };
+        named.map_err(|error| refused("naming", &path, &error))?;
         sync_directory(Path::new(folder))?;
         Ok(stored)
     });
@@ -214,6 +221,7 @@ fn path_of(endpoint: &Endpoint, key: &str) -> String {
 fn refused(doing: &str, path: &str, error: &std::io::Error) -> Error {
     let (kind, cure) = match error.kind() {
         ErrorKind::NotFound => (Kind::NotFound, "check the path; `fuelrail ls` shows the keys"),
+        ErrorKind::AlreadyExists => (Kind::Exists, "choose another name, or put it over anything"),
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             (Kind::Denied, "give this user the right to it, or use another folder")
         }

@@ -35,6 +35,7 @@ mod labels;
 mod layout;
 mod listing;
 mod loader;
+mod names;
 mod near;
 mod part;
 mod posting;
@@ -83,7 +84,9 @@ pub use state::State;
 pub use stats::{GateStats, ShardStats, Stats};
 pub use tiers::DiskFacts;
 pub use tls::Tls;
-pub use upload::{Stored, UPLOAD_BYTES_MAX, Upload, put, put_with};
+pub use upload::{
+    PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload, put, put_as, put_with,
+};
 
 /// The README's example compiles.
 #[cfg(doctest)]

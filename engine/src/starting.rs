@@ -188,6 +188,7 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
             retry: RetryConfig {
                 attempts_max: config.attempts_max,
                 throttled_cap_us: THROTTLED_CAP_US,
+                request_limit_us: config.request_limit_s.saturating_mul(1_000_000),
                 outage_limit_us: config.outage_limit_s.saturating_mul(1_000_000),
                 ..RetryConfig::default()
             },

@@ -1,8 +1,10 @@
 //! Where a run stands: small versioned JSON, the same on every rank, enough to go on with any number of ranks.
 
 use fuelrail_base::{Error, Kind, Result};
+use fuelrail_flow::Listing;
 use fuelrail_plan::order::OrderName;
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
 
 /// The version written.
 pub(crate) const VERSION: u32 = 1;
@@ -95,6 +97,18 @@ impl State {
         }
         Ok(())
     }
+}
+
+/// Hash of keys and sizes, in order.
+pub(crate) fn fingerprint(listing: &Listing) -> String {
+    let mut hash = Xxh3::new();
+    for at in 0..listing.len() {
+        let key = listing.key(at);
+        hash.update(&(key.len() as u64).to_le_bytes());
+        hash.update(key.as_bytes());
+        hash.update(&listing.size(at).to_le_bytes());
+    }
+    format!("{:016x}", hash.digest())
 }
 
 #[cfg(test)]

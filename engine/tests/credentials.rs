@@ -2,33 +2,15 @@
 
 mod common;
 
-use common::services::{Answer, Heard, Service};
+use common::keys::{at_gate, environment, expects, keys, metadata, now, signed};
+use common::services::{Answer, Service};
 use common::{bucket, drain, eventually, listing, loader_at};
-use fuelrail::{Access, Credentials, Environment, Kind, Loader, LoaderBuilder, Result, get_with, list_with, put_with};
-use fuelrail_base::WallTime;
+use fuelrail::{Access, Credentials, Environment, Kind, Result, get_with, list_with, put_with};
 use fuelrail_bucket::{Bucket, DataSet};
 use fuelrail_wire::date;
 use std::io::Cursor;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-fn now() -> WallTime {
-    WallTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs())
-}
-
-/// Variables of an environment that has these and nothing else.
-fn environment(variables: &[(&str, &str)]) -> Environment {
-    Environment::given(variables.iter().map(|(name, value)| (name.to_string(), value.to_string())))
-}
-
-/// As the metadata service and containers' agents write keys.
-fn keys(token: &str, lasts_s: i64) -> Answer {
-    let expires = date::iso(now().shifted(lasts_s));
-    Answer::ok(format!(
-        r#"{{"Code":"Success","AccessKeyId":"marked-id","SecretAccessKey":"marked-secret","Token":"{token}","Expiration":"{expires}"}}"#
-    ))
-}
 
 /// As the token service writes them.
 fn session(token: &str, lasts_s: i64) -> Answer {
@@ -37,95 +19,6 @@ fn session(token: &str, lasts_s: i64) -> Answer {
         "<R><Credentials><AccessKeyId>marked-id</AccessKeyId><SecretAccessKey>marked-secret</SecretAccessKey>\
          <SessionToken>{token}</SessionToken><Expiration>{expires}</Expiration></Credentials></R>"
     ))
-}
-
-/// A metadata service whose role has what `role` says.
-fn metadata(role: impl Fn() -> Answer + Send + Sync + 'static) -> Service {
-    Service::start(move |heard| {
-        if heard.line == "PUT /latest/api/token" {
-            return Answer::ok("marked-imds");
-        }
-        match (heard.header("x-aws-ec2-metadata-token"), heard.line.rsplit('/').next()) {
-            ("marked-imds", Some("")) => Answer::ok("role"),
-            ("marked-imds", Some("role")) => role(),
-            _ => Answer(401, String::new(), String::new()),
-        }
-    })
-}
-
-fn signed(builder: LoaderBuilder, environment: Environment) -> LoaderBuilder {
-    builder.anonymous(false).environment(environment)
-}
-
-fn at_gate(gate: &Service, bucket: &Bucket) -> String {
-    let path = bucket.url("").splitn(4, '/').nth(3).unwrap_or_default().to_string();
-    format!("{}/{path}", gate.url())
-}
-
-/// Refuses what carries no token of `good`.
-fn expects(good: impl Fn(&str) -> bool + Send + Sync + 'static) -> impl Fn(&Heard) -> Option<Answer> + Send + Sync {
-    move |heard| {
-        let token = heard.header("x-amz-security-token");
-        if !heard.header("authorization").starts_with("AWS4-HMAC-SHA256 Credential=marked-id/") {
-            return Some(Answer::refusal(403, "AccessDenied", ""));
-        }
-        if good(token) { None } else { Some(Answer::refusal(400, "ExpiredToken", "")) }
-    }
-}
-
-/// Reads all of a set at a pace that takes as long as this.
-fn read_slowly(loader: &mut Loader, set: &DataSet, over: Duration) -> Result<u64> {
-    let (begun, mut samples) = (Instant::now(), 0);
-    while let Some(batch) = loader.next_batch() {
-        for sample in batch?.samples() {
-            set.verify(loader.key(sample.id), sample.bytes).expect("every byte is the generator's");
-            samples += 1;
-        }
-        let due = over.mul_f64(samples as f64 / set.len() as f64);
-        std::thread::sleep(due.saturating_sub(begun.elapsed()));
-    }
-    Ok(samples)
-}
-
-/// Whether this process has a thread of this name.
-fn has_thread(name: &str) -> bool {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    tasks.flatten().any(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name))
-}
-
-#[test]
-fn credentials_that_end_every_few_seconds_are_renewed_while_a_read_goes_on() {
-    const LASTS: Duration = Duration::from_secs(3);
-    let set = DataSet::digits(800, 3);
-    let bucket = bucket(&set, "");
-    let issued: Arc<Mutex<Vec<Instant>>> = Arc::default();
-    let issue = Arc::clone(&issued);
-    let service = metadata(move || {
-        let mut issued = issue.lock().unwrap();
-        issued.push(Instant::now());
-        keys(&format!("marked-{}", issued.len() - 1), LASTS.as_secs() as i64)
-    });
-    let look = Arc::clone(&issued);
-    let gate = Service::before(
-        &bucket,
-        expects(move |token| {
-            let number = token.strip_prefix("marked-").and_then(|number| number.parse::<usize>().ok());
-            number.is_some_and(|number| look.lock().unwrap()[number].elapsed() < LASTS)
-        }),
-    );
-    let environment = environment(&[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &service.url())]);
-    let builder = loader_at(&at_gate(&gate, &bucket)).listing(listing(&set)).batch_size(1).shuffle(false);
-    let mut loader = signed(builder, environment).build().unwrap();
-    assert_eq!(read_slowly(&mut loader, &set, LASTS * 3).unwrap(), set.len());
-    assert!(issued.lock().unwrap().len() >= 3, "it was renewed more than once");
-    let used = |number: usize| {
-        let token = format!("marked-{number}");
-        gate.heard().iter().any(|heard| heard.header("x-amz-security-token") == token)
-    };
-    assert!(used(0) && used(1) && used(2));
-    assert_eq!(loader.stats().given_up, 0);
-    drop(loader);
-    eventually("the thread that renews credentials outlived the last who signs", || !has_thread("fuelrail-keys"));
 }
 
 #[test]

@@ -3,9 +3,10 @@
 mod common;
 
 use common::loader_at;
-use fuelrail::{Kind, Loader, LoaderBuilder, Result, get, list, put};
+use fuelrail::{Access, Kind, Loader, LoaderBuilder, PutOptions, PutOver, Result, get, list, put, put_as};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Cursor;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -104,6 +105,11 @@ fn keys_are_paths_within_and_braces_links_and_prefixes_work() {
     assert_eq!(get(&at("/dog"), &mut got).unwrap_err().kind(), Kind::NotFound);
     put(&at("/new/er/x"), b"one").unwrap();
     assert_eq!(put(&at("/new/er/x"), b"three").unwrap().bytes, 5);
+    let only_new = PutOptions { over: PutOver::Nothing, ..PutOptions::default() };
+    let put_new = |key: &str| put_as(&only_new, Access::default(), &at(key), &mut Cursor::new(b"new"), |_| {});
+    assert_eq!(put_new("/new/er/x").unwrap_err().kind(), Kind::Exists);
+    assert_eq!(put_new("/new/y").unwrap().bytes, 3);
+    assert_eq!(fs::read_dir(root.join("new")).unwrap().count(), 2);
     assert_eq!(fs::read(root.join("new/er/x")).unwrap(), b"three");
     assert_eq!(fs::read_dir(root.join("new/er")).unwrap().count(), 1, "nothing is left beside it");
 }

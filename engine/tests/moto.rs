@@ -32,7 +32,7 @@ fn instance_role_and_web_identity_open_a_bucket() {
     let role = ("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/r");
     let service = ("AWS_ENDPOINT_URL_STS", url.as_str());
     let instance = [("AWS_EC2_METADATA_SERVICE_ENDPOINT", url.as_str())];
-    bucket(&url, "private-bucket");
+    moto.make_bucket("private-bucket");
     for (name, variables) in [
         ("instance", &instance[..]),
         ("web", &[("AWS_WEB_IDENTITY_TOKEN_FILE", token.as_str()), role, service]),
@@ -50,16 +50,4 @@ fn instance_role_and_web_identity_open_a_bucket() {
         get_with(&access, &uri, &mut brought).unwrap();
         assert_eq!(brought, name.as_bytes());
     }
-}
-
-/// Makes a bucket: nothing of ours does that.
-fn bucket(url: &str, name: &str) {
-    use std::io::{Read, Write};
-    let host = url.strip_prefix("http://").unwrap();
-    let mut stream = std::net::TcpStream::connect(host).unwrap();
-    let ask = format!("PUT /{name} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    stream.write_all(ask.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }

@@ -19,7 +19,7 @@ use crate::dataset::DataSet;
 use crate::error::{Error, Result};
 use crate::script::{Act, Script};
 use crate::server::{Checksums, Desk, Pool, Site, serve};
-use crate::store::{Source, Store};
+use crate::store::{Source, Store, UploadLimits};
 use crate::tls::Tls;
 
 /// Most threads a bucket serves with.
@@ -45,6 +45,8 @@ pub struct BucketConfig {
     pub threads: usize,
     /// Whether a folder accepts `PUT`. A generated set always does, into memory (1 GiB in all).
     pub writable: bool,
+    /// What it takes of objects that come in parts, where it is writable.
+    pub uploads: UploadLimits,
     /// Whether and how it speaks TLS.
     pub tls: Option<Tls>,
     /// Whether objects up to 1 MiB carry `x-amz-checksum-crc32c` of the whole object.
@@ -61,6 +63,7 @@ impl Default for BucketConfig {
             script: Script::default(),
             threads: 2,
             writable: false,
+            uploads: UploadLimits::default(),
             tls: None,
             checksums: true,
         }
@@ -83,6 +86,7 @@ impl BucketConfig {
         if let Source::Generated(set) = &self.source {
             set.validate()?;
         }
+        self.uploads.validate()?;
         self.script.validate()
     }
 }
@@ -108,9 +112,11 @@ impl Bucket {
         let store = Store::open(config.source, config.writable)?;
         let terminator = config.tls.map(|tls| tls.terminator(config.listen.ip())).transpose()?;
         let alarm = AlarmThread::start()?;
+        let uploads = store.uploads(config.uploads);
         let site = Arc::new(Site {
             bucket: config.bucket,
             store,
+            uploads,
             tally: Tally::default(),
             alarm: alarm.alarm(),
             checksums: config.checksums.then(Checksums::default),
@@ -170,7 +176,7 @@ impl Bucket {
     /// What was counted so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.site.tally.snapshot()
+        Counters { uploads_open: self.site.uploads.count() as u64, ..self.site.tally.snapshot() }
     }
 
     /// Counts from zero again.

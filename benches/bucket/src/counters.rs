@@ -21,6 +21,21 @@ pub struct Counters {
     pub put_requests: u64,
     /// Everything else, answered with an error.
     pub other_requests: u64,
+    /// Uploads in parts begun.
+    #[serde(default)]
+    pub create_requests: u64,
+    /// Parts and blocks brought.
+    #[serde(default)]
+    pub part_requests: u64,
+    /// Lists of parts and blocks, which make an object of them.
+    #[serde(default)]
+    pub complete_requests: u64,
+    /// Uploads in parts given up.
+    #[serde(default)]
+    pub abort_requests: u64,
+    /// Uploads in parts under way now. Not reset.
+    #[serde(default)]
+    pub uploads_open: u64,
     /// Bytes written to sockets: heads, bodies, garbage. Counted right after the write, so a client that has just received
     /// bytes may be ahead of it; every other counter is ahead of the client.
     pub sent_bytes: u64,
@@ -44,7 +59,9 @@ impl Counters {
     /// All requests.
     #[must_use]
     pub fn requests(&self) -> u64 {
-        self.get_requests + self.head_requests + self.list_requests + self.put_requests + self.other_requests
+        let plain = self.get_requests + self.head_requests + self.list_requests + self.put_requests;
+        let in_parts = self.create_requests + self.part_requests + self.complete_requests + self.abort_requests;
+        plain + in_parts + self.other_requests
     }
 
     /// How often faults of this kind were injected.
@@ -63,7 +80,7 @@ impl Counters {
 /// The live counters.
 #[derive(Default, Debug)]
 pub(crate) struct Tally {
-    requests: [AtomicU64; 5],
+    requests: [AtomicU64; Operation::COUNT],
     sent_bytes: AtomicU64,
     body_bytes: AtomicU64,
     opened: AtomicU64,
@@ -113,6 +130,12 @@ impl Tally {
             list_requests: requests(Operation::List),
             put_requests: requests(Operation::Put),
             other_requests: requests(Operation::Other),
+            create_requests: requests(Operation::Create),
+            part_requests: requests(Operation::Part),
+            complete_requests: requests(Operation::Complete),
+            abort_requests: requests(Operation::Abort),
+            // The uploads themselves know.
+            uploads_open: 0,
             sent_bytes: self.sent_bytes.load(Relaxed),
             body_bytes: self.body_bytes.load(Relaxed),
             connections_opened: self.opened.load(Relaxed),

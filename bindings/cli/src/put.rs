@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use fuelrail::ByteSize;
+use fuelrail::{ByteSize, PutOptions, PutOver};
 use serde::Serialize;
 
 use crate::failure::{Outcome, file, usage};
@@ -16,19 +16,23 @@ use crate::trust::Trust;
 const EXAMPLES: &str = "Examples:
   fuelrail put checkpoint-100.pt http://127.0.0.1:9000/bucket/runs/7/checkpoint-100.pt
   fuelrail put model.onnx http://127.0.0.1:9000/bucket/models/ --json
+  fuelrail put part-7.tar s3://bucket/packed/part-7.tar --if-new
   fuelrail put 317.png https://bucket.example/set/training/3/00317.png --ca-file ca.pem";
 
 /// Put one file into a bucket as an object
 ///
-/// Over what was there; readers see the old object or the new one, never a part. Breaks are mended by sending it again. A URI
-/// that ends in / gets the file's name. At most 5 GiB.
+/// Over what was there, unless --if-new; readers see the old object or the new one, never a part of it. Above 64 MiB it goes in
+/// parts, four at a time. Breaks are mended by sending again. A URI that ends in / gets the file's name. At most 5 TiB.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Put {
     /// The file to read
     file: PathBuf,
-    /// The object: s3://BUCKET/KEY, http[s]://HOST:PORT/BUCKET/KEY
+    /// The object: s3://BUCKET/KEY, gs://BUCKET/KEY, az://ACCOUNT/CONTAINER/KEY, http[s]://HOST:PORT/BUCKET/KEY
     uri: String,
+    /// Only if nothing is there under its key: else nothing is changed, and the exit code is 1
+    #[arg(long)]
+    if_new: bool,
     #[command(flatten)]
     trust: Trust,
     /// Print what was done as one JSON document
@@ -57,7 +61,9 @@ pub(crate) fn run(args: &Put) -> Outcome {
     let name = args.file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let uri = if args.uri.ends_with('/') { format!("{}{name}", args.uri) } else { args.uri.clone() };
     let bar = Bar::new(Some(about.len()), "bytes");
-    let stored = fuelrail::put_with(&args.trust.access(&uri)?, &uri, &mut source, |sent| {
+    let over = if args.if_new { PutOver::Nothing } else { PutOver::Anything };
+    let options = PutOptions { over, ..PutOptions::default() };
+    let stored = fuelrail::put_as(&options, &args.trust.access(&uri)?, &uri, &mut source, |sent| {
         bar.at(sent, || ByteSize(sent).to_string());
     })?;
     drop(bar);

@@ -32,6 +32,8 @@ pub enum Kind {
     NotFound,
     /// The credentials have ended, or the clocks differ: retried, with new ones or the time corrected.
     Expired,
+    /// An object is there where only a new one was to be put. Never retried.
+    Exists,
     /// Credentials missing or refused. Never retried.
     Denied,
     /// The server's certificate is not to be trusted. Never retried.
@@ -51,7 +53,9 @@ impl Kind {
         use Kind::*;
         match self {
             Network | Throttled | Server | Truncated | Stalled | Protocol | Mismatch | Changed | Expired => true,
-            Usage | Environment | Budget | NotFound | Denied | Untrusted | Undecodable | File | Cancelled => false,
+            Usage | Environment | Budget | NotFound | Exists | Denied | Untrusted | Undecodable | File | Cancelled => {
+                false
+            }
         }
     }
 
@@ -83,6 +87,7 @@ impl Kind {
             Changed => "changed",
             NotFound => "not_found",
             Expired => "expired",
+            Exists => "exists",
             Denied => "denied",
             Untrusted => "untrusted",
             Undecodable => "undecodable",

@@ -3,14 +3,17 @@
 //! An address whose connects fail, or take long while another is known to be no worse, is shunned for a while that doubles. When all
 //! are, the one whose while ends first is tried. Owns these few numbers; never connects.
 
+use crate::book::AddressBook;
 use fuelrail_base::{Duration, Instant};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// How long an address is shunned after its first failure in a row, …
 const SHUNNED_MIN: Duration = Duration::from_secs(1);
 /// … and at most.
 const SHUNNED_MAX: Duration = Duration::from_secs(60);
 
+#[derive(Clone)]
 struct Place {
     addr: SocketAddr,
     /// Failures since it last connected.
@@ -19,18 +22,38 @@ struct Place {
 }
 
 pub(crate) struct Addresses {
+    book: Arc<AddressBook>,
+    version: u64,
     places: Vec<Place>,
     next: usize,
 }
 
 impl Addresses {
-    pub(crate) fn new(addresses: &[SocketAddr]) -> Addresses {
-        let place = |&addr| Place { addr, failures: 0, until: Instant::ZERO };
-        Addresses { places: addresses.iter().map(place).collect(), next: 0 }
+    pub(crate) fn new(book: Arc<AddressBook>) -> Addresses {
+        let mut addresses = Addresses { book, version: 0, places: Vec::new(), next: 0 };
+        addresses.look();
+        addresses
+    }
+
+    /// Takes the addresses as they are now. What is known of those that stay is kept.
+    fn look(&mut self) {
+        let version = self.book.version();
+        if version == self.version {
+            return;
+        }
+        self.version = version;
+        let known = core::mem::take(&mut self.places);
+        let place = |addr: &SocketAddr| {
+            let known = known.iter().find(|place| place.addr == *addr);
+            known.map_or(Place { addr: *addr, failures: 0, until: Instant::ZERO }, Place::clone)
+        };
+        self.places = self.book.addresses().iter().map(place).collect();
+        self.next %= self.places.len();
     }
 
     /// Where the next connection goes, rather not to `slow`.
     pub(crate) fn choose(&mut self, now: Instant, slow: Option<SocketAddr>) -> SocketAddr {
+        self.look();
         let count = self.places.len();
         let in_turn = (0..count).map(|n| (self.next + n) % count);
         let worth = |at: &usize| {
@@ -75,9 +98,13 @@ impl Addresses {
 mod tests {
     use super::*;
 
+    fn of(addresses: &[SocketAddr]) -> Addresses {
+        Addresses::new(Arc::new(AddressBook::new(addresses.to_vec()).0))
+    }
+
     fn three() -> ([SocketAddr; 3], Addresses) {
         let all = ["10.0.0.1:80", "10.0.0.2:80", "[::1]:80"].map(|text| text.parse().unwrap());
-        (all, Addresses::new(&all))
+        (all, of(&all))
     }
 
     fn at(secs: u64) -> Instant {
@@ -90,7 +117,7 @@ mod tests {
         let chosen: Vec<_> = (0..6).map(|_| addresses.choose(at(0), None)).collect();
         assert_eq!(chosen, [a, b, c, a, b, c]);
         assert_eq!(addresses.choose(at(0), Some(a)), b, "rather another than the slow one");
-        let mut only = Addresses::new(&[a]);
+        let mut only = of(&[a]);
         assert_eq!(only.choose(at(0), Some(a)), a);
         assert!(!only.has_other(a, at(0)));
     }
@@ -123,5 +150,19 @@ mod tests {
         addresses.failed(b, at(6));
         assert_eq!(addresses.choose(at(5), None), c, "until 6; a and b until 7");
         assert!(!addresses.has_other(c, at(5)));
+    }
+
+    #[test]
+    fn new_addresses_are_used_and_what_is_known_of_the_others_is_kept() {
+        let ([a, b, c], mut addresses) = three();
+        addresses.failed(b, at(10));
+        let d: SocketAddr = "10.0.0.4:80".parse().unwrap();
+        addresses.book.set(vec![b, c, d]);
+        let chosen: Vec<_> = (0..4).map(|_| addresses.choose(at(10), None)).collect();
+        assert!(chosen.iter().all(|addr| [c, d].contains(addr)) && chosen.contains(&d), "{chosen:?}");
+        addresses.failed(a, at(10));
+        assert_eq!(addresses.shunned(at(10)), 1, "nothing is known of one that is gone");
+        addresses.book.set(Vec::new());
+        assert!([c, d].contains(&addresses.choose(at(10), None)), "none is no answer");
     }
 }

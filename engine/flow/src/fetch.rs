@@ -90,7 +90,7 @@ impl FetchStage {
         FetchStage {
             signatory: objects.signatory(),
             host: objects.endpoint().authority(),
-            addresses: Addresses::new(objects.addresses()),
+            addresses: Addresses::new(Arc::clone(objects.addresses())),
             files: (objects.endpoint().scheme == Scheme::File).then(Files::new),
             text: Vec::with_capacity(2048),
             path: String::with_capacity(1024),

@@ -7,6 +7,7 @@
 mod addresses;
 mod assemble;
 mod board;
+mod book;
 mod cache;
 mod conn;
 mod credential;
@@ -27,6 +28,7 @@ mod tests;
 
 pub use assemble::{Assembled, BadSamples, Finished};
 pub use board::{Board, Snapshot};
+pub use book::{AddressBook, Closed};
 pub use conn::Proof;
 pub use credential::{Authority, Signatory, judged};
 pub use deliver::{Consumer, Outlet};

@@ -2,6 +2,7 @@
 //!
 //! Owns the keys, packed in one string. Never fetches anything.
 
+use crate::book::AddressBook;
 use crate::credential::{Authority, Signatory};
 use crate::listing::{Listed, Listing};
 use fuelrail_base::{Error, Kind, Result, SampleId};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Objects {
     endpoint: Endpoint,
-    addresses: Vec<SocketAddr>,
+    addresses: Arc<AddressBook>,
     tls: Option<Client>,
     authority: Option<Arc<Authority>>,
     catalog: Arc<Catalog>,
@@ -30,15 +31,21 @@ impl Objects {
     /// # Errors
     /// `Usage` when the listing is empty or out of limits (see [`Catalog::new`]), `Network` when `addresses` is empty.
     pub fn new(endpoint: Endpoint, addresses: Vec<SocketAddr>, listed: &[Listed], block_bytes: u64) -> Result<Objects> {
-        Objects::of(endpoint, addresses, listed.iter().collect(), block_bytes)
+        let book = Arc::new(AddressBook::new(addresses).0);
+        Objects::of(endpoint, book, listed.iter().collect(), block_bytes)
     }
 
-    /// The same, of a listing that is packed already.
+    /// The same, of a listing that is packed already, at addresses that somebody keeps.
     ///
     /// # Errors
     /// As [`Objects::new`].
-    pub fn of(endpoint: Endpoint, addresses: Vec<SocketAddr>, mut names: Listing, block_bytes: u64) -> Result<Objects> {
-        if addresses.is_empty() && endpoint.scheme != Scheme::File {
+    pub fn of(
+        endpoint: Endpoint,
+        addresses: Arc<AddressBook>,
+        mut names: Listing,
+        block_bytes: u64,
+    ) -> Result<Objects> {
+        if addresses.addresses().is_empty() && endpoint.scheme != Scheme::File {
             return Err(Error::new(Kind::Network, "the bucket's host has no address"));
         }
         let catalog = Arc::new(Catalog::new(names.take_sizes(), block_bytes)?);
@@ -102,7 +109,7 @@ impl Objects {
 
     /// The bucket's addresses, tried in turn.
     #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
+    pub fn addresses(&self) -> &Arc<AddressBook> {
         &self.addresses
     }
 

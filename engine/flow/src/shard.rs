@@ -19,7 +19,7 @@ use crate::spill::SpillStage;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
 use fuelrail_base::{BlockId, Duration, Error, Kind, Result, ShardId};
 use fuelrail_io::{Region, Ring, ThreadMeter, Waker, Window};
-use fuelrail_plan::brain::{AskId, Brain, BrainConfig, Command, Fact, FetchId, Source};
+use fuelrail_plan::brain::{AskId, Brain, BrainConfig, Command, Fact, FetchId, GivenUp, Source};
 use fuelrail_plan::run::Run;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
@@ -361,9 +361,9 @@ impl<R: Ring> Shard<R> {
                 let proof = self.owned[ask.0 as usize].proof;
                 self.reply(ask, Ok((proof, source)));
             }
-            Command::Refuse { ask, failed, attempts, unserved_for } => {
+            Command::Refuse { ask, failed, attempts, why } => {
                 let last = self.owned[failed.0 as usize].error.clone();
-                let error = given_up(last, unserved_for).attempts(attempts);
+                let error = given_up(last, why).attempts(attempts);
                 if let Some(quarantine) = &mut self.quarantine {
                     quarantine.insert(self.owned[ask.0 as usize].block, error.clone());
                 }
@@ -444,15 +444,21 @@ impl<R: Ring> Shard<R> {
     }
 }
 
-/// Why a fetch was given up: what its last attempt ended with, if there was one, or a server that was down for so long.
-fn given_up(last: Option<Error>, unserved_for: Option<Duration>) -> Error {
-    let Some(time) = unserved_for else {
-        return last.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up"));
-    };
-    let (kind, last) = last.as_ref().map_or((Kind::Network, "none was made"), |error| (error.kind(), error.cause()));
-    let cause = format!("nothing was served for {} s; the last attempt: {last}", time.as_secs());
-    Error::new(kind, cause)
-        .cure("look at the bucket, and resume from the last state; outage_limit_s says how long to wait")
+/// What a fetch that was given up ends with.
+fn given_up(last: Option<Error>, why: GivenUp) -> Error {
+    let (kind, cause) = last.as_ref().map_or((Kind::Network, "none was made"), |error| (error.kind(), error.cause()));
+    match why {
+        GivenUp::Tried => last.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up")),
+        GivenUp::Unserved(time) => {
+            Error::new(kind, format!("nothing was served for {} s; the last attempt: {cause}", time.as_secs()))
+                .cure("look at the bucket, and resume from the last state; outage_limit_s says how long to wait")
+        }
+        GivenUp::Late(time) => {
+            Error::new(kind, format!("it kept failing for {} s; the last attempt: {cause}", time.as_secs())).cure(
+                "others are served: look at this object, or at the way to it; request_limit_s says how long to try",
+            )
+        }
+    }
 }
 
 /// How long a shard that ends waits for its operations.

@@ -30,6 +30,8 @@ pub struct RetryConfig {
     pub budget_successes_per_retry: u32,
     /// How many times longer waits are while the budget is spent.
     pub spent_stretch: u32,
+    /// How long one block may fail in all its attempts, those with progress too; outages do not count; 0 leaves it to the attempts.
+    pub request_limit_us: u64,
     /// How long a server that is down is waited for, if it has served before; 0 leaves it to the attempts.
     pub outage_limit_us: u64,
 }
@@ -46,6 +48,7 @@ impl Default for RetryConfig {
             budget_retries: 100,
             budget_successes_per_retry: 10,
             spent_stretch: 4,
+            request_limit_us: 600_000_000,
             outage_limit_us: 300_000_000,
         }
     }

@@ -1,7 +1,7 @@
 //! The brain, fact by fact: what it commands, in which order, and what it leaves alone.
 
 use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, SampleId, ShardId};
-use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, FetchId, Source};
+use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, FetchId, GivenUp, Source};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
@@ -189,7 +189,7 @@ fn what_cannot_be_helped_is_refused_at_once_to_all_who_asked() {
     let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
     tell(&mut brain, Instant(0), asked(2, 5, 1));
     let out = tell(&mut brain, Instant(1), failed(fetch, Kind::NotFound, Attempt::Barren));
-    let refuse = |ask| Command::Refuse { ask: AskId(ask), failed: AskId(1), attempts: 1, unserved_for: None };
+    let refuse = |ask| Command::Refuse { ask: AskId(ask), failed: AskId(1), attempts: 1, why: GivenUp::Tried };
     assert_eq!(out, [refuse(2), refuse(1)], "the one that holds the error last");
     assert_eq!(brain.stats().given_up, 1);
     the_fetch(&tell(&mut brain, Instant(2), asked(3, 5, 9)), 3, 5);
@@ -399,4 +399,27 @@ fn connections_that_ended_at_rest_do_not_hold_probes_up() {
         to = step(&mut brain, Attempt::Excused);
     }
     assert!(to.since(from) < Duration::from_secs(5), "{:?} for fifty of them", to.since(from));
+}
+
+#[test]
+fn a_block_that_makes_a_little_progress_for_ever_is_given_up_in_time_and_outages_do_not_count() {
+    let retry = RetryConfig { attempts_max: 3, request_limit_us: 60_000_000, ..RetryConfig::default() };
+    let config = BrainConfig { cache_bytes: 0, retry, ..config() };
+    let (mut brain, began, mut fetch) = experienced_in(&config);
+    let mut now = began;
+    let refused = loop {
+        now = now.after(Duration::from_secs(7));
+        match tell(&mut brain, now, failed(fetch, Kind::Truncated, Attempt::Progress))[..] {
+            [] => {}
+            [Command::Refuse { why, .. }] => break why,
+            ref other => panic!("{other:?}"),
+        }
+        now = brain.deadline().expect("it is tried again");
+        fetch = match tell(&mut brain, now, Fact::Tick)[..] {
+            [Command::Fetch { fetch, .. }] => fetch,
+            ref other => panic!("{other:?}"),
+        };
+    };
+    let GivenUp::Late(time) = refused else { panic!("{refused:?}") };
+    assert!((60..75).contains(&time.as_secs()), "{time:?}");
 }

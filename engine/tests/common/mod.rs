@@ -2,6 +2,7 @@
 //! and a reader that checks every byte.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+pub mod keys;
 pub mod moto;
 pub mod nginx;
 pub mod pictures;

@@ -11,7 +11,7 @@ use crate::redirect::{self, Answer};
 use crate::request::{Method, write_get};
 pub use crate::tls::trial::records;
 use crate::uri::{Addressing, Cloud, Endpoint, Scheme, expand};
-use crate::{escape, list_azure, manifest};
+use crate::{escape, list_azure, manifest, multipart};
 use fuelrail_base::limits::{KEY_BYTES_MAX, OBJECT_BYTES_MAX, PREFIXES_MAX, RESPONSE_HEAD_BYTES_MAX};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Error, Kind};
@@ -126,8 +126,15 @@ fn check_overread(ahead: &mut Body, offered: &[u8], stepped: &Body) {
     assert_eq!(ahead.landed(), stepped.landed());
 }
 
-/// A listing that parses is usable as it stands; all else is a protocol error.
+/// A listing that parses is usable as it stands; all else is a protocol error. So are the answers to uploads.
 pub fn list(bytes: &[u8]) {
+    if let Ok(id) = multipart::parse_begun(bytes) {
+        assert!(!id.is_empty() && parse_error(bytes).is_none(), "an error document begins no upload");
+        assert!(multipart::upload_path("/k", &id).is_ascii());
+    }
+    if let Ok(etag) = multipart::parse_completed(bytes) {
+        assert!(crate::etag::is_sound(&etag) && parse_error(bytes).is_none(), "an error document completes none");
+    }
     if let Some((code, message)) = parse_error(bytes) {
         assert!(!code.is_empty() && !code.contains(char::is_control) && !message.contains(char::is_control));
         assert!(parse_list(bytes).is_err(), "an error document is no listing");

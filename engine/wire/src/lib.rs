@@ -20,6 +20,7 @@ pub mod kept;
 pub mod list;
 pub mod list_azure;
 pub mod manifest;
+pub mod multipart;
 pub mod range;
 pub mod redirect;
 pub mod request;

@@ -11,7 +11,7 @@ use quick_xml::reader::Reader;
 /// Deepest nesting followed. Listings need four levels (ListBucketResult, Contents, Owner, ID).
 const DEPTH_MAX: usize = 16;
 
-/// The elements that matter in listings, error documents and answers that bring credentials.
+/// The elements that matter in listings, error documents, answers to uploads and those that bring credentials.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tag {
     ListBucketResult,
@@ -43,6 +43,7 @@ pub(crate) enum Tag {
     SecretAccessKey,
     SessionToken,
     Expiration,
+    UploadId,
     Other,
 }
 
@@ -78,6 +79,7 @@ impl Tag {
             "SecretAccessKey" => Tag::SecretAccessKey,
             "SessionToken" => Tag::SessionToken,
             "Expiration" => Tag::Expiration,
+            "UploadId" => Tag::UploadId,
             _ => Tag::Other,
         }
     }

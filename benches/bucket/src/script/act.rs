@@ -24,9 +24,17 @@ pub(crate) enum Operation {
     List,
     Put,
     Other,
+    Create,
+    Part,
+    Complete,
+    Abort,
 }
 
-/// What a script is told of a request. For a listing, `key` is the query.
+impl Operation {
+    pub(crate) const COUNT: usize = Operation::Abort as usize + 1;
+}
+
+/// What a script is told of a request. For a listing, `key` is the query; for an upload in parts, it is key and query in short.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) operation: Operation,
@@ -146,7 +154,7 @@ impl Act {
             below += fault.probability;
             draw < below
         })?;
-        (request.operation == Operation::Get || !fault.kind.needs_object()).then_some(*fault)
+        meets(fault.kind, request.operation).then_some(*fault)
     }
 
     fn latency(&self, draws: &mut Draws) -> Duration {
@@ -158,6 +166,19 @@ impl Act {
             Latency::Pareto { min_us, alpha } => (min_us as f64 / (1.0 - draws.unit()).powf(1.0 / alpha)) as u64,
         };
         Duration::from_micros(us.min(LATENCY_MAX_US))
+    }
+}
+
+/// Whether a fault of this kind can happen to such a request.
+fn meets(kind: FaultKind, operation: Operation) -> bool {
+    use Operation::{Abort, Complete, Create, Get, Part, Put};
+    match kind {
+        FaultKind::Slowdown | FaultKind::Error => true,
+        FaultKind::Reset => matches!(operation, Get | Put | Part),
+        FaultKind::Corrupt => matches!(operation, Put | Part),
+        FaultKind::Lost => matches!(operation, Put | Create | Part | Complete | Abort),
+        FaultKind::HiddenError => operation == Complete,
+        _ => operation == Get,
     }
 }
 

@@ -39,7 +39,8 @@ pub struct Script {
     /// No operation on a key (`GET`, `HEAD`, …) meets more than this many drawn faults, so a client that retries ends.
     pub faults_per_key_max: u32,
     /// Drawn faults meet only keys that match one of these patterns; empty means every key. With patterns, listings
-    /// meet none. `*` is any run of characters, `?` one.
+    /// meet none. `*` is any run of characters, `?` one. Requests of uploads in parts stand as `KEY?uploads`, `KEY?partNumber=7`,
+    /// `KEY?uploadId`, `KEY?block=ID` and `KEY?blocklist`.
     pub only_keys: Vec<String>,
     /// Keys that are listed but answer 404 for ever.
     pub missing_keys: Vec<String>,
@@ -114,7 +115,7 @@ pub struct Fault {
     pub kind: FaultKind,
     /// How often, 0 to 1.
     pub probability: f64,
-    /// For `reset`, `truncate` and `stall`: the body byte it happens at, cut to the body's last; absent: drawn.
+    /// For `reset`, `truncate`, `stall` and `corrupt`: the body byte it happens at, cut to the body's last; absent: drawn.
     /// For `length_long` and `length_short`: by how many bytes the promised length is wrong; absent: drawn up to 4 096.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<u64>,
@@ -175,6 +176,12 @@ pub enum FaultKind {
     BadStatus,
     /// Chunked transfer coding in place of `Content-Length`. Not an error, and not bounded per key.
     Chunked,
+    /// A bit of what a `PUT` brings is flipped on the way.
+    Corrupt,
+    /// What writes is done, and the connection closes without an answer.
+    Lost,
+    /// An upload in parts is not completed, and the answer is 200 with an error document, as S3 has it.
+    HiddenError,
     /// Counted only: 503 because of the request rate.
     SlowdownRate,
     /// Counted only: 404 for a key of `missing_keys`.
@@ -189,7 +196,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// Every kind that a script can draw by probability.
-    pub const DRAWN: [FaultKind; 13] = [
+    pub const DRAWN: [FaultKind; 16] = [
         FaultKind::Slowdown,
         FaultKind::Error,
         FaultKind::Reset,
@@ -203,6 +210,9 @@ impl FaultKind {
         FaultKind::OverlongHead,
         FaultKind::BadStatus,
         FaultKind::Chunked,
+        FaultKind::Corrupt,
+        FaultKind::Lost,
+        FaultKind::HiddenError,
     ];
 
     /// The kind as one word, in scripts and counters.
@@ -222,6 +232,9 @@ impl FaultKind {
             FaultKind::OverlongHead => "overlong_head",
             FaultKind::BadStatus => "bad_status",
             FaultKind::Chunked => "chunked",
+            FaultKind::Corrupt => "corrupt",
+            FaultKind::Lost => "lost",
+            FaultKind::HiddenError => "hidden_error",
             FaultKind::SlowdownRate => "slowdown_rate",
             FaultKind::MissingKey => "missing_key",
             FaultKind::ChangedKey => "changed_key",
@@ -230,14 +243,9 @@ impl FaultKind {
         }
     }
 
-    /// Whether it needs an object's body to happen to; the others can meet any request.
-    pub(crate) fn needs_object(self) -> bool {
-        !matches!(self, FaultKind::Slowdown | FaultKind::Error)
-    }
-
     fn takes_at(self) -> bool {
-        use FaultKind::{LengthLong, LengthShort, Reset, Stall, Truncate};
-        matches!(self, Reset | Truncate | Stall | LengthLong | LengthShort)
+        use FaultKind::{Corrupt, LengthLong, LengthShort, Reset, Stall, Truncate};
+        matches!(self, Reset | Truncate | Stall | LengthLong | LengthShort | Corrupt)
     }
 }
 

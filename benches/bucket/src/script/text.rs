@@ -19,6 +19,7 @@ impl FromStr for Script {
     /// | `reset=0.01@4096`, `truncate=0.01`, `stall=0.01@4096/500ms` | probability, body byte, duration |
     /// | `length_long=0.01@128`, `length_short=0.01` | probability, by how many bytes |
     /// | `slowdown=`, `error=`, `wrong_etag=`, `changed=`, `garbage=`, `overlong_head=`, `bad_status=`, `chunked=` | probability |
+    /// | `corrupt=0.01@4096`, `lost=`, `hidden_error=` | of what writes: probability, body byte |
     /// | `per_key_max=3`, `only=a*;b*` | most faults on one key; keys that meet faults |
     /// | `missing_keys=a;b`, `changed_keys=c*` | patterns separated by `;` |
     /// | `close_after=100`, `drop_after=100` | requests per connection |

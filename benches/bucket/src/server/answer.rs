@@ -3,14 +3,12 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http_body_util::BodyExt;
-use hyper::body::{Body, Bytes, Incoming};
 use hyper::header;
-use hyper::http::request::Parts;
-use hyper::{HeaderMap, Request, StatusCode};
+use hyper::{HeaderMap, StatusCode};
 use tokio::task::spawn_blocking;
 
-use super::conditions::{Verdict, judge, names, text};
+use super::asked::Asked;
+use super::conditions::{Verdict, judge};
 use super::connection::Connection;
 use super::desk::{CHECKSUM_OBJECT_BYTES_MAX, Checksums, Desk};
 use super::list;
@@ -21,38 +19,9 @@ use super::pool::{Chunk, FRAME_BYTES};
 use super::refusal::Refusal;
 use super::reply::{Response, ascii, bare, xml};
 use super::target::Target;
+use super::writing;
 use crate::script::Act;
-use crate::store::{Object, Store};
-
-/// Largest object that can be `PUT` into a folder, as S3 for one request.
-const PUT_BYTES_MAX: u64 = 5 << 30;
-
-/// Most of a refused request's body that is read so that the connection can go on; a longer one closes it.
-const REFUSED_BYTES_MAX: u64 = 1 << 20;
-
-/// A request, its body read or not.
-pub(crate) struct Asked {
-    pub(crate) parts: Parts,
-    body: Incoming,
-}
-
-impl Asked {
-    pub(crate) fn new(request: Request<Incoming>) -> Asked {
-        let (parts, body) = request.into_parts();
-        Asked { parts, body }
-    }
-
-    /// Reads what is left of a body nobody wanted, unless the client waits to be told to send it.
-    pub(crate) async fn forget_body(&mut self) {
-        let mut left = REFUSED_BYTES_MAX;
-        while left > 0 && !self.body.is_end_stream() && !self.parts.headers.contains_key(header::EXPECT) {
-            match next_frame(&mut self.body).await {
-                Ok(Some(frame)) => left = left.saturating_sub(frame.len() as u64),
-                Ok(None) | Err(_) => return,
-            }
-        }
-    }
-}
+use crate::store::Object;
 
 /// How the script wants an object's answer.
 pub(crate) struct Manner<'a> {
@@ -79,7 +48,8 @@ pub(crate) async fn answer(
             let object = find(desk, key, manner).await?;
             head(desk, key, object, &asked.parts.headers).await
         }
-        Target::Put(key) => put(desk, key, asked).await,
+        Target::Put(key) => writing::put(desk, key, asked).await,
+        Target::Upload(key, step) => writing::step(desk, key, step, asked).await,
         Target::HeadBucket => Ok(hyper::Response::new(Payload::empty())),
         Target::List(query) => {
             let page = if desk.site.store.blocks() {
@@ -97,16 +67,8 @@ async fn find(desk: &Desk, key: &str, manner: &Manner<'_>) -> Result<Object, Ref
     if manner.act.is_missing(key) {
         return Err(Refusal::no_such_key(key));
     }
-    let object = find_listed(desk, key).await?;
+    let object = desk.find(key).await?;
     Ok(if manner.replaced { object.replaced() } else { object })
-}
-
-async fn find_listed(desk: &Desk, key: &str) -> Result<Object, Refusal> {
-    if !desk.site.store.blocks() {
-        return desk.site.store.find(key);
-    }
-    let (site, key) = (Arc::clone(&desk.site), key.to_owned());
-    spawn_blocking(move || site.store.find(&key)).await.unwrap_or_else(|_| Err(Refusal::internal()))
 }
 
 async fn get(
@@ -126,7 +88,11 @@ async fn get(
     let in_one_piece = is_small && status == StatusCode::OK && !manner.streamed && !manner.act.is_paced();
     let (payload, checksum) = if in_one_piece {
         let chunk = read(desk, key, &object).await?;
-        let checksum = desk.site.checksums.as_ref().map(|known| known.of(key, &object.etag, &chunk));
+        let checksum = match (&desk.site.checksums, &object.parts_checksum) {
+            (None, _) => None,
+            (_, Some(of_parts)) => Some(of_parts.clone()),
+            (Some(known), None) => Some(checksum_text(known.of(key, &object.etag, &chunk))),
+        };
         desk.site.tally.body(object.size as usize);
         (Payload::whole(chunk), checksum)
     } else {
@@ -171,7 +137,7 @@ fn refused(verdict: &Verdict, object: &Object) -> Result<Response, Refusal> {
 }
 
 /// 200 with everything that describes the object.
-fn described(object: &Object, payload: Payload, checksum: Option<u32>, length: u64) -> Response {
+fn described(object: &Object, payload: Payload, checksum: Option<String>, length: u64) -> Response {
     let mut response = hyper::Response::new(payload);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_LENGTH, length.into());
@@ -180,7 +146,7 @@ fn described(object: &Object, payload: Payload, checksum: Option<u32>, length: u
     headers.insert(header::ETAG, ascii(&object.etag));
     headers.insert(header::LAST_MODIFIED, ascii(&http_date(object.modified_s)));
     if let Some(checksum) = checksum {
-        headers.insert("x-amz-checksum-crc32c", ascii(&checksum_text(checksum)));
+        headers.insert("x-amz-checksum-crc32c", ascii(&checksum));
     }
     response
 }
@@ -199,15 +165,17 @@ async fn read(desk: &Rc<Desk>, key: &str, object: &Object) -> Result<Chunk, Refu
     Ok(Chunk::pooled(buffer, bytes, &desk.pool))
 }
 
-/// CRC-32C of the whole object when it is small enough and checksums are on.
-async fn checksum(desk: &Rc<Desk>, key: &str, object: &Object) -> Result<Option<u32>, Refusal> {
-    let Some(known) = desk.site.checksums.as_ref().filter(|_| object.size <= CHECKSUM_OBJECT_BYTES_MAX) else {
-        return Ok(None);
-    };
-    match known.get(Checksums::identity(key, &object.etag)) {
-        Some(checksum) => Ok(Some(checksum)),
-        None => Ok(Some(known.of(key, &object.etag, &read(desk, key, object).await?))),
+/// CRC-32C of the whole object when it is small enough and checksums are on; of one that came in parts that over its parts.
+async fn checksum(desk: &Rc<Desk>, key: &str, object: &Object) -> Result<Option<String>, Refusal> {
+    let Some(known) = &desk.site.checksums else { return Ok(None) };
+    if object.parts_checksum.is_some() || object.size > CHECKSUM_OBJECT_BYTES_MAX {
+        return Ok(object.parts_checksum.clone());
     }
+    let checksum = match known.get(Checksums::identity(key, &object.etag)) {
+        Some(checksum) => checksum,
+        None => known.of(key, &object.etag, &read(desk, key, object).await?),
+    };
+    Ok(Some(checksum_text(checksum)))
 }
 
 impl Checksums {
@@ -220,88 +188,4 @@ impl Checksums {
             checksum
         })
     }
-}
-
-async fn put(desk: &Rc<Desk>, key: &str, asked: &mut Asked) -> Result<Response, Refusal> {
-    let Asked { parts, body } = asked;
-    if parts.headers.contains_key("x-amz-copy-source") {
-        return Err(Refusal::not_implemented("Objects cannot be copied here."));
-    }
-    if text(&parts.headers, &header::CONTENT_ENCODING).is_some_and(|coding| coding.contains("aws-chunked")) {
-        return Err(Refusal::not_implemented("Signed chunks are not decoded: send the body plainly."));
-    }
-    check_put_conditions(desk, key, &parts.headers).await?;
-    let bytes_max = match &desk.site.store {
-        Store::Files(_) => PUT_BYTES_MAX,
-        Store::Generated { .. } => crate::store::MEMORY_BYTES_MAX,
-    };
-    if body.size_hint().lower() > bytes_max {
-        return Err(Refusal::too_large(body.size_hint().lower(), bytes_max));
-    }
-    let etag = match &desk.site.store {
-        Store::Generated { overlay, .. } => {
-            let mut bytes = Vec::new();
-            while let Some(frame) = next_frame(body).await? {
-                if (bytes.len() + frame.len()) as u64 > bytes_max {
-                    return Err(Refusal::too_large((bytes.len() + frame.len()) as u64, bytes_max));
-                }
-                bytes.extend_from_slice(&frame);
-            }
-            overlay.put(key, Bytes::from(bytes))?
-        }
-        Store::Files(_) => put_file(desk, key, body).await?,
-    };
-    Ok(bare(StatusCode::OK, &etag))
-}
-
-/// Frames go to the file one by one on the blocking pool; memory use is one frame.
-async fn put_file(desk: &Rc<Desk>, key: &str, body: &mut Incoming) -> Result<String, Refusal> {
-    let (site, owned) = (Arc::clone(&desk.site), key.to_owned());
-    let gone = |_| Refusal::internal();
-    let begin = spawn_blocking(move || match &site.store {
-        Store::Files(files) => files.upload(&owned),
-        Store::Generated { .. } => Err(Refusal::read_only()),
-    });
-    let mut upload = begin.await.map_err(gone)??;
-    let mut total = 0;
-    while let Some(frame) = next_frame(body).await? {
-        total += frame.len() as u64;
-        if total > PUT_BYTES_MAX {
-            return Err(Refusal::too_large(total, PUT_BYTES_MAX));
-        }
-        upload = spawn_blocking(move || upload.write(&frame).map(|()| upload)).await.map_err(gone)??;
-    }
-    let site = Arc::clone(&desk.site);
-    let finish = spawn_blocking(move || match &site.store {
-        Store::Files(files) => files.finish(upload),
-        Store::Generated { .. } => Err(Refusal::read_only()),
-    });
-    finish.await.map_err(gone)?
-}
-
-/// `If-Match` and `If-None-Match` of a `PUT`, against the object that is there.
-async fn check_put_conditions(desk: &Desk, key: &str, headers: &HeaderMap) -> Result<(), Refusal> {
-    let (wanted, unwanted) = (text(headers, &header::IF_MATCH), text(headers, &header::IF_NONE_MATCH));
-    if wanted.is_none() && unwanted.is_none() {
-        return Ok(());
-    }
-    let there = find_listed(desk, key).await.ok();
-    let is_named = |list: &str| there.as_ref().is_some_and(|object| names(list, &object.etag));
-    if wanted.is_some_and(|list| !is_named(list)) || unwanted.is_some_and(is_named) {
-        return Err(Refusal::precondition_failed());
-    }
-    Ok(())
-}
-
-/// The next bytes of a request's body; `None` at its end.
-async fn next_frame(body: &mut Incoming) -> Result<Option<Bytes>, Refusal> {
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|e| {
-            Refusal::new(StatusCode::BAD_REQUEST, "IncompleteBody", format!("The body ended early: {e}."))
-        })?;
-        if let Ok(bytes) = frame.into_data() {
-            return Ok(Some(bytes));
-        }
-    }
-    Ok(None)
 }

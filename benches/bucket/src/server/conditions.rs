@@ -5,6 +5,8 @@ use core::ops::Range;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName};
 
+use super::refusal::Refusal;
+
 /// What the conditions allow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
@@ -35,6 +37,42 @@ pub(crate) fn judge(headers: &HeaderMap, etag: &str, size: u64) -> Verdict {
     match text(headers, &header::RANGE).filter(|_| is_same) {
         Some(asked) => range(asked, size),
         None => Verdict::Whole,
+    }
+}
+
+/// What a `PUT` wants to find under its key.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct PutCondition {
+    wanted: Option<String>,
+    unwanted: Option<String>,
+    /// Asked in Azure's words, to be refused in them.
+    for_azure: bool,
+}
+
+impl PutCondition {
+    pub(crate) fn of(headers: &HeaderMap, for_azure: bool) -> PutCondition {
+        let owned = |name: &HeaderName| text(headers, name).map(str::to_owned);
+        // Google's word for "nothing is there".
+        let nothing = headers.get("x-goog-if-generation-match").is_some_and(|value| value == "0");
+        let unwanted = owned(&header::IF_NONE_MATCH).or_else(|| nothing.then(|| "*".to_owned()));
+        PutCondition { wanted: owned(&header::IF_MATCH), unwanted, for_azure }
+    }
+
+    /// Against the entity tag of what is there.
+    pub(crate) fn check(&self, there: Option<&str>) -> Result<(), Refusal> {
+        let is_named = |list: &String| there.is_some_and(|etag| names(list, etag));
+        if self.wanted.as_ref().is_some_and(|list| !is_named(list)) {
+            return Err(Refusal::precondition_failed());
+        }
+        match &self.unwanted {
+            Some(list) if is_named(list) && self.for_azure => Err(Refusal::already_exists()),
+            Some(list) if is_named(list) => Err(Refusal::precondition_failed()),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn is_any(&self) -> bool {
+        self.wanted.is_none() && self.unwanted.is_none()
     }
 }
 

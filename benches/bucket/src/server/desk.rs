@@ -4,19 +4,22 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, RwLock};
 
+use tokio::task::spawn_blocking;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::pool::Pool;
+use super::refusal::Refusal;
 use crate::alarm::Alarm;
 use crate::counters::Tally;
 use crate::script::Act;
-use crate::store::Store;
+use crate::store::{Object, Store, Uploads};
 use crate::tls::Terminator;
 
 /// What all threads of a bucket share.
 pub(crate) struct Site {
     pub(crate) bucket: String,
     pub(crate) store: Store,
+    pub(crate) uploads: Uploads,
     pub(crate) tally: Tally,
     pub(crate) alarm: Alarm,
     pub(crate) checksums: Option<Checksums>,
@@ -35,6 +38,17 @@ impl Site {
 pub(crate) struct Desk {
     pub(crate) site: Arc<Site>,
     pub(crate) pool: Rc<Pool>,
+}
+
+impl Desk {
+    /// The object of this key, waited for where that may take a disk.
+    pub(super) async fn find(&self, key: &str) -> Result<Object, Refusal> {
+        if !self.site.store.blocks() {
+            return self.site.store.find(key);
+        }
+        let (site, key) = (Arc::clone(&self.site), key.to_owned());
+        spawn_blocking(move || site.store.find(&key)).await.unwrap_or_else(|_| Err(Refusal::internal()))
+    }
 }
 
 /// CRC-32C of whole objects, remembered by entity tag and key.

@@ -21,11 +21,22 @@ pub(crate) fn xml_text(text: &str) -> String {
 
 /// Standard base64 of the four big-endian bytes of a CRC-32C, as S3 writes it.
 pub(crate) fn checksum_text(checksum: u32) -> String {
+    base64(&checksum.to_be_bytes())
+}
+
+/// Standard base64, padded.
+pub(crate) fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    // 32 bits are five sextets and two bits, which the sixth takes shifted up; two pads complete the group.
-    let bits = u64::from(checksum) << 4;
-    let mut text: String = (0..6).map(|place| char::from(ALPHABET[(bits >> (30 - 6 * place) & 63) as usize])).collect();
-    text.push_str("==");
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let mut word = [0; 4];
+        word[1..=chunk.len()].copy_from_slice(chunk);
+        let bits = u32::from_be_bytes(word);
+        for place in 0..4 {
+            let sextet = char::from(ALPHABET[(bits >> (18 - 6 * place) & 63) as usize]);
+            text.push(if place <= chunk.len() { sextet } else { '=' });
+        }
+    }
     text
 }
 
@@ -74,5 +85,9 @@ mod tests {
         // CRC-32C of "123456789" is 0xE3069283.
         assert_eq!(checksum_text(crc32c::crc32c(b"123456789")), "4waSgw==");
         assert_eq!(checksum_text(0), "AAAAAA==");
+        assert_eq!(
+            (base64(b"").as_str(), base64(b"foo").as_str(), base64(b"fooba").as_str()),
+            ("", "Zm9v", "Zm9vYmE=")
+        );
     }
 }

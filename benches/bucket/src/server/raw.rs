@@ -54,6 +54,11 @@ impl RawReply {
         RawReply { head, payload, body_bytes, end }
     }
 
+    /// No answer.
+    pub(crate) fn silence(end: End) -> RawReply {
+        RawReply { head: Vec::new(), payload: Payload::empty(), body_bytes: 0, end }
+    }
+
     /// Bytes that are no answer at all, then FIN.
     pub(crate) fn noise(head: Vec<u8>) -> RawReply {
         RawReply { head, payload: Payload::empty(), body_bytes: 0, end: End::Close }

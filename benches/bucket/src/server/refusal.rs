@@ -64,6 +64,25 @@ impl Refusal {
         Refusal::new(StatusCode::PRECONDITION_FAILED, "PreconditionFailed", message)
     }
 
+    /// What Azure says of an object that is there and should not be.
+    pub(crate) fn already_exists() -> Refusal {
+        Refusal::new(StatusCode::CONFLICT, "BlobAlreadyExists", "The specified blob already exists.")
+    }
+
+    pub(crate) fn no_such_upload() -> Refusal {
+        let message = "The specified upload does not exist. It may have been aborted or completed.";
+        Refusal::new(StatusCode::NOT_FOUND, "NoSuchUpload", message)
+    }
+
+    pub(crate) fn invalid_part(name: &str) -> Refusal {
+        let message = format!("The part `{name}` could not be found, or is not the one that was sent.");
+        Refusal::new(StatusCode::BAD_REQUEST, "InvalidPart", message)
+    }
+
+    pub(crate) fn disk_full() -> Refusal {
+        Refusal::new(StatusCode::INSUFFICIENT_STORAGE, "StorageFull", "The disk behind this bucket is full.")
+    }
+
     pub(crate) fn invalid_range(size: u64) -> Refusal {
         let message = format!("The range starts past the object's {size} bytes.");
         let mut refusal = Refusal::new(StatusCode::RANGE_NOT_SATISFIABLE, "InvalidRange", message);
@@ -78,6 +97,7 @@ impl Refusal {
             ErrorKind::PermissionDenied => {
                 Refusal::new(StatusCode::FORBIDDEN, "AccessDenied", format!("`{key}`: {error}."))
             }
+            ErrorKind::StorageFull => Refusal::disk_full(),
             ErrorKind::InvalidFilename | ErrorKind::NotADirectory | ErrorKind::IsADirectory => {
                 Refusal::new(StatusCode::BAD_REQUEST, "InvalidArgument", format!("`{key}` is no file name: {error}."))
             }

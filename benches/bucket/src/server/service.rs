@@ -10,7 +10,8 @@ use hyper::StatusCode;
 use hyper::body::Incoming;
 use hyper::header;
 
-use super::answer::{Asked, Manner, answer};
+use super::answer::{Manner, answer};
+use super::asked::Asked;
 use super::connection::Connection;
 use super::raw::{End, RawReply};
 use super::refusal::Refusal;
@@ -69,6 +70,7 @@ pub(crate) async fn attend(connection: Rc<Connection>, request: Request<Incoming
 fn draw(act: &Act, operation: Operation, target: Option<&Target>) -> Drawn {
     match target {
         Some(Target::Get(key) | Target::Head(key) | Target::Put(key)) => act.draw(Scripted { operation, key }),
+        Some(Target::Upload(key, step)) => act.draw(Scripted { operation, key: &(key.clone() + &step.identity()) }),
         Some(Target::List(query)) => act.draw(Scripted { operation, key: &query.identity() }),
         Some(Target::HeadBucket) | None => act.draw(Scripted { operation, key: "" }),
     }
@@ -98,9 +100,8 @@ async fn play(
     let key = match target {
         Target::Get(key) | Target::Head(key) => key.as_str(),
         _ => {
-            return answer(connection, target, asked, &Manner { act, replaced: false, streamed: false })
-                .await
-                .map(Outcome::Proper);
+            let manner = Manner { act, replaced: false, streamed: false };
+            return write(connection, target, asked, (&manner, drawn)).await;
         }
     };
     if act.is_missing(key) {
@@ -124,6 +125,40 @@ async fn play(
             Ok(inflict(connection, fault, &mut drawn, response))
         }
         _ => Ok(Outcome::Proper(response)),
+    }
+}
+
+/// The answer to what is no `GET` or `HEAD` of an object, with the fault that was drawn for it.
+async fn write(
+    connection: &Rc<Connection>,
+    target: &Target,
+    asked: &mut Asked,
+    (manner, mut drawn): (&Manner<'_>, Drawn),
+) -> Result<Outcome, Refusal> {
+    let Some(fault) = drawn.fault else { return answer(connection, target, asked, manner).await.map(Outcome::Proper) };
+    let last = asked.promised_bytes().saturating_sub(1);
+    let place = fault.at.unwrap_or_else(|| drawn.draws.below(last + 1)).min(last);
+    connection.desk.site.tally.fault(fault.kind);
+    match fault.kind {
+        FaultKind::Reset => {
+            asked.read_up_to(place).await;
+            Ok(Outcome::Raw(RawReply::silence(End::Reset)))
+        }
+        FaultKind::Lost => {
+            // Whatever comes of it, nobody is told.
+            let _ = answer(connection, target, asked, manner).await;
+            Ok(Outcome::Raw(RawReply::silence(End::Close)))
+        }
+        FaultKind::HiddenError => {
+            asked.read_up_to(u64::MAX).await;
+            let mut response = Refusal::internal().respond("", false);
+            *response.status_mut() = StatusCode::OK;
+            Ok(Outcome::Proper(response))
+        }
+        _ => {
+            asked.corrupt_at(place);
+            answer(connection, target, asked, manner).await.map(Outcome::Proper)
+        }
     }
 }
 

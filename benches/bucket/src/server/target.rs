@@ -18,8 +18,59 @@ pub(crate) enum Target {
     Get(String),
     Head(String),
     Put(String),
+    /// A step of an upload in parts of this key.
+    Upload(String, Step),
     HeadBucket,
     List(Box<ListQuery>),
+}
+
+/// A step of an upload in parts: S3's, then Azure's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    Create,
+    Part { upload: String, number: u32 },
+    Complete { upload: String },
+    Abort { upload: String },
+    Block { id: String },
+    BlockList,
+}
+
+impl Step {
+    /// What stands behind the key in scripts.
+    pub(crate) fn identity(&self) -> String {
+        match self {
+            Step::Create => "?uploads".to_owned(),
+            Step::Part { number, .. } => format!("?partNumber={number}"),
+            Step::Complete { .. } | Step::Abort { .. } => "?uploadId".to_owned(),
+            Step::Block { id } => format!("?block={id}"),
+            Step::BlockList => "?blocklist".to_owned(),
+        }
+    }
+
+    /// The step that a request with this query is, if it is one.
+    fn parse(method: &Method, query: &str) -> Result<Option<Step>, Refusal> {
+        let (mut names, mut values) = (Vec::new(), Vec::new());
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            names.push(name);
+            values.push(decode(value)?);
+        }
+        let value = |name: &str| names.iter().position(|have| *have == name).map(|at| values[at].clone());
+        let (upload, comp) = (value("uploadId"), value("comp"));
+        Ok(match (method, upload, comp.as_deref()) {
+            (&Method::POST, None, None) if names.contains(&"uploads") => Some(Step::Create),
+            (&Method::POST, Some(upload), _) => Some(Step::Complete { upload }),
+            (&Method::DELETE, Some(upload), _) => Some(Step::Abort { upload }),
+            (&Method::PUT, Some(upload), _) => {
+                let number = value("partNumber").and_then(|number| number.parse().ok());
+                let number = number.ok_or_else(|| Refusal::invalid_argument("partNumber is no number."))?;
+                Some(Step::Part { upload, number })
+            }
+            (&Method::PUT, None, Some("block")) => Some(Step::Block { id: value("blockid").unwrap_or_default() }),
+            (&Method::PUT, None, Some("blocklist")) => Some(Step::BlockList),
+            _ => None,
+        })
+    }
 }
 
 impl Target {
@@ -28,6 +79,10 @@ impl Target {
             Target::Get(_) => Operation::Get,
             Target::Head(_) | Target::HeadBucket => Operation::Head,
             Target::Put(_) => Operation::Put,
+            Target::Upload(_, Step::Create) => Operation::Create,
+            Target::Upload(_, Step::Part { .. } | Step::Block { .. }) => Operation::Part,
+            Target::Upload(_, Step::Complete { .. } | Step::BlockList) => Operation::Complete,
+            Target::Upload(_, Step::Abort { .. }) => Operation::Abort,
             Target::List(_) => Operation::List,
         }
     }
@@ -44,6 +99,11 @@ impl Target {
             let message = format!("A key has at most {KEY_BYTES_MAX} bytes, this one has {}.", key.len());
             return Err(Refusal::new(hyper::StatusCode::BAD_REQUEST, "KeyTooLongError", message));
         }
+        if !key.is_empty()
+            && let Some(step) = Step::parse(method, uri.query().unwrap_or_default())?
+        {
+            return Ok(Target::Upload(key, step));
+        }
         match (method, key.is_empty()) {
             (&Method::GET, true) => {
                 list_query(uri.query().unwrap_or_default()).map(|query| Target::List(Box::new(query)))
@@ -53,7 +113,8 @@ impl Target {
             (&Method::HEAD, false) => Ok(Target::Head(key)),
             (&Method::PUT, false) => Ok(Target::Put(key)),
             _ => {
-                let message = "This server knows GET, HEAD and PUT of objects, and GET and HEAD of the bucket.";
+                let message =
+                    "This server knows GET, HEAD and PUT of objects, uploads in parts, and GET and HEAD of the bucket.";
                 Err(Refusal::new(hyper::StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message))
             }
         }

@@ -1,6 +1,7 @@
 //! A folder as a bucket. Keys are relative paths with `/` between names; nothing outside the folder is ever opened: a key
 //! with an empty, `.` or `..` name is refused, and what a path resolves to must lie under the folder's real path.
 
+use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -10,12 +11,15 @@ use std::sync::{Arc, Mutex};
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::object::{Content, Object};
+use super::object::{Content, MadeOfParts, Object};
+use super::uploads::folder_beside;
 use crate::error::{Error, Result};
-use crate::server::{After, Entry, ListQuery, Refusal};
+use crate::server::{After, Entry, ListQuery, PutCondition, Refusal};
 
 /// Deepest folder that listings enter.
 const DEPTH_MAX: usize = 64;
+/// Objects remembered as made of parts; beyond it all are forgotten and named like others.
+const MADE_OF_PARTS_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) struct FileStore {
@@ -24,6 +28,10 @@ pub(crate) struct FileStore {
     /// The last walk and where it began: pages after the first are cut from it.
     walked: Mutex<Option<(PathBuf, Arc<Vec<Entry>>)>>,
     uploads: AtomicU64,
+    /// How objects that came in parts are named, by the entity tag they would have otherwise.
+    made: Mutex<HashMap<String, MadeOfParts>>,
+    /// Held while an object is judged and replaced.
+    finishing: Mutex<()>,
 }
 
 impl FileStore {
@@ -33,7 +41,31 @@ impl FileStore {
         if !real.is_dir() {
             return Err(Error::usage(format!("{} is not a folder", root.display())));
         }
-        Ok(FileStore { root: real, writable, walked: Mutex::default(), uploads: AtomicU64::new(0) })
+        Ok(FileStore {
+            root: real,
+            writable,
+            walked: Mutex::default(),
+            uploads: AtomicU64::new(0),
+            made: Mutex::default(),
+            finishing: Mutex::default(),
+        })
+    }
+
+    /// Where parts lie before they are objects: on the disk of the objects, out of listings.
+    pub(super) fn parts_folder(&self) -> PathBuf {
+        folder_beside(&self.root, &partial_prefix())
+    }
+
+    fn named(&self, metadata: &Metadata) -> (String, Option<String>) {
+        let own = etag(metadata);
+        match self.made.lock().expect("no holder of names panics").get(&own) {
+            Some(made) => (made.etag.clone(), Some(made.checksum.clone())),
+            None => (own, None),
+        }
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
     }
 
     pub(super) fn find(&self, key: &str) -> Result<Object, Refusal> {
@@ -54,9 +86,11 @@ impl FileStore {
             // Swapped between the check and the opening: what was checked is gone.
             return Err(absent());
         }
+        let (etag, parts_checksum) = self.named(&opened);
         Ok(Object {
             size: opened.len(),
-            etag: etag(&opened),
+            etag,
+            parts_checksum,
             modified_s: u64::try_from(opened.mtime()).unwrap_or(0),
             content: Content::File { file: Arc::new(file), generation: 0 },
         })
@@ -99,14 +133,30 @@ impl FileStore {
         Ok(Upload { file, partial, target, key: key.to_owned(), finished: false })
     }
 
-    /// Moves an upload to its key and returns the new entity tag.
-    pub(crate) fn finish(&self, mut upload: Upload) -> Result<String, Refusal> {
+    /// Moves an upload to its key, if `condition` allows it in place of what is there, and returns the new entity tag.
+    pub(crate) fn finish(
+        &self,
+        mut upload: Upload,
+        made: Option<MadeOfParts>,
+        condition: &PutCondition,
+    ) -> Result<String, Refusal> {
         let failed = |e: &io::Error| Refusal::from_io(&upload.key, e);
         let metadata = upload.file.metadata().map_err(|e| failed(&e))?;
+        let _alone = self.finishing.lock().expect("nobody panics while finishing");
+        if !condition.is_any() {
+            condition.check(self.find(&upload.key).ok().map(|there| there.etag).as_deref())?;
+        }
+        if let Some(made) = made {
+            let mut known = self.made.lock().expect("no holder of names panics");
+            if known.len() >= MADE_OF_PARTS_MAX {
+                known.clear();
+            }
+            known.insert(etag(&metadata), made);
+        }
         fs::rename(&upload.partial, &upload.target).map_err(|e| failed(&e))?;
         upload.finished = true;
         *self.walked.lock().expect("no walk holder panics") = None;
-        Ok(etag(&metadata))
+        Ok(self.named(&metadata).0)
     }
 
     /// Makes the folders down to `folder`, refusing to pass through a link that leaves the root.
@@ -147,7 +197,7 @@ impl FileStore {
             }
             if let Some(metadata) = self.listed_file(&found.path(), kind.is_symlink()) {
                 let modified_s = u64::try_from(metadata.mtime()).unwrap_or(0);
-                entries.push(Entry { key, size: metadata.len(), etag: etag(&metadata), modified_s });
+                entries.push(Entry { key, size: metadata.len(), etag: self.named(&metadata).0, modified_s });
             }
         }
     }
@@ -172,6 +222,10 @@ pub(crate) struct Upload {
 impl Upload {
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
         self.file.write_all(bytes).map_err(|e| Refusal::from_io(&self.key, &e))
+    }
+
+    pub(crate) fn file(&mut self) -> &mut File {
+        &mut self.file
     }
 }
 

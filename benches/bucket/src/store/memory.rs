@@ -7,8 +7,8 @@ use std::sync::RwLock;
 use hyper::body::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::object::{Content, GENERATED_MODIFIED_S, Object};
-use crate::server::{Entry, ListQuery, Refusal};
+use super::object::{Content, GENERATED_MODIFIED_S, MadeOfParts, Object};
+use crate::server::{Entry, ListQuery, PutCondition, Refusal};
 
 /// Most bytes kept; a `PUT` beyond it is refused.
 pub(crate) const MEMORY_BYTES_MAX: u64 = 1 << 30;
@@ -17,6 +17,7 @@ pub(crate) const MEMORY_BYTES_MAX: u64 = 1 << 30;
 struct Stored {
     bytes: Bytes,
     etag: String,
+    parts_checksum: Option<String>,
 }
 
 #[derive(Default, Debug)]
@@ -37,21 +38,31 @@ impl MemoryStore {
             size: stored.bytes.len() as u64,
             etag: stored.etag.clone(),
             modified_s: GENERATED_MODIFIED_S,
+            parts_checksum: stored.parts_checksum.clone(),
             content: Content::Memory { bytes: stored.bytes.clone(), generation: 0 },
         })
     }
 
-    /// Keeps the object and returns its entity tag.
-    pub(crate) fn put(&self, key: &str, bytes: Bytes) -> Result<String, Refusal> {
-        let etag = format!("\"{:032x}\"", xxh3_128(&bytes));
+    /// Keeps the object, if `condition` allows it in place of what is there, here or `below`. Returns its entity tag.
+    pub(super) fn put(
+        &self,
+        key: &str,
+        (bytes, made): (Bytes, Option<MadeOfParts>),
+        (condition, below): (&PutCondition, Option<&str>),
+    ) -> Result<String, Refusal> {
+        let (etag, parts_checksum) = match made {
+            Some(made) => (made.etag, Some(made.checksum)),
+            None => (format!("\"{:032x}\"", xxh3_128(&bytes)), None),
+        };
         let mut inner = self.inner.write().expect("no store holder panics");
+        condition.check(inner.objects.get(key).map(|stored| stored.etag.as_str()).or(below))?;
         let replaced = inner.objects.get(key).map_or(0, |stored| stored.bytes.len() as u64);
         let total = inner.bytes - replaced + bytes.len() as u64;
         if total > MEMORY_BYTES_MAX {
             return Err(Refusal::too_large(total, MEMORY_BYTES_MAX));
         }
         inner.bytes = total;
-        inner.objects.insert(key.to_owned(), Stored { bytes, etag: etag.clone() });
+        inner.objects.insert(key.to_owned(), Stored { bytes, etag: etag.clone(), parts_checksum });
         Ok(etag)
     }
 

@@ -26,7 +26,16 @@ pub(crate) struct Object {
     /// Strong entity tag, quotes included.
     pub(crate) etag: String,
     pub(crate) modified_s: u64,
+    /// The checksum over the checksums of its parts, where it came in parts: it has no other then.
+    pub(crate) parts_checksum: Option<String>,
     pub(crate) content: Content,
+}
+
+/// How an object that came in parts is named, as S3 names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct MadeOfParts {
+    pub(crate) etag: String,
+    pub(crate) checksum: String,
 }
 
 impl Content {
@@ -63,6 +72,7 @@ fn alter(generation: u64, bytes: &mut [u8]) {
 impl Object {
     /// The object as it is after having been replaced by another of the same size.
     pub(crate) fn replaced(mut self) -> Object {
+        self.parts_checksum = None;
         match &mut self.content {
             Content::Generated { set, item, generation } => {
                 *generation = 1;

@@ -109,7 +109,7 @@ impl Client {
             .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
             .collect();
         let mut reply = Reply { status, headers, body: Vec::new(), broken: None };
-        if is_head || status == 304 {
+        if is_head || matches!(status, 204 | 304) {
             return Ok(reply);
         }
         let broken = if reply.header("transfer-encoding") == Some("chunked") {

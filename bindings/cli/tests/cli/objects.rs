@@ -141,6 +141,19 @@ fn put_brings_a_file_that_ls_shows_and_get_brings_back() {
 }
 
 #[test]
+fn put_if_new_leaves_what_is_there() {
+    let bucket = bucket_of(&DataSet::digits(3, 5), "");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f");
+    fs::write(&file, "first").unwrap();
+    assert_eq!(fuelrail(&["put", "--if-new", utf8(&file), &bucket.url("k")]).code, 0);
+    fs::write(&file, "second").unwrap();
+    let ended = fuelrail(&["put", "--if-new", utf8(&file), &bucket.url("k")]);
+    assert!(ended.code == 1 && ended.err.contains("'k'") && ended.err.contains("there already"), "{}", ended.err);
+    assert_eq!(fuelrail(&["get", &bucket.url("k")]).done(), "first");
+}
+
+#[test]
 fn put_that_cannot_be_says_why() {
     let bucket = bucket_of(&DataSet::digits(3, 5), "");
     let dir = tempfile::tempdir().unwrap();

@@ -4,9 +4,10 @@
 //! upload is whole or nothing by itself. Only files of our naming are ever touched.
 
 use super::Checkpoint;
+use fuelrail::Access;
 use fuelrail_base::{Error, Kind, Result};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 
 const ENDING: &str = ".safetensors";
@@ -15,8 +16,10 @@ const ENDING: &str = ".safetensors";
 #[derive(Clone, Debug, Default)]
 pub struct Vault {
     folder: Option<PathBuf>,
-    /// `http://HOST:PORT/BUCKET/PREFIX/`.
+    /// `s3://BUCKET/PREFIX/`, `http://HOST:PORT/BUCKET/PREFIX/` ….
     bucket: Option<String>,
+    /// How the bucket is reached.
+    access: Access,
     keep: usize,
 }
 
@@ -42,15 +45,15 @@ fn step_of(name: &str) -> Option<u64> {
 }
 
 impl Vault {
-    /// Checkpoints in `place`: a folder, or a bucket's `http://…` or `https://…` prefix. The newest `keep` are kept in a folder, at least one;
-    /// in a bucket all are.
+    /// Checkpoints in `places`: a folder, a bucket's prefix (`s3://…`, `gs://…`, `az://…`, `https://…`), or both. The newest `keep` are kept
+    /// in a folder, at least one; in a bucket all are.
     ///
     /// # Errors
     /// `File` when the folder cannot be made.
     pub fn open(places: &[String], keep: usize) -> Result<Vault> {
         let mut vault = Vault { keep: keep.max(1), ..Vault::default() };
         for place in places {
-            if place.starts_with("http://") || place.starts_with("https://") {
+            if place.contains("://") {
                 vault.bucket = Some(format!("{}/", place.trim_end_matches('/')));
             } else {
                 let folder = PathBuf::from(place);
@@ -59,6 +62,13 @@ impl Vault {
             }
         }
         Ok(vault)
+    }
+
+    /// Reaches the bucket as a loader reaches its own: by the same endpoint, authorities and credentials.
+    #[must_use]
+    pub fn reached(mut self, access: Access) -> Vault {
+        self.access = access;
+        self
     }
 
     /// Whether there is any place.
@@ -82,7 +92,7 @@ impl Vault {
         }
         if let Some(bucket) = &self.bucket {
             let uri = format!("{bucket}{name}");
-            fuelrail::put(&uri, &bytes)?;
+            fuelrail::put_with(&self.access, &uri, &mut Cursor::new(&bytes), |_| {})?;
             places.push(uri);
         }
         Ok(places)
@@ -112,7 +122,7 @@ impl Vault {
             steps.extend(self.steps_in(folder).into_iter().map(|step| (step, true)));
         }
         if let Some(bucket) = &self.bucket {
-            let listed = fuelrail::list(bucket, |_| {})?;
+            let listed = fuelrail::list_with(&self.access, bucket, |_| {})?;
             steps.extend(listed.iter().filter_map(|o| Some((step_of(o.key.rsplit('/').next()?)?, false))));
         }
         // The newest first; of two alike the one on disk.
@@ -139,7 +149,7 @@ impl Vault {
             (_, Some(bucket)) => {
                 let uri = format!("{bucket}{name}");
                 let mut bytes = Vec::new();
-                let got = fuelrail::get(&uri, &mut bytes).map(|_| bytes);
+                let got = fuelrail::get_with(&self.access, &uri, &mut bytes).map(|_| bytes);
                 (uri, got)
             }
             _ => (name, Err(Error::new(Kind::File, "no place"))),

@@ -77,7 +77,7 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
     let task = task(arguments, &config, classes, &variables)?;
     let hears = Rc::clone(&screen);
     let mut trainer = Trainer::new(&*task, &variables, group, training)?
-        .vault(Vault::open(&arguments.checkpoint, arguments.keep)?)
+        .vault(Vault::open(&arguments.checkpoint, arguments.keep)?.reached(config.access()?))
         .notice(notice)
         .listener(move |event| hears.borrow_mut().hear(&event));
     if trainer.resume()? {

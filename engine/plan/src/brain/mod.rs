@@ -10,7 +10,7 @@ mod owner;
 mod restraint;
 mod words;
 
-pub use words::{AskId, Attempt, BrainConfig, BrainStats, Command, Fact, FetchId, Source};
+pub use words::{AskId, Attempt, BrainConfig, BrainStats, Command, Fact, FetchId, GivenUp, Source};
 
 use crate::catalog::Catalog;
 use crate::importance::Known;

@@ -36,6 +36,8 @@ struct Fetch {
     /// When the last ask is due: the next use lies behind it.
     last_at: UseTime,
     tries: Tries,
+    /// When it failed first, outages aside.
+    failing_since: Option<Instant>,
     /// It was under way when an outage had lasted too long, and has no further attempt: nothing had been served for so long.
     doomed: Option<Duration>,
     /// How often it was hedged: a block that always takes long is left in peace.
@@ -83,6 +85,8 @@ pub(super) struct Owner {
     retry: Retry,
     window: Window,
     restraint: Restraint,
+    /// How long a fetch may fail; zero without a limit.
+    request_limit: Duration,
     hedge: Hedge,
     fetches: Slab<Fetch>,
     sharers: Slab<Sharer>,
@@ -112,6 +116,7 @@ impl Owner {
             retry: Retry::new(config.retry, config.seed)?,
             window: Window::new(config.window)?,
             restraint: Restraint::new(config),
+            request_limit: Duration::from_micros(config.retry.request_limit_us),
             hedge: Hedge::new(config.hedge)?,
             fetches: Slab::with_capacity(1024),
             sharers: Slab::with_capacity(1024),
@@ -181,6 +186,7 @@ impl Owner {
             at,
             last_at: at,
             tries: Tries::default(),
+            failing_since: None,
             doomed: None,
             hedges: 0,
         });

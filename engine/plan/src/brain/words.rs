@@ -231,9 +231,20 @@ pub enum Command {
         failed: AskId,
         /// How many attempts were made.
         attempts: u32,
-        /// For how long nothing had been served at all, when that is why.
-        unserved_for: Option<Duration>,
+        /// Why no further one is.
+        why: GivenUp,
     },
+}
+
+/// Why a fetch is given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GivenUp {
+    /// Its attempts are used up, or none helps.
+    Tried,
+    /// Nothing at all has been served for so long.
+    Unserved(Duration),
+    /// It alone has kept failing for so long.
+    Late(Duration),
 }
 
 /// Where the bytes of an answer came from.

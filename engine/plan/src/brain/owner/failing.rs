@@ -1,7 +1,7 @@
 //! What the owner does about fetches that fail: another attempt, none, or none for anybody while the server is down.
 
 use super::{Fetch, Owner};
-use crate::brain::words::{Attempt, Command, FetchId};
+use crate::brain::words::{Attempt, Command, FetchId, GivenUp};
 use crate::retry::{Tries, Verdict};
 use core::cmp::Reverse;
 use fuelrail_base::{Duration, Instant, Kind};
@@ -23,14 +23,20 @@ impl Owner {
         }
         self.troubled(now, kind, self.in_flight + 1);
         let Fetch { block, doomed, .. } = self.fetches[id.0 as usize];
-        if doomed.is_some() {
-            return self.give_up(id, doomed, out);
+        if let Some(unserved_for) = doomed {
+            return self.give_up(id, GivenUp::Unserved(unserved_for), out);
         }
         if self.restraint.failed(now, block, kind, attempt, self.window.round_trip()) {
             self.stats.retries += 1;
+            self.fetches[id.0 as usize].failing_since = None;
             return self.enqueue(id);
         }
+        let limit = self.request_limit;
         let fetch = &mut self.fetches[id.0 as usize];
+        let failing_for = now.since(*fetch.failing_since.get_or_insert(now));
+        if !limit.is_zero() && failing_for >= limit {
+            return self.give_up(id, GivenUp::Late(failing_for), out);
+        }
         let mut excused = Tries::default();
         let tries = match attempt {
             Attempt::Barren => &mut fetch.tries,
@@ -45,17 +51,17 @@ impl Owner {
                 self.stats.retries += 1;
                 self.delayed.push(Reverse((now.after(pause), id)));
             }
-            Verdict::GiveUp => self.give_up(id, None, out),
+            Verdict::GiveUp => self.give_up(id, GivenUp::Tried, out),
         }
     }
 
-    fn give_up(&mut self, id: FetchId, unserved_for: Option<Duration>, out: &mut VecDeque<Command>) {
+    fn give_up(&mut self, id: FetchId, why: GivenUp, out: &mut VecDeque<Command>) {
         self.stats.given_up += 1;
         let Fetch { block, ask: failed, sharers, tries, .. } = self.fetches.remove(id.0 as usize);
         self.by_block.remove(&block);
         // An excused attempt is not counted, and yet it was one.
         let attempts = tries.failed().max(1);
-        let refuse = |ask| Command::Refuse { ask, failed, attempts, unserved_for };
+        let refuse = |ask| Command::Refuse { ask, failed, attempts, why };
         // The ask that holds the error goes last: the others copy it from there.
         self.release(sharers, refuse, out);
         out.push_back(refuse(failed));
@@ -67,7 +73,7 @@ impl Owner {
         let queued = core::mem::take(&mut self.queue).into_iter().map(|Reverse((.., id))| id);
         let delayed = core::mem::take(&mut self.delayed).into_iter().map(|Reverse((_, id))| id);
         for id in queued.chain(delayed) {
-            self.give_up(id, Some(unserved_for), out);
+            self.give_up(id, GivenUp::Unserved(unserved_for), out);
         }
         self.fetches.iter_mut().for_each(|(_, fetch)| fetch.doomed = Some(unserved_for));
     }

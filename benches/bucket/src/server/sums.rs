@@ -1,0 +1,136 @@
+//! What is known of a body that came: its length and checksums, held against what its sender promised.
+
+use hyper::{HeaderMap, StatusCode};
+use md5::{Digest, Md5};
+
+use super::notation::{base64, checksum_text};
+use super::refusal::Refusal;
+
+/// Length and checksums of bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Summed {
+    pub(crate) bytes: u64,
+    pub(crate) crc32c: u32,
+    /// All zeros where nobody asked for it.
+    pub(crate) md5: [u8; 16],
+}
+
+impl Summed {
+    /// As S3 writes the tag of a part.
+    pub(crate) fn etag(&self) -> String {
+        format!("\"{}\"", hex(&self.md5))
+    }
+}
+
+/// Sums up a body piece by piece.
+pub(super) struct Sums {
+    summed: Summed,
+    md5: Option<Md5>,
+}
+
+impl Sums {
+    /// MD5 costs more than all else: only `with_md5`.
+    pub(super) fn new(with_md5: bool) -> Sums {
+        Sums { summed: Summed::default(), md5: with_md5.then(Md5::new) }
+    }
+
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.summed.bytes += bytes.len() as u64;
+        self.summed.crc32c = crc32c::crc32c_append(self.summed.crc32c, bytes);
+        if let Some(md5) = &mut self.md5 {
+            md5.update(bytes);
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.summed.bytes
+    }
+
+    pub(super) fn finish(mut self) -> Summed {
+        if let Some(md5) = self.md5 {
+            self.summed.md5 = md5.finalize().into();
+        }
+        self.summed
+    }
+}
+
+/// Whether a request promises an MD5.
+pub(super) fn promises_md5(headers: &HeaderMap) -> bool {
+    headers.contains_key("content-md5") || google(headers).any(|(name, _)| name == "md5")
+}
+
+/// Refuses a body that is not what its headers promised.
+pub(super) fn check(headers: &HeaderMap, summed: &Summed) -> Result<(), Refusal> {
+    let (crc32c, md5) = (checksum_text(summed.crc32c), base64(&summed.md5));
+    let amazon = headers.get_all("x-amz-checksum-crc32c").iter().map(|value| (value.as_bytes(), &crc32c));
+    let mail = headers.get_all("content-md5").iter().map(|value| (value.as_bytes(), &md5));
+    let google = google(headers).filter_map(|(name, value)| match name {
+        "crc32c" => Some((value.as_bytes(), &crc32c)),
+        "md5" => Some((value.as_bytes(), &md5)),
+        _ => None,
+    });
+    if amazon.chain(mail).chain(google).any(|(promised, is)| promised != is.as_bytes()) {
+        let message = "The checksum you specified did not match what we received.";
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, "BadDigest", message));
+    }
+    Ok(())
+}
+
+/// The hashes of `x-goog-hash`: `crc32c=…, md5=…`.
+fn google(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+    let values = headers.get_all("x-goog-hash").iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).filter_map(|pair| pair.trim().split_once('='))
+}
+
+/// Entity tag and checksum of an object made of these parts, as S3 has them: sums of sums, and their number.
+pub(super) fn of_parts<'a>(parts: impl Iterator<Item = &'a Summed>) -> (String, String) {
+    let (mut md5, mut crc32c, mut count) = (Md5::new(), 0, 0);
+    for part in parts {
+        md5.update(part.md5);
+        crc32c = crc32c::crc32c_append(crc32c, &part.crc32c.to_be_bytes());
+        count += 1;
+    }
+    (format!("\"{}-{count}\"", hex(&md5.finalize())), format!("{}-{count}", checksum_text(crc32c)))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summed(bytes: &[u8]) -> Summed {
+        let mut sums = Sums::new(true);
+        bytes.chunks(3).for_each(|chunk| sums.add(chunk));
+        sums.finish()
+    }
+
+    #[test]
+    fn promises_are_kept_or_named() {
+        // The check values of CRC-32C and MD5.
+        let nine = summed(b"123456789");
+        for (name, value, holds) in [
+            ("x-amz-checksum-crc32c", "4waSgw==", true),
+            ("x-amz-checksum-crc32c", "AAAAAA==", false),
+            ("content-md5", "JfnnlDI7RTiF9RgfG2JNCw==", true),
+            ("content-md5", "1B2M2Y8AsgTpgAmY7PhCfg==", false),
+            ("x-goog-hash", "crc32c=4waSgw==,md5=JfnnlDI7RTiF9RgfG2JNCw==", true),
+            ("x-goog-hash", "crc32c=4waSgw==, md5=1B2M2Y8AsgTpgAmY7PhCfg==", false),
+            ("x-other", "1", true),
+        ] {
+            let headers = HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())]);
+            assert_eq!(check(&headers, &nine).is_ok(), holds, "{name}: {value}");
+        }
+    }
+
+    /// Computed with Python's `hashlib` and by the definition of CRC-32C.
+    #[test]
+    fn objects_of_parts_are_named_as_s3_names_them() {
+        let parts = [summed(b"12345"), summed(b"6789")];
+        assert_eq!(parts[0].etag(), "\"827ccb0eea8a706c4c34a16891f84e7b\"");
+        let wanted = ("\"324730582f20c3f18cbb66d63a6137d2-2\"".to_owned(), "ZrDMrw==-2".to_owned());
+        assert_eq!(of_parts(parts.iter()), wanted);
+    }
+}

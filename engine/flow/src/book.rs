@@ -1,0 +1,51 @@
+//! The addresses of a bucket's host, as they are now: one thread looks the name up again and writes, all shards read.
+//!
+//! Owns the list and its version. A shard looks at one number before it connects; only when that has changed it takes the list. Never
+//! looks a name up, never decides when to.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The addresses, and how often they have changed.
+#[derive(Debug)]
+pub struct AddressBook {
+    version: AtomicU64,
+    current: Mutex<Arc<[SocketAddr]>>,
+    /// Gone with the book, which ends whoever looks names up.
+    _open: Sender<()>,
+}
+
+/// Tells when the last reader of a book is gone.
+pub type Closed = Receiver<()>;
+
+impl AddressBook {
+    /// A book with these addresses, and what tells that nobody reads it any more.
+    #[must_use]
+    pub fn new(addresses: Vec<SocketAddr>) -> (AddressBook, Closed) {
+        let (open, closed) = channel();
+        let book = AddressBook { version: AtomicU64::new(1), current: Mutex::new(addresses.into()), _open: open };
+        (book, closed)
+    }
+
+    /// The addresses now.
+    #[must_use]
+    pub fn addresses(&self) -> Arc<[SocketAddr]> {
+        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces them. A list without any is passed over: the old ones may still answer.
+    pub fn set(&self, addresses: Vec<SocketAddr>) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if !addresses.is_empty() && **current != *addresses {
+            *current = addresses.into();
+            self.version.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Grows with every change.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,123 @@
+//! Looks the name of a bucket's host up again and again while a loader lives: clouds answer with a few of many addresses each time, and
+//! take addresses away.
+//!
+//! Owns the thread and what was seen lately. Connections that stand are left alone: only new ones go to new addresses.
+
+use crate::control::resolve;
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_flow::{AddressBook, Closed};
+use fuelrail_wire::{Endpoint, Scheme};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Between two looks. Clouds let an answer live for 5 to 300 s.
+const EVERY: Duration = Duration::from_secs(30);
+/// An address is used for as long after it was last seen: more than a few share the load, and a lookup that fails harms nobody.
+const KEPT: Duration = Duration::from_secs(300);
+/// Most addresses of one host.
+const ADDRESSES_MAX: usize = 64;
+
+/// The addresses of `endpoint`, looked up now, and again for as long as anybody reads them where the host has a name.
+///
+/// # Errors
+/// `Network` when the name cannot be resolved, `Environment` when the thread is refused.
+pub(crate) fn addresses_of(endpoint: &Endpoint) -> Result<Arc<AddressBook>> {
+    let found = resolve(endpoint)?;
+    let is_name = endpoint.scheme != Scheme::File && endpoint.host.parse::<IpAddr>().is_err();
+    let (book, closed) = AddressBook::new(found.clone());
+    let book = Arc::new(book);
+    if is_name {
+        let (reader, endpoint) = (Arc::downgrade(&book), endpoint.clone());
+        let keep = move || keep(&reader, &closed, Seen::new(found, Instant::now()), EVERY, || resolve(&endpoint));
+        let thread = std::thread::Builder::new().name("fuelrail-names".into()).spawn(keep);
+        thread.map_err(|e| Error::new(Kind::Environment, format!("starting the thread that looks names up: {e}")))?;
+    }
+    Ok(book)
+}
+
+fn keep(
+    book: &Weak<AddressBook>,
+    closed: &Closed,
+    mut seen: Seen,
+    every: Duration,
+    look: impl Fn() -> Result<Vec<SocketAddr>>,
+) {
+    while let Err(RecvTimeoutError::Timeout) = closed.recv_timeout(every) {
+        // What cannot be looked up now is what it was: connects tell soon enough where it is not.
+        let Ok(found) = look() else { continue };
+        let Some(book) = book.upgrade() else { return };
+        book.set(seen.add(found, Instant::now()));
+    }
+}
+
+/// Addresses seen lately.
+struct Seen(Vec<(SocketAddr, Instant)>);
+
+impl Seen {
+    fn new(found: Vec<SocketAddr>, now: Instant) -> Seen {
+        Seen(found.into_iter().map(|addr| (addr, now)).collect())
+    }
+
+    /// All that are to be used: the ones of this look first, then those seen lately.
+    fn add(&mut self, found: Vec<SocketAddr>, now: Instant) -> Vec<SocketAddr> {
+        self.0.retain(|(addr, at)| !found.contains(addr) && now.duration_since(*at) < KEPT);
+        let mut all: Vec<(SocketAddr, Instant)> = found.into_iter().map(|addr| (addr, now)).collect();
+        all.append(&mut self.0);
+        all.dedup_by_key(|(addr, _)| *addr);
+        all.truncate(ADDRESSES_MAX);
+        self.0 = all;
+        let mut addresses: Vec<SocketAddr> = self.0.iter().map(|(addr, _)| *addr).collect();
+        // In one order whatever order a name server answers in: a list that is the same is no change.
+        addresses.sort_unstable();
+        addresses
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn addr(n: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, n], 443))
+    }
+
+    #[test]
+    fn addresses_are_used_for_a_while_after_they_were_last_seen() {
+        let begun = Instant::now();
+        let at = |s| begun + Duration::from_secs(s);
+        let mut seen = Seen::new(vec![addr(1), addr(2)], begun);
+        assert_eq!(seen.add(vec![addr(3), addr(2)], at(30)), [addr(1), addr(2), addr(3)]);
+        assert_eq!(seen.add(vec![addr(3)], at(299)), [addr(1), addr(2), addr(3)]);
+        assert_eq!(seen.add(vec![addr(3)], at(300)), [addr(2), addr(3)], "the first was seen at the start alone");
+        assert_eq!(seen.add(vec![addr(4)], at(1_000)), [addr(4)]);
+        let many = (0..100).map(addr).collect();
+        assert_eq!(seen.add(many, at(1_001)).len(), ADDRESSES_MAX);
+    }
+
+    #[test]
+    fn a_name_is_looked_up_until_nobody_reads_and_failures_change_nothing() {
+        let (book, closed) = AddressBook::new(vec![addr(1)]);
+        let book = Arc::new(book);
+        let looks = Arc::new(AtomicUsize::new(0));
+        let (reader, counted) = (Arc::downgrade(&book), Arc::clone(&looks));
+        let thread =
+            std::thread::spawn(move || {
+                keep(&reader, &closed, Seen::new(vec![addr(1)], Instant::now()), Duration::from_millis(1), || {
+                    match counted.fetch_add(1, Ordering::SeqCst) {
+                        0 => Err(Error::new(Kind::Network, "no answer")),
+                        1 => Ok(Vec::new()),
+                        _ => Ok(vec![addr(2)]),
+                    }
+                });
+            });
+        while looks.load(Ordering::SeqCst) < 5 {
+            std::thread::yield_now();
+        }
+        assert_eq!(*book.addresses(), [addr(1), addr(2)]);
+        drop(book);
+        thread.join().unwrap();
+    }
+}

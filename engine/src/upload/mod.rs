@@ -1,0 +1,164 @@
+//! Putting one object into a bucket, outside the hot path: whole or not at all.
+//!
+//! A short one goes in one `PUT`, a long one in parts, several at a time: S3's multipart, which Google's XML interface knows too, or
+//! Azure's blocks. Google's own resumable uploads are left out: they take one stream, in order, while parts go side by side and
+//! are the same requests on both clouds. Readers of the bucket see the old object or the new one, never a part. The source
+//! is never held in memory as a whole. What a process that is killed leaves behind are parts without an object, which a rule of the
+//! bucket (`AbortIncompleteMultipartUpload`) has to remove; Azure forgets blocks after a week by itself.
+
+mod body;
+mod exchange;
+mod one;
+mod parts;
+mod refusal;
+mod source;
+mod terms;
+
+use crate::access::Access;
+use crate::control::{no_object, on_control_thread};
+use crate::elsewhere::wherever;
+use crate::folder;
+use exchange::{Exchange, Target};
+use fuelrail_base::{ByteSize, Error, Kind, Result};
+use fuelrail_wire::multipart::PARTS_MAX;
+use fuelrail_wire::{Dialect, Scheme};
+use parts::Plan;
+use source::length;
+use std::io::{Cursor, SeekFrom};
+
+pub use terms::{PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload};
+
+/// How an object of `bytes` goes in parts; `None` when it goes in one request.
+fn plan(options: &PutOptions, bytes: u64, dialect: Dialect) -> Option<Plan> {
+    // Google's XML interface judges no conditions on uploads in parts, but takes any length in one request.
+    let judged = dialect != Dialect::Gcs || options.over == PutOver::Anything;
+    (bytes > options.parts_above_bytes && judged)
+        .then(|| Plan { bytes, part_bytes: options.part_bytes.max(bytes.div_ceil(PARTS_MAX)) })
+}
+
+/// Puts `bytes` into the bucket as one object, over what was there. The URI's prefix is the whole key.
+///
+/// # Errors
+/// `Usage` for a bad URI or more than [`UPLOAD_BYTES_MAX`], `Denied` when the bucket may not be written to, `NotFound` when
+/// there is none, `Network`, `Throttled`, `Server` … for what the server answers after retries.
+pub fn put(uri: &str, bytes: &[u8]) -> Result<Stored> {
+    put_with(Access::default(), uri, &mut Cursor::new(bytes), |_| {})
+}
+
+/// As [`put`], from a source, with the bucket reached as `access` says. `progress` is told the bytes sent so far; what has to be sent
+/// again counts again.
+///
+/// # Errors
+/// As [`put`]; `File` when the source cannot be read or changes meanwhile; `Usage` and `Environment` for what [`Access`]
+/// holds and cannot be used.
+pub fn put_with(
+    access: impl Into<Access>,
+    uri: &str,
+    source: &mut dyn Upload,
+    progress: impl FnMut(u64) + Send,
+) -> Result<Stored> {
+    put_as(&PutOptions::default(), access, uri, source, progress)
+}
+
+/// As [`put_with`], as `options` say. Parts are held in memory until the server has taken them: at most four, and no more than 256 MiB
+/// unless one part is longer.
+///
+/// # Errors
+/// As [`put_with`]; `Exists` when only a new object was to be put and one is there, `Changed` when another one was to be
+/// replaced than is there, `Usage` for options that make no sense.
+pub fn put_as(
+    options: &PutOptions,
+    access: impl Into<Access>,
+    uri: &str,
+    source: &mut dyn Upload,
+    mut progress: impl FnMut(u64) + Send,
+) -> Result<Stored> {
+    let access = access.into().settled(uri)?;
+    let endpoint = access.cloud.endpoint(uri)?;
+    options.validate(endpoint.dialect)?;
+    let key = endpoint.prefix.clone();
+    if key.is_empty() {
+        return Err(no_object(uri));
+    }
+    if endpoint.scheme == Scheme::File {
+        source
+            .seek(SeekFrom::Start(0))
+            .map_err(|e| Error::new(Kind::File, format!("reading what is to be put: {e}")))?;
+        if matches!(options.over, PutOver::Etag(_)) {
+            return Err(Error::new(Kind::Usage, "a folder judges no entity tags of what is replaced")
+                .cure("put it over anything, or over nothing"));
+        }
+        let stored = folder::put(&endpoint, &key, options.over == PutOver::Nothing, source, &mut progress);
+        return stored.map(|(bytes, etag)| Stored { bytes, etag: Some(etag) }).map_err(|e| e.object(key));
+    }
+    let bytes = length(source)?;
+    if bytes > UPLOAD_BYTES_MAX {
+        let cause = format!("it is longer than {}, the most a bucket takes", ByteSize(UPLOAD_BYTES_MAX));
+        return Err(Error::new(Kind::Usage, cause).cure("split it into smaller objects").object(key));
+    }
+    let stored = wherever(&access, uri, endpoint, |way, endpoint| {
+        let target =
+            Target { path: endpoint.object_path(&key), over: options.over.clone(), endpoint: endpoint.clone() };
+        on_control_thread(way, async |client| {
+            let exchange = Exchange::new(&client, &target)?;
+            let taken = match plan(options, bytes, endpoint.dialect) {
+                Some(plan) => parts::put(&exchange, source, plan, &mut progress).await?,
+                None => None,
+            };
+            match taken {
+                Some(stored) => Ok(stored),
+                // Short, or the server knows no parts.
+                None => one::put(&exchange, source, bytes, &mut progress).await,
+            }
+        })
+    });
+    stored.map(|(stored, _)| stored).map_err(|e| e.object(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, SeekFrom};
+    use terms::PUT_BYTES_MAX;
+
+    #[test]
+    fn parts_are_as_long_as_ten_thousand_need() {
+        let options = PutOptions::default();
+        let plan = |bytes: u64| super::plan(&options, bytes, Dialect::S3).map(|plan| (plan.part_bytes, plan.count()));
+        assert_eq!(plan(PARTS_ABOVE_BYTES), None);
+        assert_eq!(plan(PARTS_ABOVE_BYTES + 1), Some((PART_BYTES, 5)));
+        assert_eq!(plan(PART_BYTES * 10_000), Some((PART_BYTES, 10_000)));
+        assert_eq!(plan(PART_BYTES * 10_000 + 1), Some((PART_BYTES + 1, 10_000)));
+        let (part_bytes, count) = plan(UPLOAD_BYTES_MAX).unwrap();
+        assert!(part_bytes < PUT_BYTES_MAX && count <= 10_000);
+    }
+
+    #[test]
+    fn google_judges_conditions_on_whole_objects_only() {
+        let new = PutOptions { over: PutOver::Nothing, ..PutOptions::default() };
+        assert!(plan(&new, 1 << 30, Dialect::Gcs).is_none() && plan(&new, 1 << 30, Dialect::Azure).is_some());
+        let over = PutOptions { over: PutOver::Etag("\"x\"".into()), ..PutOptions::default() };
+        assert!(over.validate(Dialect::S3).is_ok() && over.validate(Dialect::Gcs).is_err());
+        for bad in [PutOptions { part_bytes: 0, ..new.clone() }, PutOptions { parts_above_bytes: 6 << 30, ..new }] {
+            assert_eq!(bad.validate(Dialect::S3).unwrap_err().kind(), Kind::Usage);
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_before_it_is_sent() {
+        /// As long as it says.
+        struct Endless;
+        impl Read for Endless {
+            fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+                unreachable!("its length is enough")
+            }
+        }
+        impl Seek for Endless {
+            fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+                Ok(if to == SeekFrom::End(0) { UPLOAD_BYTES_MAX + 1 } else { 0 })
+            }
+        }
+        let error = put_with(Access::default(), "http://127.0.0.1:1/b/k", &mut Endless, |_| {}).unwrap_err();
+        assert!(error.kind() == Kind::Usage && error.to_string().contains("split it"), "{error}");
+    }
+}

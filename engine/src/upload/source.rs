@@ -1,0 +1,107 @@
+//! What is to be put, read piece by piece and held against the length it had at first. Knows nothing of servers.
+
+use super::terms::Upload;
+use fuelrail_base::{Error, Kind, Result};
+use md5::{Digest as _, Md5};
+use std::io::SeekFrom;
+
+/// What is read at a time.
+pub(super) const PIECE_BYTES: usize = 256 << 10;
+
+/// The length of the source now.
+pub(super) fn length(source: &mut dyn Upload) -> Result<u64> {
+    source.seek(SeekFrom::End(0)).map_err(|e| unreadable(&e))
+}
+
+/// Back to the start.
+pub(super) fn rewind(source: &mut dyn Upload) -> Result<()> {
+    source.seek(SeekFrom::Start(0)).map(drop).map_err(|e| unreadable(&e))
+}
+
+/// Some more bytes; none at the end.
+pub(super) fn read_some(source: &mut dyn Upload, piece: &mut [u8]) -> Result<usize> {
+    loop {
+        match source.read(piece) {
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            read => return read.map_err(|e| unreadable(&e)),
+        }
+    }
+}
+
+/// Some more bytes of what is not yet at its end.
+pub(super) fn read_more(source: &mut dyn Upload, piece: &mut [u8]) -> Result<usize> {
+    match read_some(source, piece)? {
+        0 => Err(changed("shorter")),
+        read => Ok(read),
+    }
+}
+
+/// Refuses a source that goes on behind its length.
+pub(super) fn check_end(source: &mut dyn Upload) -> Result<()> {
+    if read_some(source, &mut [0])? == 0 { Ok(()) } else { Err(changed("longer")) }
+}
+
+fn changed(how: &str) -> Error {
+    Error::new(Kind::File, format!("what is to be put became {how} while it was read"))
+        .cure("put it when nobody writes to it any more")
+}
+
+fn unreadable(error: &std::io::Error) -> Error {
+    Error::new(Kind::File, format!("reading what is to be put: {error}"))
+}
+
+/// What the server is told before the bytes of an object in one request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Digest {
+    pub(super) bytes: u64,
+    pub(super) crc32c: u32,
+    /// Where CRC-32C is not judged.
+    pub(super) md5: Option<[u8; 16]>,
+}
+
+impl Digest {
+    /// Reads all of a source of this length.
+    pub(super) fn of(source: &mut dyn Upload, bytes: u64, with_md5: bool) -> Result<Digest> {
+        rewind(source)?;
+        let (mut left, mut crc32c, mut md5) = (bytes, 0, with_md5.then(Md5::new));
+        let mut piece = vec![0; PIECE_BYTES];
+        while left > 0 {
+            let most = left.min(PIECE_BYTES as u64) as usize;
+            let len = read_more(source, &mut piece[..most])?;
+            let read = &piece[..len];
+            crc32c = crc32c::crc32c_append(crc32c, read);
+            if let Some(md5) = &mut md5 {
+                md5.update(read);
+            }
+            left -= read.len() as u64;
+        }
+        check_end(source)?;
+        Ok(Digest { bytes, crc32c, md5: md5.map(|md5| md5.finalize().into()) })
+    }
+}
+
+/// MD5 of bytes.
+pub(super) fn md5_of(bytes: &[u8]) -> [u8; 16] {
+    Md5::digest(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Cursor;
+
+    #[test]
+    fn a_source_is_what_it_was_or_refused() {
+        // The check values of CRC-32C and MD5.
+        let digest = Digest::of(&mut Cursor::new(b"123456789"), 9, true).unwrap();
+        let hex: String = digest.md5.unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!((digest.crc32c, hex.as_str()), (0xE306_9283, "25f9e794323b453885f5181f1b624d0b"));
+        assert_eq!(md5_of(b"123456789"), digest.md5.unwrap());
+        assert_eq!(Digest::of(&mut Cursor::new(b""), 0, false), Ok(Digest { bytes: 0, crc32c: 0, md5: None }));
+        assert_eq!(length(&mut Cursor::new(b"123")).unwrap(), 3);
+        for (len, how) in [(8, "longer"), (10, "shorter")] {
+            let error = Digest::of(&mut Cursor::new(b"123456789"), len, false).unwrap_err();
+            assert!(error.kind() == Kind::File && error.to_string().contains(how), "{error}");
+        }
+    }
+}
