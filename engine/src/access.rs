@@ -3,12 +3,13 @@
 //! Reads the settings of this and the variables of the clouds' own tools from an environment it is given.
 
 use crate::credentials::{Credentials, Environment, authority_for, region};
+use crate::folder::settled;
 use crate::tls::Tls;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Authority;
 use fuelrail_wire::redirect::Moved;
 use fuelrail_wire::tls::Client as TlsClient;
-use fuelrail_wire::{Addressing, Cloud, Endpoint};
+use fuelrail_wire::{Addressing, Cloud, Endpoint, Scheme, Source};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -105,11 +106,22 @@ impl Access {
         Ok(self)
     }
 
+    /// The bucket and the prefixes that `uri` stands for.
+    ///
+    /// # Errors
+    /// `Usage` saying what to write.
+    pub(crate) fn source(&self, uri: &str) -> Result<Source> {
+        settled(self.cloud.source(uri)?)
+    }
+
     /// Reads certificates, and gets a credential where requests to `uri` are signed.
     ///
     /// # Errors
     /// As [`Tls::client`] and [`authority_for`].
     pub(crate) fn open(&self, uri: &str, endpoint: &Endpoint) -> Result<Way> {
+        if endpoint.scheme == Scheme::File {
+            return Ok(Way::default());
+        }
         let tls = self.tls.client(endpoint)?;
         Ok(Way { tls, authority: authority_for(&self.credentials, uri, endpoint)?, moved: Arc::default() })
     }

@@ -17,7 +17,7 @@ use crate::spill::{Directory, open_directories};
 use crate::starting::{Plan, Starting, spill_config};
 use crate::state::{State, fingerprint};
 use crate::supply::Supply;
-use crate::tiers::{disk_unit, start_keeper};
+use crate::tiers::{disk_unit, settle_for, start_keeper};
 use crate::watch::Watched;
 use fuelrail_base::limits::DECODE_THREADS_MAX;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
@@ -241,7 +241,7 @@ impl LoaderBuilder {
     /// `Usage` for settings, `Budget` for a memory limit below one batch per shard (with the bytes needed),
     /// `Environment` when the ring asked for or a thread is refused, `Network`, `NotFound`, `Denied` … from the listing.
     pub fn build(self) -> Result<Loader> {
-        let LoaderBuilder { config, listing, state, scores, report } = self;
+        let LoaderBuilder { mut config, listing, state, scores, report } = self;
         config.validate()?;
         let ring = config.ring.parse::<RingChoice>()?.settle()?;
         let (access, source) = config.source()?;
@@ -249,6 +249,7 @@ impl LoaderBuilder {
         let (kept, Found { endpoint, way }) = given_or_listed(given, dir, (&access, &config.uri), source)?;
         let KeptListing { listing, mut notices, saved, .. } = kept;
         let addresses = addresses_of(&endpoint)?;
+        settle_for(&endpoint, &mut config, &mut notices);
         let labels = Labels::new(&endpoint.prefix, (0..listing.len()).map(|at| listing.key(at)));
         let directories = open_directories(&config.spill_dirs, &mut notices);
         let fingerprint = fingerprint(&listing);

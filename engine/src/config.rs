@@ -437,7 +437,7 @@ impl Config {
     /// `Usage` saying what to write.
     pub(crate) fn source(&self) -> Result<(Access, Source)> {
         let access = self.access()?.settled(&self.uri)?;
-        let source = access.cloud.source(&self.uri)?;
+        let source = access.source(&self.uri)?;
         Ok((access, source))
     }
 

@@ -6,6 +6,7 @@ use crate::access::{Access, Way};
 use crate::aside::{Asker, asker, run_aside};
 use crate::credentials::authorise;
 use crate::elsewhere::wherever;
+use crate::folder;
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Authority, Listed, Signatory, judged};
@@ -13,7 +14,7 @@ use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
 use fuelrail_wire::redirect::{Answer, Moved, moved};
 use fuelrail_wire::tls::{asks_for_tls, explain};
-use fuelrail_wire::{ContentRange, Endpoint, Entry, date, manifest, parse_error, parse_error_region, sign};
+use fuelrail_wire::{ContentRange, Endpoint, Entry, Scheme, date, manifest, parse_error, parse_error_region, sign};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
@@ -131,6 +132,9 @@ pub(crate) fn on_control_thread<T: Send>(
 /// `Network` when the name cannot be resolved.
 pub(crate) fn resolve(endpoint: &Endpoint) -> Result<Vec<SocketAddr>> {
     use std::net::ToSocketAddrs;
+    if endpoint.scheme == Scheme::File {
+        return Ok(Vec::new());
+    }
     let host = endpoint.host.as_str();
     let failed = |why: String| {
         Error::new(Kind::Network, format!("cannot resolve '{host}': {why}")).cure("check the host name in the URI")
@@ -186,6 +190,9 @@ pub fn get_with(access: impl Into<Access>, uri: &str, out: &mut (dyn Write + Sen
     let key = endpoint.prefix.clone();
     if key.is_empty() {
         return Err(no_object(uri));
+    }
+    if endpoint.scheme == Scheme::File {
+        return folder::get(&endpoint, &key, out).map_err(|e| e.object(key));
     }
     let mut progress = Progress::default();
     let copied = wherever(&access, uri, endpoint, |way, endpoint| {

@@ -28,6 +28,7 @@ mod credentials;
 mod decode;
 mod disk;
 mod elsewhere;
+mod folder;
 mod imds;
 mod importance;
 mod labels;

@@ -14,11 +14,12 @@ pub(crate) use shelf::Saved;
 use crate::access::{Access, Way};
 use crate::control::{HttpClient, look_up, on_control_thread, read_manifest};
 use crate::elsewhere::{Found, wherever};
+use crate::folder;
 use fuelrail_base::Result;
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_io::wall_now;
 use fuelrail_wire::kept::{NameKind, SourceId};
-use fuelrail_wire::{Endpoint, Source};
+use fuelrail_wire::{Endpoint, Scheme, Source};
 use journal::Journal;
 use shelf::{OnDisk, Shelf, ago, saved_line};
 use std::path::{Path, PathBuf};
@@ -48,7 +49,7 @@ pub fn list_with(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64)
 /// As [`list_with`].
 pub fn list_packed(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64) + Send) -> Result<Listing> {
     let access = access.into().settled(uri)?;
-    let source = access.cloud.source(uri)?;
+    let source = access.source(uri)?;
     list_source(&access, uri, source, progress).map(|(listing, _)| listing)
 }
 
@@ -98,7 +99,7 @@ pub fn list_kept(
     progress: impl FnMut(u64) + Send,
 ) -> Result<KeptListing> {
     let access = access.into().settled(uri)?;
-    let source = access.cloud.source(uri)?;
+    let source = access.source(uri)?;
     list_source_kept(&access, uri, source, dir, progress).map(|(kept, _)| kept)
 }
 
@@ -156,6 +157,9 @@ pub(crate) fn given_or_listed(
 }
 
 fn list_there(way: &Way, source: &Source, progress: &mut (impl FnMut(u64) + Send)) -> Result<Listing> {
+    if source.endpoint.scheme == Scheme::File {
+        return folder::list(source, progress);
+    }
     on_control_thread(way, async |client| walk(&client, source, None, progress).await)
 }
 
@@ -165,6 +169,10 @@ fn keep_there(
     dir: &ListingDir,
     progress: &mut (impl FnMut(u64) + Send),
 ) -> Result<KeptListing> {
+    if source.endpoint.scheme == Scheme::File {
+        // A walk of it is what its listing would be checked with.
+        return list_there(way, source, progress).map(KeptListing::plain);
+    }
     let shelf = match Shelf::open(&dir.path, SourceId::of(source)) {
         Ok(shelf) => shelf,
         Err(error) => {

@@ -6,7 +6,7 @@
 use crate::control::resolve;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{AddressBook, Closed};
-use fuelrail_wire::Endpoint;
+use fuelrail_wire::{Endpoint, Scheme};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Weak};
@@ -25,7 +25,7 @@ const ADDRESSES_MAX: usize = 64;
 /// `Network` when the name cannot be resolved, `Environment` when the thread is refused.
 pub(crate) fn addresses_of(endpoint: &Endpoint) -> Result<Arc<AddressBook>> {
     let found = resolve(endpoint)?;
-    let is_name = endpoint.host.parse::<IpAddr>().is_err();
+    let is_name = endpoint.scheme != Scheme::File && endpoint.host.parse::<IpAddr>().is_err();
     let (book, closed) = AddressBook::new(found.clone());
     let book = Arc::new(book);
     if is_name {

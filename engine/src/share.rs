@@ -6,14 +6,16 @@ use crate::config::Config;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_io::{Division, SharedWords};
 use fuelrail_plan::pace::{LEDGER_WORDS, Ledger, SLOT_WORDS, SLOTS_FROM};
-use fuelrail_wire::Endpoint;
+use fuelrail_wire::{Endpoint, Scheme};
 use std::path::Path;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The ledger of this loader's shards, shared with other loaders where the configuration says so.
 pub(crate) fn ledger(config: &Config, endpoint: &Endpoint, notices: &mut Vec<String>) -> Ledger {
-    let Some(dir) = &config.share_dir else { return Ledger::default() };
+    let Some(dir) = config.share_dir.as_ref().filter(|_| endpoint.scheme != Scheme::File) else {
+        return Ledger::default();
+    };
     shared(dir, endpoint).unwrap_or_else(|error| {
         notices.push(format!("share_dir: {error}; this loader finds the server's rate limit for itself"));
         Ledger::default()

@@ -7,6 +7,7 @@ use crate::spill::{Directory, Keeper, KeeperConfig, Lengths, Limits};
 use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{ByteSize, Result, SampleId};
 use fuelrail_flow::{Objects, Snapshot, SpillSetup};
+use fuelrail_wire::{Endpoint, Scheme};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -16,6 +17,22 @@ type Report = Arc<dyn Fn(&str) + Send + Sync>;
 /// What direct transfers to these directories are multiples of, bytes; `None` without any.
 pub(crate) fn disk_unit(directories: &[Directory]) -> Option<u64> {
     directories.iter().map(|directory| u64::from(directory.unit())).max()
+}
+
+/// Leaves out what has no sense where the data set is a folder of this machine: a disk below it, and second requests.
+pub(crate) fn settle_for(endpoint: &Endpoint, config: &mut Config, notices: &mut Vec<String>) {
+    if endpoint.scheme != Scheme::File {
+        return;
+    }
+    config.hedge_percent = 0;
+    if !config.spill_dirs.is_empty() {
+        config.spill_dirs.clear();
+        notices.push(
+            "spill_dirs: nothing is kept there, because the data set is on a disk of this machine already; cache_limit keeps \
+             it in memory"
+                .into(),
+        );
+    }
 }
 
 /// Starts the keeper of these directories: it, and what each shard begins with. Says what was found there.

@@ -27,7 +27,7 @@ impl Tls {
     /// `Usage` for settings that contradict each other or a file without certificates, `File` when it cannot be read,
     /// `Environment` when the system has no authorities.
     pub(crate) fn client(&self, endpoint: &Endpoint) -> Result<Option<Client>> {
-        if endpoint.scheme == Scheme::Http {
+        if endpoint.scheme != Scheme::Https {
             return Ok(None);
         }
         let trust = match (&self.ca_file, self.insecure) {

@@ -29,7 +29,7 @@ const EXAMPLES: &str = "Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Ls {
-    /// Where to look: s3://BUCKET/PREFIX, gs://, az://ACCOUNT/CONTAINER/PREFIX, http[s]://HOST:PORT/BUCKET/PREFIX
+    /// Where to look: s3://BUCKET/PREFIX, gs://, az://ACCOUNT/CONTAINER/PREFIX, http[s]://HOST:PORT/BUCKET/PREFIX, or /FOLDER/
     uri: String,
     #[command(flatten)]
     trust: Trust,

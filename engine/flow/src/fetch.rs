@@ -7,15 +7,18 @@ use crate::addresses::Addresses;
 use crate::conn::{Asked, Conn, Context, Exchange, HeadPredictor, Outcome, State};
 use crate::credential::{Signatory, judged};
 use crate::objects::Objects;
+use files::Files;
 use fuelrail_base::limits::CONNECTIONS_PER_SHARD_MAX;
 use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{Duration, Error, Instant, Kind, WallTime};
 use fuelrail_io::{Done, Full, Op, Ring, Slot, Window};
+use fuelrail_wire::Scheme;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+mod files;
 mod patience;
 mod second;
 
@@ -68,6 +71,8 @@ pub(crate) struct FetchStage {
     /// Second requests under way.
     seconds: usize,
     addresses: Addresses,
+    /// What is read instead of asked for, where the bucket is a folder.
+    files: Option<Files>,
     /// Set when the system refuses another socket; cleared when one closes.
     sockets_exhausted: bool,
     stats: FetchStats,
@@ -86,6 +91,7 @@ impl FetchStage {
             signatory: objects.signatory(),
             host: objects.endpoint().authority(),
             addresses: Addresses::new(Arc::clone(objects.addresses())),
+            files: (objects.endpoint().scheme == Scheme::File).then(Files::new),
             text: Vec::with_capacity(2048),
             path: String::with_capacity(1024),
             tag: String::with_capacity(64),
@@ -107,22 +113,30 @@ impl FetchStage {
 
     /// Takes a request for the missing end of `window`. It waits when no connection has a place.
     pub(crate) fn request(&mut self, asked: Asked, window: Window, now: Instant) {
-        self.waiting.push_back(Exchange::new(asked, window, now));
+        let exchange = Exchange::new(asked, window, now);
+        match &mut self.files {
+            Some(files) => files.request(exchange),
+            None => self.waiting.push_back(exchange),
+        }
     }
 
     /// Requests that wait for a place on a connection.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.files.as_ref().map_or(0, Files::waiting)
     }
 
     /// Requests sent or about to be sent on connections.
     pub(crate) fn outstanding(&self) -> usize {
-        self.conns.iter().map(|(_, c)| c.queued()).sum()
+        let sent: usize = self.conns.iter().map(|(_, c)| c.queued()).sum();
+        sent + self.files.as_ref().map_or(0, Files::outstanding)
     }
 
     /// Gives waiting requests to connections and pushes all ops that are due. `depth` tells how many requests of a length
     /// may be outstanding on one connection.
     pub(crate) fn pump<R: Ring>(&mut self, ring: &mut R, wanted: usize, depth: impl Fn(u64) -> usize) {
+        if let Some(files) = &mut self.files {
+            return files.pump(ring, wanted, &self.objects, &mut self.outcomes);
+        }
         let now = ring.now();
         while let Some(exchange) = self.waiting.front() {
             let Some(at) = self.choose(ring, wanted, depth(exchange.asked.len)) else { break };
@@ -242,6 +256,9 @@ impl FetchStage {
 
     /// An op came home from the ring.
     pub(crate) fn done<R: Ring>(&mut self, ring: &mut R, done: Done) {
+        if let (Some(files), Some(_)) = (&mut self.files, done.op.file()) {
+            return files.done(ring, done, &mut self.outcomes);
+        }
         let at = usize::try_from(done.token >> 2).expect("tokens are made from connection numbers");
         let conn = &mut self.conns[at];
         let mut cx = Context {
@@ -305,6 +322,9 @@ impl FetchStage {
     /// Closes every connection, for good: what they have under way comes back through the ring.
     pub(crate) fn close<R: Ring>(&mut self, ring: &mut R) {
         self.conns.iter().for_each(|(_, conn)| ring.close(conn.sock()));
+        if let Some(files) = &mut self.files {
+            files.close(ring);
+        }
     }
 
     /// What an error of this stage means, given who asked.
@@ -340,6 +360,7 @@ impl FetchStage {
             connections_open: self.conns.len() as u64,
             heads_predicted: self.predictor.right,
             heads_mispredicted: self.predictor.wrong,
+            requests: self.stats.requests + self.files.as_ref().map_or(0, |files| files.begun),
             ..self.stats
         }
     }

@@ -45,7 +45,7 @@ impl Objects {
         mut names: Listing,
         block_bytes: u64,
     ) -> Result<Objects> {
-        if addresses.addresses().is_empty() {
+        if addresses.addresses().is_empty() && endpoint.scheme != Scheme::File {
             return Err(Error::new(Kind::Network, "the bucket's host has no address"));
         }
         let catalog = Arc::new(Catalog::new(names.take_sizes(), block_bytes)?);
@@ -93,7 +93,7 @@ impl Objects {
     /// `Usage` when it speaks TLS and nobody said how; `Environment` when the system has no randomness.
     pub(crate) fn session(&self) -> Result<Option<Session>> {
         match (self.endpoint.scheme, &self.tls) {
-            (Scheme::Http, _) => Ok(None),
+            (Scheme::Http | Scheme::File, _) => Ok(None),
             (Scheme::Https, Some(client)) => Session::new(client).map(Some),
             (Scheme::Https, None) => {
                 Err(Error::new(Kind::Usage, "the bucket speaks TLS, and its certificate is not judged"))

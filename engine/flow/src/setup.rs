@@ -56,11 +56,13 @@ pub fn scratch_bytes(scheme: Scheme) -> usize {
     match scheme {
         Scheme::Http => SCRATCH_BYTES,
         Scheme::Https => TLS_SCRATCH_BYTES,
+        Scheme::File => 0,
     }
 }
 
 /// Scratch memory of so many connections, taken once.
 pub(crate) fn scratch_memory(region: &mut Region, connections: usize, scheme: Scheme) -> Result<Vec<Slot>> {
+    let connections = if scheme == Scheme::File { 0 } else { connections };
     (0..connections)
         .map(|_| {
             region.alloc(scratch_bytes(scheme)).ok_or_else(|| {

@@ -45,7 +45,7 @@ pub use probe::{
 };
 pub use region::Region;
 pub use ring::choice::{Backend, RingChoice};
-pub use ring::file::FileOptions;
+pub use ring::file::{FileMark, FileOptions};
 #[cfg(feature = "glommio")]
 pub use ring::glommio::GlommioRing;
 pub use ring::poll::PollRing;

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use fuelrail_base::{Duration, Instant, Result};
 use fuelrail_io::conformance::{Script, ScriptedHost, Venue, suite};
 use fuelrail_io::{
-    Arena, Done, FileId, FileOptions, Full, Op, OpId, Ring, RingFacts, SimFaults, SimRing, SimWorld, SockId, Waker,
+    Arena, Done, FileId, FileMark, FileOptions, Full, Op, OpId, Ring, RingFacts, SimFaults, SimRing, SimWorld, SockId,
+    Waker,
 };
 
 /// A bug to plant.
@@ -80,6 +81,10 @@ impl Ring for Planted {
         if self.plant != Plant::ForgetsClosing {
             self.ring().close_file(file);
         }
+    }
+
+    fn mark(&self, file: FileId) -> Result<FileMark, i32> {
+        self.ring.as_ref().expect("set until drop").mark(file)
     }
 
     fn push(&mut self, mut op: Op, token: u64) -> Result<OpId, Full> {

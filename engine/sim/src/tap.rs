@@ -4,7 +4,7 @@
 
 use crate::canary::Canary;
 use fuelrail_base::{Duration, Instant, Result};
-use fuelrail_io::{Done, FileId, FileOptions, Full, Op, OpId, Ring, RingFacts, SimRing, SockId, Waker};
+use fuelrail_io::{Done, FileId, FileMark, FileOptions, Full, Op, OpId, Ring, RingFacts, SimRing, SockId, Waker};
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -72,6 +72,10 @@ impl Ring for TapRing {
 
     fn close_file(&mut self, file: FileId) {
         self.inner.close_file(file);
+    }
+
+    fn mark(&self, file: FileId) -> Result<FileMark, i32> {
+        self.inner.mark(file)
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {

@@ -17,13 +17,14 @@ mod terms;
 use crate::access::Access;
 use crate::control::{no_object, on_control_thread};
 use crate::elsewhere::wherever;
+use crate::folder;
 use exchange::{Exchange, Target};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
-use fuelrail_wire::Dialect;
 use fuelrail_wire::multipart::PARTS_MAX;
+use fuelrail_wire::{Dialect, Scheme};
 use parts::Plan;
 use source::length;
-use std::io::Cursor;
+use std::io::{Cursor, SeekFrom};
 
 pub use terms::{PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload};
 
@@ -78,6 +79,17 @@ pub fn put_as(
     let key = endpoint.prefix.clone();
     if key.is_empty() {
         return Err(no_object(uri));
+    }
+    if endpoint.scheme == Scheme::File {
+        source
+            .seek(SeekFrom::Start(0))
+            .map_err(|e| Error::new(Kind::File, format!("reading what is to be put: {e}")))?;
+        if matches!(options.over, PutOver::Etag(_)) {
+            return Err(Error::new(Kind::Usage, "a folder judges no entity tags of what is replaced")
+                .cure("put it over anything, or over nothing"));
+        }
+        let stored = folder::put(&endpoint, &key, options.over == PutOver::Nothing, source, &mut progress);
+        return stored.map(|(bytes, etag)| Stored { bytes, etag: Some(etag) }).map_err(|e| e.object(key));
     }
     let bytes = length(source)?;
     if bytes > UPLOAD_BYTES_MAX {

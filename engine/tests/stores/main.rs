@@ -14,6 +14,27 @@ use std::net::TcpListener;
 use std::path::Path;
 use suite::{Server, conforms};
 
+/// A folder of this machine: keys are paths within the one that the URI names.
+struct Folder(tempfile::TempDir);
+
+impl Server for Folder {
+    fn name(&self) -> String {
+        "a folder".into()
+    }
+
+    fn uri(&self, key: &str) -> String {
+        format!("file://{}/{key}", self.0.path().display())
+    }
+
+    fn access(&self) -> Access {
+        Access::default()
+    }
+
+    fn called<'k>(&self, key: &'k str) -> &'k str {
+        key.strip_prefix("set/").unwrap_or(key)
+    }
+}
+
 /// The embedded bucket, by its own address.
 struct Plain(Bucket);
 
@@ -59,6 +80,11 @@ fn writable(path: &Path, script: &str) -> Bucket {
     let (source, script) = (Source::Directory(path.to_owned()), script.parse().unwrap());
     let config = BucketConfig { source, script, writable: true, bucket: "bucket".into(), ..BucketConfig::default() };
     Bucket::start(config).unwrap()
+}
+
+#[test]
+fn a_folder_of_this_machine() {
+    conforms(&Folder(tempfile::tempdir().unwrap()));
 }
 
 #[test]

@@ -278,6 +278,10 @@ pub fn uri(bytes: &[u8]) {
     match text.parse::<Endpoint>() {
         Ok(endpoint) => {
             assert_eq!(endpoint.to_string().parse::<Endpoint>().expect("a printed endpoint can be read"), endpoint);
+            if endpoint.scheme == Scheme::File {
+                assert!(!endpoint.prefix.contains('/') && !endpoint.bucket.is_empty());
+                return;
+            }
             let path = endpoint.object_path(&endpoint.prefix);
             let bucket = if endpoint.addressing == Addressing::Path { endpoint.bucket.as_str() } else { "" };
             let slash = if bucket.is_empty() { "" } else { "/" };

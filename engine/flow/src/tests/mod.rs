@@ -5,6 +5,7 @@ mod cache;
 mod conn;
 mod deliver;
 mod fetch;
+mod files;
 mod hedge;
 mod memory;
 mod mesh;

@@ -95,6 +95,12 @@ impl<S> Desk<S> {
         Ok(FileId { index: name.index, generation: name.generation })
     }
 
+    /// What a file is to this ring; `None` when it is closed.
+    pub(super) fn file(&self, file: FileId) -> Option<&S> {
+        let holding = self.holdings.get(file.into()).filter(|holding| holding.is_file && !holding.closing)?;
+        Some(&holding.inner)
+    }
+
     fn take_in(&mut self, inner: S, is_file: bool) -> Result<Name, S> {
         let left = if is_file { &mut self.files_left } else { &mut self.sockets_left };
         if *left == 0 {

@@ -1,8 +1,9 @@
 //! Opening the files of a ring. Owns nothing: the descriptor goes to the caller.
 
-use std::fs::OpenOptions;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
+use core::fmt;
+use std::fs::{Metadata, OpenOptions};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use fuelrail_base::{Error, Kind, Result};
@@ -36,6 +37,51 @@ impl FileOptions {
     }
 }
 
+/// What tells one content of a file from another: the file it is, its length, and when it was last written to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FileMark {
+    /// Its number on its file system.
+    pub inode: u64,
+    /// Its length, bytes.
+    pub len: u64,
+    /// When it was last written to, ns since 1970. As fine as the kernel's clock of files, which is a few milliseconds: what is written
+    /// twice within one tick, with the same length, is not told apart.
+    pub modified_ns: u64,
+}
+
+impl FileMark {
+    /// Of what a path leads to.
+    #[must_use]
+    pub fn of(facts: &Metadata) -> FileMark {
+        let modified_ns = facts.mtime().wrapping_mul(1_000_000_000).wrapping_add(facts.mtime_nsec());
+        FileMark { inode: facts.ino(), len: facts.len(), modified_ns: modified_ns as u64 }
+    }
+
+    /// Of an open file.
+    ///
+    /// # Errors
+    /// The error number.
+    pub(super) fn of_open(fd: BorrowedFd<'_>) -> core::result::Result<FileMark, i32> {
+        let mut facts = core::mem::MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: the kernel writes the facts during the call only; the descriptor is open as long as it is borrowed.
+        if unsafe { libc::fstat(fd.as_raw_fd(), facts.as_mut_ptr()) } != 0 {
+            return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
+        }
+        // SAFETY: all zeroes are a value of this type, and the kernel wrote over them.
+        let facts = unsafe { facts.assume_init() };
+        let modified_ns = facts.st_mtime.wrapping_mul(1_000_000_000).wrapping_add(facts.st_mtime_nsec);
+        Ok(FileMark { inode: facts.st_ino, len: facts.st_size as u64, modified_ns: modified_ns as u64 })
+    }
+}
+
+/// As an entity tag: 32 hexadecimal digits in quotes, like an MD5. When it was written to, then which file it is, then its length, the
+/// latter two by their lower halves.
+impl fmt::Display for FileMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{:016x}{:08x}{:08x}\"", self.modified_ns, self.inode as u32, self.len as u32)
+    }
+}
+
 /// Opens a file as the options say.
 ///
 /// # Errors
@@ -66,7 +112,8 @@ fn refusal(path: &Path, options: &FileOptions, errno: i32) -> Error {
             "its file system offers no direct access (O_DIRECT): use ext4, XFS or btrfs, or open it without",
         ),
         libc::ENOENT if options.create => (Kind::File, "make its directory first"),
-        libc::ENOENT => (Kind::File, "check the path"),
+        libc::ENOENT => (Kind::NotFound, "check the path"),
+        libc::EACCES | libc::EPERM if !options.write => (Kind::Denied, "give this user the right to it"),
         libc::EACCES | libc::EPERM | libc::EROFS => (Kind::File, "choose a place this user may use"),
         libc::ENOSPC | libc::EDQUOT => (Kind::File, "free some space, or use another disk"),
         _ => (Kind::File, "use another file"),
@@ -82,6 +129,8 @@ pub(super) fn files_open() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+    use std::os::fd::AsFd;
 
     #[test]
     fn refusals_name_the_path_and_a_cure() {
@@ -91,7 +140,8 @@ mod tests {
         for (options, errno, kind, cure) in [
             (direct, libc::EINVAL, Kind::File, "O_DIRECT"),
             (create, libc::ENOENT, Kind::File, "directory"),
-            (FileOptions::default(), libc::ENOENT, Kind::File, "check the path"),
+            (FileOptions::default(), libc::ENOENT, Kind::NotFound, "check the path"),
+            (FileOptions::default(), libc::EACCES, Kind::Denied, "the right to it"),
             (FileOptions::default(), libc::EMFILE, Kind::Environment, "ulimit -n"),
             (create, libc::EROFS, Kind::File, "this user"),
         ] {
@@ -100,6 +150,22 @@ mod tests {
             assert_eq!(error.kind(), kind, "{text}");
             assert!(text.contains("/nowhere/at all") && text.contains(cure), "{text}");
         }
+    }
+
+    #[test]
+    fn a_mark_is_another_when_the_file_is_and_reads_as_a_tag() {
+        let path = std::env::temp_dir().join(format!("fuelrail-mark-{}", std::process::id()));
+        let mark = || FileMark::of(&std::fs::metadata(&path).unwrap());
+        std::fs::write(&path, "one").unwrap();
+        let (first, file) = (mark(), File::open(&path).unwrap());
+        assert_eq!(FileMark::of_open(file.as_fd()), Ok(first));
+        file.set_modified(std::time::UNIX_EPOCH + core::time::Duration::from_nanos(1)).unwrap();
+        assert!(mark() != first && mark().modified_ns == 1);
+        std::fs::write(&path, "longer").unwrap();
+        assert_eq!(FileMark::of_open(file.as_fd()).unwrap().len, 6);
+        std::fs::remove_file(&path).unwrap();
+        let mark = FileMark { inode: 0x1_0000_00FF, len: 0xABC, modified_ns: 0x1234 };
+        assert_eq!(mark.to_string(), "\"0000000000001234000000ff00000abc\"");
     }
 
     #[test]

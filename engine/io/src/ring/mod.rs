@@ -8,7 +8,7 @@ use std::path::Path;
 
 use fuelrail_base::{Instant, Result};
 
-use self::file::FileOptions;
+use self::file::{FileMark, FileOptions};
 use self::table::Name;
 use crate::lent::Lent;
 use crate::scatter::Scatter;
@@ -265,6 +265,12 @@ pub trait Ring {
 
     /// Closes a file, as [`close`](Ring::close) closes a socket. What was not synced may be lost in a power cut.
     fn close_file(&mut self, file: FileId);
+
+    /// What tells whether an open file is still the one that was listed, done before it returns.
+    ///
+    /// # Errors
+    /// The error number: `EBADF` for a stale id.
+    fn mark(&self, file: FileId) -> Result<FileMark, i32>;
 
     /// Queues an operation; it is submitted by the next [`wait`](Ring::wait).
     ///

@@ -1,10 +1,10 @@
 //! The clouds' own forms: which server a bucket named by `s3://`, `gs://` or `az://` is on.
 
 use super::parse::{FORM, host_name, plain, refuse_length, server, user_information, web_scheme};
-use super::{Addressing, Dialect, Endpoint, Scheme, expand, usage};
+use super::{Addressing, Dialect, Endpoint, Scheme, expand, folder, usage};
 use core::net::Ipv4Addr;
 use core::str::FromStr;
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{Error, Result};
 
 /// The region of buckets that nobody named one for, as Amazon's own tools have it.
 pub const REGION_DEFAULT: &str = "us-east-1";
@@ -47,7 +47,7 @@ impl Cloud {
             return Err(usage("the URI holds a control character", "write it as %XX if a key really contains it"));
         }
         let Some((word, rest)) = uri.split_once("://") else {
-            return Err(if uri.starts_with(['/', '.', '~']) { local() } else { usage("the URI has no scheme", FORM) });
+            return folder::of_path(uri);
         };
         if let Some(scheme) = web_scheme(word) {
             return plain(scheme, rest);
@@ -57,7 +57,7 @@ impl Cloud {
             "gs" | "gcs" => self.google(rest),
             "az" => self.azure(rest),
             "abfs" | "abfss" => self.data_lake(rest),
-            "file" => Err(local()),
+            "file" => folder::of_uri(rest),
             _ => Err(usage("the URI's scheme is none of http, https, s3, gs, az, abfss", FORM)),
         }
     }
@@ -69,6 +69,13 @@ impl Cloud {
     pub fn source(&self, uri: &str) -> Result<Source> {
         let mut endpoints = expand(uri)?.into_iter().map(|uri| self.endpoint(&uri));
         let mut endpoint = endpoints.next().ok_or_else(|| usage("the URI is empty", FORM))??;
+        if endpoint.scheme == Scheme::File {
+            let mut all = vec![endpoint];
+            for other in endpoints {
+                all.push(other?);
+            }
+            return folder_source(&all);
+        }
         let mut prefixes = vec![endpoint.prefix.clone()];
         for other in endpoints {
             let other = other?;
@@ -83,7 +90,7 @@ impl Cloud {
         prefixes.sort_unstable();
         // In order, what a prefix covers stands right behind it.
         prefixes.dedup_by(|later, earlier| later.starts_with(earlier.as_str()));
-        endpoint.prefix = common_start(&prefixes).to_owned();
+        endpoint.prefix = folder::common_start(&prefixes).to_owned();
         Ok(Source { endpoint, prefixes })
     }
 
@@ -212,13 +219,25 @@ fn is_label(name: &str) -> bool {
     (3..=63).contains(&name.len()) && name.bytes().all(fits) && !name.starts_with('-') && !name.ends_with('-')
 }
 
-fn local() -> Error {
-    Error::new(Kind::Usage, "the URI names a local folder, and folders are not read directly yet")
-        .cure("serve it (fuelrail serve FOLDER --port 9000) and read http://127.0.0.1:9000/bucket/")
+impl Source {
+    /// The files whose paths begin with one of these: the bucket is the deepest folder that all of them are in.
+    ///
+    /// # Errors
+    /// `Usage` when there is none.
+    pub fn of_folders(paths: Vec<String>) -> Result<Source> {
+        let (endpoint, prefixes) = folder::gathered(paths)?;
+        Ok(Source { endpoint, prefixes })
+    }
 }
 
-fn common_start(sorted: &[String]) -> &str {
-    let (Some(first), Some(last)) = (sorted.first(), sorted.last()) else { return "" };
-    let same = first.chars().zip(last.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
-    &first[..same]
+fn folder_source(all: &[Endpoint]) -> Result<Source> {
+    if all.iter().any(|other| other.scheme != Scheme::File) {
+        return Err(usage("the braces of the URI stand for folders and buckets", "a data set lies in one of them"));
+    }
+    let path = |endpoint: &Endpoint| {
+        let mut path = String::new();
+        endpoint.push_file_path(&mut path, &endpoint.prefix);
+        path
+    };
+    Source::of_folders(all.iter().map(path).collect())
 }

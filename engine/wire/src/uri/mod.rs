@@ -2,6 +2,7 @@
 
 mod braces;
 mod cloud;
+mod folder;
 mod parse;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,8 @@ pub enum Scheme {
     Http,
     /// HTTP/1.1 over TLS over TCP.
     Https,
+    /// Not at all: it is a folder of this machine.
+    File,
 }
 
 impl Scheme {
@@ -30,6 +33,7 @@ impl Scheme {
         match self {
             Scheme::Http => "http",
             Scheme::Https => "https",
+            Scheme::File => "file",
         }
     }
 
@@ -39,6 +43,7 @@ impl Scheme {
         match self {
             Scheme::Http => 80,
             Scheme::Https => 443,
+            Scheme::File => 0,
         }
     }
 }
@@ -85,6 +90,9 @@ pub enum Addressing {
 /// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://ACCOUNT/CONTAINER/PREFIX` and
 /// `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX`. Which server they mean is settled by a [`Cloud`]; parsing alone takes the
 /// default one.
+///
+/// Or from the path of a folder, `/FOLDER/`, `./FOLDER/` or `file:///FOLDER/`, where every character stands for itself, too: what is
+/// before the last slash is the bucket, and keys are paths within it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Endpoint {
     /// How the server is spoken to.
@@ -99,7 +107,7 @@ pub struct Endpoint {
     pub port: u16,
     /// What stands before the bucket in every path, decoded: the account on a server of many. Mostly empty.
     pub base: String,
-    /// The bucket, decoded. May be empty.
+    /// The bucket, decoded. May be empty. Of files, the folder.
     pub bucket: String,
     /// Start of every key of the data set, decoded. May be empty.
     pub prefix: String,
@@ -148,6 +156,15 @@ impl Endpoint {
         path
     }
 
+    /// Appends the path of the file that is called `key` in this folder.
+    pub fn push_file_path(&self, out: &mut String, key: &str) {
+        out.push_str(&self.bucket);
+        if !self.bucket.ends_with('/') {
+            out.push('/');
+        }
+        out.push_str(key);
+    }
+
     /// What stands before a key in a path.
     fn folders(&self) -> impl Iterator<Item = &str> {
         let bucket = if self.addressing == Addressing::Path { self.bucket.as_str() } else { "" };
@@ -186,6 +203,11 @@ impl fmt::Display for Endpoint {
     /// A URI that parses to the same endpoint: escaped, but for a bucket in the host of Amazon or Google, whose own form it has.
     /// What a [`Cloud`] changed is not in it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.scheme == Scheme::File {
+            let mut path = String::new();
+            self.push_file_path(&mut path, &self.prefix);
+            return write!(f, "{}{path}", if path.starts_with('/') { "file://" } else { "" });
+        }
         if self.addressing == Addressing::VirtualHost {
             let word = if self.dialect == Dialect::Gcs { "gs" } else { "s3" };
             return write!(f, "{word}://{}/{}", self.bucket, self.prefix);

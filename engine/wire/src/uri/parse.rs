@@ -6,7 +6,7 @@ use core::net::Ipv6Addr;
 use fuelrail_base::{Result, limits};
 
 pub(super) const FORM: &str =
-    "write http://HOST:PORT/BUCKET/PREFIX, https, s3://BUCKET/PREFIX, gs:// or az://ACCOUNT/CONTAINER/PREFIX";
+    "write http://HOST:PORT/BUCKET/PREFIX, https, s3://BUCKET/PREFIX, gs://, az://ACCOUNT/CONTAINER/PREFIX or /FOLDER/";
 const HOST_BYTES_MAX: usize = 253;
 
 /// What is behind the `://` of a plain web address.

@@ -34,9 +34,8 @@ fn refusals_say_what_to_write() {
         ("", "no scheme"),
         ("h:80/b", "no scheme"),
         ("ftp://h/b", "none of http, https, s3"),
-        ("file:///srv/set", "fuelrail serve FOLDER"),
-        ("/srv/set", "fuelrail serve FOLDER"),
-        ("./set", "fuelrail serve FOLDER"),
+        ("file://host/srv/set", "another machine"),
+        ("~/set", "which shells write out"),
         ("s3://", "names no bucket"),
         ("s3:///prefix", "names no bucket"),
         ("s3://key:secret@bucket/p", "user information"),
@@ -251,5 +250,34 @@ fn a_source_is_one_bucket_and_prefixes_that_do_not_overlap() {
     for several in ["s3://{a,b}bucket/x", "http://h/{a,b}/x", "http://h{1..2}/b/x", "{s3,gs}://bucket/x"] {
         let error = source(several).unwrap_err();
         assert!(error.kind() == Kind::Usage && error.to_string().contains("several buckets"), "{several}: {error}");
+    }
+}
+
+#[test]
+fn a_folder_is_a_bucket_and_keys_are_paths_within_it() {
+    for (uri, folder, prefix) in [
+        ("/srv/set/", "/srv/set", ""),
+        ("/srv/set", "/srv", "set"),
+        ("/set", "/", "set"),
+        ("/", "/", ""),
+        ("file:///srv/a b%20/x", "/srv/a b%20", "x"),
+        ("file://localhost/srv/", "/srv", ""),
+        (".", ".", ""),
+        ("..", "..", ""),
+        ("./set/", "./set", ""),
+        ("../set", "..", "set"),
+        (".hidden", ".", ".hidden"),
+    ] {
+        let e = parsed(uri);
+        assert_eq!((e.scheme, &*e.bucket, &*e.prefix), (Scheme::File, folder, prefix), "{uri}");
+        assert_eq!(parsed(&e.to_string()), e, "{uri} prints as {e}");
+    }
+    let source = |uri: &str| Cloud::default().source(uri).map(|s| (s.endpoint.bucket, s.endpoint.prefix, s.prefixes));
+    let all = |prefixes: &[&str]| prefixes.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(source("/srv/{train,val}/").unwrap(), ("/srv".into(), String::new(), all(&["train/", "val/"])));
+    assert_eq!(source("./x/{a,ab,b}").unwrap(), ("./x".into(), String::new(), all(&["a", "b"])));
+    assert_eq!(source("/{srv,set}").unwrap(), ("/".into(), "s".into(), all(&["set", "srv"])));
+    for mixed in ["{/srv,./set}", "{/srv/,s3://bucket/}", "{./a,../a}"] {
+        assert_eq!(source(mixed).unwrap_err().kind(), Kind::Usage, "{mixed}");
     }
 }

@@ -3,6 +3,7 @@
 
 use core::future::Future;
 use core::pin::Pin;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -10,7 +11,7 @@ use glommio::GlommioError;
 use glommio::io::{BufferedFile, DmaFile, OpenOptions, ReadResult};
 
 use crate::ring::Op;
-use crate::ring::file::FileOptions;
+use crate::ring::file::{FileMark, FileOptions};
 
 /// Longest single transfer; an operation may be cut short anyway.
 const TRANSFER_BYTES_MAX: usize = 1 << 30;
@@ -43,6 +44,16 @@ impl Paper {
             true => Paper::Direct(Rc::new(how.dma_open(path).await?)),
             false => Paper::Buffered(Rc::new(how.buffered_open(path).await?)),
         })
+    }
+
+    /// What tells whether it is still the file it was.
+    pub(super) fn mark(&self) -> Result<FileMark, i32> {
+        let fd = match self {
+            Paper::Direct(file) => file.as_raw_fd(),
+            Paper::Buffered(file) => file.as_raw_fd(),
+        };
+        // SAFETY: the descriptor is glommio's, which keeps it open as long as the paper is borrowed.
+        FileMark::of_open(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
     /// Starts an operation, and copies what it writes; an error number when it cannot be. In the executor's context.

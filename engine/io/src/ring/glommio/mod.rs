@@ -19,9 +19,9 @@ use fuelrail_base::{Duration, Error, Instant, Kind, Result};
 use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, Placement};
 
 use self::files::errno;
-use self::inside::Inside;
+use self::inside::{Holding, Inside};
 use self::polling::Judged;
-use super::file::{FileOptions, files_open, open_file};
+use super::file::{FileMark, FileOptions, files_open, open_file};
 use super::socket::{Blocking, sockets_open, tcp_socket};
 use super::uring::{UringConfig, refusal};
 use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
@@ -167,6 +167,13 @@ impl Ring for GlommioRing {
 
     fn close_file(&mut self, file: FileId) {
         self.inside.put_away(file.into());
+    }
+
+    fn mark(&self, file: FileId) -> Result<FileMark, i32> {
+        match self.inside.desk.file(file) {
+            Some(Holding::Paper(paper)) => paper.mark(),
+            Some(Holding::Conn(_)) | None => Err(libc::EBADF),
+        }
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {

@@ -12,7 +12,7 @@ mod pool;
 use core::marker::PhantomData;
 use std::fs::File;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use self::epoll::Epoll;
 use self::lines::Lines;
 use self::pool::{Job, Outcome, Pool};
 use super::desk::Desk;
-use super::file::{FileOptions, files_open, open_file};
+use super::file::{FileMark, FileOptions, files_open, open_file};
 use super::patience::Patience;
 use super::socket::{Blocking, sockets_open, tcp_socket};
 use super::table::Name;
@@ -256,6 +256,13 @@ impl Ring for PollRing {
 
     fn close_file(&mut self, file: FileId) {
         self.put_away(file.into());
+    }
+
+    fn mark(&self, file: FileId) -> Result<FileMark, i32> {
+        match self.desk.file(file) {
+            Some(Held::File(file)) => FileMark::of_open(file.as_fd()),
+            Some(Held::Sock(_)) | None => Err(libc::EBADF),
+        }
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {

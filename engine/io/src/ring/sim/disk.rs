@@ -9,7 +9,7 @@ use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Error, Kind, Result};
 
 use super::names::{Inode, Names};
-use crate::ring::file::FileOptions;
+use crate::ring::file::{FileMark, FileOptions};
 
 /// Direct operations are aligned to this, as on most devices. Also what a device writes whole or not at all.
 const SECTOR_BYTES: usize = 512;
@@ -73,6 +73,8 @@ struct Image {
     unsynced: Vec<Write>,
     /// How often it is open.
     opened: u32,
+    /// Number of the last write to it.
+    changed: u64,
 }
 
 #[derive(Debug, Default)]
@@ -94,7 +96,8 @@ impl Disk {
         let refuse = |errno| Err(Error::from_errno(Kind::File, &format!("opening {}", path.display()), errno));
         let found = self.names.find(path);
         if found.is_none() && !options.create {
-            return refuse(libc::ENOENT);
+            let cause = format!("opening {}: there is no such file", path.display());
+            return Err(Error::new(Kind::NotFound, cause).cure("check the path"));
         }
         let len = found.and_then(|inode| self.files.get(&inode)).map_or(0, |image| image.live.len() as u64);
         let wanted = options.len.unwrap_or(0).max(len);
@@ -117,6 +120,13 @@ impl Disk {
         self.made += 1;
         self.names.make(path, self.made);
         self.made
+    }
+
+    /// What tells whether an open file is still what it was: writes stand for the clock.
+    pub(super) fn marked(&self, file: &Opened) -> FileMark {
+        let image = self.files.get(&file.inode);
+        let (len, changed) = image.map_or((0, 0), |image| (image.live.len() as u64, image.changed));
+        FileMark { inode: file.inode, len, modified_ns: changed }
     }
 
     /// An open file is closed.
@@ -167,6 +177,7 @@ impl Disk {
         let write = Write { number: self.writes, offset: offset as usize, bytes: bytes[..n].to_vec() };
         self.writes += 1;
         apply(&mut image.live, write.offset, &write.bytes);
+        image.changed = self.writes;
         image.unsynced.push(write);
         Ok(n)
     }

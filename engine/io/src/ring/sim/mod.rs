@@ -23,7 +23,7 @@ use std::rc::Rc;
 use fuelrail_base::{Instant, Result};
 
 use self::world::World;
-use super::file::FileOptions;
+use super::file::{FileMark, FileOptions};
 use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
 use crate::wake::Waker;
 
@@ -104,6 +104,10 @@ impl Ring for SimRing {
 
     fn close_file(&mut self, file: FileId) {
         self.world.borrow_mut().close(self.id, file.into());
+    }
+
+    fn mark(&self, file: FileId) -> Result<FileMark, i32> {
+        self.world.borrow().mark(self.id, file)
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {

@@ -14,7 +14,7 @@ use super::disk::{Disk, Opened};
 use super::faults::{SimCounts, SimFaults};
 use super::host::{Host, Reply};
 use crate::ring::desk::Desk;
-use crate::ring::file::{FileOptions, files_open};
+use crate::ring::file::{FileMark, FileOptions, files_open};
 use crate::ring::socket::sockets_open;
 use crate::ring::table::Name;
 use crate::ring::{Done, FileId, Full, Op, OpId, RingCounts, SockId};
@@ -191,6 +191,13 @@ impl World {
             self.let_go(&held);
             files_open()
         })
+    }
+
+    pub(super) fn mark(&self, ring: usize, file: FileId) -> Result<FileMark, i32> {
+        match self.seats[ring].as_ref().and_then(|seat| seat.desk.file(file)) {
+            Some(Held::File(file)) => Ok(self.disk.marked(file)),
+            Some(Held::Conn(_)) | None => Err(libc::EBADF),
+        }
     }
 
     /// Closes a socket or a file.

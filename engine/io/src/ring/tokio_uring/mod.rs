@@ -16,7 +16,7 @@ use core::mem::ManuallyDrop;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use tokio_uring::Runtime;
 use self::requests::{Flight, Registered};
 use super::bells::Bells;
 use super::desk::Desk;
-use super::file::{FileOptions, files_open, open_file};
+use super::file::{FileMark, FileOptions, files_open, open_file};
 use super::socket::{Blocking, sockets_open, tcp_socket};
 use super::table::Name;
 use super::uring::{UringConfig, refusal};
@@ -331,6 +331,10 @@ impl Ring for TokioUringRing {
 
     fn close_file(&mut self, file: FileId) {
         self.inside.put_away(file.into());
+    }
+
+    fn mark(&self, file: FileId) -> Result<FileMark, i32> {
+        self.inside.desk.file(file).ok_or(libc::EBADF).and_then(|fd| FileMark::of_open(fd.as_fd()))
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {

@@ -20,7 +20,7 @@ use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ use self::marks::{CANCEL, WAKE};
 use self::setup::{BUFFER_BYTES_MAX, Opened};
 use self::zero_copy::{Errand, Mixed, ZeroCopy};
 use super::desk::Desk;
-use super::file::{FileOptions, files_open, open_file};
+use super::file::{FileMark, FileOptions, files_open, open_file};
 use super::patience::Patience;
 use super::socket::{Blocking, sockets_open, tcp_socket};
 use super::table::Name;
@@ -408,6 +408,10 @@ impl Ring for UringRing {
 
     fn close_file(&mut self, file: FileId) {
         self.put_away(file.into());
+    }
+
+    fn mark(&self, file: FileId) -> Result<FileMark, i32> {
+        self.desk.file(file).ok_or(libc::EBADF).and_then(|fd| FileMark::of_open(fd.as_fd()))
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {

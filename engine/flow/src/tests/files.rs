@@ -1,0 +1,180 @@
+//! The fetch stage over a folder, on a simulated disk: what lands, what does not, and that every window comes home.
+
+use super::memory::{region, window};
+use crate::conn::{Asked, Outcome};
+use crate::fetch::FetchStage;
+use crate::listing::Listed;
+use crate::objects::Objects;
+use fuelrail_base::prng::Prng;
+use fuelrail_base::{Duration, Kind, SampleId};
+use fuelrail_io::{Region, Ring, SimDiskFailure, SimFaults, SimRing, SimWorld};
+use fuelrail_plan::brain::{AskId, FetchId};
+use fuelrail_wire::Etag;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const EIO: i32 = 5;
+
+struct Rig {
+    world: SimWorld,
+    ring: SimRing,
+    region: Region,
+    fetch: FetchStage,
+    sizes: Vec<u64>,
+    ended: Vec<Outcome>,
+}
+
+fn path(n: u32) -> PathBuf {
+    Path::new("/set/k").join(n.to_string())
+}
+
+fn content(n: u32, len: u64) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + u64::from(n)) as u8).collect()
+}
+
+impl Rig {
+    fn new(sizes: &[u64], entries: u32) -> Rig {
+        let world = SimWorld::new(1, SimFaults::default(), Box::new(super::world::Bucket::new(&[])));
+        for (n, len) in (0..).zip(sizes) {
+            world.write_file(&path(n), &content(n, *len)).unwrap();
+        }
+        let listed: Vec<Listed> =
+            (0..).zip(sizes).map(|(n, &size)| Listed { key: format!("k/{n}"), size, etag: None }).collect();
+        let objects = Objects::new("file:///set/".parse().unwrap(), Vec::new(), &listed, 1 << 20).unwrap();
+        let fetch = FetchStage::new(Arc::new(objects), Duration::from_secs(10), Vec::new());
+        let ring = SimRing::with_capacity(&world, entries, 4);
+        Rig { world, ring, region: region(4 << 20), fetch, sizes: sizes.to_vec(), ended: Vec::new() }
+    }
+
+    fn ask(&mut self, n: u32, first: u64, len: u64, etag: Option<Etag>) {
+        let object_len = self.sizes[n as usize];
+        let (fetch, ask, sample) = (FetchId(n), AskId(n), SampleId(n));
+        let asked = Asked { fetch, ask, sample, first, len, object_len, etag, second: None };
+        let window = window(&mut self.region, len as usize);
+        self.fetch.request(asked, window, self.ring.now());
+    }
+
+    /// Goes on until `enough` have ended. `between` may change the world after each turn.
+    fn run(&mut self, enough: usize, mut between: impl FnMut(&SimWorld)) {
+        for _ in 0..10_000 {
+            self.fetch.pump(&mut self.ring, 8, |_| 1);
+            self.ring.wait(Some(self.ring.now())).unwrap();
+            while let Some(done) = self.ring.pop() {
+                self.fetch.done(&mut self.ring, done);
+            }
+            self.ended.extend(self.fetch.outcomes());
+            if self.ended.len() >= enough {
+                assert_eq!((self.fetch.waiting(), self.fetch.outstanding(), self.ring.in_flight()), (0, 0, 0));
+                return;
+            }
+            between(&self.world);
+            self.ring.wait(None).unwrap();
+            self.world.advance();
+        }
+        panic!("{} of {enough} have ended", self.ended.len());
+    }
+
+    fn failure(&mut self) -> (Kind, usize) {
+        match self.ended.pop() {
+            Some(Outcome::Failed { error, window, .. }) => (error.kind(), window.filled()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn files_land_whole_and_in_parts_however_narrow_the_ring_is() {
+    for entries in [2, 64] {
+        let sizes: Vec<u64> = (0..40).map(|n| 1 + n * 997).collect();
+        let mut rig = Rig::new(&sizes, entries);
+        (0..40).for_each(|n| rig.ask(n, 0, sizes[n as usize], None));
+        rig.run(40, |_| {});
+        rig.ask(39, 1_000, 500, None);
+        rig.run(41, |_| {});
+        assert_eq!(rig.fetch.stats().requests, 41);
+        let mut tags = Vec::new();
+        for outcome in rig.ended.drain(..) {
+            let Outcome::Landed { asked, window, proof, .. } = outcome else { panic!("{outcome:?}") };
+            let whole = content(asked.sample.0, asked.object_len);
+            assert_eq!(window.bytes(), &whole[asked.first as usize..][..asked.len as usize]);
+            tags.push((asked.sample, proof.etag.expect("a file has a mark")));
+        }
+        let etag = tags.iter().find(|(sample, _)| *sample == SampleId(39)).unwrap().1;
+        rig.ask(39, 0, sizes[39], Some(etag));
+        rig.run(1, |_| {});
+        assert!(matches!(rig.ended.pop(), Some(Outcome::Landed { .. })), "it is as it was");
+        rig.world.write_file(&path(39), &content(1, sizes[39])).unwrap();
+        rig.ask(39, 0, sizes[39], Some(etag));
+        rig.run(1, |_| {});
+        assert_eq!(rig.failure(), (Kind::Changed, 0));
+    }
+}
+
+#[test]
+fn what_vanished_shrank_or_cannot_be_read_says_so() {
+    let mut rig = Rig::new(&[5_000; 4], 64);
+    rig.world.remove_file(&path(0));
+    rig.world.write_file(&path(1), b"short").unwrap();
+    rig.world.fail_disk(&path(2), SimDiskFailure { reads: Some(EIO), writes: None });
+    for (n, kind) in [(0, Kind::NotFound), (1, Kind::Changed), (2, Kind::File)] {
+        rig.ask(n, 0, 5_000, None);
+        rig.run(1, |_| {});
+        assert_eq!(rig.failure(), (kind, 0), "{n}");
+    }
+    rig.ask(3, 0, 5_000, None);
+    rig.run(1, |_| {});
+    assert!(matches!(rig.ended.pop(), Some(Outcome::Landed { .. })));
+}
+
+/// Whoever writes to a file while it is read makes an error of it, or was too late to matter.
+#[test]
+fn no_mixture_of_two_contents_lands() {
+    let mut outcomes = [0; 2];
+    for seed in 0..200 {
+        let mut rig = Rig::new(&[200_000], 64);
+        let mut prng = Prng::new(seed);
+        let mut writer = SimRing::with_capacity(&rig.world, 8, 4);
+        let options = fuelrail_io::FileOptions { write: true, ..fuelrail_io::FileOptions::default() };
+        let file = writer.open(&path(0), &options).unwrap();
+        let (mut slot, begins) = (window(&mut rig.region, 200_000), prng.below(4));
+        slot.put(&vec![0xFF; 200_000]);
+        let mut lent = Some(slot.lend());
+        rig.ask(0, 0, 200_000, None);
+        let mut turns = 0;
+        rig.run(1, |_| {
+            if turns == begins
+                && let Some(from) = lent.take()
+            {
+                writer.push(fuelrail_io::Op::WriteAt { file, offset: 0, from, start: 0 }, 0).unwrap();
+                writer.wait(Some(writer.now())).unwrap();
+            }
+            turns += 1;
+        });
+        match rig.ended.pop() {
+            Some(Outcome::Landed { window, .. }) => {
+                let bytes = window.bytes();
+                assert!(bytes == content(0, 200_000) || bytes.iter().all(|b| *b == 0xFF), "seed {seed}: a mixture");
+                outcomes[0] += 1;
+            }
+            Some(Outcome::Failed { error, window, .. }) => {
+                assert_eq!((error.kind(), window.filled()), (Kind::Changed, 0), "{error}");
+                outcomes[1] += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(lent);
+    }
+    assert!(outcomes[0] > 0, "{outcomes:?}");
+}
+
+#[test]
+fn a_path_out_of_the_folder_is_refused() {
+    let mut rig = Rig::new(&[10], 64);
+    let listed = [Listed { key: "k/../../x".into(), size: 10, etag: None }];
+    let objects = Objects::new("file:///set/".parse().unwrap(), Vec::new(), &listed, 1 << 20).unwrap();
+    rig.fetch = FetchStage::new(Arc::new(objects), Duration::from_secs(10), Vec::new());
+    rig.world.write_file(Path::new("/x"), &[1; 10]).unwrap();
+    rig.ask(0, 0, 10, None);
+    rig.run(1, |_| {});
+    assert_eq!(rig.failure(), (Kind::Usage, 0));
+}

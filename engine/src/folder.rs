@@ -1,0 +1,231 @@
+//! A folder of this machine in a bucket's place: walked, read from and written to outside the hot path.
+//!
+//! An object is a regular file, its key the path within the folder, its entity tag the file's mark. Links are followed, to files and to
+//! folders, but not to a folder they lie in; pipes, sockets and devices are no objects. Owns nothing that outlives a call.
+
+use fuelrail_base::limits::KEY_BYTES_MAX;
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_flow::Listing;
+use fuelrail_io::{FileMark, sync_directory};
+use fuelrail_wire::{Endpoint, Scheme, Source};
+use std::fs::{self, DirEntry, File, Metadata};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What is being written is called so until it is whole, and is no object.
+const NEW: &str = ".fuelrail-new-";
+const PIECE_BYTES: usize = 1 << 20;
+/// How often a walk tells how far it is.
+const TOLD_EVERY: u64 = 1000;
+
+/// The same data set, with folders that are named without their last slash found: they mean what is in them. Of a bucket nothing
+/// changes.
+///
+/// # Errors
+/// As [`Source::of_folders`].
+pub(crate) fn settled(source: Source) -> Result<Source> {
+    if source.endpoint.scheme != Scheme::File {
+        return Ok(source);
+    }
+    let whole = |prefix: &String| {
+        let mut path = path_of(&source.endpoint, prefix);
+        if !path.ends_with('/') && Path::new(&path).is_dir() {
+            path.push('/');
+        }
+        path
+    };
+    Source::of_folders(source.prefixes.iter().map(whole).collect())
+}
+
+/// All files whose keys begin with one of the prefixes, sorted by key.
+///
+/// # Errors
+/// `Usage` for a name that is not UTF-8 or too long, `NotFound` for a link that leads nowhere, `Denied` and `File` for what the
+/// system refuses.
+pub(crate) fn list(source: &Source, progress: &mut impl FnMut(u64)) -> Result<Listing> {
+    let mut walk = Walk { endpoint: &source.endpoint, listing: Listing::default(), above: Vec::new(), progress };
+    for prefix in &source.prefixes {
+        let (folder, start) = prefix.split_at(prefix.rfind('/').map_or(0, |slash| slash + 1));
+        walk.above = around(&path_of(&source.endpoint, folder));
+        walk.folder(folder, start)?;
+    }
+    let Walk { listing, .. } = walk;
+    progress(listing.len() as u64);
+    Ok(listing.sorted())
+}
+
+/// A folder and all it lies in.
+fn around(path: &str) -> Vec<(u64, u64)> {
+    let Ok(path) = fs::canonicalize(path) else { return Vec::new() };
+    let facts = path.ancestors().filter_map(|path| fs::metadata(path).ok());
+    facts.map(|facts| (facts.dev(), facts.ino())).collect()
+}
+
+struct Walk<'a, P> {
+    endpoint: &'a Endpoint,
+    listing: Listing,
+    /// The folders that the present one lies in, by file system and number.
+    above: Vec<(u64, u64)>,
+    progress: &'a mut P,
+}
+
+impl<P: FnMut(u64)> Walk<'_, P> {
+    /// What is called `within` and begins with `start`. A folder that is not there holds nothing, as a prefix of a bucket does.
+    fn folder(&mut self, within: &str, start: &str) -> Result<()> {
+        let path = path_of(self.endpoint, within);
+        let items = match fs::read_dir(&path) {
+            Ok(items) => items,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(()),
+            Err(error) => return Err(refused("listing", &path, &error)),
+        };
+        for item in items {
+            self.item(&item.map_err(|error| refused("listing", &path, &error))?, within, start)?;
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, item: &DirEntry, within: &str, start: &str) -> Result<()> {
+        let name = item.file_name();
+        let Some(name) = name.to_str() else {
+            let cause = format!("the name of the file '{}' is not UTF-8", item.path().display());
+            return Err(Error::new(Kind::Usage, cause).cure("rename it: keys are text"));
+        };
+        if !name.starts_with(start) || name.starts_with(NEW) {
+            return Ok(());
+        }
+        let path = item.path();
+        let facts = match fs::metadata(&path) {
+            Ok(facts) => facts,
+            Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => return Ok(()),
+            Err(error) => return Err(refused("following", &path.display().to_string(), &error)),
+        };
+        let key = format!("{within}{name}");
+        if facts.is_dir() {
+            return self.deeper(&format!("{key}/"), &facts);
+        }
+        if !facts.is_file() {
+            return Ok(());
+        }
+        if key.len() > KEY_BYTES_MAX {
+            let cause = format!("its path within the folder is longer than {KEY_BYTES_MAX} bytes");
+            return Err(Error::new(Kind::Usage, cause).cure("name a folder nearer to it").object(key));
+        }
+        self.listing.push(&key, facts.len(), Some(&FileMark::of(&facts).to_string()));
+        if (self.listing.len() as u64).is_multiple_of(TOLD_EVERY) {
+            (self.progress)(self.listing.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn deeper(&mut self, within: &str, facts: &Metadata) -> Result<()> {
+        let id = (facts.dev(), facts.ino());
+        if self.above.contains(&id) {
+            return Ok(());
+        }
+        self.above.push(id);
+        let walked = self.folder(within, "");
+        self.above.pop();
+        walked
+    }
+}
+
+/// Copies a file to `out`. Returns its length.
+///
+/// # Errors
+/// `NotFound`, `Denied` and `File` for what the system refuses, `File` when `out` fails.
+pub(crate) fn get(endpoint: &Endpoint, key: &str, out: &mut dyn Write) -> Result<u64> {
+    let path = path_of(endpoint, key);
+    let mut file = File::open(&path).map_err(|error| refused("opening", &path, &error))?;
+    if file.metadata().is_ok_and(|facts| facts.is_dir()) {
+        return Err(Error::new(Kind::NotFound, "it is a folder").cure("`fuelrail ls` shows what is in it"));
+    }
+    let (mut piece, mut copied) = (vec![0; PIECE_BYTES], 0);
+    loop {
+        let len = read(&mut file, &mut piece).map_err(|error| refused("reading", &path, &error))?;
+        if len == 0 {
+            return Ok(copied);
+        }
+        out.write_all(&piece[..len]).map_err(|e| Error::new(Kind::File, format!("writing: {e}")))?;
+        copied += len as u64;
+    }
+}
+
+/// Writes a file, over one that is there unless `only_new`, whole or not at all, and through to the disk. Folders are made as needed. Returns its length
+/// and its entity tag.
+///
+/// # Errors
+/// `Exists` where only a new one was to be put; `Denied` and `File` for what the system refuses.
+pub(crate) fn put(
+    endpoint: &Endpoint,
+    key: &str,
+    only_new: bool,
+    source: &mut (impl Read + ?Sized),
+    progress: &mut impl FnMut(u64),
+) -> Result<(u64, String)> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let path = path_of(endpoint, key);
+    let folder = path.rsplit_once('/').map_or(".", |(folder, _)| if folder.is_empty() { "/" } else { folder });
+    fs::create_dir_all(folder).map_err(|error| refused("making", folder, &error))?;
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let new = format!("{folder}/{NEW}{}-{number}", std::process::id());
+    let written = write(&new, source, progress).and_then(|stored| {
+        // A second name is refused where there is a file, at one moment for all; the first one goes.
+        let named = if only_new {
+            fs::hard_link(&new, &path).and_then(|()| fs::remove_file(&new))
+        } else {
+            fs::rename(&new, &path)
+        };
+        named.map_err(|error| refused("naming", &path, &error))?;
+        sync_directory(Path::new(folder))?;
+        Ok(stored)
+    });
+    // What stays where it is has a name that no listing shows.
+    written.inspect_err(|_| drop(fs::remove_file(&new)))
+}
+
+fn write(new: &str, source: &mut (impl Read + ?Sized), progress: &mut impl FnMut(u64)) -> Result<(u64, String)> {
+    let failed = |error: &std::io::Error| refused("writing", new, error);
+    let mut file = File::create_new(new).map_err(|error| failed(&error))?;
+    let (mut piece, mut bytes) = (vec![0; PIECE_BYTES], 0);
+    loop {
+        let unreadable = |e| Error::new(Kind::File, format!("reading what is to be put: {e}"));
+        let len = read(source, &mut piece).map_err(unreadable)?;
+        if len == 0 {
+            break;
+        }
+        file.write_all(&piece[..len]).map_err(|error| failed(&error))?;
+        bytes += len as u64;
+        progress(bytes);
+    }
+    let marked = file.sync_all().and_then(|()| file.metadata()).map_err(|error| failed(&error))?;
+    Ok((bytes, FileMark::of(&marked).to_string()))
+}
+
+fn read(source: &mut (impl Read + ?Sized), piece: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match source.read(piece) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
+}
+
+fn path_of(endpoint: &Endpoint, key: &str) -> String {
+    let mut path = String::new();
+    endpoint.push_file_path(&mut path, key);
+    path
+}
+
+fn refused(doing: &str, path: &str, error: &std::io::Error) -> Error {
+    let (kind, cure) = match error.kind() {
+        ErrorKind::NotFound => (Kind::NotFound, "check the path; `fuelrail ls` shows the keys"),
+        ErrorKind::AlreadyExists => (Kind::Exists, "choose another name, or put it over anything"),
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            (Kind::Denied, "give this user the right to it, or use another folder")
+        }
+        _ => (Kind::File, "look at the disk and the kernel's log (dmesg)"),
+    };
+    Error::new(kind, format!("{doing} {path}: {error}")).cure(cure)
+}
