@@ -27,7 +27,7 @@ fn a_uri_that_is_none_is_refused_with_the_form() {
         ("bucket/prefix", "scheme"),
         ("s3:///prefix", "no bucket"),
         ("az://account", "no bucket"),
-        ("/srv/folder", "fuelrail serve"),
+        ("/srv/no such folder", "is empty"),
         ("ftp://host/bucket", "scheme"),
         ("http:///bucket", "host"),
         ("http://host:port/bucket", "port"),

@@ -35,7 +35,7 @@ fn per_key_max(kind: FaultKind) -> u32 {
 #[test]
 fn every_fault_alone_delivers_the_same_bytes_over_tls() {
     let mut cases: Vec<String> = Vec::new();
-    for kind in FaultKind::DRAWN {
+    for kind in FaultKind::reading() {
         cases.push(format!("seed=5,{kind}=0.2,per_key_max={}", per_key_max(kind)));
     }
     for other in ["stall=0.3/40ms", "slowdown_rps=100", "close_after=7", "drop_after=7", "bandwidth=6MiB"] {
@@ -60,7 +60,7 @@ fn mixed_faults_deliver_the_same_bytes_over_tls() {
         let mut draw = Prng::new(seed ^ 0x7153);
         let mut script = format!("seed={seed}");
         let mut per_key = 1 + draw.below(3) as u32;
-        for kind in FaultKind::DRAWN {
+        for kind in FaultKind::reading() {
             if draw.below(5) < 2 {
                 script += &format!(",{kind}=0.0{}", 1 + draw.below(6));
                 per_key = per_key.min(per_key_max(kind));

@@ -164,7 +164,7 @@ mod tests {
                 (phase, script)
             })
             .collect();
-        for kind in FaultKind::DRAWN {
+        for kind in FaultKind::reading() {
             assert!(all.iter().any(|(_, script)| script.faults.iter().any(|fault| fault.kind == kind)), "{kind}");
         }
         for (phase, script) in &all {

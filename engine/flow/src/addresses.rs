@@ -48,7 +48,7 @@ impl Addresses {
             known.map_or(Place { addr: *addr, failures: 0, until: Instant::ZERO }, Place::clone)
         };
         self.places = self.book.addresses().iter().map(place).collect();
-        self.next %= self.places.len();
+        self.next %= self.places.len().max(1);
     }
 
     /// Where the next connection goes, rather not to `slow`.

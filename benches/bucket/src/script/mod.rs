@@ -215,6 +215,12 @@ impl FaultKind {
         FaultKind::HiddenError,
     ];
 
+    /// Those of [`FaultKind::DRAWN`] that can meet who reads.
+    pub fn reading() -> impl Iterator<Item = FaultKind> {
+        use FaultKind::{Corrupt, HiddenError, Lost};
+        FaultKind::DRAWN.into_iter().filter(|kind| !matches!(kind, Corrupt | Lost | HiddenError))
+    }
+
     /// The kind as one word, in scripts and counters.
     #[must_use]
     pub fn word(self) -> &'static str {

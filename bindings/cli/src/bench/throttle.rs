@@ -125,12 +125,21 @@ fn time(seconds: Option<f64>) -> String {
     seconds.map_or_else(|| "never".to_owned(), |seconds| format!("{seconds:.1} s"))
 }
 
-/// One of the readers of `bench throttle`
+const READER_EXAMPLES: &str = "Examples:
+  fuelrail bench throttle-reader http://127.0.0.1:9000/bucket/ --seed 1
+
+It lists, says that it is ready, begins at a line on its input, and says how many requests were served, again and again.";
+
+/// Read until killed, as one of the readers of `bench throttle` (started by it)
 #[derive(Args, Debug)]
+#[command(after_help = READER_EXAMPLES)]
 pub(crate) struct ThrottleReaderArgs {
+    /// The bucket
     uri: String,
+    /// Seed of the order
     #[arg(long)]
     seed: u64,
+    /// What it shares its pace through
     #[arg(long)]
     share_dir: Option<PathBuf>,
 }
