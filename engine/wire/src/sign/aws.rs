@@ -6,7 +6,7 @@
 
 use super::credential::Secret;
 use super::hash::{LastKey, keyed, push_hex, sha256};
-use super::unsigned::{Lines, Unsigned, insert_line, push_value};
+use super::unsigned::{Lines, Parameters, Unsigned, insert_line, push_value};
 use crate::date;
 use aws_lc_rs::hmac;
 use fuelrail_base::{Result, WallTime};
@@ -97,7 +97,10 @@ impl AwsSigner {
         out.push(b'\n');
         out.extend_from_slice(request.parts().0.as_bytes());
         out.push(b'\n');
-        for (n, (name, value)) in request.parameters()?.iter().enumerate() {
+        // Where it lies it stays: moved, it would be a kilobyte, however few there are.
+        let mut parameters = Parameters::new();
+        request.parameters(&mut parameters)?;
+        for (n, (name, value)) in parameters.iter().enumerate() {
             if n > 0 {
                 out.push(b'&');
             }

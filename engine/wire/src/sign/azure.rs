@@ -84,7 +84,9 @@ impl AzureSigner {
         out.push(b'/');
         out.extend_from_slice(account.as_bytes());
         out.extend_from_slice(request.parts().0.as_bytes());
-        push_parameters(out, &request.parameters()?);
+        let mut parameters = Parameters::new();
+        request.parameters(&mut parameters)?;
+        push_parameters(out, &parameters);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use super::aws::{AwsSigner, Payload, Scope};
 use super::azure::AzureSigner;
 use super::credential::{Credential, Proof};
-use super::unsigned::{HEADERS_MAX, Unsigned, is_covered};
+use super::unsigned::{HEADERS_MAX, Unsigned, is_covered, may_be_covered};
 use arrayvec::ArrayVec;
 use fuelrail_base::{Error, Kind, Result, WallTime};
 
@@ -104,7 +104,7 @@ impl Signer {
         (query, lines): (&mut String, &mut Vec<u8>),
     ) -> Result<usize> {
         const HEAD: &str = "a request was written just before";
-        let mut written = head.strip_suffix(b"\r\n\r\n").expect(HEAD).split(|byte| *byte == b'\n');
+        let mut written = lines_of(head.strip_suffix(b"\r\n\r\n").expect(HEAD));
         let first = core::str::from_utf8(written.next().expect(HEAD)).expect(HEAD);
         let (method, rest) = first.split_once(' ').expect(HEAD);
         let (path_and_query, _) = rest.split_once(' ').expect(HEAD);
@@ -112,6 +112,10 @@ impl Signer {
         let mut values = ArrayVec::<(usize, &[u8]), HEADERS_MAX>::new();
         let mut host = "";
         for line in written {
+            // Most lines are nobody's to sign, and begin with another letter than those that are.
+            if !line.first().is_some_and(|first| may_be_covered(*first)) {
+                continue;
+            }
             let colon = line.iter().position(|byte| *byte == b':').expect(HEAD);
             let mut name = [0; NAME_BYTES_MAX];
             let Some(place) = name.get_mut(..colon) else { continue };
@@ -130,9 +134,10 @@ impl Signer {
                 values.push((colon, value));
             }
         }
-        let pairs = names.iter().zip(&values);
-        let headers: ArrayVec<(&str, &[u8]), HEADERS_MAX> =
-            pairs.map(|(name, (len, value))| (core::str::from_utf8(&name[..*len]).expect(HEAD), *value)).collect();
+        let mut headers = ArrayVec::<(&str, &[u8]), HEADERS_MAX>::new();
+        for (name, (len, value)) in names.iter().zip(&values) {
+            headers.push((core::str::from_utf8(&name[..*len]).expect(HEAD), *value));
+        }
         let request = Unsigned { method, host, path_and_query, headers: &headers };
         query.push(if path_and_query.contains('?') { '&' } else { '?' });
         self.sign(credential, (&request, Payload::Unsigned), at, query, lines)?;
@@ -150,6 +155,17 @@ fn push_bearer(lines: &mut Vec<u8>, token: &str) {
     for piece in ["Authorization: Bearer ", token, "\r\n"] {
         lines.extend_from_slice(piece.as_bytes());
     }
+}
+
+/// The lines of a head, without their line feeds.
+fn lines_of(head: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(head);
+    core::iter::from_fn(move || {
+        let text = rest?;
+        let end = memchr::memchr(b'\n', text);
+        rest = end.map(|end| &text[end + 1..]);
+        Some(&text[..end.unwrap_or(text.len())])
+    })
 }
 
 #[cfg(test)]

@@ -32,13 +32,12 @@ impl<'a> Unsigned<'a> {
         self.path_and_query.split_once('?').unwrap_or((self.path_and_query, ""))
     }
 
-    /// The query taken apart and sorted. A parameter without a value has an empty one.
-    pub(super) fn parameters(&self) -> Result<Parameters<'a>> {
-        let mut sorted = Parameters::new();
+    /// The query taken apart and put into `sorted`. A parameter without a value has an empty one.
+    pub(super) fn parameters(&self, sorted: &mut Parameters<'a>) -> Result<()> {
         for pair in self.parts().1.split('&').filter(|pair| !pair.is_empty()) {
-            insert(&mut sorted, pair.split_once('=').unwrap_or((pair, "")), |a, b| a <= b)?;
+            insert(sorted, pair.split_once('=').unwrap_or((pair, "")), |a, b| a <= b)?;
         }
-        Ok(sorted)
+        Ok(())
     }
 }
 
@@ -65,6 +64,11 @@ fn insert<T, const MAX: usize>(
 pub fn is_covered(name: &str) -> bool {
     matches!(name, "range" | "if-match" | "if-none-match" | "content-type" | "content-md5")
         || ["x-amz-", "x-ms-", "x-goog-"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Whether what a header's name begins with leaves it open that the line matters to a signature: it is covered, or the host.
+pub(super) fn may_be_covered(first: u8) -> bool {
+    matches!(first | 0x20, b'c' | b'h' | b'i' | b'r' | b'x')
 }
 
 /// Appends a header's value as signatures have it: trimmed, runs of blanks made one.
