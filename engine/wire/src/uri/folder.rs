@@ -34,6 +34,8 @@ pub(super) fn of_path(path: &str) -> Result<Endpoint> {
 }
 
 fn endpoint(folder: &str, prefix: &str) -> Endpoint {
+    // Slashes in a row are one to the system: a folder is written in one way.
+    let folder = folder.trim_end_matches('/');
     let bucket = if folder.is_empty() { "/" } else { folder };
     Endpoint {
         scheme: Scheme::File,
