@@ -19,8 +19,7 @@ use crate::state::{State, fingerprint};
 use crate::supply::Supply;
 use crate::tiers::{disk_unit, settle_for, start_keeper};
 use crate::watch::Watched;
-use fuelrail_base::limits::DECODE_THREADS_MAX;
-use fuelrail_base::limits::OPEN_BATCHES_MAX;
+use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Result, ShardId};
 use fuelrail_flow::{BadSamples, Consumer, Listed, Objects, Outlet, mesh, scratch_bytes, spill_memory_bytes};
 use fuelrail_io::{
@@ -308,8 +307,8 @@ fn start_shards(
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices)?;
     let seating = seat(&config, &topology, &mut notices);
     notices.extend(seating.as_ref().and_then(|seating| settle(&regions, seating)));
-    let (mut starting, kept) = (Starting::default(), arena.clone());
-    let (consumer, mut lanes) = (Arc::new(Consumer::default()), Vec::new());
+    let (mut starting, mut lanes, kept) = (Starting::default(), Vec::new(), arena.clone());
+    let consumer = Arc::new(Consumer::default());
     let disk = |unit| spill_config(&config, objects.catalog(), &layout, unit);
     let spill = disk_unit(&directories).map(disk).transpose()?;
     let plan = Plan {

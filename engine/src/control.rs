@@ -64,13 +64,14 @@ impl HttpClient {
         let authority = self.authority();
         match moved(endpoint, path, told, authority.is_some()) {
             Err(not_followed) => not_followed,
-            Ok(Some(to))
-                if to.endpoint != *endpoint || to.region.as_deref() != authority.as_deref().map(Authority::region) =>
-            {
-                *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(to);
+            Ok(to) => {
+                let signed_for = authority.as_deref().map(Authority::region);
+                let elsewhere = to.filter(|to| to.endpoint != *endpoint || to.region.as_deref() != signed_for);
+                if elsewhere.is_some() {
+                    *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = elsewhere;
+                }
                 self.judged(error, &answer.headers)
             }
-            Ok(_) => self.judged(error, &answer.headers),
         }
     }
 

@@ -65,14 +65,19 @@ fn go(access: &mut Access, endpoint: &mut Endpoint, moved: Moved) {
     }
 }
 
+/// All of a bucket has moved, whatever of it is asked for.
+fn bucket_of(endpoint: &Endpoint) -> Endpoint {
+    Endpoint { prefix: String::new(), ..endpoint.clone() }
+}
+
 fn remembered(endpoint: &Endpoint) -> Option<Moved> {
-    let bucket = Endpoint { prefix: String::new(), ..endpoint.clone() };
+    let bucket = bucket_of(endpoint);
     let known = REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
     known.iter().find(|(from, _)| *from == bucket).map(|(_, moved)| moved.clone())
 }
 
 fn remember(endpoint: &Endpoint, moved: &Moved) {
-    let bucket = Endpoint { prefix: String::new(), ..endpoint.clone() };
+    let bucket = bucket_of(endpoint);
     let mut known = REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
     known.retain(|(from, _)| *from != bucket);
     if known.len() == REMEMBERED_MAX {

@@ -3,6 +3,7 @@
 //! An object is a regular file, its key the path within the folder, its entity tag the file's mark. Links are followed, to files and to
 //! folders, but not to a folder they lie in; pipes, sockets and devices are no objects. Owns nothing that outlives a call.
 
+use crate::pieces::read_some;
 use fuelrail_base::limits::KEY_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Listing;
@@ -143,7 +144,7 @@ pub(crate) fn get(endpoint: &Endpoint, key: &str, out: &mut dyn Write) -> Result
     }
     let (mut piece, mut copied) = (vec![0; PIECE_BYTES], 0);
     loop {
-        let len = read(&mut file, &mut piece).map_err(|error| refused("reading", &path, &error))?;
+        let len = read_some(&mut file, &mut piece).map_err(|error| refused("reading", &path, &error))?;
         if len == 0 {
             return Ok(copied);
         }
@@ -191,7 +192,7 @@ fn write(new: &str, source: &mut (impl Read + ?Sized), progress: &mut impl FnMut
     let (mut piece, mut bytes) = (vec![0; PIECE_BYTES], 0);
     loop {
         let unreadable = |e| Error::new(Kind::File, format!("reading what is to be put: {e}"));
-        let len = read(source, &mut piece).map_err(unreadable)?;
+        let len = read_some(source, &mut piece).map_err(unreadable)?;
         if len == 0 {
             break;
         }
@@ -201,15 +202,6 @@ fn write(new: &str, source: &mut (impl Read + ?Sized), progress: &mut impl FnMut
     }
     let marked = file.sync_all().and_then(|()| file.metadata()).map_err(|error| failed(&error))?;
     Ok((bytes, FileMark::of(&marked).to_string()))
-}
-
-fn read(source: &mut (impl Read + ?Sized), piece: &mut [u8]) -> std::io::Result<usize> {
-    loop {
-        match source.read(piece) {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            read => return read,
-        }
-    }
 }
 
 fn path_of(endpoint: &Endpoint, key: &str) -> String {

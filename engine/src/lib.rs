@@ -38,6 +38,7 @@ mod loader;
 mod names;
 mod near;
 mod part;
+mod pieces;
 mod posting;
 mod quantiles;
 mod scores;

@@ -47,10 +47,11 @@ pub fn list_with(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64)
 ///
 /// # Errors
 /// As [`list_with`].
-pub fn list_packed(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64) + Send) -> Result<Listing> {
+pub fn list_packed(access: impl Into<Access>, uri: &str, mut progress: impl FnMut(u64) + Send) -> Result<Listing> {
     let access = access.into().settled(uri)?;
     let source = access.source(uri)?;
-    list_source(&access, uri, source, progress).map(|(listing, _)| listing)
+    let list = |way: &Way, source: &Source| list_there(way, source, &mut progress);
+    list_wherever((&access, uri), source, list).map(|(listing, _)| listing)
 }
 
 /// Where listings are kept, and how long one is used again.
@@ -96,39 +97,23 @@ pub fn list_kept(
     access: impl Into<Access>,
     uri: &str,
     dir: &ListingDir,
-    progress: impl FnMut(u64) + Send,
+    mut progress: impl FnMut(u64) + Send,
 ) -> Result<KeptListing> {
     let access = access.into().settled(uri)?;
     let source = access.source(uri)?;
-    list_source_kept(&access, uri, source, dir, progress).map(|(kept, _)| kept)
+    let keep = |way: &Way, source: &Source| keep_there(way, source, dir, &mut progress);
+    list_wherever((&access, uri), source, keep).map(|(kept, _)| kept)
 }
 
-/// As [`list_packed`], with everything read from its text already. Tells where the bucket was found.
-fn list_source(
-    access: &Access,
-    uri: &str,
+/// Lists as `list` does, wherever the bucket is found; and tells where that was.
+fn list_wherever<T>(
+    (access, uri): (&Access, &str),
     source: Source,
-    mut progress: impl FnMut(u64) + Send,
-) -> Result<(Listing, Found)> {
+    mut list: impl FnMut(&Way, &Source) -> Result<T>,
+) -> Result<(T, Found)> {
     let Source { endpoint, prefixes } = source;
     wherever(access, uri, endpoint, |way, endpoint| {
-        let source = Source { endpoint: endpoint.clone(), prefixes: prefixes.clone() };
-        list_there(way, &source, &mut progress)
-    })
-}
-
-/// As [`list_kept`], with everything read from its text already. Tells where the bucket was found.
-fn list_source_kept(
-    access: &Access,
-    uri: &str,
-    source: Source,
-    dir: &ListingDir,
-    mut progress: impl FnMut(u64) + Send,
-) -> Result<(KeptListing, Found)> {
-    let Source { endpoint, prefixes } = source;
-    wherever(access, uri, endpoint, |way, endpoint| {
-        let source = Source { endpoint: endpoint.clone(), prefixes: prefixes.clone() };
-        keep_there(way, &source, dir, &mut progress)
+        list(way, &Source { endpoint: endpoint.clone(), prefixes: prefixes.clone() })
     })
 }
 
@@ -139,21 +124,22 @@ fn list_source_kept(
 pub(crate) fn given_or_listed(
     (given, manifest): (Option<Vec<Listed>>, Option<&Path>),
     dir: Option<ListingDir>,
-    (access, uri): (&Access, &str),
+    named: (&Access, &str),
     source: Source,
 ) -> Result<(KeptListing, Found)> {
     let given: Listing = match (given, manifest, dir) {
         (Some(given), ..) => given.iter().collect(),
         (None, Some(path), _) => read_manifest(path)?.iter().collect(),
-        (None, None, Some(dir)) => return list_source_kept(access, uri, source, &dir, |_| {}),
-        (None, None, None) => {
-            let (listing, found) = list_source(access, uri, source, |_| {})?;
-            return Ok((KeptListing::plain(listing), found));
+        (None, None, dir) => {
+            return list_wherever(named, source, |way, source| match &dir {
+                Some(dir) => keep_there(way, source, dir, &mut |_| {}),
+                None => list_there(way, source, &mut |_| {}).map(KeptListing::plain),
+            });
         }
     };
     // A region is looked up once at the start; whatever else sends requests on says so to the first that asks.
     let look = |way: &Way, there: &Endpoint| if there.region().is_some() { look_up(way, there) } else { Ok(()) };
-    wherever(access, uri, source.endpoint, look).map(|((), found)| (KeptListing::plain(given), found))
+    wherever(named.0, named.1, source.endpoint, look).map(|((), found)| (KeptListing::plain(given), found))
 }
 
 fn list_there(way: &Way, source: &Source, progress: &mut (impl FnMut(u64) + Send)) -> Result<Listing> {

@@ -229,18 +229,7 @@ impl FetchStage {
 
     /// A request that cannot even be sent.
     fn refuse(&mut self, exchange: Exchange, error: Error) {
-        let (asked, proof) = (exchange.asked, exchange.proof);
-        let window = exchange.window.expect("not sent yet");
-        self.outcomes.push(Outcome::Failed {
-            asked,
-            window,
-            proof,
-            error,
-            retry_after: None,
-            server_time: None,
-            new_bytes: 0,
-            idled_out: false,
-        });
+        self.outcomes.push(Outcome::failed(exchange, error));
     }
 
     fn push_ops<R: Ring>(&mut self, ring: &mut R) {

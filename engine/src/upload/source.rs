@@ -1,6 +1,7 @@
 //! What is to be put, read piece by piece and held against the length it had at first. Knows nothing of servers.
 
 use super::terms::Upload;
+use crate::pieces::read_some;
 use fuelrail_base::{Error, Kind, Result};
 use md5::{Digest as _, Md5};
 use std::io::SeekFrom;
@@ -18,19 +19,9 @@ pub(super) fn rewind(source: &mut dyn Upload) -> Result<()> {
     source.seek(SeekFrom::Start(0)).map(drop).map_err(|e| unreadable(&e))
 }
 
-/// Some more bytes; none at the end.
-pub(super) fn read_some(source: &mut dyn Upload, piece: &mut [u8]) -> Result<usize> {
-    loop {
-        match source.read(piece) {
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            read => return read.map_err(|e| unreadable(&e)),
-        }
-    }
-}
-
 /// Some more bytes of what is not yet at its end.
 pub(super) fn read_more(source: &mut dyn Upload, piece: &mut [u8]) -> Result<usize> {
-    match read_some(source, piece)? {
+    match read_some(source, piece).map_err(|e| unreadable(&e))? {
         0 => Err(changed("shorter")),
         read => Ok(read),
     }
@@ -38,7 +29,7 @@ pub(super) fn read_more(source: &mut dyn Upload, piece: &mut [u8]) -> Result<usi
 
 /// Refuses a source that goes on behind its length.
 pub(super) fn check_end(source: &mut dyn Upload) -> Result<()> {
-    if read_some(source, &mut [0])? == 0 { Ok(()) } else { Err(changed("longer")) }
+    if read_some(source, &mut [0]).map_err(|e| unreadable(&e))? == 0 { Ok(()) } else { Err(changed("longer")) }
 }
 
 fn changed(how: &str) -> Error {

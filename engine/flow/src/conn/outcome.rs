@@ -34,6 +34,22 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
+    /// All bytes of an exchange are in its window, and prove this.
+    pub(crate) fn landed(exchange: Exchange, proof: Proof, now: Instant) -> Outcome {
+        let first_byte = exchange.first_byte_at.unwrap_or(now).since(exchange.sent_at);
+        let (asked, total) = (exchange.asked, now.since(exchange.sent_at));
+        Outcome::Landed { asked, window: exchange.into_window(), proof, first_byte, total }
+    }
+
+    /// An exchange ended for a reason that no server gave.
+    pub(crate) fn failed(exchange: Exchange, error: Error) -> Outcome {
+        let (asked, proof, resumed_at) = (exchange.asked, exchange.proof, exchange.resumed_at);
+        let window = exchange.into_window();
+        let new_bytes = window.filled().saturating_sub(resumed_at);
+        let (retry_after, server_time) = (None, None);
+        Outcome::Failed { asked, window, proof, error, retry_after, server_time, new_bytes, idled_out: false }
+    }
+
     pub(crate) fn asked(&self) -> &Asked {
         match self {
             Outcome::Landed { asked, .. } | Outcome::Failed { asked, .. } | Outcome::Unserved { asked, .. } => asked,
@@ -135,8 +151,6 @@ pub(super) fn unserved(mut exchange: Exchange, displaced: bool, cx: &mut Context
 }
 
 fn land(exchange: Exchange, cx: &mut Context) {
-    let first_byte = exchange.first_byte_at.unwrap_or(cx.now).since(exchange.sent_at);
-    let total = cx.now.since(exchange.sent_at);
-    let (asked, proof) = (exchange.asked, exchange.proof);
-    cx.outcomes.push(Outcome::Landed { asked, window: exchange.into_window(), proof, first_byte, total });
+    let proof = exchange.proof;
+    cx.outcomes.push(Outcome::landed(exchange, proof, cx.now));
 }

@@ -189,28 +189,14 @@ fn tag_of(mark: FileMark) -> Etag {
 }
 
 fn land(exchange: Exchange, mark: FileMark, now: Instant, outcomes: &mut Vec<Outcome>) {
-    let first_byte = exchange.first_byte_at.unwrap_or(now).since(exchange.sent_at);
-    let (asked, total) = (exchange.asked, now.since(exchange.sent_at));
     let proof = Proof { etag: Some(tag_of(mark)), crc32c: None };
-    outcomes.push(Outcome::Landed { asked, window: exchange.window.expect(AWAY), proof, first_byte, total });
+    outcomes.push(Outcome::landed(exchange, proof, now));
 }
 
 /// Where the file is not what was listed, nothing that landed of it is kept.
-fn fail(exchange: Exchange, error: Error, outcomes: &mut Vec<Outcome>) {
-    let (asked, resumed_at, proof) = (exchange.asked, exchange.resumed_at, exchange.proof);
-    let mut window = exchange.window.expect(AWAY);
+fn fail(mut exchange: Exchange, error: Error, outcomes: &mut Vec<Outcome>) {
     if error.kind() == Kind::Changed {
-        window.rewind(0);
+        exchange.home_window_mut().rewind(0);
     }
-    let new_bytes = window.filled().saturating_sub(resumed_at);
-    outcomes.push(Outcome::Failed {
-        asked,
-        window,
-        proof,
-        error,
-        retry_after: None,
-        server_time: None,
-        new_bytes,
-        idled_out: false,
-    });
+    outcomes.push(Outcome::failed(exchange, error));
 }

@@ -62,14 +62,30 @@ fn insert<T, const MAX: usize>(
 /// vendors' own, which they insist on.
 #[must_use]
 pub fn is_covered(name: &str) -> bool {
-    matches!(name, "range" | "if-match" | "if-none-match" | "content-type" | "content-md5")
-        || ["x-amz-", "x-ms-", "x-goog-"].iter().any(|prefix| name.starts_with(prefix))
+    COVERED.contains(&name) || COVERED_STARTS.iter().any(|start| name.starts_with(start))
 }
 
+const COVERED: [&str; 5] = ["range", "if-match", "if-none-match", "content-type", "content-md5"];
+const COVERED_STARTS: [&str; 3] = ["x-amz-", "x-ms-", "x-goog-"];
+
 /// Whether what a header's name begins with leaves it open that the line matters to a signature: it is covered, or the host.
-pub(super) fn may_be_covered(first: u8) -> bool {
+pub(super) const fn may_be_covered(first: u8) -> bool {
     matches!(first | 0x20, b'c' | b'h' | b'i' | b'r' | b'x')
 }
+
+/// A name that is added above, and begins otherwise, does not compile.
+const _: () = {
+    let mut at = 0;
+    while at < COVERED.len() {
+        assert!(may_be_covered(COVERED[at].as_bytes()[0]));
+        at += 1;
+    }
+    at = 0;
+    while at < COVERED_STARTS.len() {
+        assert!(may_be_covered(COVERED_STARTS[at].as_bytes()[0]));
+        at += 1;
+    }
+};
 
 /// Appends a header's value as signatures have it: trimmed, runs of blanks made one.
 pub(super) fn push_value(out: &mut Vec<u8>, value: &[u8]) {
