@@ -4,12 +4,13 @@
 
 use crate::credentials::{Credentials, Environment, authority_for, region};
 use crate::folder::settled;
+use crate::proxy::proxy_for;
 use crate::tls::Tls;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Authority;
 use fuelrail_wire::redirect::Moved;
 use fuelrail_wire::tls::Client as TlsClient;
-use fuelrail_wire::{Addressing, Cloud, Endpoint, Scheme, Source};
+use fuelrail_wire::{Addressing, Cloud, Endpoint, Proxy, Scheme, Source};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -29,6 +30,8 @@ pub struct Access {
 #[derive(Debug, Default)]
 pub(crate) struct Way {
     pub(crate) tls: Option<TlsClient>,
+    /// What stands between here and the server, where something does.
+    pub(crate) proxy: Option<Arc<Proxy>>,
     pub(crate) authority: Option<Arc<Authority>>,
     /// Where the server has sent somebody on to.
     pub(crate) moved: Arc<Mutex<Option<Moved>>>,
@@ -117,13 +120,14 @@ impl Access {
     /// Reads certificates, and gets a credential where requests to `uri` are signed.
     ///
     /// # Errors
-    /// As [`Tls::client`] and [`authority_for`].
+    /// As [`Tls::client`], [`proxy_for`] and [`authority_for`].
     pub(crate) fn open(&self, uri: &str, endpoint: &Endpoint) -> Result<Way> {
         if endpoint.scheme == Scheme::File {
             return Ok(Way::default());
         }
-        let tls = self.tls.client(endpoint)?;
-        Ok(Way { tls, authority: authority_for(&self.credentials, uri, endpoint)?, moved: Arc::default() })
+        let (tls, credentials) = (self.tls.client(endpoint)?, &self.credentials);
+        let proxy = proxy_for(&credentials.environment, endpoint)?;
+        Ok(Way { tls, proxy, authority: authority_for(credentials, uri, endpoint)?, moved: Arc::default() })
     }
 
     /// Fills what is not set from the variables that the cloud's own tools read, as far as they are about `uri`.

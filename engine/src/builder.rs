@@ -247,13 +247,14 @@ impl LoaderBuilder {
         let (given, dir) = ((listing, config.manifest.as_deref()), config.listing_dir());
         let (kept, Found { endpoint, way }) = given_or_listed(given, dir, (&access, &config.uri), source)?;
         let KeptListing { listing, mut notices, saved, .. } = kept;
-        let addresses = addresses_of(&endpoint)?;
+        let addresses = addresses_of(&endpoint, way.proxy.as_deref())?;
+        notices.extend(way.proxy.as_ref().map(|proxy| format!("requests go through the proxy {proxy}")));
         settle_for(&endpoint, &mut config, &mut notices);
         let labels = Labels::new(&endpoint.prefix, (0..listing.len()).map(|at| listing.key(at)));
         let directories = open_directories(&config.spill_dirs, &mut notices);
         let fingerprint = fingerprint(&listing);
-        let mut objects =
-            Objects::of(endpoint, addresses, listing, config.block_bytes)?.over(way.tls).signed_by(way.authority);
+        let objects = Objects::of(endpoint, addresses, listing, config.block_bytes)?.through(way.proxy);
+        let mut objects = objects.over(way.tls).signed_by(way.authority);
         if let Some(unit) = disk_unit(&directories) {
             objects = objects.direct(unit)?;
         }

@@ -3,8 +3,9 @@
 //! One thread, started per call and joined before it returns, so that callers inside another runtime are not disturbed.
 
 use crate::access::{Access, Way};
-use crate::aside::{Asker, asker, run_aside};
+use crate::aside::run_aside;
 use crate::credentials::authorise;
+use crate::dial::Asker;
 use crate::elsewhere::wherever;
 use crate::folder;
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
@@ -12,16 +13,18 @@ use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Authority, Listed, Signatory, judged};
 use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
+use fuelrail_wire::proxy::unknown_to_it;
 use fuelrail_wire::redirect::{Answer, Moved, moved};
 use fuelrail_wire::tls::{asks_for_tls, explain};
-use fuelrail_wire::{ContentRange, Endpoint, Entry, Scheme, date, manifest, parse_error, parse_error_region, sign};
+use fuelrail_wire::{
+    ContentRange, Endpoint, Entry, Proxy, Scheme, date, manifest, parse_error, parse_error_region, sign,
+};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::header::HeaderMap;
 use hyper::{Request, Response, StatusCode};
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,6 +35,7 @@ pub(crate) type Load = UnsyncBoxBody<Bytes, std::io::Error>;
 /// Sends requests, signed where there is somebody to sign them.
 pub(crate) struct HttpClient {
     plain: Asker<Load>,
+    proxy: Option<Arc<Proxy>>,
     signatory: Option<Mutex<Signatory>>,
     moved: Arc<Mutex<Option<Moved>>>,
 }
@@ -52,6 +56,7 @@ impl HttpClient {
     /// What a refusal means, given who asked; credentials that have ended are asked for anew.
     pub(crate) fn judged(&self, error: Error, headers: &HeaderMap) -> Error {
         let at = headers.get("date").and_then(|date| date::parse_http(date.as_bytes()));
+        let error = self.proxy.as_ref().map_or(error.clone(), |proxy| proxy.spared(error));
         judged(error, self.authority().as_deref(), at)
     }
 
@@ -121,27 +126,11 @@ pub(crate) fn on_control_thread<T: Send>(
     work: impl AsyncFnOnce(HttpClient) -> Result<T> + Send,
 ) -> Result<T> {
     run_aside("fuelrail-control", async || {
-        let plain = asker(way.tls.as_ref(), CONNECT_TIMEOUT)?;
+        let plain = Asker::new(way.tls.as_ref(), way.proxy.as_ref(), CONNECT_TIMEOUT)?;
         let signatory = way.authority.as_ref().map(|authority| Mutex::new(Signatory::new(Arc::clone(authority))));
-        work(HttpClient { plain, signatory, moved: Arc::clone(&way.moved) }).await
+        let (proxy, moved) = (way.proxy.clone(), Arc::clone(&way.moved));
+        work(HttpClient { plain, proxy, signatory, moved }).await
     })
-}
-
-/// The addresses of an endpoint.
-///
-/// # Errors
-/// `Network` when the name cannot be resolved.
-pub(crate) fn resolve(endpoint: &Endpoint) -> Result<Vec<SocketAddr>> {
-    use std::net::ToSocketAddrs;
-    if endpoint.scheme == Scheme::File {
-        return Ok(Vec::new());
-    }
-    let host = endpoint.host.as_str();
-    let failed = |why: String| {
-        Error::new(Kind::Network, format!("cannot resolve '{host}': {why}")).cure("check the host name in the URI")
-    };
-    let found: Vec<SocketAddr> = (host, endpoint.port).to_socket_addrs().map_err(|e| failed(e.to_string()))?.collect();
-    if found.is_empty() { Err(failed("it has no address".into())) } else { Ok(found) }
 }
 
 fn listed(entry: Entry) -> Listed {
@@ -383,6 +372,9 @@ pub(crate) fn unreachable(authority: &str, error: &(dyn std::error::Error + 'sta
         if let Some(refused) = inner.downcast_ref::<rustls::Error>() {
             return explain(refused);
         }
+        if let Some(told) = inner.downcast_ref::<Error>() {
+            return told.clone();
+        }
         speaks_http &= !inner.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse);
         // An I/O error hides what it wraps from those who ask for its source.
         let wrapped = inner.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
@@ -421,6 +413,7 @@ pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> Error {
     }
     let (kind, cure) = match status.as_u16() {
         400 if asks_for_tls(body) => (Kind::Protocol, "the port speaks TLS: write https:// in the URI"),
+        407 => return unknown_to_it(),
         401 | 403 => (
             Kind::Denied,
             "check who may read the bucket; a plain URI is asked without credentials unless anonymous = false",

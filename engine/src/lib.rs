@@ -26,6 +26,7 @@ mod config;
 mod control;
 mod credentials;
 mod decode;
+mod dial;
 mod disk;
 mod elsewhere;
 mod folder;
@@ -40,6 +41,7 @@ mod near;
 mod part;
 mod pieces;
 mod posting;
+mod proxy;
 mod quantiles;
 mod scores;
 mod share;
@@ -65,8 +67,8 @@ pub use disk::{Disk, DiskPass, DiskPlan, DiskWay};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
 pub use fuelrail_flow::{BadSamples, Listed, Listing};
 pub use fuelrail_io::{
-    Backend, Finding, ForkGuard, Grade, MemoryUse, Probe, ProbeConfig, RingChoice, Topology, memory_use, probe,
-    probe_under, process_cpu, thread_cpu,
+    Backend, Finding, ForkGuard, Grade, MemoryUse, Probe, ProbeConfig, RingChoice, Topology, give_back_freed,
+    memory_use, probe, probe_under, process_cpu, thread_cpu,
 };
 pub use fuelrail_plan::order::OrderName;
 pub use fuelrail_plan::policy::PolicyName;

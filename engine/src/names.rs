@@ -3,11 +3,10 @@
 //!
 //! Owns the thread and what was seen lately. Connections that stand are left alone: only new ones go to new addresses.
 
-use crate::control::resolve;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{AddressBook, Closed};
-use fuelrail_wire::{Endpoint, Scheme};
-use std::net::{IpAddr, SocketAddr};
+use fuelrail_wire::{Endpoint, Proxy, Scheme};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -19,22 +18,46 @@ const KEPT: Duration = Duration::from_secs(300);
 /// Most addresses of one host.
 const ADDRESSES_MAX: usize = 64;
 
-/// The addresses of `endpoint`, looked up now, and again for as long as anybody reads them where the host has a name.
+/// The addresses that connections to `endpoint` go to, looked up now, and again for as long as anybody reads them where the host has
+/// a name: the endpoint's own, or those of the proxy before it.
 ///
 /// # Errors
 /// `Network` when the name cannot be resolved, `Environment` when the thread is refused.
-pub(crate) fn addresses_of(endpoint: &Endpoint) -> Result<Arc<AddressBook>> {
-    let found = resolve(endpoint)?;
-    let is_name = endpoint.scheme != Scheme::File && endpoint.host.parse::<IpAddr>().is_err();
+pub(crate) fn addresses_of(endpoint: &Endpoint, proxy: Option<&Proxy>) -> Result<Arc<AddressBook>> {
+    let at = match proxy {
+        Some(proxy) => Host { name: proxy.host.clone(), port: proxy.port, given_by: proxy.variable.clone() },
+        None => Host { name: endpoint.host.clone(), port: endpoint.port, given_by: "the host name in the URI".into() },
+    };
+    let found = if endpoint.scheme == Scheme::File { Vec::new() } else { at.resolve()? };
+    let is_name = endpoint.scheme != Scheme::File && at.name.parse::<IpAddr>().is_err();
     let (book, closed) = AddressBook::new(found.clone());
     let book = Arc::new(book);
     if is_name {
-        let (reader, endpoint) = (Arc::downgrade(&book), endpoint.clone());
-        let keep = move || keep(&reader, &closed, Seen::new(found, Instant::now()), EVERY, || resolve(&endpoint));
+        let reader = Arc::downgrade(&book);
+        let keep = move || keep(&reader, &closed, Seen::new(found, Instant::now()), EVERY, || at.resolve());
         let thread = std::thread::Builder::new().name("fuelrail-names".into()).spawn(keep);
         thread.map_err(|e| Error::new(Kind::Environment, format!("starting the thread that looks names up: {e}")))?;
     }
     Ok(book)
+}
+
+/// What is looked up, and what to check where it is not found.
+struct Host {
+    name: String,
+    port: u16,
+    given_by: String,
+}
+
+impl Host {
+    fn resolve(&self) -> Result<Vec<SocketAddr>> {
+        let failed = |why: String| {
+            let error = Error::new(Kind::Network, format!("cannot resolve '{}': {why}", self.name));
+            error.cure(format!("check {}", self.given_by))
+        };
+        let found = (self.name.as_str(), self.port).to_socket_addrs();
+        let found: Vec<SocketAddr> = found.map_err(|e| failed(e.to_string()))?.collect();
+        if found.is_empty() { Err(failed("it has no address".into())) } else { Ok(found) }
+    }
 }
 
 fn keep(

@@ -138,8 +138,11 @@ impl FetchStage {
             return files.pump(ring, wanted, &self.objects, &mut self.outcomes);
         }
         let now = ring.now();
+        // A proxy may close the connection behind its first answer, and take the others with it by a reset.
+        let depth_max = if self.objects.go_between().is_some() { 1 } else { usize::MAX };
         while let Some(exchange) = self.waiting.front() {
-            let Some(at) = self.choose(ring, wanted, depth(exchange.asked.len)) else { break };
+            let depth = depth(exchange.asked.len).min(depth_max);
+            let Some(at) = self.choose(ring, wanted, depth) else { break };
             let mut exchange = self.waiting.pop_front().expect("just seen");
             exchange.sent_at = now;
             self.send_request(at, exchange);
@@ -164,6 +167,9 @@ impl FetchStage {
         let signed = |()| self.signatory.as_mut().map_or(Ok(()), |signatory| signatory.sign_head(&mut self.text));
         match written.and_then(signed) {
             Ok(()) => {
+                if let Some(proxy) = self.objects.go_between() {
+                    proxy.address(self.objects.endpoint(), &mut self.text);
+                }
                 self.conns[at].request(exchange, &self.text);
                 self.stats.requests += 1;
                 self.dirty.push_back(at);
@@ -201,11 +207,12 @@ impl FetchStage {
             return None;
         }
         let addr = self.addresses.choose(ring.now(), slow);
-        let made = self.objects.session().and_then(|session| Ok((ring.socket(&addr)?, session)));
+        let made = self.objects.secure().and_then(|secure| Ok((ring.socket(&addr)?, secure)));
         match made {
-            Ok((sock, session)) => {
+            Ok((sock, secure)) => {
                 let scratch = self.scratch.pop()?;
-                let at = self.conns.insert(Conn::new(sock, addr, scratch, session, ring.now()));
+                let conn = Conn::new(sock, addr, scratch, secure, ring.now());
+                let at = self.conns.insert(conn.fickle(self.objects.go_between().is_some()));
                 self.stats.connections += 1;
                 let token = (at as u64) << 2 | CONNECT;
                 if let Err(Full(_)) = ring.push(Op::Connect { sock, addr }, token) {
@@ -264,6 +271,8 @@ impl FetchStage {
                     }
                     let error = Error::from_errno(Kind::Network, &format!("connecting to {addr}"), errno)
                         .cure("check that the server runs and the address is right");
+                    let proxy = self.objects.go_between();
+                    let error = proxy.map_or(error.clone(), |proxy| proxy.error(error.kind(), error.cause()));
                     conn.connected(Err(error), &mut cx);
                 } else {
                     self.addresses.connected(addr);
@@ -318,6 +327,7 @@ impl FetchStage {
 
     /// What an error of this stage means, given who asked.
     pub(crate) fn judged(&self, error: Error, server_time: Option<WallTime>) -> Error {
+        let error = self.objects.go_between().map_or(error.clone(), |proxy| proxy.spared(error));
         judged(error, self.signatory.as_ref().map(|signatory| &**signatory.authority()), server_time)
     }
 

@@ -3,13 +3,14 @@
 //! Owns the keys, packed in one string. Never fetches anything.
 
 use crate::book::AddressBook;
+use crate::conn::{Secure, Tunnel};
 use crate::credential::{Authority, Signatory};
 use crate::listing::{Listed, Listing};
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_wire::block::Fingerprint;
 use fuelrail_wire::tls::{Client, Session};
-use fuelrail_wire::{Endpoint, Etag, Scheme};
+use fuelrail_wire::{Endpoint, Etag, Proxy, Scheme};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ pub struct Objects {
     endpoint: Endpoint,
     addresses: Arc<AddressBook>,
     tls: Option<Client>,
+    proxy: Option<Arc<Proxy>>,
     authority: Option<Arc<Authority>>,
     catalog: Arc<Catalog>,
     /// Keys and tags; the lengths are the catalog's.
@@ -49,13 +51,20 @@ impl Objects {
             return Err(Error::new(Kind::Network, "the bucket's host has no address"));
         }
         let catalog = Arc::new(Catalog::new(names.take_sizes(), block_bytes)?);
-        Ok(Objects { endpoint, addresses, tls: None, authority: None, catalog, names })
+        Ok(Objects { endpoint, addresses, tls: None, proxy: None, authority: None, catalog, names })
     }
 
     /// The same, reached with what connections over TLS share.
     #[must_use]
     pub fn over(mut self, tls: Option<Client>) -> Objects {
         self.tls = tls;
+        self
+    }
+
+    /// The same, asked for through a proxy, whose addresses these then are.
+    #[must_use]
+    pub fn through(mut self, proxy: Option<Arc<Proxy>>) -> Objects {
+        self.proxy = proxy;
         self
     }
 
@@ -91,14 +100,23 @@ impl Objects {
     ///
     /// # Errors
     /// `Usage` when it speaks TLS and nobody said how; `Environment` when the system has no randomness.
-    pub(crate) fn session(&self) -> Result<Option<Session>> {
+    pub(crate) fn secure(&self) -> Result<Option<Secure>> {
         match (self.endpoint.scheme, &self.tls) {
             (Scheme::Http | Scheme::File, _) => Ok(None),
-            (Scheme::Https, Some(client)) => Session::new(client).map(Some),
+            (Scheme::Https, Some(client)) => {
+                let tunnel = self.proxy.as_ref().map(|proxy| Tunnel::new(Arc::clone(proxy), &self.endpoint));
+                Ok(Some(Secure::new(Session::new(client)?, tunnel)))
+            }
             (Scheme::Https, None) => {
                 Err(Error::new(Kind::Usage, "the bucket speaks TLS, and its certificate is not judged"))
             }
         }
+    }
+
+    /// The proxy that requests are handed to, rather than the bucket's host; none where there is TLS, under which they are the
+    /// bucket's alone.
+    pub(crate) fn go_between(&self) -> Option<&Proxy> {
+        self.proxy.as_deref().filter(|_| self.endpoint.scheme == Scheme::Http)
     }
 
     /// Where the bucket is.
@@ -107,7 +125,7 @@ impl Objects {
         &self.endpoint
     }
 
-    /// The bucket's addresses, tried in turn.
+    /// The bucket's addresses, or those of the proxy before it, tried in turn.
     #[must_use]
     pub fn addresses(&self) -> &Arc<AddressBook> {
         &self.addresses

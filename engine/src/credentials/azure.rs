@@ -100,7 +100,15 @@ async fn principal(environment: &Environment) -> Result<Source> {
         environment.plain("AZURE_AUTHORITY_HOST").unwrap_or_else(|| "https://login.microsoftonline.com".into());
     let uri = format!("{}/{tenant}/oauth2/v2.0/token", service.trim_end_matches('/'));
     let headers = vec![("content-type".to_string(), "application/x-www-form-urlencoded".to_string())];
-    let asked = Ask { method: "POST", uri: &uri, headers, body: form(&pairs), patience: PATIENCE, attempts: ATTEMPTS };
+    let asked = Ask {
+        method: "POST",
+        uri: &uri,
+        headers,
+        body: form(&pairs),
+        patience: PATIENCE,
+        attempts: ATTEMPTS,
+        proxies: Some(environment),
+    };
     token_in(&ask(asked, None).await?, Credential::azure_bearer).map(Source::Found)
 }
 
@@ -120,8 +128,15 @@ async fn managed(environment: &Environment) -> Result<Source> {
         }
     };
     let patience = if named { PATIENCE } else { Duration::from_secs(1) };
-    let asked =
-        Ask { method: "GET", uri: &uri, headers: vec![header], body: String::new(), patience, attempts: ATTEMPTS };
+    let asked = Ask {
+        method: "GET",
+        uri: &uri,
+        headers: vec![header],
+        body: String::new(),
+        patience,
+        attempts: ATTEMPTS,
+        proxies: None,
+    };
     match ask(asked, None).await {
         Ok(answer) => token_in(&answer, Credential::azure_bearer).map(Source::Found),
         Err(error) if !named => Ok(Source::Nothing(error.cause().to_string())),

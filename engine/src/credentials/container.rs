@@ -34,7 +34,15 @@ pub(super) async fn credential(environment: &Environment) -> Result<Source> {
     } else if let Some(token) = environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN") {
         headers.push(("authorization".to_string(), token.to_string()));
     }
-    let asked = Ask { method: "GET", uri: &uri, headers, body: String::new(), patience: PATIENCE, attempts: ATTEMPTS };
+    let asked = Ask {
+        method: "GET",
+        uri: &uri,
+        headers,
+        body: String::new(),
+        patience: PATIENCE,
+        attempts: ATTEMPTS,
+        proxies: None,
+    };
     let answer = ask(asked, environment.path("AWS_CA_BUNDLE")).await?;
     if answer.status != 200 {
         return Err(Error::new(Kind::Denied, format!("{} answered {}", endpoint.authority(), answer.status)));

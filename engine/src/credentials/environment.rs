@@ -22,7 +22,7 @@ impl Environment {
     }
 
     /// A variable's value. An empty one counts as none, as it does for the vendors' tools.
-    pub(super) fn get(&self, name: &str) -> Option<Zeroizing<String>> {
+    pub(crate) fn get(&self, name: &str) -> Option<Zeroizing<String>> {
         let value = match self {
             Environment::Process => std::env::var(name).ok().map(Zeroizing::new),
             Environment::Given(variables) => variables.get(name).cloned(),

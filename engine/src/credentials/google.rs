@@ -28,7 +28,7 @@ const ATTEMPTS: u32 = 3;
 pub(super) async fn fetch(environment: &Environment) -> Result<Fetched> {
     let mut walk = Walk::default();
     let named = match environment.path("GOOGLE_APPLICATION_CREDENTIALS") {
-        Some(path) => from_file(&path, true).await,
+        Some(path) => from_file(environment, &path, true).await,
         None => Ok(Source::Nothing("GOOGLE_APPLICATION_CREDENTIALS is not set".into())),
     };
     if let Some(fetched) = walk.take("key file", named)? {
@@ -37,7 +37,7 @@ pub(super) async fn fetch(environment: &Environment) -> Result<Fetched> {
     const USUAL: &str = "application_default_credentials.json";
     let folder = environment.path("CLOUDSDK_CONFIG").or_else(|| environment.at_home(".config/gcloud"));
     let own = match folder.map(|folder| folder.join(USUAL)) {
-        Some(path) => from_file(&path, false).await,
+        Some(path) => from_file(environment, &path, false).await,
         None => Ok(Source::Nothing("HOME is not set".into())),
     };
     if let Some(fetched) = walk.take("gcloud", own)? {
@@ -63,7 +63,7 @@ struct KeyFile {
     refresh_token: Option<Secret>,
 }
 
-async fn from_file(path: &Path, named: bool) -> Result<Source> {
+async fn from_file(environment: &Environment, path: &Path, named: bool) -> Result<Source> {
     let text = match std::fs::read(path) {
         Ok(text) => Zeroizing::new(text),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !named => {
@@ -102,7 +102,8 @@ async fn from_file(path: &Path, named: bool) -> Result<Source> {
         }
     };
     let headers = vec![("content-type".to_string(), "application/x-www-form-urlencoded".to_string())];
-    let asked = Ask { method: "POST", uri, headers, body, patience: PATIENCE, attempts: ATTEMPTS };
+    let asked =
+        Ask { method: "POST", uri, headers, body, patience: PATIENCE, attempts: ATTEMPTS, proxies: Some(environment) };
     token_in(&ask(asked, None).await?, Credential::bearer).map(Source::Found)
 }
 
@@ -112,7 +113,8 @@ async fn from_metadata(environment: &Environment) -> Result<Source> {
     let uri = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
     let headers = vec![("metadata-flavor".to_string(), "Google".to_string())];
     let patience = if named.is_some() { PATIENCE } else { Duration::from_secs(1) };
-    let asked = Ask { method: "GET", uri: &uri, headers, body: String::new(), patience, attempts: ATTEMPTS };
+    let asked =
+        Ask { method: "GET", uri: &uri, headers, body: String::new(), patience, attempts: ATTEMPTS, proxies: None };
     match ask(asked, None).await {
         Ok(answer) => token_in(&answer, Credential::bearer).map(Source::Found),
         Err(error) if named.is_none() => Ok(Source::Nothing(error.cause().to_string())),

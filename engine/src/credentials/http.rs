@@ -1,6 +1,8 @@
 //! Small requests to the services that hand out credentials.
 
-use crate::aside::{Asker, asker};
+use super::environment::Environment;
+use crate::dial::{Asker, innermost, told};
+use crate::proxy::proxy_for;
 use crate::tls::Tls;
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_wire::{Endpoint, date};
@@ -20,6 +22,8 @@ pub(super) struct Ask<'a> {
     pub(super) patience: Duration,
     /// How often it is tried where nobody answers or the service is busy.
     pub(super) attempts: u32,
+    /// Whose variables say through which proxy; none asks straight, as befits services beside this machine.
+    pub(super) proxies: Option<&'a Environment>,
 }
 
 /// What came back.
@@ -43,7 +47,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(super) async fn ask(ask: Ask<'_>, ca_file: Option<PathBuf>) -> Result<Answer> {
     let endpoint: Endpoint = ask.uri.split('?').next().unwrap_or_default().parse()?;
     let tls = Tls { ca_file, insecure: false }.client(&endpoint)?;
-    let client = asker(tls.as_ref(), ask.patience)?;
+    let proxy = ask.proxies.map(|environment| proxy_for(environment, &endpoint)).transpose()?.flatten();
+    let client = Asker::new(tls.as_ref(), proxy.as_ref(), ask.patience)?;
     let mut tried = 0;
     loop {
         tried += 1;
@@ -56,7 +61,10 @@ pub(super) async fn ask(ask: Ask<'_>, ca_file: Option<PathBuf>) -> Result<Answer
             Err(error) => error.kind().retryable(),
         };
         if !again || tried >= ask.attempts {
-            return outcome.map_err(|e| Error::new(e.kind(), format!("{}: {}", endpoint.authority(), e.cause())));
+            return outcome.map_err(|e| {
+                let cause = format!("{}: {}", endpoint.authority(), e.cause());
+                e.because(cause)
+            });
         }
         tokio::time::sleep(PAUSE * tried).await;
     }
@@ -71,20 +79,13 @@ async fn once(client: &Asker<Full<Bytes>>, ask: &Ask<'_>) -> Result<Answer> {
     let request = request
         .body(Full::new(Bytes::from(ask.body.clone())))
         .map_err(|_| Error::new(Kind::Usage, "it cannot be asked over HTTP: its address or a token is malformed"))?;
-    let response = client.request(request).await.map_err(|e| Error::new(Kind::Network, innermost(&e)))?;
+    let response = client.request(request).await;
+    let response = response.map_err(|e| told(&e).unwrap_or_else(|| Error::new(Kind::Network, innermost(&e))))?;
     let status = response.status().as_u16();
     let at = response.headers().get("date").and_then(|date| date::parse_http(date.as_bytes()));
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
     let body = body.map_err(|e| Error::new(Kind::Network, format!("reading the answer: {e}")))?.to_bytes();
     Ok(Answer { status, body, at })
-}
-
-fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut inner = error;
-    while let Some(source) = inner.source() {
-        inner = source;
-    }
-    inner.to_string()
 }
 
 /// `name=value` pairs, escaped as forms are.

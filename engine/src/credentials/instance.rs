@@ -46,6 +46,14 @@ pub(super) async fn credential(environment: &Environment) -> Result<Source> {
 }
 
 async fn request(method: &str, uri: &str, header: (String, String)) -> Result<Answer> {
-    let asked = Ask { method, uri, headers: vec![header], body: String::new(), patience: PATIENCE, attempts: ATTEMPTS };
+    let asked = Ask {
+        method,
+        uri,
+        headers: vec![header],
+        body: String::new(),
+        patience: PATIENCE,
+        attempts: ATTEMPTS,
+        proxies: None,
+    };
     ask(asked, None).await
 }

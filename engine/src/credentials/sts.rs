@@ -93,7 +93,15 @@ impl Service<'_> {
                 headers.extend(self.signature(&endpoint.authority(), &body, keys, now)?);
             }
             let body = body.clone();
-            let asked = Ask { method: "POST", uri: &uri, headers, body, patience: PATIENCE, attempts: ATTEMPTS };
+            let asked = Ask {
+                method: "POST",
+                uri: &uri,
+                headers,
+                body,
+                patience: PATIENCE,
+                attempts: ATTEMPTS,
+                proxies: Some(self.environment),
+            };
             let answer = ask(asked, self.environment.path("AWS_CA_BUNDLE")).await?;
             let there = answer.at.filter(|at| at.seconds_since(now).unsigned_abs() > SKEW_S_MIN);
             match (parse_session(&answer.body), there) {

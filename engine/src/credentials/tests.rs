@@ -169,6 +169,44 @@ fn google_asks_for_a_token_with_what_it_finds() {
     }
 }
 
+/// The services stand in for the proxy: it is handed requests that name another server, which no name server knows.
+#[test]
+fn tokens_are_asked_for_through_a_proxy_and_the_machines_own_services_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("user.json");
+    let user = r#"{"type":"authorized_user","client_id":"i","client_secret":"s","refresh_token":"r","token_uri":"http://tokens.test/token"}"#;
+    std::fs::write(&keys, user).unwrap();
+    let proxy = Service::start(vec![token()]);
+    let named = format!("http://user:marked@{}", proxy.addr);
+    let given_file = ("GOOGLE_APPLICATION_CREDENTIALS", keys.to_str().unwrap());
+    run(google::fetch(&given(&[given_file, ("http_proxy", &named)]))).unwrap();
+    let asked = proxy.asked().remove(0);
+    assert!(asked.starts_with("POST http://tokens.test/token HTTP/1.1"), "{asked}");
+    assert!(asked.contains("proxy-authorization: Basic dXNlcjptYXJrZWQ="), "{asked}");
+
+    let principal = [
+        ("AZURE_TENANT_ID", "t"),
+        ("AZURE_CLIENT_ID", "c"),
+        ("AZURE_CLIENT_SECRET", "s"),
+        ("AZURE_AUTHORITY_HOST", "http://login.test"),
+    ];
+    let proxy = Service::start(vec![token()]);
+    let named = proxy.addr.to_string();
+    run(azure::fetch(&given(&[&principal[..], &[("HTTP_PROXY", &named)]].concat()), Some("acc"))).unwrap();
+    assert!(proxy.asked()[0].starts_with("POST http://login.test/t/oauth2/v2.0/token HTTP/1.1"));
+
+    let service = Service::start(vec![token()]);
+    // An address of this machine which does not say so.
+    let (host, nobody) = (service.addr.to_string().replace("127.0.0.1", "0.0.0.0"), "http://nobody.test:9");
+    let beside = [("CLOUDSDK_CONFIG", "/nowhere"), ("GCE_METADATA_HOST", &host), ("http_proxy", nobody)];
+    run(google::fetch(&given(&beside))).unwrap();
+    assert!(service.asked()[0].starts_with("GET /computeMetadata/"));
+    let error =
+        run(google::fetch(&given(&[given_file, ("http_proxy", "http://user:marked@127.0.0.1:9")]))).unwrap_err();
+    let told = error.to_string();
+    assert!(told.contains("the proxy 127.0.0.1:9 (http_proxy)") && !told.contains("marked"), "{told}");
+}
+
 #[test]
 fn a_service_that_refuses_or_is_not_there_is_named() {
     let refused = |answers: Vec<(u16, String)>| -> Error {

@@ -9,6 +9,7 @@ pub mod moto;
 pub mod nginx;
 pub mod pictures;
 pub mod process;
+pub mod proxy;
 pub mod s3s;
 pub mod secure;
 pub mod services;

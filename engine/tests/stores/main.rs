@@ -7,7 +7,9 @@ mod faults;
 mod real;
 mod suite;
 
-use fuelrail::{Access, Listed, list_packed, list_with, put};
+use common::proxy::{NAME, Proxy};
+use common::secure::{Authority, named};
+use fuelrail::{Access, Credentials, Listed, Tls, list_packed, list_with, put};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -77,9 +79,12 @@ impl Server for Cloud {
 
 /// An empty one that misbehaves as `script` says.
 fn writable(path: &Path, script: &str) -> Bucket {
+    Bucket::start(writable_config(path, script)).unwrap()
+}
+
+fn writable_config(path: &Path, script: &str) -> BucketConfig {
     let (source, script) = (Source::Directory(path.to_owned()), script.parse().unwrap());
-    let config = BucketConfig { source, script, writable: true, bucket: "bucket".into(), ..BucketConfig::default() };
-    Bucket::start(config).unwrap()
+    BucketConfig { source, script, writable: true, bucket: "bucket".into(), ..BucketConfig::default() }
 }
 
 #[test]
@@ -103,6 +108,41 @@ fn the_embedded_bucket_in_amazons_place() {
 fn the_embedded_bucket_in_googles_place() {
     let dir = tempfile::tempdir().unwrap();
     conforms(&Cloud { bucket: writable(dir.path(), ""), scheme: "gs" });
+}
+
+/// The embedded bucket, which a proxy alone reaches.
+struct Behind {
+    bucket: Bucket,
+    proxy: Proxy,
+    authority: Option<Authority>,
+}
+
+impl Server for Behind {
+    fn name(&self) -> String {
+        format!("the embedded bucket behind a proxy, TLS: {}", self.authority.is_some())
+    }
+
+    fn uri(&self, key: &str) -> String {
+        format!("{}{key}", self.bucket.url("").replace("127.0.0.1", NAME))
+    }
+
+    fn access(&self) -> Access {
+        let ca_file = self.authority.as_ref().map(Authority::file);
+        let environment = self.proxy.environment("");
+        let credentials = Credentials { environment, ..Credentials::default() };
+        Access { tls: Tls { ca_file, insecure: false }, credentials, ..Access::default() }
+    }
+}
+
+#[test]
+fn the_embedded_bucket_behind_a_proxy() {
+    for over_tls in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = over_tls.then(|| Authority::new("an authority of a test"));
+        let tls = authority.as_ref().map(|authority| authority.sign_as("bucket", &named(&[NAME])));
+        let bucket = Bucket::start(BucketConfig { tls, ..writable_config(dir.path(), "") }).unwrap();
+        conforms(&Behind { bucket, proxy: Proxy::start(), authority });
+    }
 }
 
 /// Thirty pages, several at a time, of which one in five is refused at first.

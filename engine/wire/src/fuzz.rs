@@ -7,6 +7,7 @@ use crate::framing::{Body, Expect, Framing};
 use crate::head::{Parsed, parse_head};
 use crate::kept::{self, FRAME_HEAD_BYTES, FrameHead, Frames, HEADER_BYTES, Header, Object, Packer, Unpacker};
 use crate::list::{ListPage, parse_error, parse_list};
+use crate::proxy::Proxy;
 use crate::redirect::{self, Answer};
 use crate::request::{Method, write_get};
 pub use crate::tls::trial::records;
@@ -270,6 +271,38 @@ fn flipped(bytes: &[u8], bit: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     bytes[bit / 8] ^= 1 << (bit % 8);
     bytes
+}
+
+/// What names a proxy, in the first line, is read or refused without being shown; and of what a proxy answers, in the rest, no piece
+/// passes for the whole.
+pub fn proxy(bytes: &[u8]) {
+    let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let (name, answer) = (String::from_utf8_lossy(&bytes[..line]), bytes.get(line + 1..).unwrap_or_default());
+    let server: Endpoint = "https://h/bucket/".parse().expect("a good URI");
+    let read = Proxy::parse("X", &name);
+    match &read {
+        Ok(proxy) => {
+            let again = Proxy::parse("X", &proxy.authority()).expect("what is printed can be read");
+            assert_eq!((&again.host, again.port), (&proxy.host, proxy.port));
+            let mut request = Vec::new();
+            proxy.push_connect(&server, &mut request);
+            let lines = if proxy.authorization().is_some() { 5 } else { 4 };
+            assert_eq!(request.split(|byte| *byte == b'\n').count(), lines + 1, "nothing splits a line");
+        }
+        Err(error) => {
+            let fixed = ["scheme", "host and port", "percent-encoded", "plain HTTP"];
+            assert!(error.kind() == Kind::Usage && fixed.iter().any(|word| error.cause().contains(word)));
+        }
+    }
+    let proxy = read.unwrap_or_else(|_| Proxy::parse("X", "p").expect("a good name"));
+    match proxy.judge(&server, answer) {
+        Ok(true) => {
+            assert_eq!(proxy.judge(&server, &answer[..answer.len() - 1]), Ok(false), "a piece of it is not all");
+            assert!(proxy.judge(&server, &[answer, b"x"].concat()).is_err(), "nothing may follow");
+        }
+        Ok(false) => assert!(answer.len() < RESPONSE_HEAD_BYTES_MAX, "a full buffer is a verdict"),
+        Err(error) => assert!(matches!(error.kind(), Kind::Denied | Kind::Network | Kind::Protocol | Kind::Throttled)),
+    }
 }
 
 /// An endpoint that parses prints as a URI of itself, and its paths are clean and decode to what they name.

@@ -99,6 +99,11 @@ fn kept_listings() {
 }
 
 #[test]
+fn proxies() {
+    run("proxy", fuzz::proxy);
+}
+
+#[test]
 fn uris() {
     run("uri", fuzz::uri);
 }

@@ -205,3 +205,25 @@ fn secrets_in_addresses() {
         ],
     );
 }
+
+/// Requests without TLS are handed to it with all that a server is sent, and it may repeat them.
+#[test]
+fn who_asks_a_proxy() {
+    let password = marked("proxy");
+    let escaped = password.replace('/', "%2F").replace('+', "%2B").replace('=', "%3D");
+    let (knows, unknown) = (Echo::start(403, "AccessDenied"), Echo::start(407, "WhoAreYou"));
+    let case = |name, (variable, server): (&'static str, &Echo), uri| {
+        let proxy = server.url().replace("http://", &format!("http://somebody:{escaped}@"));
+        let variables = vec![(variable, proxy), ("FUELRAIL_ANONYMOUS", "true".to_owned())];
+        Case { name, variables, uri: String::from(uri), endpoint: None, secrets: vec![password.clone()], serves: false }
+    };
+    none_leaks(
+        &Desk::new,
+        &[
+            &|_| case("a proxy that repeats requests", ("http_proxy", &knows), "http://far.test/bucket/set/"),
+            &|_| case("a proxy that wants another password", ("http_proxy", &unknown), "http://far.test/bucket/set/"),
+            &|_| case("a way that is refused", ("https_proxy", &knows), "https://far.test/bucket/set/"),
+            &|_| case("a password that is not escaped", ("HTTPS_PROXY", &unknown), "s3://bucket/set/"),
+        ],
+    );
+}

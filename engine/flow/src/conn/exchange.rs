@@ -222,6 +222,9 @@ impl Exchange {
             return Error::new(Kind::Protocol, "the server asks for TLS on this port")
                 .cure("write https:// in the URI");
         }
+        if *status == 407 {
+            return fuelrail_wire::proxy::unknown_to_it();
+        }
         let cure = match kind {
             Kind::NotFound => "it was deleted after it was listed, or bucket and prefix are wrong",
             Kind::Denied => {

@@ -11,17 +11,19 @@ mod predict;
 mod responses;
 mod secure;
 mod trickle;
+mod tunnel;
 
 pub use exchange::Proof;
 pub(crate) use exchange::{Asked, Exchange, RaceId};
 pub(crate) use outcome::{Context, Outcome};
 pub(crate) use predict::HeadPredictor;
+pub(crate) use secure::Secure;
+pub(crate) use tunnel::Tunnel;
 
 use fuelrail_base::{Duration, Error, Instant, Kind, Result};
 use fuelrail_io::{Op, OpId, Scatter, Slot, SockId};
-use fuelrail_wire::tls::{Agreed, Session};
+use fuelrail_wire::tls::Agreed;
 use responses::Responses;
-use secure::Secure;
 use std::net::SocketAddr;
 use trickle::Trickle;
 
@@ -61,8 +63,10 @@ pub(crate) struct Conn {
     /// Bytes received.
     heard_bytes: u64,
     trickle: Trickle,
-    /// The oldest request was sent after a long silence, and nothing was heard since.
+    /// The oldest request was sent when the connection may have been closed already, and nothing was heard since.
     stale: bool,
+    /// Whoever answers may close it behind any answer, without a word.
+    fickle: bool,
     doom: Option<Error>,
     /// It ended through an error.
     pub failed: bool,
@@ -71,13 +75,13 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn new(sock: SockId, addr: SocketAddr, scratch: Slot, session: Option<Session>, now: Instant) -> Conn {
+    pub(crate) fn new(sock: SockId, addr: SocketAddr, scratch: Slot, secure: Option<Secure>, now: Instant) -> Conn {
         Conn {
             sock,
             addr,
             state: State::Connecting,
             responses: Responses::new(),
-            secure: session.map(Secure::new),
+            secure,
             out: Vec::with_capacity(REQUESTS_BYTES),
             spare: Vec::with_capacity(REQUESTS_BYTES),
             places: Some(Scatter::new(scratch)),
@@ -90,10 +94,17 @@ impl Conn {
             heard_bytes: 0,
             trickle: Trickle::default(),
             stale: false,
+            fickle: false,
             doom: None,
             failed: false,
             close_sent: false,
         }
+    }
+
+    /// The same, to somebody who may close it behind any answer without a word, if so: a close instead of the next answer is none of
+    /// its object's failures then.
+    pub(crate) fn fickle(self, fickle: bool) -> Conn {
+        Conn { fickle, ..self }
     }
 
     pub(crate) fn sock(&self) -> SockId {
@@ -177,7 +188,8 @@ impl Conn {
     /// Queues a request with its text.
     pub(crate) fn request(&mut self, exchange: Exchange, text: &[u8]) {
         if self.queued() == 0 {
-            self.stale = exchange.sent_at.since(self.last_heard) >= IDLE_DOUBT;
+            let has_answered = self.fickle && self.heard_bytes > 0;
+            self.stale = has_answered || exchange.sent_at.since(self.last_heard) >= IDLE_DOUBT;
             self.last_heard = exchange.sent_at;
         }
         match &mut self.secure {
@@ -301,6 +313,7 @@ impl Conn {
             self.doom.get_or_insert(error);
             return;
         }
+        let error = self.secure.iter().fold(error, |error, secure| secure.blame(error));
         let idled_out = self.stale && self.responses.is_between() && error.kind() == Kind::Network;
         let given_up = error.kind() == Kind::Cancelled;
         self.failed = !given_up;

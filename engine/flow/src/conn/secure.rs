@@ -1,20 +1,24 @@
 //! TLS under a connection: sealed records into the connection's own memory, opened from there into windows.
 //!
-//! Owns the session and which of the received bytes it has not used up. What a record holds goes straight into the front
+//! Owns the session, the way through a proxy that it may need first, and which of the received bytes it has not used up. What a record holds goes straight into the front
 //! window when all of it belongs there; heads, and the records that a body begins or ends in, go the linear path of
 //! `responses.rs`, which counts what it copies.
 
 use super::exchange::Sink;
 use super::outcome::Context;
 use super::responses::Responses;
+use super::tunnel::Tunnel;
+use fuelrail_base::limits::RESPONSE_HEAD_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_io::Scatter;
 use fuelrail_wire::Expect;
 use fuelrail_wire::tls::{Agreed, Plaintext, RECORD_BYTES_MAX, Session, ciphertext_bytes_min};
 
 /// What a connection over TLS has besides a plain one.
-pub(super) struct Secure {
+pub(crate) struct Secure {
     session: Session,
+    /// What has to be open before the handshake begins.
+    tunnel: Option<Tunnel>,
     /// Received and not used up: these bytes of the scratch memory.
     from: usize,
     to: usize,
@@ -23,8 +27,8 @@ pub(super) struct Secure {
 }
 
 impl Secure {
-    pub(super) fn new(session: Session) -> Secure {
-        Secure { session, from: 0, to: 0, agreed: None }
+    pub(crate) fn new(session: Session, tunnel: Option<Tunnel>) -> Secure {
+        Secure { session, tunnel, from: 0, to: 0, agreed: None }
     }
 
     /// Seals a request; it waits for the end of the handshake.
@@ -32,9 +36,12 @@ impl Secure {
         self.session.seal(text).expect("a connection that takes requests has keys, or will");
     }
 
-    /// Appends what is for the server.
+    /// Appends what is for the server, or for the proxy before it.
     pub(super) fn take_output(&mut self, out: &mut Vec<u8>) {
-        self.session.take_output(out);
+        match &mut self.tunnel {
+            Some(tunnel) => tunnel.take_request(out),
+            None => self.session.take_output(out),
+        }
     }
 
     /// What the handshake ended with; told once.
@@ -44,6 +51,10 @@ impl Secure {
 
     /// Asks for the next bytes, behind those that are not used up.
     pub(super) fn plan(&mut self, into: &mut Scatter, responses: &Responses) {
+        if self.tunnel.is_some() {
+            assert!(into.push_head(RESPONSE_HEAD_BYTES_MAX), "scratch memory has room for a head");
+            return;
+        }
         let room = into.scratch().len();
         if self.from == self.to {
             (self.from, self.to) = (0, 0);
@@ -77,6 +88,11 @@ impl Secure {
         stale: &mut bool,
         cx: &mut Context,
     ) -> Result<()> {
+        if let Some(tunnel) = &mut self.tunnel {
+            let is_open = tunnel.feed(&into.scratch()[..got])?;
+            self.tunnel.take_if(|_| is_open);
+            return Ok(());
+        }
         self.to += got;
         let was_agreed = self.session.agreed().is_some();
         let mut landing = Landing { responses, cx, stale };
@@ -103,6 +119,9 @@ impl Secure {
     /// # Errors
     /// What the end means.
     pub(super) fn cut(&self, responses: &mut Responses, cx: &mut Context) -> Result<()> {
+        if let Some(tunnel) = &self.tunnel {
+            return Err(tunnel.cut());
+        }
         if self.session.agreed().is_none() {
             return Err(Error::new(Kind::Network, "the connection closed during the TLS handshake")
                 .cure("check that the port in the URI is the server's TLS port, and see the server's logs"));
@@ -111,6 +130,14 @@ impl Secure {
             return Err(Error::new(Kind::Truncated, "the connection was cut: it closed without the end TLS announces"));
         }
         responses.ended(cx)
+    }
+
+    /// What an error of the connection means.
+    pub(super) fn blame(&self, error: Error) -> Error {
+        match &self.tunnel {
+            Some(tunnel) => tunnel.blame(error),
+            None => error,
+        }
     }
 }
 

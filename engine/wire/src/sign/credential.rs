@@ -178,7 +178,7 @@ impl Credential {
 const START_CHARS: usize = 6;
 
 /// What stands before the start of a secret.
-fn spare<'a>(text: &'a str, secret: &str) -> &'a str {
+pub(crate) fn spare<'a>(text: &'a str, secret: &str) -> &'a str {
     let decoded = percent_decode_str(secret).decode_utf8_lossy();
     let escaped = utf8_percent_encode(&decoded, NON_ALPHANUMERIC).to_string();
     let forms = [secret, &decoded, &escaped].map(|form| form.chars().take(START_CHARS).collect::<String>());

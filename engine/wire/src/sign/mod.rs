@@ -15,6 +15,7 @@ mod sts;
 mod unsigned;
 
 pub use aws::{Payload, Scope};
+pub(crate) use credential::spare;
 pub use credential::{Credential, Secret};
 pub use hash::sha256_hex;
 pub use jwt::{Grant, assertion};

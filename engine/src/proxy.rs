@@ -1,0 +1,127 @@
+//! Which proxy a server is asked through: what the variables say that every tool reads, `https_proxy`, `http_proxy`, `all_proxy` and
+//! `no_proxy`.
+//!
+//! This machine itself is never asked through one, nor are services that hand credentials to the machine they run beside.
+
+use crate::credentials::Environment;
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_wire::{Endpoint, Proxy, Scheme};
+use hyper::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The proxy that requests to `server` go through; `None` where they go straight.
+///
+/// # Errors
+/// `Usage` for a variable that names none as [`Proxy::parse`] wants it.
+pub(crate) fn proxy_for(environment: &Environment, server: &Endpoint) -> Result<Option<Arc<Proxy>>> {
+    let names: &[&'static str] = match server.scheme {
+        Scheme::File => return Ok(None),
+        Scheme::Https => &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"],
+        // Whoever asks a web server for something can set HTTP_PROXY for the programs that it runs (CVE-2016-5385).
+        Scheme::Http if environment.plain("REQUEST_METHOD").is_some() => &["http_proxy", "all_proxy", "ALL_PROXY"],
+        Scheme::Http => &["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"],
+    };
+    let named = names.iter().find_map(|name| Some((name, environment.get(name)?)));
+    let Some((name, text)) = named else { return Ok(None) };
+    if is_this_machine(&server.host) || is_excepted(environment, server)? {
+        return Ok(None);
+    }
+    Proxy::parse(name, &text).map(|proxy| Some(Arc::new(proxy)))
+}
+
+fn is_this_machine(host: &str) -> bool {
+    host == "localhost" || host.ends_with(".localhost") || host.parse::<IpAddr>().is_ok_and(|addr| addr.is_loopback())
+}
+
+/// Whether `no_proxy` names it, read as curl reads it.
+fn is_excepted(environment: &Environment, server: &Endpoint) -> Result<bool> {
+    let Some(list) = ["no_proxy", "NO_PROXY"].into_iter().find_map(|name| environment.plain(name)) else {
+        return Ok(false);
+    };
+    let uri = format!("{}://{}/", server.scheme.word(), server.authority());
+    let uri: Uri = uri.parse().map_err(|e| Error::new(Kind::Usage, format!("{uri} is no address: {e}")))?;
+    // It tells whether there is a proxy for a server, of which only the exceptions matter here.
+    Ok(Matcher::builder().all("http://any").no(list).build().intercept(&uri).is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(environment: &[(&str, &str)], server: &str) -> Option<String> {
+        let variables = environment.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        let proxy = proxy_for(&Environment::given(variables), &server.parse().unwrap()).unwrap();
+        proxy.map(|proxy| proxy.to_string())
+    }
+
+    #[test]
+    fn each_scheme_has_its_variables_and_small_letters_come_first() {
+        let all = [
+            ("HTTPS_PROXY", "secure-upper:1"),
+            ("http_proxy", "http://plain:2"),
+            ("HTTP_PROXY", "plain-upper:3"),
+            ("all_proxy", "all:4/"),
+        ];
+        assert_eq!(chosen(&all, "https://h/b").as_deref(), Some("secure-upper:1 (HTTPS_PROXY)"));
+        assert_eq!(chosen(&all, "http://h/b").as_deref(), Some("plain:2 (http_proxy)"));
+        assert_eq!(chosen(&all[2..], "https://h/b").as_deref(), Some("all:4 (all_proxy)"));
+        assert_eq!(chosen(&all[2..], "http://h/b").as_deref(), Some("plain-upper:3 (HTTP_PROXY)"));
+        assert_eq!(chosen(&all, "/folder/"), None);
+        assert_eq!(
+            chosen(&[("https_proxy", ""), ("HTTPS_PROXY", "h")], "https://h/b").as_deref(),
+            Some("h:80 (HTTPS_PROXY)")
+        );
+        assert_eq!(chosen(&[], "https://h/b"), None);
+    }
+
+    #[test]
+    fn what_a_request_to_a_web_server_can_set_is_passed_over() {
+        let given = [("REQUEST_METHOD", "GET"), ("HTTP_PROXY", "evil:1")];
+        assert_eq!(chosen(&given, "http://h/b"), None);
+        assert_eq!(chosen(&given[1..], "http://h/b").as_deref(), Some("evil:1 (HTTP_PROXY)"));
+    }
+
+    #[test]
+    fn exceptions_are_names_domains_addresses_and_networks() {
+        for (list, spared, asked) in [
+            ("bucket.corp", "bucket.corp", "other.corp"),
+            ("bucket.corp", "deep.bucket.corp", "notbucket.corp"),
+            (".corp, other", "bucket.corp", "corp.example"),
+            ("10.0.0.0/8", "10.1.2.3", "11.1.2.3"),
+            ("fd00::/8", "[fd00::1]", "[fe00::1]"),
+            ("*", "anything", ""),
+        ] {
+            let given = [("https_proxy", "p:1"), ("NO_PROXY", list)];
+            assert_eq!(chosen(&given, &format!("https://{spared}:9000/b")), None, "{list}: {spared}");
+            if !asked.is_empty() {
+                assert!(chosen(&given, &format!("https://{asked}:9000/b")).is_some(), "{list}: {asked}");
+            }
+        }
+        let both = [("https_proxy", "p:1"), ("no_proxy", "small"), ("NO_PROXY", "capital")];
+        assert!(chosen(&both, "https://small/b").is_none() && chosen(&both, "https://capital/b").is_some());
+    }
+
+    #[test]
+    fn this_machine_is_asked_straight() {
+        for host in ["localhost", "bucket.localhost", "127.0.0.1", "127.9.9.9", "[::1]"] {
+            assert_eq!(chosen(&[("all_proxy", "p:1")], &format!("http://{host}:9000/b")), None, "{host}");
+        }
+        // A variable that nothing is asked through may hold anything.
+        assert_eq!(chosen(&[("all_proxy", "socks5://p:1")], "http://localhost/b"), None);
+    }
+
+    #[test]
+    fn what_names_no_proxy_of_ours_is_an_error_that_shows_none_of_it() {
+        for text in
+            ["socks5://marked@p:1", "https://marked:marked@p:1", "http://user:marked@", "marked%zz@p", "p:marked"]
+        {
+            let environment = Environment::given([("HTTPS_PROXY".into(), text.into())]);
+            let error = proxy_for(&environment, &"https://h/b".parse().unwrap()).unwrap_err();
+            assert_eq!(error.kind(), Kind::Usage);
+            let told = format!("{error} {error:?}");
+            assert!(told.contains("HTTPS_PROXY") && !told.contains("marked"), "{told}");
+        }
+    }
+}
