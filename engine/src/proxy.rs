@@ -35,15 +35,26 @@ fn is_this_machine(host: &str) -> bool {
     host == "localhost" || host.ends_with(".localhost") || host.parse::<IpAddr>().is_ok_and(|addr| addr.is_loopback())
 }
 
-/// Whether `no_proxy` names it, read as curl reads it.
+/// Whether `no_proxy` names it: read as curl reads it, and with what Go's tools take besides, `*.DOMAIN` and `HOST:PORT`.
 fn is_excepted(environment: &Environment, server: &Endpoint) -> Result<bool> {
     let Some(list) = ["no_proxy", "NO_PROXY"].into_iter().find_map(|name| environment.plain(name)) else {
         return Ok(false);
     };
+    let entries = list.split(|c: char| c == ',' || c.is_whitespace()).filter_map(|entry| at_port(entry, server.port));
     let uri = format!("{}://{}/", server.scheme.word(), server.authority());
     let uri: Uri = uri.parse().map_err(|e| Error::new(Kind::Usage, format!("{uri} is no address: {e}")))?;
     // It tells whether there is a proxy for a server, of which only the exceptions matter here.
-    Ok(Matcher::builder().all("http://any").no(list).build().intercept(&uri).is_none())
+    let matcher = Matcher::builder().all("http://any").no(entries.collect::<Vec<_>>().join(",")).build();
+    Ok(matcher.intercept(&uri).is_none())
+}
+
+/// What an entry says of hosts, if it is about this port.
+fn at_port(entry: &str, port: u16) -> Option<&str> {
+    let entry = entry.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(entry);
+    match entry.rsplit_once(':') {
+        Some((host, only)) if !host.contains(':') => (only.parse() == Ok(port)).then_some(host),
+        _ => Some(entry),
+    }
 }
 
 #[cfg(test)]
@@ -91,6 +102,9 @@ mod tests {
             (".corp, other", "bucket.corp", "corp.example"),
             ("10.0.0.0/8", "10.1.2.3", "11.1.2.3"),
             ("fd00::/8", "[fd00::1]", "[fe00::1]"),
+            ("*.corp", "bucket.corp", "corp.example"),
+            ("other  bucket.corp", "bucket.corp", "third.corp"),
+            ("bucket.corp:9000", "bucket.corp", "other.corp"),
             ("*", "anything", ""),
         ] {
             let given = [("https_proxy", "p:1"), ("NO_PROXY", list)];
@@ -99,6 +113,8 @@ mod tests {
                 assert!(chosen(&given, &format!("https://{asked}:9000/b")).is_some(), "{list}: {asked}");
             }
         }
+        let elsewhere = [("https_proxy", "p:1"), ("no_proxy", "bucket.corp:9001")];
+        assert!(chosen(&elsewhere, "https://bucket.corp:9000/b").is_some());
         let both = [("https_proxy", "p:1"), ("no_proxy", "small"), ("NO_PROXY", "capital")];
         assert!(chosen(&both, "https://small/b").is_none() && chosen(&both, "https://capital/b").is_some());
     }

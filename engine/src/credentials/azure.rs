@@ -128,15 +128,7 @@ async fn managed(environment: &Environment) -> Result<Source> {
         }
     };
     let patience = if named { PATIENCE } else { Duration::from_secs(1) };
-    let asked = Ask {
-        method: "GET",
-        uri: &uri,
-        headers: vec![header],
-        body: String::new(),
-        patience,
-        attempts: ATTEMPTS,
-        proxies: None,
-    };
+    let asked = Ask { method: "GET", uri: &uri, headers: vec![header], patience, attempts: ATTEMPTS, ..Ask::default() };
     match ask(asked, None).await {
         Ok(answer) => token_in(&answer, Credential::azure_bearer).map(Source::Found),
         Err(error) if !named => Ok(Source::Nothing(error.cause().to_string())),

@@ -34,15 +34,7 @@ pub(super) async fn credential(environment: &Environment) -> Result<Source> {
     } else if let Some(token) = environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN") {
         headers.push(("authorization".to_string(), token.to_string()));
     }
-    let asked = Ask {
-        method: "GET",
-        uri: &uri,
-        headers,
-        body: String::new(),
-        patience: PATIENCE,
-        attempts: ATTEMPTS,
-        proxies: None,
-    };
+    let asked = Ask { method: "GET", uri: &uri, headers, patience: PATIENCE, attempts: ATTEMPTS, ..Ask::default() };
     let answer = ask(asked, environment.path("AWS_CA_BUNDLE")).await?;
     if answer.status != 200 {
         return Err(Error::new(Kind::Denied, format!("{} answered {}", endpoint.authority(), answer.status)));

@@ -113,8 +113,7 @@ async fn from_metadata(environment: &Environment) -> Result<Source> {
     let uri = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
     let headers = vec![("metadata-flavor".to_string(), "Google".to_string())];
     let patience = if named.is_some() { PATIENCE } else { Duration::from_secs(1) };
-    let asked =
-        Ask { method: "GET", uri: &uri, headers, body: String::new(), patience, attempts: ATTEMPTS, proxies: None };
+    let asked = Ask { method: "GET", uri: &uri, headers, patience, attempts: ATTEMPTS, ..Ask::default() };
     match ask(asked, None).await {
         Ok(answer) => token_in(&answer, Credential::bearer).map(Source::Found),
         Err(error) if named.is_none() => Ok(Source::Nothing(error.cause().to_string())),

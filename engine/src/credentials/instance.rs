@@ -46,14 +46,6 @@ pub(super) async fn credential(environment: &Environment) -> Result<Source> {
 }
 
 async fn request(method: &str, uri: &str, header: (String, String)) -> Result<Answer> {
-    let asked = Ask {
-        method,
-        uri,
-        headers: vec![header],
-        body: String::new(),
-        patience: PATIENCE,
-        attempts: ATTEMPTS,
-        proxies: None,
-    };
+    let asked = Ask { method, uri, headers: vec![header], patience: PATIENCE, attempts: ATTEMPTS, ..Ask::default() };
     ask(asked, None).await
 }

@@ -38,7 +38,7 @@ impl Server for Folder {
 }
 
 /// The embedded bucket, by its own address.
-struct Plain(Bucket);
+struct Plain(Bucket, Option<Authority>);
 
 impl Server for Plain {
     fn name(&self) -> String {
@@ -50,7 +50,8 @@ impl Server for Plain {
     }
 
     fn access(&self) -> Access {
-        Access::default()
+        let ca_file = self.1.as_ref().map(Authority::file);
+        Access { tls: Tls { ca_file, insecure: false }, ..Access::default() }
     }
 }
 
@@ -95,7 +96,24 @@ fn a_folder_of_this_machine() {
 #[test]
 fn the_embedded_bucket_by_its_address() {
     let dir = tempfile::tempdir().unwrap();
-    conforms(&Plain(writable(dir.path(), "")));
+    conforms(&Plain(writable(dir.path(), ""), None));
+}
+
+#[test]
+fn the_embedded_bucket_by_an_address_of_ipv6() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        eprintln!("skipped: this machine has no IPv6");
+        return;
+    }
+    for over_tls in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = over_tls.then(|| Authority::new("an authority of a test"));
+        let tls = authority.as_ref().map(|authority| authority.sign_as("bucket", &named(&["::1"])));
+        let listen = "[::1]:0".parse().unwrap();
+        let bucket = Bucket::start(BucketConfig { listen, tls, ..writable_config(dir.path(), "") }).unwrap();
+        assert!(bucket.url("").contains("://[::1]:"));
+        conforms(&Plain(bucket, authority));
+    }
 }
 
 #[test]

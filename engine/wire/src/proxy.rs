@@ -25,7 +25,7 @@ pub struct Proxy {
     authorization: Zeroizing<Vec<u8>>,
 }
 
-const FORM: &str = "write http://[USER:PASSWORD@]HOST:PORT";
+const FORM: &str = "write http://[USER:PASSWORD@]HOST:PORT, or name the host that is asked for in NO_PROXY";
 const AUTHORIZATION: &[u8] = b"Proxy-Authorization: Basic ";
 
 impl Proxy {

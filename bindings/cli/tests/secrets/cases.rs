@@ -227,3 +227,21 @@ fn who_asks_a_proxy() {
         ],
     );
 }
+
+#[test]
+fn what_reads_buckets_of_its_own_beside_keys_for_others() {
+    let (mut variables, mut secrets) = aws_keys();
+    let proxy = marked("proxy");
+    let escaped = proxy.replace('/', "%2F").replace('+', "%2B").replace('=', "%3D");
+    variables.push(("https_proxy", format!("http://somebody:{escaped}@far.test:3128")));
+    secrets.push(proxy);
+    let case = || Case {
+        name: "its own bucket",
+        variables: variables.clone(),
+        uri: String::new(),
+        endpoint: None,
+        secrets: secrets.clone(),
+        serves: true,
+    };
+    none_leaks(&Desk::new, &[&|_| case()]);
+}

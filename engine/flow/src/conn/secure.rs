@@ -1,8 +1,8 @@
 //! TLS under a connection: sealed records into the connection's own memory, opened from there into windows.
 //!
-//! Owns the session, the way through a proxy that it may need first, and which of the received bytes it has not used up. What a record holds goes straight into the front
-//! window when all of it belongs there; heads, and the records that a body begins or ends in, go the linear path of
-//! `responses.rs`, which counts what it copies.
+//! Owns the session, the way through a proxy that it may need first, and which of the received bytes it has not used up. What a record
+//! holds goes straight into the front window when all of it belongs there; heads, and the records that a body begins or ends in, go the
+//! linear path of `responses.rs`, which counts what it copies.
 
 use super::exchange::Sink;
 use super::outcome::Context;
