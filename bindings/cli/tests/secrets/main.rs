@@ -85,7 +85,7 @@ impl Desk {
         }
         if case.serves {
             let tune =
-                ["tune", uri, "--budget", "3s", "--batch-size", "2", "--memory-limit", "64MiB", "--out", "own.toml"];
+                ["tune", uri, "--budget", "6s", "--batch-size", "2", "--memory-limit", "64MiB", "--out", "own.toml"];
             commands.push([&tune[..], &["--json", "tuned.json"]].concat().into_iter().map(String::from).collect());
             let line =
                 ["bench", "line", "--uri", uri, "--rounds", "1", "--no-pin", "--set", "pin=false", "--set", "shards=1"];
