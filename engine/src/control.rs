@@ -13,6 +13,7 @@ use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Authority, Listed, Signatory, judged};
 use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
+use fuelrail_wire::head::refuse_coding;
 use fuelrail_wire::proxy::unknown_to_it;
 use fuelrail_wire::redirect::{Answer, Moved, moved};
 use fuelrail_wire::tls::{asks_for_tls, explain};
@@ -278,6 +279,7 @@ async fn get_once(
         let refusal = Refusal::of(response).await?;
         return Err(client.refused((endpoint, path), &refusal, refusal.error()));
     }
+    refuse_codings(response.headers())?;
     progress.begin(status, response.headers())?;
     progress.is_empty = false;
     let mut body = response.into_body();
@@ -332,6 +334,7 @@ pub(crate) async fn ask(client: &HttpClient, endpoint: &Endpoint, path: &str) ->
         let outcome = async {
             let response = send(client, endpoint, path, None).await?;
             if response.status() == StatusCode::OK {
+                refuse_codings(response.headers())?;
                 return collect(response).await;
             }
             let refusal = Refusal::of(response).await?;
@@ -347,6 +350,11 @@ pub(crate) async fn ask(client: &HttpClient, endpoint: &Endpoint, path: &str) ->
             Verdict::GiveUp => return Err(error.attempts(tries.failed())),
         }
     }
+}
+
+/// What comes in another form than its own is not taken for it.
+fn refuse_codings(headers: &HeaderMap) -> Result<()> {
+    headers.get_all("content-encoding").iter().try_for_each(|value| refuse_coding(value.as_bytes()))
 }
 
 async fn send(

@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::services::{Answer, Service};
 use common::{bucket, folder, listing, loader, loader_at};
 use fuelrail::{Batch, ByteSize, Error, Kind, Listed, State};
 use fuelrail_bucket::DataSet;
@@ -60,6 +61,23 @@ fn a_server_that_is_not_there_is_named() {
     let error = loader.next_batch().expect("an outcome").expect_err("nobody serves");
     assert_eq!(error.kind(), Kind::Network, "{error}");
     assert!(error.to_string().contains(closed) && error.object_key().is_some(), "{error}");
+}
+
+/// Shards refuse it, too: `credentials.rs` and the tests of `wire` show that.
+#[test]
+fn bytes_in_another_coding_are_refused_by_its_name() {
+    let service = Service::start(|_| Answer(200, "Content-Encoding: gzip\r\n".into(), "\u{1f}squeezed".into()));
+    let uri = format!("{}/bucket/k", service.url());
+    let mut got = Vec::new();
+    let listed = fuelrail::list(&uri, |_| {}).unwrap_err();
+    for error in [listed, fuelrail::get(&uri, &mut got).unwrap_err()] {
+        let told = error.to_string();
+        assert!(error.kind() == Kind::Protocol && told.contains("Content-Encoding 'gzip'"), "{told}");
+    }
+    assert!(got.is_empty());
+    let plain = Service::start(|_| Answer(200, "Content-Encoding: identity\r\n".into(), "as it is".into()));
+    fuelrail::get(&format!("{}/bucket/k", plain.url()), &mut got).unwrap();
+    assert_eq!(got, b"as it is");
 }
 
 #[test]

@@ -146,10 +146,7 @@ impl Lines {
             }
             self.chunked = true;
         } else if is("content-encoding") && (200..300).contains(&status) {
-            if let Some(coding) = tokens(value).find(|token| !token.eq_ignore_ascii_case(b"identity")) {
-                return Err(protocol(format!("the body comes in Content-Encoding '{}'", shown(coding, 64)))
-                    .cure("serve the object's own bytes: remove its Content-Encoding and turn off compression"));
-            }
+            refuse_coding(value)?;
         } else if is("x-amz-checksum-crc32c") {
             // "…-7" is a checksum over the checksums of seven parts: it says nothing about the bytes as a whole.
             if !value.contains(&b'-') {
@@ -224,6 +221,18 @@ impl Lines {
             Some(length) => Framing::Length(length),
             None => Framing::UntilClose,
         })
+    }
+}
+
+/// Refuses a body whose `Content-Encoding` line says that it is not the object's own bytes.
+///
+/// # Errors
+/// [`Kind::Protocol`] naming the coding.
+pub fn refuse_coding(value: &[u8]) -> Result<()> {
+    match tokens(value).find(|token| !token.eq_ignore_ascii_case(b"identity")) {
+        Some(coding) => Err(protocol(format!("the body comes in Content-Encoding '{}'", shown(coding, 64)))
+            .cure("serve the object's own bytes: remove its Content-Encoding and turn off compression")),
+        None => Ok(()),
     }
 }
 
