@@ -5,7 +5,7 @@
 use crate::access::{Access, Way};
 use crate::aside::run_aside;
 use crate::credentials::authorise;
-use crate::dial::Asker;
+use crate::dial::{Asker, causes};
 use crate::elsewhere::wherever;
 use crate::folder;
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
@@ -17,9 +17,7 @@ use fuelrail_wire::head::refuse_coding;
 use fuelrail_wire::proxy::unknown_to_it;
 use fuelrail_wire::redirect::{Answer, Moved, moved};
 use fuelrail_wire::tls::{asks_for_tls, explain};
-use fuelrail_wire::{
-    ContentRange, Endpoint, Entry, Proxy, Scheme, date, manifest, parse_error, parse_error_region, sign,
-};
+use fuelrail_wire::{ContentRange, Endpoint, Entry, Scheme, date, manifest, parse_error, parse_error_region, sign};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
@@ -36,7 +34,6 @@ pub(crate) type Load = UnsyncBoxBody<Bytes, std::io::Error>;
 /// Sends requests, signed where there is somebody to sign them.
 pub(crate) struct HttpClient {
     plain: Asker<Load>,
-    proxy: Option<Arc<Proxy>>,
     signatory: Option<Mutex<Signatory>>,
     moved: Arc<Mutex<Option<Moved>>>,
 }
@@ -57,8 +54,7 @@ impl HttpClient {
     /// What a refusal means, given who asked; credentials that have ended are asked for anew.
     pub(crate) fn judged(&self, error: Error, headers: &HeaderMap) -> Error {
         let at = headers.get("date").and_then(|date| date::parse_http(date.as_bytes()));
-        let error = self.proxy.as_ref().map_or(error.clone(), |proxy| proxy.spared(error));
-        judged(error, self.authority().as_deref(), at)
+        judged(self.plain.spared(error), self.authority().as_deref(), at)
     }
 
     /// What the refusal of `path` means, which says `error` by itself. Notes where the bucket is when that is elsewhere.
@@ -129,8 +125,7 @@ pub(crate) fn on_control_thread<T: Send>(
     run_aside("fuelrail-control", async || {
         let plain = Asker::new(way.tls.as_ref(), way.proxy.as_ref(), CONNECT_TIMEOUT)?;
         let signatory = way.authority.as_ref().map(|authority| Mutex::new(Signatory::new(Arc::clone(authority))));
-        let (proxy, moved) = (way.proxy.clone(), Arc::clone(&way.moved));
-        work(HttpClient { plain, proxy, signatory, moved }).await
+        work(HttpClient { plain, signatory, moved: Arc::clone(&way.moved) }).await
     })
 }
 
@@ -374,23 +369,16 @@ async fn send(
 
 /// Why no answer came: what TLS refuses, else the innermost cause.
 pub(crate) fn unreachable(authority: &str, error: &(dyn std::error::Error + 'static)) -> Error {
-    let mut inner = error;
-    let mut speaks_http = true;
-    loop {
-        if let Some(refused) = inner.downcast_ref::<rustls::Error>() {
+    let (mut inner, mut speaks_http) = (error, true);
+    for cause in causes(error) {
+        if let Some(refused) = cause.downcast_ref::<rustls::Error>() {
             return explain(refused);
         }
-        if let Some(told) = inner.downcast_ref::<Error>() {
+        if let Some(told) = cause.downcast_ref::<Error>() {
             return told.clone();
         }
-        speaks_http &= !inner.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse);
-        // An I/O error hides what it wraps from those who ask for its source.
-        let wrapped = inner.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        let wrapped = wrapped.map(|error| error as &(dyn std::error::Error + 'static));
-        match wrapped.or_else(|| inner.source()) {
-            Some(source) => inner = source,
-            None => break,
-        }
+        speaks_http &= !cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse);
+        inner = cause;
     }
     if speaks_http {
         return Error::new(Kind::Network, format!("cannot reach {authority}: {inner}"))

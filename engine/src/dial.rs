@@ -4,6 +4,7 @@
 
 use crate::tls::connector_config;
 use fuelrail_base::{Error, Kind, Result};
+use fuelrail_wire::proxy::HUNG_UP;
 use fuelrail_wire::tls::Client as TlsClient;
 use fuelrail_wire::{Endpoint, Proxy};
 use hyper::body::{Body, Incoming};
@@ -27,8 +28,7 @@ use tower_service::Service;
 /// Asks over HTTP, and over TLS where the URI says so.
 pub(crate) struct Asker<B> {
     client: Client<HttpsConnector<Dialler>, B>,
-    /// What a proxy that requests are handed to is told of who asks.
-    authorization: Option<HeaderValue>,
+    proxy: Option<Arc<Proxy>>,
 }
 
 impl<B> Asker<B>
@@ -53,21 +53,27 @@ where
         let dialler = Dialler { tcp, proxy: proxy.cloned() };
         let https = HttpsConnectorBuilder::new().with_tls_config(connector_config(tls)?).https_or_http();
         let client = Client::builder(TokioExecutor::new()).build(https.enable_http1().wrap_connector(dialler));
-        let authorization = proxy.and_then(|proxy| proxy.authorization()).map(|value| {
-            let mut value = HeaderValue::from_bytes(value).expect("base64 fits into a header");
-            value.set_sensitive(true);
-            value
-        });
-        Ok(Asker { client, authorization })
+        Ok(Asker { client, proxy: proxy.cloned() })
     }
 
     /// # Errors
     /// What hyper says; [`told`] finds what is ours in it.
     pub(crate) async fn request(&self, mut request: Request<B>) -> core::result::Result<Response<Incoming>, Failure> {
-        if let Some(value) = self.authorization.as_ref().filter(|_| request.uri().scheme_str() == Some("http")) {
-            request.headers_mut().insert(PROXY_AUTHORIZATION, value.clone());
+        let handed_to = self.proxy.as_ref().filter(|_| request.uri().scheme_str() == Some("http"));
+        if let Some(value) = handed_to.and_then(|proxy| proxy.authorization()) {
+            let mut value = HeaderValue::from_bytes(value).expect("base64 fits into a header");
+            value.set_sensitive(true);
+            request.headers_mut().insert(PROXY_AUTHORIZATION, value);
         }
         self.client.request(request).await
+    }
+
+    /// The same error without what a proxy was told of who asks.
+    pub(crate) fn spared(&self, error: Error) -> Error {
+        match &self.proxy {
+            Some(proxy) => proxy.spared(error),
+            None => error,
+        }
     }
 }
 
@@ -115,15 +121,13 @@ impl Service<Uri> for Dialler {
 
 /// Asks the proxy for a way to the server, on which nothing was said yet.
 async fn open_way(proxy: &Proxy, server: &Endpoint, io: &mut TcpStream) -> Result<()> {
-    let failed = |why: &dyn std::fmt::Display| {
-        proxy.error(Kind::Network, &format!("asked for a way to {}: {why}", server.authority()))
-    };
+    let failed = |why: &dyn std::fmt::Display| proxy.in_vain(server, Kind::Network, why);
     let (mut request, mut answer) = (Vec::new(), Vec::new());
     proxy.push_connect(server, &mut request);
     io.write_all(&request).await.map_err(|e| failed(&e))?;
     loop {
         if io.read_buf(&mut answer).await.map_err(|e| failed(&e))? == 0 {
-            return Err(failed(&"it closed the connection instead of an answer"));
+            return Err(failed(&HUNG_UP));
         }
         if proxy.judge(server, &answer)? {
             return Ok(());
@@ -137,8 +141,14 @@ pub(crate) fn innermost(error: &(dyn StdError + 'static)) -> String {
 }
 
 /// An error, and what it says that it comes from.
-fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    let source = |error: &&'a (dyn StdError + 'static)| -> Option<&'a (dyn StdError + 'static)> { (*error).source() };
+pub(crate) fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    let source = |error: &&'a (dyn StdError + 'static)| -> Option<&'a (dyn StdError + 'static)> {
+        // An I/O error hides what it wraps from those who ask for its source.
+        match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => (*error).source(),
+        }
+    };
     std::iter::successors(Some(error), source)
 }
 

@@ -24,12 +24,15 @@ const ADDRESSES_MAX: usize = 64;
 /// # Errors
 /// `Network` when the name cannot be resolved, `Environment` when the thread is refused.
 pub(crate) fn addresses_of(endpoint: &Endpoint, proxy: Option<&Proxy>) -> Result<Arc<AddressBook>> {
+    if endpoint.scheme == Scheme::File {
+        return Ok(Arc::new(AddressBook::new(Vec::new()).0));
+    }
     let at = match proxy {
         Some(proxy) => Host { name: proxy.host.clone(), port: proxy.port, given_by: proxy.variable.clone() },
         None => Host { name: endpoint.host.clone(), port: endpoint.port, given_by: "the host name in the URI".into() },
     };
-    let found = if endpoint.scheme == Scheme::File { Vec::new() } else { at.resolve()? };
-    let is_name = endpoint.scheme != Scheme::File && at.name.parse::<IpAddr>().is_err();
+    let found = at.resolve()?;
+    let is_name = at.name.parse::<IpAddr>().is_err();
     let (book, closed) = AddressBook::new(found.clone());
     let book = Arc::new(book);
     if is_name {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::proxy::{NAME, Proxy, Tinyproxy, Turn, environment};
-use common::secure::{Authority, named};
+use common::secure::{Authority, signed_for};
 use common::{drain, listing, loader_at, plain_run, planned, side_by_side};
 use fuelrail::{Access, Credentials, Environment, Error, Kind, LoaderBuilder, Tls, get_with, list_with, put_with};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
@@ -18,8 +18,7 @@ struct Far {
 
 impl Far {
     fn start(set: &DataSet, script: &str, name: &'static str, over_tls: bool) -> Far {
-        let authority = over_tls.then(|| Authority::new("an authority of a test"));
-        let tls = authority.as_ref().map(|authority| authority.sign_as("bucket", &named(&[name])));
+        let (authority, tls) = over_tls.then(|| signed_for(name)).unzip();
         let (source, script) = (Source::Generated(set.clone()), script.parse().unwrap());
         let bucket = Bucket::start(BucketConfig { source, script, tls, ..BucketConfig::default() }).unwrap();
         Far { bucket, name, authority }

@@ -168,7 +168,7 @@ impl FetchStage {
         match written.and_then(signed) {
             Ok(()) => {
                 if let Some(proxy) = self.objects.go_between() {
-                    proxy.address(self.objects.endpoint(), &mut self.text);
+                    proxy.address(&self.host, &mut self.text);
                 }
                 self.conns[at].request(exchange, &self.text);
                 self.stats.requests += 1;
@@ -271,8 +271,10 @@ impl FetchStage {
                     }
                     let error = Error::from_errno(Kind::Network, &format!("connecting to {addr}"), errno)
                         .cure("check that the server runs and the address is right");
-                    let proxy = self.objects.go_between();
-                    let error = proxy.map_or(error.clone(), |proxy| proxy.error(error.kind(), error.cause()));
+                    let error = match self.objects.go_between() {
+                        Some(proxy) => proxy.error(error.kind(), error.cause()),
+                        None => error,
+                    };
                     conn.connected(Err(error), &mut cx);
                 } else {
                     self.addresses.connected(addr);
@@ -327,7 +329,10 @@ impl FetchStage {
 
     /// What an error of this stage means, given who asked.
     pub(crate) fn judged(&self, error: Error, server_time: Option<WallTime>) -> Error {
-        let error = self.objects.go_between().map_or(error.clone(), |proxy| proxy.spared(error));
+        let error = match self.objects.go_between() {
+            Some(proxy) => proxy.spared(error),
+            None => error,
+        };
         judged(error, self.signatory.as_ref().map(|signatory| &**signatory.authority()), server_time)
     }
 

@@ -1,8 +1,9 @@
 //! A proxy of our own as a test's go-between, which misbehaves as told, and tinyproxy as somebody else's.
 
 use super::process::Process;
+use super::services::head;
 use fuelrail::Environment;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -130,7 +131,8 @@ impl Shared {
         let turn = (self.turns)(self.connections.fetch_add(1, Ordering::Relaxed));
         let mut requests = BufReader::new(stream.try_clone()?);
         let mut behind: Option<TcpStream> = None;
-        while let Some(head) = head(&mut requests)? {
+        while let Some(head) = head(&mut requests) {
+            let head = std::str::from_utf8(&head).expect("a head is text").trim_end();
             match turn {
                 Turn::HangUp => return stream.shutdown(Shutdown::Both),
                 Turn::Silence => return requests.read_to_end(&mut Vec::new()).map(drop),
@@ -176,18 +178,6 @@ impl Shared {
         }
         behind.map_or(Ok(()), |up| up.shutdown(Shutdown::Write))
     }
-}
-
-/// The text of a request's head with its blank line; `None` at the end.
-fn head(from: &mut impl BufRead) -> std::io::Result<Option<String>> {
-    let mut raw = Vec::new();
-    while !raw.ends_with(b"\r\n\r\n") {
-        if from.read_until(b'\n', &mut raw)? == 0 {
-            return Ok(None);
-        }
-    }
-    raw.truncate(raw.len() - 2);
-    Ok(Some(String::from_utf8(raw).expect("a head is text")))
 }
 
 fn refuse(stream: &mut TcpStream, answer: &str) -> std::io::Result<()> {

@@ -46,6 +46,13 @@ impl Authority {
     }
 }
 
+/// An authority and a bucket's certificate by it, for this name or address.
+pub fn signed_for(name: &str) -> (Authority, Tls) {
+    let authority = Authority::new("an authority of a test");
+    let tls = authority.sign_as("bucket", &named(&[name]));
+    (authority, tls)
+}
+
 /// A certificate's content for these names.
 pub fn named(names: &[&str]) -> CertificateParams {
     CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()

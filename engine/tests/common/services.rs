@@ -25,12 +25,7 @@ impl Heard {
     }
 
     fn read(from: &mut impl BufRead) -> Option<(Heard, Vec<u8>)> {
-        let mut raw = Vec::new();
-        while !raw.ends_with(b"\r\n\r\n") {
-            if from.read_until(b'\n', &mut raw).ok()? == 0 {
-                return None;
-            }
-        }
+        let mut raw = head(from)?;
         let text = String::from_utf8_lossy(&raw).into_owned();
         let mut lines = text.lines();
         let line = lines.next()?.trim_end_matches(" HTTP/1.1").to_string();
@@ -44,6 +39,17 @@ impl Heard {
         raw.extend_from_slice(&body);
         Some((heard, raw))
     }
+}
+
+/// A request's head with its blank line; `None` where the stream ends before.
+pub fn head(from: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut raw = Vec::new();
+    while !raw.ends_with(b"\r\n\r\n") {
+        if from.read_until(b'\n', &mut raw).ok()? == 0 {
+            return None;
+        }
+    }
+    Some(raw)
 }
 
 /// What is answered: status, further header lines, body.

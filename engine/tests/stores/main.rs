@@ -8,7 +8,7 @@ mod real;
 mod suite;
 
 use common::proxy::{NAME, Proxy};
-use common::secure::{Authority, named};
+use common::secure::{Authority, signed_for};
 use fuelrail::{Access, Credentials, Listed, Tls, list_packed, list_with, put};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
 use std::io::{BufRead, BufReader, Write};
@@ -107,8 +107,7 @@ fn the_embedded_bucket_by_an_address_of_ipv6() {
     }
     for over_tls in [false, true] {
         let dir = tempfile::tempdir().unwrap();
-        let authority = over_tls.then(|| Authority::new("an authority of a test"));
-        let tls = authority.as_ref().map(|authority| authority.sign_as("bucket", &named(&["::1"])));
+        let (authority, tls) = over_tls.then(|| signed_for("::1")).unzip();
         let listen = "[::1]:0".parse().unwrap();
         let bucket = Bucket::start(BucketConfig { listen, tls, ..writable_config(dir.path(), "") }).unwrap();
         assert!(bucket.url("").contains("://[::1]:"));
@@ -156,8 +155,7 @@ impl Server for Behind {
 fn the_embedded_bucket_behind_a_proxy() {
     for over_tls in [true, false] {
         let dir = tempfile::tempdir().unwrap();
-        let authority = over_tls.then(|| Authority::new("an authority of a test"));
-        let tls = authority.as_ref().map(|authority| authority.sign_as("bucket", &named(&[NAME])));
+        let (authority, tls) = over_tls.then(|| signed_for(NAME)).unzip();
         let bucket = Bucket::start(BucketConfig { tls, ..writable_config(dir.path(), "") }).unwrap();
         conforms(&Behind { bucket, proxy: Proxy::start(), authority });
     }

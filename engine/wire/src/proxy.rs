@@ -26,6 +26,8 @@ pub struct Proxy {
 }
 
 const FORM: &str = "write http://[USER:PASSWORD@]HOST:PORT, or name the host that is asked for in NO_PROXY";
+/// Why there is no way where the stream has ended.
+pub const HUNG_UP: &str = "it closed the connection instead of an answer";
 const AUTHORIZATION: &[u8] = b"Proxy-Authorization: Basic ";
 
 impl Proxy {
@@ -111,16 +113,16 @@ impl Proxy {
         }
     }
 
-    /// Makes a finished request to `server` one that is handed to the proxy. A signature stays true: it covers the path alone.
+    /// Makes a finished request to the server `host` (its `Host` line), which is spoken to without TLS, one that is handed to the
+    /// proxy. A signature stays true: it covers the path alone. Allocates nothing where `request` has the room.
     ///
     /// # Panics
     /// When `request` is no request that this crate wrote.
-    pub fn address(&self, server: &Endpoint, request: &mut Vec<u8>) {
+    pub fn address(&self, host: &str, request: &mut Vec<u8>) {
         let path = request.iter().position(|byte| *byte == b' ').expect("a request has a method") + 1;
-        let before = format!("{}://{}", server.scheme.word(), server.authority());
         let end = request.len() - 2;
         request.splice(end..end, self.authorization.iter().copied());
-        request.splice(path..path, before.into_bytes());
+        request.splice(path..path, b"http://".iter().chain(host.as_bytes()).copied());
     }
 
     /// What a refusal of its own means.
@@ -157,6 +159,12 @@ impl Proxy {
         }
         let cause = format!("{kept}… (the rest repeats who asks the proxy)");
         error.because(cause)
+    }
+
+    /// What an error means that comes before the way to `server` is open, and that is not the proxy's own.
+    #[must_use]
+    pub fn in_vain(&self, server: &Endpoint, kind: Kind, why: &dyn fmt::Display) -> Error {
+        self.error(kind, &format!("asked for a way to {}: {why}", server.authority()))
     }
 
     /// An error with the proxy's name before its cause.
@@ -319,11 +327,11 @@ mod tests {
         let mut request = Vec::new();
         crate::write_get(&mut request, &server.authority(), "/b/k", None, None).unwrap();
         let text = String::from_utf8(request.clone()).unwrap();
-        Proxy::parse("x", "http://p").unwrap().address(&server, &mut request);
+        Proxy::parse("x", "http://p").unwrap().address(&server.authority(), &mut request);
         let named = text.replace("GET /b/k", "GET http://bucket.example:9000/b/k");
         assert_eq!(String::from_utf8(request.clone()).unwrap(), named);
         let mut request = text.into_bytes();
-        Proxy::parse("x", "http://Aladdin:open%20sesame@p").unwrap().address(&server, &mut request);
+        Proxy::parse("x", "http://Aladdin:open%20sesame@p").unwrap().address(&server.authority(), &mut request);
         let with_line =
             format!("{}Proxy-Authorization: Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==\r\n\r\n", &named[..named.len() - 2]);
         assert_eq!(String::from_utf8(request).unwrap(), with_line);

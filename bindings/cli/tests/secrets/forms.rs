@@ -22,7 +22,8 @@ impl Marker {
     }
 }
 
-fn percent(text: &str) -> String {
+/// Every character but letters and digits as `%XX`.
+pub(crate) fn percent(text: &str) -> String {
     let escaped = |byte: u8| {
         if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") }
     };

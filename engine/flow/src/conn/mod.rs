@@ -313,7 +313,10 @@ impl Conn {
             self.doom.get_or_insert(error);
             return;
         }
-        let error = self.secure.iter().fold(error, |error, secure| secure.blame(error));
+        let error = match &self.secure {
+            Some(secure) => secure.blame(error),
+            None => error,
+        };
         let idled_out = self.stale && self.responses.is_between() && error.kind() == Kind::Network;
         let given_up = error.kind() == Kind::Cancelled;
         self.failed = !given_up;

@@ -119,8 +119,8 @@ impl Secure {
     /// # Errors
     /// What the end means.
     pub(super) fn cut(&self, responses: &mut Responses, cx: &mut Context) -> Result<()> {
-        if let Some(tunnel) = &self.tunnel {
-            return Err(tunnel.cut());
+        if self.tunnel.is_some() {
+            return Err(Tunnel::cut());
         }
         if self.session.agreed().is_none() {
             return Err(Error::new(Kind::Network, "the connection closed during the TLS handshake")

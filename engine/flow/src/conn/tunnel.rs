@@ -3,6 +3,7 @@
 //! Owns what is asked and what came of the answer. The connection sends and receives for it.
 
 use fuelrail_base::{Error, Kind, Result};
+use fuelrail_wire::proxy::HUNG_UP;
 use fuelrail_wire::{Endpoint, Proxy};
 use std::sync::Arc;
 
@@ -45,12 +46,11 @@ impl Tunnel {
         if self.refused {
             return error;
         }
-        let target = self.server.authority();
-        self.proxy.error(error.kind(), &format!("asked for a way to {target}: {}", error.cause()))
+        self.proxy.in_vain(&self.server, error.kind(), &error.cause())
     }
 
     /// It hung up.
-    pub(super) fn cut(&self) -> Error {
-        Error::new(Kind::Network, "it closed the connection instead of an answer")
+    pub(super) fn cut() -> Error {
+        Error::new(Kind::Network, HUNG_UP)
     }
 }
