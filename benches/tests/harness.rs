@@ -1,7 +1,5 @@
 //! The harness against contestants that behave and contestants that do not: whatever they do, it ends soon, says why, and
 //! leaves nothing behind.
-#![forbid(unsafe_code)]
-
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -1,6 +1,4 @@
 //! The latency question, run small against the embedded bucket: what is counted, through both doors, and how it fails.
-#![forbid(unsafe_code)]
-
 use fuelrail::{Config, Kind, Listed, list};
 use fuelrail_benches::harness::Stop;
 use fuelrail_benches::latency::{Load, Run, Timed, run};

@@ -1,6 +1,4 @@
 //! The read harness, run small, so that it never rots: what it delivers, what it counts, how it resumes.
-#![forbid(unsafe_code)]
-
 use fuelrail::{Config, Kind};
 use fuelrail_benches::read::SCHEMA;
 use fuelrail_benches::{Event, Reading, read};

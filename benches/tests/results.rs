@@ -1,6 +1,4 @@
 //! Results: bars, comparisons and their refusals, the page; from passes whose figures are known.
-#![forbid(unsafe_code)]
-
 use fuelrail::Kind;
 use fuelrail_benches::Machine;
 use fuelrail_benches::harness::compare::{Verdict, compare};

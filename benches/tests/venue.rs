@@ -1,6 +1,4 @@
 //! Venues: each serves what was laid, over its own link, and leaves nothing behind.
-#![forbid(unsafe_code)]
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,6 @@
 //! The exactly-once proof: logs of all ranks, joined.
 
-mod common;
-
-use common::{bucket, drain, loader, side_by_side};
+use crate::common::{bucket, drain, loader, side_by_side};
 use fuelrail::{Audit, State};
 use fuelrail_bucket::DataSet;
 

@@ -1,10 +1,8 @@
 //! What users get wrong, and what real buckets hold: every refusal has its kind, cause and cure, and odd keys and lengths
 //! work.
 
-mod common;
-
-use common::services::{Answer, Service};
-use common::{bucket, folder, listing, loader, loader_at};
+use crate::common::services::{Answer, Service};
+use crate::common::{bucket, folder, listing, loader, loader_at};
 use fuelrail::{Batch, ByteSize, Error, Kind, Listed, State};
 use fuelrail_bucket::DataSet;
 use std::collections::BTreeMap;

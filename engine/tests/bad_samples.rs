@@ -1,8 +1,6 @@
 //! What happens to a sample that cannot be had: the three policies.
 
-mod common;
-
-use common::{Delivered, bucket, drain, loader, plain_run, planned, take};
+use crate::common::{Delivered, bucket, drain, loader, plain_run, planned, take};
 use fuelrail::{BadSamples, Kind, SampleId};
 use fuelrail_bucket::{DataSet, FaultKind};
 use std::collections::BTreeSet;

@@ -1,8 +1,6 @@
 //! The memory budget: what a loader takes stays inside it, and one too small is refused with the number that would do.
 
-mod common;
-
-use common::{Delivered, bucket, loader, needed, take};
+use crate::common::{Delivered, bucket, loader, needed, take};
 use fuelrail::{ByteSize, Kind, memory_use};
 use fuelrail_bucket::DataSet;
 use std::sync::{Mutex, PoisonError};

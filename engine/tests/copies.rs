@@ -1,8 +1,6 @@
 //! On plain HTTP the kernel's copy is the only one, and every other copy is counted to the byte.
 
-mod common;
-
-use common::{bucket, drain, loader};
+use crate::common::{bucket, drain, loader};
 use fuelrail_bucket::DataSet;
 
 #[test]

@@ -1,8 +1,6 @@
 //! What a shard's core does: nothing while there is nothing to do, and what it did stands in the stats.
 
-mod common;
-
-use common::{bucket, eventually, loader};
+use crate::common::{bucket, eventually, loader};
 use fuelrail::{Loader, Stats};
 use fuelrail_bucket::DataSet;
 use std::time::Duration;

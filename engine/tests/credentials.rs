@@ -1,10 +1,8 @@
 //! Credentials over a read: found, sent with every request, renewed while it goes on, and never shown.
 
-mod common;
-
-use common::keys::{at_gate, environment, expects, keys, metadata, now, signed};
-use common::services::{Answer, Service};
-use common::{bucket, drain, eventually, listing, loader_at};
+use crate::common::keys::{at_gate, environment, expects, keys, metadata, now, signed};
+use crate::common::services::{Answer, Service};
+use crate::common::{bucket, drain, eventually, listing, loader_at};
 use fuelrail::{Access, Credentials, Environment, Kind, Result, get_with, list_with, put_with};
 use fuelrail_bucket::{Bucket, DataSet};
 use fuelrail_wire::date;

@@ -1,9 +1,7 @@
 //! Decoding: what comes out of the loader is what the files say, whoever decodes it and whenever.
 
-mod common;
-
-use common::pictures::{self, centre_cropped, difference, jpeg_pixels, png_pixels, scene};
-use common::{bucket, folder, loader};
+use crate::common::pictures::{self, centre_cropped, difference, jpeg_pixels, png_pixels, scene};
+use crate::common::{bucket, folder, loader};
 use fuelrail::{Decode, Fit, Loader, LoaderBuilder, SampleId, Shape, State};
 use fuelrail_bucket::{Bucket, DataSet};
 use png::{BitDepth, ColorType};

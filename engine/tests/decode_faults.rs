@@ -1,10 +1,8 @@
 //! Decoding when something is wrong: pictures that are none, too little memory, a consumer that keeps everything, a loader
 //! that is dropped in the middle.
 
-mod common;
-
-use common::pictures::{self, jpeg, jpeg_pixels, png, scene};
-use common::{PATIENCE, bucket, eventually, folder, least_budget, loader, plain_run, planned};
+use crate::common::pictures::{self, jpeg, jpeg_pixels, png, scene};
+use crate::common::{PATIENCE, bucket, eventually, folder, least_budget, loader, plain_run, planned};
 use fuelrail::{BadSamples, Batch, ByteSize, Decode, Fit, Kind, LoaderBuilder, Remains, Taken, memory_use};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, DataSet};

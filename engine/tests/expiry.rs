@@ -1,10 +1,8 @@
 //! Credentials that end again and again while a read goes on.
 
-mod common;
-
-use common::keys::{at_gate, environment, expects, keys, metadata, signed};
-use common::services::Service;
-use common::{bucket, eventually, listing, loader_at};
+use crate::common::keys::{at_gate, environment, expects, keys, metadata, signed};
+use crate::common::services::Service;
+use crate::common::{bucket, eventually, listing, loader_at};
 use fuelrail_bucket::{Bucket, DataSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -82,7 +80,7 @@ fn credentials_that_end_every_few_seconds_are_renewed_while_a_read_goes_on() {
     assert_eq!(read.given_up, 0);
 }
 
-/// Three minutes of credentials that last 20 s, beside three of some that last: `cargo nextest run -p fuelrail --test expiry
+/// Three minutes of credentials that last 20 s, beside three of some that last: `cargo nextest run -p fuelrail --test it
 /// --run-ignored only --no-capture`.
 #[test]
 #[ignore = "a measurement"]

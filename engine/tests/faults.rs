@@ -1,9 +1,7 @@
 //! Whatever the server does, the same samples come in the same order with the same bytes, or a typed error names the
 //! object and the cause; and what the loader counts is what the bucket injected.
 
-mod common;
-
-use common::{PATIENCE, bare_listing, bucket, drain, listing, loader, plain_run, planned, side_by_side};
+use crate::common::{PATIENCE, bare_listing, bucket, drain, listing, loader, plain_run, planned, side_by_side};
 use fuelrail::{Backend, Error, Kind, Listed, LoaderBuilder, Result, Stats};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, Counters, DataSet, FaultKind, Script};

@@ -1,8 +1,6 @@
 //! Data sets in folders of this machine: through the same engine, on every ring, with the same errors.
 
-mod common;
-
-use common::loader_at;
+use crate::common::loader_at;
 use fuelrail::{Access, Kind, Loader, LoaderBuilder, PutOptions, PutOver, Result, get, list, put, put_as};
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,9 +1,7 @@
 //! Importance through the whole loader: ranks draw alike, every byte and every draw is proved, runs go on with the same
 //! draws, and nothing waits for a report.
 
-mod common;
-
-use common::{bucket, drain, loader, side_by_side};
+use crate::common::{bucket, drain, loader, side_by_side};
 use fuelrail::{Audit, Batch, ByteSize, Kind, Loader, LoaderBuilder, SampleId, State};
 use fuelrail_bucket::{Bucket, DataSet};
 use std::collections::BTreeMap;

@@ -1,9 +1,7 @@
 //! What was listed is what is delivered: every range insists on the listed version.
 
-mod common;
-
-use common::services::{Answer, Service};
-use common::{drain, loader_at};
+use crate::common::services::{Answer, Service};
+use crate::common::{drain, loader_at};
 use fuelrail::Kind;
 use fuelrail_bucket::DataSet;
 

@@ -1,9 +1,7 @@
 //! Listings that are kept: used again while the bucket is as it was, gone on with after an interruption, and never believed when
 //! they are torn, rotten or somebody else's.
 
-mod common;
-
-use common::loader;
+use crate::common::loader;
 use fuelrail::{Access, Error, KeptListing, Kind, Listed, ListingDir, Result, list_kept, put};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
 use std::fs;
@@ -180,7 +178,7 @@ fn tell(line: &str) {
 
 fn process(bucket: &Bucket, dir: &Path) -> (Child, impl Iterator<Item = String>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "lists_in_a_process_of_its_own", "--ignored", "--nocapture"])
+        .args(["--exact", "listing_dir::lists_in_a_process_of_its_own", "--ignored", "--nocapture"])
         .env(AT, bucket.url(""))
         .env(IN, dir)
         .stdout(Stdio::piped())
@@ -251,7 +249,7 @@ fn an_object_that_is_not_as_listed_drops_the_listing() {
     assert!(anew.next_batch().unwrap().is_ok());
 }
 
-/// What keeping a listing of ten million objects takes: `cargo nextest run -p fuelrail --test listing_dir --run-ignored only
+/// What keeping a listing of ten million objects takes: `cargo nextest run -p fuelrail --test it --run-ignored only
 /// --no-capture ten_million`.
 #[test]
 #[ignore = "a measurement"]

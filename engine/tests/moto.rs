@@ -3,9 +3,7 @@
 //! `scripts/test` installs it and sets `TEST_MOTO`; without that, a machine that has none says so and passes. Its S3 takes
 //! any signature: what a signature has to be, `signed.rs` holds against a server that checks.
 
-mod common;
-
-use common::moto::Moto;
+use crate::common::moto::Moto;
 use fuelrail::{Access, Credentials, Environment, get_with, list_with, put_with};
 use std::io::Cursor;
 

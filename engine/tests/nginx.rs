@@ -3,9 +3,7 @@
 //! `scripts/test` installs nginx and sets `FUELRAIL_NGINX=required`; without that, a machine that has none says so and
 //! passes.
 
-mod common;
-
-use common::nginx::Nginx;
+use crate::common::nginx::Nginx;
 use fuelrail::Loader;
 use fuelrail_bucket::DataSet;
 

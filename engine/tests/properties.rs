@@ -1,8 +1,6 @@
 //! Whatever the settings, a run delivers what the plan alone says, in that order, with the generator's bytes.
 
-mod common;
-
-use common::{bucket, drain, listing, loader, planned};
+use crate::common::{bucket, drain, listing, loader, planned};
 use fuelrail::{ByteSize, PolicyName};
 use fuelrail_bucket::{Bucket, DataSet};
 use fuelrail_plan::order::OrderName;

@@ -1,10 +1,8 @@
 //! Buckets that only a proxy reaches: the same bytes through it, with TLS and without, and what is said where it does not let through.
 
-mod common;
-
-use common::proxy::{NAME, Proxy, Tinyproxy, Turn, environment};
-use common::secure::{Authority, signed_for};
-use common::{drain, listing, loader_at, plain_run, planned, side_by_side};
+use crate::common::proxy::{NAME, Proxy, Tinyproxy, Turn, environment};
+use crate::common::secure::{Authority, signed_for};
+use crate::common::{drain, listing, loader_at, plain_run, planned, side_by_side};
 use fuelrail::{Access, Credentials, Environment, Error, Kind, LoaderBuilder, Tls, get_with, list_with, put_with};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use std::io::Cursor;

@@ -1,8 +1,6 @@
 //! Files that nobody here wrote, served and read back: SHA-256 of every one is equal, whatever their names and lengths.
 
-mod common;
-
-use common::{folder, loader, loader_at};
+use crate::common::{folder, loader, loader_at};
 use fuelrail::{ByteSize, Loader};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;

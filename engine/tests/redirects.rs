@@ -1,9 +1,7 @@
 //! A bucket that is elsewhere: followed to where its server says, never to where it would be less safe.
 
-mod common;
-
-use common::services::{Answer, Heard, Service};
-use common::{drain, loader_at};
+use crate::common::services::{Answer, Heard, Service};
+use crate::common::{drain, loader_at};
 use fuelrail::{Access, Credentials, Environment, Kind, get_with, list_with};
 use fuelrail_bucket::DataSet;
 use std::sync::Arc;

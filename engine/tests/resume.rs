@@ -3,9 +3,7 @@
 //! The test binary is its own child: run with [`ROLE`] set, the test that is named becomes a rank that reads, logs, saves
 //! its state behind every batch, and is killed for it.
 
-mod common;
-
-use common::{PATIENCE, bucket, eventually, loader_at};
+use crate::common::{PATIENCE, bucket, eventually, loader_at};
 use fuelrail::{Audit, ByteSize, State};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, DataSet};
@@ -87,7 +85,7 @@ impl Role {
     fn start(&self, test: &str) -> Child {
         std::fs::create_dir_all(&self.states).unwrap();
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .args(["--exact", &format!("resume::{test}"), "--nocapture", "--test-threads=1"])
             .env(ROLE, serde_json::to_string(self).unwrap())
             .stdout(Stdio::null())
             .spawn()

@@ -1,8 +1,6 @@
 //! Dropping a loader at any moment leaves nothing behind: no thread, no connection, no descriptor, no memory.
 
-mod common;
-
-use common::{bucket, eventually, loader, side_by_side};
+use crate::common::{bucket, eventually, loader, side_by_side};
 use fuelrail::{Batch, Loader, Remains};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, DataSet};

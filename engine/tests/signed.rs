@@ -2,10 +2,8 @@
 //!
 //! `scripts/test` installs it and sets `TEST_S3S_FS`; without that, a machine that has none says so and passes.
 
-mod common;
-
-use common::s3s::{KEY_ID, S3s, SECRET, keys};
-use common::{drain, loader_at};
+use crate::common::s3s::{KEY_ID, S3s, SECRET, keys};
+use crate::common::{drain, loader_at};
 use fuelrail::{Access, Credentials, Environment, Kind, get_with, list_with, put_with};
 use fuelrail_bucket::DataSet;
 use std::io::Cursor;

@@ -3,9 +3,7 @@
 //!
 //! The test binary is its own child: run with [`ROLE`] set, the test that is named becomes a loader that is killed.
 
-mod common;
-
-use common::{PATIENCE, bucket, drain, eventually, listing, loader, loader_at, plain_run, planned, side_by_side};
+use crate::common::{PATIENCE, bucket, drain, eventually, listing, loader, loader_at, plain_run, planned, side_by_side};
 use fuelrail::{Backend, ByteSize, DiskFacts, LoaderBuilder, Stats};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, Counters, DataSet};
@@ -260,7 +258,7 @@ const ROLE: &str = "SPILL_TEST_ROLE";
 
 fn start_child(uri: &str, dir: &Path, limit_bytes: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "killed_at_random_moments_no_byte_is_wrong_and_no_room_is_lost", "--test-threads=1"])
+        .args(["--exact", "spill::killed_at_random_moments_no_byte_is_wrong_and_no_room_is_lost", "--test-threads=1"])
         .env(ROLE, format!("{uri} {} {limit_bytes}", dir.display()))
         .stdout(Stdio::null())
         .spawn()

@@ -1,8 +1,6 @@
 //! The main job: a bucket becomes batches, over real sockets and a real ring.
 
-mod common;
-
-use common::{bucket, drain, loader};
+use crate::common::{bucket, drain, loader};
 use fuelrail::Taken;
 use fuelrail_bucket::DataSet;
 use std::collections::BTreeSet;

@@ -1,9 +1,7 @@
 //! A heavy-tailed bucket, read through the real engine: hedging keeps the batch wait short, within its budget, and every byte
 //! right. Times are printed and not judged: the machine may be busy.
 
-mod common;
-
-use common::{bucket, drain, listing, loader};
+use crate::common::{bucket, drain, listing, loader};
 use fuelrail::Stats;
 use fuelrail_bucket::DataSet;
 use std::time::Instant;

@@ -1,8 +1,6 @@
 //! A real bucket that asks to slow down, and one that is down for a while: by counts, not by time.
 
-mod common;
-
-use common::{bucket, drain, eventually, listing, loader, plain_run, planned};
+use crate::common::{bucket, drain, eventually, listing, loader, plain_run, planned};
 use fuelrail::{Kind, Loader, Stats};
 use fuelrail_bucket::{Bucket, Counters, DataSet, FaultKind, Script};
 use std::path::Path;

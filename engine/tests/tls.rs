@@ -1,10 +1,8 @@
 //! Over TLS everything is as over plain TCP, byte for byte, and what TLS alone can do wrong is told with its cure.
 
-mod common;
-
-use common::nginx::Nginx;
-use common::secure::{Authority, Secured, named, shown};
-use common::{drain, listing, loader, loader_at, plain_run, planned, side_by_side};
+use crate::common::nginx::Nginx;
+use crate::common::secure::{Authority, Secured, named, shown};
+use crate::common::{drain, listing, loader, loader_at, plain_run, planned, side_by_side};
 use fuelrail::{Error, Kind, Tls as Judged, get_with, list_with};
 use fuelrail_bucket::{Bucket, DataSet};
 

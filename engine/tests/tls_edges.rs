@@ -2,10 +2,8 @@
 //!
 //! The server here is scripted record by record around a rustls server, so that the loader meets each event at a known place.
 
-mod common;
-
-use common::secure::{Authority, named};
-use common::{drain, listing, loader_at};
+use crate::common::secure::{Authority, named};
+use crate::common::{drain, listing, loader_at};
 use fuelrail::{Error, Kind, LoaderBuilder, Stats};
 use fuelrail_bucket::{DataSet, Tls};
 use rustls::pki_types::pem::PemObject;

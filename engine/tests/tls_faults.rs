@@ -1,10 +1,8 @@
 //! Whatever the server does above or below TLS, the same samples come in the same order with the same bytes; the loader
 //! counts what the bucket injected, and idle connections that the server closed cost nothing.
 
-mod common;
-
-use common::secure::Secured;
-use common::{drain, listing, plain_run, planned, side_by_side};
+use crate::common::secure::Secured;
+use crate::common::{drain, listing, plain_run, planned, side_by_side};
 use fuelrail::{Kind, LoaderBuilder, Stats};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Counters, DataSet, FaultKind};

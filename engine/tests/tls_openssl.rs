@@ -2,9 +2,7 @@
 //!
 //! With `FUELRAIL_NGINX` set the program is required (`scripts/test` installs it); else a machine without it says so and passes.
 
-mod common;
-
-use common::secure::{Authority, named};
+use crate::common::secure::{Authority, named};
 use fuelrail_base::{Kind, Result};
 use fuelrail_bucket::Tls;
 use fuelrail_wire::tls::{Client, Plaintext, Roots, Session, Trust};

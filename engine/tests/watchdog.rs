@@ -1,8 +1,6 @@
 //! Nothing hangs silently: when nothing moves, and on SIGUSR1, the state of every stage is told.
 
-mod common;
-
-use common::{PATIENCE, bucket, loader};
+use crate::common::{PATIENCE, bucket, loader};
 use fuelrail::Kind;
 use fuelrail_bucket::DataSet;
 use std::sync::{Mutex, PoisonError, mpsc};

@@ -1,8 +1,6 @@
 //! A loader that asks for zero-copy receive where no card can do it says so once and delivers the same bytes.
 
-mod common;
-
-use common::{bucket, drain, loader};
+use crate::common::{bucket, drain, loader};
 use fuelrail_bucket::DataSet;
 
 #[test]

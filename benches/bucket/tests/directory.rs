@@ -1,12 +1,10 @@
 //! A real folder as a bucket, and the ways out of it that must stay shut.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use common::{Client, elements};
+use crate::common::{Client, elements};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 
 fn serve(root: &Path, writable: bool) -> Bucket {

@@ -1,11 +1,9 @@
 //! Every scripted fault as a client sees it, and the counters that admit to it.
 
-mod common;
-
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use common::{Client, Reply, elements, head, serve};
+use crate::common::{Client, Reply, elements, head, serve};
 use fuelrail_bucket::{Bucket, BucketConfig, Counters, DataSet, Fault, FaultKind, Script, Source};
 
 /// What a client makes of one `GET` on its own connection.

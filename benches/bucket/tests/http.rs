@@ -1,10 +1,8 @@
 //! The honest server: objects, ranges, conditions, errors, keys, connections.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{Client, elements, head, serve};
+use crate::common::{Client, elements, head, serve};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, ErrorKind, Source};
 
 #[test]

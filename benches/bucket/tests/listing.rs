@@ -1,10 +1,8 @@
 //! ListObjectsV2 over the wire.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{Client, elements, serve};
+use crate::common::{Client, elements, serve};
 use fuelrail_bucket::DataSet;
 use percent_encoding::percent_decode_str;
 

@@ -1,10 +1,8 @@
 //! Uploads in parts as their clients see them, what is refused, and what is left when nobody finishes them.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Client, Reply, elements};
+use crate::common::{Client, Reply, elements};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, FaultKind, Source, UploadLimits};
 
 fn start(source: Source, uploads: UploadLimits, script: &str) -> Bucket {

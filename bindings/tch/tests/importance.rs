@@ -1,8 +1,6 @@
 //! Epochs drawn by importance, through the trainer: ranks stay together, a stopped run goes on with the same draws.
 
-mod common;
-
-use common::{Job, Step, digits, steps, wait_for_steps, words};
+use crate::common::{Job, Step, digits, steps, wait_for_steps, words};
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -4,9 +4,7 @@
     reason = "old versions of tch take slices where new ones take any list"
 )]
 
-mod common;
-
-use common::{digits, meeting_port};
+use crate::common::{digits, meeting_port};
 use fuelrail::{Decode, Loader, SampleId, State};
 use fuelrail_base::Result;
 use fuelrail_bucket::{Bucket, BucketConfig, Source};

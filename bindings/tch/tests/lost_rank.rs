@@ -1,8 +1,6 @@
 //! A rank that hangs, never comes, or is cut off: the others end with a clear error, and the checkpoint stays whole.
 
-mod common;
-
-use common::{Job, digits, meeting_port, start, steps, trainer, wait_for_steps, words};
+use crate::common::{Job, digits, meeting_port, start, steps, trainer, wait_for_steps, words};
 use rustix::process::Signal;
 use std::process::Command;
 

@@ -1,8 +1,6 @@
 //! Switching in place, and checkpoints in other places: a bucket, a disk that is full.
 
-mod common;
-
-use common::{Ended, Job, digits, lines, steps, trainer, wait_for_steps, words};
+use crate::common::{Ended, Job, digits, lines, steps, trainer, wait_for_steps, words};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use rustix::process::Signal;
 use std::path::Path;

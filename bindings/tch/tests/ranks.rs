@@ -1,8 +1,6 @@
 //! Any number of ranks trains as one does.
 
-mod common;
-
-use common::{Job, assert_near, digits, steps, words};
+use crate::common::{Job, assert_near, digits, steps, words};
 use std::collections::BTreeMap;
 use std::path::Path;
 

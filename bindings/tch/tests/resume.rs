@@ -1,8 +1,6 @@
 //! A run that is killed goes on from its last checkpoint as if nothing had happened, on any number of ranks.
 
-mod common;
-
-use common::{Job, Step, assert_near, digits, steps, trainer, wait_for_steps, words};
+use crate::common::{Job, Step, assert_near, digits, steps, trainer, wait_for_steps, words};
 use fuelrail_base::prng::mix64;
 use rustix::process::Signal;
 use std::collections::BTreeMap;

@@ -1,8 +1,6 @@
 //! From synchronous to asynchronous steps in place: what is exact then, and what is not.
 
-mod common;
-
-use common::{Job, digits, lines, steps, words};
+use crate::common::{Job, digits, lines, steps, words};
 use std::collections::BTreeSet;
 
 /// Trains two ranks of which the second is slow, switching after a fifth.

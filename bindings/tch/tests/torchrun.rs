@@ -1,9 +1,7 @@
 //! torchrun starts the job again when a rank dies, and the job goes on by itself. Runs where `FUELRAIL_TORCHRUN` names a torchrun (`pip install
 //! torch`); torch's package is too large to be fetched for every test run.
 
-mod common;
-
-use common::{Job, digits, start, steps, trainer, wait_for_steps, words};
+use crate::common::{Job, digits, start, steps, trainer, wait_for_steps, words};
 use std::process::Command;
 
 #[test]

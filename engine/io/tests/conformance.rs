@@ -1,15 +1,13 @@
 //! The back-ends pass the one suite: io_uring and epoll against real peers on the loopback interface and real files, the
 //! simulated ring in virtual time under every mix of harmless faults.
 
-mod loopback;
-
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use fuelrail_base::Duration;
 use fuelrail_io::conformance::{Script, ScriptedHost, Venue, suite};
 use fuelrail_io::{Arena, Kernel, PollRing, Ring, SimFaults, SimRing, SimWorld, UringConfig, UringRing};
-use loopback::loopback_passes;
+use crate::loopback::loopback_passes;
 
 /// A simulated world.
 struct Simulated {

@@ -1,13 +1,10 @@
 //! The ring on glommio: the one suite, and the fault of the executor it guards against.
 #![cfg(feature = "glommio")]
 
-mod fork;
-mod loopback;
-
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use fork::fork_at_work;
+use crate::fork::fork_at_work;
 use fuelrail_base::{Duration, Kind};
 use fuelrail_io::conformance::ScratchFiles;
 use fuelrail_io::{
@@ -15,7 +12,7 @@ use fuelrail_io::{
 };
 use glommio::io::OpenOptions;
 use glommio::{LocalExecutorBuilder, Placement};
-use loopback::loopback_passes;
+use crate::loopback::loopback_passes;
 
 #[test]
 fn glommio_passes() {

@@ -1,19 +1,16 @@
 //! The ring on tokio-uring: the one suite, and the fault of the runtime it guards against.
 #![cfg(feature = "tokio-uring")]
 
-mod fork;
-mod loopback;
-
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::Poll;
 
-use fork::fork_at_work;
+use crate::fork::fork_at_work;
 use fuelrail_base::Duration;
 use fuelrail_io::{TokioUringRing, UringConfig};
-use loopback::loopback_passes;
+use crate::loopback::loopback_passes;
 use tokio_uring::buf::{IoBuf, IoBufMut};
 
 #[test]

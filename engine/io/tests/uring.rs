@@ -1,16 +1,13 @@
 //! What only a real kernel can show: no allocation and one system call per turn, forks, and the locked-memory limit.
 
-mod fork;
-mod steps;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use fork::fork_at_work;
+use crate::fork::fork_at_work;
 use fuelrail_base::Kind;
 use fuelrail_io::conformance::{ScratchFiles, Script, TcpPeers};
 use fuelrail_io::{FileOptions, Landed, Op, PollRing, Ring, Scatter, SockId, UringConfig, UringRing, Window};
-use steps::{connect, memory, next};
+use crate::steps::{connect, memory, next};
 
 /// Counts the allocations of each thread.
 struct Counting;

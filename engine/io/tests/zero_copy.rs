@@ -1,15 +1,12 @@
 //! Zero-copy receive where no card can do it: refused aloud, with ordinary receives going on; and rehearsed, with the kernel
 //! copying into the area where a card would write.
 
-mod loopback;
-mod steps;
-
 use std::process::Command;
 
 use fuelrail_io::conformance::{Script, TcpPeers};
 use fuelrail_io::{Kernel, Landed, Op, Region, Ring, Scatter, SockId, UringConfig, UringRing};
-use loopback::loopback_passes;
-use steps::{connect, memory, next};
+use crate::loopback::loopback_passes;
+use crate::steps::{connect, memory, next};
 
 const MEMORY: u64 = 8 << 20;
 

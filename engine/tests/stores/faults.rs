@@ -1,8 +1,8 @@
 //! The suite against the embedded bucket on its bad days: every kind of fault on some requests of all of it.
 
 use crate::common::side_by_side;
-use crate::suite::{Server, conforms};
-use crate::writable;
+use super::suite::{Server, conforms};
+use super::writable;
 use fuelrail::{Access, LoaderBuilder};
 use fuelrail_bucket::{Bucket, FaultKind};
 

@@ -8,7 +8,7 @@ use crate::common::moto::Moto;
 use crate::common::nginx::Nginx;
 use crate::common::s3s::{KEY_ID, S3s, SECRET, keys};
 use crate::common::secure::{Authority, named};
-use crate::suite::{Server, conforms};
+use super::suite::{Server, conforms};
 use fuelrail::{Access, Cloud, Credentials, Environment, Kind, Tls, list_with};
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};

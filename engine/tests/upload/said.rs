@@ -1,6 +1,6 @@
 //! What is said to servers, word for word, and what is made of answers that no sound server gives.
 
-use super::common::services::{Answer, Heard, Service};
+use crate::common::services::{Answer, Heard, Service};
 use super::{brought, content};
 use fuelrail::{Access, Kind, PutOptions, PutOver, Result, Stored, put_as};
 use fuelrail_bucket::DataSet;
@@ -180,7 +180,7 @@ fn answers_that_begin_nothing_are_errors() {
 /// In one request and in parts.
 #[test]
 fn an_object_goes_where_its_bucket_is() {
-    let bucket = super::common::bucket(&DataSet::digits(3, 1), "");
+    let bucket = crate::common::bucket(&DataSet::digits(3, 1), "");
     let to = format!("http://{}", bucket.addr());
     let front = Service::start(move |heard: &Heard| {
         let path = heard.line.split(' ').nth(1).unwrap_or_default();

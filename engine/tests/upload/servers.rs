@@ -1,7 +1,7 @@
 //! Objects in parts against servers that nobody here wrote, signed: s3s-fs, which checks signatures, and moto, which knows conditions.
 
-use super::common::moto::Moto;
-use super::common::s3s::{KEY_ID, S3s, SECRET};
+use crate::common::moto::Moto;
+use crate::common::s3s::{KEY_ID, S3s, SECRET};
 use super::content;
 use fuelrail::{Access, Credentials, Environment, Kind, PutOptions, PutOver, get_with, list_with, put_as};
 use std::io::Cursor;

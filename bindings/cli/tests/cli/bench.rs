@@ -8,7 +8,7 @@ use std::time::Duration;
 use fuelrail_bucket::DataSet;
 use serde_json::Value;
 
-use crate::{SMALL, bench_read, bucket_of, fuelrail, key_order_hash, program, utf8};
+use super::{SMALL, bench_read, bucket_of, fuelrail, key_order_hash, program, utf8};
 
 /// The names others rely on.
 const KEYS: [&str; 20] = [
@@ -82,7 +82,7 @@ fn settings_come_from_argument_environment_and_file_in_that_order() {
         .envs([("FUELRAIL_SEED", "6"), ("FUELRAIL_EPOCHS", "6")])
         .output()
         .unwrap();
-    let config = &crate::Ended::new(output).json()["config"];
+    let config = &super::Ended::new(output).json()["config"];
     let wanted = serde_json::json!([5, 6, 2]);
     assert_eq!(serde_json::json!([config["batch_size"], config["seed"], config["epochs"]]), wanted);
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use fuelrail_bucket::DataSet;
 
-use crate::{bench_read, bucket_of, fuelrail, utf8};
+use super::{bench_read, bucket_of, fuelrail, utf8};
 
 #[test]
 fn a_state_a_result_and_a_log_are_recognised_and_shown() {

@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 
-use crate::{bench_read, bucket_of, fuelrail, program, utf8};
+use super::{bench_read, bucket_of, fuelrail, program, utf8};
 
 #[test]
 fn ls_names_every_object_in_key_order() {

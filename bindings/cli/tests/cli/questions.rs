@@ -3,7 +3,7 @@
 use fuelrail_bucket::DataSet;
 use serde_json::Value;
 
-use crate::{bucket_of, fuelrail, utf8};
+use super::{bucket_of, fuelrail, utf8};
 
 /// Options that keep a question small: the embedded bucket, few objects, two rounds.
 const SMALL: [&str; 9] = ["--venue", "embedded", "--scale", "0.002", "--rounds", "2", "--repeats", "2", "--no-pin"];

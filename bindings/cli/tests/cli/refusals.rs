@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use fuelrail_bucket::DataSet;
 
-use crate::{Ended, bench_read, bucket_of, fuelrail, program};
+use super::{Ended, bench_read, bucket_of, fuelrail, program};
 
 /// The program said no in one line.
 fn refused(ended: &Ended, code: i32, says: &str) {
@@ -54,7 +54,7 @@ fn settings_that_do_not_exist_are_2_wherever_they_stand() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("f.toml");
     std::fs::write(&file, "epoch = 3\n").unwrap();
-    refused(&fuelrail(&[&read[..], &["--config", crate::utf8(&file)]].concat()), 2, "epoch");
+    refused(&fuelrail(&[&read[..], &["--config", super::utf8(&file)]].concat()), 2, "epoch");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::{Ended, PROGRAM, fuelrail};
+use super::{Ended, PROGRAM, fuelrail};
 
 /// A run small enough for a test. Figures and bars are those of a busy machine: nothing is asserted about them, and whether
 /// they hold decides the exit code alone.

@@ -8,7 +8,7 @@ use fuelrail_bucket::DataSet;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::{bench_read, fuelrail, key_order_hash, program, utf8};
+use super::{bench_read, fuelrail, key_order_hash, program, utf8};
 
 /// A serving program and the first line it said.
 struct Served {

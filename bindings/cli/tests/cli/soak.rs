@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{fuelrail, utf8};
+use super::{fuelrail, utf8};
 
 /// Options that keep a soak small: few objects, one shard, little memory.
 const SMALL: [&str; 13] = [

@@ -5,7 +5,7 @@ use std::fs;
 use fuelrail::Config;
 use fuelrail_bucket::DataSet;
 
-use crate::{bucket_of, fuelrail, utf8};
+use super::{bucket_of, fuelrail, utf8};
 
 #[test]
 fn the_file_it_writes_is_one_the_loader_reads() {

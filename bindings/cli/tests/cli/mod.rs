@@ -1,6 +1,4 @@
 //! Every command end to end: the real program, against an embedded bucket on loopback.
-#![forbid(unsafe_code)]
-
 mod bench;
 mod cache;
 mod hardship;

@@ -2,8 +2,6 @@
 //! that take them, refuse them, and repeat them. All output and every file written is searched, also for percent and base64 forms.
 //!
 //! There is no louder level of logging, and no page of metrics, that could be asked for besides; panics would be in the output.
-#![forbid(unsafe_code)]
-
 mod echo;
 mod forms;
 

@@ -1,14 +1,12 @@
 //! One suite for every store: what is put is listed, comes back whole and in ranges, and what is not there says so. Here against the
 //! embedded bucket; beside it, what listings bring.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod faults;
 mod real;
 mod suite;
 
-use common::proxy::{NAME, Proxy};
-use common::secure::{Authority, signed_for};
+use crate::common::proxy::{NAME, Proxy};
+use crate::common::secure::{Authority, signed_for};
 use fuelrail::{Access, Credentials, Listed, Tls, list_packed, list_with, put};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
 use std::io::{BufRead, BufReader, Write};
@@ -228,7 +226,7 @@ fn a_container_of_azure_is_listed_page_by_page() {
     assert_eq!(asked, [format!("{first} HTTP/1.1"), format!("{first}&marker=m1 HTTP/1.1")]);
 }
 
-/// What listing ten million objects takes, client and server in one process: `cargo nextest run -p fuelrail --test stores
+/// What listing ten million objects takes, client and server in one process: `cargo nextest run -p fuelrail --test it
 /// --run-ignored only --no-capture`.
 #[test]
 #[ignore = "a measurement"]

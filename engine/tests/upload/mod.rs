@@ -1,12 +1,10 @@
 //! Putting one object: what arrives is what was sent, whole, and what cannot be says why.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod parts;
 mod said;
 mod servers;
 
-use common::bucket;
+use crate::common::bucket;
 use fuelrail::{Access, Kind, PutOptions, PutOver, Tls, get, put, put_as, put_with};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, FaultKind, Source};
 use std::io::{Cursor, Read, Seek, SeekFrom};

@@ -1,0 +1,8 @@
+//! All integration tests of this crate, in one program: one link instead of one a file.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod demo;
+mod rings;
+mod secrets;
+mod train;

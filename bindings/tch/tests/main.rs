@@ -1,0 +1,11 @@
+//! All integration tests of this crate, in one program: one link instead of one a file.
+
+mod common;
+mod importance;
+mod library;
+mod lost_rank;
+mod places;
+mod ranks;
+mod resume;
+mod switch;
+mod torchrun;

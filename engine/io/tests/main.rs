@@ -1,0 +1,17 @@
+//! All integration tests of this crate, in one program: one link instead of one a file.
+
+mod canary;
+mod conformance;
+mod fork;
+mod glommio;
+mod heap;
+mod lent;
+mod loopback;
+mod probe;
+mod sim;
+mod sim_disk;
+mod slots;
+mod steps;
+mod tokio_uring;
+mod uring;
+mod zero_copy;

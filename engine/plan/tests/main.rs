@@ -1,0 +1,20 @@
+//! All integration tests of this crate, in one program: one link instead of one a file.
+#![forbid(unsafe_code)]
+
+mod brain;
+mod brain_model;
+mod importance;
+mod order;
+mod pace;
+mod policy;
+mod prefetch;
+mod quality;
+mod ranks;
+mod run;
+mod schedule;
+mod spill;
+mod split;
+mod sticky;
+mod sweep;
+mod tune;
+mod window;

@@ -1,0 +1,10 @@
+//! All integration tests of this crate, in one program: one link instead of one a file.
+#![forbid(unsafe_code)]
+
+mod canaries;
+mod found;
+mod orders;
+mod outage;
+mod resume;
+mod swarm;
+mod what_if;

@@ -1,0 +1,41 @@
+//! All integration tests of this crate, in one program: one link instead of one a file.
+#![forbid(unsafe_code)]
+
+mod audit;
+mod bad_input;
+mod bad_samples;
+mod budget;
+mod common;
+mod copies;
+mod cores;
+mod credentials;
+mod decode;
+mod decode_faults;
+mod disk;
+mod expiry;
+mod faults;
+mod folders;
+mod importance;
+mod integrity;
+mod listing_dir;
+mod moto;
+mod nginx;
+mod properties;
+mod proxies;
+mod real_files;
+mod redirects;
+mod resume;
+mod shutdown;
+mod signed;
+mod spill;
+mod stores;
+mod stream;
+mod tail;
+mod throttle;
+mod tls;
+mod tls_edges;
+mod tls_faults;
+mod tls_openssl;
+mod upload;
+mod watchdog;
+mod zero_copy;
