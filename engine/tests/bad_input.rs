@@ -353,7 +353,7 @@ fn an_object_larger_than_memory_is_refused_as_a_sample_and_streams_as_a_file() {
     sparse(&place.path().join("five-gib"), 5 << 30);
     let bucket = folder(place.path(), "");
     let error = refused(loader(&bucket).batch_size(1), Kind::Budget, "raise memory_limit to");
-    assert!((5 << 30..(5 << 30) + (1 << 20)).contains(&common::needed(&error)), "{error}");
+    assert!((5 << 30..(5 << 30) + (1 << 20)).contains(&crate::common::needed(&error)), "{error}");
     sparse(&place.path().join("large"), 150 << 20);
     let mut ends = Ends::default();
     assert_eq!(fuelrail::get(&bucket.url("large"), &mut ends).unwrap(), 150 << 20);

@@ -54,7 +54,7 @@ fn a_budget_too_small_for_one_batch_names_the_bytes_needed() {
         let error = builder().memory_limit(ByteSize(bytes - 4096 * u64::from(shards))).build().expect_err("too small");
         assert_eq!((error.kind(), needed(&error)), (Kind::Budget, bytes));
         let mut loader = builder().memory_limit(ByteSize(bytes)).epochs(2).build().unwrap();
-        let delivered = common::drain(&mut loader, &set).unwrap();
+        let delivered = crate::common::drain(&mut loader, &set).unwrap();
         assert_eq!(delivered.order.len(), 400, "{shards} shards, batches of {batch_size}");
     }
 }

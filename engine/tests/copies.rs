@@ -33,7 +33,7 @@ fn copies_through_the_cache_are_counted_exactly() {
     let beside = stats.copied_bytes - (total + stats.hit_bytes + shared);
     assert!(beside <= total / 100, "{beside} bytes more than the cache explains: {stats:?}");
     // A policy that keeps nothing it will not need again copies less in.
-    let builder = common::loader(&bucket).batch_size(8).epochs(1).cache_limit(fuelrail::ByteSize(total));
+    let builder = crate::common::loader(&bucket).batch_size(8).epochs(1).cache_limit(fuelrail::ByteSize(total));
     let mut loader = builder.build().unwrap();
     drain(&mut loader, &set).unwrap();
     assert!(loader.stats().copied_bytes <= total / 100, "{:?}", loader.stats());

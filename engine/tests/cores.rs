@@ -46,7 +46,7 @@ fn every_shard_tells_what_its_core_did() {
     let set = DataSet::volumes(16, 6, 0.01);
     let bucket = bucket(&set, "");
     let mut loader = loader(&bucket).shards(2).pin(true).cycles(true).batch_size(2).build().unwrap();
-    common::drain(&mut loader, &set).unwrap();
+    crate::common::drain(&mut loader, &set).unwrap();
     let stats = loader.stats();
     assert_eq!(stats.shards.len(), 2);
     for shard in &stats.shards {
@@ -79,7 +79,7 @@ fn loaders_near_a_node_share_its_cores_and_one_near_none_says_so() {
     let near = |node: usize| loader(&bucket).pin(true).near(node as u16).build().unwrap();
     let (mut first, mut second) = (near(node), near(node));
     let core = |loader: &mut Loader| {
-        common::drain(loader, &set).unwrap();
+        crate::common::drain(loader, &set).unwrap();
         loader.stats().shards[0].core.expect("a shard bound to a core tells which")
     };
     let cores = [core(&mut first), core(&mut second)];

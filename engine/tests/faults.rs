@@ -192,7 +192,7 @@ fn an_object_overwritten_while_it_is_read_is_never_mixed() {
         let listed = if case % 2 == 0 { listing(&set) } else { bare_listing(&set) };
         let known = listed[0].etag.is_some();
         let mut loader = shaped(loader(&bucket), &set).connections_max(2).listing(listed).epochs(1).build().unwrap();
-        common::eventually("requests come", || bucket.counters().get_requests > 2 + case);
+        crate::common::eventually("requests come", || bucket.counters().get_requests > 2 + case);
         bucket.set_script("changed_keys=*".parse::<Script>().unwrap()).unwrap();
         let outcome = loader.next_batch().expect("a batch or an error");
         match outcome {

@@ -248,7 +248,7 @@ fn a_batch_has_room_for_its_largest_sample_several_times() {
         let bytes = if name == 17 { 200_000 } else { 100 };
         std::fs::write(folder.path().join(format!("{name:02}")), vec![name; bytes]).unwrap();
     }
-    let bucket = common::folder(folder.path(), "");
+    let bucket = crate::common::folder(folder.path(), "");
     // SHADE replays what is cached, and the hardest sample is.
     let builder = drawing(&bucket, 10).batch_size(41).importance("shade-corrected").cache_limit(ByteSize(50_000));
     let mut one = builder.build().unwrap();

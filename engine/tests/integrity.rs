@@ -8,9 +8,9 @@ use fuelrail_bucket::DataSet;
 #[test]
 fn every_range_of_every_block_insists_on_the_listed_tag() {
     let set = DataSet::digits(40, 3);
-    let bucket = common::bucket(&set, "");
+    let bucket = crate::common::bucket(&set, "");
     let gate = Service::before(&bucket, |_| None);
-    let listing = common::listing(&set);
+    let listing = crate::common::listing(&set);
     let build = |listing| {
         let builder = loader_at(&format!("{}/bucket/", gate.url())).listing(listing);
         builder.block_size("4096".parse().unwrap()).build().unwrap()
@@ -37,14 +37,15 @@ fn every_range_of_every_block_insists_on_the_listed_tag() {
 #[test]
 fn an_object_that_changed_is_an_error_where_only_the_server_knows() {
     let set = DataSet::digits(40, 3);
-    let bucket = common::bucket(&set, "");
+    let bucket = crate::common::bucket(&set, "");
     let key = set.key(11);
     let changed = key.clone();
     let gate = Service::before(&bucket, move |heard| {
         let insists = heard.line.contains(&changed) && !heard.header("if-match").is_empty();
         insists.then(|| Answer::refusal(412, "PreconditionFailed", ""))
     });
-    let mut loader = loader_at(&format!("{}/bucket/", gate.url())).listing(common::listing(&set)).build().unwrap();
+    let mut loader =
+        loader_at(&format!("{}/bucket/", gate.url())).listing(crate::common::listing(&set)).build().unwrap();
     let error = drain(&mut loader, &set).err().unwrap();
     assert_eq!((error.kind(), error.object_key()), (Kind::Changed, Some(key.as_str())), "{error}");
 }

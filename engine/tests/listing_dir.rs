@@ -32,7 +32,7 @@ fn kept(bucket: &Bucket, dir: &Path) -> KeptListing {
 }
 
 fn is_whole(kept: &KeptListing) {
-    assert!(kept.listing.iter().eq(common::listing(&set())), "{:?}", kept.notices);
+    assert!(kept.listing.iter().eq(crate::common::listing(&set())), "{:?}", kept.notices);
 }
 
 fn says(kept: &KeptListing, what: &str) {
@@ -235,7 +235,7 @@ fn an_object_that_is_not_as_listed_drops_the_listing() {
     let first = build();
     assert!(listed(&first, "40000 objects kept in"), "{:?}", first.notices());
     drop(first);
-    let Listed { key, .. } = common::listing(&set()).remove(3);
+    let Listed { key, .. } = crate::common::listing(&set()).remove(3);
     bucket.set_script(format!("changed_keys={key}").parse().unwrap()).unwrap();
     let mut again = build();
     assert!(listed(&again, "as they were listed"), "{:?}", again.notices());

@@ -23,7 +23,7 @@ fn photos_and_volumes_land_in_place() {
             .shards(1)
             .build()
             .unwrap();
-        let delivered = common::drain(&mut loader, set).unwrap();
+        let delivered = crate::common::drain(&mut loader, set).unwrap();
         assert_eq!(delivered.order.len() as u64, set.len());
         let stats = loader.stats();
         assert_eq!(stats.bytes, set.total_bytes());

@@ -90,7 +90,7 @@ proptest! {
                 .connections_max(connections);
             let builder = match spare_bytes {
                 None => builder,
-                Some(spare) => builder.clone().memory_limit(ByteSize(common::least_budget(builder) + spare)),
+                Some(spare) => builder.clone().memory_limit(ByteSize(crate::common::least_budget(builder) + spare)),
             };
             let mut state = builder.clone().build().unwrap().state();
             (state.epoch, state.position) = (run.start.epoch, run.start.position);

@@ -25,7 +25,7 @@ fn keys(region: Option<&str>) -> Credentials {
 #[test]
 fn a_loader_lists_once_where_it_is_sent_from_and_reads_all_from_where_the_bucket_is() {
     let set = DataSet::digits(200, 3);
-    let bucket = common::bucket(&set, "");
+    let bucket = crate::common::bucket(&set, "");
     for (status, asked_again) in [(307, 1), (302, 1), (301, 0), (308, 0)] {
         let front = sends_on(status, format!("http://{}", bucket.addr()));
         for (run, asked) in [(0, 1), (1, 1 + asked_again)] {
@@ -43,10 +43,10 @@ fn a_loader_lists_once_where_it_is_sent_from_and_reads_all_from_where_the_bucket
 #[test]
 fn a_listing_given_needs_no_other_answer_than_a_clear_one() {
     let set = DataSet::digits(20, 3);
-    let bucket = common::bucket(&set, "");
+    let bucket = crate::common::bucket(&set, "");
     let front = sends_on(307, format!("http://{}", bucket.addr()));
     let uri = format!("{}/bucket/", front.url());
-    let mut loader = loader_at(&uri).listing(common::listing(&set)).build().unwrap();
+    let mut loader = loader_at(&uri).listing(crate::common::listing(&set)).build().unwrap();
     let error = drain(&mut loader, &set).err().unwrap();
     assert!(error.kind() == Kind::Usage && error.to_string().contains("set region or endpoint"), "{error}");
 }
@@ -71,7 +71,7 @@ fn a_circle_ends() {
 
 #[test]
 fn credentials_go_no_further_than_they_belong() {
-    let bucket = common::bucket(&DataSet::digits(20, 3), "");
+    let bucket = crate::common::bucket(&DataSet::digits(20, 3), "");
     let elsewhere = Service::before(&bucket, |_| None);
     let front = sends_on(307, elsewhere.url().replace("127.0.0.1", "localhost"));
     let access = Access { credentials: keys(Some("us-east-1")), ..Access::default() };
@@ -88,7 +88,7 @@ fn credentials_go_no_further_than_they_belong() {
 #[test]
 fn a_wrong_region_is_put_right_by_what_the_refusal_names() {
     let set = DataSet::digits(50, 3);
-    let bucket = common::bucket(&set, "");
+    let bucket = crate::common::bucket(&set, "");
     let gate = Service::before(&bucket, |heard| {
         let signed_for = heard.header("authorization").split('/').nth(2).unwrap_or_default().to_string();
         let document = "<Error><Code>AuthorizationHeaderMalformed</Code><Region>home-1</Region></Error>";

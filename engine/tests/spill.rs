@@ -3,7 +3,9 @@
 //!
 //! The test binary is its own child: run with [`ROLE`] set, the test that is named becomes a loader that is killed.
 
-use crate::common::{PATIENCE, bucket, drain, eventually, listing, loader, loader_at, plain_run, planned, side_by_side};
+use crate::common::{
+    PATIENCE, bucket, drain, eventually, listing, loader, loader_at, plain_run, planned, side_by_side,
+};
 use fuelrail::{Backend, ByteSize, DiskFacts, LoaderBuilder, Stats};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, Counters, DataSet};
@@ -85,7 +87,7 @@ fn the_second_epoch_comes_from_disk_and_so_does_a_later_run() {
 fn objects_without_an_etag_are_not_believed_to_be_what_they_were() {
     let (set, dir) = (set(), tempfile::tempdir().unwrap());
     let bucket = bucket(&set, "");
-    let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(common::bare_listing(&set));
+    let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(crate::common::bare_listing(&set));
     let mut first = builder().epochs(3).build().unwrap();
     drain(&mut first, &set).unwrap();
     assert!(disk(&first.stats()).hits > 0, "within a run they are");

@@ -53,7 +53,7 @@ fn a_caller_with_other_things_to_do_looks_in_between() {
             Taken::NotYet => looks += 1,
             Taken::Over => break,
         }
-        assert!(begun.elapsed() < common::PATIENCE, "{:?}", loader.stats());
+        assert!(begun.elapsed() < crate::common::PATIENCE, "{:?}", loader.stats());
     }
     assert_eq!(taken, 64);
     assert!(looks > 0, "the first batch takes a round trip at least");

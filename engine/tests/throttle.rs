@@ -103,8 +103,8 @@ fn an_outage_is_waited_for_with_few_requests_and_then_the_read_goes_on() {
         let builder = loader(&bucket).listing(listing(&set)).batch_size(20).seed(3).connections_max(8);
         // Room for little: most is still to be fetched when the outage begins.
         let mut loader = builder.memory_limit("3MB".parse().unwrap()).epochs(4).build().unwrap();
-        let mut delivered = common::Delivered::default();
-        common::take(&loader.next_batch().unwrap().unwrap(), &loader, &set, &mut delivered);
+        let mut delivered = crate::common::Delivered::default();
+        crate::common::take(&loader.next_batch().unwrap().unwrap(), &loader, &set, &mut delivered);
         let before = bucket.counters();
         down(&bucket, script);
         std::thread::scope(|scope| {
@@ -113,7 +113,7 @@ fn an_outage_is_waited_for_with_few_requests_and_then_the_read_goes_on() {
                 down(&bucket, "");
             });
             while let Some(batch) = loader.next_batch() {
-                common::take(&batch.unwrap(), &loader, &set, &mut delivered);
+                crate::common::take(&batch.unwrap(), &loader, &set, &mut delivered);
             }
         });
         assert_eq!(delivered.order, planned(plain_run(600, 3, 20, 4)));

@@ -138,7 +138,7 @@ fn a_private_authority_is_not_believed_unless_it_is_named() {
 fn the_wrong_scheme_is_named() {
     let set = DataSet::digits(10, 1);
     let swapped = |bucket: &Bucket, from: &str, to: &str| bucket.url("").replacen(from, to, 1);
-    let plain = common::bucket(&set, "");
+    let plain = crate::common::bucket(&set, "");
     let authority = Authority::new("ours");
     let judged = Judged { ca_file: Some(authority.file()), insecure: false };
     let uri = swapped(&plain, "http:", "https:");
@@ -173,7 +173,7 @@ fn results_are_those_of_the_plain_bucket() {
         all
     };
     let secured = Secured::start(&set, "");
-    let plain = common::bucket(&set, "");
+    let plain = crate::common::bucket(&set, "");
     assert_eq!(hash(secured.loader()), hash(loader(&plain)));
     side_by_side(vec![1u16, 2, 3], |&shards| {
         assert_eq!(drain(&mut secured.loader().shards(shards).build().unwrap(), &set).unwrap().order.len(), 4);

@@ -105,7 +105,7 @@ impl Line {
         let roots = Roots::from_pem(&std::fs::read(authority.file()).unwrap()).unwrap();
         let client = Client::new("127.0.0.1", Trust::Roots(roots), Arc::new(DefaultTimeProvider)).unwrap();
         let tcp = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        tcp.set_read_timeout(Some(common::PATIENCE)).unwrap();
+        tcp.set_read_timeout(Some(crate::common::PATIENCE)).unwrap();
         Line { tcp, session: Session::new(&client).unwrap(), held: Vec::new(), taken: Taken::default() }
     }
 
@@ -158,7 +158,7 @@ fn openssl_changes_keys_in_the_middle_of_a_body() {
             let text = format!("round {round} of {suite}");
             line.session.seal(text.as_bytes()).unwrap();
             line.flush();
-            common::eventually("s_server reads what our new key sealed", || {
+            crate::common::eventually("s_server reads what our new key sealed", || {
                 openssl.printed.lock().unwrap().contains(&text)
             });
         }

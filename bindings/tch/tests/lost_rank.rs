@@ -21,7 +21,7 @@ fn a_rank_that_hangs_ends_the_others_within_the_timeout() {
     let stopped = std::time::Instant::now();
     // The one that hangs is let go only when the other has given up.
     while !std::fs::read_to_string(folder.join("rank0.out")).unwrap().contains("fuelrail-train: ") {
-        assert!(stopped.elapsed() < common::PATIENCE, "the other rank hangs too");
+        assert!(stopped.elapsed() < crate::common::PATIENCE, "the other rank hangs too");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     job.signal(1, Signal::KILL);
@@ -105,7 +105,7 @@ fn a_rank_that_is_cut_off_is_an_error_on_both_sides() {
             inside.args(["netns", "exec", &format!("frt{id}")]).arg(plain.get_program()).args(plain.get_args());
             inside
         };
-        common::clean(&mut command);
+        crate::common::clean(&mut command);
         let end = if rank == 0 { "a" } else { "b" };
         command.envs([("RANK", rank.to_string()), ("WORLD_SIZE", "2".into()), ("LOCAL_RANK", "0".into())]);
         command.envs([("MASTER_ADDR", format!("{net}.1")), ("MASTER_PORT", port.clone())]);

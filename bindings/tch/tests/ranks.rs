@@ -4,7 +4,7 @@ use crate::common::{Job, assert_near, digits, steps, words};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-fn train(bucket: &str, folder: &Path, world: usize, more: &str) -> BTreeMap<u64, common::Step> {
+fn train(bucket: &str, folder: &Path, world: usize, more: &str) -> BTreeMap<u64, crate::common::Step> {
     let log = format!("{world}-{{rank}}.jsonl");
     let place = folder.join(&log);
     let arguments = format!(

@@ -22,7 +22,7 @@ fn torchrun_restarts_the_job_and_it_goes_on_by_itself() {
     let plain = trainer(&words(&text));
     let mut command = Command::new(torchrun);
     command.args(["--standalone", "--no-python", "--nproc-per-node", "2", "--max-restarts", "3"]);
-    common::clean(&mut command);
+    crate::common::clean(&mut command);
     command.arg(plain.get_program()).args(plain.get_args());
     let job = Job::of(vec![start(command, folder.join("rank0.out"))]);
     wait_for_steps(&folder.join("1.jsonl"), 9);

@@ -4,10 +4,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::loopback::loopback_passes;
 use fuelrail_base::Duration;
 use fuelrail_io::conformance::{Script, ScriptedHost, Venue, suite};
 use fuelrail_io::{Arena, Kernel, PollRing, Ring, SimFaults, SimRing, SimWorld, UringConfig, UringRing};
-use crate::loopback::loopback_passes;
 
 /// A simulated world.
 struct Simulated {

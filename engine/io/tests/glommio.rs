@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::fork::fork_at_work;
+use crate::loopback::loopback_passes;
 use fuelrail_base::{Duration, Kind};
 use fuelrail_io::conformance::ScratchFiles;
 use fuelrail_io::{
@@ -12,7 +13,6 @@ use fuelrail_io::{
 };
 use glommio::io::OpenOptions;
 use glommio::{LocalExecutorBuilder, Placement};
-use crate::loopback::loopback_passes;
 
 #[test]
 fn glommio_passes() {

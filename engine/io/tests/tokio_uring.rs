@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::Poll;
 
 use crate::fork::fork_at_work;
+use crate::loopback::loopback_passes;
 use fuelrail_base::Duration;
 use fuelrail_io::{TokioUringRing, UringConfig};
-use crate::loopback::loopback_passes;
 use tokio_uring::buf::{IoBuf, IoBufMut};
 
 #[test]

@@ -4,10 +4,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use crate::fork::fork_at_work;
+use crate::steps::{connect, memory, next};
 use fuelrail_base::Kind;
 use fuelrail_io::conformance::{ScratchFiles, Script, TcpPeers};
 use fuelrail_io::{FileOptions, Landed, Op, PollRing, Ring, Scatter, SockId, UringConfig, UringRing, Window};
-use crate::steps::{connect, memory, next};
 
 /// Counts the allocations of each thread.
 struct Counting;

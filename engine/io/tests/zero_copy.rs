@@ -3,10 +3,10 @@
 
 use std::process::Command;
 
-use fuelrail_io::conformance::{Script, TcpPeers};
-use fuelrail_io::{Kernel, Landed, Op, Region, Ring, Scatter, SockId, UringConfig, UringRing};
 use crate::loopback::loopback_passes;
 use crate::steps::{connect, memory, next};
+use fuelrail_io::conformance::{Script, TcpPeers};
+use fuelrail_io::{Kernel, Landed, Op, Region, Ring, Scatter, SockId, UringConfig, UringRing};
 
 const MEMORY: u64 = 8 << 20;
 

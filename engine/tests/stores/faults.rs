@@ -1,8 +1,8 @@
 //! The suite against the embedded bucket on its bad days: every kind of fault on some requests of all of it.
 
-use crate::common::side_by_side;
 use super::suite::{Server, conforms};
 use super::writable;
+use crate::common::side_by_side;
 use fuelrail::{Access, LoaderBuilder};
 use fuelrail_bucket::{Bucket, FaultKind};
 

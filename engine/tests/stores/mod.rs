@@ -169,10 +169,10 @@ fn a_listing_in_several_places_at_once_is_the_whole_one() {
             .unwrap();
     let mut told = Vec::new();
     let listing = list_packed(Access::default(), &bucket.url(""), |count| told.push(count)).unwrap();
-    assert_eq!(listing.iter().collect::<Vec<_>>(), common::listing(&set));
+    assert_eq!(listing.iter().collect::<Vec<_>>(), crate::common::listing(&set));
     assert!(told.is_sorted() && told.last() == Some(&30_000), "{told:?}");
     let some = list_packed(Access::default(), &format!("{}{{3,7}}/", bucket.url("training/")), |_| {}).unwrap();
-    let wanted = common::listing(&set)
+    let wanted = crate::common::listing(&set)
         .into_iter()
         .filter(|o| o.key.starts_with("training/3/") || o.key.starts_with("training/7/"));
     assert!(some.iter().eq(wanted));
@@ -180,7 +180,7 @@ fn a_listing_in_several_places_at_once_is_the_whole_one() {
 
 #[test]
 fn folders_of_consoles_are_no_objects() {
-    let bucket = common::bucket(&DataSet::digits(3, 1), "");
+    let bucket = crate::common::bucket(&DataSet::digits(3, 1), "");
     put(&bucket.url("training/x/"), b"").unwrap();
     put(&bucket.url("training/y/"), b"not empty").unwrap();
     let keys: Vec<String> = fuelrail::list(&bucket.url(""), |_| {}).unwrap().into_iter().map(|o| o.key).collect();

@@ -2,13 +2,13 @@
 //!
 //! `scripts/test` installs them and names them in `TEST_…` variables; without those, a machine that lacks one says so and passes.
 
+use super::suite::{Server, conforms};
 use crate::common::azurite::{self, Azurite};
 use crate::common::gcs::Gcs;
 use crate::common::moto::Moto;
 use crate::common::nginx::Nginx;
 use crate::common::s3s::{KEY_ID, S3s, SECRET, keys};
 use crate::common::secure::{Authority, named};
-use super::suite::{Server, conforms};
 use fuelrail::{Access, Cloud, Credentials, Environment, Kind, Tls, list_with};
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};

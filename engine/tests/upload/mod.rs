@@ -168,7 +168,7 @@ fn an_object_that_is_ours_is_no_other() {
     let listed = list(&bucket.url("k")).unwrap();
     assert_eq!((listed[0].etag.as_ref(), bucket.counters().put_requests), (stored.etag.as_ref(), 2));
     assert_eq!((brought(&bucket.url("k")), bucket.counters().injected(FaultKind::Lost)), (b"ours".to_vec(), 1));
-    let again = common::bucket(&DataSet::digits(3, 1), "lost=1.0,per_key_max=1,only=k");
+    let again = crate::common::bucket(&DataSet::digits(3, 1), "lost=1.0,per_key_max=1,only=k");
     put(&again.url("k"), b"others").unwrap();
     assert_eq!(put_over(&new(), &again.url("k"), b"ours").unwrap_err().kind(), Kind::Exists);
 }
@@ -180,7 +180,7 @@ fn what_is_changed_on_the_way_is_no_object() {
     assert!(brought(&bucket.url("k")) == content(300_000));
     assert_eq!((bucket.counters().put_requests, bucket.counters().injected(FaultKind::Corrupt)), (2, 1));
     // Every cloud judges in its own words.
-    let always = common::bucket(&DataSet::digits(3, 1), "corrupt=1.0,per_key_max=1000,only=*k");
+    let always = crate::common::bucket(&DataSet::digits(3, 1), "corrupt=1.0,per_key_max=1000,only=*k");
     for uri in [always.url("k"), "s3://bucket/k".into(), "gs://bucket/k".into(), "az://bucket/set/k".into()] {
         let access = parts::access(&always, &uri);
         let error = put_as(&PutOptions::default(), access, &uri, &mut Cursor::new(b"x"), |_| {}).unwrap_err();

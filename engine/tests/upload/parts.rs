@@ -1,7 +1,7 @@
 //! Objects in parts against the embedded bucket: whatever fails, the object is whole or not there, and nothing is left behind.
 
-use crate::common::side_by_side;
 use super::{brought, content, list};
+use crate::common::side_by_side;
 use fuelrail::{Access, Kind, PutOptions, PutOver, Result, Stored, put, put_as};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, FaultKind, Source, UploadLimits};
 use std::io::{Cursor, Read, Seek, SeekFrom};

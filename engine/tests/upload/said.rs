@@ -1,7 +1,7 @@
 //! What is said to servers, word for word, and what is made of answers that no sound server gives.
 
-use crate::common::services::{Answer, Heard, Service};
 use super::{brought, content};
+use crate::common::services::{Answer, Heard, Service};
 use fuelrail::{Access, Kind, PutOptions, PutOver, Result, Stored, put_as};
 use fuelrail_bucket::DataSet;
 use std::io::Cursor;

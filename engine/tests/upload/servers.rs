@@ -1,8 +1,8 @@
 //! Objects in parts against servers that nobody here wrote, signed: s3s-fs, which checks signatures, and moto, which knows conditions.
 
+use super::content;
 use crate::common::moto::Moto;
 use crate::common::s3s::{KEY_ID, S3s, SECRET};
-use super::content;
 use fuelrail::{Access, Credentials, Environment, Kind, PutOptions, PutOver, get_with, list_with, put_as};
 use std::io::Cursor;
 
