@@ -7,5 +7,6 @@ pub mod house;
 pub mod rooms;
 pub mod source;
 pub mod steps;
+pub mod test;
 pub mod tidy;
 pub mod tree;

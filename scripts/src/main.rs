@@ -4,9 +4,10 @@
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use xtask::house::House;
-use xtask::steps::{self, Log, Outcome, Tally, cargo, run, run_watched, say};
+use xtask::steps::{Outcome, cargo, cargo_in, run, say};
+use xtask::test;
 use xtask::tidy;
 use xtask::tree::Tree;
 
@@ -25,7 +26,7 @@ enum Subject {
         #[arg(long)]
         tighten: bool,
     },
-    /// Format, lint, tidy, test: what must pass before a change goes in
+    /// Format, tidy, dependencies, lints, examples, tests: what must pass before a change goes in
     Test,
     /// Format all sources
     Fmt,
@@ -49,8 +50,8 @@ fn main() -> ExitCode {
     let root = root();
     match Arguments::parse().command {
         Subject::Tidy { tighten } => finish(tidy_step(&root, tighten)),
-        Subject::Test => test_command(&root),
-        Subject::Fmt => finish(run(at(&root, cargo(["fmt", "--all"])))),
+        Subject::Test => test::run_steps(&root, || tidy_step(&root, false)),
+        Subject::Fmt => finish(run(cargo_in(&root, ["fmt", "--all"]))),
         Subject::Demo(f) => forward("fuelrail-cli", "fuelrail", Some("demo"), f.arguments),
         Subject::Bench(f) => forward("fuelrail-cli", "fuelrail", Some("bench"), f.arguments),
         Subject::Sim(f) => forward("fuelrail-sim", "fuelrail-sim", None, f.arguments),
@@ -61,11 +62,6 @@ fn main() -> ExitCode {
 fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     here.parent().map_or_else(|| here.clone(), Path::to_owned)
-}
-
-fn at(root: &Path, mut command: Command) -> Command {
-    command.current_dir(root);
-    command
 }
 
 fn tidy_step(root: &Path, tighten: bool) -> Outcome {
@@ -92,65 +88,6 @@ fn tidy_step(root: &Path, tighten: bool) -> Outcome {
             }
             Outcome::Failed(format!("tidy: {} problems in {crates} crates, {files} Rust files", problems.len()))
         }
-    }
-}
-
-/// The crate that links libtorch.
-const NEEDS_TORCH: &str = "fuelrail-tch";
-
-/// All steps run even when one fails, so that one round shows everything; the tests come last, so that their count is last.
-fn test_command(root: &Path) -> ExitCode {
-    let mut log = Log::default();
-    let torch = std::env::var_os("LIBTORCH").is_some();
-    let on_root = |args: &[&str]| {
-        let mut command = at(root, cargo(args.iter().copied()));
-        // The one crate that needs libtorch is left out where there is none.
-        if !torch && args.contains(&"--workspace") {
-            let (before, after) = (args.iter().take_while(|a| **a != "--"), args.iter().skip_while(|a| **a != "--"));
-            let left_out = ["--exclude", NEEDS_TORCH];
-            command = at(root, cargo(before.chain(left_out.iter()).chain(after).copied()));
-        }
-        command
-    };
-    if !torch {
-        log.step(NEEDS_TORCH, || Outcome::Skipped("LIBTORCH is not set: eval \"$(./scripts/libtorch)\"".to_owned()));
-    }
-    log.step("format", || run(on_root(&["fmt", "--all", "--", "--check"])));
-    log.step("tidy", || tidy_step(root, false));
-    log.step("dependencies (cargo deny)", || {
-        if steps::has_subcommand("deny") {
-            run(on_root(&["deny", "--all-features", "check"]))
-        } else {
-            Outcome::Skipped("cargo-deny is not installed".to_owned())
-        }
-    });
-    log.step("lints (clippy)", || {
-        run(on_root(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
-    });
-    let mut tally = Tally::default();
-    let nextest = steps::has_subcommand("nextest");
-    if nextest {
-        log.step("examples in the docs", || {
-            run_watched(on_root(&["test", "--workspace", "--doc", "--quiet"]), |l| tally.see(l))
-        });
-        log.step("tests (cargo nextest)", || {
-            run(on_root(&["nextest", "run", "--workspace", "--profile", "ci", "--no-tests=fail"]))
-        });
-    } else {
-        log.step("tests (cargo test; cargo-nextest is not installed)", || {
-            run_watched(on_root(&["test", "--workspace", "--no-fail-fast"]), |l| tally.see(l))
-        });
-    }
-    let Tally { passed, failed, ignored } = tally;
-    let counted = if nextest { "examples in the docs" } else { "tests" };
-    say(&format!("\n{counted}: {passed} passed, {failed} failed, {ignored} ignored"));
-    say(log.summary().trim_end());
-    if log.sound() {
-        say("cargo x test: all passed");
-        ExitCode::SUCCESS
-    } else {
-        say("cargo x test: FAILED");
-        ExitCode::FAILURE
     }
 }
 

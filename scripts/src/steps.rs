@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Write as _};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -75,6 +76,14 @@ pub fn say(line: &str) {
 pub fn cargo<I: IntoIterator<Item = S>, S: Into<OsString>>(args: I) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args.into_iter().map(Into::into));
+    command
+}
+
+/// A cargo command in the workspace's root.
+#[must_use]
+pub fn cargo_in<I: IntoIterator<Item = S>, S: Into<OsString>>(root: &Path, args: I) -> Command {
+    let mut command = cargo(args);
+    command.current_dir(root);
     command
 }
 
