@@ -1,5 +1,6 @@
 //! Floors and the loader as contestants, run small in this process: each brings every byte of the set, and says why when it
 //! cannot.
+use crate::skip::skip_or_fail;
 use std::process::{Command, Stdio};
 
 use fuelrail::Kind;
@@ -87,11 +88,11 @@ fn the_floor_over_tls_compiles_and_reads_everything() {
     let (venue, true) = (
         match opened {
             Ok(venue) => venue,
-            Err(error) => return eprintln!("SKIPPED, no nginx to read from: {error}"),
+            Err(error) => return skip_or_fail("nginx", error),
         },
         compiler,
     ) else {
-        return eprintln!("SKIPPED, no C compiler");
+        return skip_or_fail("cc", "it is not installed");
     };
     let shape = ShapeName::Tiny.shape(0.003).unwrap();
     let laid = shape.lay_repeated(venue.folder(), 2, &Stop::default(), &mut |_| {}).unwrap();
@@ -105,7 +106,7 @@ fn the_floor_over_tls_compiles_and_reads_everything() {
     for read_ahead in [false, true] {
         let contestant = match ssl_contestant(venue.folder(), venue.authority().unwrap(), read_ahead) {
             Ok(contestant) => contestant,
-            Err(error) => return eprintln!("SKIPPED: {error}"),
+            Err(error) => return skip_or_fail("libssl-dev", error),
         };
         let mut running =
             Running::start(&contestant, &task, venue.place(), Patience::default(), &Stop::default()).unwrap();

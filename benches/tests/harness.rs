@@ -1,5 +1,6 @@
 //! The harness against contestants that behave and contestants that do not: whatever they do, it ends soon, says why, and
 //! leaves nothing behind.
+use crate::skip::skip_or_fail;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -184,7 +185,7 @@ fn children_and_grandchildren_are_in_the_bill() {
 fn a_cgroup_goes_with_its_contestant() {
     let leaf = match Leaf::new() {
         Ok(leaf) => leaf,
-        Err(error) => return eprintln!("SKIPPED, no cgroups here: {error}"),
+        Err(error) => return skip_or_fail("cgroups", error),
     };
     let door = leaf.door();
     assert!(door.exists());

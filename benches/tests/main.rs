@@ -9,6 +9,8 @@ mod latency;
 mod mlperf;
 mod read;
 mod results;
+#[path = "../../engine/tests/common/skip.rs"]
+mod skip;
 mod soak;
 mod staying;
 mod switch;

@@ -1,7 +1,7 @@
 //! Emulated accelerators on a small bucket: they are fed when they are slow, and starve when they are not.
 
 use fuelrail::{Config, Kind};
-use fuelrail_benches::mlperf::{Emulation, STEPS_MIN, Workload, emulate};
+use fuelrail_benches::mlperf::{Emulation, MlperfReport, STEPS_MIN, Workload, emulate};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use std::time::Duration;
 
@@ -20,13 +20,15 @@ fn emulation(bucket: &Bucket, step_s: f64) -> Emulation {
 }
 
 #[test]
-fn slow_accelerators_are_fed() {
+fn slow_accelerators_are_fed_better_than_fast_ones() {
     let bucket = bucket("");
     let mut heard = 0;
     let report = emulate(&emulation(&bucket, 0.05), &mut |_| heard += 1).unwrap();
     let [run] = &report.runs[..] else { panic!("one run: {report:?}") };
     assert_eq!((heard, run.accelerators, run.steps, report.accelerators_max), (1, 2, STEPS_MIN, None));
-    assert!(run.au > 0.0 && run.au <= 1.0 && run.au_least <= run.au, "{run:?}");
+    assert!(run.au <= 1.0 && run.au_least <= run.au, "{run:?}");
+    let starved = starving();
+    assert!(run.au > starved.runs.iter().map(|run| run.au).fold(0.0, f64::max), "{run:?} {starved:?}");
     assert!(
         run.gb_per_s > 0.0 && report.full_speed.gb_per_s > 0.0 && report.full_speed.gb_per_core_s > 0.0,
         "{report:?}"
@@ -40,13 +42,17 @@ fn slow_accelerators_are_fed() {
     assert_eq!(report, back, "a result reads back as it was written");
 }
 
-#[test]
-fn accelerators_too_fast_for_the_bucket_starve_and_fail() {
-    // Each answer takes 20 ms on each of four connections; 4 objects a step of 1 ms cannot be had.
+/// Each answer takes 20 ms on each of four connections; 4 objects a step of 1 ms cannot be had.
+fn starving() -> MlperfReport {
     let bucket = bucket("latency=fixed:20ms");
     let mut emulation = emulation(&bucket, 0.001);
     (emulation.config.connections_max, emulation.accelerators) = (4, None);
-    let report = emulate(&emulation, &mut |_| {}).unwrap();
+    emulate(&emulation, &mut |_| {}).unwrap()
+}
+
+#[test]
+fn accelerators_too_fast_for_the_bucket_starve_and_fail() {
+    let report = starving();
     assert_eq!(report.accelerators_max, Some(0), "{report:?}");
     assert!(report.runs.iter().all(|run| !run.passed && run.au < 0.7), "{report:?}");
 }

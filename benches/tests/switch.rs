@@ -1,4 +1,5 @@
 //! Sync-Switch's harness around a trainer that only pretends: turns, words, failures, figures. And around the real one, where there is one.
+use crate::skip::skip_or_fail;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -188,7 +189,7 @@ fn told_to_stop_it_stops() {
 #[test]
 fn the_real_trainer_does_as_it_is_told() {
     let Some(trainer) = std::env::var_os("FUELRAIL_TRAINER") else {
-        eprintln!("not run: FUELRAIL_TRAINER names no fuelrail-train");
+        skip_or_fail("trainer", "FUELRAIL_TRAINER names no fuelrail-train");
         return;
     };
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

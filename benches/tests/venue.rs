@@ -1,4 +1,5 @@
 //! Venues: each serves what was laid, over its own link, and leaves nothing behind.
+use crate::skip::skip_or_fail;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -13,9 +14,8 @@ fn open(config: &VenueConfig) -> Option<Venue> {
     match Venue::open(config) {
         Ok(venue) => Some(venue),
         Err(error) if error.kind() == Kind::Environment => {
-            let needed = config.kind != VenueKind::Netns && std::env::var_os("FUELRAIL_NGINX").is_some();
-            assert!(!needed, "nginx is required here: {error}");
-            eprintln!("SKIPPED: {error}");
+            let missing = if config.kind == VenueKind::Netns { "netns" } else { "nginx" };
+            skip_or_fail(missing, error);
             None
         }
         Err(error) => panic!("{error}"),

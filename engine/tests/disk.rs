@@ -1,5 +1,6 @@
 //! Blocks go to a file and come back, on every ring of this build; a file that is not what was written is found out.
 
+use crate::common::skip::skip_or_fail;
 use fuelrail::{Backend, DiskPlan, DiskWay, Kind, RingChoice};
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::Path;
@@ -26,7 +27,7 @@ fn blocks_go_there_and_come_back_on_every_ring() {
                 Ok(disk) => disk,
                 // Not every file system offers direct access.
                 Err(error) if direct && error.kind() == Kind::File => {
-                    eprintln!("SKIPPED: {error}");
+                    skip_or_fail("o_direct", error);
                     continue;
                 }
                 Err(error) => panic!("{ring}: {error}"),

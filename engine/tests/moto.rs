@@ -1,6 +1,6 @@
 //! The chain of AWS against services nobody here wrote: moto's instance metadata, token service and S3.
 //!
-//! `scripts/test` installs it and sets `TEST_MOTO`; without that, a machine that has none says so and passes. Its S3 takes
+//! `scripts/test` installs it and sets `TEST_MOTO`. Its S3 takes
 //! any signature: what a signature has to be, `signed.rs` holds against a server that checks.
 
 use crate::common::moto::Moto;

@@ -1,7 +1,6 @@
 //! Against a server nobody here wrote: nginx, from files, through a manifest.
 //!
-//! `scripts/test` installs nginx and sets `FUELRAIL_NGINX=required`; without that, a machine that has none says so and
-//! passes.
+//! `scripts/test` installs nginx.
 
 use crate::common::nginx::Nginx;
 use fuelrail::Loader;

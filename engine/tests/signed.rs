@@ -1,6 +1,6 @@
 //! Against a server nobody here wrote that checks signatures: s3s-fs.
 //!
-//! `scripts/test` installs it and sets `TEST_S3S_FS`; without that, a machine that has none says so and passes.
+//! `scripts/test` installs it and sets `TEST_S3S_FS`.
 
 use crate::common::s3s::{KEY_ID, S3s, SECRET, keys};
 use crate::common::{drain, loader_at};

@@ -3,6 +3,7 @@
 //!
 //! The test binary is its own child: run with [`ROLE`] set, the test that is named becomes a loader that is killed.
 
+use crate::common::skip::skip_or_fail;
 use crate::common::{
     PATIENCE, bucket, drain, eventually, listing, loader, loader_at, plain_run, planned, side_by_side,
 };
@@ -162,12 +163,12 @@ fn a_directory_that_vanishes_or_never_was_costs_nothing_but_requests() {
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
-    /// `None`, said aloud, where mounting is not allowed.
+    /// `None` where mounting is not allowed and `FUELRAIL_SKIP` names `root`.
     fn mount(bytes: u64) -> Option<SmallDisk> {
         let disk = SmallDisk(tempfile::tempdir().unwrap());
         let mounted = disk.call(&["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]);
         if !mounted {
-            eprintln!("SKIPPED: a full and a read-only file system: mounting one needs root (CAP_SYS_ADMIN)");
+            skip_or_fail("root", "mounting a file system needs CAP_SYS_ADMIN");
         }
         mounted.then_some(disk)
     }

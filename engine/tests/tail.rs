@@ -1,5 +1,5 @@
 //! A heavy-tailed bucket, read through the real engine: hedging keeps the batch wait short, within its budget, and every byte
-//! right. Times are printed and not judged: the machine may be busy.
+//! right. Times are compared with those of the same bucket without hedging, never with a clock: the machine may be busy.
 
 use crate::common::{bucket, drain, listing, loader};
 use fuelrail::Stats;
@@ -44,6 +44,8 @@ fn a_heavy_tail_is_hedged_within_the_budget() {
         let extra = requests + with.shared - wanted - with.retries;
         assert!(extra * 100 <= wanted * 2, "{extra} extra requests of {wanted}: {with:?}");
         assert!(with.hedges_won > 0 && with.hedges_won <= with.hedges, "{with:?}");
+        // The bucket's own delays, 2 s until a stall is given up, are far above what a busy machine adds.
+        assert!(with.batch_wait_us.p999 < without.batch_wait_us.p999, "{with:?} {without:?}");
     }
 }
 

@@ -64,7 +64,7 @@ fn race(set: &DataSet, bucket: &Bucket, share_dir: Option<&Path>) -> [u64; 2] {
 }
 
 #[test]
-fn two_loaders_with_one_directory_share_the_rate_evenly() {
+fn two_loaders_with_one_directory_share_the_rate_and_neither_starves() {
     let set = DataSet::digits(2_000, 5);
     let dir = tempfile::tempdir().unwrap();
     let bucket = bucket(&set, "slowdown_rps=800,latency=fixed:2ms");

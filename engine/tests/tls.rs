@@ -80,6 +80,18 @@ fn the_embedded_bucket_lists_gets_and_resumes() {
     assert_eq!(stats.tls_handshakes, counters.tls_resumed + counters.tls_full, "{counters:?}");
 }
 
+#[test]
+fn a_record_inside_a_body_is_decrypted_into_its_place() {
+    let set = DataSet::volumes(2, 3, 0.1);
+    let secured = Secured::start(&set, "");
+    let builder = secured.loader().listing(listing(&set)).batch_size(1).memory_limit("160MiB".parse().unwrap());
+    let mut loader = builder.block_size("4MiB".parse().unwrap()).connections_max(1).build().unwrap();
+    drain(&mut loader, &set).unwrap();
+    let stats = loader.stats();
+    assert!(stats.tls_handshakes > 0 && stats.copied_bytes <= stats.requests * (32 << 10), "{stats:?}");
+    assert!(stats.copied_bytes_per_byte <= 0.02, "{stats:?}");
+}
+
 /// What a loader, a listing and a fetch over `uri` end with: all three refuse alike.
 fn refused(uri: &str, judged: &Judged, set: &DataSet) -> Error {
     let listed = list_with(judged, uri, |_| {}).unwrap_err();

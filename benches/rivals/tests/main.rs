@@ -3,3 +3,5 @@
 
 mod native;
 mod python;
+#[path = "../../../engine/tests/common/skip.rs"]
+mod skip;

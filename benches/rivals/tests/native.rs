@@ -1,6 +1,7 @@
 //! The native clients against the embedded bucket: every byte arrives and lies in the arena where it belongs, refusals are
 //! told in one line, and the command-line tools deliver what they say.
 
+use crate::skip::skip_or_fail;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -253,7 +254,7 @@ fn wrk_reads_for_a_while_and_counts() {
 fn installed(tool: &str) -> bool {
     let there = Command::new(tool).arg("--version").output().is_ok();
     if !there {
-        eprintln!("SKIPPED: {tool} is not installed (Debian package {tool})");
+        skip_or_fail(tool, "it is not installed");
     }
     there
 }

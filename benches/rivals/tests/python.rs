@@ -1,6 +1,7 @@
 //! The Python rivals: their conversation with the harness with the standard library alone, and each of them against the
 //! embedded bucket where their environment is installed.
 
+use crate::skip::skip_or_fail;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -27,7 +28,7 @@ fn python(interpreter: &Path) -> Command {
 fn the_conversation_holds_with_the_standard_library_alone() {
     let asked = python(Path::new("python3")).args(["-m", "unittest", "test_protocol"]).output();
     let Ok(Output { status, stderr, .. }) = asked else {
-        eprintln!("SKIPPED: there is no python3");
+        skip_or_fail("python3", "it is not installed");
         return;
     };
     let said = String::from_utf8_lossy(&stderr);
@@ -37,7 +38,10 @@ fn the_conversation_holds_with_the_standard_library_alone() {
 #[test]
 fn every_python_rival_delivers_every_byte() {
     let Some(interpreter) = std::env::var_os(INTERPRETER).map(PathBuf::from) else {
-        eprintln!("SKIPPED: {INTERPRETER} does not name a Python with the rivals (see benches/rivals/README.md)");
+        skip_or_fail(
+            "python-rivals",
+            format_args!("{INTERPRETER} names no Python with the rivals (see benches/rivals/README.md)"),
+        );
         return;
     };
     // A bucket of files: shards are packed into it after it started.

@@ -5,4 +5,6 @@ mod cli;
 mod demo;
 mod rings;
 mod secrets;
+#[path = "../../../engine/tests/common/skip.rs"]
+mod skip;
 mod train;

@@ -1,5 +1,6 @@
 //! `bench spill` and `bench rings`, small: every ring of the command comes through, and the result says so.
 
+use crate::skip::skip_or_fail;
 use std::process::Command;
 
 const RINGS: [&str; 4] = ["uring", "poll", "tokio-uring", "glommio"];
@@ -59,7 +60,7 @@ fn blocks_go_to_a_disk_and_back_on_every_ring() {
 #[test]
 fn every_ring_reads_a_shape_and_moves_blocks() {
     if Command::new("nginx").arg("-v").output().is_err() {
-        eprintln!("SKIPPED: nginx is not installed");
+        skip_or_fail("nginx", "it is not installed");
         return;
     }
     let folder = tempfile::tempdir().unwrap();

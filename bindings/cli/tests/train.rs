@@ -1,5 +1,6 @@
 //! `fuelrail train` from outside: who it hands over to, what it says when there is nobody, and its demo.
 
+use crate::skip::skip_or_fail;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -53,7 +54,7 @@ fn arguments_signals_and_exit_codes_are_the_trainers() {
 fn its_demo_learns_digits_through_a_kill() {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_fuelrail"));
     if !program.with_file_name("fuelrail-train").is_file() {
-        eprintln!("skipped: there is no trainer, because there was no libtorch to build it with");
+        skip_or_fail("libtorch", "build it: eval \"$(./scripts/libtorch)\" && cargo build -p fuelrail-tch");
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -5,6 +5,7 @@
 )]
 
 use crate::common::{digits, meeting_port};
+use crate::skip::skip_or_fail;
 use fuelrail::{Decode, Loader, SampleId, State};
 use fuelrail_base::Result;
 use fuelrail_bucket::{Bucket, BucketConfig, Source};
@@ -291,7 +292,7 @@ fn an_overflow_of_half_precision_skips_the_step_and_halves_the_scale() {
 fn half_on_the_cpu() -> bool {
     let knows = !torch_version().starts_with("1.");
     if !knows {
-        eprintln!("skipped: this torch has no half precision on a CPU");
+        skip_or_fail("torch-2", "torch 1 knows no half precision on a CPU");
     }
     knows
 }

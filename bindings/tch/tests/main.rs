@@ -7,5 +7,7 @@ mod lost_rank;
 mod places;
 mod ranks;
 mod resume;
+#[path = "../../../engine/tests/common/skip.rs"]
+mod skip;
 mod switch;
 mod torchrun;

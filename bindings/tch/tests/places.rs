@@ -1,6 +1,7 @@
 //! Switching in place, and checkpoints in other places: a bucket, a disk that is full.
 
 use crate::common::{Ended, Job, digits, lines, steps, trainer, wait_for_steps, words};
+use crate::skip::skip_or_fail;
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use rustix::process::Signal;
 use std::path::Path;
@@ -124,7 +125,7 @@ fn a_full_disk_is_told_on_every_rank_and_leaves_the_last_checkpoint() {
     let small = folder.join("small");
     // Room for one checkpoint of LeNet with its momentum, not for a second beside it.
     let Some(disk) = Disk::mount(&small, "800k") else {
-        eprintln!("skipped: this user cannot mount a tmpfs");
+        skip_or_fail("root", "mounting a tmpfs needs CAP_SYS_ADMIN");
         return;
     };
     let bucket = digits(640, 3);

@@ -2,12 +2,13 @@
 //! torch`); torch's package is too large to be fetched for every test run.
 
 use crate::common::{Job, digits, start, steps, trainer, wait_for_steps, words};
+use crate::skip::skip_or_fail;
 use std::process::Command;
 
 #[test]
 fn torchrun_restarts_the_job_and_it_goes_on_by_itself() {
     let Some(torchrun) = std::env::var_os("FUELRAIL_TORCHRUN") else {
-        eprintln!("skipped: FUELRAIL_TORCHRUN names no torchrun");
+        skip_or_fail("torchrun", "FUELRAIL_TORCHRUN names none (pip install torch)");
         return;
     };
     let bucket = digits(1280, 3);

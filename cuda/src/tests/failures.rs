@@ -6,6 +6,7 @@ use std::time::Instant;
 use fuelrail::{BadSamples, Kind, Listed};
 use fuelrail_cuda_driver::{Settings, under_driver};
 
+use super::skip::skip_or_fail;
 use super::stand::{Consumer, PATIENCE, control, eventually, store, watching};
 use crate::{Device, DeviceBatch, FUNCTIONS, Feed, FeedConfig, Pinned, RawStream};
 
@@ -41,8 +42,7 @@ fn drain(feed: &mut Feed) -> (usize, Option<fuelrail::Error>) {
 fn without_a_driver_every_way_in_says_what_to_do() {
     // SAFETY: opens and closes shared libraries by name.
     if unsafe { cudarc::driver::sys::is_culib_present() } {
-        eprintln!("this machine has a CUDA driver");
-        return;
+        return skip_or_fail("no-cuda-driver", "it has a CUDA driver");
     }
     for error in [Device::count().unwrap_err(), Device::all().unwrap_err(), Device::open(0).unwrap_err()] {
         let text = error.to_string();

@@ -6,5 +6,7 @@ mod conformance;
 mod conversion;
 mod failures;
 mod several;
+#[path = "../../../engine/tests/common/skip.rs"]
+mod skip;
 mod stand;
 mod symbols;

@@ -1,6 +1,7 @@
 //! The ring on glommio: the one suite, and the fault of the executor it guards against.
 #![cfg(feature = "glommio")]
 
+use crate::skip::skip_or_fail;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -83,7 +84,7 @@ fn glommio_by_itself_misjudges_a_disk_by_an_empty_file() {
     let mut files = ScratchFiles::default();
     let (empty, full) = (files.path(), files.path());
     if let Some(why) = why_not_here(full.parent().unwrap()) {
-        eprintln!("SKIPPED, not proved here: {why}");
+        skip_or_fail("own-disk", why);
         return;
     }
     std::fs::write(&full, [7; BLOCK]).unwrap();
@@ -104,7 +105,7 @@ fn the_ring_judges_a_disk_before_it_opens_an_empty_file() {
             Ok(file) => file,
             Err(error) => {
                 assert_eq!(error.kind(), Kind::File, "{error}");
-                eprintln!("SKIPPED, not proved here: {error}");
+                skip_or_fail("own-disk", error);
                 return;
             }
         };

@@ -10,6 +10,8 @@ mod loopback;
 mod probe;
 mod sim;
 mod sim_disk;
+#[path = "../../tests/common/skip.rs"]
+mod skip;
 mod slots;
 mod steps;
 mod tokio_uring;

@@ -1,6 +1,7 @@
 //! Zero-copy receive where no card can do it: refused aloud, with ordinary receives going on; and rehearsed, with the kernel
 //! copying into the area where a card would write.
 
+use crate::skip::skip_or_fail;
 use std::process::Command;
 
 use crate::loopback::loopback_passes;
@@ -92,7 +93,8 @@ fn every_piece_of_the_area_goes_back_and_every_byte_is_counted() {
     let mut ring = UringRing::as_on(&UringConfig::default(), Kernel::Rehearsing).unwrap();
     let facts = ring.facts();
     if facts.refusals.iter().any(|line| line.contains("os error 22")) {
-        return eprintln!("a kernel before 6.18: {facts:?}");
+        skip_or_fail("linux-6.18", format_args!("{facts:?}"));
+        return;
     }
     assert!(facts.abilities.contains(&"zero-copy receive"), "{facts:?}");
     let sock = connect(&mut ring, &mut peers, Script::Echo);
@@ -139,12 +141,12 @@ fn a_virtual_card_is_refused_aloud() {
     std::thread::spawn(|| {
         // SAFETY: moves this thread, which ends with the test, to a namespace of its own; fails harmlessly without the right.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-            eprintln!("a network namespace is not permitted here: {}", std::io::Error::last_os_error());
+            skip_or_fail("netns", format_args!("{}", std::io::Error::last_os_error()));
             return;
         }
         let made = Command::new("ip").args(["link", "add", "rail0", "type", "veth", "peer", "name", "rail1"]).status();
         if !made.as_ref().is_ok_and(std::process::ExitStatus::success) {
-            eprintln!("virtual cards cannot be made here: {made:?}");
+            skip_or_fail("netns", format_args!("{made:?}"));
             return;
         }
         let queue = Some("rail0:0".parse().unwrap());

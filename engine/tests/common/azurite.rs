@@ -17,7 +17,7 @@ pub const SIGNATURE: &str = "sv=2021-12-02&ss=b&srt=sco&sp=rwlc&se=2099-01-01T00
 pub struct Azurite(Process);
 
 impl Azurite {
-    /// A server with one empty container, `bucket`. `None`, said loudly, on a machine that has no Azurite.
+    /// A server with one empty container, `bucket`. `None` where it is missing and `FUELRAIL_SKIP` allows that.
     pub fn start() -> Option<Azurite> {
         let server = Process::start("azurite-blob", "TEST_AZURITE", |port, _| {
             let port = port.to_string();

@@ -6,7 +6,7 @@ use super::process::Process;
 pub struct Gcs(Process);
 
 impl Gcs {
-    /// A server with one empty bucket, `bucket`. `None`, said loudly, on a machine that has none.
+    /// A server with one empty bucket, `bucket`. `None` where it is missing and `FUELRAIL_SKIP` allows that.
     pub fn start() -> Option<Gcs> {
         let server = Process::start("gcp-storage-emulator", "TEST_GCS_EMULATOR", |port, _| {
             let place = ["start", "--host=127.0.0.1", "--in-memory", "--default-bucket=bucket"];

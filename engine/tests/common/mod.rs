@@ -13,6 +13,7 @@ pub mod proxy;
 pub mod s3s;
 pub mod secure;
 pub mod services;
+pub mod skip;
 
 use fuelrail::{Batch, ByteSize, Error, Listed, Loader, LoaderBuilder, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};

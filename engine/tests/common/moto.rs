@@ -6,7 +6,7 @@ use super::process::Process;
 pub struct Moto(Process);
 
 impl Moto {
-    /// A server without anything in it. `None`, said loudly, on a machine that has no moto.
+    /// A server without anything in it. `None` where it is missing and `FUELRAIL_SKIP` allows that.
     pub fn start() -> Option<Moto> {
         let arguments = |port: u16| ["-H", "127.0.0.1", "-p", &port.to_string()].map(String::from).to_vec();
         Process::start("moto_server", "TEST_MOTO", |port, _| arguments(port)).map(Moto)

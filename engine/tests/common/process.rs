@@ -1,5 +1,6 @@
 //! A program of somebody else as a test's server: found, started on a free port, waited for, and ended with the test.
 
+use super::skip::skip_or_fail;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ const PORTS_TRIED_MAX: usize = 5;
 fn find(program: &str, variable: &str) -> Option<PathBuf> {
     if let Some(path) = std::env::var_os(variable) {
         let path = PathBuf::from(path);
-        assert!(path.exists(), "{program} is required here and not installed");
+        assert!(path.exists(), "{variable} names {}, which does not exist", path.display());
         return Some(path);
     }
     let path = std::env::var_os("PATH")?;
@@ -28,11 +29,11 @@ fn find(program: &str, variable: &str) -> Option<PathBuf> {
 }
 
 impl Process {
-    /// Starts `program` with the arguments for a port and its folder, and waits until it listens. `None`, said loudly, on a
-    /// machine that has none; one that `variable` names has to be there.
+    /// Starts `program` with the arguments for a port and its folder, and waits until it listens. `None` on a machine that
+    /// has none, if `FUELRAIL_SKIP` allows that; one that `variable` names has to be there.
     pub fn start(program: &str, variable: &str, arguments: impl Fn(u16, &Path) -> Vec<String>) -> Option<Process> {
         let Some(path) = find(program, variable) else {
-            eprintln!("skipped: this machine has no {program}");
+            skip_or_fail(program, "it is not installed");
             return None;
         };
         for _ in 0..PORTS_TRIED_MAX {

@@ -13,7 +13,7 @@ pub const KEY_ID: &str = "AKIAFUELRAILTEST";
 pub const SECRET: &str = "tests/secret+key";
 
 impl S3s {
-    /// A server with one empty bucket, `bucket`. `None`, said loudly, on a machine that has no s3s-fs.
+    /// A server with one empty bucket, `bucket`. `None` where it is missing and `FUELRAIL_SKIP` allows that.
     pub fn start() -> Option<S3s> {
         let server = Process::start("s3s-fs", "TEST_S3S_FS", |port, folder| {
             let root = folder.join("root");

@@ -1,6 +1,6 @@
 //! The suite against servers that nobody here wrote.
 //!
-//! `scripts/test` installs them and names them in `TEST_…` variables; without those, a machine that lacks one says so and passes.
+//! `scripts/test` installs them and names them in `TEST_…` variables; one that is missing fails its test, see `common::skip`.
 
 use super::suite::{Server, conforms};
 use crate::common::azurite::{self, Azurite};

@@ -1,6 +1,7 @@
 //! `bench rivals`: who is there takes part and proves its bytes, who is not is listed with the reason and the cure, and wrong
 //! asking is refused.
 
+use crate::skip::skip_or_fail;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -64,7 +65,7 @@ fn whoever_is_absent_is_listed_with_reason_and_cure() {
 fn native_rivals_take_part_and_prove_their_bytes() {
     let rival: PathBuf = Path::new(PROGRAM).with_file_name("fuelrail-rival");
     if !rival.is_file() {
-        eprintln!("SKIPPED: {} is not built (cargo build -p fuelrail-rivals)", rival.display());
+        skip_or_fail("rivals", format_args!("{} is not built: cargo build -p fuelrail-rivals", rival.display()));
         return;
     }
     let (contest, _) = contest(small(&["hyper", "object-store", "hyper-drop"], &["--repeats", "2", "--json"]));
