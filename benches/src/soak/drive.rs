@@ -13,7 +13,7 @@ use fuelrail::{Batch, Config, Error, Kind, Listed, Loader, LoaderBuilder, Overri
 use fuelrail_plan::run::{Cursor, RunConfig};
 
 use super::gauge::Gauge;
-use super::judge::{Criterion, Flatness};
+use super::judge::{Criterion, Flatness, Slope};
 use super::ledger::Ledger;
 use super::mood::{Mood, Whim};
 use super::objects::{Object, Objects};
@@ -42,8 +42,10 @@ pub enum Canary {
 /// What to do.
 #[derive(Clone, Debug)]
 pub struct Soaking {
-    /// How long.
+    /// How long at least.
     pub time: Duration,
+    /// How long at most, while the slope of memory is not known well enough to be judged.
+    pub time_max: Duration,
     /// Seed of order, faults and whims.
     pub seed: u64,
     /// Share of the objects.
@@ -72,6 +74,7 @@ impl Soaking {
     pub fn new(time: Duration) -> Soaking {
         Soaking {
             time,
+            time_max: time,
             seed: 0,
             scale: 1.0,
             folder: None,
@@ -254,7 +257,7 @@ impl<'a> Reader<'a> {
     fn read(&mut self, weather: &Weather, watch: &mut dyn FnMut(&Moment)) -> Result<()> {
         self.open(None)?;
         let mut look_at = Instant::now();
-        while self.begun.elapsed() < self.soaking.time {
+        while self.goes_on() {
             self.soaking.stop.check()?;
             self.one()?;
             if self.mood.reopens() {
@@ -274,6 +277,19 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Until the time is over, and longer while memory's slope cannot be judged.
+    fn goes_on(&self) -> bool {
+        let elapsed = self.begun.elapsed();
+        let sure = || Slope::of(&self.points(|gauge| gauge.rss_heap_bytes)).is_some_and(|slope| slope.is_known());
+        elapsed < self.soaking.time || elapsed < self.soaking.time_max && !sure()
+    }
+
+    /// Seconds and what is read off the gauge, at the moments that count.
+    fn points(&self, of: fn(&Gauge) -> u64) -> Vec<(f64, f64)> {
+        let settled = self.moments.iter().filter(|moment| moment.settled);
+        settled.map(|moment| (moment.at_s, of(&moment.gauge) as f64)).collect()
     }
 
     fn open(&mut self, state: Option<State>) -> Result<()> {
@@ -356,7 +372,7 @@ impl<'a> Reader<'a> {
         Moment {
             at_s: self.begun.elapsed().as_secs_f64(),
             settled: self.opened.elapsed() >= self.soaking.settles_after(),
-            gauge: Gauge::here(),
+            gauge: Gauge::beside(self.loader.iter().map(|loader| loader.memory().span())),
             slots: stats.slots,
             operations: stats.operations,
             leases: self.held.len() as u64,
@@ -396,12 +412,8 @@ impl<'a> Reader<'a> {
     }
 
     fn report(self, before: Gauge, after: Gauge, objects: &Objects) -> SoakReport {
-        let points: Vec<(f64, f64)> = self
-            .moments
-            .iter()
-            .filter(|moment| moment.settled)
-            .map(|moment| (moment.at_s, moment.gauge.rss_bytes() as f64))
-            .collect();
+        let points = self.points(Gauge::rss_bytes);
+        let slope = Slope::of(&self.points(|gauge| gauge.rss_heap_bytes));
         let tolerance_bytes = self.tolerance_bytes();
         let stalls = self.silence.count.load(Ordering::Relaxed);
         let mut notices = self.ledger.told.clone();
@@ -426,6 +438,7 @@ impl<'a> Reader<'a> {
             question: "soak".to_owned(),
             criteria: Vec::new(),
             memory: Flatness::of(&points, tolerance_bytes),
+            slope,
             totals,
             before,
             after,
@@ -452,14 +465,12 @@ fn criteria(soaking: &Soaking, report: &SoakReport, failure: Option<&Error>) -> 
         Some(error) => format!("ended after {:.1} s of {:.0} s: {error}", report.wall_s, report.asked_s),
     };
     let (before, after) = (report.before, report.after);
-    let memory = Criterion {
-        name: "memory".to_owned(),
-        holds: report.memory.map(|memory| memory.holds()),
-        text: report.memory.map_or_else(
-            || format!("not judged: too short; after the last loader {} MiB", after.rss_bytes() >> 20),
-            |memory| format!("{}; after the last loader {} MiB", memory.text(), after.rss_bytes() >> 20),
-        ),
+    let judged = |name: &str, holds, text: Option<String>| Criterion {
+        name: name.to_owned(),
+        holds,
+        text: text.unwrap_or_else(|| "not judged: too short".to_owned()),
     };
+    let (memory, slope) = (report.memory, report.slope);
     let home = |name: &str, before: u64, after: u64| {
         Criterion::new(name, after <= before, format!("{before} before the first loader, {after} after the last"))
     };
@@ -467,7 +478,8 @@ fn criteria(soaking: &Soaking, report: &SoakReport, failure: Option<&Error>) -> 
     vec![
         Criterion::new("time", failure.is_none() && report.wall_s >= soaking.time.as_secs_f64(), ended),
         Criterion::new("faults", faults > 0, format!("{faults} injected, {} retries", totals.retries)),
-        memory,
+        judged("memory", memory.map(|memory| memory.holds()), memory.map(|memory| memory.text())),
+        judged("slope", slope.and_then(|slope| slope.holds()), slope.map(|slope| slope.text())),
         home("descriptors", before.descriptors, after.descriptors),
         home("threads", before.threads, after.threads),
         Criterion::new(

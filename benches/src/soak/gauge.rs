@@ -1,6 +1,7 @@
 //! What this process holds, as the kernel counts it. Owns nothing.
 
 use std::fs;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,9 @@ pub struct Gauge {
     pub rss_file_bytes: u64,
     /// Resident shared memory: rings.
     pub rss_shmem_bytes: u64,
+    /// Resident anonymous memory outside the arena: heap and stacks, what a leak of ours would be in.
+    #[serde(default)]
+    pub rss_heap_bytes: u64,
     /// Open descriptors.
     pub descriptors: u64,
     /// Threads.
@@ -29,11 +33,35 @@ impl Gauge {
         Gauge { descriptors, ..parse(&status) }
     }
 
+    /// The same, with the anonymous memory that lies outside these pieces of the address space, each given by start and length.
+    #[must_use]
+    pub fn beside(arena: impl Iterator<Item = (*const u8, usize)>) -> Gauge {
+        let arena: Vec<_> = arena.map(|(start, len)| start.addr()..start.addr() + len).collect();
+        let maps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        Gauge { rss_heap_bytes: anonymous_outside(&maps, &arena), ..Gauge::here() }
+    }
+
     /// All resident memory.
     #[must_use]
     pub fn rss_bytes(&self) -> u64 {
         self.rss_anon_bytes + self.rss_file_bytes + self.rss_shmem_bytes
     }
+}
+
+/// The anonymous bytes of all mappings that begin outside these ranges, as `smaps` counts them.
+fn anonymous_outside(maps: &str, arena: &[Range<usize>]) -> u64 {
+    let (mut kilobytes, mut counts) = (0, false);
+    for line in maps.lines() {
+        // A mapping's first line begins with `START-END`, each line about it with `Name:`.
+        let word = line.split_whitespace().next().unwrap_or_default();
+        if let Some((start, _)) = word.split_once('-').filter(|_| !word.ends_with(':')) {
+            let start = usize::from_str_radix(start, 16).unwrap_or(0);
+            counts = !arena.iter().any(|piece| piece.contains(&start));
+        } else if counts && word == "Anonymous:" {
+            kilobytes += line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+        }
+    }
+    kilobytes << 10
 }
 
 fn parse(status: &str) -> Gauge {
@@ -46,6 +74,7 @@ fn parse(status: &str) -> Gauge {
         rss_anon_bytes: bytes("RssAnon:"),
         rss_file_bytes: bytes("RssFile:"),
         rss_shmem_bytes: bytes("RssShmem:"),
+        rss_heap_bytes: 0,
         descriptors: 0,
         threads: field("Threads:").unwrap_or(0),
     }
@@ -61,6 +90,19 @@ mod tests {
         let gauge = parse(text);
         assert_eq!((gauge.rss_bytes(), gauge.threads), ((2048 + 1024 + 4) << 10, 3));
         assert_eq!(parse(""), Gauge::default());
+    }
+
+    #[test]
+    fn memory_of_the_arena_is_left_out() {
+        let maps = "1000-3000 rw-p 00000000 00:00 0 \nSize: 8 kB\nAnonymous: 8 kB\nVmFlags: rd-wr\n\
+                    3000-9000 rw-p 00000000 00:00 0 [heap]\nAnonymous: 16 kB\n";
+        assert_eq!(anonymous_outside(maps, &[0x1000..0x3000]), 16 << 10);
+        assert_eq!(anonymous_outside(maps, &[]), 24 << 10);
+        let piece = vec![1u8; 32 << 20];
+        let with = Gauge::beside(std::iter::empty()).rss_heap_bytes;
+        let without =
+            Gauge::beside(std::iter::once((piece.as_ptr().wrapping_sub(4096), piece.len() + 4096))).rss_heap_bytes;
+        assert!(without + (24 << 20) < with, "{without} of {with}");
     }
 
     #[test]

@@ -74,7 +74,6 @@ impl Flatness {
     /// The numbers for people.
     #[must_use]
     pub fn text(&self) -> String {
-        const MIB: f64 = (1u64 << 20) as f64;
         format!(
             "median of the second tenth {:.1} MiB, of the last tenth {:.1} MiB; the line through the second half grows by {:.1} MiB; \
              allowed {:.1} MiB each ({} points, those soon after an opening left out)",
@@ -83,6 +82,78 @@ impl Flatness {
             self.growth_bytes / MIB,
             self.allowed_bytes / MIB,
             self.points
+        )
+    }
+}
+
+/// What the 95 % interval of the slope must be narrower than to be judged, and what its upper end may be, bytes per hour.
+const SLOPE_BYTES_PER_H_MAX: f64 = 8.0 * MIB;
+const MIB: f64 = (1u64 << 20) as f64;
+
+/// How anonymous memory outside the arena grows: the least-squares line behind the first tenth, with its 95 % interval.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Slope {
+    /// Of the line, bytes per hour.
+    pub bytes_per_h: f64,
+    /// Lower end of the interval.
+    pub low_bytes_per_h: f64,
+    /// Upper end of the interval.
+    pub high_bytes_per_h: f64,
+}
+
+impl Slope {
+    /// Of points (seconds, bytes) in the order of time; none when there are too few.
+    ///
+    /// Neighbouring points err alike (memory drifts and comes back), so the error of a plain fit is too small: it is widened by
+    /// `sqrt((1 + r) / (1 - r))` for the residuals' correlation `r` from one point to the next, as for a first-order process.
+    #[must_use]
+    pub fn of(points: &[(f64, f64)]) -> Option<Slope> {
+        let points = &points[points.len() / 10..];
+        if points.len() < POINTS_MIN {
+            return None;
+        }
+        let count = points.len() as f64;
+        let slope = slope(points);
+        let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+        let (mean_x, mean_y) = (mean(|point| point.0), mean(|point| point.1));
+        let left: Vec<f64> = points.iter().map(|(x, y)| y - mean_y - slope * (x - mean_x)).collect();
+        let squares: f64 = left.iter().map(|r| r * r).sum();
+        let spread: f64 = points.iter().map(|(x, _)| (x - mean_x) * (x - mean_x)).sum();
+        let along: f64 = left.windows(2).map(|pair| pair[0] * pair[1]).sum();
+        let r = if squares > 0.0 { (along / squares).clamp(0.0, 0.99) } else { 0.0 };
+        let error = (squares / (count - 2.0) / spread).sqrt() * ((1.0 + r) / (1.0 - r)).sqrt();
+        // Student's factor for so many independent points, within 1 % from 4 of them on.
+        let independent = (count * (1.0 - r) / (1.0 + r) - 2.0).max(1.0);
+        let reach = (1.96 + 2.4 / independent + 2.8 / (independent * independent)) * error;
+        let [low, at, high] = [slope - reach, slope, slope + reach].map(|per_s| per_s * 3600.0);
+        Some(Slope { bytes_per_h: at, low_bytes_per_h: low, high_bytes_per_h: high })
+    }
+
+    /// Whether the interval is narrow enough to judge.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.high_bytes_per_h - self.low_bytes_per_h < SLOPE_BYTES_PER_H_MAX
+    }
+
+    /// Whether memory stays: none while the interval is too wide to tell.
+    #[must_use]
+    pub fn holds(&self) -> Option<bool> {
+        self.is_known().then_some(self.high_bytes_per_h <= SLOPE_BYTES_PER_H_MAX)
+    }
+
+    /// The numbers for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let [at, low, high] = [self.bytes_per_h, self.low_bytes_per_h, self.high_bytes_per_h].map(|bytes| bytes / MIB);
+        let too_wide = if self.is_known() {
+            ""
+        } else {
+            "; not judged: an interval of 8 MiB/h or more tells nothing, soak longer"
+        };
+        format!(
+            "anonymous memory outside the arena grows by {at:.1} MiB/h, 95 % interval {low:.1} to {high:.1}, \
+             allowed {:.0}{too_wide}",
+            SLOPE_BYTES_PER_H_MAX / MIB
         )
     }
 }
@@ -108,8 +179,8 @@ fn slope(points: &[(f64, f64)]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fuelrail_base::prng::Prng;
 
-    const MIB: f64 = (1u64 << 20) as f64;
     const TOLERANCE: u64 = 16 << 20;
 
     fn run(points: usize, at: impl Fn(f64) -> f64) -> Flatness {
@@ -140,6 +211,37 @@ mod tests {
         assert!(!step.holds() && step.growth_bytes.abs() < 1.0, "{step:?}");
         // Within the tolerance it cannot be told from noise.
         assert!(run(360, |s| 400.0 + s / 300.0).holds());
+    }
+
+    /// An hour of points 5 s apart, each with a draw of noise of ±`noise` MiB that leans on the one before by `lean`.
+    fn hour(per_h: f64, noise: f64, lean: f64, seed: u64) -> Slope {
+        let mut prng = Prng::new(seed);
+        let mut before = 0.0;
+        let points: Vec<(f64, f64)> = (0..720)
+            .map(|n| {
+                before = before * lean + (prng.unit() * 2.0 - 1.0) * noise * (1.0 - lean * lean).sqrt();
+                let s = f64::from(n) * 5.0;
+                (s, (400.0 + per_h * s / 3600.0 + before) * MIB)
+            })
+            .collect();
+        Slope::of(&points).unwrap()
+    }
+
+    #[test]
+    fn a_slope_is_judged_when_its_interval_is_narrow() {
+        assert_eq!(hour(0.0, 1.0, 0.0, 1).holds(), Some(true));
+        assert_eq!(hour(12.0, 1.0, 0.0, 1).holds(), Some(false));
+        // Ten minutes of noise cannot tell 8 MiB an hour from none.
+        assert_eq!(hour(0.0, 60.0, 0.0, 1).holds(), None);
+    }
+
+    #[test]
+    fn nineteen_of_twenty_intervals_hold_the_slope_also_when_noise_drifts() {
+        for lean in [0.0, 0.5, 0.9] {
+            let held = (0..400).map(|seed| hour(3.0, 2.0, lean, seed));
+            let held = held.filter(|s| (s.low_bytes_per_h..s.high_bytes_per_h).contains(&(3.0 * MIB))).count();
+            assert!((360..=396).contains(&held), "{held} of 400 at {lean}");
+        }
     }
 
     #[test]

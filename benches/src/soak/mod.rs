@@ -17,6 +17,6 @@ mod weather;
 
 pub use drive::{Canary, Soaking, soak};
 pub use gauge::Gauge;
-pub use judge::{Criterion, Flatness};
+pub use judge::{Criterion, Flatness, Slope};
 pub use report::{Moment, SoakReport, Totals};
 pub use server::{Served, serve};

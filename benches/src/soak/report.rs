@@ -6,7 +6,7 @@ use fuelrail::{Config, Stats};
 use serde::{Deserialize, Serialize};
 
 use super::gauge::Gauge;
-use super::judge::{Criterion, Flatness};
+use super::judge::{Criterion, Flatness, Slope};
 use crate::machine::Machine;
 
 /// Version of the result's shape.
@@ -107,6 +107,9 @@ pub struct SoakReport {
     pub criteria: Vec<Criterion>,
     /// How memory went, when there was enough of it to judge.
     pub memory: Option<Flatness>,
+    /// How memory outside the arena grew, with its interval.
+    #[serde(default)]
+    pub slope: Option<Slope>,
     /// What it came to.
     pub totals: Totals,
     /// Before the first loader, after the last.
