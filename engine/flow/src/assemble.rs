@@ -242,8 +242,9 @@ impl AssembleStage {
     /// Asks for all blocks of a sample again, past the caches.
     fn ask_again(&mut self, batch: usize, at: u32, asks: &mut Vec<Ask>) {
         let open = &mut self.open[batch];
-        let parts = &open.lists.windows[open.lists.samples[at as usize].parts.clone()];
-        if parts.iter().flatten().any(Window::is_lent) {
+        let parts = &mut open.lists.windows[open.lists.samples[at as usize].parts.clone()];
+        // Blocks of other samples of the batch may be lent at any moment from now on: that must not matter any more.
+        if !parts.iter_mut().flatten().all(Window::end_loans) {
             return self.postponed.push((batch, at));
         }
         let due = self.schedule.time(open.spec.epoch, open.spec.positions.start + u64::from(at));

@@ -11,7 +11,7 @@ use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
 use crate::spill::{Known, SegmentFile, SpillDesk, SpillSetup, Supply, Wish};
 use fuelrail_base::{BlockId, Duration, SampleId, ShardId};
-use fuelrail_io::{FileOptions, Ring, SimDiskFailure, SimFaults, SimRing, SimWorld, lane};
+use fuelrail_io::{FileOptions, Ring, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld, lane};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::policy::PolicyName;
@@ -225,6 +225,25 @@ fn the_second_epoch_comes_from_disk_and_a_later_run_asks_for_nothing() {
     assert_eq!((again.fetch.landed_bytes, again.brain.spill.hit_bytes), (0, 2 * total), "{}", again.text);
     assert_eq!(again.brain.spill.written, 0, "and nothing is written twice");
     assert_eq!(heard.borrow().len(), requests, "the bucket was asked for nothing");
+}
+
+/// A sample of several blocks is written to disk, does not prove itself, and is fetched anew into the same memory while the
+/// blocks of its batch-mates are on their way to the disk.
+#[test]
+fn a_sample_is_fetched_anew_while_the_disk_reads_its_batch_mates() {
+    let sizes = [1_200_000, 90_000, 91_000, 92_000];
+    for seed in 0..20 {
+        let mut bucket = Bucket::new(&sizes);
+        bucket.drips = Some((16 << 10, Duration::from_millis(2)));
+        // The first answer promises another checksum than the object has; the batch-mates come when it is fetched anew.
+        bucket.says = Box::new(|nth| if nth == 0 { "x-amz-checksum-crc32c: AAAAAA==\r\n" } else { "" });
+        bucket.takes = Box::new(move |nth| Some(Duration::from_millis(if nth == 12 { 100 + seed * 20 } else { 1 })));
+        let world = SimWorld::new(seed, SimFaults::default(), Box::new(bucket));
+        world.set_disk(SimDisk { latency_max: Duration::from_millis(8), ..SimDisk::default() });
+        let case = Case { sizes: &sizes, epochs: 12, ..CASE };
+        let end = drive(&world, &mut Keeper::new(&world, 20), &case, |_, _| ());
+        assert!(end.unproved > 0 && end.brain.spill.written > 0, "{}", end.text);
+    }
 }
 
 #[test]
