@@ -94,6 +94,8 @@ pub(crate) struct SpillStage {
     pages: Vec<Window>,
     reading: usize,
     writing: usize,
+    /// Since when the oldest thing waits for company that the last pump could have written.
+    oldest: Option<Instant>,
     /// A segment was asked for and has not come.
     asked: bool,
     outcomes: Vec<SpillOutcome>,
@@ -133,6 +135,7 @@ impl SpillStage {
             pages: pages?.into_iter().flatten().collect(),
             reading: 0,
             writing: 0,
+            oldest: None,
             asked: false,
             outcomes: Vec::with_capacity(256),
             proofs: HashMap::new(),
@@ -279,10 +282,10 @@ impl SpillStage {
         self.reads.len() + self.reading
     }
 
-    /// When something that waits for company has waited long enough.
+    /// When something that waits for company has waited long enough. What waits for an operation to end is not told of: that
+    /// wakes the shard.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let oldest = [self.segments.since(), self.gather.since()].into_iter().flatten().min()?;
-        Some(oldest.after(COMPANY_PATIENCE))
+        Some(self.oldest?.after(COMPANY_PATIENCE))
     }
 
     /// Forgets long blocks whose write was not begun: a loader that ends does not wait for them.

@@ -29,6 +29,9 @@ impl SpillStage {
         }
         self.pump_journals(ring, before);
         self.segments.bury(ring);
+        let gathered = self.gather.since().filter(|_| room && self.writing < writes_max);
+        let recorded = self.segments.since().filter(|_| !self.pages.is_empty());
+        self.oldest = [gathered, recorded].into_iter().flatten().min();
     }
 
     /// Begins the first read that waits. False when it has to wait longer.

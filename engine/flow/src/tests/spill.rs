@@ -10,7 +10,7 @@ use crate::mesh::mesh;
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
 use crate::spill::{Known, SegmentFile, SpillDesk, SpillSetup, Supply, Wish};
-use fuelrail_base::{BlockId, Duration, SampleId, ShardId};
+use fuelrail_base::{BlockId, Duration, Instant, SampleId, ShardId};
 use fuelrail_io::{FileOptions, Ring, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld, lane};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
@@ -20,6 +20,7 @@ use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::spill::{Mount, PAGE_BYTES, SpillConfig, SpillPolicy};
 use fuelrail_plan::window::WindowConfig;
 use fuelrail_wire::block::{PAGE_BYTES as JOURNAL_PAGE, records};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -177,7 +178,9 @@ fn drive(world: &SimWorld, keeper: &mut Keeper, case: &Case, mut each_turn: impl
             taken += 1;
         }
         shard.sleep().unwrap();
-        world.advance();
+        if shard.ring().sleeps() {
+            world.advance();
+        }
         turns += 1;
         assert!(turns < 200_000, "stuck: {}", shard.snapshot().text);
     }
@@ -243,6 +246,25 @@ fn a_sample_is_fetched_anew_while_the_disk_reads_its_batch_mates() {
         let case = Case { sizes: &sizes, epochs: 12, ..CASE };
         let end = drive(&world, &mut Keeper::new(&world, 20), &case, |_, _| ());
         assert!(end.unproved > 0 && end.brain.spill.written > 0, "{}", end.text);
+    }
+}
+
+/// A shard that waits for a slow disk sleeps until the disk is done.
+#[test]
+fn a_slow_disk_is_waited_for_asleep() {
+    let sizes: Vec<u64> = (0..64).map(|i| if i % 4 == 0 { 70_000 + i * 331 } else { 9_000 + i * 31 }).collect();
+    for seed in 0..4 {
+        let (world, _) = world(seed, SimFaults::default(), &sizes);
+        world.set_disk(SimDisk { latency_max: Duration::from_millis(400), ..SimDisk::default() });
+        let mut turns: BTreeMap<u128, u64> = BTreeMap::new();
+        let case = Case { sizes: &sizes, epochs: 3, ..CASE };
+        let end = drive(&world, &mut Keeper::new(&world, 20), &case, |_, _| {
+            *turns.entry(world.now().since(Instant::ZERO).as_millis() / 1000).or_default() += 1;
+        });
+        let time = world.now().since(Instant::ZERO);
+        assert!(end.brain.spill.written > 0 && time > Duration::from_millis(400), "{time:?}: {}", end.text);
+        let most = turns.values().max();
+        assert!(most.is_some_and(|most| *most < 1_000), "iterations of the loop per virtual second: {turns:?}");
     }
 }
 
