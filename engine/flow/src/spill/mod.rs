@@ -4,6 +4,7 @@
 //! wants them; short ones go through a buffer each way, counted. What is read is proved by its checksum, or it is lost. Owns
 //! the segments' files and three small pieces of memory. Never decides what goes where, and never waits.
 
+mod contents;
 mod desk;
 mod flight;
 mod gather;
@@ -11,6 +12,7 @@ mod journal;
 mod segments;
 mod transfer;
 
+pub use contents::{Contents, resume};
 pub use desk::{Known, SegmentFile, SpillDesk, Supply, Wish};
 pub(crate) use flight::SpillOutcome;
 
