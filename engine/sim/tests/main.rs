@@ -2,9 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod canaries;
+mod disk;
 mod found;
 mod orders;
 mod outage;
 mod resume;
+mod seeds;
 mod swarm;
 mod what_if;
