@@ -6,6 +6,7 @@ mod disk;
 mod found;
 mod orders;
 mod outage;
+mod planted;
 mod resume;
 mod seeds;
 mod swarm;
