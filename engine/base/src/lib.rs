@@ -4,6 +4,7 @@
 //! resource, starts no thread, reads no clock: time and randomness enter as values.
 #![forbid(unsafe_code)]
 
+pub mod canary;
 pub mod error;
 pub mod ids;
 pub mod limits;

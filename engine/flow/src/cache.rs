@@ -5,6 +5,7 @@
 
 use crate::conn::Proof;
 use fuelrail_base::BlockId;
+use fuelrail_base::canary::{self, Mistake};
 use fuelrail_io::{EXTENT_GRANULE, Extents, Slot, Window};
 use fuelrail_plan::policy::BlockMap;
 
@@ -78,7 +79,13 @@ impl CacheStage {
     /// # Panics
     /// When the block is not here.
     pub(crate) fn serve(&mut self, block: BlockId, window: &mut Window) -> Proof {
-        let cached = &self.blocks[&block];
+        let mut cached = &self.blocks[&block];
+        if canary::on(Mistake::CacheConfuses)
+            && let Some((_, other)) =
+                self.blocks.iter().find(|(other, kept)| **other != block && kept.first.1 == cached.first.1)
+        {
+            cached = other;
+        }
         for (at, len) in cached.pieces() {
             self.copied_bytes += window.put(&self.memory[at as usize..(at + len) as usize]) as u64;
         }

@@ -5,6 +5,7 @@
 
 use crate::assemble::Finished;
 use crate::gate::Gate;
+use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::{Instant, Turns};
 use fuelrail_io::{Receiver, Sender, Waker};
 use fuelrail_plan::importance::Known;
@@ -75,7 +76,8 @@ impl DeliverStage {
     }
 
     pub(crate) fn put(&mut self, finished: Finished) {
-        self.early.insert(finished.seq.0, finished);
+        let neighbour = u64::from(canary::on(Mistake::DeliverSwaps));
+        self.early.insert(finished.seq.0 ^ neighbour, finished);
     }
 
     /// Sends what is due. Returns whether the consumer is still there.

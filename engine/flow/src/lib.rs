@@ -41,4 +41,6 @@ pub use objects::Objects;
 pub use places::{Placed, Places};
 pub use setup::{ShardConfig, ShardEnds, scratch_bytes};
 pub use shard::Shard;
-pub use spill::{DiskStats, Known, SegmentFile, SpillDesk, SpillSetup, Supply, Wish, spill_memory_bytes};
+pub use spill::{
+    Contents, DiskStats, Known, SegmentFile, SpillDesk, SpillSetup, Supply, Wish, resume, spill_memory_bytes,
+};

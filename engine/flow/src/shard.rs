@@ -333,7 +333,11 @@ impl<R: Ring> Shard<R> {
                 owned.proof = self.cache.as_mut().expect("there is a cache to hit").serve(block, window);
             }
             Command::Fetch { fetch, ask, block } => {
-                let window = self.owned[ask.0 as usize].window.take().expect("one attempt at a time");
+                let mut window = self.owned[ask.0 as usize].window.take().expect("one attempt at a time");
+                if window.room() == 0 {
+                    // It came from disk, and the planner does not believe it.
+                    window.rewind(0);
+                }
                 let asked = self.asked(fetch, ask, block, window.filled() as u64);
                 let now = self.ring.now();
                 self.requests.entered(now);

@@ -86,8 +86,8 @@ impl Scatter {
     ///
     /// # Panics
     /// When the window is lent.
-    pub fn push_body(&mut self, window: Window, at_most: usize) -> Result<(), Window> {
-        assert!(!window.is_lent(), "a receive fills no window while bytes of its slot are lent");
+    pub fn push_body(&mut self, mut window: Window, at_most: usize) -> Result<(), Window> {
+        assert!(window.end_loans(), "a receive fills no window while bytes of its slot are lent");
         let asked = at_most.min(window.room());
         if asked == 0 || self.0.pieces.is_full() {
             return Err(window);

@@ -207,7 +207,7 @@ pub struct Window {
     filled: usize,
     /// Bytes behind `len` that are its own, too: see [`Filling::carve_padded`].
     padding: usize,
-    /// Whether there may be loans of it. A window that never had one does not look at the count.
+    /// Whether there may be loans of it. A window without does not look at the count, which is the whole slot's.
     was_lent: bool,
 }
 
@@ -254,6 +254,13 @@ impl Window {
     #[must_use]
     pub fn is_lent(&self) -> bool {
         self.was_lent && self.hold.loans() > 0
+    }
+
+    /// Ends its loans if their readers are done: true when it may be changed, whatever its neighbours lend from then on.
+    pub fn end_loans(&mut self) -> bool {
+        // Seen without any loan, the slot has none of this window, and only this window could make one.
+        self.was_lent = self.is_lent();
+        !self.was_lent
     }
 
     /// Lends the filled part to be read, whatever becomes of this window meanwhile.
@@ -381,8 +388,8 @@ impl Window {
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
     }
 
-    fn assert_not_lent(&self) {
-        assert!(!self.is_lent(), "a window is not written while bytes of its slot are lent");
+    fn assert_not_lent(&mut self) {
+        assert!(self.end_loans(), "a window is not written while bytes of its slot are lent");
     }
 }
 

@@ -49,6 +49,28 @@ fn what_is_lent_is_not_written() {
     assert!(!slot.is_lent());
 }
 
+/// A window whose readers are done is written to, whatever its neighbours lend meanwhile: pins end with the last reader.
+#[test]
+fn loans_of_a_neighbour_do_not_bring_back_those_that_ended() {
+    let (_arena, mut region) = arena(1 << 16, 4);
+    let scratch = region.alloc(64).unwrap();
+    let mut filling = region.alloc(100).unwrap().fill();
+    let (mut window, mut other) = (filling.carve(60).unwrap(), filling.carve(40).unwrap());
+    window.put(&[1; 60]);
+    other.put(&[2; 40]);
+    let lent = window.lend();
+    assert!(!window.end_loans(), "it is being read");
+    drop(lent);
+    assert!(window.end_loans());
+    let neighbour = other.lend();
+    assert!(window.end_loans() && other.is_lent());
+    window.rewind(0);
+    let mut into = Scatter::new(scratch);
+    assert!(into.push_body(window, 60).is_ok(), "a receive fills it again");
+    drop((into, other));
+    assert_eq!(*neighbour, [2; 40]);
+}
+
 /// Padding belongs to its window, counts nowhere, and goes with the end of what is split.
 #[test]
 fn padding_is_nobodys_room() {

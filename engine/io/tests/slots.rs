@@ -240,6 +240,14 @@ struct Modelled {
     was_lent: bool,
 }
 
+impl Modelled {
+    /// Whether it may be written to; its own loans have ended then.
+    fn ends_loans<L>(&mut self, loans: &[L]) -> bool {
+        self.was_lent &= !loans.is_empty();
+        self.window.end_loans()
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     /// Whatever is carved, split, joined, filled and dropped, the sealed slot is what an array would be.
@@ -270,7 +278,7 @@ proptest! {
                 Step::Put(w, n, b) if !live.is_empty() => {
                     let w = w.index(live.len());
                     let m = &mut live[w];
-                    if m.window.is_lent() {
+                    if !m.ends_loans(&loans) {
                         continue;
                     }
                     let fits = n.min(m.len - m.filled);
@@ -281,7 +289,7 @@ proptest! {
                 Step::Rewind(w, to) if !live.is_empty() => {
                     let w = w.index(live.len());
                     let m = &mut live[w];
-                    if m.window.is_lent() {
+                    if !m.ends_loans(&loans) {
                         continue;
                     }
                     m.filled = to.index(m.filled + 1);

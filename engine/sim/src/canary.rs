@@ -1,6 +1,6 @@
 //! Canaries: planted bugs, one at a time, that the checks must catch. An instrument that lets one live is broken.
 //!
-//! They sit in the simulated world or around a shard's inputs and outputs, never inside the engine.
+//! They sit in the simulated world or around a shard's inputs and outputs; those inside the engine are `fuelrail_base::canary`'s.
 
 use crate::scenario::{FaultShares, LifeShape, LookAhead, RingShares, Scenario};
 use core::fmt;

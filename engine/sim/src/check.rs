@@ -6,7 +6,7 @@ use crate::books::Books;
 use crate::counters::Counters;
 use crate::dataset::DataSet;
 use crate::journal::{Entry, Journal};
-use crate::scenario::Scenario;
+use crate::scenario::{DiskShape, Scenario};
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::{Error, Instant, SampleId};
 use fuelrail_flow::{Assembled, Finished};
@@ -33,6 +33,8 @@ pub enum Checker {
     Requests,
     /// A run failed without reason, or with the wrong one.
     Errors,
+    /// The disk holds what it should not, or lost what nothing damaged.
+    Disk,
     /// The engine panicked.
     Panic,
 }
@@ -188,6 +190,12 @@ impl Inspector<'_> {
         }
         if self.scenario.loader.cache_bytes == 0 && counters.hits + counters.evictions > 0 {
             return refuse(format!("hits without a cache: {counters:?}"));
+        }
+        let alone = self.scenario.lives.iter().all(|life| life.world == 1);
+        let is_sound = self.scenario.disk.as_ref().is_some_and(DiskShape::is_sound);
+        if alone && is_sound && self.scenario.ring.keeps_files() && counters.disk_lost > 0 {
+            let text = format!("nothing damaged the disk, and yet {} blocks were lost on it", counters.disk_lost);
+            return Err(Violation::new(Checker::Disk, text));
         }
         if counters.requests < books.requests {
             return refuse(format!("{} requests counted, {} arrived", counters.requests, books.requests));

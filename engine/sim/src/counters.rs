@@ -36,6 +36,16 @@ pub struct Counters {
     pub heads_predicted: u64,
     /// … and wrong.
     pub heads_mispredicted: u64,
+    /// Blocks written to disk.
+    pub spilled: u64,
+    /// Blocks asked of the disk.
+    pub disk_hits: u64,
+    /// Those that could not be had from it.
+    pub disk_lost: u64,
+    /// Blocks found on disk at the start.
+    pub adopted: u64,
+    /// Segments given up to make room.
+    pub trims: u64,
 }
 
 impl Counters {
@@ -57,6 +67,11 @@ impl Counters {
         self.unproved += unproved;
         self.heads_predicted += other.heads_predicted;
         self.heads_mispredicted += other.heads_mispredicted;
+        self.spilled += other.spilled;
+        self.disk_hits += other.disk_hits;
+        self.disk_lost += other.disk_lost;
+        self.adopted += other.adopted;
+        self.trims += other.trims;
     }
 
     pub(crate) fn add_snapshot(&mut self, snapshot: &Snapshot) {
@@ -77,6 +92,11 @@ impl Counters {
             unproved: snapshot.unproved,
             heads_predicted: fetch.heads_predicted,
             heads_mispredicted: fetch.heads_mispredicted,
+            spilled: brain.spill.written,
+            disk_hits: brain.spill.hits,
+            disk_lost: brain.spill.lost,
+            adopted: brain.spill.adopted,
+            trims: brain.spill.trims,
         });
     }
 }

@@ -13,6 +13,8 @@ mod consumer;
 mod counters;
 mod dataset;
 mod journal;
+mod keeper;
+mod machine;
 mod model;
 pub mod orders;
 mod rank;
@@ -29,6 +31,6 @@ pub use counters::Counters;
 pub use report::SimReport;
 pub use run::{run, run_with_canary};
 pub use scenario::{
-    BucketShape, ConsumerShape, Despair, Down, FaultShares, Flavour, LifeShape, LoaderShape, LookAhead, OutageShape,
-    RingShares, Scenario,
+    BucketShape, ConsumerShape, Despair, DiskFailure, DiskShape, Down, FaultShares, Flavour, LifeShape, LoaderShape,
+    LookAhead, OutageShape, RingShares, Scenario,
 };

@@ -4,18 +4,23 @@ use crate::canary::Canary;
 use crate::check::{Checked, Checker, Violation};
 use crate::counters::Counters;
 use crate::dataset::{DEAD_ADDRESS, DataSet, LIVE_ADDRESS, URI};
-use crate::scenario::{LookAhead, Scenario};
+use crate::keeper::Keeper;
+use crate::scenario::{DiskShape, LookAhead, Scenario};
 use crate::tap::TapRing;
 use fuelrail_base::limits::SCRATCH_BYTES;
-use fuelrail_base::{Duration, Result, ShardId};
-use fuelrail_flow::{BadSamples, Board, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, mesh};
-use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, SimRing, SimWorld, Waker, lane};
+use fuelrail_base::prng::Prng;
+use fuelrail_base::{Duration, Instant, Result, ShardId};
+use fuelrail_flow::{
+    BadSamples, Board, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, mesh, spill_memory_bytes,
+};
+use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, Ring as _, SimRing, SimWorld, Waker, lane};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::prefetch::{Strategy, Watermarks};
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;
+use fuelrail_plan::spill::SpillConfig;
 use fuelrail_plan::window::WindowConfig;
 use std::sync::Arc;
 
@@ -32,12 +37,16 @@ pub(crate) struct Rank {
     /// Counters of shards that have ended.
     ended: Counters,
     wakers: Vec<Waker>,
+    keeper: Option<Keeper>,
 }
 
 /// A shard and where it is in its loop.
 struct Stepped {
     shard: Shard<TapRing>,
     phase: Phase,
+    /// When it last went to sleep, and what had moved by then; how often it did so without anything moving.
+    slept: (Instant, u64),
+    spins: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +57,15 @@ enum Phase {
     Turned,
     /// In the ring, until something wakes it.
     Asleep,
+    /// It was told to end, and brings to the disk what is on its way there, no longer than until then.
+    Saving(Instant),
 }
+
+/// How often a shard may go to sleep and be awake again while time stands still and none of its operations begins or ends: more
+/// often than messages from other shards and the consumer explain.
+const SPINS_MAX: u32 = 1_000;
+/// How long a shard that ends waits for its disk, as in the engine.
+const SAVE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Everything one rank is made from.
 pub(crate) struct Make<'a> {
@@ -56,6 +73,8 @@ pub(crate) struct Make<'a> {
     pub(crate) objects: &'a DataSet,
     pub(crate) world: &'a SimWorld,
     pub(crate) run: Run,
+    /// Which rank of how many.
+    pub(crate) rank: (u64, u64),
     pub(crate) seed: u64,
     pub(crate) canary: Option<Canary>,
 }
@@ -70,7 +89,13 @@ impl Rank {
             huge_pages: HugePages::Off,
             slots_per_region: 2048,
         })?;
-        let objects = Arc::new(listed(make)?);
+        let objects = Arc::new(listed(make.scenario, make.objects)?);
+        let disk =
+            make.scenario.disk.as_ref().map(|disk| {
+                Keeper::new(make.world, disk, &objects, make.rank, l.shards, Prng::new(make.seed ^ 0xD15C))
+            });
+        let (keeper, setups) = disk.unzip();
+        let mut setups = setups.into_iter().flatten();
         let (consumer, ledger) = (Arc::new(Consumer::default()), Ledger::default());
         let boards: Vec<Arc<Board>> = (0..l.shards).map(|_| Arc::new(Board::default())).collect();
         let (mut shards, mut lanes, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
@@ -78,43 +103,68 @@ impl Rank {
             let (deliver, lane) = lane(l.deliver_entries);
             lanes.push(lane);
             let (consumer, board) = (Arc::clone(&consumer), Arc::clone(&boards[usize::from(id)]));
-            let ends = ShardEnds { mesh, deliver, consumer, board, spill: None };
+            let ends = ShardEnds { mesh, deliver, consumer, board, spill: setups.next() };
             let (shard, waker) = new_shard(make, id, region, &objects, ends, &ledger)?;
-            shards.push(Some(Stepped { shard, phase: Phase::Awake }));
+            shards.push(Some(Stepped { shard, phase: Phase::Awake, slept: (Instant::ZERO, 0), spins: 0 }));
             wakers.push(waker);
         }
         let outlet = Outlet::new(lanes, wakers.clone(), consumer, make.run.batches());
         let kept_slots = arena.outstanding();
-        Ok(Rank { arena, kept_slots, shards, boards, outlet, ended: Counters::default(), wakers })
+        Ok(Rank { arena, kept_slots, shards, boards, outlet, ended: Counters::default(), wakers, keeper })
     }
 
     /// Shards that have something to do at this instant, by number.
     pub(crate) fn runnable(&mut self, out: &mut Vec<usize>) {
         out.clear();
         for (at, place) in self.shards.iter_mut().enumerate() {
-            let Some(Stepped { shard, phase }) = place else { continue };
-            if *phase == Phase::Asleep && shard.ring().wakes() {
+            let Some(Stepped { shard, phase, .. }) = place else { continue };
+            let sleeps = matches!(phase, Phase::Asleep | Phase::Saving(_));
+            if sleeps && !shard.ring().wakes() {
+                continue;
+            }
+            if *phase == Phase::Asleep {
                 *phase = Phase::Awake;
             }
-            if *phase != Phase::Asleep {
-                out.push(at);
-            }
+            out.push(at);
         }
     }
 
     /// Lets one shard do its next half of a round: its turn, or going to sleep. Between the two, others may act.
     pub(crate) fn step(&mut self, at: usize) -> Checked<()> {
-        let Some(Stepped { shard, phase }) = &mut self.shards[at] else { return Ok(()) };
-        if *phase == Phase::Turned {
-            shard.sleep().map_err(|error| Violation::new(Checker::Errors, format!("the ring failed: {error}")))?;
-            *phase = Phase::Asleep;
-        } else if shard.turn() {
-            *phase = Phase::Turned;
-        } else {
-            self.ended.add_snapshot(&shard.snapshot());
+        let Some(stepped) = &mut self.shards[at] else { return Ok(()) };
+        let goes_on = match stepped.phase {
+            Phase::Turned => return stepped.sleep(),
+            Phase::Saving(until) => stepped.save(until)?,
+            Phase::Awake | Phase::Asleep if stepped.shard.turn() => {
+                stepped.phase = Phase::Turned;
+                true
+            }
+            Phase::Awake | Phase::Asleep => {
+                let until = stepped.shard.ring().now().after(SAVE_PATIENCE);
+                stepped.save(until)?
+            }
+        };
+        if !goes_on {
+            self.ended.add_snapshot(&stepped.shard.snapshot());
             self.shards[at] = None;
         }
         Ok(())
+    }
+
+    /// Lets the keeper of its segments work. True when there was anything to do.
+    pub(crate) fn keep(&mut self) -> bool {
+        self.keeper.as_mut().is_some_and(Keeper::work)
+    }
+
+    /// What shards gave up is gone from the disk, and nothing else.
+    pub(crate) fn disk_agrees(&mut self) -> Checked<()> {
+        let trims = self.counters().trims;
+        let Some(keeper) = &self.keeper else { return Ok(()) };
+        if keeper.trimmed == trims {
+            return Ok(());
+        }
+        let text = format!("{trims} segments were trimmed, and the keeper was told of {}", keeper.trimmed);
+        Err(Violation::new(Checker::Disk, text))
     }
 
     /// With every batch taken and given back, only what was taken at the start may be out.
@@ -128,7 +178,6 @@ impl Rank {
 
     /// Operations in flight over all shards.
     pub(crate) fn in_flight(&mut self) -> usize {
-        use fuelrail_io::Ring as _;
         self.shards.iter_mut().flatten().map(|s| s.shard.ring().in_flight()).sum()
     }
 
@@ -166,24 +215,56 @@ impl Rank {
     }
 }
 
+impl Stepped {
+    fn sleep(&mut self) -> Checked<()> {
+        self.shard.sleep().map_err(|error| Violation::new(Checker::Errors, format!("the ring failed: {error}")))?;
+        self.phase = Phase::Asleep;
+        let ring = self.shard.ring();
+        let slept = (ring.now(), ring.moves());
+        self.spins = if core::mem::replace(&mut self.slept, slept) == slept { self.spins + 1 } else { 0 };
+        if self.spins < SPINS_MAX {
+            return Ok(());
+        }
+        let text = format!("a shard spins: it slept {SPINS_MAX} times at one instant, and nothing moved");
+        Err(Violation::new(Checker::Liveness, format!("{text}\n{}", self.shard.snapshot().text)))
+    }
+
+    /// False when it is done, or its time is up.
+    fn save(&mut self, until: Instant) -> Checked<bool> {
+        self.phase = Phase::Saving(until);
+        if self.shard.save_step() || self.shard.ring().now() >= until {
+            return Ok(false);
+        }
+        let waited = self.shard.ring().wait(Some(until));
+        waited.map_err(|error| Violation::new(Checker::Errors, format!("the ring failed: {error}")))?;
+        Ok(true)
+    }
+}
+
 /// A shard's memory: its cache, its room for batches, the scratch memory of its connections, to the next page.
 fn region_bytes(scenario: &Scenario) -> u64 {
     let l = &scenario.loader;
     let cache = (l.cache_bytes / u64::from(l.shards)).next_multiple_of(64);
     let scratch = (l.connections_max * SCRATCH_BYTES) as u64;
     let spares = Spares { slots: l.spare_slots, slot_bytes: l.spare_bytes }.bytes();
-    (cache + l.room_bytes.next_multiple_of(64) + scratch + spares).next_multiple_of(PAGE_BYTES)
+    let disk = scenario.disk.as_ref().map_or(0, |_| spill_memory_bytes());
+    (disk + cache + l.room_bytes.next_multiple_of(64) + scratch + spares).next_multiple_of(PAGE_BYTES)
 }
 
 /// Lives are short: requests are hedged when so few have landed.
 const HEDGE_LANDINGS_MIN: u64 = 16;
 
-fn listed(make: &Make<'_>) -> Result<Objects> {
-    let bucket = &make.scenario.bucket;
+/// The data set as a rank lists it.
+pub(crate) fn listed(scenario: &Scenario, set: &DataSet) -> Result<Objects> {
+    let bucket = &scenario.bucket;
     let endpoint = URI.parse()?;
     let addresses = [DEAD_ADDRESS, LIVE_ADDRESS];
     let addresses = addresses[2 - bucket.addresses.min(2)..].iter().flat_map(|address| address.parse()).collect();
-    Objects::new(endpoint, addresses, &make.objects.listing(bucket.etags.0), make.scenario.block_bytes)
+    let objects = Objects::new(endpoint, addresses, &set.listing(bucket.etags.0), scenario.block_bytes)?;
+    match &scenario.disk {
+        Some(disk) => objects.direct(disk.unit),
+        None => Ok(objects),
+    }
 }
 
 fn new_shard(
@@ -194,7 +275,6 @@ fn new_shard(
     ends: ShardEnds,
     ledger: &Ledger,
 ) -> Result<(Shard<TapRing>, Waker)> {
-    use fuelrail_io::Ring as _;
     let l = &make.scenario.loader;
     let pace = ledger.clone();
     let inner = SimRing::with_capacity(make.world, l.ring_entries, l.ring_sockets);
@@ -209,7 +289,7 @@ fn new_shard(
             cache_bytes: l.cache_bytes / u64::from(l.shards),
             batch_room_bytes: l.room_bytes,
             horizon_epochs: l.horizon_epochs,
-            spill: None,
+            spill: make.scenario.disk.as_ref().map(|disk| spill(make.scenario, disk)),
             pace,
             retry: RetryConfig {
                 attempts_max: l.attempts_max,
@@ -243,6 +323,17 @@ fn new_shard(
     };
     let shard = Shard::new(TapRing::new(inner, planted), region, Arc::clone(objects), &make.run, &config, ends)?;
     Ok((shard, waker))
+}
+
+/// As the engine configures it.
+fn spill(scenario: &Scenario, disk: &DiskShape) -> SpillConfig {
+    let blocks: u64 = scenario.sizes.iter().map(|size| size.div_ceil(scenario.block_bytes)).sum();
+    SpillConfig {
+        policy: disk.policy,
+        unit: disk.unit,
+        blocks_max: blocks as usize,
+        pending_bytes_max: scenario.loader.room_bytes / 4,
+    }
 }
 
 fn strategy(look_ahead: LookAhead) -> Result<Strategy> {

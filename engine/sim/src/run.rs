@@ -78,7 +78,7 @@ struct Tally {
 fn lives(scenario: &Scenario, canary: Option<Canary>, tally: &mut Tally) -> Checked<()> {
     let objects = Rc::new(DataSet::new(scenario.seed, &scenario.sizes));
     let inspector = Inspector { scenario, objects: &objects };
-    let mut start = Cursor::default();
+    let (mut start, mut machine) = (Cursor::default(), None);
     for (number, shape) in scenario.lives.iter().enumerate() {
         tally.lives += 1;
         let runs =
@@ -86,13 +86,15 @@ fn lives(scenario: &Scenario, canary: Option<Canary>, tally: &mut Tally) -> Chec
         let runs = runs.map_err(refused)?;
         let steps = model::steps(scenario, &runs[0], shape.world, start);
         arithmetic(&runs, &steps)?;
-        let mut life = Life::new(scenario, number, &objects, &runs, &steps, canary).map_err(refused)?;
+        let mut life =
+            Life::new(scenario, number, &objects, &runs, &steps, machine.as_ref(), canary).map_err(refused)?;
         let outcome = life.play();
         tally.add(&life.account());
         let whole = life.taken().map(Vec::len).min().unwrap_or(0);
         for (at, step) in steps[..whole].iter().enumerate() {
             tally.journal.step(step.epoch, life.taken().flat_map(|rank| rank[at].iter().copied()));
         }
+        machine = Some(life.into_world());
         match outcome? {
             Ending::Finished => break,
             Ending::Raised(error) => {
@@ -171,5 +173,13 @@ impl Tally {
         note("ring_transient_errno", ring.transient_errnos);
         note("ring_fatal_errno", ring.fatal_errnos);
         note("ring_delay", ring.delays);
+        note("ring_no_memory", ring.no_memory);
+        note("ring_no_descriptor", ring.no_descriptor);
+        note("ring_overflow", ring.overflows);
+        note("disk_short_read", ring.short_reads);
+        note("disk_short_write", ring.short_writes);
+        note("disk_errno", ring.disk_errnos);
+        note("disk_flipped_bit", life.flipped_bits);
+        note("power_cut", life.power_cuts);
     }
 }

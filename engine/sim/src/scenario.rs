@@ -11,7 +11,11 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
+mod disk;
 mod draw;
+
+pub(crate) use disk::SEGMENT_BYTES;
+pub use disk::{DiskFailure, DiskShape};
 
 /// Everything one run is made of.
 #[derive(Clone, Debug, Serialize)]
@@ -51,6 +55,9 @@ pub struct Scenario {
     /// A time in which it serves nothing at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outage: Option<OutageShape>,
+    /// The disk of each machine, where ranks keep blocks; `None`: they keep none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskShape>,
     /// What goes wrong in the rings.
     pub ring: RingShares,
     /// How the trainer takes its batches.
@@ -161,6 +168,8 @@ pub struct BucketShape {
     pub etags: (bool, bool),
     /// Whether whole objects come with their CRC-32C.
     pub crc32c: bool,
+    /// Whether parts of objects do, with that of the whole.
+    pub crc32c_of_parts: bool,
     /// Addresses the host resolves to; with more than one, the first answers to nobody.
     pub addresses: usize,
 }
@@ -263,6 +272,18 @@ pub struct RingShares {
     pub delay: f64,
     /// By at most this, µs.
     pub delay_us_max: u64,
+    /// An operation fails for want of memory.
+    pub no_memory: f64,
+    /// No descriptor is left for a socket or a file.
+    pub no_descriptor: f64,
+    /// The queue of completions overflows.
+    pub overflow: f64,
+    /// A read from a file gets fewer bytes than there are.
+    pub short_read: f64,
+    /// A write to a file takes fewer bytes than it was given.
+    pub short_write: f64,
+    /// An operation on a file fails.
+    pub disk_errno: f64,
 }
 
 /// The trainer.
@@ -317,7 +338,8 @@ impl Scenario {
         let (ranks, b) = (u64::from(world), &self.bucket);
         let transfer = Duration::from_secs_f64((ranks * self.total_bytes) as f64 / self.slowest_bytes_per_s());
         let requests = Duration::from_micros(b.latency_us.1 + b.connect_us) * u32::try_from(blocks).unwrap_or(u32::MAX);
-        transfer + requests + Duration::from_millis(self.consumer.lease_ms) + Duration::from_secs(1)
+        let disk = self.disk.as_ref().map_or(Duration::ZERO, |disk| disk.cost(blocks));
+        transfer + requests + disk + Duration::from_millis(self.consumer.lease_ms) + Duration::from_secs(1)
     }
 
     /// Longest a silent connection is kept.
@@ -358,7 +380,12 @@ pub(crate) const RETRY_AFTER_S_MAX: u64 = 3;
 impl RingShares {
     /// Whether it makes attempts fail.
     pub(crate) fn breaks(&self) -> bool {
-        self.fatal_errno > 0.0 || self.transient_errno > 0.0
+        self.fatal_errno > 0.0 || self.transient_errno > 0.0 || self.no_memory > 0.0
+    }
+
+    /// Whether every operation on a file ends well.
+    pub(crate) fn keeps_files(&self) -> bool {
+        self.no_memory == 0.0 && self.no_descriptor == 0.0 && self.disk_errno == 0.0
     }
 
     /// Whether it does anything at all.
@@ -368,11 +395,13 @@ impl RingShares {
             && self.short_send == 0.0
             && self.reorder == 0.0
             && self.delay == 0.0
+            && self.no_descriptor == 0.0
+            && self.overflow == 0.0
     }
 
     pub(crate) fn faults(&self) -> SimFaults {
-        let &RingShares { short_receive, short_send, reorder, transient_errno, fatal_errno, delay, delay_us_max } =
-            self;
+        let &RingShares { short_receive, short_send, reorder, transient_errno, fatal_errno, delay, .. } = self;
+        let &RingShares { no_memory, no_descriptor, overflow, short_read, short_write, disk_errno, .. } = self;
         SimFaults {
             short_receive,
             short_send,
@@ -381,8 +410,13 @@ impl RingShares {
             fatal_errno,
             corrupt: 0.0,
             delay,
-            delay_max: Duration::from_micros(delay_us_max),
-            ..SimFaults::default()
+            delay_max: Duration::from_micros(self.delay_us_max),
+            short_read,
+            short_write,
+            disk_errno,
+            no_memory,
+            no_descriptor,
+            overflow,
         }
     }
 }

@@ -47,6 +47,11 @@ impl TapRing {
         self.ready() > 0
     }
 
+    /// Operations begun and ended: stays the same while nothing moves.
+    pub(crate) fn moves(&self) -> u64 {
+        self.pushes + self.pops
+    }
+
     /// Completions that have been reaped and not popped.
     fn ready(&self) -> u64 {
         self.pushes - self.pops - self.inner.in_flight() as u64

@@ -8,8 +8,9 @@ use crate::consumer::Trainer;
 use crate::counters::Counters;
 use crate::dataset::DataSet;
 use crate::journal::Entry;
+use crate::machine;
 use crate::model::Step;
-use crate::rank::{Make, Rank};
+use crate::rank::{Make, Rank, listed};
 use crate::scenario::{LifeShape, Scenario};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Instant};
@@ -42,6 +43,8 @@ pub(crate) struct Account {
     pub(crate) virtual_time: Duration,
     pub(crate) events: u64,
     pub(crate) longest_wait: Duration,
+    pub(crate) power_cuts: u64,
+    pub(crate) flipped_bits: u64,
 }
 
 /// A life being played.
@@ -61,6 +64,9 @@ pub(crate) struct Life<'a> {
     runnable: Vec<usize>,
     /// Counters as of the last look; kept when the ranks are gone.
     counted: Counters,
+    power_cuts: u64,
+    /// Bits of its disk that flipped before it.
+    flipped_bits: u64,
     canary: Option<Canary>,
 }
 
@@ -72,6 +78,7 @@ impl<'a> Life<'a> {
         objects: &'a Rc<DataSet>,
         runs: &[Run],
         steps: &'a [Step],
+        before: Option<&SimWorld>,
         canary: Option<Canary>,
     ) -> fuelrail_base::Result<Life<'a>> {
         let books = Rc::new(RefCell::new(Books::default()));
@@ -79,10 +86,12 @@ impl<'a> Life<'a> {
         let bucket = Bucket::new(scenario, life, Rc::clone(objects), Rc::clone(&books), flips);
         let mut prng = scenario.prng(life, "world");
         let world = SimWorld::new(prng.next(), scenario.ring.faults(), Box::new(bucket));
+        let flipped_bits = start_disk(scenario, life, objects, &world, before)?;
         let (mut ranks, mut trainers) = (Vec::new(), Vec::new());
         for (id, run) in runs.iter().enumerate() {
             let planted = canary.filter(|_| id == 0);
-            let make = Make { scenario, objects, world: &world, run: run.clone(), seed: prng.next(), canary: planted };
+            let (rank, seed) = ((id as u64, runs.len() as u64), prng.next());
+            let make = Make { scenario, objects, world: &world, run: run.clone(), rank, seed, canary: planted };
             ranks.push(Rank::new(&make)?);
             let (timer, own) = (SimRing::with_capacity(&world, 1, 1), Prng::new(prng.next()));
             trainers.push(Trainer::new(id, scenario.consumer, scenario.lockstep, own, timer, canary));
@@ -103,6 +112,8 @@ impl<'a> Life<'a> {
             ready: Vec::new(),
             runnable: Vec::new(),
             counted: Counters::default(),
+            power_cuts: 0,
+            flipped_bits,
             canary,
         })
     }
@@ -116,13 +127,18 @@ impl<'a> Life<'a> {
         }
         let account = self.account();
         self.inspector.counters(&account.counters, &account.books, self.world.now(), !finished)?;
-        if finished {
+        let disk = self.scenario.disk.as_ref();
+        if finished || disk.is_some_and(|disk| disk.in_order) {
             self.stop()?;
         }
         self.trainers.iter_mut().for_each(Trainer::let_go);
         // What is dropped now is what a killed process drops: nothing is waited for.
         for rank in self.ranks.drain(..) {
             rank.tear_down()?;
+        }
+        if !finished && disk.is_some_and(|disk| disk.power_cuts) {
+            self.world.cut_power();
+            self.power_cuts += 1;
         }
         match self.books.borrow().open {
             0 => Ok(ending),
@@ -146,8 +162,15 @@ impl<'a> Life<'a> {
             ring: self.world.counts(),
             virtual_time: self.world.now().since(Instant::ZERO),
             events: self.events,
+            power_cuts: self.power_cuts,
+            flipped_bits: self.flipped_bits,
             longest_wait: self.trainers.iter().map(|trainer| trainer.longest_wait).max().unwrap_or_default(),
         }
+    }
+
+    /// The machine it was played on, for the next life to find its disk.
+    pub(crate) fn into_world(self) -> SimWorld {
+        self.world
     }
 
     /// What the ranks took, by rank and step.
@@ -197,6 +220,7 @@ impl<'a> Life<'a> {
                 let slowest = self.slowest();
                 for (trainer, rank) in self.trainers.iter_mut().zip(&mut self.ranks) {
                     moved |= trainer.act(&mut rank.outlet, self.steps, slowest, &self.inspector)?;
+                    moved |= rank.keep();
                 }
             }
             if !moved {
@@ -215,6 +239,9 @@ impl<'a> Life<'a> {
         if self.events > EVENTS_MAX {
             return Err(self.stuck("no end in sight"));
         }
+        if let Some(disk) = &self.scenario.disk {
+            machine::befall(&self.world, disk, self.events);
+        }
         if self.world.advance() { Ok(()) } else { Err(self.stuck("the world stands still")) }
     }
 
@@ -225,7 +252,7 @@ impl<'a> Life<'a> {
         let (books, ring, s) = (self.books.borrow(), self.world.counts(), self.scenario);
         let silent = ["stall", "drip", "garbage", "extra_bytes"].iter().filter_map(|name| books.faults.get(name)).sum();
         let connects = books.faults.get("refused").unwrap_or(&0) + books.faults.get("dead_address").unwrap_or(&0);
-        let broken = ring.transient_errnos + ring.fatal_errnos + connects;
+        let broken = ring.transient_errnos + ring.fatal_errnos + ring.no_memory + connects;
         let blocks = s.hopeless.iter().map(|(sample, _)| s.sizes[*sample as usize].div_ceil(s.block_bytes)).sum();
         let hopeless = count(blocks) * s.loader.attempts_max;
         let in_a_row = count(broken) + s.faults.per_key_max.min(count(books.faults_total())) + hopeless;
@@ -274,7 +301,8 @@ impl<'a> Life<'a> {
             self.settle()?;
             let in_flight: usize = self.ranks.iter_mut().map(Rank::in_flight).sum();
             if in_flight == 0 {
-                return self.ranks.iter().try_for_each(Rank::all_home);
+                self.ranks.iter().try_for_each(Rank::all_home)?;
+                return self.ranks.iter_mut().try_for_each(Rank::disk_agrees);
             }
             if self.world.now() > until || !self.world.advance() {
                 return Err(self.stuck(&format!("{in_flight} operations are in flight with nothing left to do")));
@@ -282,10 +310,43 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Tells all shards to end, and sees that they do.
+    /// Tells all shards to end, and sees that they do, with what is on its way to their disk.
     fn stop(&mut self) -> Checked<()> {
         self.ranks.iter().for_each(Rank::stop);
-        self.settle()?;
-        if self.ranks.iter().all(Rank::is_over) { Ok(()) } else { Err(self.stuck("a shard does not stop")) }
+        for _ in 0..STEPS_MAX {
+            let mut moved = false;
+            for rank in &mut self.ranks {
+                rank.runnable(&mut self.runnable);
+                for &shard in &self.runnable {
+                    rank.step(shard)?;
+                    moved = true;
+                }
+                moved |= rank.keep();
+            }
+            if self.ranks.iter().all(Rank::is_over) {
+                return Ok(());
+            }
+            if !moved && !self.world.advance() {
+                break;
+            }
+        }
+        Err(self.stuck("a shard does not stop"))
     }
+}
+
+/// Gives the machine of this life its disk, where the scenario has one; bits that flipped on it.
+fn start_disk(
+    scenario: &Scenario,
+    life: usize,
+    set: &DataSet,
+    world: &SimWorld,
+    before: Option<&SimWorld>,
+) -> fuelrail_base::Result<u64> {
+    let Some(shape) = &scenario.disk else { return Ok(0) };
+    let mut prng = scenario.prng(life, "disk");
+    let flipped = machine::start(world, shape, before, &mut prng);
+    if before.is_none() && shape.foreign {
+        machine::litter(world, shape.unit, &listed(scenario, set)?, set, &mut prng);
+    }
+    Ok(flipped)
 }

@@ -10,6 +10,7 @@ fn plain(seed: u64) -> Scenario {
     (s.block_bytes, s.batch_size, s.epochs, s.drop_last) = (1 << 20, 4, 2, false);
     s.lives = vec![LifeShape { world: 1, kill_after_steps: None, kill_after_events: 0 }];
     (s.loader.shards, s.loader.room_bytes, s.loader.bad_samples) = (1, 128 << 10, "raise");
+    s.disk = None;
     (s.faults, s.ring, s.hopeless) = (FaultShares::default(), RingShares::default(), Vec::new());
     (s.bucket.addresses, s.bucket.responses_per_connection, s.bucket.until_close) = (1, 0, 0.0);
     s
@@ -90,5 +91,14 @@ fn a_hopeless_object_is_given_up_although_connections_idle_out() {
         s.hopeless = vec![(2, Despair::ServerError)];
         let report = sound(&s);
         assert!(report.raised.is_some(), "{report}");
+    }
+}
+
+/// A block of a sample that did not prove itself is asked for anew while another batch has it read from disk, where the damaged
+/// copy went: that copy must not be what the sample gets again, or its attempts are used up for nothing.
+#[test]
+fn a_damaged_copy_on_disk_is_not_taken_for_a_fresh_one() {
+    for seed in [399_949_804_179, 0, 3] {
+        sound(&crate::disk::damaged(seed));
     }
 }

@@ -2,9 +2,12 @@
 #![forbid(unsafe_code)]
 
 mod canaries;
+mod disk;
 mod found;
 mod orders;
 mod outage;
+mod planted;
 mod resume;
+mod seeds;
 mod swarm;
 mod what_if;

@@ -21,6 +21,7 @@ fn scenario(seed: u64, shards: u16, how: Down, for_s: u64) -> Scenario {
     (s.bucket.latency_us, s.bucket.addresses, s.bucket.responses_per_connection) = ((10_000, 20_000), 1, 0);
     (s.bucket.connect_us, s.bucket.total_bytes_per_s, s.bucket.connection_bytes_per_s) = (10_000, 0, 100 << 20);
     (s.consumer.step_us, s.consumer.pause, s.consumer.lease_ms) = (5_000, 0.0, 20);
+    s.disk = None;
     (s.faults, s.ring, s.hopeless) = (FaultShares::default(), RingShares::default(), Vec::new());
     s.outage = Some(OutageShape { from_ms: 500, for_ms: for_s * 1_000, how });
     s

@@ -1,7 +1,8 @@
 //! A swarm of seeds: every batch checked, every kind of trouble met, every run repeatable.
 
+use crate::seeds::seeds;
 use fuelrail_plan::order::OrderName;
-use fuelrail_sim::{FaultShares, LifeShape, RingShares, Scenario, SimReport, run};
+use fuelrail_sim::{Counters, FaultShares, LifeShape, RingShares, Scenario, SimReport, run};
 use std::collections::BTreeMap;
 
 fn sound(scenario: &Scenario) -> SimReport {
@@ -14,7 +15,8 @@ fn sound(scenario: &Scenario) -> SimReport {
 fn every_seed_is_sound_and_the_swarm_meets_everything() {
     let mut met: BTreeMap<String, u64> = BTreeMap::new();
     let (mut calm, mut killed, mut raised, mut hits, mut shared, mut unproved) = (0, 0, 0, 0, 0, 0);
-    for seed in 0..SEEDS {
+    let (mut disks, mut disk) = (0, [0; 5]);
+    for seed in seeds("swarm", 0..SEEDS, 20) {
         let report = sound(&Scenario::draw(seed));
         for (name, count) in &report.faults {
             *met.entry(name.clone()).or_default() += count;
@@ -25,6 +27,14 @@ fn every_seed_is_sound_and_the_swarm_meets_everything() {
         hits += report.counters.hits;
         shared += report.counters.shared;
         unproved += report.counters.unproved;
+        let Counters { spilled, disk_hits, disk_lost, adopted, trims, .. } = report.counters;
+        disks += u64::from(report.scenario.disk.is_some());
+        for (sum, count) in disk.iter_mut().zip([spilled, disk_hits, disk_lost, adopted, trims]) {
+            *sum += count;
+        }
+    }
+    if std::env::var_os("FUELRAIL_SEED").is_some() {
+        return;
     }
     for name in FAULTS {
         assert!(met.get(name).is_some_and(|count| *count > 0), "{name} was never met: {met:?}");
@@ -32,11 +42,13 @@ fn every_seed_is_sound_and_the_swarm_meets_everything() {
     for (what, count) in [("calm", calm), ("killed", killed), ("raised", raised)] {
         assert!(count > 0, "no run of the swarm was {what}");
     }
+    let some = disk.iter().all(|count| *count > 0);
+    assert!(disks >= 180 && some, "{disks} disks: written, hits, lost, found, trimmed {disk:?}");
     assert!(hits > 0 && shared > 0 && unproved > 0, "{hits} hits, {shared} shared, {unproved} unproved");
 }
 
 const SEEDS: u64 = 400;
-const FAULTS: [&str; 22] = [
+const FAULTS: [&str; 30] = [
     "slow_down",
     "server_error",
     "reset",
@@ -59,6 +71,14 @@ const FAULTS: [&str; 22] = [
     "ring_transient_errno",
     "ring_fatal_errno",
     "ring_delay",
+    "ring_no_memory",
+    "ring_no_descriptor",
+    "ring_overflow",
+    "disk_short_read",
+    "disk_short_write",
+    "disk_errno",
+    "disk_flipped_bit",
+    "power_cut",
 ];
 
 #[test]
@@ -81,6 +101,7 @@ fn faults_and_worlds_change_nothing_that_is_delivered() {
         let mut calm = rough.clone();
         (calm.faults, calm.ring) = (FaultShares::default(), RingShares::default());
         (calm.bucket.addresses, calm.bucket.responses_per_connection) = (1, 0);
+        calm.disk = None;
         let life = |world| vec![LifeShape { world, kill_after_steps: None, kill_after_events: 0 }];
         if rough.order == OrderName::Sticky {
             rough.lives = life(rough.lives[0].world);

@@ -11,12 +11,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_flow::{Objects, SegmentFile, SpillDesk, SpillSetup, Supply, Wish};
+use fuelrail_flow::{Contents, Objects, SegmentFile, SpillDesk, SpillSetup, Supply, Wish};
 use fuelrail_plan::spill::Mount;
 use fuelrail_wire::block::SegmentHeader;
 
 use super::directory::Directory;
-use super::recover::{Contents, Found, Recovered, recover};
+use super::recover::{Found, Recovered, recover};
 use super::room::{Lengths, Limits, Room};
 use super::segment::Owned;
 

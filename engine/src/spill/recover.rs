@@ -1,20 +1,17 @@
 //! What earlier runs, and other processes, left on disk: segments, and which of this run's blocks are in them.
 //!
-//! Believes records, not blocks: those prove themselves when they are read. Owns the list by which content is found.
+//! Believes records, not blocks: those prove themselves when they are read. Owns nothing.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use fuelrail_base::{BlockId, Result, SampleId, ShardId};
-use fuelrail_flow::{Known, Objects};
-use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, PLACE_STEP_BYTES};
-use fuelrail_wire::block::{Record, Scanned, SegmentHeader, journal_page};
+use fuelrail_base::{Result, ShardId};
+use fuelrail_flow::{Contents, Known, resume};
+use fuelrail_plan::spill::Mount;
+use fuelrail_wire::block::SegmentHeader;
 
 use super::directory::{Directory, Named};
 use super::segment::{Owned, Segment, Unfit};
-
-/// Share of a segment that must be left for it to be appended to again.
-const ROOM_SHARE: u64 = 8;
 
 /// A segment with blocks of this data set.
 #[derive(Debug)]
@@ -81,59 +78,4 @@ fn look(named: &Named, contents: &Contents<'_>, shards: u16) -> Result<Option<Fo
     let owned = segment.try_own().unwrap_or(None);
     let (mount, direct) = (resume(segment.header.len, &scanned), segment.is_direct());
     Ok(Some(Found { path: segment.path, header: segment.header, direct, owned, mount, shares }))
-}
-
-/// Behind everything that was found, if that leaves enough: behind whole units, because a unit is written whole, and whole pages
-/// of the journal, because what a torn one held is not known.
-fn resume(len: u64, scanned: &Scanned) -> Mount {
-    let end = scanned.end.next_multiple_of(PAGE_BYTES);
-    let room = journal_page(len, scanned.pages).and_then(|page| page.checked_sub(end)).unwrap_or(0);
-    if room < len / ROOM_SHARE {
-        return Mount::Sealed;
-    }
-    Mount::Open { end, records: scanned.pages * PAGE_RECORDS }
-}
-
-/// Finds samples by the fingerprint of their content.
-pub(crate) struct Contents<'o> {
-    objects: &'o Objects,
-    /// Start of each fingerprint and whose it is, in order: 16 bytes a sample, while segments are looked through.
-    index: Vec<(u64, u32)>,
-}
-
-impl Contents<'_> {
-    /// Of a data set; samples without a fingerprint are never found.
-    pub(crate) fn new(objects: &Objects) -> Contents<'_> {
-        let samples = u32::try_from(objects.catalog().samples()).unwrap_or(u32::MAX);
-        let entry = |sample| Some((start(objects.fingerprint(SampleId(sample))?.0), sample));
-        let mut index: Vec<(u64, u32)> = (0..samples).filter_map(entry).collect();
-        index.sort_unstable();
-        Contents { objects, index }
-    }
-
-    /// The block of this run a record is about, if there is one of the same content, place in it and length.
-    pub(crate) fn find(&self, record: &Record) -> Option<Known> {
-        let catalog = self.objects.catalog();
-        let key = start(record.fingerprint.0);
-        let from = self.index.partition_point(|entry| entry.0 < key);
-        let same = self.index[from..].iter().take_while(|entry| entry.0 == key).map(|entry| SampleId(entry.1));
-        let sample = same.into_iter().find(|sample| self.objects.fingerprint(*sample) == Some(record.fingerprint))?;
-        let index = u32::try_from(record.first / catalog.block_bytes()).ok()?;
-        let block = BlockId { sample, index };
-        let fits = index < catalog.blocks(sample)
-            && catalog.block_first(block) == record.first
-            && catalog.block_len(block) == u64::from(record.len)
-            && record.place.is_multiple_of(PLACE_STEP_BYTES);
-        let Record { place, crc32c, promised, .. } = *record;
-        fits.then_some(Known { block, place, crc32c, promised })
-    }
-
-    /// All of a segment's.
-    pub(crate) fn known(&self, scanned: &Scanned) -> Vec<Known> {
-        scanned.records.iter().filter_map(|record| self.find(record)).collect()
-    }
-}
-
-fn start(fingerprint: [u8; 16]) -> u64 {
-    fingerprint.iter().take(8).fold(0, |word, byte| word << 8 | u64::from(*byte))
 }

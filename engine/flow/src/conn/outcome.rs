@@ -5,6 +5,7 @@
 
 use super::exchange::{Asked, Exchange, Proof, Sink};
 use super::predict::HeadPredictor;
+use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::{Duration, Error, Instant, Kind, WallTime};
 use fuelrail_io::Window;
 
@@ -104,10 +105,14 @@ pub(crate) struct Context<'a> {
 }
 
 /// The response has ended as its framing says.
-pub(super) fn finish(exchange: Exchange, cx: &mut Context) {
+pub(super) fn finish(mut exchange: Exchange, cx: &mut Context) {
     let error = match &exchange.sink {
         Sink::Refusal { .. } => exchange.refusal(),
         Sink::Window => {
+            if canary::on(Mistake::FetchTakesShort) {
+                let window = exchange.home_window_mut();
+                window.fill(window.room());
+            }
             let window = exchange.home_window();
             if window.room() > 0 {
                 let (got, want) = (window.filled(), window.len());

@@ -70,9 +70,9 @@ impl Journal {
         Some((page.number, &page.bytes[..]))
     }
 
-    /// Since when the oldest record waits to be written.
+    /// Since when the oldest record waits for company. One whose page is being written waits for that write.
     pub(super) fn since(&self) -> Option<Instant> {
-        self.pages.iter().filter(|p| p.written < p.records).map(|p| p.since).min()
+        self.pages.iter().filter(|p| !p.busy && p.written < p.records).map(|p| p.since).min()
     }
 
     /// The write of a page ended. A page that failed is not tried again: its blocks are fetched anew by the next run.

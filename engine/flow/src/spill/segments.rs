@@ -169,7 +169,7 @@ impl Segments {
         Some((key, number, journal_page(segment.file.len, number)?, bytes))
     }
 
-    /// Since when the oldest record waits to be written.
+    /// Since when the oldest record waits for company.
     pub(super) fn since(&self) -> Option<Instant> {
         self.unwritten.iter().filter_map(|&key| self.mounted.get(&key)?.journal.as_ref()?.since()).min()
     }

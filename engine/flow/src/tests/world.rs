@@ -92,6 +92,8 @@ pub(super) struct Bucket {
     pub(super) mute: bool,
     /// A connection is closed after so many answers.
     pub(super) answers_max: usize,
+    /// A line more in the head of the answer to the n-th request.
+    pub(super) says: Box<dyn FnMut(u64) -> &'static str>,
     texts: HashMap<u64, Vec<u8>>,
     closes_at: HashMap<u64, Instant>,
     /// When a connection has answered all it was asked so far; none when it never will.
@@ -109,24 +111,25 @@ impl Bucket {
             connects: Box::new(|_| Duration::from_micros(10)),
             mute: false,
             answers_max: usize::MAX,
+            says: Box::new(|_| ""),
             texts: HashMap::new(),
             closes_at: HashMap::new(),
             done_at: HashMap::new(),
         }
     }
 
-    fn answer(&self, request: &str) -> Vec<u8> {
+    fn answer(&self, request: &str, says: &str) -> Vec<u8> {
         let path = request.split(' ').nth(1).unwrap();
         let sample: u32 = path.strip_prefix("/b/k/").and_then(|n| n.parse().ok()).expect("a known path");
         let size = self.sizes[sample as usize];
         let whole = whole(SampleId(sample), size);
         let range = request.lines().find_map(|line| line.strip_prefix("Range: bytes="));
         match range.and_then(|range| range.split_once('-')) {
-            None => [format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n").as_bytes(), &whole].concat(),
+            None => [format!("HTTP/1.1 200 OK\r\n{says}Content-Length: {size}\r\n\r\n").as_bytes(), &whole].concat(),
             Some((first, last)) => {
                 let (from, to): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
                 let head = format!(
-                    "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {from}-{to}/{size}\r\nContent-Length: {}\r\n\r\n",
+                    "HTTP/1.1 206 Partial Content\r\n{says}Content-Range: bytes {from}-{to}/{size}\r\nContent-Length: {}\r\n\r\n",
                     to + 1 - from
                 );
                 [head.as_bytes(), &whole[from..=to]].concat()
@@ -167,7 +170,8 @@ impl Host for Bucket {
             // A server answers one request after the other.
             *done_at = done_at.and_then(|done| Some(done.max(now).after(takes?)));
             if let Some(done) = *done_at {
-                let answer = self.answer(&request);
+                let says = (self.says)(nth);
+                let answer = self.answer(&request, says);
                 let (piece, pause) = self.drips.unwrap_or((answer.len(), Duration::ZERO));
                 for (nth, piece) in (0..).zip(answer.chunks(piece)) {
                     out.send(done.since(now) + pause * nth, piece.to_vec());

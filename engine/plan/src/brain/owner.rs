@@ -13,6 +13,7 @@ use crate::spill::{self, SegmentId, Spill, Weigh};
 use crate::window::Window;
 use core::cmp::Reverse;
 use core::fmt;
+use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::{BlockId, Duration, Instant, Result};
 use slab::Slab;
 use std::collections::{BinaryHeap, VecDeque};
@@ -42,6 +43,8 @@ struct Fetch {
     doomed: Option<Duration>,
     /// How often it was hedged: a block that always takes long is left in peace.
     hedges: u32,
+    /// Of a block that is being read from disk, a copy has proved wrong meanwhile.
+    doubted: bool,
 }
 
 /// What blocks on disk are worth, by the order.
@@ -158,6 +161,7 @@ impl Owner {
                 }
             };
             shared.last_at = shared.last_at.max(at);
+            shared.doubted |= fresh;
             return;
         }
         if fresh {
@@ -189,6 +193,7 @@ impl Owner {
             failing_since: None,
             doomed: None,
             hedges: 0,
+            doubted: false,
         });
         let fetch = FetchId(u32::try_from(key).expect("asks are bounded by the batches' samples, below 2^32"));
         self.by_block.insert(block, fetch);
@@ -207,10 +212,19 @@ impl Owner {
         (total, writes): (Duration, usize),
         out: &mut VecDeque<Command>,
     ) {
-        let Fetch { block, ask, sharers, .. } = self.take(id, out);
+        let &Fetch { block, doubted, .. } = &self.fetches[id.0 as usize];
+        let bytes = self.catalog.block_len(block);
         if let Some(spill) = &mut self.spill {
-            spill.restored(now, self.catalog.block_len(block), total, writes);
+            spill.restored(now, bytes, total, writes);
+            if doubted {
+                // It is what proved wrong, although it is what was written.
+                spill.remove(block, bytes);
+            }
         }
+        if doubted {
+            return self.enqueue(id);
+        }
+        let Fetch { ask, sharers, .. } = self.take(id, out);
         out.push_back(Command::Answer { ask, source: Source::Disk });
         self.release(sharers, |ask| Command::Answer { ask, source: Source::Shared }, out);
     }
@@ -318,7 +332,7 @@ impl Owner {
 
     /// A fetch is no longer in flight.
     fn over(&mut self, id: FetchId) {
-        self.in_flight -= 1;
+        self.in_flight -= usize::from(!canary::on(Mistake::WindowLeaks));
         self.hedge.over(id.0, self.bytes_of(id));
     }
 

@@ -203,7 +203,7 @@ pub enum Command {
         /// First byte in the segment.
         place: u64,
     },
-    /// Read a block from disk into the window of `ask`. Answer with `Restored` or `Lost`.
+    /// Read a block from disk into the window of `ask`. Answer with `Restored` or `Lost`. A `Fetch` may follow all the same.
     Restore {
         /// The fetch.
         fetch: FetchId,

@@ -3,6 +3,7 @@
 use super::permutation::Permutation;
 use super::sticky::Sticky;
 use fuelrail_base::SampleId;
+use fuelrail_base::canary::{self, Mistake};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
@@ -34,6 +35,7 @@ impl EpochOrder {
     #[must_use]
     pub fn sample_at(&self, position: u64) -> SampleId {
         assert!(position < self.samples, "position {position} of {} samples", self.samples);
+        let position = if canary::on(Mistake::OrderRepeats) && position == 3 { 2 } else { position };
         SampleId(match &self.kind {
             Kind::Global(permutation) => permutation.at(position),
             Kind::Sticky(sticky) => sticky.sample_at(position),

@@ -26,6 +26,8 @@ struct Ask {
     batch: Option<u64>,
     at: UseTime,
     full: bool,
+    /// Filled from disk.
+    restored: bool,
     /// The fetch that writes to its window.
     fetch: Option<FetchId>,
 }
@@ -166,15 +168,7 @@ impl Model {
                 self.counted.hits += 1;
                 self.fill(ask, block);
             }
-            Command::Fetch { fetch, ask, block } => {
-                assert!(self.in_flight.insert(fetch, ask).is_none(), "{command:?}: in flight already");
-                let most = self.config.window.connections_max * self.config.window.depth_max;
-                assert!(self.in_flight.len() <= most, "{} in flight", self.in_flight.len());
-                let ask = self.asks.get_mut(&ask).expect("a fetch is for an open ask");
-                assert!(ask.block == block && !ask.full && ask.fetch.is_none(), "{command:?}");
-                ask.fetch = Some(fetch);
-                self.counted.requests += 1;
-            }
+            Command::Fetch { fetch, ask, block } => self.fetch(fetch, ask, block),
             Command::Hedge { fetch, ask, block } => self.hedge(fetch, ask, block),
             Command::Spill { block, ask, segment, place } => {
                 let ask = &self.asks[&ask];
@@ -217,13 +211,28 @@ impl Model {
             }
             Command::Refuse { ask, failed, attempts, .. } => {
                 let refused = self.asks.remove(&ask).expect("an ask is answered once");
-                assert!(!refused.full && refused.fetch.is_none(), "{command:?}: its window is not home");
+                assert!(
+                    (!refused.full || refused.restored) && refused.fetch.is_none(),
+                    "{command:?}: its window is not home"
+                );
                 assert!(ask == failed || self.asks.contains_key(&failed), "{command:?}: the error is gone");
                 assert!((1..=self.config.retry.attempts_max).contains(&attempts), "{command:?}");
                 self.counted.given_up += u64::from(ask == failed);
                 self.home(refused.batch);
             }
         }
+    }
+
+    fn fetch(&mut self, fetch: FetchId, ask: AskId, block: BlockId) {
+        assert!(self.in_flight.insert(fetch, ask).is_none(), "{fetch:?} is in flight already");
+        let most = self.config.window.connections_max * self.config.window.depth_max;
+        assert!(self.in_flight.len() <= most, "{} in flight", self.in_flight.len());
+        let ask = self.asks.get_mut(&ask).expect("a fetch is for an open ask");
+        // What came from disk is not believed once a copy of it proved wrong.
+        ask.full &= !core::mem::take(&mut ask.restored);
+        assert!(ask.block == block && !ask.full && ask.fetch.is_none(), "{fetch:?} of {block:?}");
+        ask.fetch = Some(fetch);
+        self.counted.requests += 1;
     }
 
     /// A second request is sent, or cannot be, or takes the place of the first. One that has ended meanwhile is not hedged: flow
@@ -299,7 +308,7 @@ impl Model {
         let ask = AskId(self.next_ask);
         self.next_ask += 1;
         self.counted.asks += 1;
-        self.asks.insert(ask, Ask { block, batch, at, full: false, fetch: None });
+        self.asks.insert(ask, Ask { block, batch, at, full: false, restored: false, fetch: None });
         self.tell(Fact::Asked { ask, block, at, fresh });
     }
 
@@ -352,7 +361,7 @@ impl Model {
             Some(Ended::NotWritten(block)) => self.tell(Fact::Unspilled(block)),
             Some(Ended::Read(fetch, ask)) => {
                 let ask = self.asks.get_mut(&ask).expect("a read is for an open ask");
-                (ask.fetch, ask.full) = (None, true);
+                (ask.fetch, ask.full, ask.restored) = (None, true, true);
                 let total = Duration::from_micros(1 + self.prng.below(5_000));
                 let writes = self.prng.below(3) as usize;
                 self.tell(Fact::Restored { fetch, total, writes });

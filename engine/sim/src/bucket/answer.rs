@@ -53,7 +53,7 @@ pub(super) fn object(objects: &DataSet, get: &Get, shape: &BucketShape, last: bo
         chunked,
         range: get.range.map(|(first, last)| (first, last, len)),
         etag: shape.etags.1.then(|| objects.etag(get.sample).to_string()),
-        crc32c: (shape.crc32c && get.checksum && get.range.is_none()).then(|| objects.crc32c(get.sample)),
+        crc32c: promises(get, shape).then(|| objects.crc32c(get.sample)),
         retry_after_s: None,
         close: until_close || (last && shape.announces_close),
         flavour: shape.flavour,
@@ -62,6 +62,11 @@ pub(super) fn object(objects: &DataSet, get: &Get, shape: &BucketShape, last: bo
         whole: whole.to_vec(),
     };
     Answer::of(says, prng)
+}
+
+/// Whether the answer carries the checksum of the whole object.
+pub(super) fn promises(get: &Get, shape: &BucketShape) -> bool {
+    shape.crc32c && if get.range.is_none() { get.checksum } else { shape.crc32c_of_parts }
 }
 
 /// What a sample that can never be had is answered with.
@@ -203,6 +208,7 @@ mod tests {
         for seed in 0..50 {
             let mut shape = crate::Scenario::draw(seed).bucket;
             (shape.interim, shape.until_close, shape.crc32c, shape.chunked) = (0.0, 0.0, true, 0.5);
+            shape.crc32c_of_parts = false;
             let range = (seed % 2 == 0).then_some((10, 19));
             let get = Get { sample: SampleId(0), range, checksum: true };
             let answer = object(&set, &get, &shape, false, &mut prng);

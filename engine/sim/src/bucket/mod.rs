@@ -132,7 +132,8 @@ impl Bucket {
         let sense = match fault {
             Fault::WrongRange => get.range.is_some(),
             Fault::IgnoredRange => get.range.is_some() && whole_bytes > self.block_bytes,
-            Fault::Flipped => get.range.is_none() && get.checksum && self.shape.crc32c,
+            // Where nothing is promised nobody can notice it: TLS is what guards that.
+            Fault::Flipped => answer::promises(get, &self.shape),
             // Without listed tags a first look at an object cannot know which version is right; a second one can.
             Fault::Changed => {
                 self.shape.etags.1 && (self.shape.etags.0 || get.range.is_some_and(|(first, _)| first > 0))

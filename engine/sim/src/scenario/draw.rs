@@ -11,7 +11,7 @@ use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 
 /// Bytes of the largest data set drawn: keeps a run in fractions of a second.
-const DATA_BYTES_MAX: u64 = 1 << 20;
+pub(super) const DATA_BYTES_MAX: u64 = 1 << 20;
 
 impl Scenario {
     /// The scenario of a seed.
@@ -60,10 +60,12 @@ impl Scenario {
             bucket: if calm { BucketShape { addresses: 1, announces_close: true, ..bucket } } else { bucket },
             faults,
             outage: None,
+            disk: None,
             ring,
             consumer: consumer(&mut p),
             hopeless,
         }
+        .with_disk()
     }
 }
 
@@ -76,7 +78,7 @@ impl Scenario {
         (scenario.samples, scenario.total_bytes) = (objects, objects * object_bytes);
         (scenario.block_bytes, scenario.batch_size) = (1 << 20, batch_size);
         (scenario.order, scenario.shuffle, scenario.drop_last) = (OrderName::Global, true, false);
-        (scenario.epochs, scenario.lockstep) = (1, false);
+        (scenario.epochs, scenario.lockstep, scenario.disk) = (1, false, None);
         scenario.lives = vec![LifeShape { world: 1, kill_after_steps: None, kill_after_events: 0 }];
         (scenario.faults, scenario.ring, scenario.hopeless) =
             (FaultShares::default(), RingShares::default(), Vec::new());
@@ -205,6 +207,7 @@ fn bucket(p: &mut Prng) -> BucketShape {
         interim: share(p, 0.2),
         etags: (listed, listed || p.chance(0.5)),
         crc32c: p.chance(0.5),
+        crc32c_of_parts: false,
         addresses: if p.chance(0.15) { 2 } else { 1 },
     }
 }
@@ -239,6 +242,7 @@ fn ring(p: &mut Prng) -> RingShares {
         fatal_errno: share(p, 0.01),
         delay: share(p, 0.5),
         delay_us_max: within(p, 1, 20_000),
+        ..RingShares::default()
     }
 }
 

@@ -265,6 +265,12 @@ impl Disk {
         true
     }
 
+    /// The same disk, with nothing wrong with it.
+    pub(super) fn restarted(mut self) -> Disk {
+        self.failures.clear();
+        self
+    }
+
     /// Leaves what was synced, and of each later write all, nothing or any of its sectors, as the dice say; of the changes of
     /// names those up to some point.
     pub(super) fn cut_power(&mut self, prng: &mut Prng) {

@@ -29,6 +29,13 @@ pub struct SimFaults {
     pub short_write: f64,
     /// An operation on a file fails (`EIO`); nothing is moved.
     pub disk_errno: f64,
+    /// An operation fails for want of the kernel's memory (`ENOMEM`); nothing is moved.
+    pub no_memory: f64,
+    /// No descriptor is left for a file, or for a socket (`EMFILE`); not for the only socket of a ring, which has nothing to
+    /// wait for then.
+    pub no_descriptor: f64,
+    /// The queue of completions overflows: of those of one turn some come with the next, and nothing is submitted before.
+    pub overflow: f64,
 }
 
 impl SimFaults {
@@ -47,9 +54,7 @@ impl SimFaults {
             corrupt: 0.0,
             delay: weight(0.5),
             delay_max: Duration::from_micros(1 + prng.below(20_000)),
-            short_read: 0.0,
-            short_write: 0.0,
-            disk_errno: 0.0,
+            ..SimFaults::default()
         };
         // Drawn last, so that what the network does under a seed stays what it was before there were disks.
         let mut weight = |most: f64| if prng.chance(0.5) { 0.0 } else { prng.unit() * most };
@@ -80,4 +85,10 @@ pub struct SimCounts {
     pub short_writes: u64,
     /// Operations on files failed.
     pub disk_errnos: u64,
+    /// Operations failed for want of memory.
+    pub no_memory: u64,
+    /// Sockets and files refused for want of a descriptor.
+    pub no_descriptor: u64,
+    /// Turns of which some completions came later.
+    pub overflows: u64,
 }

@@ -22,6 +22,10 @@ impl World {
     }
 
     pub(super) fn perform(&mut self, key: FlightKey) {
+        if self.strikes(self.faults.no_memory) && self.flight(key).is_some() {
+            self.counts.no_memory += 1;
+            return self.land(key, -libc::ENOMEM);
+        }
         let Some((op, held)) = self.flight(key) else { return };
         let &Held::Conn(conn) = held else { return self.start_disk(key) };
         let connecting = matches!(op, Op::Connect { .. });
@@ -257,6 +261,11 @@ impl World {
 
     fn flight(&mut self, (ring, bits): FlightKey) -> Option<(&mut Op, &Held)> {
         self.seats[ring].as_mut()?.desk.flight(Name::from_bits(bits))
+    }
+
+    /// Draws only for what can happen at all: worlds without it stay what they were.
+    pub(super) fn strikes(&mut self, chance: f64) -> bool {
+        chance > 0.0 && self.prng.chance(chance)
     }
 
     fn some_delay(&mut self) -> Duration {

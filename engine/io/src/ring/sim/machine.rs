@@ -58,6 +58,12 @@ impl SimWorld {
         self.world.borrow_mut().disk.names.commit();
     }
 
+    /// Goes on with the disk of a machine that was started again: what failed works anew. Its rings are to be dropped first.
+    pub fn inherit_disk(&self, before: &SimWorld) {
+        let disk = core::mem::take(&mut before.world.borrow_mut().disk);
+        self.world.borrow_mut().disk = disk.restarted();
+    }
+
     /// Flips one bit of a file. False when it has none.
     pub fn rot(&self, path: &Path) -> bool {
         let World { disk, prng, .. } = &mut *self.world.borrow_mut();

@@ -83,6 +83,13 @@ impl SimRing {
         let id = world.world.borrow_mut().add_ring(entries, sockets, waker.clone());
         SimRing { world: world.world.clone(), id, waker }
     }
+
+    /// Whether a real ring would have slept in the last wait. Where it would not, whoever waited acts again before time goes on:
+    /// advancing the world all the same hides a loop that spins.
+    #[must_use]
+    pub fn sleeps(&self) -> bool {
+        self.world.borrow().sleeps(self.id)
+    }
 }
 
 impl Ring for SimRing {

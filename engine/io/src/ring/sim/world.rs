@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use fuelrail_base::prng::Prng;
-use fuelrail_base::{Instant, Result};
+use fuelrail_base::{Error, Instant, Kind, Result};
 
 use super::conn::{Conn, FlightKey, Phase};
 use super::disk::{Disk, Opened};
@@ -62,6 +62,10 @@ pub(super) struct Seat {
     pub(super) cancels: Vec<(Name, bool)>,
     /// Done, not seen by the ring.
     pub(super) landed: Vec<(Name, i32)>,
+    /// Some of them did not fit into its queue of completions.
+    overflown: bool,
+    /// The last wait found nothing, and its time was to come.
+    sleeps: bool,
     /// When the ring wants to be woken.
     pub(super) wanted: Option<Instant>,
 }
@@ -156,6 +160,8 @@ impl World {
             queued: Vec::new(),
             cancels: Vec::new(),
             landed: Vec::new(),
+            overflown: false,
+            sleeps: false,
             wanted: None,
         }));
         self.seats.len() - 1
@@ -178,6 +184,11 @@ impl World {
     }
 
     pub(super) fn socket(&mut self, ring: usize) -> Result<SockId> {
+        let others = self.seat(ring).desk.holdings().any(|held| matches!(held, Held::Conn(_)));
+        if others && self.strikes(self.faults.no_descriptor) {
+            self.counts.no_descriptor += 1;
+            return Err(Error::from_errno(Kind::Environment, "opening a socket", libc::EMFILE));
+        }
         let conn = self.next_conn;
         let id = self.seat(ring).desk.open(Held::Conn(conn)).map_err(|_| sockets_open())?;
         self.next_conn += 1;
@@ -186,6 +197,10 @@ impl World {
     }
 
     pub(super) fn open_file(&mut self, ring: usize, path: &Path, options: &FileOptions) -> Result<FileId> {
+        if self.strikes(self.faults.no_descriptor) {
+            self.counts.no_descriptor += 1;
+            return Err(Error::from_errno(Kind::File, &format!("opening {}", path.display()), libc::EMFILE));
+        }
         let file = self.disk.open(path, options)?;
         self.seat(ring).desk.open_file(Held::File(file)).map_err(|held| {
             self.let_go(&held);
@@ -228,7 +243,10 @@ impl World {
     pub(super) fn wait(&mut self, ring: usize, until: Option<Instant>) {
         let now = self.now;
         let seat = self.seat(ring);
-        let (queued, cancels) = (core::mem::take(&mut seat.queued), core::mem::take(&mut seat.cancels));
+        let (queued, cancels) = match seat.overflown {
+            true => (Vec::new(), Vec::new()),
+            false => (core::mem::take(&mut seat.queued), core::mem::take(&mut seat.cancels)),
+        };
         let notified = seat.waker.is_notified();
         seat.waker.disarm();
         seat.desk.submitting(now);
@@ -243,6 +261,7 @@ impl World {
         let seat = self.seat(ring);
         let sleeps = !seat.desk.has_ready() && !notified && until.is_none_or(|until| until > now);
         seat.wanted = if sleeps { until } else { None };
+        seat.sleeps = sleeps;
         seat.desk.counts.sleeps += u64::from(sleeps);
         seat.desk.counts.enters += u64::from(sleeps || !queued.is_empty() || !cancels.is_empty());
     }
@@ -255,6 +274,10 @@ impl World {
         self.seats[ring].as_ref().map_or(0, |seat| seat.desk.in_flight)
     }
 
+    pub(super) fn sleeps(&self, ring: usize) -> bool {
+        self.seats[ring].as_ref().is_some_and(|seat| seat.sleeps)
+    }
+
     pub(super) fn ring_counts(&self, ring: usize) -> RingCounts {
         self.seats[ring].as_ref().map_or(RingCounts::default(), |seat| seat.desk.counts)
     }
@@ -262,6 +285,13 @@ impl World {
     fn reap(&mut self, ring: usize) {
         let now = self.now;
         let mut landed = core::mem::take(&mut self.seat(ring).landed);
+        let overflows = landed.len() > 1 && self.strikes(self.faults.overflow);
+        self.seat(ring).overflown = overflows;
+        if overflows {
+            self.counts.overflows += 1;
+            let fit = 1 + self.prng.below(landed.len() as u64 - 1) as usize;
+            self.seat(ring).landed = landed.split_off(fit);
+        }
         if landed.len() > 1 && self.prng.chance(self.faults.reorder) {
             self.counts.reorders += 1;
             for i in (1..landed.len()).rev() {

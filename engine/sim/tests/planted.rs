@@ -1,0 +1,96 @@
+//! A mistake inside the shipping code of each stage is noticed, and by the check that is there for it.
+
+use crate::seeds::seeds;
+use fuelrail_base::canary::{self, Mistake};
+use fuelrail_plan::order::OrderName;
+use fuelrail_plan::policy::PolicyName;
+use fuelrail_plan::spill::SpillPolicy;
+use fuelrail_sim::{Checker, DiskShape, FaultShares, LifeShape, LookAhead, RingShares, Scenario, run};
+
+/// Which checks may notice it. A mistake that breaks what the code itself asserts is noticed by that.
+fn checkers(mistake: Mistake) -> &'static [Checker] {
+    match mistake {
+        Mistake::OrderRepeats => &[Checker::ExactlyOnce],
+        Mistake::WindowLeaks | Mistake::MeshLoses => &[Checker::Liveness, Checker::Starvation],
+        Mistake::FetchTakesShort | Mistake::CacheConfuses | Mistake::SpillTrusts => &[Checker::Content],
+        Mistake::AssembleMisplaces | Mistake::AssembleTrusts => &[Checker::Content],
+        Mistake::TrimForgets | Mistake::JournalMisplaces => &[Checker::Disk],
+        Mistake::DeliverSwaps => &[Checker::Order],
+    }
+}
+
+/// A disk that nothing happens to, with room for all.
+fn disk() -> DiskShape {
+    DiskShape {
+        segments_max: 8,
+        policy: SpillPolicy::NextUse,
+        unit: 512,
+        capacity_bytes: 1 << 30,
+        latency_us_max: 200,
+        foreign: false,
+        power_cuts: false,
+        in_order: true,
+        rot_bits: 0,
+        failure: None,
+    }
+}
+
+/// A scenario in which the mistake has an effect, and nothing would excuse it.
+fn scenario(mistake: Mistake, seed: u64) -> Scenario {
+    let mut s = Scenario::draw(seed);
+    s.sizes = vec![3_000; 60];
+    (s.order, s.shuffle) = (OrderName::Global, true);
+    (s.batch_size, s.epochs, s.drop_last, s.hopeless) = (3, 3, false, Vec::new());
+    (s.block_bytes, s.disk, s.ring) = (4096, None, RingShares::default());
+    s.lives = vec![LifeShape { world: 1, kill_after_steps: None, kill_after_events: 0 }];
+    (s.faults, s.bucket.crc32c, s.bucket.etags) = (FaultShares::default(), false, (true, true));
+    (s.bucket.addresses, s.bucket.responses_per_connection, s.bucket.until_close) = (1, 0, 0.0);
+    let l = &mut s.loader;
+    (l.shards, l.cache_bytes, l.look_ahead, l.hedge_percent) = (1, 0, LookAhead::Lookahead, 0);
+    (l.room_bytes, l.ring_entries, l.ring_sockets, l.bad_samples) = (64 << 10, 512, 512, "raise");
+    match mistake {
+        Mistake::MeshLoses => s.loader.shards = 3,
+        Mistake::CacheConfuses => (s.loader.cache_bytes, s.loader.policy) = (1 << 20, PolicyName::NextUse),
+        Mistake::FetchTakesShort => {
+            s.bucket.until_close = 1.0;
+            s.faults = FaultShares { finish: 0.5, per_key_max: 2, ..FaultShares::default() };
+        }
+        Mistake::AssembleTrusts => {
+            (s.bucket.crc32c, s.bucket.chunked) = (true, 0.0);
+            s.faults = FaultShares { flipped: 0.5, per_key_max: 2, ..FaultShares::default() };
+        }
+        Mistake::SpillTrusts | Mistake::JournalMisplaces => {
+            let first = LifeShape { world: 1, kill_after_steps: Some(40), kill_after_events: 0 };
+            s.lives.insert(0, first);
+            let rot_bits = if mistake == Mistake::SpillTrusts { 400 } else { 0 };
+            s.add_disk(DiskShape { rot_bits, ..disk() });
+        }
+        Mistake::TrimForgets => {
+            (s.sizes, s.epochs) = (vec![40_000; 60], 4);
+            s.loader.room_bytes = 1 << 20;
+            // A disk that is no faster than the bucket is not used.
+            s.bucket.latency_us = (20_000, 30_000);
+            (s.samples, s.total_bytes) = (60, s.sizes.iter().sum());
+            s.add_disk(DiskShape { segments_max: 1, policy: SpillPolicy::Fifo, ..disk() });
+        }
+        _ => {}
+    }
+    (s.samples, s.total_bytes) = (s.sizes.len() as u64, s.sizes.iter().sum());
+    s
+}
+
+#[test]
+fn a_mistake_in_any_stage_is_noticed() {
+    for mistake in Mistake::ALL {
+        for seed in seeds("planted", 0..2, 1) {
+            let scenario = scenario(mistake, seed);
+            let sound = run(&scenario);
+            assert!(sound.is_sound(), "{mistake:?}, seed {seed}, not planted: {sound}");
+            let report = canary::with(mistake, || run(&scenario));
+            let found = report.violations.first();
+            let found = found.unwrap_or_else(|| panic!("{mistake:?} lives, seed {seed}: {report}"));
+            let is_panic = found.checker == Checker::Panic;
+            assert!(is_panic || checkers(mistake).contains(&found.checker), "{mistake:?}, seed {seed}: {report}");
+        }
+    }
+}
