@@ -96,7 +96,7 @@ mod tests {
     fn memory_of_the_arena_is_left_out() {
         let maps = "1000-3000 rw-p 00000000 00:00 0 \nSize: 8 kB\nAnonymous: 8 kB\nVmFlags: rd-wr\n\
                     3000-9000 rw-p 00000000 00:00 0 [heap]\nAnonymous: 16 kB\n";
-        assert_eq!(anonymous_outside(maps, &[0x1000..0x3000]), 16 << 10);
+        assert_eq!(anonymous_outside(maps, std::slice::from_ref(&(0x1000..0x3000))), 16 << 10);
         assert_eq!(anonymous_outside(maps, &[]), 24 << 10);
         let piece = vec![1u8; 32 << 20];
         let with = Gauge::beside(std::iter::empty()).rss_heap_bytes;
