@@ -9,8 +9,8 @@ use std::process::{Command, ExitCode};
 
 /// The crate that links libtorch.
 const NEEDS_TORCH: &str = "fuelrail-tch";
-/// Where tests that were skipped are recorded: see `engine/tests/common/skip.rs`.
-const SKIPS: &str = "target/skipped-tests.tsv";
+/// Where, in the target folder, tests that were skipped are recorded: see `engine/tests/common/skip.rs`.
+const SKIPS: &str = "skipped-tests.tsv";
 /// Where cargo-nextest counts: `[profile.ci.junit]` of `.config/nextest.toml`.
 const COUNTS: &str = "nextest/ci/junit.xml";
 
@@ -43,7 +43,7 @@ pub fn run_steps(root: &Path, tidy: impl FnOnce() -> Outcome) -> ExitCode {
     log.step("examples in the docs", || {
         run_watched(linted(root, torch, ["test", "--doc", "--quiet"]), |line| tally.see(line))
     });
-    let record = root.join(SKIPS);
+    let record = target(root).join(SKIPS);
     let _ = std::fs::remove_file(&record);
     let mut ended = None;
     log.step("tests (cargo nextest)", || {
