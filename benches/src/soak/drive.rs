@@ -204,6 +204,7 @@ struct Reader<'a> {
     held: Vec<Batch>,
     totals: Totals,
     moments: Vec<Moment>,
+    slope_known: bool,
     silence: Arc<Silence>,
     effective: Config,
     ring: String,
@@ -245,6 +246,7 @@ impl<'a> Reader<'a> {
             held: Vec::new(),
             totals: Totals::default(),
             moments: Vec::new(),
+            slope_known: false,
             silence: Arc::default(),
             effective: config.clone(),
             ring: String::new(),
@@ -273,6 +275,7 @@ impl<'a> Reader<'a> {
                 let moment = self.moment(seen);
                 watch(&moment);
                 self.moments.push(moment);
+                self.slope_known = self.slope().is_some_and(|slope| slope.is_known());
                 self.tend_canary()?;
             }
         }
@@ -282,14 +285,17 @@ impl<'a> Reader<'a> {
     /// Until the time is over, and longer while memory's slope cannot be judged.
     fn goes_on(&self) -> bool {
         let elapsed = self.begun.elapsed();
-        let sure = || Slope::of(&self.points(|gauge| gauge.rss_heap_bytes)).is_some_and(|slope| slope.is_known());
-        elapsed < self.soaking.time || elapsed < self.soaking.time_max && !sure()
+        elapsed < self.soaking.time || elapsed < self.soaking.time_max && !self.slope_known
     }
 
     /// Seconds and what is read off the gauge, at the moments that count.
     fn points(&self, of: fn(&Gauge) -> u64) -> Vec<(f64, f64)> {
         let settled = self.moments.iter().filter(|moment| moment.settled);
         settled.map(|moment| (moment.at_s, of(&moment.gauge) as f64)).collect()
+    }
+
+    fn slope(&self) -> Option<Slope> {
+        Slope::of(&self.points(|gauge| gauge.rss_heap_bytes))
     }
 
     fn open(&mut self, state: Option<State>) -> Result<()> {
@@ -413,7 +419,7 @@ impl<'a> Reader<'a> {
 
     fn report(self, before: Gauge, after: Gauge, objects: &Objects) -> SoakReport {
         let points = self.points(Gauge::rss_bytes);
-        let slope = Slope::of(&self.points(|gauge| gauge.rss_heap_bytes));
+        let slope = self.slope();
         let tolerance_bytes = self.tolerance_bytes();
         let stalls = self.silence.count.load(Ordering::Relaxed);
         let mut notices = self.ledger.told.clone();
@@ -465,12 +471,7 @@ fn criteria(soaking: &Soaking, report: &SoakReport, failure: Option<&Error>) -> 
         Some(error) => format!("ended after {:.1} s of {:.0} s: {error}", report.wall_s, report.asked_s),
     };
     let (before, after) = (report.before, report.after);
-    let judged = |name: &str, holds, text: Option<String>| Criterion {
-        name: name.to_owned(),
-        holds,
-        text: text.unwrap_or_else(|| "not judged: too short".to_owned()),
-    };
-    let (memory, slope) = (report.memory, report.slope);
+    let at_end = format!("after the last loader {} MiB", after.rss_bytes() >> 20);
     let home = |name: &str, before: u64, after: u64| {
         Criterion::new(name, after <= before, format!("{before} before the first loader, {after} after the last"))
     };
@@ -478,8 +479,8 @@ fn criteria(soaking: &Soaking, report: &SoakReport, failure: Option<&Error>) -> 
     vec![
         Criterion::new("time", failure.is_none() && report.wall_s >= soaking.time.as_secs_f64(), ended),
         Criterion::new("faults", faults > 0, format!("{faults} injected, {} retries", totals.retries)),
-        judged("memory", memory.map(|memory| memory.holds()), memory.map(|memory| memory.text())),
-        judged("slope", slope.and_then(|slope| slope.holds()), slope.map(|slope| slope.text())),
+        Criterion::judged("memory", report.memory.map(|m| (Some(m.holds()), format!("{}; {at_end}", m.text())))),
+        Criterion::judged("slope", report.slope.map(|slope| (slope.holds(), slope.text()))),
         home("descriptors", before.descriptors, after.descriptors),
         home("threads", before.threads, after.threads),
         Criterion::new(

@@ -19,6 +19,12 @@ impl Criterion {
     pub(super) fn new(name: &str, holds: bool, text: impl Into<String>) -> Criterion {
         Criterion { name: name.to_owned(), holds: Some(holds), text: text.into() }
     }
+
+    /// Of what may have been too short to find anything.
+    pub(super) fn judged(name: &str, found: Option<(Option<bool>, String)>) -> Criterion {
+        let (holds, text) = found.unwrap_or_else(|| (None, "not judged: too short".to_owned()));
+        Criterion { name: name.to_owned(), holds, text }
+    }
 }
 
 /// Points below which a trend is not judged.
@@ -54,7 +60,7 @@ impl Flatness {
         let early_bytes = median(&points[count / 10..count / 5]);
         let late_bytes = median(&points[count - count / 10..]);
         let half = &points[count / 2..];
-        let slope = slope(half);
+        let slope = Line::through(half).slope;
         Some(Flatness {
             points: count,
             early_bytes,
@@ -113,15 +119,12 @@ impl Slope {
             return None;
         }
         let count = points.len() as f64;
-        let slope = slope(points);
-        let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
-        let (mean_x, mean_y) = (mean(|point| point.0), mean(|point| point.1));
+        let Line { slope, mean_x, mean_y, spread_x } = Line::through(points);
         let left: Vec<f64> = points.iter().map(|(x, y)| y - mean_y - slope * (x - mean_x)).collect();
         let squares: f64 = left.iter().map(|r| r * r).sum();
-        let spread: f64 = points.iter().map(|(x, _)| (x - mean_x) * (x - mean_x)).sum();
         let along: f64 = left.windows(2).map(|pair| pair[0] * pair[1]).sum();
         let r = if squares > 0.0 { (along / squares).clamp(0.0, 0.99) } else { 0.0 };
-        let error = (squares / (count - 2.0) / spread).sqrt() * ((1.0 + r) / (1.0 - r)).sqrt();
+        let error = (squares / (count - 2.0) / spread_x).sqrt() * ((1.0 + r) / (1.0 - r)).sqrt();
         // Student's factor for so many independent points, within 1 % from 4 of them on.
         let independent = (count * (1.0 - r) / (1.0 + r) - 2.0).max(1.0);
         let reach = (1.96 + 2.4 / independent + 2.8 / (independent * independent)) * error;
@@ -165,15 +168,27 @@ fn median(points: &[(f64, f64)]) -> f64 {
     if values.len().is_multiple_of(2) { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] }
 }
 
-/// Slope of the least-squares line; zero when all points are at one time.
-fn slope(points: &[(f64, f64)]) -> f64 {
-    let count = points.len() as f64;
-    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
-    let (mean_x, mean_y) = (mean(|point| point.0), mean(|point| point.1));
-    let (above, below) = points.iter().fold((0.0, 0.0), |(above, below), (x, y)| {
-        (above + (x - mean_x) * (y - mean_y), below + (x - mean_x) * (x - mean_x))
-    });
-    if below > 0.0 { above / below } else { 0.0 }
+/// The least-squares line.
+struct Line {
+    /// Zero when all points are at one time.
+    slope: f64,
+    mean_x: f64,
+    mean_y: f64,
+    /// Sum of the squared distances from `mean_x`.
+    spread_x: f64,
+}
+
+impl Line {
+    fn through(points: &[(f64, f64)]) -> Line {
+        let count = points.len() as f64;
+        let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+        let (mean_x, mean_y) = (mean(|point| point.0), mean(|point| point.1));
+        let (above, spread_x) = points.iter().fold((0.0, 0.0), |(above, below), (x, y)| {
+            (above + (x - mean_x) * (y - mean_y), below + (x - mean_x) * (x - mean_x))
+        });
+        let slope = if spread_x > 0.0 { above / spread_x } else { 0.0 };
+        Line { slope, mean_x, mean_y, spread_x }
+    }
 }
 
 #[cfg(test)]
@@ -247,8 +262,8 @@ mod tests {
     #[test]
     fn a_line_has_its_slope() {
         let line: Vec<(f64, f64)> = [(0.0, 1.0), (1.0, 3.0), (2.0, 5.0), (4.0, 9.0)].to_vec();
-        assert!((slope(&line) - 2.0).abs() < 1e-12);
-        assert_eq!(slope(&[(1.0, 4.0), (1.0, 9.0)]), 0.0);
+        assert!((Line::through(&line).slope - 2.0).abs() < 1e-12);
+        assert_eq!(Line::through(&[(1.0, 4.0), (1.0, 9.0)]).slope, 0.0);
         assert_eq!((median(&line[..3]), median(&line)), (3.0, 4.0));
         assert_eq!(Flatness::of(&line, 0), None, "four points are no trend");
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// Where segments lie.
 pub(crate) const DIRECTORY: &str = "/cache";
-/// Numbers of segments that a living process of somebody else's owns end in this: never taken over.
+/// Segments whose number ends in this belong to another process that is still running, and are never taken over.
 pub(crate) const OWNED_ELSEWHERE: u128 = 0xFF;
 
 /// One rank's keeper.

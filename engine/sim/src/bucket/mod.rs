@@ -132,7 +132,7 @@ impl Bucket {
         let sense = match fault {
             Fault::WrongRange => get.range.is_some(),
             Fault::IgnoredRange => get.range.is_some() && whole_bytes > self.block_bytes,
-            // Where nothing is promised nobody can notice it: TLS is what guards that.
+            // Without a checksum the damage cannot be noticed: TLS is what guards against it.
             Fault::Flipped => answer::promises(get, &self.shape),
             // Without listed tags a first look at an object cannot know which version is right; a second one can.
             Fault::Changed => {

@@ -84,7 +84,7 @@ impl SimRing {
         SimRing { world: world.world.clone(), id, waker }
     }
 
-    /// Whether a real ring would have slept in the last wait. Where it would not, whoever waited acts again before time goes on:
+    /// Whether a real ring would have slept in the last wait. Where it would not, the caller runs again before time goes on:
     /// advancing the world all the same hides a loop that spins.
     #[must_use]
     pub fn sleeps(&self) -> bool {

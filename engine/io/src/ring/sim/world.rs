@@ -64,7 +64,7 @@ pub(super) struct Seat {
     pub(super) landed: Vec<(Name, i32)>,
     /// Some of them did not fit into its queue of completions.
     overflown: bool,
-    /// The last wait found nothing, and its time was to come.
+    /// The last wait found no completion and no wake-up, and its deadline was in the future.
     sleeps: bool,
     /// When the ring wants to be woken.
     pub(super) wanted: Option<Instant>,
