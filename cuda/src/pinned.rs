@@ -110,7 +110,7 @@ impl core::fmt::Debug for Pinned {
     }
 }
 
-/// Says that something was not given back, and why: with nobody left to return it to, on standard error.
+/// Says that something was not given back, and why: with nobody left to return it to.
 pub(crate) fn kept(what: &str) {
-    eprintln!("fuelrail: {what}");
+    tracing::warn!("{what}");
 }

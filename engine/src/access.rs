@@ -2,7 +2,7 @@
 //!
 //! Reads the settings of this and the variables of the clouds' own tools from an environment it is given.
 
-use crate::credentials::{Credentials, Environment, authority_for, region};
+use crate::credentials::{Credentials, Environment, Origin, authority_for, region};
 use crate::folder::settled;
 use crate::proxy::proxy_for;
 use crate::tls::Tls;
@@ -10,7 +10,7 @@ use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Authority;
 use fuelrail_wire::redirect::Moved;
 use fuelrail_wire::tls::Client as TlsClient;
-use fuelrail_wire::{Addressing, Cloud, Endpoint, Proxy, Scheme, Source};
+use fuelrail_wire::{Addressing, Cloud, Proxy, Scheme, Source};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -117,17 +117,17 @@ impl Access {
         settled(self.cloud.source(uri)?)
     }
 
-    /// Reads certificates, and gets a credential where requests to `uri` are signed.
+    /// Reads certificates, and gets a credential where requests are signed.
     ///
     /// # Errors
     /// As [`Tls::client`], [`proxy_for`] and [`authority_for`].
-    pub(crate) fn open(&self, uri: &str, endpoint: &Endpoint) -> Result<Way> {
-        if endpoint.scheme == Scheme::File {
+    pub(crate) fn open(&self, origin: &Origin) -> Result<Way> {
+        if origin.endpoint.scheme == Scheme::File {
             return Ok(Way::default());
         }
-        let (tls, credentials) = (self.tls.client(endpoint)?, &self.credentials);
-        let proxy = proxy_for(&credentials.environment, endpoint)?;
-        Ok(Way { tls, proxy, authority: authority_for(credentials, uri, endpoint)?, moved: Arc::default() })
+        let (tls, credentials) = (self.tls.client(&origin.endpoint)?, &self.credentials);
+        let proxy = proxy_for(&credentials.environment, &origin.endpoint)?;
+        Ok(Way { tls, proxy, authority: authority_for(credentials, origin)?, moved: Arc::default() })
     }
 
     /// Fills what is not set from the variables that the cloud's own tools read, as far as they are about `uri`.

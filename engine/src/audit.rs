@@ -12,6 +12,7 @@ use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_plan::importance::Draw;
 use fuelrail_plan::run::Cursor;
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -68,12 +69,10 @@ impl DrawnLine {
         line
     }
 
-    /// How often every sample is due.
-    fn due(&self, samples: usize) -> Vec<u8> {
-        let mut due = vec![1; samples];
-        self.absent.iter().for_each(|id| due[*id as usize] = 0);
-        self.again.iter().for_each(|(id, times)| due[*id as usize] = *times);
-        due
+    /// How often samples are due that do not come once.
+    fn due(&self) -> BTreeMap<u32, usize> {
+        let absent = self.absent.iter().map(|id| (*id, 0));
+        absent.chain(self.again.iter().map(|(id, times)| (*id, usize::from(*times)))).collect()
     }
 }
 
@@ -112,10 +111,43 @@ pub struct AuditVerdict {
     pub exactly_once: bool,
 }
 
+impl EpochVerdict {
+    /// Of an epoch with these samples delivered, or left out, in any order. Takes memory for what the log holds, whatever number of
+    /// samples it claims.
+    fn new(epoch: u64, mut ids: Vec<u32>, drawn: Option<&DrawnLine>, samples: u64) -> EpochVerdict {
+        let mut verdict = EpochVerdict { epoch, once: 0, repeated: 0, missing: 0, left_out: 0 };
+        let mut due = drawn.map(DrawnLine::due).unwrap_or_default();
+        let mut untold = samples;
+        let mut judge = |times: usize, due: usize| {
+            untold -= 1;
+            match times.cmp(&due) {
+                Ordering::Less => verdict.missing += 1,
+                Ordering::Equal => verdict.once += 1,
+                Ordering::Greater => verdict.repeated += 1,
+            }
+        };
+        ids.sort_unstable();
+        ids.chunk_by(|a, b| a == b).for_each(|same| judge(same.len(), due.remove(&same[0]).unwrap_or(1)));
+        due.into_values().for_each(|due| judge(0, due));
+        verdict.missing += untold;
+        verdict
+    }
+}
+
 impl Audit {
+    /// Begins a new log.
+    ///
+    /// # Errors
+    /// `Usage` when the file is there already, `File` when it cannot be written.
     pub(crate) fn create(path: &Path, rank: u32, world: u32, start: State) -> Result<Audit> {
-        let failed = |e: std::io::Error| file_error(path, &e);
-        let mut file = File::create(path).map_err(failed)?;
+        let failed = |e: std::io::Error| match e.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                Error::new(Kind::Usage, format!("audit log {} is there already", path.display()))
+                    .cure("name a new log for every run and rank: `fuelrail inspect` joins them")
+            }
+            _ => file_error(path, &e),
+        };
+        let mut file = File::create_new(path).map_err(failed)?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let begun_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
         let header = Header { fuelrail_audit: 1, rank, world, begun_us, start };
@@ -225,16 +257,12 @@ impl Audit {
         let mut starts: Vec<(u64, u64)> = logs.iter().map(Audit::cursor).collect();
         starts.sort_unstable();
         starts.dedup();
-        let samples = reference.samples as usize;
-        let mut seen: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        let mut seen: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
         let mut left_out: BTreeMap<u64, u64> = BTreeMap::new();
         for (_, log) in logs.iter().enumerate().filter(|&(at, log)| !log.is_replaced(at, logs)) {
             let next_start = starts.iter().find(|&&s| s > log.cursor()).copied().unwrap_or((u64::MAX, 0));
             for line in log.lines.iter().filter(|l| (l.epoch, l.from) < next_start) {
-                let counts = seen.entry(line.epoch).or_insert_with(|| vec![0; samples]);
-                for &id in line.ids.iter().chain(&line.left_out) {
-                    counts[id as usize] = counts[id as usize].saturating_add(1);
-                }
+                seen.entry(line.epoch).or_default().extend(line.ids.iter().chain(&line.left_out));
                 *left_out.entry(line.epoch).or_default() += line.left_out.len() as u64;
             }
         }
@@ -247,21 +275,11 @@ impl Audit {
                 );
             }
         }
-        let epochs: Vec<EpochVerdict> = seen
-            .into_iter()
-            .map(|(epoch, counts)| {
-                let due = drawn.get(&epoch).map_or_else(|| vec![1; samples], |line| line.due(samples));
-                let count =
-                    |fits: fn(u8, u8) -> bool| counts.iter().zip(&due).filter(|(c, due)| fits(**c, **due)).count();
-                EpochVerdict {
-                    epoch,
-                    once: count(|c, due| c == due) as u64,
-                    repeated: count(|c, due| c > due) as u64,
-                    missing: count(|c, due| c < due) as u64,
-                    left_out: left_out.get(&epoch).copied().unwrap_or(0),
-                }
-            })
-            .collect();
+        let judge = |(epoch, ids)| EpochVerdict {
+            left_out: left_out.get(&epoch).copied().unwrap_or(0),
+            ..EpochVerdict::new(epoch, ids, drawn.get(&epoch).copied(), reference.samples)
+        };
+        let epochs: Vec<EpochVerdict> = seen.into_iter().map(judge).collect();
         let exactly_once = !epochs.is_empty() && epochs.iter().all(|e| e.repeated == 0 && e.missing == 0);
         Ok(AuditVerdict { epochs, exactly_once })
     }
@@ -349,6 +367,16 @@ mod tests {
         let verdict = Audit::join(&[log(0, 1, 0, &[(0, 3, &[0, 1, 1]), (3, 6, &[2, 3])])]).unwrap();
         let epoch = &verdict.epochs[0];
         assert_eq!((verdict.exactly_once, epoch.repeated, epoch.missing), (false, 1, 2));
+    }
+
+    /// A log's word of how many samples there are costs nothing by itself.
+    #[test]
+    fn a_data_set_as_long_as_a_log_claims_is_not_believed() {
+        let mut hostile = log(0, 1, 0, &[(0, 2, &[0, u32::MAX]), (2, 3, &[0])]);
+        hostile.header.start.samples = 1 << 60;
+        hostile.drawn.push(DrawnLine { drawn: 0, absent: vec![7], again: vec![(0, 2), (9, 3)] });
+        let epoch = &Audit::join(&[hostile]).unwrap().epochs[0];
+        assert_eq!((epoch.once, epoch.repeated, epoch.missing), (3, 0, (1 << 60) - 3));
     }
 
     #[test]

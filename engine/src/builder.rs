@@ -10,21 +10,22 @@ use crate::labels::Labels;
 use crate::layout::{Layout, Wanted};
 use crate::listing::{KeptListing, Saved, given_or_listed};
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
+use crate::memory::{MemoryStats, map_memory};
 use crate::names::addresses_of;
-use crate::near::{seat, settle};
+use crate::near::seat;
 use crate::share;
 use crate::spill::{Directory, open_directories};
 use crate::starting::{Plan, Starting, spill_config};
 use crate::state::{State, fingerprint};
 use crate::supply::Supply;
 use crate::tiers::{disk_unit, settle_for, start_keeper};
-use crate::watch::Watched;
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Result, ShardId};
-use fuelrail_flow::{BadSamples, Consumer, Listed, Objects, Outlet, mesh, scratch_bytes, spill_memory_bytes};
+use fuelrail_flow::{
+    BadSamples, Consumer, Listed, Objects, Outlet, cached_block_bytes, mesh, scratch_bytes, spill_memory_bytes,
+};
 use fuelrail_io::{
-    Arena, ArenaConfig, Backend, CardQueue, EXTENT_GRANULE, Huge, HugePages, Region, RingChoice, Topology,
-    ZERO_COPY_BYTES, default_budget, lane,
+    Backend, CardQueue, EXTENT_GRANULE, Region, RingChoice, Topology, ZERO_COPY_BYTES, default_budget, lane,
 };
 use fuelrail_plan::importance::Horizons;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
@@ -139,6 +140,8 @@ impl LoaderBuilder {
         stall_after_ms: u64 => stall_after_ms = stall_after_ms;
         /// No progress for this long is reported, ms; 0 never.
         watchdog_after_ms: u64 => watchdog_after_ms = watchdog_after_ms;
+        /// Answer SIGUSR1 with the report of the watchdog.
+        report_on_sigusr1: bool => report_on_sigusr1 = report_on_sigusr1;
         /// Most connections per shard.
         connections_max: usize => connections_max = connections_max;
         /// Most attempts per block without progress.
@@ -227,7 +230,7 @@ impl LoaderBuilder {
         self
     }
 
-    /// Who is told when nothing moves, instead of standard error.
+    /// Called with the report when nothing moves, instead of a `tracing` warning.
     #[must_use]
     pub fn on_stall(mut self, report: impl Fn(&str) + Send + Sync + 'static) -> LoaderBuilder {
         self.report = Some(WatchReporter(Arc::new(report)));
@@ -295,19 +298,19 @@ fn start_shards(
     (labels, fingerprint, saved): (Labels, String, Saved),
     (mut notices, report): (Vec<String>, Option<WatchReporter>),
 ) -> Result<Loader> {
-    let report = report.map_or_else(to_standard_error, |WatchReporter(report)| report);
-    notices.extend(notice);
+    let report = report.map_or_else(to_tracing, |WatchReporter(report)| report);
     config.ring = backend.name().into();
-    notices.extend(choose_budget(&mut config));
+    notices.extend(notice.into_iter().chain(choose_budget(&mut config)));
     let card_queue = card_queue(&config, backend, &mut notices)?;
     let topology = Topology::here();
     let beside = Beside { zero_copy: card_queue.is_some(), disk: !directories.is_empty() };
     let layout = share_out(&config, &objects, &topology, beside)?;
     config.shards = layout.shards;
-    let (arena, regions, aside) = map_memory(&layout, &mut notices)?;
-    let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices)?;
     let seating = seat(&config, &topology, &mut notices);
-    notices.extend(seating.as_ref().and_then(|seating| settle(&regions, seating)));
+    let (arena, regions, aside) = map_memory(&layout, seating.as_ref(), &mut notices)?;
+    let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices)?;
+    let meshes = mesh(layout.shards);
+    let memory = MemoryStats::new(&config, &objects, &layout, &arena, (&meshes, beside.bytes()));
     let (mut starting, mut lanes, kept) = (Starting::default(), Vec::new(), arena.clone());
     let consumer = Arc::new(Consumer::default());
     let disk = |unit| spill_config(&config, objects.catalog(), &layout, unit);
@@ -326,19 +329,17 @@ fn start_shards(
     };
     let said = (&mut notices, Arc::clone(&report));
     let (keeper, disks) = start_keeper(&config, &layout, directories, &objects, said)?;
-    for (id, ((region, mesh), disk)) in (0u16..).zip(regions.into_iter().zip(mesh(layout.shards)).zip(disks)) {
+    for (id, ((region, mesh), disk)) in (0u16..).zip(regions.into_iter().zip(meshes).zip(disks)) {
         let (deliver, from) = lane(OPEN_BATCHES_MAX);
         lanes.push(from);
         starting.start(&config, &plan, ShardId(id), region, (mesh, deliver, disk))?;
     }
-    let (shards, threads) = starting.wait(&mut notices)?;
-    let audit = audit(&config, &run, &fingerprint);
+    let shards = starting.wait(&mut notices)?;
+    let audit = audit(&config, &run, &fingerprint)?;
     let reporter = horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, &consumer, &shards));
     let wakers = shards.iter().map(|s| s.waker.clone()).collect();
-    let outlet = Outlet::new(lanes, wakers, consumer, run.batches());
-    let supply = supply(&config, decoding.zip(aside), &objects, outlet, run.batches());
-    // Without it nobody would take what the shards deliver.
-    let supply = supply.inspect_err(|_| shards.iter().for_each(Watched::stop))?;
+    let outlet = Outlet::new(lanes, wakers, Arc::clone(&consumer), run.batches());
+    let supply = supply(&config, decoding.zip(aside), &objects, outlet, run.batches())?;
     Loader::new(Parts {
         config,
         objects,
@@ -348,10 +349,12 @@ fn start_shards(
         saved,
         supply,
         arena: kept,
+        memory,
         shards,
-        threads,
+        threads: starting.hand_over(),
+        consumer,
         notices,
-        audit: audit?,
+        audit,
         keeper,
         reporter,
         report: Box::new(move |text| report(text)),
@@ -363,22 +366,6 @@ fn audit(config: &Config, run: &Run, fingerprint: &str) -> Result<Option<Audit>>
     let Some(path) = &config.audit else { return Ok(None) };
     let start = state_at(run, fingerprint, &config.importance, run.config().start);
     Audit::create(path, config.rank, config.world, start).map(Some)
-}
-
-/// The arena, its regions for the shards, and the one behind them.
-fn map_memory(layout: &Layout, notices: &mut Vec<String>) -> Result<(Arena, Vec<Region>, Option<Region>)> {
-    let (arena, mut regions) = Arena::new(&ArenaConfig {
-        bytes: layout.region_bytes * u64::from(layout.shards) + layout.aside_bytes,
-        regions: layout.shards,
-        aside_bytes: layout.aside_bytes,
-        huge_pages: HugePages::Auto,
-        ..ArenaConfig::default()
-    })?;
-    if let Huge::None(why) = &arena.report().huge {
-        notices.push(format!("huge pages: none, {why}"));
-    }
-    let aside = if layout.aside_bytes > 0 { regions.pop() } else { None };
-    Ok((arena, regions, aside))
 }
 
 /// The consumer's side of the shards, with the decode stage between where there is something to decode.
@@ -402,8 +389,8 @@ fn supply(
     DecodeStage::start(wanted, outlet, region, batches).map(Supply::Decoded)
 }
 
-fn to_standard_error() -> Arc<ReportFn> {
-    Arc::new(|text| eprintln!("{text}"))
+fn to_tracing() -> Arc<ReportFn> {
+    Arc::new(|text| tracing::warn!("{text}"))
 }
 
 /// Takes the default where no budget was given, and says so.
@@ -423,28 +410,38 @@ struct Beside {
     disk: bool,
 }
 
+impl Beside {
+    /// What rings take beside the arena.
+    fn bytes(self) -> u64 {
+        if self.zero_copy { ZERO_COPY_BYTES } else { 0 }
+    }
+}
+
 /// What the shards get of the budget.
 fn share_out(config: &Config, objects: &Objects, topology: &Topology, beside: Beside) -> Result<Layout> {
     let (batch_samples, cores) = (u64::from(config.batch_size), topology.shards());
     // In whole granules of the region, so that as many batches fit as are said to.
     let decoded_bytes = config.decode()?.map_or(0, |decode| decode.sample_bytes().saturating_mul(batch_samples));
+    let (longest, mean, blocks) = objects.catalog().block_lengths();
     let decoded_bytes = decoded_bytes.min(u64::MAX / 2).next_multiple_of(EXTENT_GRANULE);
     Wanted {
         memory_bytes: config.memory_limit_bytes,
         cache_bytes: config.cache_limit_bytes,
+        cached_block_bytes: cached_block_bytes(config.cache_policy.parse()?),
         batch_bytes_max: batch_room_max(config, objects.catalog()).max(64),
         shards: config.shards,
         cores: u16::try_from(if decoded_bytes == 0 { cores } else { cores.div_ceil(CORES_PER_SHARD) })
             .unwrap_or(u16::MAX),
         connections_max: config.connections_max,
-        scratch_bytes: scratch_bytes(objects.endpoint().scheme) as u64,
+        scratch_bytes: scratch_bytes(objects.endpoint().scheme),
         decoded_bytes,
         // One more for the batch in the consumer's hands.
         decoded_batches: config.decode_depth as u64 + 1,
         disk_bytes: if beside.disk { spill_memory_bytes() } else { 0 },
-        beside_bytes: if beside.zero_copy { ZERO_COPY_BYTES } else { 0 },
+        beside_bytes: beside.bytes(),
         hedged: config.hedge_percent > 0,
-        block_bytes: objects.catalog().block_lengths(),
+        block_bytes: (longest, mean),
+        blocks,
     }
     .share_out()
 }

@@ -35,7 +35,7 @@ pub struct Config {
     /// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://ACCOUNT/CONTAINER/PREFIX`, `http://HOST:PORT/BUCKET/PREFIX`, or `https`.
     /// Braces, `{train,val}` and `{000..127}`, stand for several prefixes.
     pub uri: String,
-    /// The region of an `s3://` bucket, and that requests are signed for; without one it is `AWS_REGION`, `AWS_DEFAULT_REGION` or
+    /// The region of an `s3://` bucket, and the one that requests are signed for, if they are; without one it is `AWS_REGION`, `AWS_DEFAULT_REGION` or
     /// that of the profile, else `us-east-1`.
     pub region: Option<String>,
     /// The server that `s3://`, `gs://` and `az://` mean, `http[s]://HOST[:PORT]`; empty takes `AWS_ENDPOINT_URL_S3`,
@@ -52,12 +52,12 @@ pub struct Config {
     pub listing_max_age_s: u64,
     /// Under https, the authorities to believe instead of the system's, in PEM.
     pub ca_file: Option<PathBuf>,
-    /// Under https, believe any certificate: for trials only, and every use says so.
+    /// Under https, disable certificate verification (insecure; every use is a warning).
     pub tls_insecure: bool,
     /// The profile of the AWS files (`~/.aws`) whose keys are used, before those of the environment.
     pub profile: Option<String>,
     /// `true` signs nothing; `false` signs also what goes to a plain `http://` or `https://` URI, which by itself is signed
-    /// only with `region` or `profile` set, or where `AWS_ENDPOINT_URL` names the server.
+    /// only with `profile` set, or where `AWS_ENDPOINT_URL` names the server.
     pub anonymous: Option<bool>,
     /// Pay for the requests and the bytes, where the bucket's owner wants that of who asks.
     pub requester_pays: bool,
@@ -89,8 +89,9 @@ pub struct Config {
     pub cache_limit_bytes: u64,
     /// What the cache keeps: `next-use`, `pinned`, `lru`, `fifo`, `dlcache` or `importance`.
     pub cache_policy: String,
-    /// Directories on local disks that blocks go to which RAM has no room for; none keeps nothing on disk. Give each to one
-    /// bucket or many, one loader or many of this machine: what is in them is found again by any later run.
+    /// Directories on local disks that blocks go to which RAM has no room for; none keeps nothing on disk. Each belongs to root
+    /// or to this user, and gets a directory `fuelrail-UID` that is this user's alone. Give each to one bucket or many, one
+    /// loader or many of this machine: what is in them is found again by any later run.
     pub spill_dirs: Vec<PathBuf>,
     /// Disk for blocks in all directories together, whichever loader and process of this machine wrote them, bytes; 0 takes
     /// what `spill_floor_bytes` leaves.
@@ -110,8 +111,10 @@ pub struct Config {
     /// Silence on a busy connection after which it is given up, ms; and an answer of which less than 1 KiB a second comes for as long.
     /// What has come is kept, and the rest asked for elsewhere.
     pub stall_after_ms: u64,
-    /// No progress for this long prints every stage's state, ms; 0 never.
+    /// No progress for this long is reported with every stage's state, ms; 0 never.
     pub watchdog_after_ms: u64,
+    /// Answer SIGUSR1 with the same report. The signal is the program's own otherwise: schedulers use it for pre-emption.
+    pub report_on_sigusr1: bool,
     /// Most connections per shard.
     pub connections_max: usize,
     /// Most attempts per block without progress.
@@ -201,6 +204,7 @@ impl Default for Config {
             bad_samples: "raise".into(),
             stall_after_ms: 10_000,
             watchdog_after_ms: 30_000,
+            report_on_sigusr1: false,
             connections_max: 128,
             attempts_max: 10,
             request_limit_s: 600,
@@ -231,7 +235,8 @@ impl Default for Config {
 pub type Overrides = Vec<(String, String)>;
 
 impl Config {
-    /// Reads the effective configuration. `environment` is what the process was started with (`std::env::vars()`).
+    /// Reads the effective configuration. `environment` is what the process was started with
+    /// ([`environment_variables`](crate::environment_variables)).
     ///
     /// # Errors
     /// `Usage` naming the unknown key, the bad value or the field out of range; `File` when `file` cannot be read.

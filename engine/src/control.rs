@@ -2,12 +2,10 @@
 //!
 //! One thread, started per call and joined before it returns, so that callers inside another runtime are not disturbed.
 
-use crate::access::{Access, Way};
+use crate::access::Way;
 use crate::aside::run_aside;
 use crate::credentials::authorise;
 use crate::dial::{Asker, causes};
-use crate::elsewhere::wherever;
-use crate::folder;
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Authority, Listed, Signatory, judged};
@@ -17,13 +15,12 @@ use fuelrail_wire::head::refuse_coding;
 use fuelrail_wire::proxy::unknown_to_it;
 use fuelrail_wire::redirect::{Answer, Moved, moved};
 use fuelrail_wire::tls::{asks_for_tls, explain};
-use fuelrail_wire::{ContentRange, Endpoint, Entry, Scheme, date, manifest, parse_error, parse_error_region, sign};
+use fuelrail_wire::{Endpoint, Entry, date, manifest, parse_error, parse_error_region, sign};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::header::HeaderMap;
 use hyper::{Request, Response, StatusCode};
-use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -158,146 +155,9 @@ pub fn write_manifest(path: &Path, objects: &[Listed]) -> Result<()> {
     std::fs::write(path, text).map_err(|e| Error::new(Kind::File, format!("manifest {}: {e}", path.display())))
 }
 
-/// Copies one object to `out`, resumed where it broke off. The URI's prefix is the whole key. Returns its length.
-///
-/// # Errors
-/// `Usage` for a bad URI, `NotFound`, `Denied`, `Network` … for what the server answers after retries; `File` when `out` fails; `Truncated` when the server keeps cutting it short.
-pub fn get(uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
-    get_with(Access::default(), uri, out)
-}
-
-/// As [`get`], with the bucket reached as `access` says: an [`Access`] or a [`Tls`](crate::Tls).
-///
-/// # Errors
-/// As [`get`]; `File`, `Usage` and `Environment` for what [`Access`] holds and cannot be used.
-pub fn get_with(access: impl Into<Access>, uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
-    let access = access.into().settled(uri)?;
-    let endpoint = access.cloud.endpoint(uri)?;
-    let key = endpoint.prefix.clone();
-    if key.is_empty() {
-        return Err(no_object(uri));
-    }
-    if endpoint.scheme == Scheme::File {
-        return folder::get(&endpoint, &key, out).map_err(|e| e.object(key));
-    }
-    let mut progress = Progress::default();
-    let copied = wherever(&access, uri, endpoint, |way, endpoint| {
-        on_control_thread(way, async |client| get_all(&client, endpoint, &key, &mut progress, out).await)
-    });
-    copied.map_err(|e| e.object(key))?;
-    Ok(progress.copied)
-}
-
-/// Copies what is missing, with retries.
-async fn get_all(
-    client: &HttpClient,
-    endpoint: &Endpoint,
-    key: &str,
-    progress: &mut Progress,
-    out: &mut (dyn Write + Send),
-) -> Result<()> {
-    let path = endpoint.object_path(key);
-    let mut retry = patience()?;
-    let mut tries = Tries::default();
-    loop {
-        let before = progress.copied;
-        let error = match get_once(client, endpoint, &path, progress, out).await {
-            Ok(()) => return Ok(()),
-            Err(error) => error,
-        };
-        if progress.copied > before {
-            tries = Tries::default();
-        }
-        match retry.verdict(&mut tries, error.kind(), None) {
-            Verdict::After(pause) => tokio::time::sleep(pause).await,
-            Verdict::GiveUp => return Err(error.attempts(tries.failed())),
-        }
-    }
-}
-
 pub(crate) fn no_object(uri: &str) -> Error {
     Error::new(Kind::Usage, format!("'{uri}' names no object"))
         .cure("write s3://BUCKET/KEY or http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys")
-}
-
-/// How far an object has come.
-#[derive(Default)]
-struct Progress {
-    copied: u64,
-    etag: Option<String>,
-    /// How long it is, where the server says that beside how long its answer is.
-    total: Option<u64>,
-    /// It has no first byte to begin at.
-    is_empty: bool,
-}
-
-impl Progress {
-    /// Takes in what an answer says before its body.
-    fn begin(&mut self, status: StatusCode, headers: &HeaderMap) -> Result<()> {
-        let etag = headers.get("etag").and_then(|v| v.to_str().ok()).map(str::to_string);
-        if self.copied > 0 && etag != self.etag {
-            return Err(Error::new(Kind::Changed, "its ETag changed while it was read").cure("start again"));
-        }
-        self.etag = etag;
-        self.total = None;
-        if status == StatusCode::PARTIAL_CONTENT {
-            match ContentRange::parse(headers.get("content-range").map_or(b"", |value| value.as_bytes())) {
-                Ok(part) if part.first == self.copied => self.total = part.total,
-                Ok(part) => {
-                    let cause = format!("the answer begins at byte {}, asked for was {}", part.first, self.copied);
-                    return Err(Error::new(Kind::Mismatch, cause));
-                }
-                // Some call nothing of an empty object a part of it: there is no writing that down.
-                Err(_) if self.copied == 0 => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-}
-
-async fn get_once(
-    client: &HttpClient,
-    endpoint: &Endpoint,
-    path: &str,
-    progress: &mut Progress,
-    out: &mut (dyn Write + Send),
-) -> Result<()> {
-    // From the first byte on, rather than whole: the answer then says how long the object is, and not only itself.
-    let mut response = send(client, endpoint, path, (!progress.is_empty).then_some(progress.copied)).await?;
-    if response.status() == StatusCode::RANGE_NOT_SATISFIABLE && progress.copied == 0 {
-        progress.is_empty = true;
-        response = send(client, endpoint, path, None).await?;
-    }
-    let status = response.status();
-    if status != StatusCode::PARTIAL_CONTENT && (status != StatusCode::OK || progress.copied > 0) {
-        let refusal = Refusal::of(response).await?;
-        return Err(client.refused((endpoint, path), &refusal, refusal.error()));
-    }
-    refuse_codings(response.headers())?;
-    progress.begin(status, response.headers())?;
-    progress.is_empty = false;
-    let mut body = response.into_body();
-    while let Some(frame) = within(ANSWER_TIMEOUT, body.frame()).await? {
-        let frame = match frame {
-            // What was promised beyond the object's end is no loss.
-            Err(_) if progress.total == Some(progress.copied) => break,
-            frame => frame.map_err(|e| Error::new(Kind::Truncated, format!("the body broke off: {e}")))?,
-        };
-        if let Some(bytes) = frame.data_ref() {
-            out.write_all(bytes).map_err(|e| Error::new(Kind::File, format!("writing: {e}")))?;
-            progress.copied += bytes.len() as u64;
-        }
-    }
-    match progress.total.filter(|total| *total != progress.copied) {
-        Some(total) if total > progress.copied => {
-            Err(Error::new(Kind::Truncated, format!("the body ends at byte {} of {total}", progress.copied)))
-        }
-        Some(total) => {
-            Err(Error::new(Kind::Mismatch, format!("{} bytes came of an object of {total}", progress.copied)))
-        }
-        None => Ok(()),
-    }
 }
 
 /// Asks a cloud of many regions for the one that the bucket is in, where no listing has found that out. Anything else that is wrong is
@@ -327,7 +187,7 @@ pub(crate) async fn ask(client: &HttpClient, endpoint: &Endpoint, path: &str) ->
     let mut tries = Tries::default();
     loop {
         let outcome = async {
-            let response = send(client, endpoint, path, None).await?;
+            let response = send(client, endpoint, path, &[]).await?;
             if response.status() == StatusCode::OK {
                 refuse_codings(response.headers())?;
                 return collect(response).await;
@@ -352,16 +212,17 @@ fn refuse_codings(headers: &HeaderMap) -> Result<()> {
     headers.get_all("content-encoding").iter().try_for_each(|value| refuse_coding(value.as_bytes()))
 }
 
-async fn send(
+/// Asks for `path`, with these header lines.
+pub(crate) async fn send(
     client: &HttpClient,
     endpoint: &Endpoint,
     path: &str,
-    from: Option<u64>,
+    lines: &[(&str, String)],
 ) -> Result<Response<hyper::body::Incoming>> {
     let authority = endpoint.authority();
     let mut request = Request::get(format!("{}://{authority}{path}", endpoint.scheme.word()));
-    if let Some(from) = from {
-        request = request.header("range", format!("bytes={from}-"));
+    for (name, value) in lines {
+        request = request.header(*name, value);
     }
     let answer = within(ANSWER_TIMEOUT, client.request(bare(request)?)).await?;
     answer.map_err(|e| unreachable(&authority, &*e))

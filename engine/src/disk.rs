@@ -268,7 +268,7 @@ impl Disk {
                 }
                 self.windows[place] = Some(into);
             }
-            Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } | Op::SyncData { .. } => {
+            _ => {
                 unreachable!("only blocks are under way here")
             }
         }

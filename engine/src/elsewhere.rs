@@ -3,6 +3,9 @@
 //! Remembers for the process where buckets have gone for good. What may be followed is `wire`'s to judge.
 
 use crate::access::{Access, Way};
+use crate::credentials::{Origin, Provider};
+use crate::proxy::proxy_for;
+use crate::tls::Tls;
 use fuelrail_base::Result;
 use fuelrail_wire::Endpoint;
 use fuelrail_wire::redirect::Moved;
@@ -13,8 +16,19 @@ const HOPS_MAX: usize = 3;
 /// Buckets remembered; the oldest is forgotten.
 const REMEMBERED_MAX: usize = 64;
 
-/// Buckets that have moved for good, by where they are said to be.
-static REMEMBERED: Mutex<Vec<(Endpoint, Moved)>> = Mutex::new(Vec::new());
+/// Buckets that have moved for good, by where they are said to be and by what those who said so were trusted with.
+static REMEMBERED: Mutex<Vec<(Place, Moved)>> = Mutex::new(Vec::new());
+
+/// Where a bucket is said to be, and what decides whether an answer from there is believed: how requests are signed, which
+/// certificates are accepted, and which proxy is on the way. A run that trusts otherwise asks for itself.
+#[derive(Clone, PartialEq)]
+struct Place {
+    /// Without its prefix: all of a bucket has moved, whatever of it is asked for.
+    bucket: Endpoint,
+    signing: Option<Provider>,
+    tls: Tls,
+    proxy: Option<String>,
+}
 
 /// Where a bucket was found.
 pub(crate) struct Found {
@@ -33,55 +47,53 @@ pub(crate) fn wherever<T>(
     endpoint: Endpoint,
     mut work: impl FnMut(&Way, &Endpoint) -> Result<T>,
 ) -> Result<(T, Found)> {
-    let mut access = access.clone();
-    let mut endpoint = endpoint;
-    if let Some(moved) = remembered(&endpoint) {
-        go(&mut access, &mut endpoint, moved);
+    let proxy = proxy_for(&access.credentials.environment, &endpoint)?.map(|proxy| proxy.authority());
+    let mut origin = Origin { signing: access.credentials.signing(uri, &endpoint), endpoint };
+    let signing = origin.signing.as_ref().map(|signing| signing.provider);
+    let place = |endpoint: &Endpoint| {
+        let bucket = Endpoint { prefix: String::new(), ..endpoint.clone() };
+        Place { bucket, signing, tls: access.tls.clone(), proxy: proxy.clone() }
+    };
+    if let Some(moved) = remembered(&place(&origin.endpoint)) {
+        go(&mut origin, moved);
     }
     let mut hops = 0;
     loop {
-        let way = access.open(uri, &endpoint)?;
-        let outcome = work(&way, &endpoint);
+        let way = access.open(&origin)?;
+        let outcome = work(&way, &origin.endpoint);
         let moved = way.moved.lock().unwrap_or_else(PoisonError::into_inner).take();
         match (outcome, moved) {
             (Err(_), Some(moved)) if hops < HOPS_MAX => {
                 hops += 1;
                 if moved.lasting {
-                    remember(&endpoint, &moved);
+                    remember(place(&origin.endpoint), moved.clone());
                 }
-                go(&mut access, &mut endpoint, moved);
+                go(&mut origin, moved);
             }
-            (outcome, _) => return Ok((outcome?, Found { endpoint, way })),
+            (outcome, _) => return Ok((outcome?, Found { endpoint: origin.endpoint, way })),
         }
     }
 }
 
-/// The rest of the URI stays as it is.
-fn go(access: &mut Access, endpoint: &mut Endpoint, moved: Moved) {
-    let prefix = core::mem::take(&mut endpoint.prefix);
-    *endpoint = Endpoint { prefix, ..moved.endpoint };
-    if moved.region.is_some() {
-        access.credentials.region = moved.region;
+/// The rest of the URI stays as it is, and so does who signs.
+fn go(origin: &mut Origin, moved: Moved) {
+    let prefix = core::mem::take(&mut origin.endpoint.prefix);
+    origin.endpoint = Endpoint { prefix, ..moved.endpoint };
+    if let (Some(signing), Some(region)) = (&mut origin.signing, moved.region) {
+        signing.region = Some(region);
     }
 }
 
-/// All of a bucket has moved, whatever of it is asked for.
-fn bucket_of(endpoint: &Endpoint) -> Endpoint {
-    Endpoint { prefix: String::new(), ..endpoint.clone() }
-}
-
-fn remembered(endpoint: &Endpoint) -> Option<Moved> {
-    let bucket = bucket_of(endpoint);
+fn remembered(place: &Place) -> Option<Moved> {
     let known = REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
-    known.iter().find(|(from, _)| *from == bucket).map(|(_, moved)| moved.clone())
+    known.iter().find(|(from, _)| from == place).map(|(_, moved)| moved.clone())
 }
 
-fn remember(endpoint: &Endpoint, moved: &Moved) {
-    let bucket = bucket_of(endpoint);
+fn remember(place: Place, moved: Moved) {
     let mut known = REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
-    known.retain(|(from, _)| *from != bucket);
+    known.retain(|(from, _)| *from != place);
     if known.len() == REMEMBERED_MAX {
         known.remove(0);
     }
-    known.push((bucket, moved.clone()));
+    known.push((place, moved));
 }

@@ -7,7 +7,7 @@ use crate::pieces::read_some;
 use fuelrail_base::limits::KEY_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Listing;
-use fuelrail_io::{FileMark, sync_directory};
+use fuelrail_io::{FileMark, open_regular, sync_directory};
 use fuelrail_wire::{Endpoint, Scheme, Source};
 use std::fs::{self, DirEntry, File, Metadata};
 use std::io::{ErrorKind, Read, Write};
@@ -138,10 +138,10 @@ impl<P: FnMut(u64)> Walk<'_, P> {
 /// `NotFound`, `Denied` and `File` for what the system refuses, `File` when `out` fails.
 pub(crate) fn get(endpoint: &Endpoint, key: &str, out: &mut dyn Write) -> Result<u64> {
     let path = path_of(endpoint, key);
-    let mut file = File::open(&path).map_err(|error| refused("opening", &path, &error))?;
-    if file.metadata().is_ok_and(|facts| facts.is_dir()) {
+    if Path::new(&path).is_dir() {
         return Err(Error::new(Kind::NotFound, "it is a folder").cure("`fuelrail ls` shows what is in it"));
     }
+    let mut file = open_regular(Path::new(&path))?;
     let (mut piece, mut copied) = (vec![0; PIECE_BYTES], 0);
     loop {
         let len = read_some(&mut file, &mut piece).map_err(|error| refused("reading", &path, &error))?;

@@ -3,18 +3,21 @@
 //!
 //! Pure arithmetic. Refuses a budget that cannot hold one batch per shard, with the number that would do.
 
+use core::ops::RangeInclusive;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_flow::Spares;
 use fuelrail_io::{Core, Topology};
 
 /// What the layout is made from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     /// The budget, bytes.
     pub memory_bytes: u64,
     /// Cache for all shards, payload bytes.
     pub cache_bytes: u64,
+    /// Memory that knowing of each cached block takes, bytes.
+    pub cached_block_bytes: u64,
     /// The most room one batch can take, bytes.
     pub batch_bytes_max: u64,
     /// Shards asked for; 0 chooses.
@@ -23,8 +26,8 @@ pub(crate) struct Wanted {
     pub cores: u16,
     /// Connections per shard at most.
     pub connections_max: usize,
-    /// Scratch memory of each, bytes.
-    pub scratch_bytes: u64,
+    /// Scratch memory of each, bytes: the least that does, and what it uses well.
+    pub scratch_bytes: RangeInclusive<u64>,
     /// Buffers of each shard's disk, bytes; 0 where there is none.
     pub disk_bytes: u64,
     /// One decoded batch, bytes; 0 where nothing is decoded.
@@ -37,6 +40,8 @@ pub(crate) struct Wanted {
     pub hedged: bool,
     /// The longest block and the mean one, bytes.
     pub block_bytes: (u64, u64),
+    /// Blocks there are.
+    pub blocks: u64,
 }
 
 /// One shard's share.
@@ -45,35 +50,66 @@ pub(crate) struct Layout {
     pub shards: u16,
     pub region_bytes: u64,
     pub cache_bytes: u64,
+    /// What a cached block counts at least, so that what is known of all takes no more than `index_bytes`, beside the region.
+    pub cached_block_bytes_min: u64,
+    pub index_bytes: u64,
     pub batch_bytes: u64,
     /// The region behind those of the shards, for decoded batches, and how many it holds.
     pub aside_bytes: u64,
     pub decoded_batches: u64,
+    /// Scratch memory of each connection.
+    pub scratch_bytes: u64,
     /// Spare memory, of what batches would have had.
     pub spares: Spares,
 }
 
 /// Regions are cut at page boundaries.
 const PAGE_BYTES: u64 = 4096;
+/// Part of a shard's memory that connections take beyond the scratch memory they need.
+const SCRATCH_SHARE: u64 = 16;
 /// Large ones at those of huge pages, so that reserved ones can back them.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
+/// Cached blocks shorter than such a part of the mean one count as long as that.
+const CACHED_BLOCK_SHARE: u64 = 8;
 /// What counts as large: rounding down then costs less than a 32nd.
 const LARGE_REGION_BYTES: u64 = 32 * HUGE_PAGE_BYTES;
 
 impl Wanted {
-    fn scratch_bytes(&self) -> u64 {
-        self.connections_max as u64 * self.scratch_bytes
+    /// Scratch memory of each connection where a shard has so much for all it does: what it uses well, as long as that of all
+    /// connections is a small part.
+    fn scratch_bytes(&self, share: u64) -> u64 {
+        let (least, most) = (*self.scratch_bytes.start(), *self.scratch_bytes.end());
+        let each = share / SCRATCH_SHARE / self.connections_max as u64;
+        (each / PAGE_BYTES * PAGE_BYTES).clamp(least, most)
+    }
+
+    /// What a cached block of one shard counts at least, and bytes that knowing of as many as there can be takes. Blocks shorter than
+    /// an eighth of the mean are rare, and a page costs little beside them; all blocks of the data set need no bound.
+    fn index(&self, shards: u16) -> (u64, u64) {
+        let mean = self.block_bytes.1.max(1);
+        let least = mean.min((mean / CACHED_BLOCK_SHARE).max(PAGE_BYTES));
+        let fit = self.cache_bytes / u64::from(shards) / least;
+        // Owners are chosen by hash: some have more than others.
+        let owned = self.blocks / u64::from(shards) * 9 / 8 + 64;
+        let (least, blocks) = if owned <= fit { (0, owned) } else { (least, fit) };
+        (least, (blocks * self.cached_block_bytes).next_multiple_of(PAGE_BYTES))
     }
 
     /// What one shard needs to hold `batches` of the largest batches.
     fn needs(&self, shards: u16, batches: u64) -> u64 {
         let cache = (self.cache_bytes / u64::from(shards)).next_multiple_of(SAMPLE_ALIGN as u64);
-        (self.batch_bytes_max * batches + cache + self.scratch_bytes() + self.disk_bytes).next_multiple_of(PAGE_BYTES)
+        let scratch = self.connections_max as u64 * self.scratch_bytes.start();
+        (self.batch_bytes_max * batches + cache + scratch + self.disk_bytes).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// The same, with what is known of cached blocks.
+    fn needs_all(&self, shards: u16, batches: u64) -> u64 {
+        self.needs(shards, batches) + self.index(shards).1
     }
 
     /// What so many shards need.
     fn in_all(&self, shards: u16, batches: u64) -> u64 {
-        let shared = self.needs(shards, batches).saturating_mul(u64::from(shards));
+        let shared = self.needs_all(shards, batches).saturating_mul(u64::from(shards));
         shared.saturating_add(self.beside_bytes).saturating_add(self.aside_bytes(1))
     }
 
@@ -135,7 +171,8 @@ impl Wanted {
         }
         let decoded_batches = self.decoded(shards);
         let aside_bytes = self.aside_bytes(decoded_batches);
-        let share = (self.memory_bytes - self.beside_bytes - aside_bytes) / u64::from(shards);
+        let (cached_block_bytes_min, index_bytes) = self.index(shards);
+        let share = (self.memory_bytes - self.beside_bytes - aside_bytes) / u64::from(shards) - index_bytes;
         let rounded = share / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         let region_bytes = if share >= LARGE_REGION_BYTES && rounded >= self.needs(shards, 1) {
             rounded
@@ -144,10 +181,23 @@ impl Wanted {
         };
         let cache_bytes = self.cache_bytes / u64::from(shards);
         let aligned = cache_bytes.next_multiple_of(SAMPLE_ALIGN as u64);
-        let batch_bytes = region_bytes - aligned - self.scratch_bytes() - self.disk_bytes;
+        let free = region_bytes - aligned - self.disk_bytes;
+        let scratch_bytes = self.scratch_bytes(free - self.batch_bytes_max);
+        let batch_bytes = free - scratch_bytes * self.connections_max as u64;
         let spares = self.spares(batch_bytes);
         let batch_bytes = batch_bytes - spares.bytes();
-        Ok(Layout { shards, region_bytes, cache_bytes, batch_bytes, aside_bytes, decoded_batches, spares })
+        Ok(Layout {
+            shards,
+            region_bytes,
+            cache_bytes,
+            cached_block_bytes_min,
+            index_bytes,
+            batch_bytes,
+            aside_bytes,
+            decoded_batches,
+            scratch_bytes,
+            spares,
+        })
     }
 }
 
@@ -194,6 +244,8 @@ impl Seating {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fuelrail_flow::scratch_bytes;
+    use fuelrail_wire::Scheme;
 
     fn two_nodes(memory_nodes: &[usize]) -> Topology {
         let core = |id| Core { id, node: id / 2, package: id / 2, physical: id };
@@ -236,17 +288,19 @@ mod tests {
         Wanted {
             memory_bytes,
             cache_bytes: 1 << 20,
+            cached_block_bytes: 250,
             batch_bytes_max: 10 << 20,
             shards,
             cores: 4,
             connections_max: 8,
-            scratch_bytes: 16 << 10,
+            scratch_bytes: scratch_bytes(Scheme::Http),
             disk_bytes: 0,
             beside_bytes: 0,
             decoded_bytes: 0,
             decoded_batches: 0,
             hedged: false,
             block_bytes: (64 << 10, 8 << 10),
+            blocks: 10_000,
         }
     }
 
@@ -284,6 +338,40 @@ mod tests {
         assert_eq!((least.decoded_batches, least.aside_bytes), (1, 3 << 20));
         assert!(least.batch_bytes >= 10 << 20 && least.region_bytes + least.aside_bytes <= need);
         assert!(decoding(need - 4096).share_out().is_err());
+    }
+
+    #[test]
+    fn scratch_memory_of_tls_is_a_small_part_of_a_shard_and_whole_where_there_is_plenty() {
+        let tls =
+            |memory| Wanted { connections_max: 128, scratch_bytes: scratch_bytes(Scheme::Https), ..wanted(memory, 8) };
+        let tight = tls(1 << 30).share_out().unwrap();
+        let (share, scratch) = (tight.region_bytes, tight.region_bytes - tight.cache_bytes - tight.batch_bytes);
+        assert!(scratch * 10 <= share, "{scratch} bytes of scratch memory in a share of {share}");
+        assert_eq!(scratch, 128 * tight.scratch_bytes);
+        let rich = tls(8 << 30).share_out().unwrap();
+        assert_eq!(rich.scratch_bytes, *scratch_bytes(Scheme::Https).end());
+        let plain = Wanted { scratch_bytes: scratch_bytes(Scheme::Http), ..tls(1 << 30) }.share_out().unwrap();
+        assert_eq!(plain.scratch_bytes, 16 << 10);
+    }
+
+    #[test]
+    fn what_is_known_of_cached_blocks_is_within_the_budget() {
+        for (shards, cache_bytes, mean, blocks) in [
+            (1, 96 << 20, 1 << 10, 1 << 30),
+            (8, 96 << 20, 1 << 10, 50_000),
+            (2, 64 << 20, 110 << 10, 1_000_000),
+            (4, 0, 9, 9),
+        ] {
+            let set = Wanted { cache_bytes, block_bytes: (1 << 20, mean), blocks, ..wanted(512 << 20, shards) };
+            let layout = set.share_out().unwrap();
+            let most = match layout.cached_block_bytes_min {
+                0 => blocks / u64::from(shards),
+                least => layout.cache_bytes / least,
+            };
+            assert!(most * 250 <= layout.index_bytes, "{most} blocks: {layout:?}");
+            assert!((layout.region_bytes + layout.index_bytes) * u64::from(shards) <= 512 << 20, "{layout:?}");
+            assert!(layout.index_bytes <= layout.cache_bytes / 3, "{layout:?}");
+        }
     }
 
     #[test]

@@ -30,12 +30,14 @@ mod dial;
 mod disk;
 mod elsewhere;
 mod folder;
+mod get;
 mod imds;
 mod importance;
 mod labels;
 mod layout;
 mod listing;
 mod loader;
+mod memory;
 mod names;
 mod near;
 mod part;
@@ -53,6 +55,7 @@ mod supply;
 mod tiers;
 mod tls;
 mod upload;
+mod warnings;
 mod watch;
 
 pub use access::Access;
@@ -60,8 +63,8 @@ pub use audit::{Audit, AuditVerdict, EpochVerdict};
 pub use batch::{Batch, Sample};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
-pub use control::{get, get_with, read_manifest, write_manifest};
-pub use credentials::{Credentials, Environment};
+pub use control::{read_manifest, write_manifest};
+pub use credentials::{Credentials, Environment, environment_variables};
 pub use decode::{Decode, DecodeStats, Fit, Shape};
 pub use disk::{Disk, DiskPass, DiskPlan, DiskWay};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
@@ -74,11 +77,13 @@ pub use fuelrail_plan::order::OrderName;
 pub use fuelrail_plan::policy::PolicyName;
 pub use fuelrail_plan::spill::SpillPolicy;
 pub use fuelrail_wire::{Addressing, Cloud};
+pub use get::{get, get_with};
 pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use importance::Reporter;
 pub use labels::{NO_LABEL, classes_of};
 pub use listing::{KeptListing, ListingDir, list, list_kept, list_packed, list_with};
 pub use loader::{Loader, Memory, Remains, Taken};
+pub use memory::MemoryStats;
 pub use quantiles::Quantiles;
 pub use spill::{
     CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
@@ -90,6 +95,7 @@ pub use tls::Tls;
 pub use upload::{
     PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload, put, put_as, put_with,
 };
+pub use warnings::print_warnings;
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -2,7 +2,6 @@
 //!
 //! Owns what has come until all has. Where to go on is `plan`'s, what a page says and how files look is `wire`'s.
 
-mod file;
 mod journal;
 mod pages;
 mod probe;
@@ -19,6 +18,7 @@ use fuelrail_base::Result;
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_io::wall_now;
 use fuelrail_wire::kept::{NameKind, SourceId};
+use fuelrail_wire::tls::Client;
 use fuelrail_wire::{Endpoint, Scheme, Source};
 use journal::Journal;
 use shelf::{OnDisk, Shelf, ago, saved_line};
@@ -159,7 +159,7 @@ fn keep_there(
         // A walk of it is what its listing would be checked with.
         return list_there(way, source, progress).map(KeptListing::plain);
     }
-    let shelf = match Shelf::open(&dir.path, SourceId::of(source)) {
+    let shelf = match Shelf::open(&dir.path, SourceId::of(source, way.tls.as_ref().is_none_or(Client::verifies))) {
         Ok(shelf) => shelf,
         Err(error) => {
             let notices = vec![format!("listing_dir: {error}; this listing is not kept")];
@@ -187,10 +187,10 @@ impl Keeping<'_> {
     async fn list(mut self, progress: &mut impl FnMut(u64)) -> Result<KeptListing> {
         if let Some(OnDisk { listing, begun_s }) = self.found().await? {
             progress(listing.len() as u64);
-            let saved = Saved::at(self.shelf.path(NameKind::Whole), begun_s);
+            let saved = self.shelf.saved(begun_s);
             return Ok(KeptListing { listing, reused: true, notices: self.notices, saved });
         }
-        let opened = Journal::open(&self.shelf.path(NameKind::Journal), self.shelf.source, self.now_s);
+        let opened = Journal::open(&self.shelf.own, &self.shelf.name(NameKind::Journal), self.shelf.source, self.now_s);
         let journal = opened.unwrap_or_else(|error| {
             self.say(&format!("{error}; an interrupted listing could not go on"));
             None
@@ -273,7 +273,7 @@ impl Keeping<'_> {
         } else {
             self.shelf.save(listing, begun_s).map(|bytes| {
                 self.notices.push(saved_line(listing.len(), &path, bytes));
-                Saved::at(path, begun_s)
+                self.shelf.saved(begun_s)
             })
         };
         let (saved, emptied) = (saved, journal.finish());

@@ -6,19 +6,20 @@ use crate::config::Config;
 use crate::importance::Reporter;
 use crate::labels::Labels;
 use crate::listing::Saved;
+use crate::memory::MemoryStats;
 use crate::spill::Keeper;
+use crate::starting::ShardThread;
 use crate::state::{State, VERSION};
 use crate::stats::{Stats, Tally};
 use crate::supply::Supply;
 use crate::watch::{Watch, Watchdog, Watched, snapshots};
 use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
-use fuelrail_flow::{Finished, Objects};
+use fuelrail_flow::{Consumer, Finished, Objects};
 use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::run::{Cursor, Run};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Streams a bucket into batches. An iterator of `Result<Batch>`; after an error it ends.
@@ -31,7 +32,8 @@ pub struct Loader {
     saved: Saved,
     supply: Supply,
     shards: Vec<Watched>,
-    threads: Vec<JoinHandle<Result<()>>>,
+    threads: Vec<ShardThread>,
+    consumer: Arc<Consumer>,
     notices: Vec<String>,
     audit: Option<Audit>,
     leases: Arc<AtomicUsize>,
@@ -47,6 +49,7 @@ pub struct Loader {
     guard: ForkGuard,
     watchdog: Option<Watchdog>,
     arena: Arena,
+    memory: MemoryStats,
     /// Makes and removes segments of the disk as long as the shards live.
     keeper: Option<Keeper>,
 }
@@ -100,8 +103,10 @@ pub(crate) struct Parts {
     pub saved: Saved,
     pub supply: Supply,
     pub arena: Arena,
+    pub memory: MemoryStats,
     pub shards: Vec<Watched>,
-    pub threads: Vec<JoinHandle<Result<()>>>,
+    pub threads: Vec<ShardThread>,
+    pub consumer: Arc<Consumer>,
     pub notices: Vec<String>,
     pub audit: Option<Audit>,
     pub reporter: Option<Reporter>,
@@ -116,11 +121,12 @@ const LEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Loader {
     pub(crate) fn new(parts: Parts) -> Result<Loader> {
-        let Parts { config, objects, run, labels, fingerprint, saved, supply, arena, .. } = parts;
-        let Parts { shards, threads, notices, audit, reporter, report, keeper, .. } = parts;
+        let Parts { config, objects, run, labels, fingerprint, saved, supply, arena, memory, .. } = parts;
+        let Parts { shards, threads, consumer, notices, audit, reporter, report, keeper, .. } = parts;
         let waiting = Arc::new(AtomicBool::new(false));
         let waker = Waker::sleeper();
         supply.set_waker(&waker);
+        consumer.failure.wakes(&waker);
         let mut loader = Loader {
             cursor: run.config().start,
             config,
@@ -132,6 +138,7 @@ impl Loader {
             supply,
             shards,
             threads,
+            consumer,
             notices,
             audit,
             leases: Arc::default(),
@@ -145,6 +152,7 @@ impl Loader {
             guard: ForkGuard::new(),
             watchdog: None,
             arena,
+            memory,
             keeper,
         };
         loader.watchdog = Some(Watchdog::start(Watch {
@@ -152,6 +160,7 @@ impl Loader {
             decode: loader.supply.decode_facts(),
             waiting: Arc::clone(&loader.waiting),
             after: Duration::from_millis(loader.config.watchdog_after_ms),
+            on_signal: loader.config.report_on_sigusr1,
             report,
         })?);
         Ok(loader)
@@ -249,14 +258,13 @@ impl Loader {
         let mut held_since: Option<Instant> = None;
         let outcome = loop {
             let sleep = waker.arm();
+            // Looked at first: what was delivered before the run failed is there then.
+            let failed = self.consumer.failure.cause();
             if let Some(finished) = self.supply.try_take() {
                 break Ok(Some(finished));
             }
-            if let Some(fault) = self.supply.fault() {
-                break Err(fault);
-            }
-            if self.supply.is_cut_off() {
-                break Err(self.cause_of_death());
+            if let Some(cause) = failed {
+                break Err(cause.clone());
             }
             let left = patience.map(|patience| patience.saturating_sub(begun.elapsed()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -295,21 +303,6 @@ impl Loader {
             .cure(format!("drop batches before asking for more, or raise memory_limit by at least {need} bytes"))
     }
 
-    /// Why a shard ended before its batches were delivered.
-    fn cause_of_death(&mut self) -> Error {
-        for thread in self.threads.drain(..) {
-            match thread.join() {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return error,
-                Err(_) => {
-                    return Error::new(Kind::Environment, "a shard panicked: a bug of the loader")
-                        .cure("report it with the message above");
-                }
-            }
-        }
-        Error::new(Kind::Cancelled, "the shards have stopped")
-    }
-
     /// Where the run stands behind the last batch taken.
     #[must_use]
     pub fn state(&self) -> State {
@@ -330,9 +323,12 @@ impl Loader {
         self.reporter.as_ref().map_or(Ok(()), |reporter| reporter.report(seq, ids, losses))
     }
 
-    /// Counters and latencies so far.
+    /// Counters and latencies so far. In a forked child only what was taken before the fork.
     #[must_use]
     pub fn stats(&self) -> Stats {
+        if !self.guard.holds() {
+            return Stats::new(&self.tally, self.started.elapsed(), &[]);
+        }
         let shards = snapshots(&self.shards, Duration::from_secs(1));
         let slots = self.arena.outstanding() as u64;
         let stats = Stats::new(&self.tally, self.started.elapsed(), &shards).with_decode(self.supply.decode_stats());
@@ -340,12 +336,17 @@ impl Loader {
             Some(keeper) => stats.disk.map(|disk| disk.with_keeper(keeper)),
             None => None,
         };
-        Stats { slots, disk, ..stats }
+        let on_disk = disk.as_ref().map_or(0, |disk| disk.index_bytes);
+        let memory = MemoryStats { tables_bytes: self.memory.tables_bytes + on_disk, ..self.memory };
+        Stats { slots, disk, memory, ..stats }
     }
 
     /// Stops the shards, gives the memory back, and tells what is left. Dropping the loader does the same and tells nothing.
     #[must_use]
     pub fn close(self) -> Remains {
+        if !self.guard.holds() {
+            return Remains::default();
+        }
         let (arena, shards) = (self.arena.clone(), self.shards.clone());
         drop(self);
         let operations = shards.iter().map(|shard| shard.board.latest().operations as u64).sum();
@@ -452,17 +453,18 @@ impl Iterator for Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        self.watchdog = None;
-        if self.guard.check().is_err() {
-            // In a forked child the shards do not exist: there is nothing to stop and nobody to wait for.
+        if !self.guard.holds() {
+            // In a forked child no thread of it exists: there is nothing to stop, nobody to wait for, and no lock to trust.
+            core::mem::forget(self.watchdog.take());
             self.threads.drain(..).for_each(core::mem::forget);
             self.supply.forget();
             core::mem::forget(self.keeper.take());
             return;
         }
+        self.watchdog = None;
         self.shards.iter().for_each(Watched::stop);
         for thread in self.threads.drain(..) {
-            // A shard's error that mattered was returned by next_batch; this one has nobody left to tell.
+            // Why it ended was returned by next_batch, if anybody asked.
             let _ = thread.join();
         }
     }

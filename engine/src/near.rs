@@ -4,7 +4,7 @@
 
 use crate::config::Config;
 use crate::layout::Seating;
-use fuelrail_io::{Region, Topology};
+use fuelrail_io::Topology;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Nodes that are counted apart; further ones share a count, which costs them nothing but a less even seating.
@@ -36,12 +36,6 @@ pub(crate) fn seat(config: &Config, topology: &Topology, notices: &mut Vec<Strin
     let shards = usize::from(config.shards);
     let taken = config.rank as usize * shards + take_seats(config.near, shards);
     config.pin.then(|| Seating::new(topology, config.near, taken))
-}
-
-/// Asks for every region's memory from the node its shard sits on, before a page of it is touched. Returns what was refused.
-pub(crate) fn settle(regions: &[Region], seating: &Seating) -> Option<String> {
-    let mut wanted = (0u16..).zip(regions).filter_map(|(shard, region)| Some((region, seating.node(shard)?)));
-    wanted.find_map(|(region, node)| region.prefer_node(node).err()).map(|error| error.to_string())
 }
 
 #[cfg(test)]

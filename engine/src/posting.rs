@@ -31,11 +31,9 @@ pub(crate) struct Posting {
 }
 
 impl Posting {
-    /// Runs the shard on this back-end, to its end. Errors before it runs go into the greeting.
-    ///
-    /// # Errors
-    /// What ended the shard.
-    pub(crate) fn serve(self, backend: Backend) -> Result<()> {
+    /// Runs the shard on this back-end, to its end. Errors before it runs go into the greeting; what ends it without its being
+    /// told to is the run's failure.
+    pub(crate) fn serve(self, backend: Backend) {
         match backend {
             Backend::Uring => self.serve_on(UringRing::new),
             Backend::Poll => self.serve_on(PollRing::new),
@@ -46,8 +44,9 @@ impl Posting {
         }
     }
 
-    fn serve_on<R: Ring>(self, open: impl FnOnce(&UringConfig) -> Result<R>) -> Result<()> {
+    fn serve_on<R: Ring>(self, open: impl FnOnce(&UringConfig) -> Result<R>) {
         let Posting { ring, region, objects, run, shard, ends, core, cycles, tell } = self;
+        let (id, consumer) = (shard.brain.shard.0, Arc::clone(&ends.consumer));
         let pinned = core.map_or(Ok(()), pin_current_thread);
         let built = open(&ring).and_then(|ring| {
             let mut notices = ring.facts().refusals;
@@ -58,15 +57,15 @@ impl Posting {
             Shard::new(ring, region, objects, &run, &shard, ends).map(|shard| (shard.metered(meter), waker, notices))
         });
         match built {
-            Ok((shard, waker, notices)) => {
+            Ok((mut shard, waker, notices)) => {
                 // The builder may have given up on another shard; then the board says stop.
                 let _ = tell.send(Ok((waker, notices)));
-                shard.run()
+                // One that panicked is only dropped: what it would save may be half done.
+                if consumer.failure.guard(format_args!("shard {id}"), || shard.run()).is_some() {
+                    shard.end();
+                }
             }
-            Err(error) => {
-                let _ = tell.send(Err(error));
-                Ok(())
-            }
+            Err(error) => drop(tell.send(Err(error))),
         }
     }
 }

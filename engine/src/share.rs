@@ -4,7 +4,7 @@
 
 use crate::config::Config;
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_io::{Division, SharedWords};
+use fuelrail_io::{Division, OwnDirectory, SharedWords};
 use fuelrail_plan::pace::{LEDGER_WORDS, Ledger, SLOT_WORDS, SLOTS_FROM};
 use fuelrail_wire::{Endpoint, Scheme};
 use std::path::Path;
@@ -28,8 +28,12 @@ fn shared(dir: &Path, endpoint: &Endpoint) -> Result<Ledger> {
         Error::from_errno(Kind::File, &format!("making {}", dir.display()), errno)
             .cure("choose a directory that this user may write to")
     })?;
-    let path = dir.join(format!("fuelrail-pace-{:016x}", xxh3_64(endpoint.authority().as_bytes())));
-    let words = SharedWords::open(&path, Division { words: LEDGER_WORDS, from: SLOTS_FROM, slot: SLOT_WORDS })?;
+    let name = format!("fuelrail-pace-{:016x}", xxh3_64(endpoint.authority().as_bytes()));
+    let words = SharedWords::open(
+        &OwnDirectory::open(dir)?,
+        &name,
+        Division { words: LEDGER_WORDS, from: SLOTS_FROM, slot: SLOT_WORDS },
+    )?;
     let slot = words.slot();
     Ok(Ledger::new(Arc::new(words), slot))
 }

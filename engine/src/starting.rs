@@ -1,11 +1,12 @@
 //! Shards on their way up: what each is built from, and its thread until its ring stands.
 //!
-//! Owns the threads until all stand. A start that fails stops those that stood already.
+//! Owns the threads until a loader does. A start that fails before stops and joins them.
 
 use crate::config::Config;
 use crate::layout::{Layout, Seating};
 use crate::posting::{Greeting, Posting};
 use crate::watch::Watched;
+use fuelrail_base::canary;
 use fuelrail_base::{Duration, Error, Kind, Result, SampleId, ShardId};
 use fuelrail_flow::{Board, Consumer, Finished, MeshEnds, Objects, ShardConfig, ShardEnds, SpillSetup};
 use fuelrail_io::{Arena, Backend, CardQueue, Region, Sender, UringConfig, Waker};
@@ -15,15 +16,12 @@ use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;
+use fuelrail_plan::schedule::horizon_epochs;
 use fuelrail_plan::spill::SpillConfig;
 use fuelrail_plan::window::WindowConfig;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-
-/// Epochs the next use of a block is looked for, per rank of the world: a sample comes back to one of `world` ranks
-/// every `world` epochs on average.
-const HORIZON_EPOCHS: u64 = 4;
 
 /// What all shards are built from.
 pub(crate) struct Plan {
@@ -41,9 +39,9 @@ pub(crate) struct Plan {
     pub pace: Ledger,
 }
 
-pub(crate) type ShardThread = JoinHandle<Result<()>>;
+pub(crate) type ShardThread = JoinHandle<()>;
 
-/// Shards on their way up. Dropping it stops those that stand.
+/// Shards on their way up. Dropping it stops those that stand, and waits until they have ended.
 #[derive(Default)]
 pub(crate) struct Starting {
     boards: Vec<Arc<Board>>,
@@ -82,8 +80,8 @@ impl Starting {
             tell,
         };
         let backend = plan.backend;
-        let thread =
-            std::thread::Builder::new().name(format!("fuelrail-{}", id.0)).spawn(move || posting.serve(backend));
+        let work = canary::inherited(move || posting.serve(backend));
+        let thread = std::thread::Builder::new().name(format!("fuelrail-{}", id.0)).spawn(work);
         let thread =
             thread.map_err(|e| Error::new(Kind::Environment, format!("starting the thread of shard {}: {e}", id.0)))?;
         self.boards.push(board);
@@ -93,7 +91,7 @@ impl Starting {
     }
 
     /// Waits until all shards stand.
-    pub(crate) fn wait(mut self, notices: &mut Vec<String>) -> Result<(Vec<Watched>, Vec<ShardThread>)> {
+    pub(crate) fn wait(&mut self, notices: &mut Vec<String>) -> Result<Vec<Watched>> {
         while !self.greetings.is_empty() {
             let greeting =
                 self.greetings.remove(0).recv().unwrap_or_else(|_| {
@@ -107,10 +105,14 @@ impl Starting {
                 }
             }
         }
-        let boards = core::mem::take(&mut self.boards);
-        let wakers = core::mem::take(&mut self.wakers);
-        let shards = boards.into_iter().zip(wakers).map(|(board, waker)| Watched { board, waker }).collect();
-        Ok((shards, core::mem::take(&mut self.threads)))
+        let shards = self.boards.iter().cloned().zip(self.wakers.iter().cloned());
+        Ok(shards.map(|(board, waker)| Watched { board, waker }).collect())
+    }
+
+    /// Hands the threads to who stops and joins them from here on.
+    pub(crate) fn hand_over(mut self) -> Vec<ShardThread> {
+        self.boards.clear();
+        core::mem::take(&mut self.threads)
     }
 }
 
@@ -124,7 +126,7 @@ impl Drop for Starting {
         }
         self.wakers.iter().for_each(Waker::wake);
         for thread in self.threads.drain(..) {
-            // The error that ended the start is the one to report.
+            // A panic of it has been printed; the error that ended the start is the one to report.
             let _ = thread.join();
         }
     }
@@ -174,6 +176,13 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
         ),
         ..WindowConfig::default()
     };
+    // An unlimited disk may keep everything.
+    let disk = match (plan.spill.is_some(), config.spill_limit_bytes) {
+        (true, 0) => catalog.total_bytes(),
+        (true, limit) => limit,
+        (false, _) => 0,
+    };
+    let kept_bytes = plan.layout.cache_bytes * shards + disk;
     let connections_start = window.connections_start.min(window.connections_max);
     Ok(ShardConfig {
         brain: BrainConfig {
@@ -182,9 +191,10 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
             prefetch: Strategy::from_name(&config.prefetch, (config.prefetch_samples / shards).max(2))?,
             policy: config.cache_policy.parse()?,
             cache_bytes: plan.layout.cache_bytes,
+            cached_block_bytes_min: plan.layout.cached_block_bytes_min,
             spill: plan.spill,
             batch_room_bytes: plan.layout.batch_bytes,
-            horizon_epochs: HORIZON_EPOCHS * u64::from(config.world),
+            horizon_epochs: horizon_epochs(config.world, kept_bytes as f64 / catalog.total_bytes() as f64),
             retry: RetryConfig {
                 attempts_max: config.attempts_max,
                 throttled_cap_us: THROTTLED_CAP_US,
@@ -200,6 +210,7 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
         bad_samples: config.bad_samples()?,
         stall_after: Duration::from_millis(config.stall_after_ms),
         connections_max: config.connections_max,
+        scratch_bytes: plan.layout.scratch_bytes,
         spares: plan.layout.spares,
     })
 }

@@ -1,6 +1,7 @@
 //! What a loader measured: the consumer's side (data wait, readiness) and the shards' counters, added up.
 
 use crate::decode::DecodeStats;
+use crate::memory::MemoryStats;
 use crate::quantiles::Quantiles;
 use crate::tiers::{DiskFacts, DiskTally};
 use fuelrail_base::Duration;
@@ -100,6 +101,9 @@ pub struct Stats {
     /// Operations the rings have under way now.
     #[serde(default)]
     pub operations: u64,
+    /// Memory the loader takes at most: the arena, the tables and the rest.
+    #[serde(default)]
+    pub memory: MemoryStats,
     /// Slots not at home now: the cache's, the connections' scratch memory, batches being filled, waiting and leased.
     #[serde(default)]
     pub slots: u64,

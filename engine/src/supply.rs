@@ -1,7 +1,6 @@
 //! Where finished batches come from: the shards themselves, or the decode stage behind them.
 
 use crate::decode::{DecodeStage, DecodeStats, Facts, Shape};
-use fuelrail_base::Error;
 use fuelrail_flow::{Finished, GateFacts, Outlet};
 use fuelrail_io::Waker;
 use std::sync::Arc;
@@ -29,23 +28,7 @@ impl Supply {
         }
     }
 
-    /// The next batch can never come: its shard is gone.
-    pub(crate) fn is_cut_off(&self) -> bool {
-        match self {
-            Supply::Raw(outlet) => outlet.is_cut_off(),
-            Supply::Decoded(stage) => stage.is_cut_off(),
-        }
-    }
-
-    /// What ends the run although the shards stand.
-    pub(crate) fn fault(&self) -> Option<Error> {
-        match self {
-            Supply::Raw(_) => None,
-            Supply::Decoded(stage) => stage.fault(),
-        }
-    }
-
-    pub(crate) fn set_waiting(&self, waits: bool) {
+    pub(crate) fn set_waiting(&mut self, waits: bool) {
         match self {
             Supply::Raw(outlet) => outlet.set_waiting(waits),
             Supply::Decoded(stage) => stage.set_waiting(waits),

@@ -15,8 +15,8 @@ use std::sync::Arc;
 pub struct Tls {
     /// The authorities to believe instead of the system's, in PEM: for a bucket with a private one.
     pub ca_file: Option<PathBuf>,
-    /// Believe any certificate. Whoever is on the way can then read and change everything; every use says so on standard
-    /// error.
+    /// Disable certificate verification. Whoever is on the way can then read and change everything; every use is a `tracing`
+    /// warning.
     pub insecure: bool,
 }
 
@@ -38,9 +38,9 @@ impl Tls {
                     .cure("leave tls_insecure out: ca_file is what makes a private authority believed"));
             }
             (None, true) => {
-                eprintln!(
-                    "fuelrail: WARNING: tls_insecure is set: the certificate of {} is not checked, and whoever is on the \
-                     way can read and change every byte; set ca_file instead",
+                tracing::warn!(
+                    "tls_insecure is set: the certificate of {} is not checked, and whoever is on the way can read and \
+                     change every byte; set ca_file instead",
                     endpoint.host
                 );
                 Trust::Anybody

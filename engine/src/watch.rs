@@ -1,4 +1,4 @@
-//! The watchdog: one thread that notices when nothing moves and prints every stage's state; also on SIGUSR1.
+//! The watchdog: one thread that notices when nothing moves and reports every stage's state; also on SIGUSR1, where that is asked for.
 
 use crate::decode::Facts;
 use fuelrail_base::{Error, Kind, Result};
@@ -38,9 +38,9 @@ pub(crate) fn snapshots(shards: &[Watched], patience: Duration) -> Vec<Snapshot>
     let mut found = Vec::with_capacity(shards.len());
     for (shard, serial) in shards.iter().zip(wanted) {
         loop {
-            let latest = shard.board.latest();
-            if latest.serial >= serial || shard.board.is_gone() || Instant::now() >= deadline {
-                found.push(latest);
+            let answered = shard.board.answered(serial);
+            if let Some(snapshot) = answered.or_else(|| (Instant::now() >= deadline).then(|| shard.board.latest())) {
+                found.push(snapshot);
                 break;
             }
             std::thread::sleep(Duration::from_micros(50));
@@ -49,7 +49,7 @@ pub(crate) fn snapshots(shards: &[Watched], patience: Duration) -> Vec<Snapshot>
     found
 }
 
-/// Called with the report when nothing has moved for too long, or on SIGUSR1.
+/// Called with the report when nothing has moved for too long, or on the signal.
 pub(crate) type Report = dyn Fn(&str) + Send + Sync;
 
 /// The watching thread; stops when dropped.
@@ -68,13 +68,18 @@ pub(crate) struct Watch {
     pub waiting: Arc<AtomicBool>,
     /// Silence that is reported; zero never.
     pub after: Duration,
+    /// SIGUSR1 is answered with a report. Otherwise it stays the program's own.
+    pub on_signal: bool,
     pub report: Box<Report>,
 }
 
 impl Watchdog {
     pub(crate) fn start(watch: Watch) -> Result<Watchdog> {
         let asked = Arc::new(AtomicBool::new(false));
-        let signal = signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&asked)).ok();
+        let register = || signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&asked));
+        let signal = watch.on_signal.then(register).transpose();
+        let signal =
+            signal.map_err(|e| Error::new(Kind::Environment, format!("report_on_sigusr1: the signal handler: {e}")))?;
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
@@ -133,7 +138,7 @@ impl Watch {
         let mut texts: Vec<String> =
             snapshots(&self.shards, Duration::from_millis(200)).into_iter().map(|s| s.text).collect();
         texts.extend(self.decode.as_ref().map(|facts| facts.describe()));
-        format!("fuelrail: {why}\n{}", texts.join("\n"))
+        format!("{why}\n{}", texts.join("\n"))
     }
 }
 

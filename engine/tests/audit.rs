@@ -35,6 +35,18 @@ fn every_sample_once_an_epoch() {
     });
 }
 
+#[test]
+fn a_log_that_is_there_is_never_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.jsonl");
+    std::fs::write(&path, "the proof of another run\n").unwrap();
+    let set = DataSet::digits(20, 7);
+    let bucket = bucket(&set, "");
+    let refused = loader(&bucket).audit(path.clone()).build().err().map(|error| error.to_string());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "the proof of another run\n");
+    assert!(refused.is_some_and(|told| told.contains("log.jsonl") && told.contains("new log")));
+}
+
 /// The proof counts what a policy left out, and calls the rest whole.
 #[test]
 fn left_out_samples_are_counted_not_missing() {

@@ -1,11 +1,13 @@
 //! Listings that are kept: used again while the bucket is as it was, gone on with after an interruption, and never believed when
 //! they are torn, rotten or somebody else's.
 
-use crate::common::loader;
+use crate::common::skip::skip_or_fail;
+use crate::common::{kept_in, loader};
 use fuelrail::{Access, Error, KeptListing, Kind, Listed, ListingDir, Result, list_kept, put};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -41,8 +43,7 @@ fn says(kept: &KeptListing, what: &str) {
 
 /// The file of a directory with this ending.
 fn file(dir: &Path, ending: &str) -> PathBuf {
-    let mut all = fs::read_dir(dir).unwrap().map(|item| item.unwrap().path());
-    all.find(|path| path.to_str().unwrap().ends_with(ending)).unwrap()
+    kept_in(dir).into_iter().find(|path| path.to_str().unwrap().ends_with(ending)).unwrap()
 }
 
 #[test]
@@ -77,6 +78,23 @@ fn a_listing_is_used_again_while_the_bucket_is_as_it_was() {
         says(&changed, &format!("'{key}' is not as it was listed"));
     }
     assert!(kept(&bucket, dir.path()).reused);
+}
+
+/// Its keys may tell something, and another user's would be believed.
+#[test]
+fn neither_directories_nor_listings_of_other_users_are_used() {
+    let (bucket, dir) = (bucket(""), tempfile::tempdir().unwrap());
+    let path = kept(&bucket, dir.path()).file().unwrap().to_owned();
+    assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().permissions().mode() & 0o7777, 0o700);
+    for path in [&*path, dir.path()] {
+        if let Err(error) = chown(path, Some(54_321), None) {
+            return skip_or_fail("root", error);
+        }
+        let anew = kept(&bucket, dir.path());
+        is_whole(&anew);
+        assert!(!anew.reused);
+        says(&anew, "user 54321 (mode 0");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Dropping a loader at any moment leaves nothing behind: no thread, no connection, no descriptor, no memory.
 
-use crate::common::{bucket, eventually, loader, side_by_side};
+use crate::common::{bucket, eventually, loader, side_by_side, threads};
 use fuelrail::{Batch, Loader, Remains};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, DataSet};
@@ -8,14 +8,6 @@ use std::sync::Mutex;
 
 /// Threads and descriptors are counted over the whole process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
-
-/// Threads of loaders in this process.
-fn threads() -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux has /proc");
-    // A thread may end between being listed and being looked at.
-    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.filter(|name| name.starts_with("fuelrail")).count()
-}
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("Linux has /proc").count()
@@ -70,6 +62,17 @@ fn dropping_a_loader_at_any_moment_leaves_nothing() {
     connections_are_closed(&bucket);
     // The server's own descriptors close a moment after it has counted the connections as closed.
     eventually("descriptors stay open", || descriptors() <= before);
+}
+
+#[test]
+fn a_loader_that_cannot_be_built_leaves_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let bucket = bucket(&set(), "");
+    let missing = std::path::PathBuf::from("/nonexistent/folder/audit.jsonl");
+    let error = loader(&bucket).shards(3).audit(missing).build().unwrap_err();
+    assert!(error.kind() == fuelrail::Kind::File && error.to_string().contains("audit.jsonl"), "{error}");
+    assert_eq!(threads(), 0);
+    connections_are_closed(&bucket);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use crate::common::skip::skip_or_fail;
 use crate::common::{
-    PATIENCE, bucket, drain, eventually, listing, loader, loader_at, plain_run, planned, side_by_side,
+    PATIENCE, bucket, drain, eventually, kept_in, listing, loader, loader_at, plain_run, planned, side_by_side,
 };
 use fuelrail::{Backend, ByteSize, DiskFacts, LoaderBuilder, Stats};
 use fuelrail_base::prng::Prng;
@@ -113,7 +113,7 @@ fn ram_and_disk_add_up() {
     // How much of it is reached depends on how fast the machine's disk is beside its loopback; that it is never more does not.
     assert!(reached <= most + 1e-6, "{reached} of {most}: {:?}", stats.disk);
     assert!(stats.hit_bytes > 0 && disk(&stats).hit_bytes > 0, "{:?}", stats.disk);
-    let files: u64 = std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    let files: u64 = kept_in(dir.path()).iter().map(|file| file.metadata().unwrap().len()).sum();
     assert!(files <= limit + 4096, "{files} bytes on disk, {limit} are allowed");
 }
 
@@ -197,7 +197,7 @@ fn a_full_and_a_read_only_file_system_cost_nothing_but_requests() {
     let mut loader = build();
     drain(&mut loader, &set).unwrap();
     let facts = disk(&loader.stats());
-    let kept: u64 = std::fs::read_dir(small.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    let kept: u64 = kept_in(small.path()).iter().map(|file| file.metadata().unwrap().len()).sum();
     assert!(kept < 3 * MIB && facts.segments_made > 0 && facts.refused > 0, "{kept}: {facts:?}");
     assert_eq!(
         (facts.write_failures, facts.broken, facts.directories_failed),
@@ -215,7 +215,7 @@ fn a_full_and_a_read_only_file_system_cost_nothing_but_requests() {
     drop(loader);
     // Room for another segment, if one could be made.
     std::fs::remove_file(small.path().join("filler")).unwrap();
-    let files = std::fs::read_dir(small.path()).unwrap().map(|file| file.unwrap().path());
+    let files = kept_in(small.path());
     std::fs::remove_file(files.into_iter().find(|path| path.extension() == Some("segment".as_ref())).unwrap()).unwrap();
     // The kernel lets go of a ring's files a moment after the ring is gone.
     eventually("nobody writes there", || small.call(&["-o", "remount,ro"]));
@@ -240,7 +240,7 @@ fn bit_rot_is_found_and_fetched_again() {
     let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set));
     fill(&set, builder);
     let mut prng = Prng::new(8);
-    for file in std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().path()) {
+    for file in kept_in(dir.path()) {
         let mut bytes = std::fs::read(&file).unwrap();
         for _ in 0..10 {
             let at = 4096 + prng.below((bytes.len() as u64).saturating_sub(4096).max(1)) as usize;
@@ -310,10 +310,10 @@ fn killed_at_random_moments_no_byte_is_wrong_and_no_room_is_lost() {
     let limit = 40 * MIB;
     let build = || spilling(&bucket, dir.path(), limit).listing(listing(&set));
     fill(&set, build);
-    let files = || std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap());
-    let bytes: u64 = files().map(|file| file.metadata().unwrap().len()).sum();
+    let files = kept_in(dir.path());
+    let bytes: u64 = files.iter().map(|file| file.metadata().unwrap().len()).sum();
     assert!(bytes <= limit + 4096, "{bytes} bytes of {limit}");
-    assert!(files().all(|file| !file.file_name().to_string_lossy().ends_with(".new")), "half-made segments are gone");
+    assert!(files.iter().all(|file| file.extension() != Some("new".as_ref())), "half-made segments are gone");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! A real bucket that asks to slow down, and one that is down for a while: by counts, not by time.
 
-use crate::common::{bucket, drain, eventually, listing, loader, plain_run, planned};
+use crate::common::skip::skip_or_fail;
+use crate::common::{bucket, drain, eventually, kept_in, listing, loader, plain_run, planned};
 use fuelrail::{Kind, Loader, Stats};
 use fuelrail_bucket::{Bucket, Counters, DataSet, FaultKind, Script};
+use std::os::unix::fs::chown;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -71,8 +73,21 @@ fn two_loaders_with_one_directory_share_the_rate_and_neither_starves() {
     let [first, second] = race(&set, &bucket, Some(&dir.path().join("pace")));
     // Delivered in order: what was refused in the first moment holds back what came since, so this is less even than the rate.
     assert!(second * 10 > first * 3, "{first} to {second}");
-    let files: Vec<_> = std::fs::read_dir(dir.path().join("pace")).unwrap().collect();
+    let files = kept_in(&dir.path().join("pace"));
     assert_eq!(files.len(), 1, "{files:?}");
+}
+
+/// Another user could lower everybody's rate, or cut the file short under its mapping.
+#[test]
+fn a_directory_of_another_user_costs_one_line() {
+    let set = DataSet::digits(40, 5);
+    let (bucket, dir) = (bucket(&set, ""), tempfile::tempdir().unwrap());
+    if let Err(error) = chown(dir.path(), Some(54_321), None) {
+        return skip_or_fail("root", error);
+    }
+    let mut one = loader(&bucket).share_dir(dir.path().to_owned()).build().unwrap();
+    assert!(one.notices().iter().any(|line| line.contains("share_dir: ") && line.contains("user 54321")));
+    drain(&mut one, &set).unwrap();
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use crate::common::{PATIENCE, bucket, loader};
 use fuelrail::Kind;
 use fuelrail_bucket::DataSet;
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
 /// Every loader of a process hears its signals: one test at a time.
 static SIGNALS: Mutex<()> = Mutex::new(());
@@ -37,7 +39,7 @@ fn a_stall_prints_every_stage() {
     let bucket = bucket(&set, "stall=1.0,per_key_max=1000000,only=*");
     let (tell, told) = mpsc::channel();
     let builder = loader(&bucket).batch_size(8).shards(2).cache_limit("100kB".parse().unwrap());
-    let builder = builder.stall_after_ms(600_000).attempts_max(1).watchdog_after_ms(100);
+    let builder = builder.stall_after_ms(600_000).attempts_max(1).watchdog_after_ms(100).report_on_sigusr1(true);
     let mut loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
     let consumer = std::thread::spawn(move || loader.next_batch());
     // By itself, and again: what is stuck stays worth telling.
@@ -63,14 +65,31 @@ fn a_resting_consumer_is_not_reported() {
     let set = DataSet::digits(50, 1);
     let bucket = bucket(&set, "");
     let (tell, told) = mpsc::channel();
-    let builder = loader(&bucket).batch_size(8).watchdog_after_ms(150);
+    let builder = loader(&bucket).batch_size(8).watchdog_after_ms(150).report_on_sigusr1(true);
     let mut loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
     loader.next_batch().unwrap().unwrap();
     // A busy machine may have been slow with the first one.
     while told.try_recv().is_ok() {}
-    std::thread::sleep(std::time::Duration::from_millis(600));
+    std::thread::sleep(Duration::from_millis(600));
     signal_hook::low_level::raise(signal_hook::consts::SIGUSR1).unwrap();
     let text = told.recv_timeout(PATIENCE).expect("the signal is answered");
     assert!(text.contains("SIGUSR1"), "a rest was taken for a stall: {text}");
     assert_eq!(loader.by_ref().map(|batch| batch.unwrap().len()).sum::<usize>(), 42);
+}
+
+/// Schedulers use SIGUSR1 for words of their own: it is answered only where that was asked for.
+#[test]
+fn without_the_setting_a_signal_is_the_programs_own() {
+    let _alone = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
+    let set = DataSet::digits(50, 1);
+    let bucket = bucket(&set, "");
+    let (tell, told) = mpsc::channel();
+    let builder = loader(&bucket).batch_size(8).watchdog_after_ms(0);
+    let _loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
+    let own = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&own)).unwrap();
+    signal_hook::low_level::raise(signal_hook::consts::SIGUSR1).unwrap();
+    assert!(own.load(Ordering::Acquire), "the program's own handler was called");
+    let answer = told.recv_timeout(Duration::from_secs(1));
+    assert!(answer.is_err(), "nobody asked for {answer:?}");
 }

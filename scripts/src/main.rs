@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use xtask::house::House;
+use xtask::prove;
 use xtask::steps::{Outcome, cargo, cargo_in, run, say};
 use xtask::test;
 use xtask::tidy;
@@ -28,6 +29,8 @@ enum Subject {
     },
     /// Format, tidy, dependencies, lints, examples, tests: what must pass before a change goes in
     Test,
+    /// Run the checks that take longer: which, and how they ended, is kept in benches/results/proof.json
+    Prove(prove::Wanted),
     /// Format all sources
     Fmt,
     /// Run the demo: `fuelrail demo`, built for release
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
     match Arguments::parse().command {
         Subject::Tidy { tighten } => finish(tidy_step(&root, tighten)),
         Subject::Test => test::run_steps(&root, || tidy_step(&root, false)),
+        Subject::Prove(wanted) => prove::prove(&root, &wanted),
         Subject::Fmt => finish(run(cargo_in(&root, ["fmt", "--all"]))),
         Subject::Demo(f) => forward("fuelrail-cli", "fuelrail", Some("demo"), f.arguments),
         Subject::Bench(f) => forward("fuelrail-cli", "fuelrail", Some("bench"), f.arguments),

@@ -73,7 +73,8 @@ fn linted<'a>(root: &Path, torch: bool, args: impl IntoIterator<Item = &'a str>)
     command
 }
 
-fn target(root: &Path) -> std::path::PathBuf {
+/// Cargo's target folder.
+pub(crate) fn target(root: &Path) -> std::path::PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
 }
 

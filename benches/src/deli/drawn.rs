@@ -55,7 +55,7 @@ pub(super) fn measure_drawn(scale: &Scale, mut each: impl FnMut(&DrawnHit)) -> R
 
 fn drawn(scale: &Scale, mode: &str, bucket: &Bucket, originals: &Originals) -> Result<DrawnHit> {
     let cache_bytes = (originals.total_bytes() as f64 * CACHE_SHARE) as u64;
-    let (memory_bytes, connections) = with_connections(cache_bytes + AHEAD_BYTES);
+    let (memory_bytes, connections) = with_connections(cache_bytes + AHEAD_BYTES, originals.within(cache_bytes));
     let mut loader = Loader::builder(&bucket.url(""))
         .listing(originals.listing())
         .batch_size(BATCH_SIZE)

@@ -132,7 +132,8 @@ impl Trial {
 
     fn loader(&self, order: OrderName, rank: u32, ranks: u32, cache_bytes: u64) -> Result<Loader> {
         let ahead_bytes = self.largest_bytes * u64::from(BATCH_SIZE) * BATCHES_OPEN;
-        let (memory_bytes, connections) = with_connections(cache_bytes + ahead_bytes);
+        let (memory_bytes, connections) =
+            with_connections(cache_bytes + ahead_bytes, self.originals.within(cache_bytes));
         Loader::builder(&self.bucket.url(""))
             .listing(self.originals.listing())
             .batch_size(BATCH_SIZE)
@@ -160,7 +161,10 @@ mod tests {
         // A budget of so few samples is rounded up by one receive buffer, which holds about as many again.
         let ahead = 2.0 * (BATCHES_OPEN * u64::from(BATCH_SIZE)) as f64 / 3_000.0;
         for hit in hits {
-            assert!((hit.hit_ratio - hit.limit).abs() < 0.005 + ahead, "{hit:?}");
+            // A cached block counts as the mean one at least, so that the cache's index stays within its budget: with the sizes of
+            // these digits up to 3 % of the cache is charged for bytes that are not there.
+            let within = 0.97 * hit.limit - 0.005 - ahead..hit.limit + 0.005 + ahead;
+            assert!(within.contains(&hit.hit_ratio), "{hit:?}");
         }
     }
 

@@ -41,6 +41,11 @@ impl Originals {
         self.bytes.len() as u64
     }
 
+    /// How many of them so many bytes are, on average.
+    pub(super) fn within(&self, bytes: u64) -> u64 {
+        bytes.saturating_mul(self.len() as u64) / self.total_bytes().max(1)
+    }
+
     /// The key of a sample.
     pub(super) fn key(&self, id: SampleId) -> &str {
         &self.keys[id.0 as usize]

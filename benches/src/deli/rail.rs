@@ -31,7 +31,7 @@ impl Rail {
     /// A loader of `uri` for one rank.
     pub(super) fn open(uri: &str, scale: &Scale, rank: u32, originals: &Originals) -> Result<Rail> {
         let budget_bytes = budget_bytes(scale, originals);
-        let (memory_bytes, connections) = with_connections(budget_bytes);
+        let (memory_bytes, connections) = with_connections(budget_bytes, scale.cache_samples / CACHE_PART);
         let loader = Loader::builder(uri)
             .listing(originals.listing())
             .batch_size(scale.batch_size)
@@ -53,11 +53,17 @@ impl Rail {
     }
 }
 
-/// A limit of whole arena steps that leaves `budget_bytes` beside the scratch of so many connections, and that number: what
-/// rounding up adds goes to connections, never to batches or cache.
-pub(super) fn with_connections(budget_bytes: u64) -> (u64, usize) {
-    let memory_bytes = (budget_bytes + CONNECTIONS_MIN * SCRATCH_BYTES as u64).next_multiple_of(ARENA_STEP_BYTES);
-    (memory_bytes, (memory_bytes - budget_bytes) as usize / SCRATCH_BYTES)
+/// More than a loader knows of a cached block, bytes, and of how many blocks it may know more than fit on average.
+const CACHED_BLOCK_BYTES: u64 = 256;
+const CACHED_BLOCKS_MORE: u64 = 64;
+
+/// A limit of whole arena steps that leaves `budget_bytes` beside the scratch of so many connections and what is known of so many cached
+/// blocks, and that number of connections: what rounding up adds goes to them, never to batches or cache.
+pub(super) fn with_connections(budget_bytes: u64, cached_blocks: u64) -> (u64, usize) {
+    let known_bytes = (cached_blocks * 9 / 8 + CACHED_BLOCKS_MORE) * CACHED_BLOCK_BYTES;
+    let held_bytes = budget_bytes + known_bytes;
+    let memory_bytes = (held_bytes + CONNECTIONS_MIN * SCRATCH_BYTES as u64).next_multiple_of(ARENA_STEP_BYTES);
+    (memory_bytes, (memory_bytes - held_bytes) as usize / SCRATCH_BYTES)
 }
 
 /// Bytes of as many mean objects as DELI's cache holds.
@@ -105,8 +111,9 @@ mod tests {
     #[test]
     fn rounding_goes_to_connections() {
         for budget in [1, 66_000, 530_000, 1 << 20, 2_120_000, 50_000_000] {
-            let (memory, connections) = with_connections(budget);
-            let rest = memory - (connections * SCRATCH_BYTES) as u64;
+            let (memory, connections) = with_connections(budget, 1_000);
+            let rest =
+                memory - (connections * SCRATCH_BYTES) as u64 - (1_125 + CACHED_BLOCKS_MORE) * CACHED_BLOCK_BYTES;
             assert!(memory.is_multiple_of(ARENA_STEP_BYTES) && (64..=256).contains(&connections), "{budget}");
             assert!((budget..budget + SCRATCH_BYTES as u64).contains(&rest), "{budget} became {rest}");
         }

@@ -23,8 +23,8 @@ const EXAMPLES: &str = "Examples:
 
 /// Fetch one object
 ///
-/// Breaks are mended: the rest is asked for from the last good byte, as long as the entity tag stays the same. FILE appears
-/// when the object is whole, never before.
+/// What breaks off goes on from its last byte, or without a strong entity tag is fetched again and compared. Checksums that the
+/// server sends are verified. FILE appears when the object is whole, never before.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Get {

@@ -65,6 +65,7 @@ enum Command {
 
 fn main() -> ExitCode {
     fuelrail::give_back_freed();
+    fuelrail::print_warnings();
     let outcome = match Cli::try_parse() {
         Ok(cli) => run(cli.command),
         Err(error) => parsed_badly(&error),

@@ -13,7 +13,7 @@ pub(crate) struct Trust {
     /// Under https, believe the authorities in FILE (PEM) instead of the system's
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// Under https, believe any certificate: for trials only, and every use says so
+    /// Under https, disable certificate verification (insecure; prints a warning)
     #[arg(long, conflicts_with = "ca_file")]
     tls_insecure: bool,
     /// The region of an s3:// bucket [default: AWS_REGION, else us-east-1]
@@ -49,6 +49,6 @@ impl Trust {
             ("requester_pays", self.requester_pays.then(|| "true".to_owned())),
         ];
         let given: Overrides = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-        Ok(Access::load(uri, std::env::vars(), &given)?)
+        Ok(Access::load(uri, fuelrail::environment_variables()?, &given)?)
     }
 }

@@ -58,7 +58,7 @@ const MARK: &str = "# Written by fuelrail tune";
 
 pub(crate) fn run(args: &Tune) -> Outcome {
     refuse_foreign(&args.out)?;
-    let config = Config::load(args.config.as_deref(), std::env::vars(), &overrides(args));
+    let config = Config::load(args.config.as_deref(), fuelrail::environment_variables()?, &overrides(args));
     let config = config.map_err(|error| match error.kind() {
         Kind::File => usage(error.cause(), "give a TOML file that can be read"),
         _ => error.into(),

@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process;
 
 use crate::failure::{Outcome, file};
 
@@ -22,12 +23,12 @@ impl WholeFile {
     /// Starts a file that will be at `path`, replacing what is there.
     pub(crate) fn create(path: &Path) -> Outcome<WholeFile> {
         let special = fs::metadata(path).is_ok_and(|there| !there.is_file());
-        let part = (!special).then(|| path.with_added_extension("part"));
-        let opened = match &part {
-            Some(part) => File::create(part),
-            None => File::options().write(true).open(path),
+        let opened = if special {
+            File::options().write(true).open(path).map(|file| (file, None))
+        } else {
+            create_beside(path).map(|(file, part)| (file, Some(part)))
         };
-        let file = opened.map_err(|error| file("writing", path, &error))?;
+        let (file, part) = opened.map_err(|error| file("writing", path, &error))?;
         Ok(WholeFile { file, path: path.to_owned(), part })
     }
 
@@ -46,6 +47,19 @@ impl WholeFile {
             file("writing", &self.path, &error)
         })
     }
+}
+
+/// A new file beside `path` that nobody else writes: one that is there, or a link of that name, is left alone.
+fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    let mut outcome = Err(io::ErrorKind::AlreadyExists.into());
+    for attempt in 0..1000 {
+        let part = path.with_added_extension(format!("part-{}-{attempt}", process::id()));
+        outcome = File::create_new(&part).map(|file| (file, part));
+        if !outcome.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
+            break;
+        }
+    }
+    outcome
 }
 
 impl Write for WholeFile {
@@ -87,6 +101,23 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         assert!(WholeFile::create(&dir.path().join("no/folder")).is_err());
         assert!(WholeFile::create(dir.path()).is_err(), "a folder is not written to");
+    }
+
+    #[test]
+    fn nothing_is_written_through_a_link_and_two_at_once_do_not_mix() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, victim) = (dir.path().join("out.bin"), dir.path().join("victim"));
+        fs::write(&victim, "its own").unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join("out.bin.part")).unwrap();
+        let mut both = [WholeFile::create(&path).unwrap(), WholeFile::create(&path).unwrap()];
+        both[0].write_all(b"longer").unwrap();
+        both[1].write_all(b"short").unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "its own");
+        for (whole, text) in both.into_iter().zip(["longer", "short"]) {
+            whole.finish().unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
     }
 
     #[test]

@@ -11,5 +11,6 @@ use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    fuelrail::print_warnings();
     command::run(&command::Arguments::parse())
 }

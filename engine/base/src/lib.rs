@@ -10,6 +10,7 @@ pub mod ids;
 pub mod limits;
 pub mod metrics;
 pub mod prng;
+pub mod sync;
 pub mod time;
 pub mod turns;
 pub mod units;

@@ -26,8 +26,10 @@ pub const CONNECTIONS_PER_SHARD_MAX: usize = 256;
 pub const PIPELINE_DEPTH_MAX: usize = 32;
 /// Bytes of scratch memory per connection: heads land here, at most one maximal head and what follows it.
 pub const SCRATCH_BYTES: usize = 16 << 10;
-/// Bytes of scratch memory per connection under TLS: sealed records land here, a dozen and more at a time.
+/// Most bytes of scratch memory per connection under TLS: sealed records land here, a dozen and more at a time.
 pub const TLS_SCRATCH_BYTES: usize = 256 << 10;
+/// Fewest: four records, so that one that is not whole leaves room for others.
+pub const TLS_SCRATCH_BYTES_MIN: usize = 68 << 10;
 /// Pieces one receive may scatter over: head and body of each pipelined response.
 pub const SCATTER_PIECES_MAX: usize = 32;
 /// Shortest segment of blocks on disk: below it, header and journal are felt.
@@ -37,8 +39,13 @@ pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 /// Files one ring holds open: blocks lie in segments of up to 1 GiB, each a file. With the default 512 sockets they are 1024
 /// places, the soft limit of open files nearly everywhere: the kernel registers no larger table.
 pub const RING_FILES_MAX: u32 = 512;
-/// Entries in a lane between two shards.
+/// Files of a folder that one shard reads at once, and keeps open: what the deepest queues of disks take.
+pub const FOLDER_FILES_MAX: usize = 128;
+/// Most entries in a lane between two shards.
 pub const LANE_ENTRIES: usize = 1024;
+/// Entries in all lanes one shard sends asks on: with many shards each lane is shorter, so that their memory grows with the shards
+/// and not with the pairs of them.
+pub const LANE_ENTRIES_PER_SHARD: usize = 4096;
 /// Alignment of every sample inside its batch and of every cached block: a cache line.
 pub const SAMPLE_ALIGN: usize = 64;
 /// Blocks from this length on are written to disk straight from the batch's memory; shorter ones are gathered into pages.
@@ -67,6 +74,7 @@ pub const DOCUMENT_BYTES_MAX: usize = 64 << 20;
 
 const _: () = assert!(SCRATCH_BYTES >= RESPONSE_HEAD_BYTES_MAX, "a maximal head must fit the scratch memory");
 const _: () = assert!(SCATTER_PIECES_MAX >= 2, "a receive needs room for a head and its body");
+const _: () = assert!(LANE_ENTRIES_PER_SHARD / SHARDS_MAX as usize > 0, "every two shards have a lane");
 const _: () = assert!(BLOCK_BYTES_DEFAULT <= BLOCK_BYTES_MAX);
 const _: () = assert!(GATHER_BYTES >= DIRECT_BYTES_MIN && GATHER_BYTES.is_multiple_of(4096), "a short block fits");
 const _: () = assert!(SAMPLE_ALIGN.is_power_of_two());

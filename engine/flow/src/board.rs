@@ -1,15 +1,17 @@
 //! The board: what a shard shows to the outside, and how it is told to stop.
 //!
-//! Nothing is published unless asked for: reading costs the hot loop one relaxed load per turn.
+//! Nothing is published unless asked for: reading costs the hot loop one relaxed load per turn. All of them are relaxed: waking the shard,
+//! or the snapshot's lock, makes visible what comes with them.
 
 use crate::fetch::FetchStats;
 use crate::gate::GateFacts;
 use crate::spill::DiskStats;
 use fuelrail_base::metrics::Histogram;
+use fuelrail_base::sync::Mutex;
+use fuelrail_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fuelrail_io::{RingFacts, ThreadUse};
 use fuelrail_plan::brain::BrainStats;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::PoisonError;
 
 /// Counters and state of one shard at one moment.
 #[derive(Clone, Debug, Default)]
@@ -61,18 +63,18 @@ pub struct Board {
 impl Board {
     /// Tells the shard to stop. Wake it afterwards.
     pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
+        self.stop.store(true, Ordering::Relaxed);
     }
 
     /// The shard has been told to stop.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
+        self.stop.load(Ordering::Relaxed)
     }
 
     /// Asks for a snapshot; returns its serial. Wake the shard afterwards.
     pub fn request(&self) -> u64 {
-        self.wanted.fetch_add(1, Ordering::AcqRel) + 1
+        self.wanted.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// The latest snapshot.
@@ -81,7 +83,15 @@ impl Board {
     /// Never: a poisoned lock still holds the last good snapshot, which is taken.
     #[must_use]
     pub fn latest(&self) -> Snapshot {
-        self.snapshot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The snapshot that [`request`](Board::request) asked for by this serial, or the last one of a shard that has ended.
+    #[must_use]
+    pub fn answered(&self, serial: u64) -> Option<Snapshot> {
+        // Looked at first: behind this, the latest is the last.
+        let gone = self.is_gone();
+        Some(self.latest()).filter(|latest| gone || latest.serial >= serial)
     }
 
     /// Moves whenever the shard does something.
@@ -93,11 +103,11 @@ impl Board {
     /// The shard has ended: its last snapshot is final.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
+        self.gone.load(Ordering::Relaxed)
     }
 
     pub(crate) fn leave(&self) {
-        self.gone.store(true, Ordering::Release);
+        self.gone.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn beat(&self) {
@@ -105,10 +115,10 @@ impl Board {
     }
 
     pub(crate) fn wanted(&self) -> u64 {
-        self.wanted.load(Ordering::Acquire)
+        self.wanted.load(Ordering::Relaxed)
     }
 
     pub(crate) fn publish(&self, snapshot: Snapshot) {
-        *self.snapshot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = snapshot;
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
     }
 }

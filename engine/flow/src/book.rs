@@ -3,14 +3,16 @@
 //! Owns the list and its version. A shard looks at one number before it connects; only when that has changed it takes the list. Never
 //! looks a name up, never decides when to.
 
+use fuelrail_base::sync::Mutex;
+use fuelrail_base::sync::atomic::{AtomicU64, Ordering};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 /// The addresses, and how often they have changed.
 #[derive(Debug)]
 pub struct AddressBook {
+    /// Changed under the lock and looked at before it is taken: so the lock makes the list visible.
     version: AtomicU64,
     current: Mutex<Arc<[SocketAddr]>>,
     /// Gone with the book, which ends whoever looks names up.
@@ -40,12 +42,12 @@ impl AddressBook {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if !addresses.is_empty() && **current != *addresses {
             *current = addresses.into();
-            self.version.fetch_add(1, Ordering::Release);
+            self.version.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Grows with every change.
     pub(crate) fn version(&self) -> u64 {
-        self.version.load(Ordering::Acquire)
+        self.version.load(Ordering::Relaxed)
     }
 }

@@ -7,7 +7,8 @@ use crate::conn::Proof;
 use fuelrail_base::BlockId;
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_io::{EXTENT_GRANULE, Extents, Slot, Window};
-use fuelrail_plan::policy::BlockMap;
+use fuelrail_plan::policy::{self, BlockMap, PolicyName, map_bytes};
+use slab::Slab;
 
 /// Extents deal in granules. One of them stands for one byte here, so that small blocks waste nothing of the capacity the
 /// brain accounts for.
@@ -19,7 +20,7 @@ const PIECES_AT_START: usize = 4096;
 struct Cached {
     /// Where it lies: offset and length. Nearly always in one piece.
     first: (u64, u64),
-    others: Vec<(u64, u64)>,
+    others: Box<[(u64, u64)]>,
     proof: Proof,
 }
 
@@ -29,11 +30,18 @@ impl Cached {
     }
 }
 
+/// Most bytes of memory beside the blocks themselves that each cached one takes: what the policy knows of it, and where it lies.
+#[must_use]
+pub fn cached_block_bytes(policy: PolicyName) -> u64 {
+    policy::block_bytes(policy) + map_bytes::<u32>() + (size_of::<Cached>() + align_of::<Cached>()) as u64
+}
+
 /// The cache stage of one shard.
 pub(crate) struct CacheStage {
     memory: Slot,
     extents: Extents,
-    blocks: BlockMap<Cached>,
+    blocks: BlockMap<u32>,
+    cached: Slab<Cached>,
     /// Payload bytes copied in and out.
     pub copied_bytes: u64,
 }
@@ -44,6 +52,7 @@ impl CacheStage {
             extents: Extents::with_pieces(memory.len() as u64 * BYTE, PIECES_AT_START),
             memory,
             blocks: BlockMap::with_capacity_and_hasher(1024, Default::default()),
+            cached: Slab::with_capacity(1024),
             copied_bytes: 0,
         }
     }
@@ -61,7 +70,9 @@ impl CacheStage {
             rest = later;
         }
         self.copied_bytes += bytes.len() as u64;
-        let before = self.blocks.insert(block, Cached { first, others, proof });
+        let place = self.cached.insert(Cached { first, others: others.into(), proof });
+        let place = u32::try_from(place).expect("fewer than 2^32 blocks fit into memory");
+        let before = self.blocks.insert(block, place);
         assert!(before.is_none(), "block {block:?} is kept twice");
     }
 
@@ -79,10 +90,10 @@ impl CacheStage {
     /// # Panics
     /// When the block is not here.
     pub(crate) fn serve(&mut self, block: BlockId, window: &mut Window) -> Proof {
-        let mut cached = &self.blocks[&block];
+        let mut cached = &self.cached[self.blocks[&block] as usize];
         if canary::on(Mistake::CacheConfuses)
             && let Some((_, other)) =
-                self.blocks.iter().find(|(other, kept)| **other != block && kept.first.1 == cached.first.1)
+                self.cached.iter().find(|(_, kept)| kept.first != cached.first && kept.first.1 == cached.first.1)
         {
             cached = other;
         }
@@ -94,7 +105,8 @@ impl CacheStage {
 
     /// Drops a block.
     pub(crate) fn evict(&mut self, block: BlockId) {
-        let cached = self.blocks.remove(&block).expect("the brain evicts only what it kept");
+        let place = self.blocks.remove(&block).expect("the brain evicts only what it kept");
+        let cached = self.cached.remove(place as usize);
         for (at, len) in cached.pieces() {
             self.extents.free(at * BYTE, len * BYTE);
         }

@@ -4,18 +4,19 @@
 //! looks at one number per request; only when that has changed it takes the new credential, so nothing waits for whoever
 //! fetches one. Never fetches a credential, never decides when to.
 
+use fuelrail_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use fuelrail_base::sync::{Mutex, MutexGuard};
 use fuelrail_base::{Error, Kind, Result, WallTime};
 use fuelrail_io::Waker;
 use fuelrail_wire::sign::{Credential, Payload, Realm, Signer, Unsigned};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 /// What authorises the requests of a process to one bucket. Prints no secret.
 #[derive(Debug)]
 pub struct Authority {
     realm: Realm,
     clock: fn() -> WallTime,
-    /// Grows with every new credential.
+    /// Grows with every new credential, behind the lock and looked at before it is taken: so the lock makes it visible.
     version: AtomicU64,
     current: Mutex<Arc<Credential>>,
     /// How much later it is at the bucket than here, seconds.
@@ -65,12 +66,17 @@ impl Authority {
         Arc::clone(&locked(&self.current))
     }
 
+    /// Grows with every new credential.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
     /// Signs with `credential` from now on.
     pub fn set(&self, credential: Credential) {
         *locked(&self.current) = Arc::new(credential);
         *locked(&self.trouble) = None;
-        self.refused.store(false, Ordering::Release);
-        self.version.fetch_add(1, Ordering::Release);
+        self.refused.store(false, Ordering::Relaxed);
+        self.version.fetch_add(1, Ordering::Relaxed);
     }
 
     /// No new credential could be had. The old one goes on serving; what it is refused with says why.
@@ -81,7 +87,7 @@ impl Authority {
     /// Whether a bucket has refused the credential as ended since the last one was [`set`](Authority::set).
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        self.refused.load(Ordering::Acquire)
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Wakes whoever gets new credentials: it sleeps on this.
@@ -98,7 +104,7 @@ impl Authority {
             self.skew_s.store(server_time.seconds_since((self.clock)()), Ordering::Relaxed);
             return;
         }
-        self.refused.store(true, Ordering::Release);
+        self.refused.store(true, Ordering::Relaxed);
         self.waker.wake();
     }
 }
@@ -158,7 +164,7 @@ impl Signatory {
     /// Signs with what `authority` holds.
     #[must_use]
     pub fn new(authority: Arc<Authority>) -> Signatory {
-        let version = authority.version.load(Ordering::Acquire);
+        let version = authority.version();
         let (credential, signer) = (authority.credential(), Signer::new(authority.realm.clone()));
         Signatory { authority, version, credential, signer }
     }
@@ -189,7 +195,7 @@ impl Signatory {
 
     /// Takes the new credential, if there is one.
     fn look(&mut self) {
-        let version = self.authority.version.load(Ordering::Acquire);
+        let version = self.authority.version();
         if version != self.version {
             self.version = version;
             self.credential = self.authority.credential();

@@ -4,15 +4,18 @@
 //! depends on who was faster. Owns the hand-off lanes. Never touches payload.
 
 use crate::assemble::Finished;
+use crate::failure::Failure;
 use crate::gate::Gate;
 use fuelrail_base::canary::{self, Mistake};
+use fuelrail_base::sync::Mutex;
+use fuelrail_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fuelrail_base::{Instant, Turns};
 use fuelrail_io::{Receiver, Sender, Waker};
 use fuelrail_plan::importance::Known;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
-/// What the consumer tells all shards.
+/// What the consumer and all shards of a run share: how far it is, what is drawn, and why it has failed. All loads and stores of
+/// numbers are relaxed: waking a shard, or the lock, makes visible what comes with them.
 #[derive(Debug, Default)]
 pub struct Consumer {
     /// Batches taken so far, over all shards.
@@ -23,6 +26,8 @@ pub struct Consumer {
     known: Mutex<Option<Known>>,
     /// How often `known` was told.
     told: AtomicU64,
+    /// Why the run has failed, if it has.
+    pub failure: Failure,
 }
 
 impl Consumer {
@@ -30,12 +35,12 @@ impl Consumer {
     pub fn tell(&self, known: Known) {
         let mut place = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         *place = Some(known);
-        self.told.fetch_add(1, Ordering::Release);
+        self.told.fetch_add(1, Ordering::Relaxed);
     }
 
     /// What was told since `seen`, which is brought up to date.
     pub(crate) fn news(&self, seen: &mut u64) -> Option<Known> {
-        let told = self.told.load(Ordering::Acquire);
+        let told = self.told.load(Ordering::Relaxed);
         if told == *seen {
             return None;
         }
@@ -45,12 +50,12 @@ impl Consumer {
 
     /// Batches of `shard` among the first `taken` of all.
     pub(crate) fn taken_of(&self, shard: u64, shards: u64) -> u64 {
-        let taken = self.taken.load(Ordering::Acquire);
+        let taken = self.taken.load(Ordering::Relaxed);
         taken / shards + u64::from(taken % shards > shard)
     }
 
     pub(crate) fn waits(&self) -> bool {
-        self.waits.load(Ordering::Acquire)
+        self.waits.load(Ordering::Relaxed)
     }
 }
 
@@ -98,6 +103,11 @@ impl DeliverStage {
         !self.out.is_closed()
     }
 
+    #[cfg(all(test, loom))]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.early.is_empty()
+    }
+
     /// One line for the watchdog.
     pub(crate) fn describe(&self) -> String {
         format!("deliver: next {}, {} finished early, {}", self.next, self.early.len(), self.gate)
@@ -135,21 +145,22 @@ impl Outlet {
         let finished = self.lanes[lane].recv()?;
         debug_assert_eq!(finished.seq.0, self.next, "a shard sends its batches in order");
         self.next += 1;
-        self.consumer.taken.store(self.next, Ordering::Release);
-        self.wake_shards();
+        self.consumer.taken.store(self.next, Ordering::Relaxed);
+        // The place is its own shard's: the others sleep on.
+        self.shards[lane].wake();
         Some(finished)
     }
 
-    /// The next batch can never come: its shard is gone.
+    /// What it shares with the shards.
     #[must_use]
-    pub fn is_cut_off(&self) -> bool {
-        let lane = &self.lanes[(self.next % self.lanes.len() as u64) as usize];
-        !self.is_finished() && lane.is_closed() && lane.is_empty()
+    pub fn consumer(&self) -> &Arc<Consumer> {
+        &self.consumer
     }
 
-    /// Tells the shards whether the consumer is blocked. A starving consumer opens the look-ahead.
+    /// Tells the shards whether the consumer is blocked. A starving consumer opens the look-ahead, and how long it waits is no part
+    /// of its steps: all shards are woken when a wait begins and when it ends.
     pub fn set_waiting(&self, waits: bool) {
-        if self.consumer.waits.swap(waits, Ordering::AcqRel) != waits && waits {
+        if self.consumer.waits.swap(waits, Ordering::Relaxed) != waits {
             self.wake_shards();
         }
     }
@@ -159,6 +170,11 @@ impl Outlet {
         for lane in &self.lanes {
             lane.set_waker(waker.clone());
         }
+    }
+
+    #[cfg(all(test, loom))]
+    pub(crate) fn consumer(&self) -> &Consumer {
+        &self.consumer
     }
 
     fn wake_shards(&self) {

@@ -70,6 +70,8 @@ pub(crate) struct FetchStage {
     next_sweep: Instant,
     /// Second requests under way.
     seconds: usize,
+    /// Connections under way: their operation has not come back.
+    connecting: usize,
     addresses: Addresses,
     /// What is read instead of asked for, where the bucket is a folder.
     files: Option<Files>,
@@ -105,6 +107,7 @@ impl FetchStage {
             stall_after,
             next_sweep: Instant::ZERO,
             seconds: 0,
+            connecting: 0,
             sockets_exhausted: false,
             stats: FetchStats::default(),
             get_latency: Histogram::new(),
@@ -131,18 +134,22 @@ impl FetchStage {
         sent + self.files.as_ref().map_or(0, Files::outstanding)
     }
 
+    /// Whether a request is on a connection.
+    fn is_busy(&self) -> bool {
+        self.conns.iter().any(|(_, conn)| conn.queued() > 0) || self.files.as_ref().is_some_and(|f| f.outstanding() > 0)
+    }
+
     /// Gives waiting requests to connections and pushes all ops that are due. `depth` tells how many requests of a length
     /// may be outstanding on one connection.
-    pub(crate) fn pump<R: Ring>(&mut self, ring: &mut R, wanted: usize, depth: impl Fn(u64) -> usize) {
+    pub(crate) fn pump<R: Ring>(&mut self, ring: &mut R, now: Instant, wanted: usize, depth: impl Fn(u64) -> usize) {
         if let Some(files) = &mut self.files {
             return files.pump(ring, wanted, &self.objects, &mut self.outcomes);
         }
-        let now = ring.now();
         // A proxy may close the connection behind its first answer, and take the others with it by a reset.
         let depth_max = if self.objects.go_between().is_some() { 1 } else { usize::MAX };
         while let Some(exchange) = self.waiting.front() {
             let depth = depth(exchange.asked.len).min(depth_max);
-            let Some(at) = self.choose(ring, wanted, depth) else { break };
+            let Some(at) = self.choose(ring, now, wanted, depth) else { break };
             let mut exchange = self.waiting.pop_front().expect("just seen");
             exchange.sent_at = now;
             self.send_request(at, exchange);
@@ -180,43 +187,46 @@ impl FetchStage {
 
     /// The connection for the next request: an idle one, else a new one while more are wanted, else the least busy. When
     /// fewer are wanted than are open, the later ones rest.
-    fn choose<R: Ring>(&mut self, ring: &mut R, wanted: usize, depth: usize) -> Option<usize> {
-        let best = self
-            .conns
-            .iter()
-            .filter(|(_, c)| c.takes_requests())
-            .take(wanted)
-            .filter(|(_, c)| c.queued() < depth)
-            .min_by_key(|(_, c)| (c.queued(), c.outstanding_bytes()))
-            .map(|(at, c)| (at, c.queued()));
-        match best {
-            Some((at, 0)) => Some(at),
-            _ if self.conns.len() < wanted.min(CONNECTIONS_PER_SHARD_MAX) => {
-                self.open(ring, None).or(best.map(|(at, _)| at))
+    fn choose<R: Ring>(&mut self, ring: &mut R, now: Instant, wanted: usize, depth: usize) -> Option<usize> {
+        let mut best = None;
+        for (at, conn) in self.conns.iter().filter(|(_, conn)| conn.takes_requests()).take(wanted) {
+            let load = (conn.queued(), conn.outstanding_bytes());
+            if load.0 == 0 {
+                return Some(at);
             }
-            _ => best.map(|(at, _)| at),
+            if load.0 < depth && best.is_none_or(|(least, _)| load < least) {
+                best = Some((load, at));
+            }
+        }
+        let best = best.map(|(_, at)| at);
+        if self.conns.len() < wanted.min(CONNECTIONS_PER_SHARD_MAX) {
+            self.open(ring, now, None).or(best)
+        } else {
+            best
         }
     }
 
     /// Opens a connection, rather not to the address `slow`.
-    fn open<R: Ring>(&mut self, ring: &mut R, slow: Option<SocketAddr>) -> Option<usize> {
+    fn open<R: Ring>(&mut self, ring: &mut R, now: Instant, slow: Option<SocketAddr>) -> Option<usize> {
         if self.sockets_exhausted && !self.conns.is_empty() {
             return None;
         }
         if self.scratch.is_empty() {
             return None;
         }
-        let addr = self.addresses.choose(ring.now(), slow);
+        let addr = self.addresses.choose(now, slow);
         let made = self.objects.secure().and_then(|secure| Ok((ring.socket(&addr)?, secure)));
         match made {
             Ok((sock, secure)) => {
                 let scratch = self.scratch.pop()?;
-                let conn = Conn::new(sock, addr, scratch, secure, ring.now());
+                let conn = Conn::new(sock, addr, scratch, secure, now);
                 let at = self.conns.insert(conn.fickle(self.objects.go_between().is_some()));
                 self.stats.connections += 1;
+                self.connecting += 1;
                 let token = (at as u64) << 2 | CONNECT;
                 if let Err(Full(_)) = ring.push(Op::Connect { sock, addr }, token) {
                     ring.close(sock);
+                    self.connecting -= 1;
                     self.scratch.extend(self.conns.remove(at).into_scratch());
                     return None;
                 }
@@ -251,23 +261,24 @@ impl FetchStage {
     }
 
     /// An op came home from the ring.
-    pub(crate) fn done<R: Ring>(&mut self, ring: &mut R, done: Done) {
-        if let (Some(files), Some(_)) = (&mut self.files, done.op.file()) {
+    pub(crate) fn done<R: Ring>(&mut self, ring: &mut R, now: Instant, done: Done) {
+        if let Some(files) = &mut self.files {
             return files.done(ring, done, &mut self.outcomes);
         }
         let at = usize::try_from(done.token >> 2).expect("tokens are made from connection numbers");
         let conn = &mut self.conns[at];
         let mut cx = Context {
-            now: ring.now(),
+            now,
             predictor: &mut self.predictor,
             outcomes: &mut self.outcomes,
             copied_bytes: &mut self.stats.copied_bytes,
         };
         match done.op {
             Op::Connect { addr, .. } => {
+                self.connecting -= 1;
                 if let Err(errno) = done.result {
                     if conn.state == State::Connecting {
-                        self.addresses.failed(addr, ring.now());
+                        self.addresses.failed(addr, now);
                     }
                     let error = Error::from_errno(Kind::Network, &format!("connecting to {addr}"), errno)
                         .cure("check that the server runs and the address is right");

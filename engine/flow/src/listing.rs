@@ -71,6 +71,11 @@ impl Listing {
         (&self.chunks[chunk], at - self.firsts[chunk])
     }
 
+    /// Bytes of memory it takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.chunks.iter().map(Chunk::memory_bytes).sum()
+    }
+
     /// How many objects it holds.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -187,6 +192,14 @@ struct Chunk {
 }
 
 impl Chunk {
+    /// Bytes of memory taken.
+    fn memory_bytes(&self) -> u64 {
+        let Tags { digests, forms, texts, odd } = &self.tags;
+        let texts = self.keys.capacity() + texts.capacity() + size_of::<(u32, u64)>() * odd.capacity();
+        let words = size_of::<u64>() * (self.ends.capacity() + self.sizes.capacity());
+        (texts + words + size_of::<[u8; 16]>() * digests.capacity() + size_of::<u16>() * forms.capacity()) as u64
+    }
+
     fn push(&mut self, key: &str, size: u64, etag: Option<&str>) {
         self.keys.push_str(key);
         self.ends.push(self.keys.len() as u64);

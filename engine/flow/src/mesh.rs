@@ -1,11 +1,11 @@
 //! The mesh: bounded lanes between every two shards, for asks and for answers.
 //!
 //! A home keeps at most as many asks open with one owner as a lane holds, so an answer always finds room: the mesh cannot
-//! lock up.
+//! lock up, however short the lanes are. Further asks wait at home.
 
 use crate::letter::{Answer, Ask};
 use fuelrail_base::canary::{self, Mistake};
-use fuelrail_base::limits::LANE_ENTRIES;
+use fuelrail_base::limits::{LANE_ENTRIES, LANE_ENTRIES_PER_SHARD};
 use fuelrail_io::{Receiver, Sender, Waker, lane};
 use std::collections::VecDeque;
 
@@ -13,6 +13,8 @@ use std::collections::VecDeque;
 pub struct MeshEnds {
     /// By peer; the place of the shard itself is empty.
     peers: Vec<Option<Peer>>,
+    /// Entries of each lane.
+    entries: usize,
 }
 
 struct Peer {
@@ -24,29 +26,29 @@ struct Peer {
     backlog: VecDeque<Ask>,
     /// Asks sent and not answered.
     open: usize,
+    /// Letters were sent that the peer has not been woken for.
+    unheard: bool,
 }
 
 /// Builds the mesh of `shards` shards.
 #[must_use]
 pub fn mesh(shards: u16) -> Vec<MeshEnds> {
     let n = usize::from(shards);
-    let mut asks: Vec<Vec<_>> = (0..n).map(|_| (0..n).map(|_| Some(lane::<Ask>(LANE_ENTRIES))).collect()).collect();
-    let mut answers: Vec<Vec<_>> =
-        (0..n).map(|_| (0..n).map(|_| Some(lane::<Answer>(LANE_ENTRIES))).collect()).collect();
-    // asks[i][j] carries asks from i to j, answers[i][j] answers from i to j. Each end is taken once.
+    let entries = (LANE_ENTRIES_PER_SHARD / n.saturating_sub(1).max(1)).min(LANE_ENTRIES);
+    // Each end is taken once.
     let mut ends: Vec<Vec<Option<Parts>>> = (0..n).map(|_| (0..n).map(|_| Some(Parts::default())).collect()).collect();
     for i in 0..n {
         for j in (0..n).filter(|&j| j != i) {
-            let (out, into) = asks[i][j].take().expect("taken once");
+            let (out, into) = lane::<Ask>(entries);
             parts(&mut ends, i, j).asks_out = Some(out);
             parts(&mut ends, j, i).asks_in = Some(into);
-            let (out, into) = answers[i][j].take().expect("taken once");
+            let (out, into) = lane::<Answer>(entries);
             parts(&mut ends, i, j).answers_out = Some(out);
             parts(&mut ends, j, i).answers_in = Some(into);
         }
     }
     ends.into_iter()
-        .map(|row| MeshEnds { peers: row.into_iter().map(|p| p.and_then(Parts::complete)).collect() })
+        .map(|row| MeshEnds { peers: row.into_iter().map(|p| p.and_then(Parts::complete)).collect(), entries })
         .collect()
 }
 
@@ -67,6 +69,7 @@ impl Parts {
             answers_in: self.answers_in?,
             backlog: VecDeque::new(),
             open: 0,
+            unheard: false,
         })
     }
 }
@@ -84,6 +87,14 @@ impl MeshEnds {
         }
     }
 
+    /// Bytes of the lanes that this shard sends on, while they are empty.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let sending =
+            |peer: &Peer| peer.asks_out.room() * size_of::<Ask>() + peer.answers_out.room() * size_of::<Answer>();
+        self.peers.iter().flatten().map(sending).sum::<usize>() as u64
+    }
+
     /// Puts an ask in the queue for its owner.
     pub(crate) fn ask(&mut self, owner: usize, ask: Ask) {
         if canary::on(Mistake::MeshLoses) && ask.key == 3 {
@@ -92,24 +103,29 @@ impl MeshEnds {
         self.peers[owner].as_mut().expect("an ask to oneself does not travel").backlog.push_back(ask);
     }
 
-    /// Sends queued asks as far as there is room.
+    /// Sends queued asks as far as there is room, and wakes every peer once for all letters since the last call.
     pub(crate) fn flush(&mut self) {
         for peer in self.peers.iter_mut().flatten() {
-            while peer.open < LANE_ENTRIES {
+            while peer.open < self.entries {
                 let Some(ask) = peer.backlog.pop_front() else { break };
-                if let Err(ask) = peer.asks_out.send(ask) {
+                if let Err(ask) = peer.asks_out.push(ask) {
                     peer.backlog.push_front(ask);
                     break;
                 }
                 peer.open += 1;
+                peer.unheard = true;
+            }
+            if core::mem::take(&mut peer.unheard) {
+                peer.asks_out.wake();
             }
         }
     }
 
-    /// Sends an answer. A peer that is gone does not need it.
+    /// Sends an answer, for which [`flush`](MeshEnds::flush) wakes. A peer that is gone does not need it.
     pub(crate) fn answer(&mut self, home: usize, answer: Answer) {
         let peer = self.peers[home].as_mut().expect("an answer to oneself does not travel");
-        if peer.answers_out.send(answer).is_err() {
+        peer.unheard = true;
+        if peer.answers_out.push(answer).is_err() {
             assert!(peer.answers_out.is_closed(), "open asks are bounded by the lane, so an answer has room");
         }
     }

@@ -84,7 +84,8 @@ impl Objects {
     #[must_use]
     pub fn fingerprint(&self, sample: SampleId) -> Option<Fingerprint> {
         let etag = self.etag(sample)?;
-        Some(Fingerprint::of(&self.endpoint, self.key(sample), etag, self.catalog.size(sample)))
+        let verified = self.tls.as_ref().is_none_or(Client::verifies);
+        Some(Fingerprint::of(&self.endpoint, self.key(sample), etag, self.catalog.size(sample), verified))
     }
 
     /// The same, with long samples laid out for direct transfers to a disk in multiples of `unit` bytes.
@@ -129,6 +130,12 @@ impl Objects {
     #[must_use]
     pub fn addresses(&self) -> &Arc<AddressBook> {
         &self.addresses
+    }
+
+    /// Bytes of memory that keys, ETags and sizes take.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.names.memory_bytes() + self.catalog.samples() * size_of::<u64>() as u64
     }
 
     /// Sizes and blocks.

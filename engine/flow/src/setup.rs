@@ -6,7 +6,8 @@ use crate::deliver::Consumer;
 use crate::hedge::Spares;
 use crate::mesh::MeshEnds;
 use crate::spill::SpillSetup;
-use fuelrail_base::limits::{SCRATCH_BYTES, TLS_SCRATCH_BYTES};
+use core::ops::RangeInclusive;
+use fuelrail_base::limits::{SCRATCH_BYTES, TLS_SCRATCH_BYTES, TLS_SCRATCH_BYTES_MIN};
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_io::{Region, Sender, Slot};
 use fuelrail_plan::brain::BrainConfig;
@@ -24,6 +25,8 @@ pub struct ShardConfig {
     pub stall_after: Duration,
     /// Most connections; each has its scratch memory set aside at start.
     pub connections_max: usize,
+    /// Bytes of that: within what [`scratch_bytes`] says.
+    pub scratch_bytes: u64,
     /// Memory that second requests land in, set aside at start.
     pub spares: Spares,
 }
@@ -50,22 +53,22 @@ pub(crate) fn cache_memory(region: &mut Region, bytes: u64) -> Result<Slot> {
     })
 }
 
-/// Bytes of scratch memory each connection to a server of this scheme has.
+/// Bytes of scratch memory each connection to a server of this scheme has: the least that does, and what it uses well.
 #[must_use]
-pub fn scratch_bytes(scheme: Scheme) -> usize {
+pub fn scratch_bytes(scheme: Scheme) -> RangeInclusive<u64> {
     match scheme {
-        Scheme::Http => SCRATCH_BYTES,
-        Scheme::Https => TLS_SCRATCH_BYTES,
-        Scheme::File => 0,
+        Scheme::Http => SCRATCH_BYTES as u64..=SCRATCH_BYTES as u64,
+        Scheme::Https => TLS_SCRATCH_BYTES_MIN as u64..=TLS_SCRATCH_BYTES as u64,
+        Scheme::File => 0..=0,
     }
 }
 
 /// Scratch memory of so many connections, taken once.
-pub(crate) fn scratch_memory(region: &mut Region, connections: usize, scheme: Scheme) -> Result<Vec<Slot>> {
-    let connections = if scheme == Scheme::File { 0 } else { connections };
+pub(crate) fn scratch_memory(region: &mut Region, connections: usize, bytes: u64) -> Result<Vec<Slot>> {
+    let connections = if bytes == 0 { 0 } else { connections };
     (0..connections)
         .map(|_| {
-            region.alloc(scratch_bytes(scheme)).ok_or_else(|| {
+            region.alloc(bytes as usize).ok_or_else(|| {
                 Error::new(Kind::Budget, format!("no room for the scratch memory of {connections} connections"))
                     .cure("lower connections_max or raise memory_limit")
             })

@@ -16,9 +16,10 @@ use crate::mesh::MeshEnds;
 use crate::objects::Objects;
 use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
 use crate::spill::SpillStage;
+use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
-use fuelrail_base::{BlockId, Duration, Error, Kind, Result, ShardId};
-use fuelrail_io::{Region, Ring, ThreadMeter, Waker, Window};
+use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, ShardId};
+use fuelrail_io::{Op, Region, Ring, ThreadMeter, Waker, Window};
 use fuelrail_plan::brain::{AskId, Brain, BrainConfig, Command, Fact, FetchId, GivenUp, Source};
 use fuelrail_plan::run::Run;
 use slab::Slab;
@@ -77,6 +78,8 @@ pub struct Shard<R: Ring> {
     shared_copied_bytes: u64,
     published: u64,
     meter: Option<ThreadMeter>,
+    /// The clock as it was read last: once for all that a pass of the loop takes in.
+    now: Instant,
 }
 
 impl<R: Ring> Shard<R> {
@@ -95,10 +98,11 @@ impl<R: Ring> Shard<R> {
         let BrainConfig { shard, shards, cache_bytes, .. } = config.brain;
         let cache =
             if cache_bytes == 0 { None } else { Some(CacheStage::new(cache_memory(&mut region, cache_bytes)?)) };
-        let scratch = scratch_memory(&mut region, config.connections_max, objects.endpoint().scheme)?;
+        let scratch = scratch_memory(&mut region, config.connections_max, config.scratch_bytes)?;
         let spares = spare_memory(&mut region, config.spares)?;
         let waker = ring.waker();
         ends.mesh.set_waker(&waker);
+        ends.consumer.failure.wakes(&waker);
         region.set_waker(waker.clone());
         let mut brain = Brain::new(&config.brain, run.clone(), Arc::clone(objects.catalog()))?;
         let spill = match (ends.spill, brain.spill()) {
@@ -136,33 +140,37 @@ impl<R: Ring> Shard<R> {
             shared_copied_bytes: 0,
             published: 0,
             meter: None,
+            now: Instant::ZERO,
         })
     }
 
     /// The same shard, with the cost of the calling thread, which must be the one that drives it, in its snapshots.
     #[must_use]
-    pub fn metered(self, meter: ThreadMeter) -> Shard<R> {
-        Shard { meter: Some(meter), ..self }
+    pub fn metered(mut self, meter: ThreadMeter) -> Shard<R> {
+        self.meter = Some(meter);
+        self
     }
 
-    /// Runs until told to stop or until the consumer is gone.
+    /// Runs until told to stop, until the consumer is gone, or until the run has failed elsewhere.
     ///
     /// # Errors
     /// What the ring reports when it cannot go on.
-    pub fn run(mut self) -> Result<()> {
-        let mut result = Ok(());
-        while result.is_ok() && self.turn() {
-            result = self.sleep();
+    pub fn run(&mut self) -> Result<()> {
+        while self.turn() {
+            self.sleep()?;
         }
-        self.end();
+        Ok(())
+    }
+
+    /// Ends in order: saves what is on its way to the disk, and closes every connection.
+    pub fn end(mut self) {
+        self.wind_down();
         self.publish();
-        self.board.leave();
-        result
     }
 
     /// Closes every connection and takes back what the ring had under way, so that the last snapshot can tell that nothing
     /// is left. What does not come back in time is the ring's to wait for, when it is dropped.
-    fn end(&mut self) {
+    fn wind_down(&mut self) {
         let deadline = self.ring.now().after(END_PATIENCE);
         self.save_disk(deadline);
         self.fetch.close(&mut self.ring);
@@ -176,8 +184,10 @@ impl<R: Ring> Shard<R> {
 
     /// Does everything that can be done now without waiting. False when the shard shall end.
     pub fn turn(&mut self) -> bool {
+        canary::pass(self.id.0, Stage::Start);
         let mut moved = false;
         loop {
+            self.now = self.ring.now();
             let mut again = self.take_completions();
             again |= self.take_letters();
             again |= self.tend_disk();
@@ -195,7 +205,7 @@ impl<R: Ring> Shard<R> {
         let taken = self.consumer.taken_of(u64::from(self.id.0), u64::from(self.shards));
         self.tell(Fact::Consumer { taken, waits: self.consumer.waits() });
         self.obey();
-        let connected = self.deliver.flush(self.ring.now(), taken);
+        let connected = self.deliver.flush(self.now, taken);
         self.pump();
         if moved {
             self.board.beat();
@@ -203,7 +213,7 @@ impl<R: Ring> Shard<R> {
         if self.board.wanted() != self.published {
             self.publish();
         }
-        connected && !self.board.is_stopped()
+        connected && !self.board.is_stopped() && self.consumer.failure.cause().is_none()
     }
 
     /// Sleeps in the ring until something may have happened.
@@ -211,11 +221,11 @@ impl<R: Ring> Shard<R> {
     /// # Errors
     /// What the ring reports when it cannot go on.
     pub fn sleep(&mut self) -> Result<()> {
-        let until = self.fetch.sweep(&mut self.ring);
+        self.now = self.ring.now();
+        let until = self.fetch.sweep(&mut self.ring, self.now);
         if self.brain.queued() + self.fetch.waiting() > 0 {
             // Only a core that finds nothing to reap is idle; then the window may open.
-            let now = self.ring.now();
-            self.ring.wait(Some(now))?;
+            self.wait(Some(self.now))?;
             if self.take_completions() {
                 return Ok(());
             }
@@ -229,10 +239,17 @@ impl<R: Ring> Shard<R> {
         }
         let until = [until, self.brain.deadline(), self.disk_deadline()].into_iter().flatten().min();
         // Whoever sends a letter, takes a batch or returns a slot wakes this shard: nothing else needs a second look.
-        let until = if self.waker.arm() { until } else { Some(self.ring.now()) };
-        let result = self.ring.wait(until);
+        let until = if self.waker.arm() { until } else { Some(self.now) };
+        let result = self.wait(until);
         self.waker.disarm();
         result
+    }
+
+    fn wait(&mut self, until: Option<Instant>) -> Result<()> {
+        match canary::refusal(self.id.0) {
+            None => self.ring.wait(until),
+            Some(errno) => Err(Error::from_errno(Kind::Environment, "entering the ring (planted)", errno)),
+        }
     }
 
     /// The ring, for those who drive a shard by hand.
@@ -241,13 +258,13 @@ impl<R: Ring> Shard<R> {
     }
 
     fn tell(&mut self, fact: Fact) {
-        self.brain.tell(self.ring.now(), fact);
+        self.brain.tell(self.now, fact);
     }
 
     fn pump(&mut self) {
         self.mesh.flush();
         let brain = &self.brain;
-        self.fetch.pump(&mut self.ring, brain.connections(), |bytes| brain.depth(bytes));
+        self.fetch.pump(&mut self.ring, self.now, brain.connections(), |bytes| brain.depth(bytes));
         self.pump_disk(false);
     }
 
@@ -255,9 +272,12 @@ impl<R: Ring> Shard<R> {
     fn hand_back(&mut self) -> bool {
         let mut any = false;
         while let Some(done) = self.ring.pop() {
+            if matches!(done.op, Op::Recv { .. }) {
+                canary::pass(self.id.0, Stage::Receive);
+            }
             match (done.op.file(), &mut self.spill) {
                 (Some(_), Some(spill)) => spill.done(&mut self.ring, done),
-                _ => self.fetch.done(&mut self.ring, done),
+                _ => self.fetch.done(&mut self.ring, self.now, done),
             }
             any = true;
         }
@@ -307,7 +327,7 @@ impl<R: Ring> Shard<R> {
                 self.carry_out(command);
             } else if let Some(ask) = self.arrived.pop_front() {
                 self.own(ask);
-            } else if !self.brain.look_ahead(self.ring.now()) {
+            } else if !self.brain.look_ahead(self.now) {
                 return any;
             }
             any = true;
@@ -319,7 +339,7 @@ impl<R: Ring> Shard<R> {
             Command::Open { seq, bytes } => match self.region.alloc(bytes as usize) {
                 Some(slot) => {
                     self.free_bytes_seen = self.region.free_bytes();
-                    self.filling.entered(self.ring.now());
+                    self.filling.entered(self.now);
                     self.assemble.open(seq, slot, &mut self.asks);
                     self.tell(Fact::Opened(seq));
                     self.send_asks();
@@ -339,9 +359,8 @@ impl<R: Ring> Shard<R> {
                     window.rewind(0);
                 }
                 let asked = self.asked(fetch, ask, block, window.filled() as u64);
-                let now = self.ring.now();
-                self.requests.entered(now);
-                self.fetch.request(asked, window, now);
+                self.requests.entered(self.now);
+                self.fetch.request(asked, window, self.now);
             }
             Command::Hedge { fetch, ask, block } => self.hedge(fetch, ask, block),
             Command::Share { from, to } => {
@@ -432,6 +451,7 @@ impl<R: Ring> Shard<R> {
     }
 
     fn come_home(&mut self, answer: Answer) {
+        canary::pass(self.id.0, Stage::Assemble);
         self.assemble.answer(answer, &mut self.asks);
         self.send_asks();
         self.hand_over();
@@ -439,12 +459,18 @@ impl<R: Ring> Shard<R> {
 
     /// Passes finished batches on to the deliver stage.
     fn hand_over(&mut self) {
-        let now = self.ring.now();
         for finished in self.assemble.finished() {
-            self.filling.passed(now);
-            self.brain.tell(now, Fact::Ready(finished.seq));
+            canary::pass(self.id.0, Stage::Deliver);
+            self.filling.passed(self.now);
+            self.brain.tell(self.now, Fact::Ready(finished.seq));
             self.deliver.put(finished);
         }
+    }
+}
+
+impl<R: Ring> Drop for Shard<R> {
+    fn drop(&mut self) {
+        self.board.leave();
     }
 }
 

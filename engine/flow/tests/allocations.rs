@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use allocation_counter::measure;
+use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Instant, ShardId};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_flow::{
@@ -57,6 +58,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
             prefetch: Strategy::default(),
             policy: PolicyName::NextUse,
             cache_bytes,
+            cached_block_bytes_min: 0,
             batch_room_bytes: 1 << 20,
             horizon_epochs: 1,
             spill: None,
@@ -70,6 +72,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
         bad_samples: BadSamples::Raise,
         stall_after: Duration::from_secs(30),
         connections_max: CONNECTIONS,
+        scratch_bytes: SCRATCH_BYTES as u64,
         spares: Spares::default(),
     };
     let arena = ArenaConfig { bytes: 4 << 20, regions: 1, huge_pages: HugePages::Off, ..ArenaConfig::default() };

@@ -65,23 +65,14 @@ impl ForkGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conformance::in_fork;
 
     #[test]
     fn a_child_is_told_and_the_parent_is_not() {
         let guard = ForkGuard::new();
         guard.check().unwrap();
-        // SAFETY: the child only loads an atomic and leaves by `_exit`, both allowed after fork in a threaded program.
-        let rc = unsafe {
-            match libc::fork() {
-                0 => libc::_exit(if guard.holds() { 1 } else { 42 }),
-                child => {
-                    let mut status = 0;
-                    assert_eq!(libc::waitpid(child, &mut status, 0), child);
-                    libc::WEXITSTATUS(status)
-                }
-            }
-        };
-        assert_eq!(rc, 42, "the child must see the fork");
+        let code = in_fork(std::time::Duration::from_secs(60), || if guard.holds() { 1 } else { 42 });
+        assert_eq!(code, Some(42), "the child must see the fork");
         guard.check().unwrap();
     }
 }

@@ -5,11 +5,12 @@
 
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+
+use fuelrail_base::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use crate::arena::Mapping;
-use crate::wake::Waker;
+use crate::wake::{Waker, WakerCell};
 
 /// End of the list of returned headers.
 const NONE: u32 = u32::MAX;
@@ -27,7 +28,7 @@ pub(crate) struct Home {
     returned: AtomicU32,
     /// Slots not yet returned.
     out: AtomicUsize,
-    waker: OnceLock<Waker>,
+    waker: WakerCell,
 }
 
 #[derive(Debug)]
@@ -48,7 +49,7 @@ impl Home {
             headers: (0..slots).map(|_| header()).collect(),
             returned: AtomicU32::new(NONE),
             out: AtomicUsize::new(0),
-            waker: OnceLock::new(),
+            waker: WakerCell::default(),
         }
     }
 
@@ -82,16 +83,16 @@ impl Home {
 
     /// Sets whom each returned header wakes; false when that was set before.
     pub(crate) fn set_waker(&self, waker: Waker) -> bool {
-        self.waker.set(waker).is_ok()
+        self.waker.set(waker)
     }
 
-    /// Slots handed out and not returned.
+    /// Slots handed out and not returned. A number to report: it makes nothing else visible.
     pub(crate) fn outstanding(&self) -> usize {
-        self.out.load(Ordering::Acquire)
+        self.out.load(Ordering::Relaxed)
     }
 
     fn take_back(&self, index: u32) {
-        self.out.fetch_sub(1, Ordering::Release);
+        self.out.fetch_sub(1, Ordering::Relaxed);
         let mut head = self.returned.load(Ordering::Relaxed);
         loop {
             self.headers[index as usize].next.store(head, Ordering::Relaxed);
@@ -101,9 +102,7 @@ impl Home {
                 Err(now) => head = now,
             }
         }
-        if let Some(waker) = self.waker.get() {
-            waker.wake();
-        }
+        self.waker.wake();
     }
 }
 

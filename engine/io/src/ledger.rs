@@ -5,14 +5,18 @@
 //! what else the words mean.
 
 use core::fmt;
+use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use fuelrail_base::{Error, Kind, Result};
+
+use crate::directory::OwnDirectory;
 
 /// What a file of this kind begins with, and its version.
 const MAGIC: u64 = u64::from_le_bytes(*b"fuelpace");
@@ -44,36 +48,28 @@ unsafe impl Send for SharedWords {}
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// Opens the file, making it where there is none, and takes a free slot in it.
+    /// Opens the file of this name in the directory, making it where there is none, and takes a free slot in it.
     ///
     /// # Errors
-    /// `File` when it cannot be opened, made or locked, is not one of these, or all slots are taken.
-    pub fn open(path: &Path, division: Division) -> Result<SharedWords> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC)
-            .open(path)
-            .map_err(|error| failed("opening", path, &error).cure("choose a directory that this user may write to"))?;
+    /// `File` when it cannot be opened, made or locked, the disk is full, it is not one of these, or all slots are taken.
+    pub fn open(directory: &OwnDirectory, name: &str, division: Division) -> Result<SharedWords> {
+        // A file of somebody else could be cut short under the mapping, which ends the process.
+        let (file, path) = (directory.open_or_make_file(name)?, &directory.path().join(name));
         let bytes = (division.words * size_of::<u64>()) as u64;
         let facts = file.metadata().map_err(|error| failed("looking at", path, &error))?;
-        // A file of somebody else can be cut short under the mapping, which ends the process.
-        // SAFETY: takes no memory, and cannot fail.
-        let user = unsafe { libc::geteuid() };
-        if !facts.is_file() || facts.uid() != user || (facts.len() != 0 && facts.len() != bytes) {
+        if facts.len() != 0 && facts.len() != bytes {
             return Err(foreign(path));
         }
-        if facts.len() == 0 {
-            file.set_len(bytes).map_err(|error| failed("making", path, &error))?;
-        }
+        reserve(&file, division, bytes)
+            .map_err(|error| failed("reserving", path, &error).cure("free some space, or use another disk"))?;
         let slots = (division.words - division.from) / division.slot;
-        let slot = (0..slots).find_map(|slot| match lock(&file, division, slot) {
-            Ok(true) => Some(Ok(slot)),
-            Ok(false) => None,
-            Err(errno) => Some(Err(errno)),
+        let begins = |slot| division.from + slot * division.slot;
+        let slot = (0..slots).find_map(|slot| {
+            match lock(&file, begins(slot)..begins(slot + 1), libc::F_OFD_SETLK, libc::F_WRLCK) {
+                Ok(true) => Some(Ok(slot)),
+                Ok(false) => None,
+                Err(errno) => Some(Err(errno)),
+            }
         });
         let slot = match slot {
             Some(Ok(slot)) => slot,
@@ -92,7 +88,7 @@ impl SharedWords {
             libc::mmap(core::ptr::null_mut(), bytes as usize, access, kind, file.as_raw_fd(), 0)
         };
         if base == libc::MAP_FAILED {
-            return Err(failed("mapping", path, &std::io::Error::last_os_error()));
+            return Err(failed("mapping", path, &io::Error::last_os_error()));
         }
         let base = NonNull::new(base.cast::<AtomicU64>()).expect("a mapping is nowhere near zero");
         let shared = SharedWords { base, words: division.words, slot, _file: file };
@@ -142,27 +138,50 @@ impl fmt::Debug for SharedWords {
     }
 }
 
-/// Tries to lock the bytes of a slot: until the file is closed, which the end of the process does, too.
-fn lock(file: &File, division: Division, slot: usize) -> Result<bool, i32> {
+/// Gives the file its length and all its blocks: a store into a mapping whose block the disk has no room for ends the process
+/// with SIGBUS. Changes nothing that is there.
+fn reserve(file: &File, division: Division, bytes: u64) -> io::Result<()> {
+    // SAFETY: takes no memory; the descriptor is open as long as `file` is borrowed.
+    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as libc::off_t) } == 0 {
+        return Ok(());
+    }
+    let refused = io::Error::last_os_error();
+    if !matches!(refused.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) {
+        return Err(refused);
+    }
+    // One of the processes that find it empty writes the zeroes, before any of them stores a word. The lock on the first words
+    // ends with the write, or with the process.
+    lock(file, 0..division.from, libc::F_OFD_SETLKW, libc::F_WRLCK).map_err(io::Error::from_raw_os_error)?;
+    let written = match file.metadata()?.len() {
+        0 => file.write_all_at(&vec![0; bytes as usize], 0).inspect_err(|_| drop(file.set_len(0))),
+        _ => Ok(()),
+    };
+    lock(file, 0..division.from, libc::F_OFD_SETLK, libc::F_UNLCK).map_err(io::Error::from_raw_os_error)?;
+    written
+}
+
+/// Locks the bytes of some words, until they are unlocked or the file is closed, which the end of the process does, too. False when
+/// another process has them and the command does not wait.
+fn lock(file: &File, words: Range<usize>, command: libc::c_int, kind: libc::c_int) -> Result<bool, i32> {
     let bytes = |words: usize| (words * size_of::<u64>()) as libc::off_t;
     let mut lock = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
+        l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: bytes(division.from + slot * division.slot),
-        l_len: bytes(division.slot),
+        l_start: bytes(words.start),
+        l_len: bytes(words.len()),
         l_pid: 0,
     };
     // SAFETY: the kernel reads the description during the call only; the descriptor is open as long as `file` is borrowed.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) } == 0 {
+    if unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) } == 0 {
         return Ok(true);
     }
-    match std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) {
+    match io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) {
         libc::EAGAIN | libc::EACCES => Ok(false),
         errno => Err(errno),
     }
 }
 
-fn failed(doing: &str, path: &Path, error: &std::io::Error) -> Error {
+fn failed(doing: &str, path: &Path, error: &io::Error) -> Error {
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
     Error::from_errno(Kind::File, &format!("{doing} {}", path.display()), errno)
 }
@@ -182,13 +201,13 @@ mod tests {
     #[test]
     fn two_see_the_same_words_from_slots_of_their_own() {
         let tree = Tree::new("ledger", &[]);
-        let path = tree.root().join("pace");
-        let [one, two] = [(); 2].map(|()| SharedWords::open(&path, DIVISION).unwrap());
+        let own = OwnDirectory::open(tree.root()).unwrap();
+        let [one, two] = [(); 2].map(|()| SharedWords::open(&own, "pace", DIVISION).unwrap());
         assert_eq!((one.slot(), two.slot()), (0, 1));
         one.as_ref()[2].store(7, Ordering::Relaxed);
         assert_eq!(two.as_ref()[2].load(Ordering::Relaxed), 7);
         drop(one);
-        let three = SharedWords::open(&path, DIVISION).unwrap();
+        let three = SharedWords::open(&own, "pace", DIVISION).unwrap();
         assert_eq!(three.slot(), 0, "a slot that nobody holds is free");
         assert_eq!(three.as_ref()[2].load(Ordering::Relaxed), 7);
     }
@@ -196,12 +215,12 @@ mod tests {
     #[test]
     fn the_end_of_a_process_frees_its_slot() {
         let tree = Tree::new("ledger-end", &[]);
-        let path = tree.root().join("pace");
+        let own = OwnDirectory::open(tree.root()).unwrap();
         // SAFETY: the child opens a file, maps it and leaves by `_exit`; no other thread of this test holds a lock it needs.
         let child = unsafe {
             match libc::fork() {
                 0 => {
-                    let held = SharedWords::open(&path, DIVISION);
+                    let held = SharedWords::open(&own, "pace", DIVISION);
                     libc::raise(if held.is_ok_and(|held| held.slot() == 0) { libc::SIGKILL } else { libc::SIGABRT });
                     libc::_exit(1)
                 }
@@ -212,27 +231,32 @@ mod tests {
         // SAFETY: the status lives during the call.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(libc::WTERMSIG(status), libc::SIGKILL, "it held the first slot");
-        assert_eq!(SharedWords::open(&path, DIVISION).unwrap().slot(), 0);
+        assert_eq!(SharedWords::open(&own, "pace", DIVISION).unwrap().slot(), 0);
     }
 
     #[test]
     fn what_is_not_such_a_file_is_refused_and_left_alone() {
         let torn = "x".repeat(4096);
-        let tree = Tree::new("ledger-foreign", &[("short", "not ours"), ("torn", torn.as_str()), ("folder/file", "")]);
-        tree.link("link", "short");
-        for name in ["short", "torn", "folder", "link", "absent/file"] {
-            let error = SharedWords::open(&tree.root().join(name), DIVISION).unwrap_err();
+        let tree = Tree::new("ledger-foreign", &[]);
+        let own = OwnDirectory::open(tree.root()).unwrap();
+        let path = |name| own.path().join(name);
+        std::fs::write(path("short"), "not ours").unwrap();
+        std::fs::write(path("torn"), &torn).unwrap();
+        std::fs::create_dir(path("folder")).unwrap();
+        std::os::unix::fs::symlink("short", path("link")).unwrap();
+        for name in ["short", "torn", "folder", "link"] {
+            let error = SharedWords::open(&own, name, DIVISION).unwrap_err();
             assert!(error.kind() == Kind::File && error.to_string().contains(name), "{error}");
         }
-        assert_eq!(std::fs::read_to_string(tree.root().join("torn")).unwrap(), torn);
+        assert_eq!(std::fs::read_to_string(path("torn")).unwrap(), torn);
     }
 
     #[test]
     fn there_is_an_end_to_the_slots() {
         let tree = Tree::new("ledger-full", &[]);
-        let path = tree.root().join("pace");
-        let held: Vec<_> = (0..61).map(|_| SharedWords::open(&path, DIVISION).unwrap()).collect();
-        let error = SharedWords::open(&path, DIVISION).unwrap_err();
+        let own = OwnDirectory::open(tree.root()).unwrap();
+        let held: Vec<_> = (0..61).map(|_| SharedWords::open(&own, "pace", DIVISION).unwrap()).collect();
+        let error = SharedWords::open(&own, "pace", DIVISION).unwrap_err();
         assert!(error.to_string().contains("61 processes"), "{error}");
         drop(held);
     }

@@ -12,6 +12,7 @@ mod clock;
 #[doc(hidden)]
 pub mod conformance;
 mod counters;
+mod directory;
 mod extent;
 mod fork;
 mod heap;
@@ -19,6 +20,8 @@ mod home;
 mod ledger;
 mod lent;
 mod mesh;
+#[cfg(all(test, loom))]
+mod models;
 mod probe;
 mod region;
 mod ring;
@@ -36,6 +39,7 @@ pub use affinity::{allowed_cores, pin_current_thread};
 pub use arena::{Arena, ArenaConfig, ArenaReport, Budget, Huge, HugePages, default_budget};
 pub use clock::{monotonic_now, wall_now};
 pub use counters::{ThreadMeter, ThreadUse};
+pub use directory::OwnDirectory;
 pub use extent::{EXTENT_GRANULE, Extents};
 pub use fork::ForkGuard;
 pub use heap::give_back_freed;
@@ -47,9 +51,10 @@ pub use probe::{
 };
 pub use region::Region;
 pub use ring::choice::{Backend, RingChoice};
-pub use ring::file::{FileMark, FileOptions};
+pub use ring::file::{FileMark, FileOptions, not_regular, open_refusal, open_regular};
 #[cfg(feature = "glommio")]
 pub use ring::glommio::GlommioRing;
+pub use ring::opening::{FileFacts, Opening};
 pub use ring::poll::PollRing;
 pub use ring::sim::{Host, Replies, SimCounts, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld};
 #[cfg(feature = "tokio-uring")]
@@ -63,7 +68,5 @@ pub use slot::{Filling, Slot, Window};
 pub use timer::{TimerKey, Timers};
 pub use topology::{Core, CpuQuota, Topology};
 pub use usage::{MemoryUse, memory_use, process_cpu, thread_cpu};
-pub use volume::{
-    VolumeRoom, direct_unit, is_locked, open_regular, preallocate, sync_directory, try_lock, volume_room,
-};
-pub use wake::Waker;
+pub use volume::{VolumeRoom, direct_unit, is_locked, preallocate, sync_directory, try_lock};
+pub use wake::{Waker, WakerCell};

@@ -2,9 +2,12 @@
 //!
 //! Built on `rtrb` (wait-free). A lane never blocks and never allocates after it is made.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use crate::wake::Waker;
+#[cfg(loom)]
+use fuelrail_base::sync::rtrb;
+
+use crate::wake::{Waker, WakerCell};
 
 /// A lane of at most `entries` items: the two ends, each for one thread.
 ///
@@ -14,9 +17,7 @@ use crate::wake::Waker;
 pub fn lane<T: Send>(entries: usize) -> (Sender<T>, Receiver<T>) {
     assert!(entries > 0, "a lane holds at least one item");
     let (producer, consumer) = rtrb::RingBuffer::new(entries);
-    // Set once by the receiving side and read by the sending one; a wake before it is set is not needed, because
-    // a receiver looks at its lane after it has set its waker.
-    let waker = Arc::new(OnceLock::new());
+    let waker = Arc::new(WakerCell::default());
     (Sender { producer: Some(producer), waker: waker.clone() }, Receiver { consumer, waker })
 }
 
@@ -24,7 +25,7 @@ pub fn lane<T: Send>(entries: usize) -> (Sender<T>, Receiver<T>) {
 #[derive(Debug)]
 pub struct Sender<T> {
     producer: Option<rtrb::Producer<T>>,
-    waker: Arc<OnceLock<Waker>>,
+    waker: Arc<WakerCell>,
 }
 
 impl<T> Sender<T> {
@@ -33,13 +34,21 @@ impl<T> Sender<T> {
     /// # Errors
     /// Gives the item back when the lane is full or [closed](Sender::is_closed).
     pub fn send(&mut self, item: T) -> Result<(), T> {
+        self.push(item)?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Sends one of several items: the receiver finds it when it looks, and is woken by [`wake`](Sender::wake) after the last.
+    ///
+    /// # Errors
+    /// As [`send`](Sender::send).
+    pub fn push(&mut self, item: T) -> Result<(), T> {
         let producer = self.producer.as_mut().expect("the producer leaves only on drop");
         if producer.is_abandoned() {
             return Err(item);
         }
-        producer.push(item).map_err(|rtrb::PushError::Full(item)| item)?;
-        self.wake();
-        Ok(())
+        producer.push(item).map_err(|rtrb::PushError::Full(item)| item)
     }
 
     /// Items that can be sent before the lane is full.
@@ -54,10 +63,9 @@ impl<T> Sender<T> {
         self.producer.as_ref().is_none_or(rtrb::Producer::is_abandoned)
     }
 
-    fn wake(&self) {
-        if let Some(waker) = self.waker.get() {
-            waker.wake();
-        }
+    /// Wakes the receiver.
+    pub fn wake(&self) {
+        self.waker.wake();
     }
 }
 
@@ -65,7 +73,7 @@ impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         // First the producer, so that a receiver woken by this sees the lane closed.
         self.producer = None;
-        self.wake();
+        self.waker.wake();
     }
 }
 
@@ -73,7 +81,7 @@ impl<T> Drop for Sender<T> {
 #[derive(Debug)]
 pub struct Receiver<T> {
     consumer: rtrb::Consumer<T>,
-    waker: Arc<OnceLock<Waker>>,
+    waker: Arc<WakerCell>,
 }
 
 impl<T> Receiver<T> {
@@ -105,7 +113,7 @@ impl<T> Receiver<T> {
     /// # Panics
     /// When it was set before: a lane has one receiver for life.
     pub fn set_waker(&self, waker: Waker) {
-        assert!(self.waker.set(waker).is_ok(), "a lane's waker is set once");
+        assert!(self.waker.set(waker), "a lane's waker is set once");
     }
 }
 
@@ -147,8 +155,8 @@ mod tests {
     fn everything_arrives_in_order_across_threads() {
         const ITEMS: u64 = 100_000;
         let (mut tx, mut rx) = lane::<u64>(64);
-        rx.set_waker(Waker::sleeper());
-        let waker = rx.waker.get().unwrap().clone();
+        let waker = Waker::sleeper();
+        rx.set_waker(waker.clone());
         let sender = std::thread::spawn(move || {
             for mut item in 0..ITEMS {
                 while let Err(back) = tx.send(item) {

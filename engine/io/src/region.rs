@@ -8,8 +8,6 @@ use core::cell::Cell;
 use core::marker::PhantomData;
 use std::sync::Arc;
 
-use fuelrail_base::{Error, Kind, Result};
-
 use crate::arena::Mapping;
 use crate::extent::Extents;
 use crate::home::Home;
@@ -88,36 +86,6 @@ impl Region {
         self.extents.largest()
     }
 
-    /// Asks the kernel to take this region's pages from a NUMA node, as long as it has any: call it before they are
-    /// touched. A node that is full is helped out by others, so nothing fails for want of memory.
-    ///
-    /// # Errors
-    /// `Environment` when the kernel refuses: no such node, or a seccomp profile without `mbind`.
-    pub fn prefer_node(&self, node: usize) -> Result<()> {
-        const PREFERRED: libc::c_int = 1;
-        const NODES_MAX: usize = 1024;
-        let refused = |errno: i32| {
-            let doing = format!("taking memory from NUMA node {node}");
-            Error::from_errno(Kind::Environment, &doing, errno).cure(
-                "allow mbind in the seccomp profile (CAP_SYS_NICE in Docker's), or run on one node (numactl -N 0)",
-            )
-        };
-        if node >= NODES_MAX {
-            return Err(refused(libc::EINVAL));
-        }
-        let mut mask = [0 as libc::c_ulong; NODES_MAX / libc::c_ulong::BITS as usize];
-        mask[node / libc::c_ulong::BITS as usize] |= 1 << (node % libc::c_ulong::BITS as usize);
-        let len = self.capacity() as usize;
-        let base = self.home.at(self.start, len);
-        // SAFETY: sets a policy on a range inside the mapping, which the home keeps alive; it changes which pages will back
-        // it, never what they hold. The kernel reads `mask`, as long as it says, during the call only.
-        let rc = unsafe {
-            // The kernel takes one bit less than it is told.
-            libc::syscall(libc::SYS_mbind, base.as_ptr(), len, PREFERRED, mask.as_ptr(), NODES_MAX + 1, 0)
-        };
-        if rc == 0 { Ok(()) } else { Err(refused(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))) }
-    }
-
     /// Slots (or fillings, or windows of a dropped filling) that are still held by someone.
     #[must_use]
     pub fn outstanding(&self) -> usize {
@@ -130,32 +98,5 @@ impl Region {
     /// When it was set before: a region serves one shard for life.
     pub fn set_waker(&self, waker: Waker) {
         assert!(self.home.set_waker(waker), "a region's waker is set once");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::arena::{Arena, ArenaConfig};
-
-    #[test]
-    fn memory_of_a_node_that_is_there_is_memory_and_others_are_refused() {
-        let (_arena, mut regions) =
-            Arena::new(&ArenaConfig { bytes: 4 << 20, regions: 2, ..ArenaConfig::default() }).unwrap();
-        match regions[1].prefer_node(0) {
-            Ok(()) => {}
-            // Docker's default profile refuses the call; then it must say so.
-            Err(error) => assert!(error.to_string().contains("seccomp"), "{error}"),
-        }
-        for absent in [1_000, 1 << 20] {
-            let error = regions[0].prefer_node(absent).unwrap_err();
-            assert!(error.kind() == Kind::Environment && error.to_string().contains(&absent.to_string()), "{error}");
-        }
-        for region in &mut regions {
-            let mut filling = region.alloc(1 << 20).unwrap().fill();
-            let mut window = filling.carve(1 << 20).unwrap();
-            assert_eq!(window.put(&[7; 4096]), 4096);
-            assert_eq!(window.bytes(), [7; 4096]);
-        }
     }
 }

@@ -2,9 +2,8 @@
 //!
 //! Owns nothing: a lock lives in the open file it was taken on. Every call may wait for the disk, so no shard makes one.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use fuelrail_base::{ByteSize, Error, Kind, Result};
@@ -13,33 +12,6 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 const UNIT_BYTES_MAX: u32 = 4096;
 /// Least unit direct access is used with: a sector.
 const UNIT_BYTES_MIN: u32 = 512;
-
-/// Opens an existing regular file under exactly this name: no symbolic link is followed, no pipe is waited for. `None` when
-/// there is something else, or nothing.
-///
-/// # Errors
-/// `File` when the file is there and cannot be opened.
-pub fn open_regular(path: &Path, write: bool) -> Result<Option<File>> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let opened = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path);
-    let refused = |error: &std::io::Error| {
-        let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        let cure = match errno {
-            libc::EACCES | libc::EPERM | libc::EROFS => "give this user the right to it, or use another directory",
-            libc::EMFILE | libc::ENFILE => "raise the limit of open files (ulimit -n)",
-            _ => "look at the kernel's log (dmesg)",
-        };
-        Error::from_errno(Kind::File, &format!("opening {}", path.display()), errno).cure(cure)
-    };
-    match opened {
-        Ok(file) => Ok(file.metadata().map_err(|error| refused(&error))?.is_file().then_some(file)),
-        // Nothing; a link; a directory; a socket, or a pipe without a reader.
-        Err(error) => match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ELOOP | libc::EISDIR | libc::ENXIO | libc::ENOTDIR) => Ok(None),
-            _ => Err(refused(&error)),
-        },
-    }
-}
 
 /// Tries to become the only owner of a file, which is open for writing: the whole of it is locked until the last copy of this
 /// descriptor is closed, which the end of the process does, too. Whether it worked; otherwise another open file has it, of
@@ -151,25 +123,6 @@ pub struct VolumeRoom {
     pub free_bytes: u64,
 }
 
-/// How much room the file system under `path` has.
-///
-/// # Errors
-/// `File` when it cannot be asked.
-pub fn volume_room(path: &Path) -> Result<VolumeRoom> {
-    use std::os::unix::ffi::OsStrExt as _;
-    let refused = |errno| Error::from_errno(Kind::File, &format!("asking for the room at {}", path.display()), errno);
-    let name = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| refused(libc::EINVAL))?;
-    let mut facts = core::mem::MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: the kernel reads the name, which lives here, and writes the facts, during the call only.
-    if unsafe { libc::statvfs(name.as_ptr(), facts.as_mut_ptr()) } != 0 {
-        return Err(refused(last_errno()).cure("check the path"));
-    }
-    // SAFETY: all zeroes are a value of this type, and the kernel wrote over them.
-    let facts = unsafe { facts.assume_init() };
-    let bytes = |blocks: u64| blocks.saturating_mul(facts.f_frsize);
-    Ok(VolumeRoom { total_bytes: bytes(facts.f_blocks), free_bytes: bytes(facts.f_bavail) })
-}
-
 /// Makes the names in a directory survive a power cut: what was made, renamed and removed there before.
 ///
 /// # Errors
@@ -192,27 +145,7 @@ mod tests {
     use crate::tree::Tree;
 
     fn open(path: &Path) -> File {
-        open_regular(path, true).unwrap().expect("a regular file")
-    }
-
-    #[test]
-    fn only_a_regular_file_under_its_own_name_is_opened() {
-        let tree = Tree::new("regular", &[("file", "x"), ("folder/file", "y")]);
-        let path = |name| tree.root().join(name);
-        tree.link("link", "file");
-        std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
-        // SAFETY: the name lives during the call.
-        let rc =
-            unsafe { libc::mkfifo(std::ffi::CString::new(path("pipe").to_str().unwrap()).unwrap().as_ptr(), 0o600) };
-        assert_eq!(rc, 0);
-        for (name, is) in
-            [("file", true), ("link", false), ("folder", false), ("socket", false), ("pipe", false), ("absent", false)]
-        {
-            for write in [false, true] {
-                let opened = open_regular(&path(name), write).unwrap();
-                assert_eq!(opened.is_some(), is, "{name}, for writing: {write}");
-            }
-        }
+        File::options().read(true).write(true).open(path).unwrap()
     }
 
     #[test]
@@ -220,7 +153,7 @@ mod tests {
         let tree = Tree::new("lock", &[("file", "x")]);
         let path = tree.root().join("file");
         let (one, two) = (open(&path), open(&path));
-        let reader = open_regular(&path, false).unwrap().unwrap();
+        let reader = File::open(&path).unwrap();
         assert!(!is_locked(&reader, &path).unwrap());
         assert!(try_lock(&one, &path).unwrap() && try_lock(&one, &path).unwrap(), "it may be taken again");
         assert!(!try_lock(&two, &path).unwrap() && is_locked(&reader, &path).unwrap());
@@ -231,19 +164,16 @@ mod tests {
     }
 
     #[test]
-    fn room_is_taken_and_seen() {
+    fn room_is_taken() {
         let tree = Tree::new("room", &[("file", "x")]);
         let path = tree.root().join("file");
-        let room = volume_room(tree.root()).unwrap();
-        assert!(room.free_bytes > 0 && room.free_bytes <= room.total_bytes, "{room:?}");
         let file = open(&path);
         preallocate(&file, &path, 1 << 20).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 1 << 20);
         sync_directory(tree.root()).unwrap();
         let absent = tree.root().join("absent");
-        for error in [volume_room(&absent).unwrap_err(), sync_directory(&absent).unwrap_err()] {
-            assert!(error.kind() == Kind::File && error.to_string().contains("absent"), "{error}");
-        }
+        let error = sync_directory(&absent).unwrap_err();
+        assert!(error.kind() == Kind::File && error.to_string().contains("absent"), "{error}");
     }
 
     #[test]

@@ -9,9 +9,10 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::PoisonError;
 
+use fuelrail_base::sync::atomic::{AtomicU8, Ordering, fence};
+use fuelrail_base::sync::{Condvar, Mutex, OnceLock, sleep_while};
 use fuelrail_base::{Duration, Error, Kind, Result};
 
 const IDLE: u8 = 0;
@@ -91,7 +92,8 @@ impl Waker {
     /// Announces that the owner is about to sleep. False when a wake came since the last [`disarm`](Waker::disarm):
     /// the owner should look at its queues instead of sleeping. Calling it twice is harmless.
     pub fn arm(&self) -> bool {
-        match self.bell.state.compare_exchange(IDLE, ARMED, Ordering::AcqRel, Ordering::Acquire) {
+        // Relaxed: `disarm` is what makes visible, and the state alone says who came first.
+        match self.bell.state.compare_exchange(IDLE, ARMED, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => true,
             Err(state) => state == ARMED,
         }
@@ -104,8 +106,7 @@ impl Waker {
     pub fn sleep(&self, limit: Duration) {
         let Means::Sleeper(lock, bell) = &self.bell.means else { panic!("only a sleeper sleeps here") };
         let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let armed = |_: &mut ()| self.bell.state.load(Ordering::Acquire) == ARMED;
-        drop(bell.wait_timeout_while(guard, limit, armed).unwrap_or_else(PoisonError::into_inner));
+        drop(sleep_while(bell, guard, limit, || self.bell.state.load(Ordering::Relaxed) == ARMED));
     }
 
     /// Announces that the owner is awake, and forgets wakes so far: the owner must look at its queues *after* this.
@@ -141,6 +142,33 @@ impl Waker {
                 bell.notify_all();
             }
             Means::Flag => {}
+        }
+    }
+}
+
+/// Whom something wakes, said once and perhaps after the first thing happened.
+#[derive(Debug, Default)]
+pub struct WakerCell {
+    waker: OnceLock<Waker>,
+}
+
+impl WakerCell {
+    /// Sets who is woken from now on; the caller looks *after* this at what came before. False when it was set already.
+    pub fn set(&self, waker: Waker) -> bool {
+        let first = self.waker.set(waker).is_ok();
+        // Pairs with the fence in `wake`: of this store and the waking thread's, at least one is seen by the other side.
+        fence(Ordering::SeqCst);
+        first
+    }
+
+    /// Wakes the owner, if it is known. What the owner shall find has been published before.
+    pub fn wake(&self) {
+        let known = self.waker.get().or_else(|| {
+            fence(Ordering::SeqCst);
+            self.waker.get()
+        });
+        if let Some(waker) = known {
+            waker.wake();
         }
     }
 }

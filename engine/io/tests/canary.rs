@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use fuelrail_base::{Duration, Instant, Result};
 use fuelrail_io::conformance::{Script, ScriptedHost, Venue, suite};
 use fuelrail_io::{
-    Arena, Done, FileId, FileMark, FileOptions, Full, Op, OpId, Ring, RingFacts, SimFaults, SimRing, SimWorld, SockId,
-    Waker,
+    Arena, Done, FileId, FileOptions, Full, Op, OpId, OwnDirectory, Ring, RingFacts, SimFaults, SimRing, SimWorld,
+    SockId, Waker,
 };
 
 /// A bug to plant.
@@ -73,18 +73,14 @@ impl Ring for Planted {
         }
     }
 
-    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId> {
-        self.ring().open(path, options)
+    fn open_in(&mut self, own: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<FileId> {
+        self.ring().open_in(own, path, options)
     }
 
     fn close_file(&mut self, file: FileId) {
         if self.plant != Plant::ForgetsClosing {
             self.ring().close_file(file);
         }
-    }
-
-    fn mark(&self, file: FileId) -> Result<FileMark, i32> {
-        self.ring.as_ref().expect("set until drop").mark(file)
     }
 
     fn push(&mut self, mut op: Op, token: u64) -> Result<OpId, Full> {

@@ -3,7 +3,13 @@
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, Scatter};
 
 fn arena(bytes: u64, slots: usize) -> (Arena, Region) {
-    let config = ArenaConfig { bytes, regions: 1, aside_bytes: 0, huge_pages: HugePages::Off, slots_per_region: slots };
+    let config = ArenaConfig {
+        bytes,
+        regions: 1,
+        huge_pages: HugePages::Off,
+        slots_per_region: slots,
+        ..ArenaConfig::default()
+    };
     let (arena, mut regions) = Arena::new(&config).unwrap();
     (arena, regions.pop().unwrap())
 }

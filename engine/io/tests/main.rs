@@ -5,6 +5,7 @@ mod conformance;
 mod fork;
 mod glommio;
 mod heap;
+mod ledger;
 mod lent;
 mod loopback;
 mod probe;

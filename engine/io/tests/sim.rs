@@ -12,8 +12,13 @@ use fuelrail_io::{
 };
 
 fn region() -> Region {
-    let config =
-        ArenaConfig { bytes: 4 << 20, regions: 1, aside_bytes: 0, huge_pages: HugePages::Off, slots_per_region: 256 };
+    let config = ArenaConfig {
+        bytes: 4 << 20,
+        regions: 1,
+        huge_pages: HugePages::Off,
+        slots_per_region: 256,
+        ..ArenaConfig::default()
+    };
     Arena::new(&config).unwrap().1.pop().unwrap()
 }
 

@@ -14,8 +14,13 @@ const NEW: FileOptions = FileOptions { write: true, create: true, direct: false,
 const SECTOR: usize = 512;
 
 fn region() -> Region {
-    let config =
-        ArenaConfig { bytes: 4 << 20, regions: 1, aside_bytes: 0, huge_pages: HugePages::Off, slots_per_region: 256 };
+    let config = ArenaConfig {
+        bytes: 4 << 20,
+        regions: 1,
+        huge_pages: HugePages::Off,
+        slots_per_region: 256,
+        ..ArenaConfig::default()
+    };
     Arena::new(&config).unwrap().1.pop().unwrap()
 }
 

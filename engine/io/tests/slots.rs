@@ -8,7 +8,13 @@ use fuelrail_io::{Arena, ArenaConfig, Filling, Huge, HugePages, Landed, Lent, Re
 use proptest::prelude::*;
 
 fn arena(bytes: u64, slots: usize) -> (Arena, Region) {
-    let config = ArenaConfig { bytes, regions: 1, aside_bytes: 0, huge_pages: HugePages::Off, slots_per_region: slots };
+    let config = ArenaConfig {
+        bytes,
+        regions: 1,
+        huge_pages: HugePages::Off,
+        slots_per_region: slots,
+        ..ArenaConfig::default()
+    };
     let (arena, mut regions) = Arena::new(&config).unwrap();
     (arena, regions.pop().unwrap())
 }
@@ -65,8 +71,13 @@ fn wrong_configurations_are_refused_with_a_cure() {
         (0, 1, 10, Kind::Budget),
         (1 << 60, 1, 10, Kind::Budget),
     ] {
-        let config =
-            ArenaConfig { bytes, regions, aside_bytes: 0, huge_pages: HugePages::Off, slots_per_region: slots };
+        let config = ArenaConfig {
+            bytes,
+            regions,
+            huge_pages: HugePages::Off,
+            slots_per_region: slots,
+            ..ArenaConfig::default()
+        };
         assert_eq!(Arena::new(&config).unwrap_err().kind(), kind, "{config:?}");
     }
 }

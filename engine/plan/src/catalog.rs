@@ -122,12 +122,12 @@ impl Catalog {
         (self.size(block.sample) - self.block_first(block)).min(self.block_bytes)
     }
 
-    /// The longest block there is, and the mean of all, bytes.
+    /// The longest block there is and the mean of all, bytes, and how many there are.
     #[must_use]
-    pub fn block_lengths(&self) -> (u64, u64) {
+    pub fn block_lengths(&self) -> (u64, u64, u64) {
         let longest = self.sizes.iter().max().copied().unwrap_or(0).min(self.block_bytes);
         let blocks: u64 = self.sizes.iter().map(|size| size.div_ceil(self.block_bytes)).sum();
-        (longest, self.total_bytes / blocks.max(1))
+        (longest, self.total_bytes / blocks.max(1), blocks)
     }
 
     /// Room a sample takes in a batch slot: its size rounded up to the sample alignment, or to the unit of direct transfers,

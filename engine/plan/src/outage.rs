@@ -23,15 +23,15 @@ const PROBE_SPACING_FIRST: Duration = Duration::from_millis(50);
 pub(crate) struct Outage {
     /// After so long everything asked for is given up; zero never waits.
     limit: Duration,
-    /// When something was served last.
-    reached_at: Option<Instant>,
+    /// Something was served at all.
+    reached: bool,
     /// Failures since, of a server that cannot be reached.
     failures: u32,
     /// Refusals since, of one that can.
     refusals: u32,
     /// Objects that failed since, as many as matter.
     objects: Vec<SampleId>,
-    /// While there is an outage: since when, and when to probe next.
+    /// While there is an outage: since when, less the time in which nobody wanted anything, and when to probe next.
     open: Option<(Instant, Instant)>,
     random: Prng,
 }
@@ -41,7 +41,7 @@ impl Outage {
         let random = Prng::new(seed ^ 0x6F75_7461_6765);
         Outage {
             limit,
-            reached_at: None,
+            reached: false,
             failures: 0,
             refusals: 0,
             objects: Vec::with_capacity(OBJECTS),
@@ -51,8 +51,8 @@ impl Outage {
     }
 
     /// The server did something that one that is down does not do.
-    pub(crate) fn reached(&mut self, now: Instant) {
-        self.reached_at = Some(now);
+    pub(crate) fn reached(&mut self) {
+        self.reached = true;
         (self.failures, self.refusals) = (0, 0);
         self.objects.clear();
         self.open = None;
@@ -60,7 +60,7 @@ impl Outage {
 
     /// A fetch of this block failed. True when that is the server's fault, and no attempt of the block.
     pub(crate) fn failed(&mut self, now: Instant, block: BlockId, kind: Kind) -> bool {
-        if self.reached_at.is_none() || self.limit.is_zero() {
+        if !self.reached || self.limit.is_zero() {
             return false;
         }
         match kind {
@@ -69,7 +69,7 @@ impl Outage {
             Kind::Throttled | Kind::Server => (self.failures, self.refusals) = (0, self.refusals + 1),
             // It says something of the object, but it does say it.
             Kind::NotFound | Kind::Denied | Kind::Changed => {
-                self.reached(now);
+                self.reached();
                 return false;
             }
             _ => return false,
@@ -78,8 +78,11 @@ impl Outage {
             self.objects.push(block.sample);
         }
         let refuses = self.refusals >= REFUSALS && self.objects.len() == OBJECTS;
-        if self.open.is_none() && (self.failures >= FAILURES || refuses) {
-            self.open = Some((now, now));
+        match &mut self.open {
+            // The time in which a request hung was not idle.
+            Some((_, probe_at)) => *probe_at = now.max(*probe_at),
+            None if self.failures >= FAILURES || refuses => self.open = Some((now, now)),
+            None => {}
         }
         self.open.is_some()
     }
@@ -94,10 +97,14 @@ impl Outage {
         if now < at {
             return false;
         }
-        let most = (self.age(now) / PROBE_SHARE).clamp(PROBE_SPACING.0, PROBE_SPACING.1);
-        let spacing = now.since(since).clamp(PROBE_SPACING_FIRST, most);
+        // A validation pause or minutes of cache hits are no outage: the probe was due, and nothing asked for it.
+        let since = since.after(now.since(at));
+        let lasted = now.since(since);
+        let most = (lasted / PROBE_SHARE).clamp(PROBE_SPACING.0, PROBE_SPACING.1);
+        let spacing = lasted.clamp(PROBE_SPACING_FIRST, most);
         // Not all shards at the same moment.
-        self.open = Some((since, now.after(spacing.mul_f64(0.8 + 0.2 * self.random.unit()))));
+        let next = now.after(spacing.mul_f64(0.8 + 0.2 * self.random.unit()));
+        self.open = Some((since, next.min(since.after(self.limit))));
         true
     }
 
@@ -108,25 +115,24 @@ impl Outage {
         }
     }
 
-    /// How long nothing was served, when that is too long. Told once: afterwards the patience is whole again.
+    /// How long the outage has lasted, when that is too long. Told once: afterwards the patience is whole again.
     pub(crate) fn take_end(&mut self, now: Instant) -> Option<Duration> {
         let age = self.age(now);
         if !self.is_open() || age < self.limit {
             return None;
         }
-        self.reached(now);
+        self.reached();
         Some(age)
     }
 
-    /// When there is something to do: a probe, or the end of patience.
+    /// When a probe is due, or patience ends.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let end = self.reached_at?.after(self.limit);
-        self.open.map(|(_, at)| at.min(end))
+        self.open.map(|(_, probe_at)| probe_at)
     }
 
-    /// Since when nothing was served.
+    /// How long the outage has lasted: up to a probe that is due, and that nobody has asked for.
     pub(crate) fn age(&self, now: Instant) -> Duration {
-        self.reached_at.map_or(Duration::ZERO, |at| now.since(at))
+        self.open.map_or(Duration::ZERO, |(since, probe_at)| now.min(probe_at).since(since))
     }
 }
 
@@ -146,7 +152,7 @@ mod tests {
 
     fn reached() -> Outage {
         let mut outage = Outage::new(LIMIT, 1);
-        outage.reached(at(0));
+        outage.reached();
         outage
     }
 
@@ -157,7 +163,7 @@ mod tests {
             assert!((0..5).all(|_| !outage.failed(at(1), block(1), kind)));
             assert!(outage.failed(at(1), block(1), kind) && outage.is_open());
             assert!(outage.probe(at(1)) && !outage.probe(at(1)));
-            outage.reached(at(2));
+            outage.reached();
             assert!(!outage.is_open() && outage.deadline().is_none() && outage.probe(at(2)));
             assert!(!outage.failed(at(3), block(1), kind), "counting begins anew");
         }
@@ -192,8 +198,49 @@ mod tests {
             "never reached: a wrong address"
         );
         let mut off = Outage::new(Duration::ZERO, 1);
-        off.reached(at(0));
+        off.reached();
         assert!((0..100).all(|n| !off.failed(at(n), block(n as u32), Kind::Network)));
+    }
+
+    /// Opens at `from`, and is asked for a probe every 20 ms for so long; each fails at once.
+    fn down(outage: &mut Outage, from: u64, for_ms: u64) -> Option<u64> {
+        while !outage.is_open() {
+            outage.failed(at(from), block(1), Kind::Network);
+        }
+        (from..=from + for_ms).step_by(20).find(|ms| {
+            let ended = outage.take_end(at(*ms)).is_some();
+            if !ended && outage.probe(at(*ms)) {
+                outage.failed(at(*ms), block(1), Kind::Network);
+            }
+            ended
+        })
+    }
+
+    #[test]
+    fn time_in_which_nothing_was_asked_for_is_no_part_of_an_outage() {
+        let mut outage = reached();
+        // Ten minutes of cache hits, and then the bucket restarts in a second.
+        assert_eq!(down(&mut outage, 600_000, 1_000), None);
+        assert!(outage.age(at(601_000)) <= Duration::from_secs(1));
+        // In the middle of an outage the trainer validates for ten minutes.
+        assert_eq!(down(&mut outage, 1_201_000, 1_000), None);
+        assert!(outage.is_open(), "still the same one");
+        // Down for good: the limit is of seconds in which somebody waited.
+        let end = down(&mut outage, 1_300_000, 400_000).unwrap();
+        assert!((1_594_000..1_600_000).contains(&end), "{end}");
+    }
+
+    #[test]
+    fn a_server_that_swallows_requests_is_given_up_at_the_limit() {
+        let mut outage = reached();
+        (0..6).for_each(|n| assert_eq!(outage.failed(at(0), block(n), Kind::Stalled), n == 5));
+        let mut now = 0;
+        while outage.take_end(at(now)).is_none() {
+            assert!(outage.probe(at(now)), "at {now}");
+            now += 30_000;
+            outage.failed(at(now), block(1), Kind::Stalled);
+        }
+        assert_eq!(now, 300_000, "every probe hung for half a minute, and all of it counts");
     }
 
     #[test]

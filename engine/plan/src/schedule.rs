@@ -22,6 +22,17 @@ pub struct Schedule {
     horizon_epochs: u64,
 }
 
+/// Epochs that `Schedule` looks ahead for a rank of `world` that can keep `kept_share` (0 to 1) of the data set.
+///
+/// A sample comes to a rank once in `world` epochs on average, so the blocks whose next uses are nearest fill the caches
+/// with uses within `-ln(1 - kept_share) * world` epochs, and what is used later is not kept. Four times the share is more than
+/// that up to a share of 0.98.
+#[must_use]
+pub fn horizon_epochs(world: u32, kept_share: f64) -> u64 {
+    let most = 4 * u64::from(world);
+    ((most as f64 * kept_share).ceil() as u64).clamp(4, most)
+}
+
 impl Schedule {
     /// A schedule over `run`, looking `horizon_epochs` whole epochs ahead.
     #[must_use]

@@ -24,6 +24,7 @@ fn config() -> BrainConfig {
         prefetch: Strategy::default(),
         policy: PolicyName::Fifo,
         cache_bytes: 2 * SAMPLE_BYTES,
+        cached_block_bytes_min: 0,
         batch_room_bytes: 1 << 20,
         horizon_epochs: 1,
         spill: None,
@@ -281,6 +282,33 @@ fn a_home_opens_its_own_batches_only() {
         }
     }
     assert_eq!(seqs, [1, 4, 7]);
+}
+
+#[test]
+fn time_between_two_waits_is_not_counted_as_waiting() {
+    let mut brain = brain(&config());
+    let mut opened = 0;
+    let mut open_all = |brain: &mut Brain, now| {
+        while let Some((seq, _)) = open(brain, now) {
+            brain.tell(now, Fact::Opened(BatchSeq(seq)));
+            opened = seq + 1;
+        }
+        opened
+    };
+    let at = |ms: u64, us: u64| Instant(ms * 1_000_000 + us * 1_000);
+    // A batch takes 10 ms to fill, and so does a step of the consumer.
+    brain.tell(at(0, 0), Fact::Tick);
+    assert_eq!(open_all(&mut brain, at(0, 0)), 2);
+    for seq in 0..2 {
+        brain.tell(at(10, 0), Fact::Ready(BatchSeq(seq)));
+    }
+    brain.tell(at(10, 0), Fact::Consumer { taken: 1, waits: false });
+    // It looks for another batch for a microsecond, without patience, and computes on.
+    brain.tell(at(10, 1), Fact::Consumer { taken: 1, waits: true });
+    brain.tell(at(10, 2), Fact::Consumer { taken: 1, waits: false });
+    brain.tell(at(20, 0), Fact::Consumer { taken: 2, waits: false });
+    let open = open_all(&mut brain, at(20, 0)) - 2;
+    assert!(open <= 3, "{open} batches are open for a consumer whose steps take as long as filling one");
 }
 
 #[test]

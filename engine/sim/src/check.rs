@@ -35,7 +35,7 @@ pub enum Checker {
     Errors,
     /// The disk holds what it should not, or lost what nothing damaged.
     Disk,
-    /// The engine panicked.
+    /// The engine panicked, or the ring of a shard failed.
     Panic,
 }
 

@@ -6,7 +6,7 @@ use crate::journal::Entry;
 use crate::model::Step;
 use crate::scenario::ConsumerShape;
 use fuelrail_base::prng::Prng;
-use fuelrail_base::{Duration, Instant};
+use fuelrail_base::{Duration, Error, Instant};
 use fuelrail_flow::{Assembled, Finished, Outlet};
 use fuelrail_io::{Ring as _, SimRing};
 use std::collections::VecDeque;
@@ -45,6 +45,10 @@ pub(crate) struct Trainer {
     pub(crate) taken: Vec<Vec<Entry>>,
     /// A batch that failed as it had to.
     pub(crate) raised: Option<String>,
+    /// A failure of the run has woken it.
+    woken: bool,
+    /// Why the run failed, once it was told.
+    pub(crate) failed: Option<Error>,
     pub(crate) longest_wait: Duration,
     /// Longest wait that ended since it was last asked for.
     ended_wait: Duration,
@@ -70,6 +74,8 @@ impl Trainer {
             leases: VecDeque::new(),
             taken: Vec::new(),
             raised: None,
+            woken: false,
+            failed: None,
             longest_wait: Duration::ZERO,
             ended_wait: Duration::ZERO,
             canary: canary.filter(|_| rank == 0),
@@ -108,6 +114,10 @@ impl Trainer {
     ) -> Checked<bool> {
         let now = self.timer.now();
         let mut moved = self.give_back(now, inspector)?;
+        if self.timer.waker().is_notified() {
+            self.timer.waker().disarm();
+            self.woken = true;
+        }
         if let State::Computes(until) = self.state
             && until <= now
         {
@@ -126,8 +136,12 @@ impl Trainer {
                 self.longest_wait = self.longest_wait.max(self.ended_wait);
                 self.take(now, finished, steps, inspector)?;
                 moved = true;
-            } else if outlet.is_cut_off() {
-                return Err(Violation::new(Checker::Liveness, "a shard ended before its last batch"));
+            } else if let Some(cause) = outlet.consumer().failure.cause() {
+                if !self.woken {
+                    return Err(Violation::new(Checker::Liveness, format!("the consumer was not woken for: {cause}")));
+                }
+                moved = self.failed.is_none();
+                self.failed = Some(cause.clone());
             } else {
                 outlet.set_waiting(true);
             }

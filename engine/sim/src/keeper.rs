@@ -85,7 +85,7 @@ impl Keeper {
             };
             let (mark, path) = (header.mark(), path.to_owned());
             let key = self.keep(path.clone(), core::mem::take(&mut owned));
-            found.push((SegmentFile { key, mark, path, len: header.len, direct: true, mount }, known));
+            found.push((SegmentFile { key, mark, path, directory: None, len: header.len, direct: true, mount }, known));
         }
     }
 
@@ -131,7 +131,7 @@ impl Keeper {
         let (path, mark) = make(&self.world, id, self.shape.unit, |_| ())?;
         let key = self.keep(path.clone(), true);
         let mount = Mount::Open { end: PAGE_BYTES, records: 0 };
-        Some(SegmentFile { key, mark, path, len: SEGMENT_BYTES, direct: true, mount })
+        Some(SegmentFile { key, mark, path, directory: None, len: SEGMENT_BYTES, direct: true, mount })
     }
 }
 

@@ -8,6 +8,7 @@ use fuelrail_plan::order::OrderName;
 use fuelrail_plan::order::quality::{Delivered, measure, windowed};
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
+use fuelrail_plan::schedule::horizon_epochs;
 use serde::Serialize;
 
 use crate::run::run;
@@ -110,9 +111,10 @@ fn hit_ratio(question: &OrdersRun, order: OrderName) -> Result<f64> {
     let &OrdersRun { samples, world, batch_size, epochs, cache_share, seed, .. } = question;
     let mut scenario = Scenario::quiet(seed, u64::from(samples), OBJECT_BYTES, batch_size);
     (scenario.order, scenario.epochs, scenario.lives[0].world) = (order, epochs, world);
-    (scenario.loader.policy, scenario.loader.horizon_epochs) = (PolicyName::NextUse, 4 * u64::from(world));
     let part = scenario.total_bytes as f64 / f64::from(world);
     scenario.loader.cache_bytes = (part * cache_share.clamp(0.0, 1.0)) as u64 / OBJECT_BYTES * OBJECT_BYTES;
+    let kept_share = scenario.loader.cache_bytes as f64 / scenario.total_bytes as f64;
+    (scenario.loader.policy, scenario.loader.horizon_epochs) = (PolicyName::NextUse, horizon_epochs(world, kept_share));
     let report = run(&scenario);
     if !report.is_sound() {
         return Err(Error::new(Kind::Environment, format!("the simulation is unsound: {report}")).cure("report it"));

@@ -38,6 +38,8 @@ pub(crate) struct Rank {
     ended: Counters,
     wakers: Vec<Waker>,
     keeper: Option<Keeper>,
+    /// When a shard died, if one did.
+    pub(crate) failed_at: Option<Instant>,
 }
 
 /// A shard and where it is in its loop.
@@ -85,9 +87,9 @@ impl Rank {
         let (arena, regions) = Arena::new(&ArenaConfig {
             bytes: u64::from(l.shards) * region_bytes(make.scenario),
             regions: l.shards,
-            aside_bytes: 0,
             huge_pages: HugePages::Off,
             slots_per_region: 2048,
+            ..ArenaConfig::default()
         })?;
         let objects = Arc::new(listed(make.scenario, make.objects)?);
         let disk =
@@ -110,7 +112,8 @@ impl Rank {
         }
         let outlet = Outlet::new(lanes, wakers.clone(), consumer, make.run.batches());
         let kept_slots = arena.outstanding();
-        Ok(Rank { arena, kept_slots, shards, boards, outlet, ended: Counters::default(), wakers, keeper })
+        let (ended, failed_at) = (Counters::default(), None);
+        Ok(Rank { arena, kept_slots, shards, boards, outlet, ended, wakers, keeper, failed_at })
     }
 
     /// Shards that have something to do at this instant, by number.
@@ -132,19 +135,33 @@ impl Rank {
     /// Lets one shard do its next half of a round: its turn, or going to sleep. Between the two, others may act.
     pub(crate) fn step(&mut self, at: usize) -> Checked<()> {
         let Some(stepped) = &mut self.shards[at] else { return Ok(()) };
+        // As the engine guards a shard's thread.
+        let (failure, thread) = (&self.outlet.consumer().failure, format_args!("shard {at}"));
         let goes_on = match stepped.phase {
-            Phase::Turned => return stepped.sleep(),
-            Phase::Saving(until) => stepped.save(until)?,
-            Phase::Awake | Phase::Asleep if stepped.shard.turn() => {
-                stepped.phase = Phase::Turned;
-                true
-            }
-            Phase::Awake | Phase::Asleep => {
-                let until = stepped.shard.ring().now().after(SAVE_PATIENCE);
-                stepped.save(until)?
-            }
+            Phase::Saving(until) => Some(stepped.save(until)?),
+            Phase::Turned => match failure.guard(thread, || stepped.shard.sleep()) {
+                Some(()) => {
+                    stepped.slept()?;
+                    Some(true)
+                }
+                None => None,
+            },
+            Phase::Awake | Phase::Asleep => match failure.guard(thread, || Ok(stepped.shard.turn())) {
+                Some(true) => {
+                    stepped.phase = Phase::Turned;
+                    Some(true)
+                }
+                Some(false) => {
+                    let until = stepped.shard.ring().now().after(SAVE_PATIENCE);
+                    Some(stepped.save(until)?)
+                }
+                None => None,
+            },
         };
-        if !goes_on {
+        if goes_on.is_none() {
+            self.failed_at = Some(stepped.shard.ring().now());
+        }
+        if goes_on != Some(true) {
             self.ended.add_snapshot(&stepped.shard.snapshot());
             self.shards[at] = None;
         }
@@ -181,8 +198,11 @@ impl Rank {
         self.shards.iter_mut().flatten().map(|s| s.shard.ring().in_flight()).sum()
     }
 
-    /// Tells all shards to end.
+    /// Tells all shards to end, where the death of one does not.
     pub(crate) fn stop(&self) {
+        if self.failed_at.is_some() {
+            return;
+        }
         self.boards.iter().for_each(|board| board.stop());
         self.wakers.iter().for_each(Waker::wake);
     }
@@ -216,8 +236,7 @@ impl Rank {
 }
 
 impl Stepped {
-    fn sleep(&mut self) -> Checked<()> {
-        self.shard.sleep().map_err(|error| Violation::new(Checker::Errors, format!("the ring failed: {error}")))?;
+    fn slept(&mut self) -> Checked<()> {
         self.phase = Phase::Asleep;
         let ring = self.shard.ring();
         let slept = (ring.now(), ring.moves());
@@ -287,6 +306,7 @@ fn new_shard(
             prefetch: strategy(l.look_ahead)?,
             policy: l.policy,
             cache_bytes: l.cache_bytes / u64::from(l.shards),
+            cached_block_bytes_min: 0,
             batch_room_bytes: l.room_bytes,
             horizon_epochs: l.horizon_epochs,
             spill: make.scenario.disk.as_ref().map(|disk| spill(make.scenario, disk)),
@@ -318,6 +338,7 @@ fn new_shard(
             _ => BadSamples::Raise,
         },
         connections_max: l.connections_max,
+        scratch_bytes: SCRATCH_BYTES as u64,
         stall_after: Duration::from_millis(l.stall_after_ms),
         spares: Spares { slots: l.spare_slots, slot_bytes: l.spare_bytes },
     };

@@ -101,6 +101,7 @@ fn lives(scenario: &Scenario, canary: Option<Canary>, tally: &mut Tally) -> Chec
                 tally.raised = Some(error);
                 return inspector.joined(&tally.journal, false);
             }
+            Ending::Failed(cause) => return Err(Violation::new(Checker::Panic, cause)),
             Ending::Killed(steps) => start = resume_at(&runs[0], start, steps, canary),
         }
     }

@@ -4,7 +4,7 @@
 
 use crate::canary::Canary;
 use fuelrail_base::{Duration, Instant, Result};
-use fuelrail_io::{Done, FileId, FileMark, FileOptions, Full, Op, OpId, Ring, RingFacts, SimRing, SockId, Waker};
+use fuelrail_io::{Done, FileId, FileOptions, Full, Op, OpId, OwnDirectory, Ring, RingFacts, SimRing, SockId, Waker};
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -71,16 +71,12 @@ impl Ring for TapRing {
         self.inner.close(sock);
     }
 
-    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId> {
-        self.inner.open(path, options)
+    fn open_in(&mut self, own: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<FileId> {
+        self.inner.open_in(own, path, options)
     }
 
     fn close_file(&mut self, file: FileId) {
         self.inner.close_file(file);
-    }
-
-    fn mark(&self, file: FileId) -> Result<FileMark, i32> {
-        self.inner.mark(file)
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {

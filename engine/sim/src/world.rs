@@ -14,13 +14,15 @@ use crate::rank::{Make, Rank, listed};
 use crate::scenario::{LifeShape, Scenario};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Instant};
-use fuelrail_io::{SimCounts, SimRing, SimWorld};
+use fuelrail_io::{Ring as _, SimCounts, SimRing, SimWorld};
 use fuelrail_plan::run::Run;
 use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Acts of all shards at one instant after which they are said to spin.
 const STEPS_MAX: u32 = 1_000_000;
+/// How soon a trainer that waits is told that a shard has died.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// Jumps of virtual time in one life.
 const EVENTS_MAX: u64 = 3_000_000;
 
@@ -33,6 +35,8 @@ pub(crate) enum Ending {
     Killed(usize),
     /// A hopeless sample ended it.
     Raised(String),
+    /// A shard died, and the trainer was told why.
+    Failed(String),
 }
 
 /// What a life adds to the run's account, however it ended.
@@ -94,6 +98,7 @@ impl<'a> Life<'a> {
             let make = Make { scenario, objects, world: &world, run: run.clone(), rank, seed, canary: planted };
             ranks.push(Rank::new(&make)?);
             let (timer, own) = (SimRing::with_capacity(&world, 1, 1), Prng::new(prng.next()));
+            ranks[id].outlet.consumer().failure.wakes(&timer.waker());
             trainers.push(Trainer::new(id, scenario.consumer, scenario.lockstep, own, timer, canary));
         }
         let shape = scenario.lives[life];
@@ -122,13 +127,17 @@ impl<'a> Life<'a> {
     pub(crate) fn play(&mut self) -> Checked<Ending> {
         let ending = self.live()?;
         let finished = matches!(ending, Ending::Finished);
-        if finished {
+        // Of a shard that died, nothing can be said but that all is given back.
+        let failed = self.ranks.iter().any(|rank| rank.failed_at.is_some());
+        if finished && !failed {
             self.come_to_rest()?;
         }
         let account = self.account();
-        self.inspector.counters(&account.counters, &account.books, self.world.now(), !finished)?;
+        if !failed {
+            self.inspector.counters(&account.counters, &account.books, self.world.now(), !finished)?;
+        }
         let disk = self.scenario.disk.as_ref();
-        if finished || disk.is_some_and(|disk| disk.in_order) {
+        if finished || failed || disk.is_some_and(|disk| disk.in_order) {
             self.stop()?;
         }
         self.trainers.iter_mut().for_each(Trainer::let_go);
@@ -182,6 +191,10 @@ impl<'a> Life<'a> {
         let mut to_kill = self.shape.kill_after_events;
         loop {
             self.settle()?;
+            if let Some(cause) = self.trainers.iter().find_map(|trainer| trainer.failed.as_ref()) {
+                return Ok(Ending::Failed(cause.to_string()));
+            }
+            self.check_deaths()?;
             self.check_waits()?;
             if let Some(error) = self.trainers.iter().find_map(|trainer| trainer.raised.clone()) {
                 return Ok(Ending::Raised(error));
@@ -243,6 +256,19 @@ impl<'a> Life<'a> {
             machine::befall(&self.world, disk, self.events);
         }
         if self.world.advance() { Ok(()) } else { Err(self.stuck("the world stands still")) }
+    }
+
+    /// A trainer that waits is told within a second that a shard has died.
+    fn check_deaths(&self) -> Checked<()> {
+        let now = self.world.now();
+        for (trainer, rank) in self.trainers.iter().zip(&self.ranks) {
+            let untold = rank.failed_at.map_or(Duration::ZERO, |at| now.since(at).min(trainer.waiting(now)));
+            if untold > TOLD_WITHIN {
+                let text = format!("a shard has been dead for {untold:?}, and the consumer waits");
+                return Err(Violation::new(Checker::Liveness, text));
+            }
+        }
+        Ok(())
     }
 
     /// How long a batch may be waited for, after the faults so far: each keeps a connection for a while, and the worst

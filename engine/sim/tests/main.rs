@@ -4,6 +4,7 @@
 mod canaries;
 mod disk;
 mod found;
+mod killed_shards;
 mod orders;
 mod outage;
 mod planted;

@@ -1,6 +1,7 @@
 //! Seeds of the swarms: the same ones every time, and as many fresh ones beside them as a test asks for.
 //!
-//! `FUELRAIL_SEED=N` plays the fresh ones from N on, and no others; `FUELRAIL_PROVE=1` plays ten times as many of both.
+//! `FUELRAIL_SEED=N` plays the fresh ones from N on, and no others; `FUELRAIL_PROVE=1` plays ten times as many of both, with
+//! `FUELRAIL_SEED`, too.
 
 use core::ops::Range;
 use std::hash::{BuildHasher as _, RandomState};
@@ -9,12 +10,10 @@ use std::hash::{BuildHasher as _, RandomState};
 #[expect(clippy::print_stdout, reason = "the test harness shows it where a test fails")]
 pub(crate) fn seeds(test: &str, fixed: Range<u64>, fresh: u64) -> Vec<u64> {
     let times = if proves() { 10 } else { 1 };
-    if let Ok(seed) = std::env::var("FUELRAIL_SEED") {
-        let first: u64 = seed.parse().expect("FUELRAIL_SEED is a number");
-        return (first..first + fresh * times).collect();
-    }
-    let first = RandomState::new().hash_one(test) >> 24;
+    let given = std::env::var("FUELRAIL_SEED").ok().map(|seed| seed.parse().expect("FUELRAIL_SEED is a number"));
+    let first = given.unwrap_or_else(|| RandomState::new().hash_one(test) >> 24);
     println!("{test}: fresh seeds; again with FUELRAIL_SEED={first}");
+    let fixed = if given.is_some() && !proves() { 0..0 } else { fixed };
     let fixed = fixed.start..fixed.start + (fixed.end - fixed.start) * times;
     fixed.chain(first..first + fresh * times).collect()
 }

@@ -31,6 +31,14 @@ pub(crate) fn region(settings: &Credentials) -> Result<String> {
             profiles.get(&profile(settings).0, "region").unwrap_or(REGION_DEFAULT).to_string()
         }
     };
+    checked(region)
+}
+
+/// A region's name that can be signed for, whoever says so.
+///
+/// # Errors
+/// `Usage` for what is no name of a region.
+pub(super) fn checked(region: String) -> Result<String> {
     if !region.is_empty() && region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Ok(region);
     }

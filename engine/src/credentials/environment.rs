@@ -1,9 +1,32 @@
 //! The environment variables that the clouds' own tools read. Read in one place, and given in tests.
 
+use fuelrail_base::{Error, Kind, Result};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use zeroize::Zeroizing;
+
+/// The variables that this process was started with, for [`Config::load`](crate::Config::load) and
+/// [`Access::load`](crate::Access::load). Those that are not UTF-8 are passed over, but for our own.
+///
+/// # Errors
+/// `Usage` naming a variable `FUELRAIL_…` that is not UTF-8.
+pub fn environment_variables() -> Result<Vec<(String, String)>> {
+    let mut variables = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => variables.push((name, value)),
+            (name, _) => {
+                let name = name.unwrap_or_else(|name| name.to_string_lossy().into_owned());
+                if name.starts_with("FUELRAIL_") {
+                    let cause = format!("the environment variable {} is not UTF-8", name.escape_debug());
+                    return Err(Error::new(Kind::Usage, cause).cure("set it to text, or unset it"));
+                }
+            }
+        }
+    }
+    Ok(variables)
+}
 
 /// Where the variables of the clouds' tools (`AWS_…`, `AZURE_…`, `GOOGLE_…`) are read from. Prints their names only.
 #[derive(Clone, Default, PartialEq, Eq)]

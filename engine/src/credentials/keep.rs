@@ -3,13 +3,12 @@
 //! Begins minutes before a credential ends; while there is no new one the old one serves. Ends with the last who signs.
 
 use super::chain::Fetched;
-use super::settings::{Credentials, Provider};
+use super::settings::{Credentials, Origin, Provider, Signing};
 use super::{aws, azure, google};
 use crate::aside::run_aside;
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_flow::Authority;
 use fuelrail_io::{Waker, wall_now};
-use fuelrail_wire::Endpoint;
 use fuelrail_wire::sign::{Realm, Scope};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
@@ -35,22 +34,24 @@ struct Chain {
 /// The authorities of this process that are in use.
 static KEPT: Mutex<Vec<(Chain, Weak<Authority>)>> = Mutex::new(Vec::new());
 
-/// What signs the requests to `endpoint`, which somebody calls `uri`; `None` where they go unsigned.
+/// What signs the requests to `origin`; `None` where they go unsigned.
 ///
 /// # Errors
 /// `Denied` with what each source of the chain had to say, `Usage` for settings that contradict each other.
-pub(crate) fn authority_for(settings: &Credentials, uri: &str, endpoint: &Endpoint) -> Result<Option<Arc<Authority>>> {
-    let Some(provider) = settings.provider(uri, endpoint) else {
+pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<Option<Arc<Authority>>> {
+    let Origin { endpoint, signing } = origin;
+    let Some(Signing { provider, region: told }) = signing.clone() else {
         if settings.requester_pays {
             return Err(Error::new(Kind::Usage, "requester_pays without credentials: nobody would pay")
                 .cure("set anonymous = false, or leave requester_pays out"));
         }
         return Ok(None);
     };
-    let region = match (provider, aws::region_of(&endpoint.host)) {
+    let region = match (provider, aws::region_of(&endpoint.host), told) {
         // What the host is of is what it lets in.
-        (Provider::Aws, Some(region)) => region.to_string(),
-        (Provider::Aws, None) => aws::region(settings)?,
+        (Provider::Aws, Some(region), _) => region.to_string(),
+        (Provider::Aws, None, Some(told)) => aws::checked(told)?,
+        (Provider::Aws, None, None) => aws::region(settings)?,
         _ => String::new(),
     };
     let realm = Realm { scope: Scope { region, service: "s3" }, requester_pays: settings.requester_pays };
@@ -123,7 +124,7 @@ impl Keeper {
                 }
                 Err(error) => {
                     if !core::mem::replace(&mut failing, true) {
-                        eprintln!("fuelrail: credentials are not renewed, the old ones serve on: {error}");
+                        tracing::warn!("credentials are not renewed, the old ones stay in use: {error}");
                     }
                     authority.note_trouble(error.to_string());
                     due = Some(Instant::now());

@@ -25,7 +25,8 @@ mod sts;
 mod tests;
 
 pub(crate) use aws::region;
-pub use environment::Environment;
+pub use environment::{Environment, environment_variables};
 pub(crate) use keep::authority_for;
 pub use settings::Credentials;
+pub(crate) use settings::{Origin, Provider};
 pub(crate) use signing::authorise;

@@ -3,7 +3,7 @@
 //!
 //! Owns the outlet of the shards and the region of the decoded batches. Never decodes.
 
-use super::pool::{Alarm, Job, LOOK_AGAIN, Shared, Work};
+use super::pool::{Job, LOOK_AGAIN, Shared, Work};
 use fuelrail_flow::{Assembled, Finished, Outlet};
 use fuelrail_io::{Region, Slot};
 use std::sync::atomic::Ordering;
@@ -24,7 +24,6 @@ pub(super) struct Feed {
 impl Feed {
     pub(super) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        let _alarm = Alarm(&shared);
         while !shared.is_stopped() {
             let sleeps = shared.feeder.arm();
             if !self.turn() && sleeps {
@@ -63,10 +62,6 @@ impl Feed {
         shared.facts.starved.store(!room && empty && more, Ordering::Release);
         // Only a consumer that waits for the bucket opens the look-ahead; one that waits for decoders would not be helped.
         self.outlet.set_waiting(room && empty && more && shared.waits.load(Ordering::Acquire));
-        if more && self.outlet.is_cut_off() {
-            shared.cut_off.store(true, Ordering::Release);
-            shared.wake_consumer();
-        }
         moved
     }
 

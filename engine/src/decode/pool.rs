@@ -8,7 +8,8 @@ use super::facts::Facts;
 use super::picture::Easel;
 use super::{Decode, format};
 use crossbeam_queue::ArrayQueue;
-use fuelrail_base::{Error, Kind, SampleId};
+use fuelrail_base::canary::{self, Stage};
+use fuelrail_base::{Error, SampleId};
 use fuelrail_flow::{Assembled, BadSamples, Finished, Objects};
 use fuelrail_io::{Filling, Waker, Window, thread_cpu};
 use std::collections::HashMap;
@@ -46,10 +47,6 @@ pub(super) struct Shared {
     pub consumer: OnceLock<Waker>,
     /// The consumer is blocked.
     pub waits: AtomicBool,
-    /// No batch will be let in any more: the shards are gone.
-    pub cut_off: AtomicBool,
-    /// A thread of the stage ended by a panic.
-    pub broken: AtomicBool,
     pub stop: AtomicBool,
     pub facts: Arc<Facts>,
     /// Under `Quarantine`, what could not be decoded: it is not tried again.
@@ -195,7 +192,6 @@ impl Shared {
 
 /// The life of one thread.
 pub(super) fn serve(shared: &Shared) {
-    let _alarm = Alarm(shared);
     let mut easel = Easel::new(shared.wanted);
     let (mut told, mut since) = (cpu(), 0);
     loop {
@@ -204,6 +200,7 @@ pub(super) fn serve(shared: &Shared) {
             since = 0;
         });
         let Some(mut job) = next else { break };
+        canary::pass(0, Stage::Decode);
         shared.decode(&mut easel, &mut job);
         since += 1;
         if since >= METERED_AFTER {
@@ -229,22 +226,4 @@ fn tell(shared: &Shared, told: Duration) -> Duration {
     let now = cpu();
     shared.facts.spent(now.saturating_sub(told));
     now
-}
-
-/// Tells the consumer when a thread of the stage panics: what it held will never come.
-pub(super) struct Alarm<'a>(pub &'a Shared);
-
-impl Drop for Alarm<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.broken.store(true, Ordering::Release);
-            self.0.wake_consumer();
-        }
-    }
-}
-
-/// What the consumer is told then.
-pub(super) fn broken() -> Error {
-    Error::new(Kind::Environment, "a decoding thread panicked: a bug of the loader")
-        .cure("report it with the message above")
 }

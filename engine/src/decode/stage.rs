@@ -3,10 +3,11 @@
 use super::Decode;
 use super::facts::Facts;
 use super::feed::Feed;
-use super::pool::{Shared, broken, serve};
+use super::pool::{Shared, serve};
 use crossbeam_queue::ArrayQueue;
+use fuelrail_base::canary;
 use fuelrail_base::{Error, Kind, Result, Turns};
-use fuelrail_flow::{BadSamples, Finished, Objects, Outlet};
+use fuelrail_flow::{BadSamples, Consumer, Finished, Objects, Outlet};
 use fuelrail_io::{Region, Waker};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -55,13 +56,12 @@ impl DecodeStage {
             feeder,
             consumer: OnceLock::new(),
             waits: AtomicBool::new(false),
-            cut_off: AtomicBool::new(false),
-            broken: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             facts: Arc::new(Facts::new(threads, depth)),
             quarantine: Mutex::default(),
             rest: (Mutex::new(()), Condvar::new()),
         });
+        let run = Arc::clone(outlet.consumer());
         let batch_bytes = decode.sample_bytes() as usize * batch_size as usize;
         let feed = Feed { shared: Arc::clone(&shared), outlet, region, batch_bytes, depth: depth as u64, slot: None };
         let early = Turns::with_capacity(depth);
@@ -69,9 +69,9 @@ impl DecodeStage {
         let mut stage = DecodeStage { shared, threads: Vec::new(), early, next: 0, end, wanted: decode };
         for n in 0..threads {
             let shared = Arc::clone(&stage.shared);
-            stage.threads.push(spawn(format!("fuelrail-d{n}"), move || serve(&shared))?);
+            stage.threads.push(spawn(&run, format!("fuelrail-d{n}"), move || serve(&shared))?);
         }
-        stage.threads.push(spawn("fuelrail-feed".into(), move || feed.run())?);
+        stage.threads.push(spawn(&run, "fuelrail-feed".into(), move || feed.run())?);
         Ok(stage)
     }
 
@@ -96,16 +96,6 @@ impl DecodeStage {
         self.shared.facts.batch_taken();
         self.shared.feeder.wake();
         Some(finished)
-    }
-
-    /// The next batch can never come: its shard is gone, and what was let in before has been taken.
-    pub(crate) fn is_cut_off(&self) -> bool {
-        self.shared.cut_off.load(Ordering::Acquire) && self.shared.facts.inside() == 0
-    }
-
-    /// What is wrong with the stage itself.
-    pub(crate) fn fault(&self) -> Option<Error> {
-        self.shared.broken.load(Ordering::Acquire).then(broken)
     }
 
     /// Only the consumer can make room for the next batch.
@@ -140,14 +130,22 @@ impl Drop for DecodeStage {
         }
         self.shared.end();
         for thread in self.threads.drain(..) {
-            // A panic was told to the consumer when it happened.
+            // Its panics are the run's failure, not its own.
             let _ = thread.join();
         }
     }
 }
 
-fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    let thread = std::thread::Builder::new().name(name).spawn(work);
+/// A thread whose panic ends the run: what it held will never come.
+fn spawn(run: &Arc<Consumer>, name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let run = Arc::clone(run);
+    let guarded = canary::inherited(move || {
+        run.failure.guard("a decoding thread", || {
+            work();
+            Ok(())
+        });
+    });
+    let thread = std::thread::Builder::new().name(name).spawn(guarded);
     thread.map_err(|e| {
         Error::new(Kind::Environment, format!("starting a decoding thread: {e}"))
             .cure("ask for fewer with decode_threads, or raise the limit of processes (ulimit -u)")

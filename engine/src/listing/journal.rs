@@ -3,14 +3,14 @@
 //! Owns the file and its lock: one process writes it, and an end of that process, whatever its kind, gives the lock up. Nothing is
 //! synced: what a power cut takes is asked for again.
 
-use super::file::{make_or_open, refused};
+use super::shelf::refused;
 use fuelrail_base::{Error, Result};
-use fuelrail_io::try_lock;
+use fuelrail_io::{OwnDirectory, try_lock};
 use fuelrail_wire::ListPage;
 use fuelrail_wire::kept::{Answer, FRAME_HEAD_BYTES, FrameHead, Frames, HEADER_BYTES, Header, Holds, SourceId};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A listing goes on from a journal that was begun so long ago at most. Its pages shall be of about the same time, as those of a
 /// listing that is not interrupted are, and servers' tokens do not live for ever.
@@ -42,9 +42,9 @@ impl Journal {
     ///
     /// # Errors
     /// `File` when it cannot be opened, locked or begun.
-    pub(super) fn open(path: &Path, source: SourceId, now_s: u64) -> Result<Option<Journal>> {
-        let file = make_or_open(path)?;
-        if !try_lock(&file, path)? {
+    pub(super) fn open(own: &OwnDirectory, name: &str, source: SourceId, now_s: u64) -> Result<Option<Journal>> {
+        let (file, path) = (own.open_or_make_file(name)?, own.path().join(name));
+        if !try_lock(&file, &path)? {
             return Ok(None);
         }
         let mut head = [0; HEADER_BYTES];
@@ -55,7 +55,7 @@ impl Journal {
         };
         let mut journal = Journal {
             file,
-            path: path.to_owned(),
+            path,
             source,
             frames: Frames::behind(&head),
             end: HEADER_BYTES as u64,
@@ -162,8 +162,18 @@ mod tests {
         ListPage { entries, next: Some(format!("t{n}")), is_truncated: true, ..ListPage::default() }
     }
 
-    fn open(path: &Path, now_s: u64) -> Journal {
-        Journal::open(path, SOURCE, now_s).unwrap().expect("nobody else has it")
+    const NAME: &str = "journal";
+
+    /// A directory of our own, and the journal's path in it.
+    fn place() -> (tempfile::TempDir, OwnDirectory, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let own = OwnDirectory::open(dir.path()).unwrap();
+        let path = own.path().join(NAME);
+        (dir, own, path)
+    }
+
+    fn open(own: &OwnDirectory, now_s: u64) -> Journal {
+        Journal::open(own, NAME, SOURCE, now_s).unwrap().expect("nobody else has it")
     }
 
     /// The pages it has, up to the first that is not one of ours.
@@ -184,69 +194,66 @@ mod tests {
     }
 
     /// A journal of five pages, and where each ends.
-    fn written(path: &Path) -> (Vec<u8>, Vec<u64>) {
-        let mut journal = open(path, NOW_S);
+    fn written(own: &OwnDirectory) -> (Vec<u8>, Vec<u64>) {
+        let mut journal = open(own, NOW_S);
         let ends = (0..5).map(|n| {
             push(&mut journal, n..n + 1);
             journal.end
         });
         let ends = ends.collect();
-        (std::fs::read(path).unwrap(), ends)
+        (std::fs::read(own.path().join(NAME)).unwrap(), ends)
     }
 
     #[test]
     fn torn_or_rotten_at_any_byte_it_goes_on_behind_the_last_whole_page() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("journal");
-        let (good, ends) = written(&path);
+        let (_dir, own, path) = place();
+        let (good, ends) = written(&own);
         for at in 0..good.len() {
             let whole = ends.iter().filter(|end| **end <= at as u64).count() as u32;
             let mut rotten = good.clone();
             rotten[at] ^= 1 << (at % 8);
             for bytes in [&good[..at], &rotten[..]] {
                 std::fs::write(&path, bytes).unwrap();
-                let mut journal = open(&path, NOW_S + 1);
+                let mut journal = open(&own, NOW_S + 1);
                 let begun = journal.begun_s();
                 assert_eq!(pages(&mut journal), whole, "at {at}");
                 assert!(begun == NOW_S || at < HEADER_BYTES, "at {at}");
                 journal.go_on();
                 push(&mut journal, whole..6);
                 drop(journal);
-                assert_eq!(pages(&mut open(&path, NOW_S + 1)), 6, "at {at}");
+                assert_eq!(pages(&mut open(&own, NOW_S + 1)), 6, "at {at}");
             }
         }
     }
 
     #[test]
     fn a_page_that_nobody_asked_for_is_the_end() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("journal");
-        let mut journal = open(&path, NOW_S);
+        let (_dir, own, _) = place();
+        let mut journal = open(&own, NOW_S);
         push(&mut journal, 0..2);
         journal.push(2, 7, &page(2));
         push(&mut journal, 3..4);
         drop(journal);
-        let mut journal = open(&path, NOW_S);
+        let mut journal = open(&own, NOW_S);
         assert_eq!(pages(&mut journal), 2);
         journal.go_on();
         push(&mut journal, 2..3);
         drop(journal);
-        assert_eq!(pages(&mut open(&path, NOW_S)), 3);
+        assert_eq!(pages(&mut open(&own, NOW_S)), 3);
     }
 
     #[test]
     fn what_is_old_or_another_data_sets_is_begun_anew() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("journal");
-        let (good, _) = written(&path);
+        let (_dir, own, path) = place();
+        let (good, _) = written(&own);
         for (now_s, left) in [(NOW_S + GO_ON_WITHIN_S - 1, 5), (NOW_S + GO_ON_WITHIN_S, 0), (NOW_S - 1, 0)] {
             std::fs::write(&path, &good).unwrap();
-            let mut journal = open(&path, now_s);
+            let mut journal = open(&own, now_s);
             assert_eq!(pages(&mut journal), left, "{now_s}");
             assert_eq!(journal.begun_s(), if left == 5 { NOW_S } else { now_s });
         }
         std::fs::write(&path, &good).unwrap();
-        let mut other = Journal::open(&path, SourceId([8; 16]), NOW_S).unwrap().unwrap();
+        let mut other = Journal::open(&own, NAME, SourceId([8; 16]), NOW_S).unwrap().unwrap();
         assert_eq!(pages(&mut other), 0);
         other.finish().unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
@@ -254,15 +261,15 @@ mod tests {
 
     #[test]
     fn one_process_has_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("journal");
-        let mut journal = open(&path, NOW_S);
+        let (_dir, own, _) = place();
+        let mut journal = open(&own, NOW_S);
         push(&mut journal, 0..1);
-        assert!(Journal::open(&path, SOURCE, NOW_S).unwrap().is_none());
+        assert!(Journal::open(&own, NAME, SOURCE, NOW_S).unwrap().is_none());
         push(&mut journal, 1..2);
         drop(journal);
-        assert_eq!(pages(&mut open(&path, NOW_S)), 2);
-        let folder = Journal::open(dir.path(), SOURCE, NOW_S).unwrap_err();
-        assert!(folder.to_string().contains("is no plain file"), "{folder}");
+        assert_eq!(pages(&mut open(&own, NOW_S)), 2);
+        std::fs::create_dir(own.path().join("folder")).unwrap();
+        let folder = Journal::open(&own, "folder", SOURCE, NOW_S).unwrap_err();
+        assert!(folder.to_string().contains("is not a regular file"), "{folder}");
     }
 }

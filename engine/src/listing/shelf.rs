@@ -2,18 +2,18 @@
 //!
 //! Owns names and words; a file that is torn, rotten or something else's costs one line and a new listing.
 
-use super::file::refused;
 use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
 use fuelrail_flow::Listing;
-use fuelrail_io::open_regular;
+use fuelrail_io::OwnDirectory;
 use fuelrail_wire::kept::{
     FRAME_HEAD_BYTES, Flaw, FrameHead, Frames, HEADER_BYTES, Header, Holds, Name, NameKind, Object, Packer, SourceId,
     Unpacker,
 };
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder};
 use std::io::{BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Objects of one frame take about so many bytes.
 const FRAME_BYTES: usize = 64 << 10;
@@ -22,7 +22,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// One data set's places in the directory.
 #[derive(Debug)]
 pub(super) struct Shelf {
-    dir: PathBuf,
+    pub(super) own: Arc<OwnDirectory>,
     pub(super) source: SourceId,
 }
 
@@ -35,18 +35,28 @@ pub(super) struct OnDisk {
 }
 
 impl Shelf {
-    /// Opens the directory, or makes it.
+    /// Opens this user's directory in `dir`, or makes it, and `dir`. Keys may tell something: nobody else reads it.
     ///
     /// # Errors
-    /// `File` when it is not there and cannot be made.
+    /// As [`OwnDirectory::open`]; `File` when `dir` is not there and cannot be made.
     pub(super) fn open(dir: &Path, source: SourceId) -> Result<Shelf> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.map_err(|error| refused(dir, "making", &error))?;
-        Ok(Shelf { dir: dir.to_owned(), source })
+        Ok(Shelf { own: Arc::new(OwnDirectory::open(dir)?), source })
     }
 
     pub(super) fn path(&self, kind: NameKind) -> PathBuf {
-        self.dir.join(Name { source: self.source, kind }.to_string())
+        self.own.path().join(self.name(kind))
+    }
+
+    pub(super) fn name(&self, kind: NameKind) -> String {
+        Name { source: self.source, kind }.to_string()
+    }
+
+    /// The listing that is there, begun then.
+    pub(super) fn saved(&self, begun_s: u64) -> Saved {
+        let (own, name) = (Arc::clone(&self.own), self.name(NameKind::Whole));
+        Saved { file: Some(SavedFile { path: own.path().join(&name), own, name, begun_s }) }
     }
 
     /// The listing that was saved, if `wanted` says yes to when it was begun.
@@ -55,7 +65,8 @@ impl Shelf {
     /// Why there is none that can be used, in words.
     pub(super) fn load(&self, wanted: impl FnOnce(u64) -> Result<(), String>) -> Result<Option<OnDisk>, String> {
         let path = self.path(NameKind::Whole);
-        let Some(file) = open_regular(&path, false).map_err(|error| error.to_string())? else { return Ok(None) };
+        let opened = self.own.open_file(&self.name(NameKind::Whole), false);
+        let Some(file) = opened.map_err(|error| error.to_string())? else { return Ok(None) };
         let named = |why: &dyn core::fmt::Display| format!("{}: {why}", path.display());
         let mut file = BufReader::with_capacity(BUFFER_BYTES, file);
         let mut head = [0; HEADER_BYTES];
@@ -75,17 +86,17 @@ impl Shelf {
     /// # Errors
     /// `File` when the disk refuses; nothing is left of it then.
     pub(super) fn save(&self, listing: &Listing, begun_s: u64) -> Result<u64> {
-        let (new, path) = (self.path(NameKind::New), self.path(NameKind::Whole));
+        let (new, name) = (self.name(NameKind::New), self.name(NameKind::Whole));
         let header = Header { holds: Holds::Whole(listing.len() as u64), source: self.source, begun_s };
         // What is under the name was left by a process that died. What is not to be removed is refused below.
-        let _ = fs::remove_file(&new);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
-        let mut file = file.map_err(|error| refused(&new, "making", &error))?;
-        let saved = write(&mut file, listing, &header).and_then(|len| fs::rename(&new, &path).map(|()| len));
+        let _ = self.own.remove(&new);
+        let file = self.own.make_file(&new);
+        let mut file = file.map_err(|error| refused(&self.path(NameKind::New), "making", &error))?;
+        let saved = write(&mut file, listing, &header).and_then(|len| self.own.rename(&new, &name).map(|()| len));
         saved.map_err(|error| {
             // It is written over next time where it cannot be removed.
-            let _ = fs::remove_file(&new);
-            refused(&path, "saving", &error)
+            let _ = self.own.remove(&new);
+            refused(&self.path(NameKind::Whole), "saving", &error)
         })
     }
 }
@@ -155,16 +166,20 @@ fn flaw_of(error: &std::io::Error) -> Flaw {
 /// The file a loader's listing is saved in. Dropped from the disk when an object turns out to be not as listed.
 #[derive(Debug, Default)]
 pub(crate) struct Saved {
-    file: Option<(PathBuf, u64)>,
+    file: Option<SavedFile>,
+}
+
+#[derive(Debug)]
+struct SavedFile {
+    own: Arc<OwnDirectory>,
+    name: String,
+    path: PathBuf,
+    begun_s: u64,
 }
 
 impl Saved {
-    pub(super) fn at(path: PathBuf, begun_s: u64) -> Saved {
-        Saved { file: Some((path, begun_s)) }
-    }
-
     pub(super) fn path(&self) -> Option<&Path> {
-        self.file.as_ref().map(|(path, _)| path.as_path())
+        self.file.as_ref().map(|file| file.path.as_path())
     }
 
     /// Looks at what a batch had to be delivered without.
@@ -181,12 +196,13 @@ impl Saved {
         if !matches!(error.kind(), Kind::Changed | Kind::NotFound | Kind::Mismatch) {
             return error;
         }
-        let Some((path, begun_s)) = self.file.take() else { return error };
+        let Some(SavedFile { own, name, path, begun_s }) = self.file.take() else { return error };
         // Another process may have saved a newer one meanwhile.
         let mut head = [0; HEADER_BYTES];
-        let read = fs::File::open(&path).and_then(|mut file| file.read_exact(&mut head));
-        let is_that = read.is_ok() && Header::decode(&head).is_ok_and(|header| header.begun_s == begun_s);
-        if is_that && fs::remove_file(&path).is_err() {
+        let opened = own.open_file(&name, false).ok().flatten();
+        let read = opened.is_some_and(|mut file| file.read_exact(&mut head).is_ok());
+        let is_that = read && Header::decode(&head).is_ok_and(|header| header.begun_s == begun_s);
+        if is_that && own.remove(&name).is_err() {
             return error.and_cure(format!("remove the listing that was kept, {}", path.display()));
         }
         error.and_cure(format!(
@@ -194,6 +210,12 @@ impl Saved {
             path.display()
         ))
     }
+}
+
+pub(super) fn refused(path: &Path, doing: &str, error: &std::io::Error) -> Error {
+    let errno = error.raw_os_error().unwrap_or(0);
+    Error::from_errno(Kind::File, &format!("{doing} {}", path.display()), errno)
+        .cure("choose a directory that this user may write to, on a disk with room")
 }
 
 /// What was saved, for people.
@@ -236,7 +258,7 @@ mod tests {
         fs::write(shelf.path(NameKind::New), "half").unwrap();
         shelf.save(&listing(), 6).unwrap();
         assert_eq!(shelf.load(|_| Ok(())).unwrap().unwrap().begun_s, 6);
-        let other = Shelf { source: SourceId([8; 16]), ..Shelf::open(&shelf.dir, SourceId([8; 16])).unwrap() };
+        let other = Shelf { source: SourceId([8; 16]), own: Arc::clone(&shelf.own) };
         fs::copy(&path, other.path(NameKind::Whole)).unwrap();
         assert!(other.load(|_| Ok(())).unwrap_err().contains("another data set"));
     }
@@ -247,7 +269,7 @@ mod tests {
         let shelf = Shelf::open(dir.path(), SourceId([7; 16])).unwrap();
         shelf.save(&listing(), 5).unwrap();
         let path = shelf.path(NameKind::Whole);
-        let mut saved = Saved::at(path.clone(), 5);
+        let mut saved = shelf.saved(5);
         for kind in [Kind::Network, Kind::Undecodable, Kind::Denied] {
             assert_eq!(saved.judged(Error::new(kind, "x")), Error::new(kind, "x"));
         }
@@ -257,7 +279,7 @@ mod tests {
         assert_eq!(saved.judged(Error::new(Kind::NotFound, "x")), Error::new(Kind::NotFound, "x"), "it is told once");
         for kind in [Kind::Changed, Kind::NotFound, Kind::Mismatch] {
             shelf.save(&listing(), 6).unwrap();
-            Saved::at(path.clone(), 6).look_at(&[(SampleId(0), Error::new(kind, "x"))]);
+            shelf.saved(6).look_at(&[(SampleId(0), Error::new(kind, "x"))]);
             assert!(!path.exists(), "{kind:?}");
         }
     }

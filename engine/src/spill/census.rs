@@ -3,12 +3,14 @@
 //! Owns nothing, and takes no lock but to remove a segment. Files that are not segments are counted, and left alone.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fuelrail_base::{Error, Kind, Result};
+use fuelrail_io::OwnDirectory;
 use serde::Serialize;
 
-use super::directory::{self, Named};
-use super::segment::{Segment, Unfit};
+use super::directory;
+use super::segment::{Named, Segment, Unfit};
 
 /// Whether anybody owns a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -93,11 +95,11 @@ pub struct RemovedCache {
 /// # Errors
 /// `NotFound` when there is no such directory, `File` when it cannot be read.
 pub fn list_cache(path: &Path) -> Result<CacheDirectory> {
-    let all = named(path)?;
-    let room = fuelrail_io::volume_room(path)?;
+    let own = own(path)?;
+    let (all, room) = (directory::named(&own)?, own.room()?);
     let segments = all.iter().filter_map(describe).collect();
     let (volume_bytes, free_bytes) = (room.total_bytes, room.free_bytes);
-    Ok(CacheDirectory { path: path.to_owned(), volume_bytes, free_bytes, segments })
+    Ok(CacheDirectory { path: own.path().to_owned(), volume_bytes, free_bytes, segments })
 }
 
 /// Reads every block of every segment of a directory and compares it with its checksum; `each` hears of a segment at a time.
@@ -105,7 +107,7 @@ pub fn list_cache(path: &Path) -> Result<CacheDirectory> {
 /// # Errors
 /// As [`list_cache`], and whatever `each` answers.
 pub fn verify_cache(path: &Path, mut each: impl FnMut(&CacheVerdict) -> Result<()>) -> Result<()> {
-    for named in named(path)?.iter().filter(|named| !named.name.new) {
+    for named in directory::named(&own(path)?)?.iter().filter(|named| !named.name.new) {
         if let Some(verdict) = verify(named) {
             each(&verdict)?;
         }
@@ -120,21 +122,21 @@ pub fn verify_cache(path: &Path, mut each: impl FnMut(&CacheVerdict) -> Result<(
 /// As [`list_cache`].
 pub fn remove_cache(path: &Path, force: bool) -> Result<RemovedCache> {
     let mut outcome = RemovedCache::default();
-    let all = named(path)?;
+    let all = directory::named(&own(path)?)?;
     directory::clear_dead(&all);
     for named in all.iter().filter(|named| !named.name.new) {
-        let segment = match Segment::open(&named.path, named.name) {
+        let segment = match Segment::open(named) {
             Ok(segment) => segment,
             Err(Unfit::Gone) => continue,
             Err(unfit) => {
-                outcome.left.push((named.path.clone(), why(unfit)));
+                outcome.left.push((named.path(), why(unfit)));
                 continue;
             }
         };
         let removed = match segment.try_own() {
             Ok(Some(owned)) => owned.remove(),
             Ok(None) if !force => {
-                outcome.owned.push(named.path.clone());
+                outcome.owned.push(named.path());
                 continue;
             }
             Ok(None) => segment.remove(),
@@ -143,26 +145,28 @@ pub fn remove_cache(path: &Path, force: bool) -> Result<RemovedCache> {
         match removed {
             Ok(()) => {
                 outcome.removed_bytes += named.len;
-                outcome.removed.push(named.path.clone());
+                outcome.removed.push(named.path());
             }
-            Err(error) => outcome.left.push((named.path.clone(), error.to_string())),
+            Err(error) => outcome.left.push((named.path(), error.to_string())),
         }
     }
     Ok(outcome)
 }
 
-fn named(path: &Path) -> Result<Vec<Named>> {
+/// This user's directory in one of `spill_dirs`.
+fn own(path: &Path) -> Result<Arc<OwnDirectory>> {
+    let missing =
+        |why| Error::new(Kind::NotFound, format!("{} {why}", path.display())).cure("name a directory of spill_dirs");
     if !path.is_dir() {
-        return Err(Error::new(Kind::NotFound, format!("{} is no directory", path.display()))
-            .cure("name a directory of spill_dirs"));
+        return Err(missing("is no directory"));
     }
-    directory::named(path)
+    OwnDirectory::find(path)?.map(Arc::new).ok_or_else(|| missing("has no cache of this user in it"))
 }
 
 /// `None` for one that is gone by now.
 fn describe(named: &Named) -> Option<CacheSegment> {
     let mut facts = CacheSegment {
-        path: named.path.clone(),
+        path: named.path(),
         bytes: named.len,
         state: if named.name.new { SegmentState::New } else { SegmentState::Unfit },
         created_s: 0,
@@ -174,7 +178,7 @@ fn describe(named: &Named) -> Option<CacheSegment> {
     if named.name.new {
         return Some(facts);
     }
-    match Segment::open(&named.path, named.name) {
+    match Segment::open(named) {
         Err(Unfit::Gone) => return None,
         Err(unfit) => facts.flaw = Some(why(unfit)),
         Ok(segment) => {
@@ -197,9 +201,9 @@ fn describe(named: &Named) -> Option<CacheSegment> {
 }
 
 fn verify(named: &Named) -> Option<CacheVerdict> {
-    let path = named.path.clone();
+    let path = named.path();
     let mut verdict = CacheVerdict { path, sound: 0, sound_bytes: 0, rotten: 0, damaged_records: 0, flaw: None };
-    let segment = match Segment::open(&named.path, named.name) {
+    let segment = match Segment::open(named) {
         Ok(segment) => segment,
         Err(Unfit::Gone) => return None,
         Err(unfit) => return Some(CacheVerdict { flaw: Some(why(unfit)), ..verdict }),

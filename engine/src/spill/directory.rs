@@ -3,17 +3,18 @@
 //! Owns the directory's tag file, which says to backup programs that nothing here is worth keeping, and whose lock is the
 //! turn of whoever counts and makes segments. Leaves every file alone that is not a segment.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_io::{VolumeRoom, direct_unit, open_regular, preallocate, sync_directory, try_lock, volume_room};
+use fuelrail_io::{OwnDirectory, VolumeRoom, direct_unit, preallocate, try_lock};
 use fuelrail_wire::block::{PAGE_BYTES, SegmentHeader, SegmentName};
 
-use super::segment::{Owned, refused, remove};
+use super::segment::{Named, Owned, refused, remove};
 
 const TAG: &str = "CACHEDIR.TAG";
 const TAG_TEXT: &str =
@@ -27,20 +28,11 @@ const TURN_LOOK: Duration = Duration::from_millis(5);
 /// A cache directory.
 #[derive(Debug)]
 pub(crate) struct Directory {
-    pub(crate) path: PathBuf,
+    pub(crate) own: Arc<OwnDirectory>,
     /// What direct transfers are multiples of; `None` where there is no direct access.
     pub(crate) direct: Option<u32>,
     /// Why nothing can be made here.
     pub(crate) refusal: Option<Error>,
-}
-
-/// A file in it that is named as a segment.
-#[derive(Clone, Debug)]
-pub(crate) struct Named {
-    pub(crate) name: SegmentName,
-    pub(crate) path: PathBuf,
-    /// Its length, bytes.
-    pub(crate) len: u64,
 }
 
 /// A process's turn with a directory: nobody else makes segments there meanwhile.
@@ -51,27 +43,27 @@ pub(crate) struct Turn {
 }
 
 impl Directory {
-    /// Opens a directory, or makes it in one that is there: a mount point that is missing is not filled in. Removes what
-    /// processes left that died while they made a segment.
+    /// Opens this user's directory in `path`, or makes it. Makes `path`, too, in a directory that is there: a mount point that is
+    /// missing is not filled in. Removes what processes left that died while they made a segment.
     ///
     /// # Errors
-    /// `File` when there is no such directory and none can be made, or when it cannot be read.
+    /// As [`OwnDirectory::open`]; `File` when there is no such directory and none can be made, or when it cannot be read.
     pub(crate) fn open(path: &Path) -> Result<Directory> {
-        match fs::DirBuilder::new().mode(0o700).create(path) {
+        match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if !path.is_dir() => {
                 return Err(refused(path, "making the directory", &error));
             }
             _ => {}
         }
-        let path = &fs::canonicalize(path).map_err(|error| refused(path, "finding", &error))?;
-        let tagged = tag(path);
+        let own = Arc::new(OwnDirectory::open(path)?);
+        let tagged = tag(&own);
         let refusal = tagged.as_ref().err().cloned();
         let direct = match &tagged {
             Ok(Some(tag)) => direct_unit(tag),
             // Nothing to ask; segments that are there are asked one by one.
             _ => Some(UNIT_BYTES_INDIRECT),
         };
-        let directory = Directory { path: path.to_owned(), direct, refusal };
+        let directory = Directory { own, direct, refusal };
         clear_dead(&directory.named()?);
         Ok(directory)
     }
@@ -86,7 +78,7 @@ impl Directory {
     /// # Errors
     /// `File` when the directory cannot be read.
     pub(crate) fn named(&self) -> Result<Vec<Named>> {
-        named(&self.path)
+        named(&self.own)
     }
 
     /// Room of its file system.
@@ -94,13 +86,13 @@ impl Directory {
     /// # Errors
     /// `File` when it cannot be asked.
     pub(crate) fn room(&self) -> Result<VolumeRoom> {
-        volume_room(&self.path)
+        self.own.room()
     }
 
     /// Waits for the turn with this directory, and no longer than its patience.
     pub(crate) fn turn(&self) -> Turn {
-        let path = self.path.join(TAG);
-        let Ok(Some(tag)) = open_regular(&path, true) else { return Turn { _tag: None } };
+        let Ok(Some(tag)) = self.own.open_file(TAG, true) else { return Turn { _tag: None } };
+        let path = self.own.path().join(TAG);
         let began = std::time::Instant::now();
         loop {
             match try_lock(&tag, &path) {
@@ -120,23 +112,23 @@ impl Directory {
         let id = random()?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let header = SegmentHeader { id, len, unit: self.unit(), created_s: now.as_secs() };
-        let new = self.path.join(SegmentName { id, new: true }.to_string());
-        let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&new);
-        let file = opened.map_err(|error| refused(&new, "making", &error))?;
-        let path = self.path.join(SegmentName { id, new: false }.to_string());
-        let made = fill(&file, &new, &header).and_then(|()| {
-            fs::rename(&new, &path).map_err(|error| refused(&new, "renaming", &error))?;
-            sync_directory(&self.path)
+        let named = |new| Named { name: SegmentName { id, new }, directory: Arc::clone(&self.own), len };
+        let (new, whole) = (named(true), named(false));
+        let (path, from, to) = (new.path(), new.name.to_string(), whole.name.to_string());
+        let file = self.own.make_file(&from).map_err(|error| refused(&path, "making", &error))?;
+        let made = fill(&file, &path, &header).and_then(|()| {
+            self.own.rename(&from, &to).map_err(|error| refused(&path, "renaming", &error))?;
+            self.own.sync()
         });
-        let owned = Owned::new(file, path, header);
+        let owned = Owned::new(file, whole, header);
         match made {
             Ok(()) if owned.is_in_place() => Ok(Some(owned)),
-            Ok(()) => Err(Error::new(Kind::File, format!("{} vanished while it was made", owned.path.display()))
+            Ok(()) => Err(Error::new(Kind::File, format!("{} vanished while it was made", owned.path().display()))
                 .cure("see who else removes files there")),
             Err(error) => {
                 let full = self.room().is_ok_and(|room| room.free_bytes < len);
                 // Whichever of the names it has by now; what cannot be removed is found by the next opening.
-                let _ = fs::remove_file(&new);
+                let _ = self.own.remove(&from);
                 let _ = owned.remove();
                 if full { Ok(None) } else { Err(error) }
             }
@@ -145,18 +137,11 @@ impl Directory {
 }
 
 /// As [`Directory::named`].
-pub(crate) fn named(path: &Path) -> Result<Vec<Named>> {
-    let failed = |error: &std::io::Error| refused(path, "reading the directory", error);
-    let mut all = Vec::new();
-    for item in fs::read_dir(path).map_err(|error| failed(&error))? {
-        let item = item.map_err(|error| failed(&error))?;
-        let Some(name) = item.file_name().to_str().and_then(SegmentName::parse) else { continue };
-        // Gone since, or something else than a file: a link's own length is not a segment's.
-        let Ok(facts) = item.metadata() else { continue };
-        if facts.is_file() {
-            all.push(Named { name, path: item.path(), len: facts.len() });
-        }
-    }
+pub(crate) fn named(own: &Arc<OwnDirectory>) -> Result<Vec<Named>> {
+    let files = own.files().map_err(|error| refused(own.path(), "reading the directory", &error))?;
+    let named =
+        |(name, len): (String, u64)| Some(Named { name: SegmentName::parse(&name)?, directory: Arc::clone(own), len });
+    let mut all: Vec<Named> = files.into_iter().filter_map(named).collect();
     all.sort_unstable_by_key(|named| named.name);
     Ok(all)
 }
@@ -178,7 +163,8 @@ pub(crate) fn clear_dead(all: &[Named]) {
 
 /// Removes a new segment whose maker is dead. One that holds anything but the start of a segment is somebody's, and stays.
 fn clear(named: &Named) {
-    let Ok(Some(read)) = open_regular(&named.path, false) else { return };
+    let name = named.name.to_string();
+    let Ok(Some(read)) = named.directory.open_file(&name, false) else { return };
     let mut page = [0; PAGE_BYTES];
     let is_ours = match read.read_at(&mut page, 0) {
         Ok(0) => true,
@@ -188,24 +174,24 @@ fn clear(named: &Named) {
         }
         Err(_) => false,
     };
-    let Ok(Some(file)) = open_regular(&named.path, is_ours) else { return };
-    if is_ours && try_lock(&file, &named.path).unwrap_or(false) {
+    let Ok(Some(file)) = named.directory.open_file(&name, is_ours) else { return };
+    if is_ours && try_lock(&file, &named.path()).unwrap_or(false) {
         // It stays where it is when it cannot be removed: the next opening tries again.
-        let _ = remove(&file, &named.path);
+        let _ = remove(&file, named);
     }
 }
 
 /// The tag file, open to be asked; made when there is nothing under its name. `None` when there is something else.
-fn tag(directory: &Path) -> Result<Option<File>> {
-    let path = directory.join(TAG);
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+fn tag(own: &OwnDirectory) -> Result<Option<File>> {
+    let path = own.path().join(TAG);
+    match own.make_file(TAG) {
         Ok(mut file) => {
             file.write_all(TAG_TEXT.as_bytes()).map_err(|error| refused(&path, "writing", &error))?;
         }
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         Err(error) => return Err(refused(&path, "making", &error)),
     }
-    open_regular(&path, false)
+    own.open_file(TAG, false)
 }
 
 fn random() -> Result<u128> {

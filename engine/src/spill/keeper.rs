@@ -4,7 +4,6 @@
 //! block: shards write and read them by their rings.
 
 use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -13,12 +12,12 @@ use std::time::Duration;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Contents, Objects, SegmentFile, SpillDesk, SpillSetup, Supply, Wish};
 use fuelrail_plan::spill::Mount;
-use fuelrail_wire::block::SegmentHeader;
+use fuelrail_wire::block::{SegmentHeader, SegmentName};
 
 use super::directory::Directory;
 use super::recover::{Found, Recovered, recover};
 use super::room::{Lengths, Limits, Room};
-use super::segment::Owned;
+use super::segment::{Named, Owned, Segment, Unfit};
 
 /// How often the keeper looks for wishes nobody woke it for.
 const LOOK: Duration = Duration::from_millis(250);
@@ -133,15 +132,16 @@ impl Drop for Keeper {
     }
 }
 
-fn segment_file(key: u64, path: PathBuf, header: &SegmentHeader, direct: bool, mount: Mount) -> SegmentFile {
-    SegmentFile { key, mark: header.mark(), path, len: header.len, direct, mount }
+fn segment_file(key: u64, named: &Named, header: &SegmentHeader, direct: bool, mount: Mount) -> SegmentFile {
+    let (path, directory) = (named.path(), Some(Arc::clone(&named.directory)));
+    SegmentFile { key, mark: header.mark(), path, directory, len: header.len, direct, mount }
 }
 
 /// A segment a shard knows.
 struct Kept {
     /// The lock; `None` for one that is read only.
     owned: Option<Owned>,
-    path: PathBuf,
+    named: Named,
     directory: usize,
 }
 
@@ -198,7 +198,7 @@ impl Work {
 
     /// Gives a segment to those whose blocks are in it: to own to the first of them, and to read to the others.
     fn mount(&mut self, directory: usize, found: Found, setups: &mut [SpillSetup]) {
-        let Found { path, header, direct, mut owned, mount, shares } = found;
+        let Found { named, header, direct, mut owned, mount, shares } = found;
         self.counters.taken_over.fetch_add(u64::from(owned.is_some()), Ordering::Relaxed);
         for (shard, known) in shares {
             let segments = &setups[usize::from(shard.0)].found;
@@ -208,8 +208,8 @@ impl Work {
                 (Some(_), Mount::Open { .. }) if has_open => Mount::Sealed,
                 (Some(_), mount) => mount,
             };
-            let key = self.keep(Kept { owned: owned.take(), path: path.clone(), directory });
-            setups[usize::from(shard.0)].found.push((segment_file(key, path.clone(), &header, direct, mount), known));
+            let key = self.keep(Kept { owned: owned.take(), named: named.clone(), directory });
+            setups[usize::from(shard.0)].found.push((segment_file(key, &named, &header, direct, mount), known));
         }
     }
 
@@ -262,10 +262,10 @@ impl Work {
     pub(super) fn another(&mut self) -> Option<SegmentFile> {
         let (directory, owned) = self.ready.pop_front().or_else(|| self.make(true))?;
         let direct = owned.segment().is_ok_and(|segment| segment.is_direct());
-        let (path, header) = (owned.path.clone(), owned.header);
-        let key = self.keep(Kept { owned: Some(owned), path: path.clone(), directory });
+        let (named, header) = (owned.named.clone(), owned.header);
+        let key = self.keep(Kept { owned: Some(owned), named: named.clone(), directory });
         let mount = Mount::Open { end: fuelrail_plan::spill::PAGE_BYTES, records: 0 };
-        Some(segment_file(key, path, &header, direct, mount))
+        Some(segment_file(key, &named, &header, direct, mount))
     }
 
     /// Makes a segment ahead of need, one for each shard at most and where there is room to spare: no shard waits for a file
@@ -289,8 +289,8 @@ impl Work {
 
     fn make_of(&mut self, len: u64, wanted: bool) -> Option<(usize, Owned)> {
         loop {
-            let kept = self.kept.values().map(|kept| kept.path.clone());
-            let in_use: Vec<PathBuf> = kept.chain(self.ready.iter().map(|ready| ready.1.path.clone())).collect();
+            let kept = self.kept.values().map(|kept| kept.named.name);
+            let in_use: Vec<SegmentName> = kept.chain(self.ready.iter().map(|ready| ready.1.named.name)).collect();
             let reclaim = wanted.then_some(in_use.as_slice());
             let (directory, made) = self.room.make(len, reclaim, || count(&self.counters.reclaimed))?;
             match made {
@@ -314,7 +314,7 @@ impl Work {
     /// A shard could not use a segment.
     pub(super) fn failed(&mut self, key: u64, error: &Error) {
         let Some(kept) = self.kept.get(&key) else { return };
-        if kept.owned.is_none() && !kept.path.exists() {
+        if kept.owned.is_none() && matches!(Segment::open(&kept.named), Err(Unfit::Gone)) {
             // Its owner removed it, as owners may.
             self.kept.remove(&key);
             return;

@@ -26,7 +26,7 @@ pub(crate) fn open_directories(paths: &[PathBuf], notices: &mut Vec<String>) -> 
     let mut directories: Vec<Directory> = Vec::new();
     for path in paths {
         match Directory::open(path) {
-            Ok(new) if directories.iter().any(|known| known.path == new.path) => {}
+            Ok(new) if directories.iter().any(|known| known.own.path() == new.own.path()) => {}
             Ok(new) => directories.push(new),
             Err(error) => notices.push(format!("disk: nothing is kept in {}: {error}", path.display())),
         }

@@ -3,20 +3,19 @@
 //! Believes records, not blocks: those prove themselves when they are read. Owns nothing.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use fuelrail_base::{Result, ShardId};
 use fuelrail_flow::{Contents, Known, resume};
 use fuelrail_plan::spill::Mount;
 use fuelrail_wire::block::SegmentHeader;
 
-use super::directory::{Directory, Named};
-use super::segment::{Owned, Segment, Unfit};
+use super::directory::Directory;
+use super::segment::{Named, Owned, Segment, Unfit};
 
 /// A segment with blocks of this data set.
 #[derive(Debug)]
 pub(crate) struct Found {
-    pub(crate) path: PathBuf,
+    pub(crate) named: Named,
     pub(crate) header: SegmentHeader,
     pub(crate) direct: bool,
     /// The lock, if its owner is dead.
@@ -47,7 +46,7 @@ pub(crate) fn recover(directory: &Directory, contents: &Contents<'_>, shards: u1
             Ok(found) => recovered.segments.extend(found),
             Err(Unfit::Gone) => {}
             Err(Unfit::Flawed(why)) => {
-                recovered.flaws.push(format!("disk: {} is left alone: {why}", named.path.display()));
+                recovered.flaws.push(format!("disk: {} is left alone: {why}", named.path().display()));
             }
             Err(Unfit::Failed(error)) => recovered.flaws.push(format!("disk: {error}")),
         }
@@ -56,7 +55,7 @@ pub(crate) fn recover(directory: &Directory, contents: &Contents<'_>, shards: u1
 }
 
 fn look(named: &Named, contents: &Contents<'_>, shards: u16) -> Result<Option<Found>, Unfit> {
-    let segment = Segment::open(&named.path, named.name)?;
+    let segment = Segment::open(named)?;
     let scanned = segment.scan().map_err(Unfit::Failed)?;
     if scanned.records.is_empty() {
         // Nothing will ever be found in it. A living owner has only just made it, and keeps it.
@@ -77,5 +76,5 @@ fn look(named: &Named, contents: &Contents<'_>, shards: u16) -> Result<Option<Fo
     // A disk that takes no locks, or no writes, is read all the same.
     let owned = segment.try_own().unwrap_or(None);
     let (mount, direct) = (resume(segment.header.len, &scanned), segment.is_direct());
-    Ok(Some(Found { path: segment.path, header: segment.header, direct, owned, mount, shares }))
+    Ok(Some(Found { named: segment.named, header: segment.header, direct, owned, mount, shares }))
 }

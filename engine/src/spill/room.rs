@@ -6,9 +6,10 @@
 use std::path::PathBuf;
 
 use fuelrail_base::Result;
+use fuelrail_wire::block::SegmentName;
 
-use super::directory::{Directory, Named};
-use super::segment::{Owned, Segment};
+use super::directory::Directory;
+use super::segment::{Named, Owned, Segment};
 
 /// How much disk may be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,7 +45,7 @@ impl Room {
     /// Makes nothing in this directory any more. Its path, the first time.
     pub(crate) fn give_up(&mut self, directory: usize) -> Option<PathBuf> {
         let (directory, works) = &mut self.places[directory];
-        core::mem::replace(works, false).then(|| directory.path.clone())
+        core::mem::replace(works, false).then(|| directory.own.path().to_owned())
     }
 
     /// Makes a segment in the next directory that has room, and says which one that was, or failed. `None` when there is
@@ -52,12 +53,12 @@ impl Room {
     pub(crate) fn make(
         &mut self,
         len: u64,
-        reclaim: Option<&[PathBuf]>,
+        reclaim: Option<&[SegmentName]>,
         mut reclaimed: impl FnMut(),
     ) -> Option<(usize, Result<Owned>)> {
         // Everybody who makes segments here waits for the others, always in the same order.
         let mut order: Vec<&Directory> = self.places.iter().filter(|place| place.1).map(|place| &place.0).collect();
-        order.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        order.sort_unstable_by(|a, b| a.own.path().cmp(b.own.path()));
         let _turns: Vec<_> = order.iter().map(|directory| directory.turn()).collect();
         loop {
             for n in 0..self.places.len() {
@@ -107,11 +108,11 @@ impl Room {
     }
 
     /// Removes the oldest segment whose owner is dead. False when there is none.
-    fn reclaim(&self, in_use: &[PathBuf]) -> bool {
+    fn reclaim(&self, in_use: &[SegmentName]) -> bool {
         let working = self.places.iter().filter(|place| place.1);
         let named = working.filter_map(|place| place.0.named().ok()).flatten();
-        let free = |named: &Named| !named.name.new && !in_use.contains(&named.path);
-        let opened = named.filter(free).filter_map(|named| Segment::open(&named.path, named.name).ok());
+        let free = |named: &Named| !named.name.new && !in_use.contains(&named.name);
+        let opened = named.filter(free).filter_map(|named| Segment::open(&named).ok());
         let mut segments: Vec<Segment> = opened.collect();
         segments.sort_unstable_by_key(|segment| segment.header.created_s);
         let mut dead = segments.iter().filter_map(|segment| segment.try_own().ok().flatten());

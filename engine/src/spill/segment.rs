@@ -4,18 +4,34 @@
 //! writing, changed or removed.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_io::{direct_unit, is_locked, open_regular, try_lock};
+use fuelrail_io::{OwnDirectory, direct_unit, is_locked, try_lock};
 use fuelrail_wire::block::{PAGE_BYTES, Record, Scan, Scanned, SegmentHeader, SegmentName};
+
+/// A file in a cache directory that is named as a segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub(crate) name: SegmentName,
+    pub(crate) directory: Arc<OwnDirectory>,
+    /// Its length, bytes.
+    pub(crate) len: u64,
+}
+
+impl Named {
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.path().join(self.name.to_string())
+    }
+}
 
 /// A segment, open to be read.
 #[derive(Debug)]
 pub(crate) struct Segment {
     file: File,
-    pub(crate) path: PathBuf,
+    pub(crate) named: Named,
     pub(crate) header: SegmentHeader,
 }
 
@@ -32,9 +48,10 @@ pub(crate) enum Unfit {
 
 impl Segment {
     /// Opens a file that is named as a segment, and believes its header only when it fits name and length.
-    pub(crate) fn open(path: &Path, name: SegmentName) -> Result<Segment, Unfit> {
-        let file = open_regular(path, false).map_err(Unfit::Failed)?.ok_or(Unfit::Gone)?;
-        let failed = |error: &std::io::Error| Unfit::Failed(refused(path, "reading", error));
+    pub(crate) fn open(named: &Named) -> Result<Segment, Unfit> {
+        let opened = named.directory.open_file(&named.name.to_string(), false);
+        let file = opened.map_err(Unfit::Failed)?.ok_or(Unfit::Gone)?;
+        let failed = |error: &std::io::Error| Unfit::Failed(refused(&named.path(), "reading", error));
         let len = file.metadata().map_err(|error| failed(&error))?.len();
         if len < PAGE_BYTES as u64 {
             return Err(Unfit::Flawed("it is shorter than its header".into()));
@@ -42,13 +59,13 @@ impl Segment {
         let mut page = [0; PAGE_BYTES];
         file.read_exact_at(&mut page, 0).map_err(|error| failed(&error))?;
         let header = SegmentHeader::decode(&page).map_err(|flaw| Unfit::Flawed(flaw.to_string()))?;
-        if header.id != name.id {
+        if header.id != named.name.id {
             return Err(Unfit::Flawed("its header is another segment's".into()));
         }
         if header.len != len {
             return Err(Unfit::Flawed(format!("it has {len} bytes of {}", header.len)));
         }
-        Ok(Segment { file, path: path.to_owned(), header })
+        Ok(Segment { file, named: named.clone(), header })
     }
 
     /// Reads its journal.
@@ -77,7 +94,7 @@ impl Segment {
     }
 
     fn read(&self, bytes: &mut [u8], place: u64) -> Result<()> {
-        self.file.read_exact_at(bytes, place).map_err(|error| refused(&self.path, "reading", &error))
+        self.file.read_exact_at(bytes, place).map_err(|error| refused(&self.named.path(), "reading", &error))
     }
 
     /// Whether direct transfers to it work in the unit it was written in.
@@ -90,7 +107,7 @@ impl Segment {
     /// # Errors
     /// `File` when the file system has no locks.
     pub(crate) fn is_owned(&self) -> Result<bool> {
-        is_locked(&self.file, &self.path)
+        is_locked(&self.file, &self.named.path())
     }
 
     /// Becomes its owner, if it has none. `None` when it has one, or when another file is under its name by now.
@@ -98,11 +115,12 @@ impl Segment {
     /// # Errors
     /// `File` when it cannot be opened for writing, or locked.
     pub(crate) fn try_own(&self) -> Result<Option<Owned>> {
-        let Some(file) = open_regular(&self.path, true)? else { return Ok(None) };
-        if !same(&self.file, &file) || !try_lock(&file, &self.path)? {
+        let Named { name, directory, .. } = &self.named;
+        let Some(file) = directory.open_file(&name.to_string(), true)? else { return Ok(None) };
+        if !try_lock(&file, &self.named.path())? || !directory.holds(&name.to_string(), &self.file) {
             return Ok(None);
         }
-        let owned = Owned { file, path: self.path.clone(), header: self.header };
+        let owned = Owned { file, named: self.named.clone(), header: self.header };
         // Its owner may have removed it between opening and locking.
         Ok(owned.is_in_place().then_some(owned))
     }
@@ -112,7 +130,7 @@ impl Segment {
     /// # Errors
     /// `File` when the name cannot be removed.
     pub(crate) fn remove(&self) -> Result<()> {
-        remove(&self.file, &self.path)
+        remove(&self.file, &self.named)
     }
 }
 
@@ -120,19 +138,24 @@ impl Segment {
 #[derive(Debug)]
 pub(crate) struct Owned {
     file: File,
-    pub(crate) path: PathBuf,
+    pub(crate) named: Named,
     pub(crate) header: SegmentHeader,
 }
 
 impl Owned {
     /// Around a file just made, locked and given its header.
-    pub(super) fn new(file: File, path: PathBuf, header: SegmentHeader) -> Owned {
-        Owned { file, path, header }
+    pub(super) fn new(file: File, named: Named, header: SegmentHeader) -> Owned {
+        Owned { file, named, header }
+    }
+
+    /// Where it is; for people.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.named.path()
     }
 
     /// Whether it is still what is found under its name.
     pub(crate) fn is_in_place(&self) -> bool {
-        is_at(&self.file, &self.path)
+        self.named.directory.holds(&self.named.name.to_string(), &self.file)
     }
 
     /// To be read.
@@ -140,8 +163,8 @@ impl Owned {
     /// # Errors
     /// `File` when there is no descriptor left.
     pub(crate) fn segment(&self) -> Result<Segment> {
-        let file = self.file.try_clone().map_err(|error| refused(&self.path, "opening", &error))?;
-        Ok(Segment { file, path: self.path.clone(), header: self.header })
+        let file = self.file.try_clone().map_err(|error| refused(&self.path(), "opening", &error))?;
+        Ok(Segment { file, named: self.named.clone(), header: self.header })
     }
 
     /// Gives its room back, as soon as the last reader has closed it.
@@ -149,29 +172,20 @@ impl Owned {
     /// # Errors
     /// `File` when the name cannot be removed.
     pub(crate) fn remove(self) -> Result<()> {
-        remove(&self.file, &self.path)
+        remove(&self.file, &self.named)
     }
 }
 
 /// Removes the name if it is still this file's.
-pub(super) fn remove(file: &File, path: &Path) -> Result<()> {
-    if !is_at(file, path) {
+pub(super) fn remove(file: &File, named: &Named) -> Result<()> {
+    let name = named.name.to_string();
+    if !named.directory.holds(&name, file) {
         return Ok(());
     }
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(refused(path, "removing", &error)),
+    match named.directory.remove(&name) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(refused(&named.path(), "removing", &error)),
         _ => Ok(()),
     }
-}
-
-fn is_at(file: &File, path: &Path) -> bool {
-    let (Ok(here), Ok(there)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
-    (here.dev(), here.ino()) == (there.dev(), there.ino())
-}
-
-fn same(one: &File, other: &File) -> bool {
-    let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) else { return false };
-    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 pub(super) fn refused(path: &Path, doing: &str, error: &std::io::Error) -> Error {

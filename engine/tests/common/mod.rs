@@ -10,6 +10,7 @@ pub mod nginx;
 pub mod pictures;
 pub mod process;
 pub mod proxy;
+pub mod recorder;
 pub mod s3s;
 pub mod secure;
 pub mod services;
@@ -19,7 +20,7 @@ use fuelrail::{Batch, ByteSize, Error, Listed, Loader, LoaderBuilder, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Run, RunConfig};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -118,6 +119,12 @@ pub fn plain_run(samples: u64, seed: u64, batch_size: u32, epochs: u64) -> RunCo
     }
 }
 
+/// Files of this user's directory in one that keeps blocks or listings.
+pub fn kept_in(dir: &Path) -> Vec<PathBuf> {
+    let own = fuelrail_io::OwnDirectory::open(dir).unwrap();
+    std::fs::read_dir(own.path()).unwrap().map(|file| file.unwrap().path()).collect()
+}
+
 /// Runs `work` on every case, a few at a time: most of a faulty run is waiting. A failure names its case.
 pub fn side_by_side<C: std::fmt::Debug + Send + Sync>(cases: Vec<C>, work: impl Fn(&C) + Send + Sync) {
     const AT_ONCE: usize = 6;
@@ -149,6 +156,19 @@ pub fn needed(error: &Error) -> u64 {
 /// The smallest budget that these settings are not refused with, bytes.
 pub fn least_budget(builder: LoaderBuilder) -> u64 {
     needed(&builder.memory_limit(ByteSize(4096)).build().expect_err("a page holds no batch"))
+}
+
+/// How many threads loaders have in this process.
+pub fn threads() -> usize {
+    thread_names().len()
+}
+
+/// Their names.
+pub fn thread_names() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux has /proc");
+    // A thread may end between being listed and being looked at.
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("fuelrail")).collect()
 }
 
 /// Waits until `done`; panics with `what` when it never is.

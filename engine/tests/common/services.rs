@@ -24,7 +24,8 @@ impl Heard {
         self.headers.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
-    fn read(from: &mut impl BufRead) -> Option<(Heard, Vec<u8>)> {
+    /// Reads a request, and gives its bytes as well; `None` at the end of the stream.
+    pub fn read(from: &mut impl BufRead) -> Option<(Heard, Vec<u8>)> {
         let mut raw = head(from)?;
         let text = String::from_utf8_lossy(&raw).into_owned();
         let mut lines = text.lines();
@@ -67,7 +68,8 @@ impl Answer {
         Answer(status, headers.into(), body)
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    /// The response.
+    pub fn bytes(&self) -> Vec<u8> {
         let Answer(status, headers, body) = self;
         format!("HTTP/1.1 {status} x\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
     }

@@ -7,9 +7,11 @@ use aws_lc_rs::digest as hashes;
 use crc_fast::CrcAlgorithm;
 use md5::{Digest as _, Md5};
 
-/// One of the checksums beside CRC-32C that S3, Azure and web servers send, of all bytes of the body.
+/// One of the checksums that S3, Google, Azure and web servers send, of all bytes of the body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Digest {
+    /// `x-amz-checksum-crc32c` and Google's `x-goog-hash`.
+    Crc32c(u32),
     /// `x-amz-checksum-crc64nvme`: what S3 makes of objects that came without a checksum.
     Crc64Nvme(u64),
     /// `x-amz-checksum-crc32`.
@@ -48,6 +50,7 @@ impl Digest {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
+            Digest::Crc32c(_) => "CRC-32C",
             Digest::Crc64Nvme(_) => "CRC-64/NVME",
             Digest::Crc32(_) => "CRC-32",
             Digest::Sha256(_) => "SHA-256",
@@ -58,24 +61,76 @@ impl Digest {
 
     /// Whether it is that of `body`. Reads all of it: a CRC about as fast as memory allows, the hashes much slower, MD5 the slowest.
     #[must_use]
-    pub fn holds(&self, body: &[u8]) -> bool {
-        match self {
-            Digest::Crc64Nvme(promised) => crc_fast::checksum(CrcAlgorithm::Crc64Nvme, body) == *promised,
-            Digest::Crc32(promised) => crc_fast::checksum(CrcAlgorithm::Crc32IsoHdlc, body) == u64::from(*promised),
-            Digest::Sha256(promised) => hashes::digest(&hashes::SHA256, body).as_ref() == promised,
-            Digest::Sha1(promised) => hashes::digest(&hashes::SHA1_FOR_LEGACY_USE_ONLY, body).as_ref() == promised,
-            Digest::Md5(promised) => Md5::digest(body).as_slice() == promised,
-        }
+    pub fn holds(self, body: &[u8]) -> bool {
+        let mut sum = self.sum();
+        sum.update(body);
+        sum.holds()
+    }
+
+    /// Starts to check a body that comes in pieces.
+    #[must_use]
+    pub fn sum(self) -> Sum {
+        let crc = |algorithm| Running::Crc(crc_fast::Digest::new(algorithm));
+        let running = match self {
+            Digest::Crc32c(_) => crc(CrcAlgorithm::Crc32Iscsi),
+            Digest::Crc64Nvme(_) => crc(CrcAlgorithm::Crc64Nvme),
+            Digest::Crc32(_) => crc(CrcAlgorithm::Crc32IsoHdlc),
+            Digest::Sha256(_) => Running::Hash(hashes::Context::new(&hashes::SHA256)),
+            Digest::Sha1(_) => Running::Hash(hashes::Context::new(&hashes::SHA1_FOR_LEGACY_USE_ONLY)),
+            Digest::Md5(_) => Running::Md5(Md5::new()),
+        };
+        Sum { promised: self, running }
     }
 
     /// How cheap it is, the cheapest first: a body needs no more than one.
     pub(crate) fn rank(&self) -> u8 {
         match self {
-            Digest::Crc64Nvme(_) => 0,
+            Digest::Crc32c(_) | Digest::Crc64Nvme(_) => 0,
             Digest::Crc32(_) => 1,
             Digest::Sha256(_) => 2,
             Digest::Sha1(_) => 3,
             Digest::Md5(_) => 4,
+        }
+    }
+}
+
+/// A checksum of a body that comes in pieces.
+#[derive(Clone)]
+pub struct Sum {
+    promised: Digest,
+    running: Running,
+}
+
+#[derive(Clone)]
+#[allow(clippy::large_enum_variant, reason = "there is one at a time, and a CRC must not cost an allocation")]
+enum Running {
+    Crc(crc_fast::Digest),
+    Hash(hashes::Context),
+    Md5(Md5),
+}
+
+impl Sum {
+    /// Takes in the next piece.
+    pub fn update(&mut self, piece: &[u8]) {
+        match &mut self.running {
+            Running::Crc(crc) => crc.update(piece),
+            Running::Hash(hash) => hash.update(piece),
+            Running::Md5(md5) => md5.update(piece),
+        }
+    }
+
+    /// Whether all that was taken in has the checksum that was promised.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        match (&self.promised, &self.running) {
+            (Digest::Crc64Nvme(promised), Running::Crc(crc)) => crc.finalize() == *promised,
+            (Digest::Crc32c(promised) | Digest::Crc32(promised), Running::Crc(crc)) => {
+                crc.finalize() == u64::from(*promised)
+            }
+            (Digest::Sha256(promised), Running::Hash(hash)) => hash.clone().finish().as_ref() == promised,
+            (Digest::Sha1(promised), Running::Hash(hash)) => hash.clone().finish().as_ref() == promised,
+            (Digest::Md5(promised), Running::Md5(md5)) => md5.clone().finalize().as_slice() == promised,
+            _ => unreachable!("Digest::sum starts the algorithm of what was promised"),
         }
     }
 }

@@ -40,6 +40,16 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
+    /// What the header lines of a response to GET say that another parser has taken apart.
+    ///
+    /// # Errors
+    /// As [`parse_head`], for what the lines say.
+    pub fn of<'a>(status: u16, headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Result<ResponseHead> {
+        let mut lines = Lines::default();
+        headers.into_iter().try_for_each(|(name, value)| lines.take(status, name, value))?;
+        lines.into_head(Method::Get, status, 1)
+    }
+
     /// What kind of failure the status is, or `None` when it brings the object (200, 206).
     #[must_use]
     pub fn failure(&self) -> Option<Kind> {

@@ -53,10 +53,14 @@ pub fn moved(from: &Endpoint, path: &str, answer: Answer<'_>, signed: bool) -> R
     let (true, Some(location)) = (sends_on, answer.location) else { return Ok(None) };
     let endpoint = located(from, path, location)?;
     if from.scheme == Scheme::Https && endpoint.scheme == Scheme::Http {
-        return Err(refused(&endpoint, "without TLS"));
+        return Err(refused(from, &endpoint, "without TLS"));
     }
     if signed && !is_of_one_owner(from, &endpoint) {
-        return Err(refused(&endpoint, "where these credentials may not be known"));
+        return Err(refused(
+            from,
+            &endpoint,
+            "which may belong to another owner, and these credentials are not sent there",
+        ));
     }
     if endpoint == *from {
         return Err(Error::new(Kind::Usage, "the server sends a request on to where it came from")
@@ -65,9 +69,9 @@ pub fn moved(from: &Endpoint, path: &str, answer: Answer<'_>, signed: bool) -> R
     Ok(Some(Moved { endpoint, region: answer.region.map(Into::into), lasting }))
 }
 
-fn refused(to: &Endpoint, why: &str) -> Error {
-    let there = format!("{}://{}", to.scheme.word(), to.authority());
-    Error::new(Kind::Usage, format!("the server sends requests on to {there}, {why}: not followed"))
+fn refused(from: &Endpoint, to: &Endpoint, why: &str) -> Error {
+    let [here, there] = [from, to].map(|server| format!("{}://{}", server.scheme.word(), server.authority()));
+    Error::new(Kind::Usage, format!("{here} redirects to {there}, {why}: not followed"))
         .cure(format!("if the bucket is there, name it: endpoint = {there}, or that host in the URI"))
 }
 
@@ -97,12 +101,34 @@ fn located(from: &Endpoint, path: &str, location: &str) -> Result<Endpoint> {
     Err(other_key())
 }
 
-/// Whether both hosts are one, or of one cloud's storage.
+/// Whether both are one server, or one cloud's storage. Another port is another server, as it is to curl and browsers: on a machine of
+/// many users it may be anybody's.
 fn is_of_one_owner(a: &Endpoint, b: &Endpoint) -> bool {
-    const OWNERS: [&str; 4] = [".amazonaws.com", ".amazonaws.com.cn", ".googleapis.com", ".core.windows.net"];
-    a.host == b.host
-        || b.scheme == Scheme::Https
-            && OWNERS.iter().any(|owner| [a, b].iter().all(|endpoint| format!(".{}", endpoint.host).ends_with(owner)))
+    let is_usual = |server: &Endpoint| server.port == server.scheme.port_default();
+    if a.host == b.host {
+        return a.port == b.port || is_usual(a) && is_usual(b);
+    }
+    let owner = storage_of(&b.host);
+    b.scheme == Scheme::Https && is_usual(b) && owner.is_some() && owner == storage_of(&a.host)
+}
+
+/// The cloud on whose storage service the host is, where requests to all its hosts may carry the same credential. Not Azure, where
+/// an account is an owner by itself, and of Amazon's hosts only those of S3: behind others (API Gateway, load balancers) stands any
+/// customer.
+fn storage_of(host: &str) -> Option<&'static str> {
+    const GOOGLE: &str = "storage.googleapis.com";
+    if host == GOOGLE || host.ends_with(".storage.googleapis.com") {
+        return Some(GOOGLE);
+    }
+    let (rest, owner) = [".amazonaws.com", ".amazonaws.com.cn"]
+        .into_iter()
+        .find_map(|owner| Some((host.strip_suffix(owner)?, owner)))?;
+    let is_s3 = |label: &str| label == "s3" || label.starts_with("s3-");
+    let mut labels = rest.rsplit('.');
+    let last = labels.next()?;
+    // `s3.REGION`, `s3.dualstack.REGION`, and as it once was `s3` and `s3-REGION`.
+    let before = labels.find(|label| *label != "dualstack");
+    (is_s3(last) || before.is_some_and(is_s3)).then_some(owner)
 }
 
 #[cfg(test)]
@@ -170,10 +196,16 @@ mod tests {
         let tls: Endpoint = "https://h/bucket/".parse().unwrap();
         let plain: Endpoint = "http://h/bucket/".parse().unwrap();
         let cloud: Endpoint = "s3://bucket/".parse().unwrap();
+        let account: Endpoint = "az://account/set/".parse().unwrap();
         for (from, path, location, signed, said) in [
             (&tls, "/bucket/k", "http://h/bucket/k", false, "without TLS"),
-            (&plain, "/bucket/k", "http://evil/bucket/k", true, "credentials"),
+            (&plain, "/bucket/k", "http://evil/bucket/k", true, "http://h redirects to http://evil, which"),
+            (&plain, "/bucket/k", "http://h:81/bucket/k", true, "http://h redirects to http://h:81, which"),
             (&cloud, "/k", "https://amazonaws.com.evil.example/k", true, "credentials"),
+            (&cloud, "/k", "https://s3-evil-1.us-east-1.elb.amazonaws.com/k", true, "credentials"),
+            (&cloud, "/k", "https://x.execute-api.us-east-1.amazonaws.com/k", true, "credentials"),
+            (&cloud, "/k", "https://bucket.s3.cn-north-1.amazonaws.com.cn/k", true, "credentials"),
+            (&account, "/set/k", "https://evil.blob.core.windows.net/set/k", true, "credentials"),
             (&cloud, "/k", "http://bucket.s3.eu-west-1.amazonaws.com/k", true, "without TLS"),
             (&plain, "/bucket/k", "http://h/bucket/other", false, "another path"),
             (&plain, "/bucket/k", "/bucket/k", false, "another path"),
@@ -188,5 +220,6 @@ mod tests {
         }
         let within = moved(&cloud, "/k", to("https://bucket.s3-us-west-2.amazonaws.com/k"), true).unwrap().unwrap();
         assert_eq!(within.endpoint.host, "bucket.s3-us-west-2.amazonaws.com");
+        assert!(moved(&plain, "/bucket/k", to("https://h/bucket/k"), true).unwrap().is_some(), "on to TLS");
     }
 }

@@ -49,7 +49,7 @@ fn the_bytes_are_pinned() {
 fn the_fingerprint_is_pinned_and_every_part_of_it_counts() {
     let at = |uri: &str, key: &str, etag: &str, size| {
         let endpoint: Endpoint = uri.parse().unwrap();
-        Fingerprint::of(&endpoint, key, Etag::of(etag), size)
+        Fingerprint::of(&endpoint, key, Etag::of(etag), size, true)
     };
     let one = at("http://host:9000/bucket/a/", "a/b.jpg", "\"0123abcd\"", 1_234);
     assert_eq!(one.0[..], hex("a5e5276e1f1326b6fd74ebc4f1414e96"));
@@ -68,8 +68,10 @@ fn the_fingerprint_is_pinned_and_every_part_of_it_counts() {
         assert_ne!(other, one);
     }
     let plain: Endpoint = "http://host:9000/bucket/".parse().unwrap();
-    let with_base = Endpoint { base: "account".into(), ..plain };
-    assert_ne!(Fingerprint::of(&with_base, "a/b.jpg", Etag::of("0123abcd"), 1_234), one, "accounts are apart");
+    let with_base = Endpoint { base: "account".into(), ..plain.clone() };
+    assert_ne!(Fingerprint::of(&with_base, "a/b.jpg", Etag::of("0123abcd"), 1_234, true), one, "accounts are apart");
+    let unverified = Fingerprint::of(&plain, "a/b.jpg", Etag::of("0123abcd"), 1_234, false);
+    assert_ne!(unverified, one, "and so is what anybody may have written");
 }
 
 #[test]

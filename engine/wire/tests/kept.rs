@@ -171,13 +171,15 @@ fn what_was_asked_is_told_apart() {
 
 #[test]
 fn a_data_set_is_named_by_what_it_is_and_not_by_how_it_is_written() {
-    let id = |uri: &str| SourceId::of(&Cloud::default().source(uri).unwrap());
+    let of = |uri: &str, verified| SourceId::of(&Cloud::default().source(uri).unwrap(), verified);
+    let id = |uri: &str| of(uri, true);
     let one = id("s3://bucket/{a,b}/");
     assert_eq!(one, id("s3://bucket/{b,a}/"));
     for other in ["s3://bucket/a/", "s3://bucket/ab/", "s3://other/{a,b}/", "gs://bucket/{a,b}/", "http://h/bucket/a/"]
     {
         assert_ne!(one, id(other), "{other}");
     }
+    assert_ne!(one, of("s3://bucket/{a,b}/", false), "a server that proves nothing");
     let name = Name { source: SourceId([0xAB; 16]), kind: NameKind::Whole };
     assert_eq!(name.to_string(), format!("fuelrail-{}.listing", "ab".repeat(16)));
     let journal = Name { kind: NameKind::Journal, ..name }.to_string();

@@ -135,7 +135,7 @@ fn timed(args: &Latency) -> Outcome<Vec<Timed>> {
     if args.through == Through::Loader {
         let mut settings: Overrides = vec![("uri".into(), args.uri.clone()), ("seed".into(), args.seed.to_string())];
         settings.extend(args.settings.iter().cloned());
-        return Ok(vec![Timed::Samples(Box::new(Config::load(None, std::env::vars(), &settings)?))]);
+        return Ok(vec![Timed::Samples(Box::new(Config::load(None, fuelrail::environment_variables()?, &settings)?))]);
     }
     let sizes: Vec<Option<u64>> =
         if args.size.is_empty() { vec![None] } else { args.size.iter().map(|size| Some(size.0)).collect() };

@@ -138,7 +138,7 @@ pub(crate) struct Read {
 
 pub(crate) fn run(args: &Read) -> Outcome {
     let (uri, json) = uri_and_json(args.uri.as_deref(), args.json.as_deref());
-    let config = Config::load(args.config.as_deref(), std::env::vars(), &overrides(args, uri));
+    let config = Config::load(args.config.as_deref(), fuelrail::environment_variables()?, &overrides(args, uri));
     // The one file it reads is named on the command line: when it is not there, that was wrong.
     let config = config.map_err(|error| match error.kind() {
         Kind::File => usage(error.cause(), "give a TOML file that can be read"),
@@ -147,7 +147,6 @@ pub(crate) fn run(args: &Read) -> Outcome {
     let step = Duration::try_from_secs_f64(args.step_ms / 1e3)
         .map_err(|error| usage(format!("--step-ms {}: {error}", args.step_ms), "give a number of milliseconds"))?;
     let reading = Reading { config, hash: args.hash, step, state: args.state.clone() };
-    refuse_old_log(&reading)?;
     let bar = Bar::new(Some(0), "batches");
     let report = read(&reading, &mut |event| match event {
         Event::Opened(loader) => {
@@ -179,6 +178,8 @@ fn overrides(args: &Read, uri: Option<&str>) -> Overrides {
     let bytes = |size: Option<ByteSize>| size.map(|size| size.0.to_string());
     let given = [
         ("uri", uri.map(str::to_owned)),
+        // This process reads and does nothing else: the signal is free.
+        ("report_on_sigusr1", Some("true".to_owned())),
         ("batch_size", text(args.batch_size.as_ref())),
         ("epochs", text(args.epochs.as_ref())),
         ("shuffle", text(args.shuffle.as_ref())),
@@ -210,18 +211,6 @@ fn overrides(args: &Read, uri: Option<&str>) -> Overrides {
         ("audit", args.audit.clone()),
     ];
     given.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect()
-}
-
-/// A resumed run that logged over the log of the run before it would destroy what the proof needs.
-fn refuse_old_log(reading: &Reading) -> Outcome<()> {
-    let resumes = reading.state.as_ref().is_some_and(|path| path.exists());
-    match &reading.config.audit {
-        Some(log) if resumes && log.exists() => {
-            let cause = format!("the audit log {} is there already and this run resumes", log.display());
-            Err(usage(cause, "name a new log for every run: `fuelrail inspect` joins them"))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn config_text(config: &Config) -> String {

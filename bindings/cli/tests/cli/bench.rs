@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fuelrail_bucket::DataSet;
@@ -100,6 +100,26 @@ fn faults_change_the_counters_and_not_the_content() {
     assert!(rough.counters().faults_total() > 0 && faulty["retries"].as_u64().unwrap() > 0, "{faulty}");
     let other = bench_read(&quiet.url(""), &["--epochs", "2", "--seed", "4", "--json"]).json();
     assert_ne!(calm["content_hash"], other["content_hash"], "another seed is another order");
+}
+
+#[test]
+fn a_read_tells_its_state_on_sigusr1_and_goes_on() {
+    let bucket = bucket_of(&DataSet::digits(400, 9), "");
+    let dir = tempfile::tempdir().unwrap();
+    let log = utf8(&dir.path().join("log")).to_owned();
+    let child = program()
+        .args(["bench", "read", &bucket.url("")])
+        .args(SMALL)
+        .args(["--batch-size", "4", "--step-ms", "10", "--audit", &log])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for_lines(&log, 10);
+    assert!(Command::new("kill").args(["-USR1", &child.id().to_string()]).status().unwrap().success());
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && said.contains("warning: state of all stages (SIGUSR1)"), "{ended:?}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What is refused, with which exit code, in one line that says why and what to do; and `doctor`.
 
+use std::ffi::OsStr;
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
 
 use fuelrail_bucket::DataSet;
 
@@ -43,6 +45,18 @@ fn wrong_use_is_2() {
         (&["serve", ".", "--write-to", "x"], "a folder of files already"),
     ] {
         refused(&fuelrail(args), 2, says);
+    }
+}
+
+#[test]
+fn variables_that_are_not_utf_8_matter_only_where_they_are_ours() {
+    let bucket = bucket_of(&DataSet::digits(3, 1), "");
+    let odd = || OsStr::from_bytes(b"\xFF");
+    let listed = program().args(["ls", &bucket.url("")]).env("SOMEBODYS", odd()).env(odd(), "x").output().unwrap();
+    assert_eq!(Ended::new(listed).done().lines().count(), 3);
+    for args in [&["ls", "http://h/b"][..], &["bench", "read", "http://h/b"], &["tune", "http://h/b"]] {
+        let output = program().args(args).env("FUELRAIL_REGION", odd()).output().unwrap();
+        refused(&Ended::new(output), 2, "FUELRAIL_REGION is not UTF-8");
     }
 }
 

@@ -116,7 +116,7 @@ fn served_over_tls_it_is_the_same_bytes_for_who_believes_its_authority() {
     let refused = fuelrail(&["ls", &served.first]);
     assert!(refused.code != 0 && refused.err.contains("ca_file"), "{}", refused.err);
     let warned = fuelrail(&["ls", &served.first, "--tls-insecure"]);
-    assert!(warned.code == 0 && warned.err.contains("WARNING"), "{}", warned.err);
+    assert!(warned.code == 0 && warned.err.contains("warning: tls_insecure is set"), "{}", warned.err);
     assert!(served.end("INT").contains("TLS handshakes"));
 }
 

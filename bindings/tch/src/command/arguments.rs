@@ -187,7 +187,7 @@ impl Arguments {
                 setting.split_once('=').ok_or_else(|| usage(format!("--set {setting} is not KEY=VALUE")))?;
             put(key, value.to_owned());
         }
-        Config::load(self.config.as_deref(), std::env::vars(), &overrides)
+        Config::load(self.config.as_deref(), fuelrail::environment_variables()?, &overrides)
     }
 }
 

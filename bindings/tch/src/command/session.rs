@@ -11,6 +11,7 @@ use fuelrail_tch::{
 };
 use serde::Serialize;
 use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tch::Device;
@@ -207,6 +208,7 @@ fn loader(
         // Asynchronously a fast rank does the work of a slow one: its own share is not its limit.
         config.epochs = config.epochs.saturating_mul(u64::from(config.world)).saturating_add(1);
     }
+    config.audit = config.audit.map(|log| own_log(&log, config.rank));
     let mut builder = LoaderBuilder::new(config).listing(listing);
     if let Some(order) = order {
         builder = builder.resume(order);
@@ -215,6 +217,15 @@ fn loader(
         builder = builder.scores(scores);
     }
     builder.build()
+}
+
+/// A log of this rank's own that is not there yet, `LOG.rankN` or `LOG.rankN.M`: a run that goes on must not write over the log
+/// of the one before. `fuelrail inspect` joins them.
+fn own_log(log: &Path, rank: u32) -> PathBuf {
+    let first = format!("{}.rank{rank}", log.display());
+    let later = (1..10_000).map(|run| format!("{first}.{run}"));
+    let free = core::iter::once(first.clone()).chain(later).find(|name| !Path::new(name).exists());
+    free.unwrap_or(first).into()
 }
 
 /// Judges the model by samples it has not seen.

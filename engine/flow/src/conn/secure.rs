@@ -182,4 +182,4 @@ impl Responses {
 }
 
 const _: () =
-    assert!(fuelrail_base::limits::TLS_SCRATCH_BYTES >= 4 * RECORD_BYTES_MAX, "records must not fill the memory");
+    assert!(fuelrail_base::limits::TLS_SCRATCH_BYTES_MIN >= 4 * RECORD_BYTES_MAX, "records must not fill the memory");

@@ -1,35 +1,66 @@
-//! The fetch stage over a folder: a request is a file opened and read.
+//! The fetch stage over a folder: a request is a read of an open file.
 //!
-//! Owns the files open for requests under way, and closes each with its request: the page cache is what keeps files warm, and a block is
-//! long enough to be worth an opening. A file is held to the mark it was listed with, before its bytes are read and after, so
-//! that what lands is one content of it and not a mixture.
+//! Owns the files of requests under way, and keeps the last ones open for the next requests. Files are opened and examined by
+//! operations of the ring, so no slow file system holds the shard up. A file is held to the mark it was listed with, before its
+//! bytes are read and after, so that what lands is one content of it and not a mixture.
 
 use crate::conn::{Asked, Exchange, Outcome, Proof};
 use crate::objects::Objects;
 use core::fmt::Write as _;
-use fuelrail_base::{Error, Instant, Kind, Result};
-use fuelrail_io::{Done, FileId, FileMark, FileOptions, Full, Op, Ring, Window};
+use fuelrail_base::limits::FOLDER_FILES_MAX;
+use fuelrail_base::{Error, Instant, Kind, Result, SampleId};
+use fuelrail_io::{
+    Done, FileFacts, FileId, FileMark, Full, Op, OpId, Opening, Ring, Window, not_regular, open_refusal,
+};
 use fuelrail_wire::Etag;
 use slab::Slab;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 
-/// Files read at once: what the deepest queues of disks take.
-const FILES_AT_ONCE: usize = 128;
+/// Set in the token of an operation that makes a file ready, not of one that serves a request.
+const OF_FILE: u64 = 1 << 32;
 const AWAY: &str = "the window is away only during a read";
 
 /// A request under way.
 struct Reading {
     exchange: Exchange,
-    file: FileId,
-    mark: FileMark,
+    /// Where its file is held.
+    file: usize,
+}
+
+/// A file, open or being opened.
+struct Held {
+    sample: SampleId,
+    opening: OpId,
+    /// `None` while it is being opened.
+    opened: Option<Opening>,
+    /// What it was when it was opened; `None` before.
+    mark: Option<FileMark>,
+    readings: usize,
+    /// When it was used last, by count.
+    used: u64,
+}
+
+impl Held {
+    fn file(&self) -> Option<FileId> {
+        self.opened.as_ref().and_then(Opening::file)
+    }
 }
 
 /// The files of one shard.
 pub(super) struct Files {
     waiting: VecDeque<Exchange>,
     readings: Slab<Reading>,
+    /// Requests whose read found no room in the ring.
+    due: VecDeque<usize>,
+    held: Slab<Held>,
+    /// Files that the next requests may use.
+    by_sample: HashMap<SampleId, usize>,
+    uses: u64,
+    /// Kept for their memory.
+    facts: Vec<FileFacts>,
     path: String,
+    closed: bool,
     /// Requests begun.
     pub(super) begun: u64,
 }
@@ -38,8 +69,14 @@ impl Files {
     pub(super) fn new() -> Files {
         Files {
             waiting: VecDeque::with_capacity(256),
-            readings: Slab::with_capacity(FILES_AT_ONCE),
+            readings: Slab::with_capacity(FOLDER_FILES_MAX),
+            due: VecDeque::with_capacity(FOLDER_FILES_MAX),
+            held: Slab::with_capacity(FOLDER_FILES_MAX),
+            by_sample: HashMap::with_capacity(FOLDER_FILES_MAX),
+            uses: 0,
+            facts: Vec::with_capacity(FOLDER_FILES_MAX),
             path: String::with_capacity(4096),
+            closed: false,
             begun: 0,
         }
     }
@@ -64,50 +101,77 @@ impl Files {
         objects: &Objects,
         outcomes: &mut Vec<Outcome>,
     ) {
-        while self.readings.len() < wanted.min(FILES_AT_ONCE)
+        while let Some(&at) = self.due.front() {
+            if !self.read(ring, at) {
+                return;
+            }
+            self.due.pop_front();
+        }
+        while self.readings.len() < wanted.min(FOLDER_FILES_MAX)
             && let Some(mut exchange) = self.waiting.pop_front()
         {
             exchange.sent_at = ring.now();
-            match self.open(ring, objects, &exchange.asked) {
-                Ok((file, mark)) => {
-                    let at = self.readings.insert(Reading { exchange, file, mark });
-                    if !self.read(ring, at) {
-                        let Reading { exchange, file, .. } = self.readings.remove(at);
-                        ring.close_file(file);
-                        return self.waiting.push_front(exchange);
-                    }
+            match self.hold(ring, objects, &exchange.asked) {
+                Ok(Some(file)) => {
                     self.begun += 1;
+                    self.held[file].readings += 1;
+                    let at = self.readings.insert(Reading { exchange, file });
+                    if self.held[file].mark.is_some() {
+                        self.begin(ring, at, outcomes);
+                    }
                 }
-                // No file more can be open; one of ours closes with its request.
-                Err(error) if matches!(error.kind(), Kind::Budget | Kind::Environment) && !self.readings.is_empty() => {
-                    return self.waiting.push_front(exchange);
-                }
+                Ok(None) => return self.waiting.push_front(exchange),
                 Err(error) => fail(exchange, error, outcomes),
             }
         }
     }
 
-    fn open<R: Ring>(&mut self, ring: &mut R, objects: &Objects, asked: &Asked) -> Result<(FileId, FileMark)> {
+    /// The file of a request; begins to open it where it is not open. `None` when the ring is full.
+    fn hold<R: Ring>(&mut self, ring: &mut R, objects: &Objects, asked: &Asked) -> Result<Option<usize>> {
+        self.uses += 1;
+        if let Some(&file) = self.by_sample.get(&asked.sample) {
+            self.held[file].used = self.uses;
+            return Ok(Some(file));
+        }
         let key = objects.key(asked.sample);
         if key.split('/').any(|part| part == "..") {
             return Err(
                 Error::new(Kind::Usage, "its path leads out of the folder").cure("leave '..' out of the manifest")
             );
         }
+        if self.held.len() >= FOLDER_FILES_MAX {
+            self.close_idle(ring);
+        }
         self.path.clear();
         objects.endpoint().push_file_path(&mut self.path, key);
-        let file = ring.open(Path::new(&self.path), &FileOptions::default())?;
-        let marked = ring.mark(file).map_err(|errno| unreadable(&self.path, errno));
-        let judged = marked.and_then(|mark| judged(mark, asked).map(|()| (file, mark)));
-        judged.inspect_err(|_| ring.close_file(file))
+        let (sample, entry) = (asked.sample, self.held.vacant_entry());
+        let file = entry.key();
+        let Ok(opening) = ring.push(Op::Open(Opening::new(&self.path)?), OF_FILE | file as u64) else {
+            return Ok(None);
+        };
+        entry.insert(Held { sample, opening, opened: None, mark: None, readings: 0, used: self.uses });
+        self.by_sample.insert(sample, file);
+        Ok(Some(file))
+    }
+
+    /// Begins to read, if the file is what was listed.
+    fn begin<R: Ring>(&mut self, ring: &mut R, at: usize, outcomes: &mut Vec<Outcome>) {
+        let Reading { exchange, file } = &self.readings[at];
+        let mark = self.held[*file].mark.expect("only open files are read");
+        match judged(mark, &exchange.asked) {
+            Err(error) => self.fail(ring, at, error, outcomes),
+            Ok(()) if self.due.is_empty() && self.read(ring, at) => {}
+            Ok(()) => self.due.push_back(at),
+        }
     }
 
     /// Asks for the missing end of a window. False when the ring is full.
     fn read<R: Ring>(&mut self, ring: &mut R, at: usize) -> bool {
-        let Reading { exchange, file, .. } = &mut self.readings[at];
+        let Reading { exchange, file } = &mut self.readings[at];
+        let file = self.held[*file].file().expect("only open files are read");
         let into = exchange.window.take().expect(AWAY);
         let landed = (into.filled() - exchange.resumed_at) as u64;
-        let op = Op::ReadAt { file: *file, offset: exchange.asked.first + landed, into };
+        let op = Op::ReadAt { file, offset: exchange.asked.first + landed, into };
         match ring.push(op, at as u64) {
             Ok(_) => true,
             Err(Full(op)) => {
@@ -117,40 +181,208 @@ impl Files {
         }
     }
 
-    /// A read came back.
+    /// Asks what a file is. False when the ring is full.
+    fn examine<R: Ring>(&mut self, ring: &mut R, file: usize, token: u64) -> bool {
+        let facts = self.facts.pop().unwrap_or_default();
+        let file = self.held[file].file().expect("only open files are examined");
+        ring.push(Op::Stat { file, facts }, token).is_ok()
+    }
+
+    /// An operation came back. There is room in the ring for another one in its place.
     pub(super) fn done<R: Ring>(&mut self, ring: &mut R, done: Done, outcomes: &mut Vec<Outcome>) {
-        let at = done.token as usize;
-        let window = window_of(done.op);
-        let (room, more) = (window.room(), done.result.is_ok_and(|bytes| bytes > 0));
-        let now = ring.now();
-        let reading = &mut self.readings[at];
-        reading.exchange.first_byte_at.get_or_insert(now);
-        reading.exchange.window = Some(window);
-        if room > 0 && more && self.read(ring, at) {
-            return;
+        let at = (done.token & !OF_FILE) as usize;
+        match done.op {
+            Op::Open(opening) => self.opened(ring, at, opening, done.result, outcomes),
+            Op::Stat { facts, .. } => {
+                if done.token & OF_FILE == 0 {
+                    self.read_through(ring, at, done.result.map(|_| facts.mark()), outcomes);
+                } else {
+                    self.examined(ring, at, done.result.map(|_| &facts), outcomes);
+                }
+                self.facts.push(facts);
+            }
+            op => self.came(ring, at, window_of(op), done.result, outcomes),
         }
-        let Reading { exchange, file, mark } = self.readings.remove(at);
-        let after = ring.mark(file);
-        ring.close_file(file);
-        let error = match done.result {
-            Err(CANCELLED) => Error::new(Kind::Cancelled, "the loader ends"),
-            Err(errno) => unreadable("it", errno),
-            Ok(_) if after != Ok(mark) => changed("it was written to while it was read"),
-            Ok(_) if room == 0 => return land(exchange, mark, now, outcomes),
-            Ok(0) => changed("it ends before its length"),
-            // The ring had no room for the rest: what has come is kept.
-            Ok(_) => Error::new(Kind::Truncated, "the rest of it is to be read"),
+    }
+
+    fn opened<R: Ring>(
+        &mut self,
+        ring: &mut R,
+        file: usize,
+        opening: Opening,
+        result: Result<usize, i32>,
+        outcomes: &mut Vec<Outcome>,
+    ) {
+        let error = match result {
+            Ok(_) if !self.closed => {
+                self.held[file].opened = Some(opening);
+                if self.examine(ring, file, OF_FILE | file as u64) {
+                    return;
+                }
+                no_room()
+            }
+            Ok(_) => {
+                self.held[file].opened = Some(opening);
+                ended()
+            }
+            Err(CANCELLED) => ended(),
+            // No file more can be open: one of ours closes, now or with its request.
+            Err(EMFILE | ENFILE) if self.held.iter().any(|(_, held)| held.file().is_some()) => {
+                for at in self.readings_of(file) {
+                    self.begun -= 1;
+                    self.waiting.push_front(self.readings.remove(at).exchange);
+                }
+                self.close_idle(ring);
+                return self.forget(ring, file);
+            }
+            Err(errno) => open_refusal(opening.path(), errno),
         };
+        self.fail_all(ring, file, &error, outcomes);
+    }
+
+    fn examined<R: Ring>(
+        &mut self,
+        ring: &mut R,
+        file: usize,
+        result: Result<&FileFacts, i32>,
+        outcomes: &mut Vec<Outcome>,
+    ) {
+        let path = self.held[file].opened.as_ref().map_or(Path::new(""), Opening::path);
+        let error = match result {
+            Err(CANCELLED) => ended(),
+            Err(errno) => unreadable("it", errno),
+            Ok(facts) if !facts.is_regular() => not_regular(path),
+            Ok(facts) => {
+                self.held[file].mark = Some(facts.mark());
+                for at in self.readings_of(file) {
+                    self.begin(ring, at, outcomes);
+                }
+                return;
+            }
+        };
+        self.fail_all(ring, file, &error, outcomes);
+    }
+
+    /// A read came back.
+    fn came<R: Ring>(
+        &mut self,
+        ring: &mut R,
+        at: usize,
+        window: Window,
+        result: Result<usize, i32>,
+        outcomes: &mut Vec<Outcome>,
+    ) {
+        let room = window.room();
+        let Reading { exchange, file } = &mut self.readings[at];
+        exchange.first_byte_at.get_or_insert(ring.now());
+        exchange.window = Some(window);
+        let error = match result {
+            Err(CANCELLED) => ended(),
+            Err(errno) => unreadable("it", errno),
+            Ok(0) => changed("it ends before its length"),
+            Ok(_) if room > 0 => {
+                if !self.read(ring, at) {
+                    self.due.push_back(at);
+                }
+                return;
+            }
+            Ok(_) => {
+                let file = *file;
+                if self.examine(ring, file, at as u64) {
+                    return;
+                }
+                no_room()
+            }
+        };
+        self.fail(ring, at, error, outcomes);
+    }
+
+    /// All bytes have come; this is what the file is afterwards.
+    fn read_through<R: Ring>(
+        &mut self,
+        ring: &mut R,
+        at: usize,
+        after: Result<FileMark, i32>,
+        outcomes: &mut Vec<Outcome>,
+    ) {
+        let mark = self.held[self.readings[at].file].mark.expect("only open files are read");
+        match after {
+            Ok(after) if after == mark => {
+                let Reading { exchange, file } = self.readings.remove(at);
+                self.held[file].readings -= 1;
+                self.forget_unwanted(ring, file);
+                land(exchange, mark, ring.now(), outcomes);
+            }
+            Ok(_) => self.fail(ring, at, changed("it was written to while it was read"), outcomes),
+            Err(CANCELLED) => self.fail(ring, at, ended(), outcomes),
+            Err(errno) => self.fail(ring, at, unreadable("it", errno), outcomes),
+        }
+    }
+
+    /// Ends a request. Its file is opened anew for the next one.
+    fn fail<R: Ring>(&mut self, ring: &mut R, at: usize, error: Error, outcomes: &mut Vec<Outcome>) {
+        let Reading { exchange, file } = self.readings.remove(at);
+        let held = &mut self.held[file];
+        held.readings -= 1;
+        if self.by_sample.get(&held.sample) == Some(&file) {
+            self.by_sample.remove(&held.sample);
+        }
+        self.forget_unwanted(ring, file);
         fail(exchange, error, outcomes);
     }
 
-    /// Closes all files, for good: reads under way come back through the ring.
+    fn fail_all<R: Ring>(&mut self, ring: &mut R, file: usize, error: &Error, outcomes: &mut Vec<Outcome>) {
+        for at in self.readings_of(file) {
+            self.fail(ring, at, error.clone(), outcomes);
+        }
+    }
+
+    fn readings_of(&self, file: usize) -> Vec<usize> {
+        self.readings.iter().filter(|(_, reading)| reading.file == file).map(|(at, _)| at).collect()
+    }
+
+    /// Closes the file that was not used for longest, of those that no request is on.
+    fn close_idle<R: Ring>(&mut self, ring: &mut R) {
+        let idle = self.held.iter().filter(|(_, held)| held.readings == 0);
+        if let Some((file, _)) = idle.min_by_key(|(_, held)| held.used) {
+            self.forget(ring, file);
+        }
+    }
+
+    /// Closes a file that no request is on and none may use any more.
+    fn forget_unwanted<R: Ring>(&mut self, ring: &mut R, file: usize) {
+        let held = &self.held[file];
+        if held.readings == 0 && self.by_sample.get(&held.sample) != Some(&file) {
+            self.forget(ring, file);
+        }
+    }
+
+    fn forget<R: Ring>(&mut self, ring: &mut R, file: usize) {
+        let held = self.held.remove(file);
+        if self.by_sample.get(&held.sample) == Some(&file) {
+            self.by_sample.remove(&held.sample);
+        }
+        if let Some(file) = held.file() {
+            ring.close_file(file);
+        }
+    }
+
+    /// Closes all files, for good: what is under way comes back through the ring.
     pub(super) fn close<R: Ring>(&mut self, ring: &mut R) {
-        self.readings.iter().for_each(|(_, reading)| ring.close_file(reading.file));
+        self.closed = true;
+        for (_, held) in &self.held {
+            match held.file() {
+                Some(file) => ring.close_file(file),
+                None => ring.cancel(held.opening),
+            }
+        }
     }
 }
 
-/// ECANCELED: the file was closed under the read.
+/// The process, or the system, has no descriptor left.
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
+/// ECANCELED: the file was closed under the operation.
 const CANCELLED: i32 = 125;
 
 fn window_of(op: Op) -> Window {
@@ -169,6 +401,15 @@ fn judged(mark: FileMark, asked: &Asked) -> Result<()> {
         Some(etag) if etag != tag_of(mark) => Err(changed("it was written to after it was listed")),
         _ => Ok(()),
     }
+}
+
+fn ended() -> Error {
+    Error::new(Kind::Cancelled, "the loader ends")
+}
+
+/// Nothing of it is proved, so nothing of it is kept.
+fn no_room() -> Error {
+    changed("the ring had no room to examine it")
 }
 
 fn changed(cause: &str) -> Error {

@@ -10,8 +10,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_millis(250);
 
 impl FetchStage {
     /// Fails connections that have been silent for too long, or say next to nothing. Returns when it wants to look again.
-    pub(crate) fn sweep<R: Ring>(&mut self, ring: &mut R) -> Option<Instant> {
-        let now = ring.now();
+    pub(crate) fn sweep<R: Ring>(&mut self, ring: &mut R, now: Instant) -> Option<Instant> {
         if now >= self.next_sweep {
             self.next_sweep = now.after(self.stall_after / 4);
             let (mut stuck, patience) = (Vec::new(), self.stall_after);
@@ -45,21 +44,23 @@ impl FetchStage {
                 self.after(ring, at);
             }
         }
-        let hasten = self.hasten(ring);
-        let sweep = (self.outstanding() > 0).then_some(self.next_sweep);
+        let hasten = self.hasten(ring, now);
+        let sweep = self.is_busy().then_some(self.next_sweep);
         [hasten, sweep].into_iter().flatten().min()
     }
 
     /// Gives up connections that take long to stand, where another address may be better (as in Happy Eyeballs, RFC 8305):
     /// their requests go there. Returns when it wants to look again.
-    fn hasten<R: Ring>(&mut self, ring: &mut R) -> Option<Instant> {
-        let now = ring.now();
+    fn hasten<R: Ring>(&mut self, ring: &mut R, now: Instant) -> Option<Instant> {
+        if self.connecting == 0 {
+            return None;
+        }
         let late = |conn: &Conn| conn.opened_at.after(CONNECT_PATIENCE);
         while let Some((at, conn)) = self.conns.iter().find(|(_, conn)| {
             conn.state == State::Connecting && late(conn) <= now && self.addresses.has_other(conn.addr, now)
         }) {
             self.addresses.failed(conn.addr, now);
-            self.give_up(ring, at);
+            self.give_up(ring, now, at);
         }
         let waiting = self.conns.iter().map(|(_, conn)| conn).filter(|conn| conn.state == State::Connecting);
         waiting.filter(|conn| self.addresses.has_other(conn.addr, now)).map(late).min().map(|at| at.max(now))

@@ -20,7 +20,7 @@ impl FetchStage {
 
     /// A connection for the second request of what `first` is slow with: an idle one, else a new one, else the least busy.
     /// Where the bucket has several addresses, rather one to another.
-    pub(crate) fn rival<R: Ring>(&mut self, ring: &mut R, first: usize, depth: usize) -> Option<usize> {
+    pub(crate) fn rival<R: Ring>(&mut self, ring: &mut R, now: Instant, first: usize, depth: usize) -> Option<usize> {
         let slow = self.conns[first].addr;
         let best = self
             .conns
@@ -30,7 +30,7 @@ impl FetchStage {
             .map(|(at, conn)| (at, conn.queued()));
         match best {
             Some((at, 0)) => Some(at),
-            _ => self.open(ring, Some(slow)).or(best.map(|(at, _)| at)),
+            _ => self.open(ring, now, Some(slow)).or(best.map(|(at, _)| at)),
         }
     }
 
@@ -43,10 +43,10 @@ impl FetchStage {
     }
 
     /// Closes a connection because what it is slow with is had elsewhere: its window comes home when its operations have.
-    pub(crate) fn give_up<R: Ring>(&mut self, ring: &mut R, at: usize) {
+    pub(crate) fn give_up<R: Ring>(&mut self, ring: &mut R, now: Instant, at: usize) {
         let error = Error::new(Kind::Cancelled, "it took too long, and was asked for elsewhere");
         let mut cx = Context {
-            now: ring.now(),
+            now,
             predictor: &mut self.predictor,
             outcomes: &mut self.outcomes,
             copied_bytes: &mut self.stats.copied_bytes,
@@ -56,7 +56,7 @@ impl FetchStage {
     }
 
     /// Second requests of this fetch are waited for no more: they may end if they are short, else their connections are closed.
-    pub(crate) fn lose<R: Ring>(&mut self, ring: &mut R, fetch: FetchId) {
+    pub(crate) fn lose<R: Ring>(&mut self, ring: &mut R, now: Instant, fetch: FetchId) {
         if self.seconds == 0 {
             return;
         }
@@ -66,7 +66,7 @@ impl FetchStage {
             conn.state != State::Closing && conn.queued() == 1 && front.is_some_and(long)
         };
         while let Some((at, _)) = self.conns.iter().find(|(_, conn)| lost(conn)) {
-            self.give_up(ring, at);
+            self.give_up(ring, now, at);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::Shard;
 use crate::spill::{SpillOutcome, SpillStage};
+use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::{BlockId, Duration, Instant};
 use fuelrail_io::Ring;
 use fuelrail_plan::brain::{AskId, Fact, FetchId};
@@ -12,16 +13,17 @@ const LENT_PATIENCE: Duration = Duration::from_millis(1);
 
 impl<R: Ring> Shard<R> {
     pub(super) fn spill_block(&mut self, block: BlockId, ask: AskId, to: (SegmentId, u64)) {
+        canary::pass(self.id.0, Stage::Spill);
         let owned = &mut self.owned[ask.0 as usize];
         let window = owned.window.as_mut().expect("it has landed");
         let spill = self.spill.as_mut().expect("the brain spills only where there is a disk");
-        spill.spill(self.ring.now(), block, window, owned.proof, to);
+        spill.spill(self.now, block, window, owned.proof, to);
     }
 
     pub(super) fn restore_block(&mut self, fetch: FetchId, ask: AskId, block: BlockId, spot: Spot) {
         let window = self.owned[ask.0 as usize].window.take().expect("one attempt at a time");
         let spill = self.spill.as_mut().expect("the brain restores only where there is a disk");
-        spill.restore(self.ring.now(), fetch, ask, block, spot, window);
+        spill.restore(self.now, fetch, ask, block, spot, window);
     }
 
     pub(super) fn trim_segment(&mut self, segment: SegmentId) {
@@ -78,7 +80,7 @@ impl<R: Ring> Shard<R> {
 
     /// When the disk, or a sample that waits for it, wants a look.
     pub(super) fn disk_deadline(&self) -> Option<Instant> {
-        let postponed = self.assemble.has_postponed().then(|| self.ring.now().after(LENT_PATIENCE));
+        let postponed = self.assemble.has_postponed().then(|| self.now.after(LENT_PATIENCE));
         let company = self.spill.as_ref().and_then(SpillStage::deadline);
         [postponed, company].into_iter().flatten().min()
     }

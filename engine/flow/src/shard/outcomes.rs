@@ -12,7 +12,7 @@ const PROGRESS_BYTES_MIN: usize = 4096;
 
 impl<R: Ring> Shard<R> {
     pub(super) fn take_outcome(&mut self, outcome: Outcome) {
-        let now = self.ring.now();
+        let now = self.now;
         if outcome.asked().second.is_some() {
             self.fetch.second_over();
         }
@@ -23,7 +23,7 @@ impl<R: Ring> Shard<R> {
             }
             Verdict::Outrun { asked, window, proof, first_byte, total, waited } => {
                 self.requests.passed(now);
-                self.fetch.lose(&mut self.ring, asked.fetch);
+                self.fetch.lose(&mut self.ring, now, asked.fetch);
                 let bytes = window.len() as u64;
                 self.fetch.landed(bytes, waited);
                 self.land(&asked, window, proof);
@@ -31,7 +31,7 @@ impl<R: Ring> Shard<R> {
             }
             Verdict::GiveUp(fetch) => {
                 if let Some((at, _)) = self.fetch.front(fetch) {
-                    self.fetch.give_up(&mut self.ring, at);
+                    self.fetch.give_up(&mut self.ring, now, at);
                 }
             }
             Verdict::Halved { fetch, kind, second } => self.tell(Fact::Halved { fetch, kind, second }),
@@ -42,7 +42,7 @@ impl<R: Ring> Shard<R> {
     fn end_fetch(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Landed { asked, window, proof, first_byte, total } => {
-                self.fetch.lose(&mut self.ring, asked.fetch);
+                self.fetch.lose(&mut self.ring, self.now, asked.fetch);
                 let bytes = window.len() as u64;
                 self.fetch.landed(bytes, total);
                 let seen = self.owned[asked.ask.0 as usize].seen;
@@ -87,17 +87,17 @@ impl<R: Ring> Shard<R> {
         let Some((first, since)) = self.fetch.front(fetch) else { return self.tell(Fact::Unhedged(fetch)) };
         let bytes = self.objects.catalog().block_len(block);
         let rival = match self.hedges.has_room(bytes) {
-            true => self.fetch.rival(&mut self.ring, first, self.brain.depth(bytes)),
+            true => self.fetch.rival(&mut self.ring, self.now, first, self.brain.depth(bytes)),
             false => None,
         };
         let begun = rival.and_then(|at| Some((at, self.hedges.begin(fetch, since, bytes)?)));
         match begun {
             Some((at, (race, window))) => {
                 let asked = Asked { second: Some(race), ..self.asked(fetch, ask, block, 0) };
-                self.fetch.send_second((at, first), asked, window, self.ring.now());
+                self.fetch.send_second((at, first), asked, window, self.now);
             }
             None if self.hedges.runs(fetch) => self.tell(Fact::Unhedged(fetch)),
-            None => self.fetch.give_up(&mut self.ring, first),
+            None => self.fetch.give_up(&mut self.ring, self.now, first),
         }
     }
 }

@@ -38,7 +38,7 @@ impl<R: Ring> Shard<R> {
                 + self.shared_copied_bytes,
             wasted_bytes: self.hedges.wasted_bytes,
             disk_blocks,
-            index_bytes,
+            index_bytes: index_bytes + self.spill.as_ref().map_or(0, |spill| spill.proofs().1),
             disk: self.spill.as_ref().map(|s| s.stats.clone()).unwrap_or_default(),
             unproved: self.assemble.unproved,
             get_latency: self.fetch.get_latency.clone(),

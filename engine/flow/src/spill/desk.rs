@@ -2,12 +2,15 @@
 //!
 //! The keeper lives on a thread of its own, where making a file may take its time. Owns the two queues. Never opens a file.
 
+#[cfg(not(loom))]
 use crossbeam_queue::ArrayQueue;
+#[cfg(loom)]
+use fuelrail_base::sync::ArrayQueue;
 use fuelrail_base::{BlockId, Error};
-use fuelrail_io::Waker;
+use fuelrail_io::{OwnDirectory, Waker, WakerCell};
 use fuelrail_plan::spill::Mount;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
 /// Wishes and supplies that may wait at a time: a shard asks for one segment after the other, and trims rarely.
@@ -22,6 +25,8 @@ pub struct SegmentFile {
     pub mark: u64,
     /// Where it is.
     pub path: PathBuf,
+    /// The directory it is opened in, by its name alone; `None` where the path says everything, in a simulated world.
+    pub directory: Option<Arc<OwnDirectory>>,
     /// Its length, bytes.
     pub len: u64,
     /// Its file system offers direct access.
@@ -68,7 +73,7 @@ pub enum Supply {
 pub struct SpillDesk {
     wishes: ArrayQueue<Wish>,
     supplies: ArrayQueue<Supply>,
-    shard: OnceLock<Waker>,
+    shard: WakerCell,
     keeper: OnceLock<Thread>,
 }
 
@@ -77,7 +82,7 @@ impl Default for SpillDesk {
         SpillDesk {
             wishes: ArrayQueue::new(QUEUE_ENTRIES),
             supplies: ArrayQueue::new(QUEUE_ENTRIES),
-            shard: OnceLock::new(),
+            shard: WakerCell::default(),
             keeper: OnceLock::new(),
         }
     }
@@ -98,22 +103,22 @@ impl SpillDesk {
     /// Gives the shard something. False when it does not take what it has: it is gone.
     pub fn supply(&self, supply: Supply) -> bool {
         let taken = self.supplies.push(supply).is_ok();
-        if let Some(shard) = self.shard.get() {
-            shard.wake();
-        }
+        self.shard.wake();
         taken
     }
 
     pub(crate) fn set_shard(&self, waker: Waker) {
-        drop(self.shard.set(waker));
+        self.shard.set(waker);
     }
 
-    /// Tells the keeper. A wish that finds no room is forgotten: a segment that was not unlinked is found at the next start.
-    pub(crate) fn wish(&self, wish: Wish) {
-        drop(self.wishes.push(wish));
+    /// Tells the keeper. False when the wish found no room and is forgotten: ask again for a segment; one that was not unlinked
+    /// is found at the next start.
+    pub(crate) fn wish(&self, wish: Wish) -> bool {
+        let taken = self.wishes.push(wish).is_ok();
         if let Some(keeper) = self.keeper.get() {
             keeper.unpark();
         }
+        taken
     }
 
     pub(crate) fn next_supply(&self) -> Option<Supply> {

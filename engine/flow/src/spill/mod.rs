@@ -29,7 +29,7 @@ use fuelrail_plan::spill::{PAGE_BYTES, SegmentId, Spill, Spot};
 use gather::{Gather, Short};
 use segments::Segments;
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What a shard's disk is made of.
@@ -102,8 +102,6 @@ pub(crate) struct SpillStage {
     /// A segment was asked for and has not come.
     asked: bool,
     outcomes: Vec<SpillOutcome>,
-    /// What the server said of objects whose blocks on disk prove less: no ETag in the listing, or several blocks.
-    proofs: HashMap<SampleId, Proof>,
     pub(crate) stats: DiskStats,
 }
 
@@ -141,7 +139,6 @@ impl SpillStage {
             oldest: None,
             asked: false,
             outcomes: Vec::with_capacity(256),
-            proofs: HashMap::new(),
             stats: DiskStats::default(),
         };
         for (file, known) in setup.found {
@@ -152,14 +149,24 @@ impl SpillStage {
 
     /// A segment that was there before, and the blocks in it.
     fn take_over(&mut self, file: SegmentFile, known: &[Known], brain: &mut Spill) {
-        let Some(segment) = brain.mount(file.len, file.mount) else { return };
-        self.segments.mount(segment, file);
+        let Some(segment) = self.mount(file, brain) else { return };
         for &Known { block, place, crc32c, promised } in known {
             let bytes = self.objects.catalog().block_len(block);
-            if brain.adopt(block, bytes, Spot { segment, place, crc32c }) && promised.is_some() {
-                self.proofs.insert(block.sample, Proof { etag: self.objects.etag(block.sample), crc32c: promised });
+            if brain.adopt(block, bytes, Spot { segment, place, crc32c })
+                && promised.is_some()
+                && let Some(key) = self.segments.key(segment)
+            {
+                let proof = Proof { etag: self.objects.etag(block.sample), crc32c: promised };
+                self.segments.get(key).proofs.insert(block.sample, proof);
             }
         }
+    }
+
+    /// Takes a segment in. `None` when the brain knows as many as it can.
+    pub(crate) fn mount(&mut self, file: SegmentFile, brain: &mut Spill) -> Option<SegmentId> {
+        let id = brain.mount(file.len, file.mount)?;
+        self.segments.mount(id, file);
+        Some(id)
     }
 
     /// Takes what the keeper gave, and asks for more when more will be needed. True when there is none to be had.
@@ -169,16 +176,11 @@ impl SpillStage {
             self.asked = false;
             match supply {
                 Supply::NoMore => none = true,
-                Supply::Segment(file) => {
-                    if let Some(id) = brain.mount(file.len, file.mount) {
-                        self.segments.mount(id, file);
-                    }
-                }
+                Supply::Segment(file) => drop(self.mount(file, brain)),
             }
         }
         if !none && !self.asked && brain.wants_segment() {
-            self.asked = true;
-            self.desk.wish(Wish::Another);
+            self.asked = self.desk.wish(Wish::Another);
         }
         none
     }
@@ -199,7 +201,7 @@ impl SpillStage {
             // A damaged block: its home finds out and asks again.
             return self.outcomes.push(SpillOutcome::Unspilled(id));
         };
-        self.remember(id, proof, whole);
+        self.remember(key, id, proof, whole);
         let promised = if whole { None } else { proof.crc32c };
         let len = window.len() as u32;
         let block = Block { id, segment: key, place, len, crc32c, promised };
@@ -213,16 +215,17 @@ impl SpillStage {
     }
 
     /// Keeps what the disk does not.
-    fn remember(&mut self, id: BlockId, proof: Proof, whole: bool) {
+    fn remember(&mut self, segment: usize, id: BlockId, proof: Proof, whole: bool) {
         let listed = self.objects.etag(id.sample).is_some();
         if (!listed && proof.etag.is_some()) || (!whole && proof.crc32c.is_some()) {
-            self.proofs.insert(id.sample, proof);
+            self.segments.get(segment).proofs.insert(id.sample, proof);
         }
     }
 
-    fn proof(&self, sample: SampleId) -> Proof {
+    /// What the server said of a sample when a block of it was written to this segment.
+    fn proof(&mut self, segment: usize, sample: SampleId) -> Proof {
         let listed = Proof { etag: self.objects.etag(sample), crc32c: None };
-        self.proofs.get(&sample).copied().unwrap_or(listed)
+        self.segments.get(segment).proofs.get(&sample).copied().unwrap_or(listed)
     }
 
     /// Reads a block from disk.
@@ -262,6 +265,11 @@ impl SpillStage {
         }
         self.segments.give_up(key);
         self.segments.bury(ring);
+    }
+
+    /// Samples whose blocks on disk prove less than the server did, and bytes of memory for what it said.
+    pub(crate) fn proofs(&self) -> (usize, u64) {
+        self.segments.proofs()
     }
 
     /// What ended since the last call.
@@ -309,13 +317,14 @@ impl SpillStage {
     /// One line for the watchdog.
     pub(crate) fn describe(&self) -> String {
         format!(
-            "spill: {} segments, {} reads waiting and {} under way, {} long and {} short blocks to write, {} writes under way",
+            "spill: {} segments, {} reads waiting and {} under way, {} long and {} short blocks to write, {} writes under way, {} proofs",
             self.segments.len(),
             self.reads.len(),
             self.reading,
             self.writes.len(),
             self.gather.len(),
-            self.writing
+            self.writing,
+            self.proofs().0
         )
     }
 }

@@ -4,11 +4,12 @@
 
 use super::desk::SegmentFile;
 use super::journal::Journal;
-use fuelrail_base::{Instant, Kind, Result};
+use crate::conn::Proof;
+use fuelrail_base::{Instant, Kind, Result, SampleId};
 use fuelrail_io::{FileId, FileOptions, Ring};
 use fuelrail_plan::spill::{Mount, PAGE_RECORDS, SegmentId};
 use fuelrail_wire::block::{Record, journal_page};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A segment with this many failures in a row is not used any more.
 const FAILURES_MAX: u32 = 8;
@@ -20,6 +21,8 @@ pub(super) struct Mounted {
     open: Option<FileId>,
     /// Operations that name it: queued, waiting or under way.
     pub(super) busy: usize,
+    /// What the server said of samples with blocks here that prove less: no ETag in the listing, or several blocks.
+    pub(super) proofs: HashMap<SampleId, Proof>,
     journal: Option<Journal>,
     /// Nobody asks for it any more.
     gone: bool,
@@ -49,7 +52,17 @@ impl Segments {
             Mount::Open { records, .. } => Some(Journal::new(records.div_ceil(PAGE_RECORDS))),
             Mount::Sealed | Mount::Foreign => None,
         };
-        let mounted = Mounted { id, file, open: None, busy: 0, journal, gone: false, failures: 0, used: 0 };
+        let mounted = Mounted {
+            id,
+            file,
+            open: None,
+            busy: 0,
+            proofs: HashMap::new(),
+            journal,
+            gone: false,
+            failures: 0,
+            used: 0,
+        };
         let key = self.next_key;
         self.next_key += 1;
         self.mounted.insert(key, mounted);
@@ -83,9 +96,10 @@ impl Segments {
         }
         let write = matches!(mounted.file.mount, Mount::Open { .. });
         let options = FileOptions { write, create: false, direct: mounted.file.direct, len: None };
-        let path = mounted.file.path.clone();
-        let file = match ring.open(&path, &options) {
-            Err(error) if error.kind() == Kind::Budget && self.close_one(ring) => ring.open(&path, &options)?,
+        let (path, directory) = (mounted.file.path.clone(), mounted.file.directory.clone());
+        let open = |ring: &mut R| ring.open_in(directory.as_deref(), &path, &options);
+        let file = match open(ring) {
+            Err(error) if error.kind() == Kind::Budget && self.close_one(ring) => open(ring)?,
             other => other?,
         };
         self.get(key).open = Some(file);
@@ -177,6 +191,14 @@ impl Segments {
     /// All records are on disk.
     pub(super) fn is_recorded(&self) -> bool {
         self.unwritten.is_empty()
+    }
+
+    /// Samples of which more is known than their blocks prove, all segments together, and bytes of memory for them.
+    pub(super) fn proofs(&self) -> (usize, u64) {
+        let each =
+            |segment: &Mounted| (segment.proofs.len(), segment.proofs.capacity() * size_of::<(SampleId, Proof)>());
+        let (proofs, bytes) = self.mounted.values().map(each).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        (proofs, bytes as u64)
     }
 
     pub(super) fn len(&self) -> usize {

@@ -259,8 +259,8 @@ impl SpillStage {
         let times = if writes == 0 { &mut self.stats.read_alone } else { &mut self.stats.read_beside };
         times.record(total);
         self.segments.ended(segment, true);
+        let (window, proof) = (window.expect("seen above"), self.proof(segment, sample));
         self.segments.get(segment).busy -= 1;
-        let (window, proof) = (window.expect("seen above"), self.proof(sample));
         self.outcomes.push(SpillOutcome::Restored { fetch, ask, window, proof, total, writes });
     }
 

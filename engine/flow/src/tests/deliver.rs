@@ -55,7 +55,6 @@ fn batches_come_in_order_whoever_finishes_first() {
             while let Some(batch) = rig.outlet.try_take() {
                 taken.push(batch.seq.0);
             }
-            assert!(!rig.outlet.is_cut_off());
         }
         assert_eq!(taken, (0..end).collect::<Vec<u64>>(), "seed {seed}");
         assert!(rig.outlet.try_take().is_none());
@@ -67,25 +66,6 @@ fn batches_come_in_order_whoever_finishes_first() {
 }
 
 #[test]
-fn a_shard_that_is_gone_cuts_off_only_what_it_owed() {
-    let mut rig = rig(2, 8, 10);
-    for seq in [0, 2, 1] {
-        rig.stages[seq as usize % 2].put(finished(seq));
-    }
-    rig.stages.iter_mut().for_each(|stage| assert!(stage.flush(Instant::ZERO, 0)));
-    drop(rig.stages.remove(0));
-    for seq in 0..3 {
-        assert!(!rig.outlet.is_cut_off());
-        assert_eq!(rig.outlet.try_take().unwrap().seq.0, seq);
-    }
-    assert!(!rig.outlet.is_cut_off(), "batch 3 is late, not lost");
-    rig.stages[0].put(finished(3));
-    rig.stages[0].flush(Instant::ZERO, 0);
-    assert!(rig.outlet.try_take().is_some());
-    assert!(rig.outlet.is_cut_off() && rig.outlet.try_take().is_none());
-}
-
-#[test]
 fn a_consumer_that_is_gone_is_noticed() {
     let Rig { mut stages, outlet, .. } = rig(1, 8, 10);
     drop(outlet);
@@ -94,7 +74,7 @@ fn a_consumer_that_is_gone_is_noticed() {
 }
 
 #[test]
-fn shards_are_woken_by_a_taken_batch_and_by_the_start_of_a_wait() {
+fn all_shards_are_woken_when_a_wait_begins_or_ends_and_one_by_the_batch_taken_from_it() {
     let mut rig = rig(2, 8, 10);
     let woken = |wakers: &[Waker]| {
         let all = wakers.iter().filter(|w| w.is_notified()).count();
@@ -105,10 +85,16 @@ fn shards_are_woken_by_a_taken_batch_and_by_the_start_of_a_wait() {
     assert!(rig.consumer.waits());
     assert_eq!(woken(&rig.wakers), 2);
     rig.outlet.set_waiting(true);
-    rig.outlet.set_waiting(false);
     assert_eq!(woken(&rig.wakers), 0, "nothing new to tell");
+    rig.outlet.set_waiting(false);
+    assert_eq!(woken(&rig.wakers), 2, "its patience has ended");
+    rig.outlet.set_waiting(true);
+    assert_eq!(woken(&rig.wakers), 2);
     rig.stages[0].put(finished(0));
     rig.stages[0].flush(Instant::ZERO, 0);
     rig.outlet.try_take().unwrap();
-    assert_eq!(woken(&rig.wakers), 2);
+    assert!(rig.wakers[0].is_notified());
+    assert_eq!(woken(&rig.wakers), 1);
+    rig.outlet.set_waiting(false);
+    assert_eq!(woken(&rig.wakers), 2, "the wait has ended for all");
 }

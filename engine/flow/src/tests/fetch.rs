@@ -48,12 +48,14 @@ impl Rig {
     /// One turn of a shard.
     fn turn(&mut self) -> bool {
         let depth = self.depth;
-        self.fetch.pump(&mut self.ring, self.wanted, |_| depth);
+        let now = self.ring.now();
+        self.fetch.pump(&mut self.ring, now, self.wanted, |_| depth);
         self.ring.wait(Some(self.ring.now())).unwrap();
         let mut moved = false;
         while let Some(done) = self.ring.pop() {
             moved = true;
-            self.fetch.done(&mut self.ring, done);
+            let now = self.ring.now();
+            self.fetch.done(&mut self.ring, now, done);
         }
         self.ended.extend(self.fetch.outcomes());
         moved
@@ -67,7 +69,8 @@ impl Rig {
                 still = 0;
                 continue;
             }
-            let until = self.fetch.sweep(&mut self.ring);
+            let now = self.ring.now();
+            let until = self.fetch.sweep(&mut self.ring, now);
             self.ring.wait(until).unwrap();
             still = if self.world.advance() { 0 } else { still + 1 };
         }
@@ -334,7 +337,8 @@ fn silence_is_noticed_and_windows_stay_until_the_receive_is_back() {
 fn without_a_socket_the_request_fails_at_once() {
     let mut rig = Rig::new(Bucket::new(&[100; 1]), &[LIVE], 0);
     rig.request(0..1);
-    rig.fetch.pump(&mut rig.ring, 1, |_| 1);
+    let now = rig.ring.now();
+    rig.fetch.pump(&mut rig.ring, now, 1, |_| 1);
     assert!(rig.fetch.has_outcomes(), "no completion will ever tell of it");
     let outcome = rig.fetch.outcomes().pop().unwrap();
     assert!(matches!(&outcome, Outcome::Failed { error, .. } if error.kind() == Kind::Budget), "{outcome:?}");

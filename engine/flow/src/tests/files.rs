@@ -5,6 +5,7 @@ use crate::conn::{Asked, Outcome};
 use crate::fetch::FetchStage;
 use crate::listing::Listed;
 use crate::objects::Objects;
+use fuelrail_base::limits::FOLDER_FILES_MAX;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Kind, SampleId};
 use fuelrail_io::{Region, Ring, SimDiskFailure, SimFaults, SimRing, SimWorld};
@@ -32,18 +33,28 @@ fn content(n: u32, len: u64) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + u64::from(n)) as u8).collect()
 }
 
+fn stage(sizes: &[u64]) -> FetchStage {
+    let listed: Vec<Listed> =
+        (0..).zip(sizes).map(|(n, &size)| Listed { key: format!("k/{n}"), size, etag: None }).collect();
+    let objects = Objects::new("file:///set/".parse().unwrap(), Vec::new(), &listed, 1 << 20).unwrap();
+    FetchStage::new(Arc::new(objects), Duration::from_secs(10), Vec::new())
+}
+
 impl Rig {
     fn new(sizes: &[u64], entries: u32) -> Rig {
         let world = SimWorld::new(1, SimFaults::default(), Box::new(super::world::Bucket::new(&[])));
         for (n, len) in (0..).zip(sizes) {
             world.write_file(&path(n), &content(n, *len)).unwrap();
         }
-        let listed: Vec<Listed> =
-            (0..).zip(sizes).map(|(n, &size)| Listed { key: format!("k/{n}"), size, etag: None }).collect();
-        let objects = Objects::new("file:///set/".parse().unwrap(), Vec::new(), &listed, 1 << 20).unwrap();
-        let fetch = FetchStage::new(Arc::new(objects), Duration::from_secs(10), Vec::new());
+        let fetch = stage(sizes);
         let ring = SimRing::with_capacity(&world, entries, 4);
         Rig { world, ring, region: region(4 << 20), fetch, sizes: sizes.to_vec(), ended: Vec::new() }
+    }
+
+    /// Begins anew, with no file open.
+    fn restart(&mut self) {
+        self.fetch.close(&mut self.ring);
+        self.fetch = stage(&self.sizes);
     }
 
     fn ask(&mut self, n: u32, first: u64, len: u64, etag: Option<Etag>) {
@@ -57,10 +68,12 @@ impl Rig {
     /// Goes on until `enough` have ended. `between` may change the world after each turn.
     fn run(&mut self, enough: usize, mut between: impl FnMut(&SimWorld)) {
         for _ in 0..10_000 {
-            self.fetch.pump(&mut self.ring, 8, |_| 1);
+            let now = self.ring.now();
+            self.fetch.pump(&mut self.ring, now, 8, |_| 1);
             self.ring.wait(Some(self.ring.now())).unwrap();
             while let Some(done) = self.ring.pop() {
-                self.fetch.done(&mut self.ring, done);
+                let now = self.ring.now();
+                self.fetch.done(&mut self.ring, now, done);
             }
             self.ended.extend(self.fetch.outcomes());
             if self.ended.len() >= enough {
@@ -103,11 +116,44 @@ fn files_land_whole_and_in_parts_however_narrow_the_ring_is() {
         rig.ask(39, 0, sizes[39], Some(etag));
         rig.run(1, |_| {});
         assert!(matches!(rig.ended.pop(), Some(Outcome::Landed { .. })), "it is as it was");
+        // Another file in its place is not what was listed; the one that is still open is.
         rig.world.write_file(&path(39), &content(1, sizes[39])).unwrap();
+        rig.ask(39, 0, sizes[39], Some(etag));
+        rig.run(1, |_| {});
+        assert!(
+            matches!(rig.ended.pop(), Some(Outcome::Landed { window, .. }) if window.bytes() == content(39, sizes[39]))
+        );
+        rig.restart();
         rig.ask(39, 0, sizes[39], Some(etag));
         rig.run(1, |_| {});
         assert_eq!(rig.failure(), (Kind::Changed, 0));
     }
+}
+
+/// Openings are operations, so a slow one holds nothing up; what is open is read again without another, until too many are.
+#[test]
+fn files_are_opened_side_by_side_and_kept_open() {
+    let many = 2 * FOLDER_FILES_MAX as u32;
+    let mut rig = Rig::new(&vec![100; many as usize], 64);
+    (0..8).for_each(|n| rig.ask(n, 0, 100, None));
+    let now = rig.ring.now();
+    rig.fetch.pump(&mut rig.ring, now, 8, |_| 1);
+    rig.ring.wait(Some(rig.ring.now())).unwrap();
+    assert_eq!((rig.ring.in_flight(), rig.fetch.outstanding()), (8, 8), "all are being opened");
+    rig.run(8, |_| {});
+    let ops = |rig: &Rig| rig.ring.facts().counts.ops;
+    let cost = |rig: &mut Rig, n| {
+        let (before, ended) = (ops(rig), rig.ended.len());
+        rig.ask(n, 0, 100, None);
+        rig.run(ended + 1, |_| {});
+        ops(rig) - before
+    };
+    let (open_examine_read_examine, read_examine) = (4, 2);
+    assert_eq!(ops(&rig), 8 * open_examine_read_examine);
+    assert_eq!(cost(&mut rig, 3), read_examine);
+    (8..many).for_each(|n| assert_eq!(cost(&mut rig, n), open_examine_read_examine));
+    assert_eq!((cost(&mut rig, many - 1), cost(&mut rig, 3)), (read_examine, open_examine_read_examine));
+    assert!(rig.ended.iter().all(|outcome| matches!(outcome, Outcome::Landed { .. })));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::hedge::Spares;
 use crate::mesh::mesh;
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
+use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Instant, ShardId};
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, SimFaults, SimRing, SimWorld, lane};
@@ -66,6 +67,7 @@ impl Shape {
                 prefetch: Strategy::default(),
                 policy: PolicyName::NextUse,
                 cache_bytes: 0,
+                cached_block_bytes_min: 0,
                 batch_room_bytes: 2 << 20,
                 horizon_epochs: 1,
                 spill: None,
@@ -83,6 +85,7 @@ impl Shape {
             bad_samples: BadSamples::Raise,
             stall_after: Duration::from_secs(10),
             connections_max: self.connections + self.spares.slots,
+            scratch_bytes: SCRATCH_BYTES as u64,
             spares: self.spares,
         }
     }
@@ -119,8 +122,13 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
     let (deliver, lane) = lane(16);
     let mut outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
     let ends = ShardEnds { mesh: mesh(1).remove(0), deliver, consumer, board: Arc::new(Board::default()), spill: None };
-    let memory =
-        ArenaConfig { bytes: 4 << 20, regions: 1, aside_bytes: 0, huge_pages: HugePages::Off, slots_per_region: 1024 };
+    let memory = ArenaConfig {
+        bytes: 4 << 20,
+        regions: 1,
+        huge_pages: HugePages::Off,
+        slots_per_region: 1024,
+        ..ArenaConfig::default()
+    };
     let (arena, mut regions) = Arena::new(&memory).unwrap();
     let objects = objects(&shape.sizes, shape.block_bytes);
     let mut shard = Shard::new(ring, regions.remove(0), objects, &run, &shape.config(), ends).unwrap();

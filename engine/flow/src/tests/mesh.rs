@@ -6,7 +6,7 @@ use crate::letter::{Answer, Ask};
 use crate::mesh::{MeshEnds, mesh};
 use fuelrail_base::limits::LANE_ENTRIES;
 use fuelrail_base::{BlockId, SampleId, ShardId};
-use fuelrail_io::Filling;
+use fuelrail_io::{Filling, Waker};
 use fuelrail_plan::brain::Source;
 use fuelrail_plan::schedule::UseTime;
 
@@ -53,6 +53,14 @@ fn asks_beyond_the_lane_wait_and_every_one_is_answered_once() {
 }
 
 #[test]
+fn the_lanes_of_many_shards_are_bounded_in_all() {
+    for (shards, bytes_max) in [(2, 1 << 20), (8, 8 << 20), (64, 64 << 20)] {
+        let bytes: u64 = mesh(shards).iter().map(MeshEnds::bytes).sum();
+        assert!(bytes > 0 && bytes <= bytes_max, "{shards} shards: {bytes} bytes in lanes, more than {bytes_max}");
+    }
+}
+
+#[test]
 fn letters_reach_whom_they_are_for() {
     let mut ends = mesh(3);
     let mut filling = region(1 << 20).alloc(64).unwrap().fill();
@@ -73,6 +81,27 @@ fn letters_reach_whom_they_are_for() {
         let others = (0..3).filter(|owner| *owner != home);
         assert_eq!(keys, others.map(|owner| (10 * home + owner) as u32).collect::<Vec<u32>>());
     }
+}
+
+#[test]
+fn a_peer_is_woken_once_for_all_letters_of_a_turn() {
+    let mut ends = mesh(2);
+    let wakers = [Waker::sleeper(), Waker::sleeper()];
+    (0..2).for_each(|at| ends[at].set_waker(&wakers[at]));
+    let mut filling = region(1 << 20).alloc(64).unwrap().fill();
+    (0..3).for_each(|key| ends[0].ask(1, ask(&mut filling, 0, key)));
+    ends[0].flush();
+    assert!(wakers[1].is_notified() && !wakers[0].is_notified());
+    wakers[1].disarm();
+    while let Some(taken) = ends[1].next_ask() {
+        ends[1].answer(0, reply(taken));
+        assert!(!wakers[0].is_notified(), "not before the turn ends");
+    }
+    ends[1].flush();
+    assert!(wakers[0].is_notified() && !wakers[1].is_notified());
+    wakers[0].disarm();
+    ends[1].flush();
+    assert!(!wakers[0].is_notified(), "nothing new");
 }
 
 #[test]

@@ -9,7 +9,8 @@ use crate::hedge::Spares;
 use crate::mesh::mesh;
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
-use fuelrail_base::{Duration, Kind, ShardId};
+use fuelrail_base::limits::SCRATCH_BYTES;
+use fuelrail_base::{Duration, Error, Kind, ShardId};
 use fuelrail_io::{Ring, SimFaults, SimRing, SimWorld, lane};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
@@ -28,6 +29,7 @@ fn config(cache_bytes: u64) -> ShardConfig {
             prefetch: Strategy::default(),
             policy: PolicyName::NextUse,
             cache_bytes,
+            cached_block_bytes_min: 0,
             batch_room_bytes: 64 << 10,
             horizon_epochs: 1,
             spill: None,
@@ -40,6 +42,7 @@ fn config(cache_bytes: u64) -> ShardConfig {
         bad_samples: BadSamples::Raise,
         stall_after: Duration::from_secs(10),
         connections_max: 4,
+        scratch_bytes: SCRATCH_BYTES as u64,
         spares: Spares::default(),
     }
 }
@@ -118,6 +121,17 @@ fn a_consumer_that_only_takes_is_not_given_more_open_batches_than_the_source_can
     }
     assert_eq!(taken, 400);
     assert!((2..=6).contains(&most), "{most} batches were incomplete at once");
+}
+
+#[test]
+fn a_failure_elsewhere_wakes_a_shard_and_ends_it() {
+    let (_world, mut shard, outlet, board) = shard(&[100; 4], 0, 8);
+    assert!(shard.turn());
+    outlet.consumer().failure.guard("a thread", || Err::<(), _>(Error::new(Kind::File, "the disk is gone")));
+    assert!(shard.ring().waker().is_notified(), "it sleeps on");
+    assert!(!shard.turn() && !board.is_gone());
+    drop(shard);
+    assert!(board.is_gone(), "its last snapshot is still waited for");
 }
 
 #[test]

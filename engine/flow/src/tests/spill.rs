@@ -4,20 +4,22 @@ use super::memory::region;
 use super::world::{Bucket, Heard, run, tagged_objects, whole};
 use crate::assemble::BadSamples;
 use crate::board::{Board, Snapshot};
+use crate::conn::Proof;
 use crate::deliver::{Consumer, Outlet};
 use crate::hedge::Spares;
 use crate::mesh::mesh;
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
-use crate::spill::{Known, SegmentFile, SpillDesk, SpillSetup, Supply, Wish};
-use fuelrail_base::{BlockId, Duration, Instant, SampleId, ShardId};
+use crate::spill::{Known, SegmentFile, SpillDesk, SpillSetup, SpillStage, Supply, Wish};
+use fuelrail_base::limits::SCRATCH_BYTES;
+use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, SampleId, ShardId};
 use fuelrail_io::{FileOptions, Ring, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld, lane};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
-use fuelrail_plan::spill::{Mount, PAGE_BYTES, SpillConfig, SpillPolicy};
+use fuelrail_plan::spill::{Mount, PAGE_BYTES, Spill, SpillConfig, SpillPolicy};
 use fuelrail_plan::window::WindowConfig;
 use fuelrail_wire::block::{PAGE_BYTES as JOURNAL_PAGE, records};
 use std::collections::BTreeMap;
@@ -36,6 +38,7 @@ fn config(segments: bool) -> ShardConfig {
             prefetch: Strategy::default(),
             policy: PolicyName::NextUse,
             cache_bytes: 0,
+            cached_block_bytes_min: 0,
             spill: segments.then_some(spill),
             batch_room_bytes: 6 << 20,
             horizon_epochs: 1,
@@ -48,6 +51,7 @@ fn config(segments: bool) -> ShardConfig {
         bad_samples: BadSamples::Raise,
         stall_after: Duration::from_secs(10),
         connections_max: 4,
+        scratch_bytes: SCRATCH_BYTES as u64,
         spares: Spares::default(),
     }
 }
@@ -111,7 +115,15 @@ impl Keeper {
         self.ring.close_file(file);
         (self.made, self.alive) = (self.made + 1, self.alive + 1);
         let mount = Mount::Open { end: PAGE_BYTES, records: 0 };
-        Supply::Segment(SegmentFile { key: self.made - 1, mark: 0, path, len: SEGMENT_BYTES, direct: true, mount })
+        Supply::Segment(SegmentFile {
+            key: self.made - 1,
+            mark: 0,
+            path,
+            directory: None,
+            len: SEGMENT_BYTES,
+            direct: true,
+            mount,
+        })
     }
 
     /// What the journals on the disk tell of these objects.
@@ -133,7 +145,18 @@ impl Keeper {
                     known.push(Known { block, place, crc32c, promised });
                 }
             }
-            (SegmentFile { key, mark: 0, path, len: SEGMENT_BYTES, direct: true, mount: Mount::Sealed }, known)
+            (
+                SegmentFile {
+                    key,
+                    mark: 0,
+                    path,
+                    directory: None,
+                    len: SEGMENT_BYTES,
+                    direct: true,
+                    mount: Mount::Sealed,
+                },
+                known,
+            )
         });
         segments.collect()
     }
@@ -228,6 +251,18 @@ fn the_second_epoch_comes_from_disk_and_a_later_run_asks_for_nothing() {
     assert_eq!((again.fetch.landed_bytes, again.brain.spill.hit_bytes), (0, 2 * total), "{}", again.text);
     assert_eq!(again.brain.spill.written, 0, "and nothing is written twice");
     assert_eq!(heard.borrow().len(), requests, "the bucket was asked for nothing");
+}
+
+#[test]
+fn a_segment_that_could_not_be_asked_for_is_asked_for_again() {
+    let sizes = sizes();
+    let (world, _) = world(1, SimFaults::default(), &sizes);
+    let mut keeper = Keeper::new(&world, 20);
+    // The queue to the keeper is full when the shard first wants a segment.
+    let error = Error::new(Kind::File, "an earlier one");
+    while keeper.desk.wish(Wish::Failed(0, error.clone())) {}
+    let end = drive(&world, &mut keeper, &Case { sizes: &sizes, ..CASE }, |_, _| ());
+    assert!(keeper.made > 0 && end.brain.spill.hit_bytes > 0, "it has no segment: {}", end.text);
 }
 
 /// A sample of several blocks is written to disk, does not prove itself, and is fetched anew into the same memory while the
@@ -339,4 +374,34 @@ fn a_swarm_of_faults_never_delivers_a_wrong_byte() {
         hits += end.brain.spill.hits;
     }
     assert!(hits > 1_000, "{hits} blocks came from disk");
+}
+
+/// What the server said of a block is kept as long as its segment, and no longer.
+#[test]
+fn proofs_leave_with_their_segment() {
+    const SAMPLES: u32 = 50;
+    let (world, _) = world(1, SimFaults::default(), &[]);
+    let mut ring = SimRing::with_capacity(&world, 8, 8);
+    let objects = Arc::new(tagged_objects(&[200_000; SAMPLES as usize], 128 << 10).direct(UNIT).unwrap());
+    let mut brain = Spill::new(config(true).brain.spill.unwrap());
+    let setup = SpillSetup { desk: Arc::default(), unit: UNIT, found: Vec::new() };
+    let mut memory = region(16 << 20);
+    let waker = ring.waker();
+    let mut stage = SpillStage::new(&mut memory, objects, setup, waker, &mut brain).unwrap();
+    let mount = Mount::Open { end: PAGE_BYTES, records: 0 };
+    for sample in (0..SAMPLES).map(SampleId) {
+        let path = PathBuf::from(format!("/cache/{}", sample.0));
+        let file = SegmentFile { key: 0, mark: 0, path, directory: None, len: SEGMENT_BYTES, direct: true, mount };
+        let segment = stage.mount(file, &mut brain).unwrap();
+        let mut filling = memory.alloc(256 << 10).unwrap().fill();
+        assert!(filling.align(UNIT as usize));
+        let mut window = filling.carve_padded(128 << 10, 128 << 10).unwrap();
+        window.put(&vec![7; 128 << 10]);
+        let proof = Proof { etag: None, crc32c: Some(7) };
+        stage.spill(Instant::ZERO, BlockId { sample, index: 0 }, &mut window, proof, (segment, PAGE_BYTES));
+        assert_eq!(stage.proofs().0, 1, "of this segment alone");
+        stage.drop_waiting();
+        stage.trim(&mut ring, segment);
+    }
+    assert_eq!(stage.proofs(), (0, 0));
 }

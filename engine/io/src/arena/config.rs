@@ -2,6 +2,8 @@
 //!
 //! Owns the checks of the asking. Maps nothing and asks the kernel nothing.
 
+use core::ops::Range;
+
 use fuelrail_base::limits::SHARDS_MAX;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
@@ -32,12 +34,21 @@ pub struct ArenaConfig {
     pub huge_pages: HugePages,
     /// Slots one region can have out at a time.
     pub slots_per_region: usize,
+    /// The NUMA node each shard's region should come from, in their order; nothing is asked for where there is no entry.
+    pub nodes: Vec<Option<usize>>,
 }
 
 impl Default for ArenaConfig {
     /// 1 GiB in one region of at most 8192 slots.
     fn default() -> ArenaConfig {
-        ArenaConfig { bytes: 1 << 30, regions: 1, aside_bytes: 0, huge_pages: HugePages::Auto, slots_per_region: 8192 }
+        ArenaConfig {
+            bytes: 1 << 30,
+            regions: 1,
+            aside_bytes: 0,
+            huge_pages: HugePages::Auto,
+            slots_per_region: 8192,
+            nodes: Vec::new(),
+        }
     }
 }
 
@@ -62,6 +73,15 @@ impl ArenaConfig {
             return Err(Error::new(Kind::Budget, cause).cure(format!("give at least {}", ByteSize(least))));
         }
         Ok(())
+    }
+
+    /// Where the regions of the shards lie in a mapping of so many bytes, and the one behind them, if any.
+    pub(super) fn ranges(&self, bytes: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        let aside = self.aside_bytes / PAGE_BYTES * PAGE_BYTES;
+        let (regions, shared) = (u64::from(self.regions), bytes - aside);
+        let region = shared / regions;
+        let shards = (0..regions).map(move |n| n * region..(n + 1) * region);
+        shards.chain((aside > 0).then_some(shared..bytes))
     }
 }
 
@@ -89,4 +109,6 @@ pub struct ArenaReport {
     pub page_bytes: u64,
     /// Which pages, or why not huge ones.
     pub huge: Huge,
+    /// What the kernel refused besides, and what is used instead.
+    pub notices: Vec<String>,
 }

@@ -5,30 +5,80 @@ use std::path::Path;
 
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
-use super::config::{ArenaConfig, HUGE_PAGE_BYTES, Huge, HugePages, PAGE_BYTES};
+use super::config::{ArenaConfig, ArenaReport, HUGE_PAGE_BYTES, Huge, HugePages, PAGE_BYTES};
 use super::mapping::Mapping;
 
-/// The mapping, the page size asked for, and how huge pages went.
-pub(super) fn map(config: &ArenaConfig) -> Result<(Mapping, u64, Huge)> {
+/// The mapping, and what was mapped. Reserved huge pages are populated.
+pub(super) fn map(config: &ArenaConfig) -> Result<(Mapping, ArenaReport)> {
+    map_with(config, |bytes| anonymous(bytes, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB))
+}
+
+/// The same, where `reserve` maps so many bytes of reserved huge pages.
+fn map_with(config: &ArenaConfig, reserve: impl Fn(usize) -> Option<Mapping>) -> Result<(Mapping, ArenaReport)> {
     let regions = u64::from(config.regions);
     // Every region a whole number of pages, and never above the budget.
     let shared = config.bytes - config.aside_bytes;
     let whole = |page: u64| shared / regions / page * page * regions + config.aside_bytes / page * page;
     let bytes = whole(PAGE_BYTES);
+    // Reserved pages come whole. A budget that does not divide into them keeps its bytes instead: whoever worked out
+    // that it needs them must get them.
+    let divides = whole(HUGE_PAGE_BYTES) == bytes && bytes > 0;
+    let mut notices = Vec::new();
+    let reserved = (config.huge_pages == HugePages::Auto && divides).then(|| reserve(bytes as usize)).flatten();
+    let (mapping, page_bytes, huge) = match reserved.and_then(|mapping| populated(mapping, config, &mut notices)) {
+        Some(mapping) => (mapping, HUGE_PAGE_BYTES, Huge::Explicit),
+        None => {
+            let others = not_reserved(config, bytes)?;
+            notices.extend(place(&others.0, config));
+            others
+        }
+    };
+    let aside_bytes = config.aside_bytes / PAGE_BYTES * PAGE_BYTES;
+    let region_bytes = (bytes - aside_bytes) / regions;
+    Ok((mapping, ArenaReport { bytes, region_bytes, aside_bytes, page_bytes, huge, notices }))
+}
+
+/// The mapping with all its pages, or `None` and a notice. The kernel promises a process reserved pages without asking its hugetlb
+/// cgroup, which may refuse them at the first touch: that would be a SIGBUS.
+fn populated(mapping: Mapping, config: &ArenaConfig, notices: &mut Vec<String>) -> Option<Mapping> {
+    let refused = place(&mapping, config);
+    let outcome = std::thread::scope(|scope| {
+        let populate = |range| mapping.populate(&range);
+        let threads: Vec<_> =
+            config.ranges(mapping.len as u64).map(|range| scope.spawn(move || populate(range))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("populating does not panic"))
+    });
+    match outcome {
+        Ok(()) => {
+            notices.extend(refused);
+            Some(mapping)
+        }
+        Err(error) => {
+            notices.push(format!(
+                "huge pages: the kernel promised {} of reserved ones and could not provide them (MADV_POPULATE_WRITE: {error}), \
+                 so they are not used; raise the limit of the hugetlb cgroup (hugetlb.2MB.max) above memory_limit, and \
+                 use Linux 5.14 or newer",
+                ByteSize(mapping.len as u64)
+            ));
+            None
+        }
+    }
+}
+
+/// Asks for every region's pages from its node. Returns what was refused.
+fn place(mapping: &Mapping, config: &ArenaConfig) -> Option<String> {
+    let mut wanted = config.ranges(mapping.len as u64).zip(&config.nodes);
+    wanted.find_map(|(range, node)| mapping.prefer_node(&range, (*node)?).err()).map(|error| error.to_string())
+}
+
+/// The mapping on pages that are not reserved, the page size asked for, and how huge pages went.
+fn not_reserved(config: &ArenaConfig, bytes: u64) -> Result<(Mapping, u64, Huge)> {
     if config.huge_pages == HugePages::Off {
         return Ok((ordinary(bytes)?, PAGE_BYTES, Huge::None("huge pages were switched off".into())));
     }
     if bytes < HUGE_PAGE_BYTES {
         let why = format!("the arena is smaller than one huge page of {}", ByteSize(HUGE_PAGE_BYTES));
         return Ok((ordinary(bytes)?, PAGE_BYTES, Huge::None(why)));
-    }
-    // Reserved pages come whole. A budget that does not divide into them keeps its bytes instead: whoever worked out
-    // that it needs them must get them.
-    let reserved = (whole(HUGE_PAGE_BYTES) == bytes)
-        .then(|| anonymous(bytes as usize, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB))
-        .flatten();
-    if let Some(mapping) = reserved {
-        return Ok((mapping, HUGE_PAGE_BYTES, Huge::Explicit));
     }
     match thp_mode(Path::new("/")) {
         ThpMode::Always | ThpMode::Madvise => {
@@ -153,5 +203,26 @@ mod tests {
             base.add(len - 1).write(2);
             assert_eq!((base.read(), base.add(1).read(), base.add(len - 1).read()), (1, 0, 2));
         }
+    }
+
+    /// Pages are promised as without a limit, and are not there when touched: what a hugetlb cgroup makes of it.
+    #[test]
+    fn reserved_pages_that_cannot_be_provided_are_not_used_and_a_notice_says_why() {
+        let promise = |bytes| anonymous(bytes, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_NORESERVE);
+        let bytes = (free_huge_pages(Path::new("/")) + 4) * HUGE_PAGE_BYTES;
+        let config = ArenaConfig { bytes, regions: 2, ..ArenaConfig::default() };
+        let (mapping, report) = map_with(&config, promise).unwrap();
+        let (base, len) = mapping.range();
+        for at in (0..len).step_by(HUGE_PAGE_BYTES as usize) {
+            // SAFETY: inside the mapping, which lives until the end of this function.
+            unsafe { base.add(at).write(1) };
+        }
+        assert!(report.huge != Huge::Explicit && report.bytes == bytes, "{report:?}");
+        assert_eq!(
+            report.notices.len(),
+            usize::from(promise(len).is_some()),
+            "a kernel may be built without them: {report:?}"
+        );
+        assert!(report.notices.iter().all(|notice| notice.contains("MADV_POPULATE_WRITE")), "{report:?}");
     }
 }

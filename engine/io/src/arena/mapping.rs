@@ -1,7 +1,11 @@
 //! A range of mapped memory and its end. Hands out addresses; never reads or writes what is there.
 
 use core::fmt;
+use core::ops::Range;
 use core::ptr::NonNull;
+use std::io;
+
+use fuelrail_base::{Error, Kind, Result};
 
 /// The mapping itself. Unmapped on drop.
 pub(crate) struct Mapping {
@@ -15,6 +19,12 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    /// No memory: for those who only count.
+    #[cfg(all(test, loom))]
+    pub(crate) fn none() -> std::sync::Arc<Mapping> {
+        std::sync::Arc::new(Mapping { base: NonNull::dangling(), len: 0 })
+    }
+
     /// The first byte and the length.
     pub(crate) fn range(&self) -> (*mut u8, usize) {
         (self.base.as_ptr(), self.len)
@@ -27,10 +37,55 @@ impl Mapping {
         // SAFETY: checked to lie inside the mapping; whoever uses the address holds the mapping through its home.
         unsafe { self.base.add(offset as usize) }
     }
+
+    /// Asks the kernel to take the pages of a range from a NUMA node, as long as it has any: before they are touched. A node that is
+    /// full is helped out by others, so nothing fails for want of memory.
+    ///
+    /// # Errors
+    /// `Environment` when the kernel refuses: no such node, or a seccomp profile without `mbind`.
+    pub(super) fn prefer_node(&self, range: &Range<u64>, node: usize) -> Result<()> {
+        const PREFERRED: libc::c_int = 1;
+        const NODES_MAX: usize = 1024;
+        let refused = |errno: i32| {
+            let doing = format!("taking memory from NUMA node {node}");
+            Error::from_errno(Kind::Environment, &doing, errno).cure(
+                "allow mbind in the seccomp profile (CAP_SYS_NICE in Docker's), or run on one node (numactl -N 0)",
+            )
+        };
+        if node >= NODES_MAX {
+            return Err(refused(libc::EINVAL));
+        }
+        let mut mask = [0 as libc::c_ulong; NODES_MAX / libc::c_ulong::BITS as usize];
+        mask[node / libc::c_ulong::BITS as usize] |= 1 << (node % libc::c_ulong::BITS as usize);
+        let len = (range.end - range.start) as usize;
+        let base = self.at(range.start, len);
+        // SAFETY: sets a policy on a range inside this mapping; it changes which pages will back it, never what they hold. The kernel
+        // reads `mask`, as long as it says, during the call only.
+        let rc = unsafe {
+            // The kernel takes one bit less than it is told.
+            libc::syscall(libc::SYS_mbind, base.as_ptr(), len, PREFERRED, mask.as_ptr(), NODES_MAX + 1, 0)
+        };
+        if rc == 0 { Ok(()) } else { Err(refused(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))) }
+    }
+
+    /// Has the kernel back a range with pages now: afterwards no access of it can fail.
+    ///
+    /// # Errors
+    /// The kernel's, where an access would have been a SIGBUS, and `EINVAL` of kernels before 5.14, which cannot tell.
+    pub(super) fn populate(&self, range: &Range<u64>) -> io::Result<()> {
+        let len = (range.end - range.start) as usize;
+        // SAFETY: touches pages of our own mapping; what they hold stays.
+        let rc = unsafe { libc::madvise(self.at(range.start, len).as_ptr().cast(), len, libc::MADV_POPULATE_WRITE) };
+        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        #[cfg(all(test, loom))]
+        if self.len == 0 {
+            return;
+        }
         // SAFETY: the range was mapped by `huge` and belongs to this value. Every slot, window and operation holds
         // this mapping through its home, and every ring that registered it holds it too, so nobody can reach it now.
         let rc = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };

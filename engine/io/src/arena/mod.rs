@@ -37,19 +37,11 @@ impl Arena {
     /// As [`ArenaConfig::validate`]; `Budget` when the kernel refuses the mapping.
     pub fn new(config: &ArenaConfig) -> Result<(Arena, Vec<Region>)> {
         config.validate()?;
-        let (mapping, page_bytes, huge) = huge::map(config)?;
-        let mapping = Arc::new(mapping);
-        let aside_bytes = config.aside_bytes / config::PAGE_BYTES * config::PAGE_BYTES;
-        let shared = mapping.len as u64 - aside_bytes;
-        let region_bytes = shared / u64::from(config.regions);
-        let slots = config.slots_per_region as u32;
-        let mut regions: Vec<Region> = (0..u64::from(config.regions))
-            .map(|n| Region::new(mapping.clone(), n * region_bytes, region_bytes, slots))
-            .collect();
-        if aside_bytes > 0 {
-            regions.push(Region::new(mapping.clone(), shared, aside_bytes, slots));
-        }
-        let report = ArenaReport { bytes: mapping.len as u64, region_bytes, aside_bytes, page_bytes, huge };
+        let (mapping, report) = huge::map(config)?;
+        let (mapping, slots) = (Arc::new(mapping), config.slots_per_region as u32);
+        let ranges = config.ranges(mapping.len as u64);
+        let regions: Vec<Region> =
+            ranges.map(|range| Region::new(mapping.clone(), range.start, range.end - range.start, slots)).collect();
         let homes = regions.iter().map(Region::home).collect();
         Ok((Arena { mapping, homes, report: Arc::new(report) }, regions))
     }
@@ -84,5 +76,29 @@ impl Arena {
     /// The mapping, for a ring that registers it: it must keep this until the kernel has let go.
     pub(crate) fn mapping(&self) -> Arc<Mapping> {
         self.mapping.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_node_that_is_there_is_memory_and_others_are_refused() {
+        let on = |nodes| ArenaConfig { bytes: 4 << 20, regions: 2, nodes, ..ArenaConfig::default() };
+        let (arena, mut regions) = Arena::new(&on(vec![None, Some(0)])).unwrap();
+        // Docker's default profile refuses the call; then it must say so.
+        assert!(arena.report().notices.iter().all(|notice| notice.contains("seccomp")), "{:?}", arena.report());
+        for absent in [1_000, 1 << 20] {
+            let (arena, _) = Arena::new(&on(vec![Some(absent)])).unwrap();
+            let notices = &arena.report().notices;
+            assert!(notices.len() == 1 && notices[0].contains(&absent.to_string()), "{notices:?}");
+        }
+        for region in &mut regions {
+            let mut filling = region.alloc(1 << 20).unwrap().fill();
+            let mut window = filling.carve(1 << 20).unwrap();
+            assert_eq!(window.put(&[7; 4096]), 4096);
+            assert_eq!(window.bytes(), [7; 4096]);
+        }
     }
 }

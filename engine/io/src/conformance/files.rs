@@ -18,7 +18,6 @@ pub(super) fn checks<V: Venue>() -> Vec<Check<V>> {
         ("what is written is read", what_is_written_is_read),
         ("a file ends where it ends", a_file_ends_where_it_ends),
         ("files open as they are asked to", files_open_as_they_are_asked_to),
-        ("a file is marked by what was written", a_file_is_marked_by_what_was_written),
         ("files run out and come back", files_run_out_and_come_back),
         ("many file operations at once", many_file_operations_at_once),
         ("direct access is aligned or refused", direct_access_is_aligned_or_refused),
@@ -65,7 +64,7 @@ impl<V: Venue> Stage<'_, V> {
     }
 
     /// Writes all of `bytes`, with as many operations as it takes.
-    fn write_all(&mut self, file: FileId, offset: u64, bytes: &[u8]) -> Verdict {
+    pub(super) fn write_all(&mut self, file: FileId, offset: u64, bytes: &[u8]) -> Verdict {
         let (mut lent, _filling) = self.holding(bytes)?;
         let mut start = 0;
         while start < bytes.len() {
@@ -178,26 +177,6 @@ fn a_file_ends_where_it_ends<V: Venue>(venue: &mut V) -> Verdict {
         ensure!(bytes[..1_000] == content(1, 1_000) && bytes[1_000..].iter().all(|b| *b == 0), "the bytes differ");
         stage.ring.close_file(file);
     }
-    stage.strike()
-}
-
-fn a_file_is_marked_by_what_was_written<V: Venue>(venue: &mut V) -> Verdict {
-    let mut stage = Stage::new(venue, 16)?;
-    let path = stage.venue.file();
-    let file = stage.ring.open(&path, &NEW).map_err(|error| error.to_string())?;
-    stage.write_all(file, 0, &content(1, 1_000))?;
-    let again = stage.ring.open(&path, &FileOptions::default()).map_err(|error| error.to_string())?;
-    let (mark, same) = (stage.ring.mark(file), stage.ring.mark(again));
-    ensure!(mark == same && mark.is_ok_and(|mark| mark.len == 1_000), "one file, two marks: {mark:?}, {same:?}");
-    stage.write_all(file, 1_000, b"more")?;
-    let longer = stage.ring.mark(again);
-    ensure!(longer != mark && longer.is_ok_and(|mark| mark.len == 1_004), "a longer file is marked {longer:?}");
-    let path = stage.venue.file();
-    let other = stage.ring.open(&path, &NEW).map_err(|error| error.to_string())?;
-    stage.write_all(other, 0, &content(1, 1_000))?;
-    ensure!(stage.ring.mark(other) != mark, "two files have one mark");
-    stage.ring.close_file(file);
-    ensure!(stage.ring.mark(file) == Err(libc::EBADF), "a closed file is marked");
     stage.strike()
 }
 

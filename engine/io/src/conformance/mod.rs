@@ -6,14 +6,17 @@
 
 mod bytes;
 mod files;
+mod fork;
 mod life;
 mod loans;
+mod opening;
 mod peers;
 mod scratch;
 mod stage;
 mod venue;
 mod waking;
 
+pub use fork::in_fork;
 pub use peers::{ScriptedHost, TcpPeers};
 pub use scratch::ScratchFiles;
 pub use venue::{Check, Script, Venue, Verdict, recital};
@@ -26,6 +29,7 @@ pub fn suite<V: Venue>() -> Vec<Check<V>> {
     checks.extend(files::checks::<V>());
     checks.extend(life::checks::<V>());
     checks.extend(loans::checks::<V>());
+    checks.extend(opening::checks::<V>());
     checks.extend(waking::checks::<V>());
     checks
 }

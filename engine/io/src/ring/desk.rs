@@ -9,26 +9,9 @@ use std::collections::VecDeque;
 use fuelrail_base::Instant;
 use fuelrail_base::limits::RING_FILES_MAX;
 
+use super::opening::Opening;
 use super::table::{Name, Table};
-use super::{Done, FileId, Full, Op, OpId, RingCounts, SockId, Times};
-
-impl From<SockId> for Name {
-    fn from(id: SockId) -> Name {
-        Name { index: id.index, generation: id.generation }
-    }
-}
-
-impl From<FileId> for Name {
-    fn from(id: FileId) -> Name {
-        Name { index: id.index, generation: id.generation }
-    }
-}
-
-impl From<OpId> for Name {
-    fn from(id: OpId) -> Name {
-        Name { index: id.index, generation: id.generation }
-    }
-}
+use super::{Done, FileId, Full, Op, RingCounts, SockId, Times};
 
 struct Flight {
     op: Op,
@@ -95,12 +78,6 @@ impl<S> Desk<S> {
         Ok(FileId { index: name.index, generation: name.generation })
     }
 
-    /// What a file is to this ring; `None` when it is closed.
-    pub(super) fn file(&self, file: FileId) -> Option<&S> {
-        let holding = self.holdings.get(file.into()).filter(|holding| holding.is_file && !holding.closing)?;
-        Some(&holding.inner)
-    }
-
     fn take_in(&mut self, inner: S, is_file: bool) -> Result<Name, S> {
         let left = if is_file { &mut self.files_left } else { &mut self.sockets_left };
         if *left == 0 {
@@ -121,10 +98,10 @@ impl<S> Desk<S> {
         self.counts.ops += 1;
         let times = Times { pushed: self.turn, submitted: self.turn, reaped: self.turn };
         let holding = self.holdings.get_mut(op.holding()).filter(|holding| !holding.closing);
-        let flies = holding.is_some();
+        let flies = holding.is_some() || matches!(op, Op::Open(_));
+        self.in_flight += usize::from(flies);
         if let Some(holding) = holding {
             holding.in_flight += 1;
-            self.in_flight += 1;
         }
         let result = if flies { None } else { Some(Err(libc::EBADF)) };
         let flight = Flight { op, token, times, cancelled: false, result };
@@ -142,6 +119,28 @@ impl<S> Desk<S> {
         let flight = self.flights.get_mut(name).filter(|flight| flight.result.is_none())?;
         let holding = self.holdings.get(flight.op.holding())?;
         Some((&mut flight.op, &holding.inner))
+    }
+
+    /// An operation that is out, whatever it is about.
+    pub(super) fn op(&mut self, name: Name) -> Option<&mut Op> {
+        self.flights.get_mut(name).filter(|flight| flight.result.is_none()).map(|flight| &mut flight.op)
+    }
+
+    /// A file to be opened that is out.
+    pub(super) fn opening(&mut self, name: Name) -> Option<&mut Opening> {
+        match self.op(name) {
+            Some(Op::Open(opening)) => Some(opening),
+            _ => None,
+        }
+    }
+
+    /// Takes in what an operation opened; gives it back when all files are open.
+    pub(super) fn opened(&mut self, name: Name, inner: S) -> Result<FileId, S> {
+        let file = self.open_file(inner)?;
+        if let Some(opening) = self.opening(name) {
+            opening.file = Some(file);
+        }
+        Ok(file)
     }
 
     /// Marks an operation as asked back; false when it came back already.

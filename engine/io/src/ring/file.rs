@@ -1,13 +1,15 @@
 //! Opening the files of a ring. Owns nothing: the descriptor goes to the caller.
 
 use core::fmt;
-use std::fs::{Metadata, OpenOptions};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::fs::{File, Metadata, OpenOptions};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use fuelrail_base::{Error, Kind, Result};
+use rustix::fs::OFlags;
 
+use crate::directory::{OwnDirectory, checked};
 use crate::volume::preallocate;
 
 /// How a file is opened. The default is an existing file, for reading, through the page cache.
@@ -56,22 +58,6 @@ impl FileMark {
         let modified_ns = facts.mtime().wrapping_mul(1_000_000_000).wrapping_add(facts.mtime_nsec());
         FileMark { inode: facts.ino(), len: facts.len(), modified_ns: modified_ns as u64 }
     }
-
-    /// Of an open file.
-    ///
-    /// # Errors
-    /// The error number.
-    pub(super) fn of_open(fd: BorrowedFd<'_>) -> core::result::Result<FileMark, i32> {
-        let mut facts = core::mem::MaybeUninit::<libc::stat>::zeroed();
-        // SAFETY: the kernel writes the facts during the call only; the descriptor is open as long as it is borrowed.
-        if unsafe { libc::fstat(fd.as_raw_fd(), facts.as_mut_ptr()) } != 0 {
-            return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
-        }
-        // SAFETY: all zeroes are a value of this type, and the kernel wrote over them.
-        let facts = unsafe { facts.assume_init() };
-        let modified_ns = facts.st_mtime.wrapping_mul(1_000_000_000).wrapping_add(facts.st_mtime_nsec);
-        Ok(FileMark { inode: facts.st_ino, len: facts.st_size as u64, modified_ns: modified_ns as u64 })
-    }
 }
 
 /// As an entity tag: 32 hexadecimal digits in quotes, like an MD5. When it was written to, then which file it is, then its length, the
@@ -86,21 +72,62 @@ impl fmt::Display for FileMark {
 ///
 /// # Errors
 /// As [`Ring::open`](crate::Ring::open), the ring's table aside.
-pub(super) fn open_file(path: &Path, options: &FileOptions) -> Result<OwnedFd> {
+pub(super) fn open_file(directory: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<OwnedFd> {
     options.validate()?;
+    if let Some(directory) = directory {
+        return open_own(directory, path, options);
+    }
     let direct = if options.direct { libc::O_DIRECT } else { 0 };
     let file = OpenOptions::new()
         .read(true)
         .write(options.write)
         .create(options.create)
         .mode(0o600)
-        .custom_flags(direct)
+        .custom_flags(direct | libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
         .map_err(|error| refusal(path, options, error.raw_os_error().unwrap_or(libc::EIO)))?;
+    if !file.metadata().is_ok_and(|facts| facts.is_file()) {
+        return Err(not_regular(path));
+    }
+    rustix::fs::fcntl_setfl(&file, OFlags::from_bits_retain(direct as u32))
+        .map_err(|errno| refusal(path, options, errno.raw_os_error()))?;
     if let Some(len) = options.len {
         preallocate(&file, path, len)?;
     }
     Ok(file.into())
+}
+
+fn open_own(directory: &OwnDirectory, path: &Path, options: &FileOptions) -> Result<OwnedFd> {
+    let access = if options.write { OFlags::RDWR } else { OFlags::RDONLY };
+    let direct = if options.direct { OFlags::DIRECT } else { OFlags::empty() };
+    let opened = directory.open_at(path, access | direct);
+    let file = opened.map_err(|errno| refusal(path, options, errno.raw_os_error()))?;
+    if !checked(&file, path)? {
+        return Err(not_regular(path));
+    }
+    // A ring would not wait for the disk of a file that is open with it.
+    rustix::fs::fcntl_setfl(&file, direct).map_err(|errno| refusal(path, options, errno.raw_os_error()))?;
+    Ok(file)
+}
+
+/// What an operation that opens or examines a file says to whoever asked for it.
+#[must_use]
+pub fn open_refusal(path: &Path, errno: i32) -> Error {
+    refusal(path, &FileOptions::default(), errno)
+}
+
+/// What is said of a folder, a pipe, a socket or a device in a file's place.
+#[must_use]
+pub fn not_regular(path: &Path) -> Error {
+    Error::new(Kind::File, format!("{} is not a regular file", path.display())).cure("move it away")
+}
+
+/// Opens a regular file for reading, done before it returns; a pipe in its place is not waited for.
+///
+/// # Errors
+/// As [`open_refusal`] and [`not_regular`].
+pub fn open_regular(path: &Path) -> Result<File> {
+    open_file(None, path, &FileOptions::default()).map(File::from)
 }
 
 fn refusal(path: &Path, options: &FileOptions, errno: i32) -> Error {
@@ -129,8 +156,7 @@ pub(super) fn files_open() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
-    use std::os::fd::AsFd;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn refusals_name_the_path_and_a_cure() {
@@ -152,17 +178,23 @@ mod tests {
         }
     }
 
+    fn open_mark(file: &File) -> FileMark {
+        let mut facts = crate::ring::opening::FileFacts::default();
+        assert_eq!(facts.run(file.as_raw_fd()), 0);
+        facts.mark()
+    }
+
     #[test]
     fn a_mark_is_another_when_the_file_is_and_reads_as_a_tag() {
         let path = std::env::temp_dir().join(format!("fuelrail-mark-{}", std::process::id()));
         let mark = || FileMark::of(&std::fs::metadata(&path).unwrap());
         std::fs::write(&path, "one").unwrap();
         let (first, file) = (mark(), File::open(&path).unwrap());
-        assert_eq!(FileMark::of_open(file.as_fd()), Ok(first));
+        assert_eq!(open_mark(&file), first);
         file.set_modified(std::time::UNIX_EPOCH + core::time::Duration::from_nanos(1)).unwrap();
         assert!(mark() != first && mark().modified_ns == 1);
         std::fs::write(&path, "longer").unwrap();
-        assert_eq!(FileMark::of_open(file.as_fd()).unwrap().len, 6);
+        assert_eq!(open_mark(&file).len, 6);
         std::fs::remove_file(&path).unwrap();
         let mark = FileMark { inode: 0x1_0000_00FF, len: 0xABC, modified_ns: 0x1234 };
         assert_eq!(mark.to_string(), "\"0000000000001234000000ff00000abc\"");
@@ -174,7 +206,7 @@ mod tests {
             FileOptions { create: true, ..FileOptions::default() },
             FileOptions { len: Some(1), ..FileOptions::default() },
         ] {
-            let error = open_file(Path::new("/nowhere"), &wrong).unwrap_err();
+            let error = open_file(None, Path::new("/nowhere"), &wrong).unwrap_err();
             assert_eq!(error.kind(), Kind::Usage, "{error}");
         }
     }
@@ -183,7 +215,7 @@ mod tests {
     fn more_than_a_disk_is_refused_aloud() {
         let path = std::env::temp_dir().join(format!("fuelrail-file-{}", std::process::id()));
         let options = FileOptions { write: true, create: true, len: Some(1 << 62), ..FileOptions::default() };
-        let refused = open_file(&path, &options);
+        let refused = open_file(None, &path, &options);
         std::fs::remove_file(&path).unwrap();
         let text = refused.unwrap_err().to_string();
         assert!(

@@ -8,8 +8,11 @@ use std::path::Path;
 
 use fuelrail_base::{Instant, Result};
 
-use self::file::{FileMark, FileOptions};
+use self::file::FileOptions;
+use self::opening::{FileFacts, Opening};
 use self::table::Name;
+pub use self::table::{FileId, OpId, SockId};
+use crate::directory::OwnDirectory;
 use crate::lent::Lent;
 use crate::scatter::Scatter;
 use crate::slot::Window;
@@ -22,6 +25,7 @@ mod desk;
 pub(crate) mod file;
 #[cfg(feature = "glommio")]
 pub(crate) mod glommio;
+pub(crate) mod opening;
 mod patience;
 pub(crate) mod poll;
 pub(crate) mod sim;
@@ -31,27 +35,6 @@ mod table;
 pub(crate) mod tokio_uring;
 pub(crate) mod uring;
 mod wires;
-
-/// A socket of one ring. Stale as soon as the socket is closed, and never mistaken for a later one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct SockId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
-
-/// An open file of one ring. Stale as soon as the file is closed, and never mistaken for a later one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct FileId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
-
-/// An operation in a ring. Stale as soon as the operation came back, and never mistaken for a later one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct OpId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
 
 /// What the kernel is asked to do, with everything it needs for it.
 #[derive(Debug)]
@@ -102,6 +85,16 @@ pub enum Op {
         /// How many of them to leave out.
         start: usize,
     },
+    /// Opens an existing file for reading, without waiting for what is no regular file: whoever reads it asks for its facts
+    /// first. Result: zero; [`Opening::file`] tells its name then. `EMFILE` also when the ring's table of files is full.
+    Open(Opening),
+    /// Finds out what an open file is. Result: zero; `facts` are those of the time it was done.
+    Stat {
+        /// The file.
+        file: FileId,
+        /// What it is.
+        facts: FileFacts,
+    },
     /// Makes what was written before it was submitted survive a power cut, and the file's length with it. Result: zero.
     SyncData {
         /// The file.
@@ -115,24 +108,29 @@ impl Op {
     pub fn sock(&self) -> Option<SockId> {
         match self {
             Op::Connect { sock, .. } | Op::Send { sock, .. } | Op::Recv { sock, .. } => Some(*sock),
-            Op::ReadAt { .. } | Op::WriteAt { .. } | Op::SyncData { .. } => None,
+            _ => None,
         }
     }
 
-    /// The file this is about. `None` for operations on sockets.
+    /// The file this is about. `None` for operations on sockets, and for one that opens a file.
     #[must_use]
     pub fn file(&self) -> Option<FileId> {
         match self {
-            Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } => None,
-            Op::ReadAt { file, .. } | Op::WriteAt { file, .. } | Op::SyncData { file } => Some(*file),
+            Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } | Op::Open(_) => None,
+            Op::ReadAt { file, .. } | Op::WriteAt { file, .. } | Op::Stat { file, .. } | Op::SyncData { file } => {
+                Some(*file)
+            }
         }
     }
 
-    /// The socket or file this is about, by its name in the ring's one table of both.
+    /// The socket or file this is about, by its name in the ring's one table of both; nobody's where one is to be opened.
     pub(crate) fn holding(&self) -> Name {
         match self {
             Op::Connect { sock, .. } | Op::Send { sock, .. } | Op::Recv { sock, .. } => Name::from(*sock),
-            Op::ReadAt { file, .. } | Op::WriteAt { file, .. } | Op::SyncData { file } => Name::from(*file),
+            Op::ReadAt { file, .. } | Op::WriteAt { file, .. } | Op::Stat { file, .. } | Op::SyncData { file } => {
+                Name::from(*file)
+            }
+            Op::Open(_) => Name { index: u32::MAX, generation: u32::MAX },
         }
     }
 
@@ -142,7 +140,7 @@ impl Op {
         // Beyond this the kernel would take the offset for "where the file's own cursor is".
         let within = |offset: u64| assert!(offset <= i64::MAX as u64, "an offset has at most 63 bits");
         match self {
-            Op::Connect { .. } | Op::SyncData { .. } => {}
+            Op::Connect { .. } | Op::Open(_) | Op::Stat { .. } | Op::SyncData { .. } => {}
             Op::Send { bytes, from, .. } => assert!(*from < bytes.len(), "a send has at least one byte to send"),
             Op::Recv { into, .. } => assert!(into.asked() > 0, "a receive has at least one byte to fill"),
             Op::ReadAt { into, offset, .. } => {
@@ -177,7 +175,7 @@ pub struct Done {
     pub token: u64,
     /// The operation with all it owns; received bytes are accounted for in its scatter.
     pub op: Op,
-    /// Bytes moved (zero for a connect or a sync), or the error number. A cancelled operation says `ECANCELED`, unless
+    /// Bytes moved (zero where none are to be), or the error number. A cancelled operation says `ECANCELED`, unless
     /// it was done before the cancellation reached it; an operation on a stale socket or file says `EBADF`.
     pub result: Result<usize, i32>,
     /// Where the time went.
@@ -254,23 +252,26 @@ pub trait Ring {
     /// is freed when the last of them is reaped. A stale id is ignored.
     fn close(&mut self, sock: SockId);
 
-    /// Opens a file, at most [`RING_FILES_MAX`](fuelrail_base::limits::RING_FILES_MAX) at a time. Done before it returns:
-    /// files are opened rarely, and kept.
+    /// Opens a file, at most [`RING_FILES_MAX`](fuelrail_base::limits::RING_FILES_MAX) at a time. Done before it returns, for
+    /// files that are opened rarely, and kept; the others have [`Op::Open`].
     ///
     /// # Errors
     /// As [`FileOptions::validate`]; `File` when it cannot be opened or preallocated, or when its file system offers no
     /// direct access and `direct` asks for it; `Environment` when the process has no file descriptor left; `Budget` when
     /// the ring's table is full.
-    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId>;
+    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId> {
+        self.open_in(None, path, options)
+    }
+
+    /// The same; of a file that exists and that `directory` has under the last name of the path, if one is given: it is
+    /// opened through the directory's descriptor, no link is followed, and it is this user's.
+    ///
+    /// # Errors
+    /// As [`Ring::open`]; `File` when it is no regular file, belongs to another user or has several names.
+    fn open_in(&mut self, directory: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<FileId>;
 
     /// Closes a file, as [`close`](Ring::close) closes a socket. What was not synced may be lost in a power cut.
     fn close_file(&mut self, file: FileId);
-
-    /// What tells whether an open file is still the one that was listed, done before it returns.
-    ///
-    /// # Errors
-    /// The error number: `EBADF` for a stale id.
-    fn mark(&self, file: FileId) -> Result<FileMark, i32>;
 
     /// Queues an operation; it is submitted by the next [`wait`](Ring::wait).
     ///

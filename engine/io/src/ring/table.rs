@@ -1,5 +1,6 @@
 //! A table of fixed capacity whose entries are named by index and generation: a name goes stale when its entry leaves,
-//! and is never mistaken for a later one in the same place (generations wrap after 2^32 reuses of one place).
+//! and is never mistaken for a later one in the same place (generations wrap after 2^32 reuses of one place). The ids of a ring are
+//! such names.
 
 /// Name of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +17,51 @@ impl Name {
 
     pub(crate) fn from_bits(bits: u64) -> Name {
         Name { index: bits as u32, generation: (bits >> 32) as u32 }
+    }
+}
+
+/// A socket of one ring. Stale as soon as the socket is closed, and never mistaken for a later one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SockId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// An open file of one ring. Stale as soon as the file is closed, and never mistaken for a later one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FileId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// An operation in a ring. Stale as soon as the operation came back, and never mistaken for a later one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct OpId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl From<SockId> for Name {
+    fn from(id: SockId) -> Name {
+        Name { index: id.index, generation: id.generation }
+    }
+}
+
+impl From<FileId> for Name {
+    fn from(id: FileId) -> Name {
+        Name { index: id.index, generation: id.generation }
+    }
+}
+
+impl From<Name> for FileId {
+    fn from(name: Name) -> FileId {
+        FileId { index: name.index, generation: name.generation }
+    }
+}
+
+impl From<OpId> for Name {
+    fn from(id: OpId) -> Name {
+        Name { index: id.index, generation: id.generation }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A fork while a ring is at work, for any ring.
 
-use fuelrail_base::Kind;
-use fuelrail_io::conformance::{Script, TcpPeers};
+use fuelrail_base::{Duration, Kind};
+use fuelrail_io::conformance::{Script, TcpPeers, in_fork};
 use fuelrail_io::{Arena, ArenaConfig, Done, HugePages, Op, Ring, Scatter};
 
 fn next(ring: &mut impl Ring) -> Done {
@@ -27,25 +27,17 @@ pub(crate) fn fork_at_work(mut ring: impl Ring) {
     into.push_body(window, 100).unwrap();
     let receive = ring.push(Op::Recv { sock, into }, 5).unwrap();
     ring.wait(Some(ring.now())).unwrap();
-    // SAFETY: the child touches only its own copy of this ring, allocates (glibc makes that safe after fork), and leaves
-    // by `_exit` without running anything of the parent's.
-    let status = unsafe {
-        match libc::fork() {
-            0 => {
-                let refused = matches!(ring.wait(None), Err(error) if error.kind() == Kind::Environment);
-                ring.cancel(receive);
-                ring.close(sock);
-                drop(ring);
-                libc::_exit(if refused { 42 } else { 1 });
-            }
-            child => {
-                let mut status = 0;
-                assert_eq!(libc::waitpid(child, &mut status, 0), child);
-                libc::WEXITSTATUS(status)
-            }
-        }
-    };
-    assert_eq!(status, 42, "the child's ring must refuse to work");
+    let mut ring = Some(ring);
+    let code = in_fork(Duration::from_secs(60), || {
+        let mut ring = ring.take().expect("the child has its copy");
+        let refused = matches!(ring.wait(None), Err(error) if error.kind() == Kind::Environment);
+        ring.cancel(receive);
+        ring.close(sock);
+        drop(ring);
+        if refused { 42 } else { 1 }
+    });
+    assert_eq!(code, Some(42), "the child's ring must refuse to work");
+    let mut ring = ring.expect("the child took its own");
     ring.push(Op::Send { sock, bytes: b"still here".to_vec(), from: 0 }, 6).unwrap();
     let results: Vec<_> = (0..2).map(|_| next(&mut ring)).map(|done| (done.token, done.result)).collect();
     assert!(results.contains(&(5, Ok(10))) && results.contains(&(6, Ok(10))), "{results:?}");

@@ -1,11 +1,11 @@
 //! The suite's venue with real sockets on the loopback interface and real files, for any ring.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fuelrail_base::{Duration, Result};
 use fuelrail_io::conformance::{ScratchFiles, Script, TcpPeers, Venue, suite};
-use fuelrail_io::{Arena, Ring, UringConfig};
+use fuelrail_io::{Arena, FileFacts, FileOptions, Op, Opening, Ring, UringConfig};
 
 /// Real sockets and files, and how a ring on them is made.
 struct Loopback<F> {
@@ -47,4 +47,32 @@ pub(crate) fn loopback_passes<R: Ring>(register: bool, make: impl Fn(&UringConfi
         let mut venue = Loopback { peers: TcpPeers::default(), files: ScratchFiles::default(), register, make };
         check(&mut venue).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
     }
+    let mut files = ScratchFiles::default();
+    pipes_are_not_waited_for(&mut make(&UringConfig::default()).unwrap(), &files.path());
+}
+
+/// Nobody writes to the pipe: whoever waits for it waits for ever.
+fn pipes_are_not_waited_for(ring: &mut impl Ring, path: &Path) {
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    let refused = ring.open(path, &FileOptions::default()).unwrap_err();
+    assert!(refused.to_string().contains("not a regular file"), "{refused}");
+    let opened = by_ring(ring, Op::Open(Opening::new(path.to_str().unwrap()).unwrap()));
+    let Op::Open(opening) = opened else { panic!("{opened:?}") };
+    let file = opening.file().unwrap();
+    let examined = by_ring(ring, Op::Stat { file, facts: FileFacts::default() });
+    assert!(matches!(&examined, Op::Stat { facts, .. } if !facts.is_regular()), "{examined:?}");
+}
+
+/// What came of an operation that works.
+fn by_ring(ring: &mut impl Ring, op: Op) -> Op {
+    ring.push(op, 7).unwrap();
+    let deadline = ring.now().after(Duration::from_secs(5));
+    while ring.now() < deadline {
+        ring.wait(Some(deadline)).unwrap();
+        if let Some(done) = ring.pop() {
+            assert_eq!(done.result, Ok(0), "{:?}", done.op);
+            return done.op;
+        }
+    }
+    panic!("nothing came back");
 }

@@ -4,7 +4,8 @@ use fuelrail_io::conformance::{Script, TcpPeers};
 use fuelrail_io::{Arena, ArenaConfig, Done, HugePages, Op, Region, Ring, SockId};
 
 pub(crate) fn memory(bytes: u64) -> (Arena, Region) {
-    let config = ArenaConfig { bytes, regions: 1, aside_bytes: 0, huge_pages: HugePages::Off, slots_per_region: 64 };
+    let config =
+        ArenaConfig { bytes, regions: 1, huge_pages: HugePages::Off, slots_per_region: 64, ..ArenaConfig::default() };
     let (arena, mut regions) = Arena::new(&config).unwrap();
     (arena, regions.pop().unwrap())
 }

@@ -36,9 +36,10 @@ pub(super) struct Home {
     unready: Turns<Instant>,
     taken: u64,
     waits: bool,
-    /// When the consumer last took a batch, and since when it has been waiting for the next.
+    /// When the consumer last took a batch, since when it waits now, and how long it has waited between the two.
     taken_at: Option<Instant>,
     waits_since: Option<Instant>,
+    waited: Duration,
     step_time: Duration,
     fill_time: Duration,
 }
@@ -66,6 +67,7 @@ impl Home {
             waits: false,
             taken_at: None,
             waits_since: None,
+            waited: Duration::ZERO,
             step_time: Duration::ZERO,
             fill_time: Duration::ZERO,
         }
@@ -104,15 +106,19 @@ impl Home {
     }
 
     pub(super) fn consumer(&mut self, now: Instant, taken: u64, waits: bool) {
-        if taken > self.taken {
+        let takes = taken > self.taken;
+        if takes || !waits {
+            // A wait ends with a batch or with the consumer's patience.
+            self.waited += self.waits_since.take().map_or(Duration::ZERO, |since| now.since(since));
+        }
+        if takes {
+            let waited = core::mem::take(&mut self.waited);
             if let Some(before) = self.taken_at {
                 // What the consumer spent waiting is not its step.
-                let waited = self.waits_since.map_or(Duration::ZERO, |since| now.since(since));
                 let steps = u32::try_from(taken - self.taken).unwrap_or(u32::MAX);
                 self.step_time = smoothed(self.step_time, now.since(before).saturating_sub(waited) / steps);
             }
             self.taken_at = Some(now);
-            self.waits_since = None;
         }
         while self.taken < taken {
             let (samples, bytes) = self.open.pop_front().expect("only opened batches can be taken");
@@ -121,8 +127,8 @@ impl Home {
             self.taken += 1;
             self.blocked = false;
         }
-        if waits && !self.waits {
-            self.waits_since = Some(now);
+        if waits {
+            self.waits_since.get_or_insert(now);
         }
         self.waits = waits;
     }

@@ -59,13 +59,19 @@ impl Weigh for Worth<'_> {
     }
 
     fn worth(&self, block: BlockId, now: UseTime) -> f64 {
-        let Some(next) = self.schedule.next_use(block.sample, now) else { return 0.0 };
-        let epochs = self.epoch(next) - self.epoch(now);
-        1.0 / epochs.max(1) as f64
+        self.of_next(self.schedule.next_use(block.sample, now), now)
     }
 
     fn epoch(&self, now: UseTime) -> u64 {
         self.schedule.cursor(now).epoch
+    }
+}
+
+impl Worth<'_> {
+    /// What a block is worth whose next use this is.
+    fn of_next(&self, next: Option<UseTime>, now: UseTime) -> f64 {
+        let Some(next) = next else { return 0.0 };
+        1.0 / (self.epoch(next) - self.epoch(now)).max(1) as f64
     }
 }
 
@@ -80,6 +86,8 @@ pub(super) struct Owner {
     catalog: Arc<Catalog>,
     schedule: Schedule,
     policy: Box<dyn Policy>,
+    /// What a block counts at least.
+    cached_block_bytes_min: u64,
     spill: Option<Spill>,
     /// Blocks up to this length belong in RAM first, longer ones on disk.
     ram_first_max: u64,
@@ -110,6 +118,7 @@ impl Owner {
         Ok(Owner {
             schedule: Schedule::new(run, config.horizon_epochs),
             policy: policy::build(config.policy, config.cache_bytes),
+            cached_block_bytes_min: config.cached_block_bytes_min,
             ram_first_max: match config.spill {
                 Some(_) => spill::ram_first_max(&catalog, config.cache_bytes * u64::from(config.shards)),
                 None => 0,
@@ -302,12 +311,17 @@ impl Owner {
     /// Finds a landed block its place, by its next use after the last ask that this fetch served: in RAM while there is
     /// room, if it is short enough to belong there; else on disk; else in RAM if it is worth more than what is there.
     fn keep(&mut self, block: BlockId, ask: AskId, at: UseTime, out: &mut VecDeque<Command>) {
+        if self.policy.capacity_bytes() == 0 && self.spill.is_none() {
+            // The order is searched only for what can be kept.
+            return;
+        }
         let next = self.schedule.next_use(block.sample, at);
         let bytes = self.catalog.block_len(block);
-        let fits = bytes <= self.policy.capacity_bytes() - self.policy.used_bytes();
+        let counted = bytes.max(self.cached_block_bytes_min);
+        let fits = counted <= self.policy.capacity_bytes() - self.policy.used_bytes();
         if let Some(spill) = self.spill.as_mut().filter(|_| !(fits && bytes <= self.ram_first_max)) {
             let worth = Worth { catalog: &self.catalog, schedule: &self.schedule };
-            let worth = if next.is_none() { 0.0 } else { worth.worth(block, at) };
+            let worth = worth.of_next(next, at);
             if let Some((segment, place)) = spill.offer(block, bytes, worth) {
                 out.push_back(Command::Spill { block, ask, segment, place });
                 return;
@@ -317,7 +331,7 @@ impl Owner {
             }
         }
         self.policy.weigh(block, u32::from(self.schedule.rate(block.sample)));
-        if self.policy.offer(block, bytes, next, &mut self.evicted) {
+        if self.policy.offer(block, counted, next, &mut self.evicted) {
             self.evict(out);
             out.push_back(Command::Keep { block, ask });
         } else {

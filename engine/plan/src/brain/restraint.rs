@@ -29,7 +29,7 @@ impl Restraint {
 
     pub(super) fn landed(&mut self, now: Instant, round_trip: Duration) {
         self.pace.served(now, round_trip);
-        self.outage.reached(now);
+        self.outage.reached();
     }
 
     /// A fetch failed. True when that is no attempt of its block: the server is down.
@@ -47,7 +47,7 @@ impl Restraint {
         match attempt {
             Attempt::Barren => self.outage.failed(now, block, kind),
             Attempt::Progress => {
-                self.outage.reached(now);
+                self.outage.reached();
                 false
             }
             Attempt::Excused => {

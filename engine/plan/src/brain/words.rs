@@ -273,6 +273,8 @@ pub struct BrainConfig {
     pub policy: PolicyName,
     /// This shard's share of the cache, payload bytes.
     pub cache_bytes: u64,
+    /// Bytes a cached block counts at least, which bounds how many there are; zero where all blocks there are may be cached.
+    pub cached_block_bytes_min: u64,
     /// The disk below the cache, if there is one.
     pub spill: Option<SpillConfig>,
     /// This shard's room for batches, bytes.

@@ -84,6 +84,9 @@ pub struct CostAware {
     rank: Rank<Reverse<Score>>,
 }
 
+/// Most bytes of memory for each block held.
+pub(super) const BLOCK_BYTES: u64 = Rank::<Reverse<Score>>::BLOCK_BYTES;
+
 impl CostAware {
     /// An empty cache of this capacity.
     #[must_use]

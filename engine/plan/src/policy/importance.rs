@@ -7,7 +7,7 @@
 //! block evicted.
 
 use super::contract::{Policy, PolicyName};
-use super::index::BlockMap;
+use super::index::{BlockMap, map_bytes};
 use super::rank::Rank;
 use crate::schedule::UseTime;
 use fuelrail_base::BlockId;
@@ -33,6 +33,12 @@ pub struct Importance {
     /// Blocks taken out for a newcomer, put back when it does not get in after all.
     out: Vec<(BlockId, u64, UseTime)>,
 }
+
+/// Most bytes of memory for each block held: its rank, its uses, a ghost, and two of the ghosts' line, which doubles when it grows.
+pub(super) const BLOCK_BYTES: u64 = Rank::<UseTime>::BLOCK_BYTES
+    + map_bytes::<u32>()
+    + map_bytes::<(u32, u64)>()
+    + 4 * size_of::<(BlockId, u64)>() as u64;
 
 /// Weight and uses as a place in the rank, whose first is what has the highest: so the other way round.
 fn place(weight: u32, uses: u32) -> UseTime {

@@ -7,6 +7,13 @@ use std::collections::HashMap;
 /// Blocks to `V`. Keys come from our own listing, so a fixed hash is safe; it is well mixed.
 pub type BlockMap<V> = HashMap<BlockId, V, BuildHasherDefault<BlockHasher>>;
 
+/// Most bytes of memory a [`BlockMap`] takes for each block in it: one byte and the entry for each of its places, which are up to 16/7
+/// of the blocks, with the half as large table it was just moved from.
+#[must_use]
+pub const fn map_bytes<V>() -> u64 {
+    ((size_of::<(BlockId, V)>() + 1) * 24).div_ceil(7) as u64
+}
+
 /// Folds the words of a block's name through [`mix64`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockHasher {

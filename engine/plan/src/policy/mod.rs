@@ -21,10 +21,25 @@ pub use contract::{Policy, PolicyName};
 pub use cost_aware::{Cost, CostAware};
 pub use fifo::Fifo;
 pub use importance::Importance;
-pub use index::BlockMap;
+pub use index::{BlockMap, map_bytes};
 pub use lru::Lru;
 pub use next_use::NextUse;
 pub use pinned::Pinned;
+
+use crate::schedule::UseTime;
+use rank::Rank;
+
+/// Most bytes of memory a policy takes for each block it holds.
+#[must_use]
+pub fn block_bytes(name: PolicyName) -> u64 {
+    match name {
+        PolicyName::Fifo | PolicyName::Lru => queue::BLOCK_BYTES,
+        PolicyName::NextUse => Rank::<UseTime>::BLOCK_BYTES,
+        PolicyName::Dlcache => cost_aware::BLOCK_BYTES,
+        PolicyName::Importance => importance::BLOCK_BYTES,
+        PolicyName::Pinned => map_bytes::<u64>(),
+    }
+}
 
 /// A policy by name, empty, with this capacity. Zero is allowed: nothing is ever held.
 #[must_use]

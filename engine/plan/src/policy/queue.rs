@@ -3,7 +3,7 @@
 //! A doubly linked list threaded through a slab, and a map from block to place. After it has once been full, nothing is
 //! allocated any more.
 
-use super::index::BlockMap;
+use super::index::{BlockMap, map_bytes};
 use fuelrail_base::BlockId;
 use slab::Slab;
 
@@ -17,6 +17,9 @@ struct Entry {
     older: usize,
     newer: usize,
 }
+
+/// Most bytes of memory for each block in a line: its entry, marked as one, and its place in the map.
+pub(super) const BLOCK_BYTES: u64 = map_bytes::<usize>() + (size_of::<Entry>() + size_of::<usize>()) as u64;
 
 /// A line of blocks within a byte capacity.
 #[derive(Debug)]

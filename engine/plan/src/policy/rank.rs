@@ -3,7 +3,7 @@
 //!
 //! After it has once been at its fullest, nothing is allocated any more.
 
-use super::index::BlockMap;
+use super::index::{BlockMap, map_bytes};
 use crate::schedule::UseTime;
 use fuelrail_base::BlockId;
 use slab::Slab;
@@ -14,16 +14,16 @@ struct Entry<K> {
     block: BlockId,
     bytes: u64,
     /// Where the heap has it.
-    at: usize,
+    at: u32,
 }
 
 /// The blocks held, ranked by next use or another key. Blocks of one sample share their next use: the block breaks the tie.
 #[derive(Debug)]
 pub(super) struct Rank<K = UseTime> {
-    places: BlockMap<usize>,
+    places: BlockMap<u32>,
     entries: Slab<Entry<K>>,
     /// Places of entries: each has no greater key than the one above it.
-    heap: Vec<usize>,
+    heap: Vec<u32>,
 }
 
 impl<K> Default for Rank<K> {
@@ -33,6 +33,10 @@ impl<K> Default for Rank<K> {
 }
 
 impl<K: Copy + Ord> Rank<K> {
+    /// Most bytes of memory for each block held: its entry, marked as one, its places in the map and the heap.
+    pub(super) const BLOCK_BYTES: u64 =
+        map_bytes::<u32>() + (size_of::<Entry<K>>() + size_of::<usize>() + size_of::<u32>()) as u64;
+
     pub(super) fn len(&self) -> usize {
         self.heap.len()
     }
@@ -44,7 +48,8 @@ impl<K: Copy + Ord> Rank<K> {
     /// Adds a block not yet held.
     pub(super) fn push(&mut self, block: BlockId, bytes: u64, key: K) {
         let at = self.heap.len();
-        let place = self.entries.insert(Entry { key, block, bytes, at });
+        let place = self.entries.insert(Entry { key, block, bytes, at: at as u32 });
+        let place = u32::try_from(place).expect("fewer than 2^32 blocks fit into memory");
         let before = self.places.insert(block, place);
         debug_assert!(before.is_none(), "{block:?} is held once");
         self.heap.push(place);
@@ -53,13 +58,13 @@ impl<K: Copy + Ord> Rank<K> {
 
     /// The first block's key and bytes.
     pub(super) fn farthest(&self) -> Option<(K, u64)> {
-        let entry = &self.entries[*self.heap.first()?];
+        let entry = &self.entries[*self.heap.first()? as usize];
         Some((entry.key, entry.bytes))
     }
 
     /// Takes the first block out: name, bytes, key.
     pub(super) fn pop(&mut self) -> Option<(BlockId, u64, K)> {
-        let block = self.entries[*self.heap.first()?].block;
+        let block = self.entries[*self.heap.first()? as usize].block;
         self.remove(block).map(|(bytes, key)| (block, bytes, key))
     }
 
@@ -92,10 +97,11 @@ impl<K: Copy + Ord> Rank<K> {
     /// Takes a block out: its bytes and key.
     pub(super) fn remove(&mut self, block: BlockId) -> Option<(u64, K)> {
         let place = self.places.remove(&block)?;
-        let Entry { key, bytes, at, .. } = self.entries.remove(place);
+        let Entry { key, bytes, at, .. } = self.entries.remove(place as usize);
+        let at = at as usize;
         self.heap.swap_remove(at);
         if at < self.heap.len() {
-            self.entries[self.heap[at]].at = at;
+            self.entry_mut(at).at = at as u32;
             self.rise(at);
             self.sink(at);
         }
@@ -103,14 +109,18 @@ impl<K: Copy + Ord> Rank<K> {
     }
 
     fn place(&self, at: usize) -> (K, BlockId) {
-        let entry = &self.entries[self.heap[at]];
+        let entry = &self.entries[self.heap[at] as usize];
         (entry.key, entry.block)
+    }
+
+    fn entry_mut(&mut self, at: usize) -> &mut Entry<K> {
+        &mut self.entries[self.heap[at] as usize]
     }
 
     fn swap(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
-        self.entries[self.heap[a]].at = a;
-        self.entries[self.heap[b]].at = b;
+        self.entry_mut(a).at = a as u32;
+        self.entry_mut(b).at = b as u32;
     }
 
     fn rise(&mut self, mut at: usize) {

@@ -19,6 +19,8 @@ use std::collections::VecDeque;
 
 /// Entries of the index looked at in one go while sweeping or valuing.
 const SWEEP_STEP: usize = 128;
+/// The same while valuing, where every entry is searched for in up to a horizon of epochs.
+const VALUE_STEP: usize = 16;
 /// Blocks that do not fit into the last segment before it is taken for full.
 const MISFITS_MAX: u32 = 64;
 /// Empty segments kept at hand.
@@ -376,7 +378,8 @@ impl Spill {
 
     fn sweep_on(&mut self, from: usize, now: UseTime, weigh: &impl Weigh) {
         let (ledger, valuing) = (&mut self.ledger, self.valuing);
-        let next = self.index.sweep(from, SWEEP_STEP, |block, spot| {
+        let step = if valuing { VALUE_STEP } else { SWEEP_STEP };
+        let next = self.index.sweep(from, step, |block, spot| {
             let Some(segment) = ledger.get_mut(spot.segment) else { return false };
             if valuing {
                 segment.summing += weigh.worth(block, now) * weigh.bytes(block) as f64;

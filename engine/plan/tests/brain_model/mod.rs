@@ -103,6 +103,7 @@ impl Model {
             prefetch: Strategy::from_name(strategy, 2 + prng.below(samples)).unwrap(),
             policy: PolicyName::ALL[prng.below(PolicyName::ALL.len() as u64) as usize],
             cache_bytes: prng.below(catalog.total_bytes() + 2),
+            cached_block_bytes_min: prng.below(200),
             batch_room_bytes: largest.max(64) * (1 + prng.below(4)),
             horizon_epochs: 1,
             spill,
@@ -157,6 +158,8 @@ impl Model {
             };
             self.carry_out(command);
             assert!(self.cached.values().sum::<u64>() <= self.config.cache_bytes, "{command:?} overfills the cache");
+            let least = self.cached.len() as u64 * self.config.cached_block_bytes_min;
+            assert!(least <= self.config.cache_bytes, "{command:?} caches more blocks than there is memory to know of");
         }
     }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use fuelrail_wire::block::{SegmentHeader, SegmentName};
 use tempfile::tempdir;
 
-use super::super::segment::{Segment, Unfit};
+use super::super::segment::{Named, Segment, Unfit};
 use super::super::{SegmentState, list_cache, remove_cache, verify_cache};
 use super::*;
 
@@ -25,15 +25,15 @@ fn a_segment_is_made_whole_and_owned() {
     let scratch = tempdir().unwrap();
     let path = scratch.path().join("cache");
     let directory = open(&path);
-    let tag = fs::read_to_string(path.join("CACHEDIR.TAG")).unwrap();
+    let tag = fs::read_to_string(directory.own.path().join("CACHEDIR.TAG")).unwrap();
     assert!(tag.starts_with("Signature: 8a477f597d28d172789f06886806bc55"), "{tag}");
     let owned = directory.make(MIB).unwrap().expect("there is room");
-    assert_eq!(names(&path), std::slice::from_ref(&owned.path));
+    assert_eq!(names(&path), [owned.path()]);
     let [named] = directory.named().unwrap().try_into().unwrap();
     assert_eq!((named.len, named.name.new), (MIB, false));
-    let segment = Segment::open(&named.path, named.name).unwrap();
+    let segment = Segment::open(&named).unwrap();
     assert_eq!(segment.header, owned.header);
-    let facts = fs::metadata(&named.path).unwrap();
+    let facts = fs::metadata(named.path()).unwrap();
     assert!(facts.blocks() * 512 >= MIB && facts.mode() & 0o777 == 0o600, "its room is taken, and it is private");
     assert!(segment.is_owned().unwrap() && segment.try_own().unwrap().is_none(), "two owners");
     drop(owned);
@@ -50,8 +50,9 @@ fn a_segment_is_made_whole_and_owned() {
 #[test]
 fn what_is_no_segment_is_left_alone() {
     let scratch = tempdir().unwrap();
-    let (path, elsewhere) = (scratch.path().join("cache"), scratch.path().join("elsewhere"));
-    fs::create_dir(&path).unwrap();
+    let (given, elsewhere) = (scratch.path().join("cache"), scratch.path().join("elsewhere"));
+    let own = open(&given).own;
+    let path = own.path();
     fs::write(&elsewhere, header().encode()).unwrap();
     File::options().write(true).open(&elsewhere).unwrap().set_len(MIB).unwrap();
     let other = |id: u128, ending: &str| path.join(format!("fuelrail-{id:032x}.{ending}"));
@@ -73,22 +74,22 @@ fn what_is_no_segment_is_left_alone() {
     symlink(&elsewhere, path.join(name(false))).unwrap();
     symlink(&elsewhere, path.join(name(true))).unwrap();
     fs::create_dir(other(8, "segment")).unwrap();
-    let before = names(&path);
+    let before = names(&given);
     let told = Told::default();
-    let mut work = work(&[&path], 1, 1, &told);
+    let mut work = work(&[&given], 1, 1, &told);
     assert_eq!(recovered(&mut work, &objects("e"), 1)[0].len(), 0);
     assert!(work.another().is_none(), "the limit is taken by what is named as segments: {:?}", told.lines());
     work.leave();
-    let listed = list_cache(&path).unwrap();
+    let listed = list_cache(&given).unwrap();
     assert!(listed.segments.iter().all(|s| matches!(s.state, SegmentState::Unfit | SegmentState::New)), "{listed:?}");
-    verify_cache(&path, |verdict| {
+    verify_cache(&given, |verdict| {
         assert!(verdict.flaw.is_some() && verdict.sound == 0, "{verdict:?}");
         Ok(())
     })
     .unwrap();
-    let removed = remove_cache(&path, true).unwrap();
+    let removed = remove_cache(&given, true).unwrap();
     assert!(removed.removed.is_empty() && removed.left.len() == 4, "{removed:?}");
-    assert_eq!(names(&path), before);
+    assert_eq!(names(&given), before);
     for (path, bytes) in &files {
         assert_eq!(&fs::read(path).unwrap(), bytes, "{} was changed", path.display());
     }
@@ -100,8 +101,8 @@ fn what_is_no_segment_is_left_alone() {
 #[test]
 fn what_was_never_finished_is_cleared_when_its_maker_is_dead() {
     let scratch = tempdir().unwrap();
-    let path = scratch.path();
-    let new = |id: u128| path.join(SegmentName { id, new: true }.to_string());
+    let (path, own) = (scratch.path(), open(scratch.path()).own);
+    let new = |id: u128| own.path().join(SegmentName { id, new: true }.to_string());
     fs::write(new(1), b"").unwrap();
     fs::write(new(2), vec![0; 10_000]).unwrap();
     fs::write(new(3), SegmentHeader { id: 3, ..header() }.encode()).unwrap();
@@ -118,12 +119,12 @@ fn what_was_never_finished_is_cleared_when_its_maker_is_dead() {
 #[test]
 fn a_header_that_does_not_fit_is_not_believed() {
     let scratch = tempdir().unwrap();
-    let path = scratch.path().join(name(false));
-    let named = SegmentName { id: ID, new: false };
+    let named = Named { name: SegmentName { id: ID, new: false }, directory: open(scratch.path()).own, len: 0 };
+    let path = named.path();
     let flawed = |bytes: &[u8], len: u64| {
         fs::write(&path, bytes).unwrap();
         File::options().write(true).open(&path).unwrap().set_len(len).unwrap();
-        match Segment::open(&path, named) {
+        match Segment::open(&named) {
             Err(Unfit::Flawed(why)) => why,
             other => panic!("{other:?}"),
         }
@@ -138,9 +139,9 @@ fn a_header_that_does_not_fit_is_not_believed() {
     assert!(flawed(&SegmentHeader { id: 9, ..header() }.encode(), MIB).contains("another segment's"));
     fs::write(&path, whole).unwrap();
     File::options().write(true).open(&path).unwrap().set_len(MIB).unwrap();
-    assert!(Segment::open(&path, named).is_ok());
+    assert!(Segment::open(&named).is_ok());
     fs::remove_file(&path).unwrap();
-    assert!(matches!(Segment::open(&path, named), Err(Unfit::Gone)));
+    assert!(matches!(Segment::open(&named), Err(Unfit::Gone)));
 }
 
 /// A flipped bit is found by reading, in a block and in a record, and everything else is as sound as before.
@@ -150,7 +151,7 @@ fn rot_is_found_and_costs_what_it_hit() {
     let objects = objects("e");
     let owned = open(scratch.path()).make(MIB).unwrap().unwrap();
     let all: Vec<BlockId> = (0..12).flat_map(|sample| blocks(&objects, sample)).collect();
-    spill(&owned.path, &objects, &all, 4096, 0);
+    spill(&owned.path(), &objects, &all, 4096, 0);
     let verdict = || {
         let mut all = Vec::new();
         verify_cache(scratch.path(), |verdict| {
@@ -164,7 +165,7 @@ fn rot_is_found_and_costs_what_it_hit() {
     };
     let n = all.len() as u64;
     assert_eq!(verdict(), (n, 0, 0));
-    let file = File::options().read(true).write(true).open(&owned.path).unwrap();
+    let file = File::options().read(true).write(true).open(owned.path()).unwrap();
     let flip = |at: u64| {
         let mut byte = [0];
         file.read_exact_at(&mut byte, at).unwrap();
@@ -185,17 +186,18 @@ fn removing_spares_the_living_unless_it_is_forced() {
     let scratch = tempdir().unwrap();
     let directory = open(scratch.path());
     let (living, dead) = (directory.make(MIB).unwrap().unwrap(), directory.make(MIB).unwrap().unwrap());
-    let (living_path, dead_path) = (living.path.clone(), dead.path.clone());
+    let (living_path, dead_path) = (living.path(), dead.path());
     drop(dead);
-    fs::write(scratch.path().join("mine"), "x").unwrap();
+    let mine = directory.own.path().join("mine");
+    fs::write(&mine, "x").unwrap();
     let first = remove_cache(scratch.path(), false).unwrap();
     assert_eq!((first.removed, first.removed_bytes, first.owned), (vec![dead_path], MIB, vec![living_path.clone()]));
     let forced = remove_cache(scratch.path(), true).unwrap();
     assert_eq!((forced.removed, forced.owned.len()), (vec![living_path], 0));
-    assert_eq!(names(scratch.path()), [scratch.path().join("mine")]);
+    assert_eq!(names(scratch.path()), std::slice::from_ref(&mine));
     assert!(!living.is_in_place());
     living.remove().unwrap();
-    for absent in [scratch.path().join("mine"), scratch.path().join("absent")] {
+    for absent in [mine, scratch.path().join("absent")] {
         let refused = remove_cache(&absent, false).unwrap_err();
         assert!(refused.to_string().contains("is no directory"), "{refused}");
     }

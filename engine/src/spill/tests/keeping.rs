@@ -11,11 +11,11 @@ use super::super::keeper::{Keeper, KeeperFacts};
 use super::*;
 
 /// A segment in a directory, with all blocks of these samples, whose owner is dead.
-fn left_behind(path: &Path, objects: &Objects, samples: core::ops::Range<u32>) -> PathBuf {
+pub(super) fn left_behind(path: &Path, objects: &Objects, samples: core::ops::Range<u32>) -> PathBuf {
     let owned = open(path).make(MIB).unwrap().unwrap();
     let all: Vec<BlockId> = samples.flat_map(|sample| blocks(objects, sample)).collect();
-    spill(&owned.path, objects, &all, 4096, 0);
-    owned.path.clone()
+    spill(&owned.path(), objects, &all, 4096, 0);
+    owned.path()
 }
 
 #[test]

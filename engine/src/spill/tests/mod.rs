@@ -2,7 +2,10 @@
 
 mod files;
 mod keeping;
+mod owners;
 mod processes;
+#[path = "../../../tests/common/skip.rs"]
+mod skip;
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -99,9 +102,10 @@ fn recovered(work: &mut Work, objects: &Objects, shards: u16) -> Vec<Vec<(Segmen
     setups.into_iter().map(|setup| setup.found).collect()
 }
 
-/// Files of a directory, but for its tag.
+/// Files of this user's directory in another, but for its tag.
 fn names(path: &Path) -> Vec<PathBuf> {
-    let all = fs::read_dir(path).unwrap().map(|item| item.unwrap().path());
+    let own = fuelrail_io::OwnDirectory::open(path).unwrap();
+    let all = fs::read_dir(own.path()).unwrap().map(|item| item.unwrap().path());
     let mut all: Vec<PathBuf> = all.filter(|path| !path.ends_with("CACHEDIR.TAG")).collect();
     all.sort();
     all

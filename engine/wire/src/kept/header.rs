@@ -18,9 +18,9 @@ const JOURNAL: u32 = 2;
 pub struct SourceId(pub [u8; 16]);
 
 impl SourceId {
-    /// Of what a URI means. How it was written does not count.
+    /// Of what a URI means, asked of a server that is `verified`, or of whoever answers over TLS. How it was written does not count.
     #[must_use]
-    pub fn of(source: &Source) -> SourceId {
+    pub fn of(source: &Source, verified: bool) -> SourceId {
         let endpoint = &source.endpoint;
         let authority = endpoint.authority();
         let dialect = match endpoint.dialect {
@@ -28,7 +28,8 @@ impl SourceId {
             Dialect::Gcs => "gcs",
             Dialect::Azure => "azure",
         };
-        let fields = [endpoint.scheme.word(), dialect, &authority, &endpoint.base, &endpoint.bucket];
+        let scheme = if verified { endpoint.scheme.word() } else { "unverified" };
+        let fields = [scheme, dialect, &authority, &endpoint.base, &endpoint.bucket];
         let mut hash = Context::new(&SHA256);
         for field in fields.into_iter().chain(source.prefixes.iter().map(String::as_str)) {
             hash.update(&(field.len() as u64).to_le_bytes());

@@ -23,6 +23,7 @@ pub enum Trust {
 pub struct Client {
     pub(super) config: Arc<ClientConfig>,
     pub(super) name: ServerName<'static>,
+    verifies: bool,
 }
 
 impl Client {
@@ -42,6 +43,7 @@ impl Client {
         let builder = ClientConfig::builder_with_details(Arc::clone(&provider), clock)
             .with_safe_default_protocol_versions()
             .map_err(|why| Error::new(Kind::Environment, format!("TLS cannot be set up: {why}")))?;
+        let verifies = matches!(trust, Trust::Roots(_));
         let builder = match trust {
             Trust::Roots(roots) => builder.with_root_certificates(roots.store),
             Trust::Anybody => {
@@ -52,7 +54,13 @@ impl Client {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         // What the record layer is made from once the handshake is over.
         config.enable_secret_extraction = true;
-        Ok(Client { config: Arc::new(config), name })
+        Ok(Client { config: Arc::new(config), name, verifies })
+    }
+
+    /// Whether the server has to prove who it is: false for [`Trust::Anybody`].
+    #[must_use]
+    pub fn verifies(&self) -> bool {
+        self.verifies
     }
 
     /// The same settings for a client of rustls' own kind, without protocols to negotiate and without shared tickets.

@@ -1,7 +1,7 @@
 //! The clouds' own forms: which server a bucket named by `s3://`, `gs://` or `az://` is on.
 
 use super::parse::{FORM, host_name, plain, refuse_length, server, user_information, web_scheme};
-use super::{Addressing, Dialect, Endpoint, Scheme, expand, folder, usage};
+use super::{AZURE_SUFFIXES, Addressing, Dialect, Endpoint, Scheme, expand, folder, usage};
 use core::net::Ipv4Addr;
 use core::str::FromStr;
 use fuelrail_base::{Error, Result};
@@ -125,7 +125,7 @@ impl Cloud {
         let form = "az://ACCOUNT/CONTAINER/PREFIX";
         let (account, path) = bucket_and_prefix(rest, form)?;
         let (container, prefix) = bucket_and_prefix(path, form)?;
-        self.container(account, "core.windows.net", container, prefix)
+        self.container(account, AZURE_SUFFIXES[0], container, prefix)
     }
 
     /// `CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX`: read through the account's blobs.
@@ -134,10 +134,18 @@ impl Cloud {
         let (place, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let (container, host) = place.split_once('@').ok_or_else(form)?;
         let (account, suffix) = host.split_once(".dfs.").or_else(|| host.split_once(".blob.")).ok_or_else(form)?;
-        if container.contains(':') || !suffix.starts_with("core.") {
+        if container.contains(':') {
             return Err(form());
         }
-        self.container(account, &host_name(suffix)?, container, prefix)
+        let suffix = host_name(suffix)?;
+        // A token or a shared access signature serves whoever is shown it: only Microsoft's servers are, or the one the user set.
+        if self.endpoint.is_empty() && !AZURE_SUFFIXES.contains(&suffix.as_str()) {
+            return Err(usage(
+                &format!("'{suffix}' is not a domain of Azure Storage"),
+                "write abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX, or set endpoint to the server that speaks for it",
+            ));
+        }
+        self.container(account, &suffix, container, prefix)
     }
 
     fn container(&self, account: &str, suffix: &str, container: &str, prefix: &str) -> Result<Endpoint> {

@@ -15,6 +15,10 @@ use crate::escape::push_path;
 use core::fmt;
 use fuelrail_base::{Error, Kind};
 
+/// What follows `ACCOUNT.blob.` and `ACCOUNT.dfs.` in Azure's hosts: the public cloud, China, the US government, Germany.
+const AZURE_SUFFIXES: [&str; 4] =
+    ["core.windows.net", "core.chinacloudapi.cn", "core.usgovcloudapi.net", "core.cloudapi.de"];
+
 /// How the server is spoken to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Scheme {
@@ -64,8 +68,10 @@ impl Dialect {
     fn of(host: &str) -> Dialect {
         match host {
             "storage.googleapis.com" => Dialect::Gcs,
-            _ if host.contains(".blob.core.") => Dialect::Azure,
-            _ => Dialect::S3,
+            _ => match host.split_once(".blob.") {
+                Some((_, suffix)) if AZURE_SUFFIXES.contains(&suffix) => Dialect::Azure,
+                _ => Dialect::S3,
+            },
         }
     }
 }

@@ -48,6 +48,9 @@ fn refusals_say_what_to_write() {
         ("abfss://account/x", "abfss://CONTAINER@"),
         ("abfss://user:secret@account.dfs.core.windows.net/x", "abfss://CONTAINER@"),
         ("abfss://container@elsewhere.example/x", "abfss://CONTAINER@"),
+        ("abfss://container@account.dfs.core.evil.example/x", "set endpoint"),
+        ("abfss://container@account.dfs.core.windows.net.evil.example/x", "set endpoint"),
+        ("abfss://container@account.blob.evil.example/x", "set endpoint"),
         ("http://", "no host"),
         ("http:///b", "no host"),
         ("http://:80/b", "no host"),
@@ -127,6 +130,7 @@ fn the_clouds_own_forms_name_their_servers() {
     assert_eq!(parsed("az://account/container/x").dialect, Dialect::Azure);
     assert_eq!(parsed("https://account.blob.core.windows.net/container/x"), parsed("az://account/container/x"));
     assert_eq!(parsed("http://10.0.0.1/b").dialect, Dialect::S3);
+    assert_eq!(parsed("https://a.blob.core.evil.example/b").dialect, Dialect::S3);
 }
 
 #[test]
@@ -154,6 +158,8 @@ fn a_server_of_ones_own_is_addressed_by_path() {
     assert_eq!(azurite.object_path("k"), "/devstoreaccount1/set/k");
     assert_eq!(on("https://account.privatelink.example", "az://account/set/x").object_path("k"), "/set/k");
     assert_eq!(on("http://127.0.0.1:4443", "gs://bucket/x").object_path("k"), "/bucket/k");
+    let own = on("https://lake.example", "abfss://set@account.dfs.core.lake.example/x");
+    assert_eq!((own.authority().as_str(), own.object_path("k").as_str()), ("lake.example", "/account/set/k"));
     let untouched = on("http://127.0.0.1:9000", "http://h/b/x");
     assert_eq!(untouched, parsed("http://h/b/x"), "what names a server keeps it");
     let front = Cloud {

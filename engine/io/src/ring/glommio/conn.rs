@@ -56,7 +56,7 @@ impl Conn {
             }
             Op::Send { bytes, from, .. } => self.send(&bytes[*from..], context),
             Op::Recv { into, .. } => self.receive(name, into, wires, context),
-            Op::ReadAt { .. } | Op::WriteAt { .. } | Op::SyncData { .. } => {
+            Op::ReadAt { .. } | Op::WriteAt { .. } | Op::Open(_) | Op::Stat { .. } | Op::SyncData { .. } => {
                 unreachable!("{op:?} is not about a socket")
             }
         }

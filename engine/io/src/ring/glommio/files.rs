@@ -3,7 +3,7 @@
 
 use core::future::Future;
 use core::pin::Pin;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -11,7 +11,8 @@ use glommio::GlommioError;
 use glommio::io::{BufferedFile, DmaFile, OpenOptions, ReadResult};
 
 use crate::ring::Op;
-use crate::ring::file::{FileMark, FileOptions};
+use crate::ring::file::FileOptions;
+use crate::ring::opening::{FileFacts, OPEN_FLAGS, Opening, patient};
 
 /// Longest single transfer; an operation may be cut short anyway.
 const TRANSFER_BYTES_MAX: usize = 1 << 30;
@@ -29,6 +30,10 @@ pub(super) enum Answer {
     Bytes(ReadResult),
     /// How many bytes were written; zero for a sync.
     Count(usize),
+    /// A file, open.
+    Opened(Paper),
+    /// What it is, and whether that could be found out: zero, or a negative error number.
+    Facts(FileFacts, i32),
 }
 
 /// An operation on a file under way. It owns all the memory it uses, none of which is the operation's: the error number
@@ -46,14 +51,24 @@ impl Paper {
         })
     }
 
-    /// What tells whether it is still the file it was.
-    pub(super) fn mark(&self) -> Result<FileMark, i32> {
-        let fd = match self {
+    fn raw_fd(&self) -> RawFd {
+        match self {
             Paper::Direct(file) => file.as_raw_fd(),
             Paper::Buffered(file) => file.as_raw_fd(),
-        };
-        // SAFETY: the descriptor is glommio's, which keeps it open as long as the paper is borrowed.
-        FileMark::of_open(unsafe { BorrowedFd::borrow_raw(fd) })
+        }
+    }
+
+    /// Starts opening a file. In the executor's context.
+    pub(super) fn start_open(opening: &Opening) -> Job {
+        let path = opening.path().to_owned();
+        Box::pin(async move {
+            let mut how = OpenOptions::new();
+            how.read(true).custom_flags(OPEN_FLAGS);
+            let file = how.buffered_open(&path).await.map_err(|error| errno(&error))?;
+            // SAFETY: the descriptor is glommio's, which keeps it open as long as the file lives.
+            patient(unsafe { BorrowedFd::borrow_raw(file.as_raw_fd()) });
+            Ok(Answer::Opened(Paper::Buffered(Rc::new(file))))
+        })
     }
 
     /// Starts an operation, and copies what it writes; an error number when it cannot be. In the executor's context.
@@ -84,7 +99,21 @@ impl Paper {
                 };
                 result.map(|()| Answer::Count(0)).map_err(|error| errno(&error))
             })),
-            Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } => unreachable!("{op:?} is not about a file"),
+            Op::Stat { .. } => Ok(Box::pin(async move {
+                let fd = paper.raw_fd();
+                let facts = glommio::executor().spawn_blocking(move || {
+                    let mut facts = FileFacts::default();
+                    let result = facts.run(fd);
+                    (facts, result)
+                });
+                let (facts, result) = facts.await;
+                // Open until here.
+                drop(paper);
+                Ok(Answer::Facts(facts, result))
+            })),
+            Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } | Op::Open(_) => {
+                unreachable!("{op:?} is not about an open file")
+            }
         }
     }
 

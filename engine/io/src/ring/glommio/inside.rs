@@ -104,11 +104,16 @@ impl Inside {
         let mut backlog = core::mem::take(&mut self.backlog);
         for name in backlog.drain(..) {
             // Landed already: asked back before it was begun.
+            if let Some(opening) = self.desk.opening(name) {
+                self.jobs[name.index as usize] = Some((name, Paper::start_open(opening)));
+                self.look_at_job(name.index);
+                continue;
+            }
             let Some((op, _)) = self.desk.flight(name) else { continue };
             let side = match op {
                 Op::Recv { .. } => 0,
                 Op::Connect { .. } | Op::Send { .. } => 1,
-                Op::ReadAt { .. } | Op::WriteAt { .. } | Op::SyncData { .. } => {
+                Op::ReadAt { .. } | Op::WriteAt { .. } | Op::Open(_) | Op::Stat { .. } | Op::SyncData { .. } => {
                     self.start_job(name);
                     continue;
                 }
@@ -203,16 +208,27 @@ impl Inside {
         let mut context = Context::from_waker(self.bells.waker(self.queues.len() as u32 + index));
         let Poll::Ready(result) = job.as_mut().poll(&mut context) else { return };
         self.jobs[index as usize] = None;
-        let result = match (result, self.desk.flight(name)) {
-            (Ok(Answer::Bytes(bytes)), Some((Op::ReadAt { into, .. }, _))) => {
+        let result = match (result, self.desk.op(name)) {
+            (Ok(Answer::Bytes(bytes)), Some(Op::ReadAt { into, .. })) => {
                 // The books move the cursor.
                 into.read_in(&bytes);
                 self.desk.counts.copied_bytes += bytes.len() as u64;
                 bytes.len() as i32
             }
             (Ok(Answer::Count(n)), _) => n as i32,
+            (Ok(Answer::Facts(found, result)), Some(Op::Stat { facts, .. })) => {
+                *facts = found;
+                result
+            }
+            (Ok(Answer::Opened(paper)), _) => match self.desk.opened(name, Holding::Paper(paper)) {
+                Ok(_) => 0,
+                Err(holding) => {
+                    self.end(holding);
+                    -libc::EMFILE
+                }
+            },
             (Err(errno), _) => -errno,
-            (Ok(Answer::Bytes(_)), other) => unreachable!("bytes for {:?}", other.map(|(op, _)| op)),
+            (Ok(Answer::Bytes(_) | Answer::Facts(..)), other) => unreachable!("an answer to {other:?}"),
         };
         self.desk.land(name, result);
     }

@@ -11,21 +11,22 @@ mod polling;
 
 use core::mem::ManuallyDrop;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fuelrail_base::{Duration, Error, Instant, Kind, Result};
 use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, Placement};
 
 use self::files::errno;
-use self::inside::{Holding, Inside};
+use self::inside::Inside;
 use self::polling::Judged;
-use super::file::{FileMark, FileOptions, files_open, open_file};
+use super::file::{FileOptions, files_open, open_file};
 use super::socket::{Blocking, sockets_open, tcp_socket};
 use super::uring::{UringConfig, refusal};
 use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
 use crate::clock::monotonic_now;
+use crate::directory::OwnDirectory;
 use crate::fork::ForkGuard;
 use crate::wake::Waker;
 
@@ -145,16 +146,22 @@ impl Ring for GlommioRing {
         self.inside.put_away(sock.into());
     }
 
-    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId> {
+    fn open_in(&mut self, directory: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<FileId> {
         self.guard.check()?;
         // Made, preallocated and checked as by every ring; then glommio opens it for itself.
-        let file = open_file(path, options)?;
+        let file = open_file(directory, path, options)?;
+        // Through descriptors, which lead to what was checked.
+        let through = |fd: RawFd| PathBuf::from(format!("/proc/self/fd/{fd}"));
+        let own = directory
+            .map(|directory| through(directory.as_fd().as_raw_fd()).join(path.file_name().unwrap_or_default()));
         if options.direct {
-            self.judged.judge(&self.executor, path, &file)?;
+            self.judged.judge(&self.executor, own.as_deref().unwrap_or(path), &file)?;
         }
+        let opened = own.map(|_| through(file.as_raw_fd()));
+        let there = opened.as_deref().unwrap_or(path);
         let inside = &mut *self.inside;
         let opened = self.executor.run(async {
-            match files::Paper::open(path, options).await {
+            match files::Paper::open(there, options).await {
                 Ok(paper) => Ok(inside.take_in_file(paper)),
                 Err(error) => Err(errno(&error)),
             }
@@ -167,13 +174,6 @@ impl Ring for GlommioRing {
 
     fn close_file(&mut self, file: FileId) {
         self.inside.put_away(file.into());
-    }
-
-    fn mark(&self, file: FileId) -> Result<FileMark, i32> {
-        match self.inside.desk.file(file) {
-            Some(Holding::Paper(paper)) => paper.mark(),
-            Some(Holding::Conn(_)) | None => Err(libc::EBADF),
-        }
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
@@ -226,8 +226,8 @@ impl Drop for GlommioRing {
             return;
         }
         if !self.drain() {
-            eprintln!(
-                "fuelrail: glommio gave {} operations not back within {DRAIN_PATIENCE:?}; its executor is leaked, \
+            tracing::warn!(
+                "glommio gave {} operations not back within {DRAIN_PATIENCE:?}; its executor is leaked, \
                  because the kernel may still write to its memory",
                 self.inside.desk.in_flight
             );

@@ -44,14 +44,14 @@ pub(super) fn on_socket(op: &mut Op, fd: RawFd, wires: &mut Wires) -> i32 {
             // SAFETY: the kernel writes into the one piece, which the borrowed operation owns.
             unsafe { libc::recv(fd, target.cast(), len.min(TRANSFER_BYTES_MAX), libc::MSG_DONTWAIT) }
         }
-        Op::ReadAt { .. } | Op::WriteAt { .. } | Op::SyncData { .. } => unreachable!("{op:?} is not about a socket"),
+        _ => unreachable!("{op:?} is not about a socket"),
     };
     outcome(n)
 }
 
 /// Does a file operation, however long it takes: a count, or a negative error number.
-pub(super) fn on_file(op: &mut Op, file: &File) -> i32 {
-    let fd = file.as_raw_fd();
+pub(super) fn on_file(op: &mut Op, file: Option<&File>) -> i32 {
+    let fd = file.map_or(-1, AsRawFd::as_raw_fd);
     loop {
         let n = match op {
             Op::ReadAt { offset, into, .. } => {
@@ -69,6 +69,8 @@ pub(super) fn on_file(op: &mut Op, file: &File) -> i32 {
                 // SAFETY: no memory is passed to the kernel.
                 unsafe { libc::fdatasync(fd) as isize }
             }
+            Op::Open(opening) => return opening.run(),
+            Op::Stat { facts, .. } => return facts.run(fd),
             Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } => unreachable!("{op:?} is not about a file"),
         };
         match outcome(n) {

@@ -12,7 +12,7 @@ mod pool;
 use core::marker::PhantomData;
 use std::fs::File;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,7 +24,8 @@ use self::epoll::Epoll;
 use self::lines::Lines;
 use self::pool::{Job, Outcome, Pool};
 use super::desk::Desk;
-use super::file::{FileMark, FileOptions, files_open, open_file};
+use super::file::{FileOptions, files_open, open_file};
+use super::opening::Opening;
 use super::patience::Patience;
 use super::socket::{Blocking, sockets_open, tcp_socket};
 use super::table::Name;
@@ -32,6 +33,7 @@ use super::uring::UringConfig;
 use super::wires::Wires;
 use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
 use crate::clock::monotonic_now;
+use crate::directory::OwnDirectory;
 use crate::fork::ForkGuard;
 use crate::wake::Waker;
 
@@ -164,21 +166,27 @@ impl PollRing {
         self.pool.collect(&mut outcomes);
         for Outcome { name, op, result } in outcomes.drain(..) {
             self.put_back(name, op);
-            self.desk.land(name, result);
+            let opened = self.desk.opening(name).and_then(Opening::take_fd);
+            let file = opened.map(|fd| self.desk.opened(name, Held::File(Arc::new(File::from(fd)))));
+            let full = file.is_some_and(|file| file.is_err());
+            self.desk.land(name, if full { -libc::EMFILE } else { result });
         }
         self.outcomes = outcomes;
     }
 
     /// Moves a file operation out of the books; a sync of the same file stands in for it.
     fn job(&mut self, name: Name) -> Option<Job> {
-        let (op, held) = self.desk.flight(name)?;
-        let (Held::File(file), Some(id)) = (held, op.file()) else { return None };
-        let file = file.clone();
-        Some(Job { name, op: core::mem::replace(op, Op::SyncData { file: id }), file })
+        let file = match self.desk.flight(name) {
+            Some((_, Held::File(file))) => Some(file.clone()),
+            _ => None,
+        };
+        let op = self.desk.op(name)?;
+        let stand_in = Op::SyncData { file: FileId::from(op.holding()) };
+        Some(Job { name, op: core::mem::replace(op, stand_in), file })
     }
 
     fn put_back(&mut self, name: Name, op: Op) {
-        if let Some((place, _)) = self.desk.flight(name) {
+        if let Some(place) = self.desk.op(name) {
             *place = op;
         }
     }
@@ -193,8 +201,7 @@ impl PollRing {
 
     /// Brings an operation just marked as asked back home, unless a thread has begun it.
     fn recall(&mut self, name: Name) {
-        let Some((op, held)) = self.desk.flight(name) else { return };
-        if let Held::Sock(_) = held {
+        if let Some((op, Held::Sock(_))) = self.desk.flight(name) {
             let index = op.holding().index;
             self.lines.give_up(index, name);
             return self.desk.land(name, -libc::ECANCELED);
@@ -247,10 +254,10 @@ impl Ring for PollRing {
         self.put_away(sock.into());
     }
 
-    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId> {
+    fn open_in(&mut self, directory: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<FileId> {
         self.guard.check()?;
         self.pool.start()?;
-        let file = Arc::new(File::from(open_file(path, options)?));
+        let file = Arc::new(File::from(open_file(directory, path, options)?));
         self.desk.open_file(Held::File(file)).map_err(|_| files_open())
     }
 
@@ -258,17 +265,14 @@ impl Ring for PollRing {
         self.put_away(file.into());
     }
 
-    fn mark(&self, file: FileId) -> Result<FileMark, i32> {
-        match self.desk.file(file) {
-            Some(Held::File(file)) => FileMark::of_open(file.as_fd()),
-            Some(Held::Sock(_)) | None => Err(libc::EBADF),
-        }
-    }
-
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
         op.check();
         let (inward, on_file) = (matches!(op, Op::Recv { .. }), op.sock().is_none());
         let index = op.holding().index;
+        if matches!(op, Op::Open(_)) && self.pool.start().is_err() {
+            // As when the ring has no room: later there may be a thread to be had.
+            return Err(Full(op));
+        }
         let (name, flies) = self.desk.book(op, token)?;
         if flies && on_file {
             let job = self.job(name);

@@ -22,7 +22,8 @@ const THREADS: usize = 4;
 pub(super) struct Job {
     pub(super) name: Name,
     pub(super) op: Op,
-    pub(super) file: Arc<File>,
+    /// `None` where one is to be opened.
+    pub(super) file: Option<Arc<File>>,
 }
 
 /// One that was done, and how it went: a count, or a negative error number.
@@ -57,7 +58,7 @@ impl Shared {
             let mut queues = self.work.wait_while(self.queues(), waiting).unwrap_or_else(PoisonError::into_inner);
             let Some(Job { name, mut op, file }) = queues.waiting.pop_front() else { return };
             drop(queues);
-            let result = on_file(&mut op, &file);
+            let result = on_file(&mut op, file.as_deref());
             // Closed before the ring hears of it: the ring may close the file for good then.
             drop(file);
             self.queues().done.push(Outcome { name, op, result });

@@ -1,13 +1,16 @@
 //! What happens to an operation in a simulated world: from its submission, through faults, to its landing.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
-use fuelrail_base::Duration;
+use fuelrail_base::{Duration, Kind};
 
 use super::conn::{FlightKey, Phase};
 use super::host::{Replies, Reply};
 use super::world::{Event, Held, Stage, World};
 use crate::ring::Op;
+use crate::ring::file::FileOptions;
+use crate::ring::opening::Opening;
 use crate::ring::table::Name;
 
 impl World {
@@ -25,6 +28,9 @@ impl World {
         if self.strikes(self.faults.no_memory) && self.flight(key).is_some() {
             self.counts.no_memory += 1;
             return self.land(key, -libc::ENOMEM);
+        }
+        if self.opening(key).is_some() {
+            return self.start_disk(key);
         }
         let Some((op, held)) = self.flight(key) else { return };
         let &Held::Conn(conn) = held else { return self.start_disk(key) };
@@ -59,7 +65,7 @@ impl World {
                 }
                 self.serve_receivers(conn);
             }
-            Some(Op::ReadAt { .. } | Op::WriteAt { .. } | Op::SyncData { .. }) | None => {}
+            _ => {}
         }
     }
 
@@ -75,6 +81,10 @@ impl World {
         if self.prng.chance(self.faults.disk_errno) {
             self.counts.disk_errnos += 1;
             return self.land(key, -libc::EIO);
+        }
+        if let Some(opening) = self.opening(key) {
+            let path = opening.path().to_owned();
+            return self.finish_open(key, &path);
         }
         let (short_read, short_write) = (self.faults.short_read, self.faults.short_write);
         let World { seats, disk, prng, counts, .. } = self;
@@ -99,10 +109,35 @@ impl World {
                 let n = cut(short_write, rest.len(), &mut counts.short_writes);
                 disk.write(file, *offset, &rest[..n])
             }
+            Op::Stat { facts, .. } => {
+                facts.set(disk.marked(file));
+                Ok(0)
+            }
             Op::SyncData { .. } => disk.sync(file, mark).map(|()| 0),
-            Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } => unreachable!("{op:?} is not about a file"),
+            Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } | Op::Open(_) => {
+                unreachable!("{op:?} is not about a file")
+            }
         };
         self.land(key, result.map_or_else(|errno| -errno, |n| n as i32));
+    }
+
+    fn finish_open(&mut self, key: FlightKey, path: &Path) {
+        let result = match self.open_there(path, &FileOptions::default()) {
+            Ok(held) => match self.seats[key.0].as_mut().map(|seat| seat.desk.opened(Name::from_bits(key.1), held)) {
+                Some(Err(held)) => {
+                    self.let_go(&held);
+                    -libc::EMFILE
+                }
+                _ => 0,
+            },
+            Err(error) if error.kind() == Kind::NotFound => -libc::ENOENT,
+            Err(_) => -libc::EIO,
+        };
+        self.land(key, result);
+    }
+
+    fn opening(&mut self, (ring, bits): FlightKey) -> Option<&mut Opening> {
+        self.seats[ring].as_mut()?.desk.opening(Name::from_bits(bits))
     }
 
     /// The ring of an operation is dropped, or its process killed: a write that was with the disk may be done all the same.

@@ -23,8 +23,9 @@ use std::rc::Rc;
 use fuelrail_base::{Instant, Result};
 
 use self::world::World;
-use super::file::{FileMark, FileOptions};
+use super::file::FileOptions;
 use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
+use crate::directory::OwnDirectory;
 use crate::wake::Waker;
 
 /// The world all simulated rings of a test share. Clones are the same world.
@@ -105,16 +106,13 @@ impl Ring for SimRing {
         self.world.borrow_mut().close(self.id, sock.into());
     }
 
-    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId> {
+    /// A path names a file of the simulated disk, in whatever directory.
+    fn open_in(&mut self, _: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<FileId> {
         self.world.borrow_mut().open_file(self.id, path, options)
     }
 
     fn close_file(&mut self, file: FileId) {
         self.world.borrow_mut().close(self.id, file.into());
-    }
-
-    fn mark(&self, file: FileId) -> Result<FileMark, i32> {
-        self.world.borrow().mark(self.id, file)
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {

@@ -14,7 +14,7 @@ use super::disk::{Disk, Opened};
 use super::faults::{SimCounts, SimFaults};
 use super::host::{Host, Reply};
 use crate::ring::desk::Desk;
-use crate::ring::file::{FileMark, FileOptions, files_open};
+use crate::ring::file::{FileOptions, files_open};
 use crate::ring::socket::sockets_open;
 use crate::ring::table::Name;
 use crate::ring::{Done, FileId, Full, Op, OpId, RingCounts, SockId};
@@ -197,22 +197,19 @@ impl World {
     }
 
     pub(super) fn open_file(&mut self, ring: usize, path: &Path, options: &FileOptions) -> Result<FileId> {
-        if self.strikes(self.faults.no_descriptor) {
-            self.counts.no_descriptor += 1;
-            return Err(Error::from_errno(Kind::File, &format!("opening {}", path.display()), libc::EMFILE));
-        }
-        let file = self.disk.open(path, options)?;
-        self.seat(ring).desk.open_file(Held::File(file)).map_err(|held| {
+        let held = self.open_there(path, options)?;
+        self.seat(ring).desk.open_file(held).map_err(|held| {
             self.let_go(&held);
             files_open()
         })
     }
 
-    pub(super) fn mark(&self, ring: usize, file: FileId) -> Result<FileMark, i32> {
-        match self.seats[ring].as_ref().and_then(|seat| seat.desk.file(file)) {
-            Some(Held::File(file)) => Ok(self.disk.marked(file)),
-            Some(Held::Conn(_)) | None => Err(libc::EBADF),
+    pub(super) fn open_there(&mut self, path: &Path, options: &FileOptions) -> Result<Held> {
+        if self.strikes(self.faults.no_descriptor) {
+            self.counts.no_descriptor += 1;
+            return Err(Error::from_errno(Kind::File, &format!("opening {}", path.display()), libc::EMFILE));
         }
+        self.disk.open(path, options).map(Held::File)
     }
 
     /// Closes a socket or a file.
@@ -312,7 +309,7 @@ impl World {
         }
     }
 
-    fn let_go(&mut self, held: &Held) {
+    pub(super) fn let_go(&mut self, held: &Held) {
         match held {
             Held::Conn(id) => {
                 self.tell_closed(*id);

@@ -16,7 +16,7 @@ use core::mem::ManuallyDrop;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,7 +28,8 @@ use tokio_uring::Runtime;
 use self::requests::{Flight, Registered};
 use super::bells::Bells;
 use super::desk::Desk;
-use super::file::{FileMark, FileOptions, files_open, open_file};
+use super::file::{FileOptions, files_open, open_file};
+use super::opening::patient;
 use super::socket::{Blocking, sockets_open, tcp_socket};
 use super::table::Name;
 use super::uring::{UringConfig, refusal};
@@ -36,6 +37,7 @@ use super::wires::Wires;
 use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
 use crate::arena::Mapping;
 use crate::clock::monotonic_now;
+use crate::directory::OwnDirectory;
 use crate::fork::ForkGuard;
 use crate::wake::Waker;
 
@@ -186,8 +188,13 @@ impl Inside {
         let registered = Registered(registered.as_ref());
         for name in backlog.drain(..) {
             // Landed already: asked back before it was submitted.
-            let Some((op, fd)) = desk.flight(name) else { continue };
-            let (entry, fixed) = requests::entry(name, op, fd, wires, &registered);
+            let (entry, fixed) = if let Some(opening) = desk.opening(name) {
+                (requests::open(opening), false)
+            } else if let Some((op, fd)) = desk.flight(name) {
+                requests::entry(name, op, fd, wires, &registered)
+            } else {
+                continue;
+            };
             desk.counts.fixed_receives += u64::from(fixed);
             let mut flight = requests::submit(name, entry);
             let mut context = Context::from_waker(bells.waker(name.index));
@@ -216,9 +223,16 @@ impl Inside {
             if result == -libc::ECANCELED && !self.desk.is_cancelled(name) {
                 // It was on the same descriptor as one that was asked back, and nothing was moved: it goes again.
                 self.backlog.push(name);
-            } else {
-                self.desk.land(name, result);
+                continue;
             }
+            let opened = result >= 0 && self.desk.opening(name).is_some();
+            // SAFETY: the kernel has opened it for this request, and nobody else knows of it.
+            let fd = opened.then(|| unsafe { OwnedFd::from_raw_fd(result) });
+            let result = fd.map_or(result, |fd| {
+                patient(&fd);
+                self.desk.opened(name, fd).map_or(-libc::EMFILE, |_| 0)
+            });
+            self.desk.land(name, result);
         }
         true
     }
@@ -324,17 +338,13 @@ impl Ring for TokioUringRing {
         self.inside.put_away(sock.into());
     }
 
-    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId> {
+    fn open_in(&mut self, directory: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<FileId> {
         self.guard.check()?;
-        self.inside.desk.open_file(open_file(path, options)?).map_err(|_| files_open())
+        self.inside.desk.open_file(open_file(directory, path, options)?).map_err(|_| files_open())
     }
 
     fn close_file(&mut self, file: FileId) {
         self.inside.put_away(file.into());
-    }
-
-    fn mark(&self, file: FileId) -> Result<FileMark, i32> {
-        self.inside.desk.file(file).ok_or(libc::EBADF).and_then(|fd| FileMark::of_open(fd.as_fd()))
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
@@ -391,8 +401,8 @@ impl Drop for TokioUringRing {
             return;
         }
         if !self.drain() {
-            eprintln!(
-                "fuelrail: io_uring gave {} operations not back within {DRAIN_PATIENCE:?}; their memory is leaked, \
+            tracing::warn!(
+                "io_uring gave {} operations not back within {DRAIN_PATIENCE:?}; their memory is leaked, \
                  because the kernel may still write to it",
                 self.inside.desk.in_flight
             );

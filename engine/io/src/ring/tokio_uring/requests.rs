@@ -8,6 +8,7 @@ use tokio_uring::{InFlightOneshot, OneshotOutputTransform, UnsubmittedOneshot};
 
 use crate::arena::Mapping;
 use crate::ring::Op;
+use crate::ring::opening::{OPEN_FLAGS, Opening, STAT_MASK};
 use crate::ring::table::Name;
 use crate::ring::uring::setup::BUFFER_BYTES_MAX;
 use crate::ring::wires::Wires;
@@ -93,8 +94,19 @@ pub(super) fn entry(
                 None => opcode::Write::new(fd, source, len as u32).offset(*offset).build(),
             })
         }
+        Op::Stat { facts, .. } => {
+            let stat = opcode::Statx::new(fd, c"".as_ptr(), facts.target().cast());
+            plain(stat.flags(libc::AT_EMPTY_PATH).mask(STAT_MASK).build())
+        }
+        Op::Open(_) => unreachable!("{op:?} is not about an open file"),
         Op::SyncData { .. } => plain(opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()),
     }
+}
+
+/// The entry that opens a file.
+pub(super) fn open(opening: &Opening) -> squeue::Entry {
+    static HOW: types::OpenHow = types::OpenHow::new().flags(OPEN_FLAGS as u64);
+    opcode::OpenAt2::new(types::Fd(libc::AT_FDCWD), opening.text().as_ptr(), &raw const HOW).build()
 }
 
 /// Hands an entry to the runtime, in whose context this must be called; it goes to the kernel when the thread parks.

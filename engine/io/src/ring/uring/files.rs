@@ -5,6 +5,7 @@ use io_uring::{opcode, squeue, types};
 use super::setup::BUFFER_BYTES_MAX;
 use crate::arena::Mapping;
 use crate::ring::Op;
+use crate::ring::opening::{OPEN_FLAGS, Opening, STAT_MASK};
 
 /// Longest single transfer handed to the kernel; it may be cut short anyway.
 const TRANSFER_BYTES_MAX: usize = 1 << 30;
@@ -28,9 +29,21 @@ pub(super) fn entry(op: &mut Op, fd: types::Fd, registered: Option<&Mapping>) ->
                 None => opcode::Write::new(fd, rest.as_ptr(), len as u32).offset(*offset).build(),
             }
         }
+        Op::Stat { facts, .. } => {
+            let stat = opcode::Statx::new(fd, c"".as_ptr(), facts.target().cast());
+            stat.flags(libc::AT_EMPTY_PATH).mask(STAT_MASK).build()
+        }
         Op::SyncData { .. } => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
-        Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } => unreachable!("{op:?} is not about a file"),
+        Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } | Op::Open(_) => {
+            unreachable!("{op:?} is not about an open file")
+        }
     }
+}
+
+/// The request that opens a file.
+pub(super) fn open(opening: &Opening) -> squeue::Entry {
+    static HOW: types::OpenHow = types::OpenHow::new().flags(OPEN_FLAGS as u64);
+    opcode::OpenAt2::new(types::Fd(libc::AT_FDCWD), opening.text().as_ptr(), &raw const HOW).build()
 }
 
 /// The registered buffer this place lies in, and how much of `len` bytes does: a transfer that crosses from one buffer into

@@ -5,6 +5,7 @@
 //! is reaped: neither a cancellation nor a drop of the ring frees it earlier.
 
 mod config;
+mod descriptors;
 mod files;
 mod marks;
 pub(super) mod setup;
@@ -20,7 +21,7 @@ use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,11 +29,12 @@ use fuelrail_base::limits::RING_FILES_MAX;
 use fuelrail_base::{Duration, Error, Instant, Kind, Result};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
+use self::descriptors::Descriptors;
 use self::marks::{CANCEL, WAKE};
 use self::setup::{BUFFER_BYTES_MAX, Opened};
 use self::zero_copy::{Errand, Mixed, ZeroCopy};
 use super::desk::Desk;
-use super::file::{FileMark, FileOptions, files_open, open_file};
+use super::file::{FileOptions, files_open, open_file};
 use super::patience::Patience;
 use super::socket::{Blocking, sockets_open, tcp_socket};
 use super::table::Name;
@@ -40,6 +42,7 @@ use super::wires::Wires;
 use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
 use crate::arena::Mapping;
 use crate::clock::monotonic_now;
+use crate::directory::OwnDirectory;
 use crate::fork::ForkGuard;
 use crate::wake::Waker;
 
@@ -57,7 +60,7 @@ pub struct UringRing {
     registered: ManuallyDrop<Option<Arc<Mapping>>>,
     /// Serves all receives, where there is one.
     zero_copy: ManuallyDrop<Option<Box<ZeroCopy>>>,
-    fixed_files: bool,
+    descriptors: Descriptors,
     patience: Patience,
     /// Requests that found the submission queue full; they go first at the next submission.
     backlog: VecDeque<squeue::Entry>,
@@ -94,7 +97,7 @@ impl UringRing {
             wires: ManuallyDrop::new(Wires::new(config.entries)),
             registered: ManuallyDrop::new(registered),
             zero_copy: ManuallyDrop::new(zero_copy),
-            fixed_files,
+            descriptors: Descriptors::new(fixed_files, config.entries),
             patience: Patience::new(config.sockets + RING_FILES_MAX),
             backlog: VecDeque::with_capacity(config.entries as usize),
             waker: Waker::eventfd()?,
@@ -109,11 +112,15 @@ impl UringRing {
     /// The request for an operation just booked.
     fn request(&mut self, name: Name) -> squeue::Entry {
         let desk = &mut *self.desk;
+        if let Some(opening) = desk.opening(name) {
+            return files::open(opening).user_data(name.to_bits());
+        }
         let Some((op, fd)) = desk.flight(name) else { unreachable!("{name:?} was just booked") };
         if let Op::Recv { sock, into } = op {
             self.patience.wake_for(sock.index, fd, into.patience_bytes());
         }
-        let (fd, flags) = if self.fixed_files {
+        // Facts are asked for by a descriptor of the process.
+        let (fd, flags) = if self.descriptors.fixed && !matches!(op, Op::Stat { .. }) {
             (types::Fd(op.holding().index as i32), squeue::Flags::FIXED_FILE)
         } else {
             (types::Fd(fd.as_raw_fd()), squeue::Flags::empty())
@@ -151,7 +158,7 @@ impl UringRing {
                     None => opcode::Recv::new(fd, target, len as u32).build(),
                 }
             }
-            Op::ReadAt { .. } | Op::WriteAt { .. } | Op::SyncData { .. } => {
+            Op::ReadAt { .. } | Op::WriteAt { .. } | Op::Open(_) | Op::Stat { .. } | Op::SyncData { .. } => {
                 files::entry(op, fd, self.registered.as_deref())
             }
         };
@@ -271,10 +278,11 @@ impl UringRing {
                     self.desk.counts.wakes += 1;
                     self.wake_polled = cqueue::more(entry.flags());
                 }
-                bits => self.desk.land(Name::from_bits(bits), entry.result()),
+                bits => self.descriptors.land(&mut self.desk, Name::from_bits(bits), entry.result()),
             }
         }
         if seen {
+            self.descriptors.take_in(&self.ring, &mut self.desk);
             self.close_idle();
         }
     }
@@ -290,24 +298,13 @@ impl UringRing {
                     self.wake_polled = cqueue::more(posted.flags);
                 }
                 _ if zero_copy.posted(&posted, &mut self.desk) => {}
-                bits => self.desk.land(Name::from_bits(bits), posted.result),
+                bits => self.descriptors.land(&mut self.desk, Name::from_bits(bits), posted.result),
             }
         }
         zero_copy.settle(&mut self.desk);
+        self.descriptors.take_in(&self.ring, &mut self.desk);
         self.run_errands();
         self.close_idle();
-    }
-
-    /// Registers the descriptor just taken in, where the kernel has a table for it; takes it out again when refused.
-    fn announce(&mut self, id: Name, raw: RawFd) -> Result<()> {
-        if self.fixed_files
-            && let Err(error) = self.ring.submitter().register_files_update(id.index, &[raw])
-        {
-            self.desk.discard(id);
-            let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            return Err(Error::from_errno(Kind::Environment, "registering a descriptor with io_uring", errno));
-        }
-        Ok(())
     }
 
     /// Closes a socket or a file.
@@ -326,10 +323,8 @@ impl UringRing {
 
     fn close_idle(&mut self) {
         while let Some((index, fd)) = self.desk.take_closable() {
-            if self.fixed_files && self.guard.holds() {
-                // The table's reference would keep the connection open. Refused only if the index were out of range.
-                let cleared = self.ring.submitter().register_files_update(index, &[-1]);
-                debug_assert!(cleared.is_ok(), "{cleared:?}");
+            if self.guard.holds() {
+                self.descriptors.clear(&self.ring, index);
             }
             drop(fd);
         }
@@ -388,7 +383,7 @@ impl Ring for UringRing {
         let fd = tcp_socket(addr, Blocking::Yes)?;
         let raw = fd.as_raw_fd();
         let id = self.desk.open(fd).map_err(|_| sockets_open())?;
-        self.announce(id.into(), raw)?;
+        self.descriptors.register(&self.ring, &mut self.desk, id.into(), raw)?;
         self.patience.reset(id.index);
         Ok(id)
     }
@@ -397,21 +392,17 @@ impl Ring for UringRing {
         self.put_away(sock.into());
     }
 
-    fn open(&mut self, path: &Path, options: &FileOptions) -> Result<FileId> {
+    fn open_in(&mut self, directory: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<FileId> {
         self.guard.check()?;
-        let fd = open_file(path, options)?;
+        let fd = open_file(directory, path, options)?;
         let raw = fd.as_raw_fd();
         let id = self.desk.open_file(fd).map_err(|_| files_open())?;
-        self.announce(id.into(), raw)?;
+        self.descriptors.register(&self.ring, &mut self.desk, id.into(), raw)?;
         Ok(id)
     }
 
     fn close_file(&mut self, file: FileId) {
         self.put_away(file.into());
-    }
-
-    fn mark(&self, file: FileId) -> Result<FileMark, i32> {
-        self.desk.file(file).ok_or(libc::EBADF).and_then(|fd| FileMark::of_open(fd.as_fd()))
     }
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
@@ -473,8 +464,8 @@ impl Drop for UringRing {
     fn drop(&mut self) {
         // In a forked child the kernel works for the parent's memory, not for this copy: nothing to wait for here.
         if self.guard.holds() && !self.drain() {
-            eprintln!(
-                "fuelrail: io_uring gave {} operations not back within {DRAIN_PATIENCE:?}; their memory is leaked, \
+            tracing::warn!(
+                "io_uring gave {} operations not back within {DRAIN_PATIENCE:?}; their memory is leaked, \
                  because the kernel may still write to it",
                 self.desk.in_flight
             );

@@ -234,8 +234,8 @@ impl Effects for Hands<'_> {
 
     fn receive_plainly(&mut self, op: Name) {
         if !core::mem::replace(&mut self.state.told, true) {
-            eprintln!(
-                "fuelrail: zero-copy receive: the kernel could not serve a connection through the area (its packets come \
+            tracing::warn!(
+                "zero-copy receive: the kernel could not serve a connection through the area (its packets come \
                  by another queue, or the area is too small for them all); such connections go on with ordinary receives"
             );
         }

@@ -1,0 +1,80 @@
+//! Why a run has failed, for all of its threads to see.
+//!
+//! The first cause wins. Setting it wakes everybody who may be asleep, and each then ends by itself: a run in which one thread
+//! is missing cannot go on.
+
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_io::Waker;
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Why a run has failed. Shared by its shards, its decoding threads and its consumer.
+#[derive(Debug, Default)]
+pub struct Failure {
+    cause: OnceLock<Error>,
+    sleepers: Mutex<Vec<Waker>>,
+}
+
+impl Failure {
+    /// Why the run has failed; `None` while it has not.
+    #[must_use]
+    pub fn cause(&self) -> Option<&Error> {
+        self.cause.get()
+    }
+
+    /// Has a failure wake this one, too. Look at [`cause`](Failure::cause) after it, and before every sleep.
+    pub fn wakes(&self, waker: &Waker) {
+        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
+    }
+
+    /// Does the work of a thread, of which an error or a panic is the run's failure. `None` then.
+    pub fn guard<T>(&self, thread: impl Display, work: impl FnOnce() -> Result<T>) -> Option<T> {
+        let cause = match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(Ok(done)) => return Some(done),
+            Ok(Err(error)) => {
+                let cause = format!("{thread}: {}", error.cause());
+                error.because(cause)
+            }
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");
+                Error::new(Kind::Environment, format!("{thread} panicked: {text}")).cure(
+                    "this is a bug of the loader: report it with the backtrace above, and resume from the last state",
+                )
+            }
+        };
+        if self.cause.set(cause).is_ok() {
+            self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Waker::wake);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_cause_wins_and_wakes_all() {
+        let (failure, waker) = (Failure::default(), Waker::sleeper());
+        failure.wakes(&waker);
+        assert_eq!(failure.guard("shard 0", || Ok(7)), Some(7));
+        assert!(failure.cause().is_none() && !waker.is_notified());
+        let error = || Err::<(), _>(Error::new(Kind::File, "the disk is gone").cure("look at it"));
+        assert_eq!(failure.guard("shard 1", error), None);
+        assert!(waker.is_notified());
+        assert_eq!(failure.guard("shard 2", || -> Result<()> { panic!("later") }), None);
+        let cause = failure.cause().unwrap();
+        assert_eq!((cause.kind(), cause.to_string().as_str()), (Kind::File, "shard 1: the disk is gone; look at it"));
+    }
+
+    #[test]
+    fn a_panic_is_an_error_with_its_message() {
+        let failure = Failure::default();
+        let number = 3;
+        failure.guard("shard 2", || -> Result<()> { panic!("slot {number} is out") });
+        let text = failure.cause().unwrap().to_string();
+        assert!(text.starts_with("shard 2 panicked: slot 3 is out; "), "{text}");
+    }
+}

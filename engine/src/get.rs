@@ -1,0 +1,265 @@
+//! One object, fetched by itself: whole, of one version, and as its checksum says.
+//!
+//! What is written cannot be taken back. So what broke off goes on from its last byte only under a strong entity tag; without one
+//! the object is fetched again from its start, and what comes again must hash as what was written.
+
+use crate::access::Access;
+use crate::control::{ANSWER_TIMEOUT, HttpClient, Refusal, no_object, on_control_thread, patience, send, within};
+use crate::elsewhere::wherever;
+use crate::folder;
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_plan::retry::{Tries, Verdict};
+use fuelrail_wire::digest::{Digest, Sum};
+use fuelrail_wire::{Endpoint, Framing, ResponseHead, Scheme, can_match};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::HeaderMap;
+use hyper::{Response, StatusCode};
+use std::io::Write;
+use xxhash_rust::xxh3::Xxh3;
+
+/// Copies one object to `out`, resumed where it broke off. The URI's prefix is the whole key. Returns its length, bytes. Checksums
+/// that the server sends are verified; `out` has been written to before an error of kind `Mismatch`, `Changed` or `Truncated`.
+///
+/// # Errors
+/// `Usage` for a bad URI, `NotFound`, `Denied`, `Network` … for what the server answers after retries; `File` when `out` fails; `Truncated` when
+/// the server keeps cutting it short, `Changed` when it was replaced meanwhile, `Mismatch` when its checksum does not hold,
+/// `Protocol` when the server does not say how long it is.
+pub fn get(uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
+    get_with(Access::default(), uri, out)
+}
+
+/// As [`get`], with the bucket reached as `access` says: an [`Access`] or a [`Tls`](crate::Tls).
+///
+/// # Errors
+/// As [`get`]; `File`, `Usage` and `Environment` for what [`Access`] holds and cannot be used.
+pub fn get_with(access: impl Into<Access>, uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
+    let access = access.into().settled(uri)?;
+    let endpoint = access.cloud.endpoint(uri)?;
+    let key = endpoint.prefix.clone();
+    if key.is_empty() {
+        return Err(no_object(uri));
+    }
+    if endpoint.scheme == Scheme::File {
+        return folder::get(&endpoint, &key, out).map_err(|e| e.object(key));
+    }
+    let mut progress = Progress::default();
+    let copied = wherever(&access, uri, endpoint, |way, endpoint| {
+        on_control_thread(way, async |client| get_all(&client, endpoint, &key, &mut progress, out).await)
+    });
+    copied.map_err(|e| e.object(key))?;
+    Ok(progress.copied)
+}
+
+/// Copies what is missing, with retries.
+async fn get_all(
+    client: &HttpClient,
+    endpoint: &Endpoint,
+    key: &str,
+    progress: &mut Progress,
+    out: &mut (dyn Write + Send),
+) -> Result<()> {
+    let path = endpoint.object_path(key);
+    let mut retry = patience()?;
+    let mut tries = Tries::default();
+    loop {
+        let before = progress.copied;
+        let mut outcome = get_once(client, (endpoint, &path), progress, out).await;
+        if outcome.is_ok() && !progress.is_proved() {
+            outcome = confirm(client, (endpoint, &path), progress).await;
+        }
+        let error = match outcome {
+            Ok(()) => return progress.verdict(),
+            Err(error) => error,
+        };
+        if progress.copied > before {
+            tries = Tries::default();
+        }
+        match retry.verdict(&mut tries, error.kind(), None) {
+            Verdict::After(pause) => tokio::time::sleep(pause).await,
+            Verdict::GiveUp => return Err(error.attempts(tries.failed())),
+        }
+    }
+}
+
+/// How far an object has come.
+#[derive(Default)]
+struct Progress {
+    /// Bytes written, and their hash.
+    copied: u64,
+    written: Xxh3,
+    /// Bytes seen of the version that is being read; fewer than are written while they come again.
+    seen: u64,
+    /// The strong entity tag of that version, if it has one.
+    etag: Option<String>,
+    /// How long it is, bytes, where the server says so before its end.
+    total: Option<u64>,
+    /// That is not said by `Content-Length` alone, which may be wrong.
+    is_confirmed: bool,
+    /// The checksum that the server sends with it, over what was seen.
+    sum: Option<Sum>,
+}
+
+impl Progress {
+    /// The tag under which what is missing can be asked for.
+    fn resumes(&self) -> Option<&str> {
+        self.etag.as_deref().filter(|_| self.copied > 0 && self.seen == self.copied)
+    }
+
+    /// Takes in what an answer says before its body.
+    fn begin(&mut self, headers: &HeaderMap, head: &ResponseHead) -> Result<()> {
+        let etag = headers.get("etag").and_then(|tag| tag.to_str().ok()).filter(|tag| can_match(tag));
+        let is_part = head.status == 206;
+        let (first, total) = match head.content_range {
+            Some(range) => (range.first, range.total),
+            None => (0, if is_part { None } else { head.content_length }),
+        };
+        if first == 0 {
+            self.is_confirmed = is_part;
+            self.etag = etag.map(Into::into);
+            self.total = total;
+            self.sum = head.crc32c.map(Digest::Crc32c).or(head.digest).map(Digest::sum);
+            self.seen = 0;
+        } else if first != self.copied || self.resumes().is_none() {
+            let cause = format!("the answer begins at byte {first}, asked for was {}", self.copied);
+            return Err(Error::new(Kind::Mismatch, cause));
+        } else if etag != self.etag.as_deref() {
+            self.etag = None;
+            return Err(replaced());
+        } else {
+            self.is_confirmed |= total.is_some();
+            self.total = total.or(self.total);
+        }
+        if self.total.is_none() && (is_part || head.framing != Framing::Chunked) {
+            return Err(Error::new(Kind::Protocol, "the server does not say how long the object is")
+                .cure("the address may not be an object store"));
+        }
+        Ok(())
+    }
+
+    /// Takes in the next bytes, and writes those that are new.
+    fn take(&mut self, bytes: &[u8], again: &mut Xxh3, out: &mut (dyn Write + Send)) -> Result<()> {
+        let missing = usize::try_from(self.copied - self.seen).unwrap_or(usize::MAX);
+        let (known, new) = bytes.split_at(missing.min(bytes.len()));
+        again.update(known);
+        if !known.is_empty() && known.len() == missing && again.digest128() != self.written.digest128() {
+            return Err(replaced());
+        }
+        if let Some(sum) = &mut self.sum {
+            sum.update(bytes);
+        }
+        self.seen += bytes.len() as u64;
+        if let Some(total) = self.total.filter(|total| *total < self.seen) {
+            return Err(Error::new(Kind::Mismatch, format!("{} bytes came of an object of {total}", self.seen)));
+        }
+        out.write_all(new).map_err(|e| Error::new(Kind::File, format!("writing: {e}")))?;
+        self.written.update(new);
+        self.copied += new.len() as u64;
+        Ok(())
+    }
+
+    /// Judges an answer that has ended.
+    fn end(&mut self) -> Result<()> {
+        let total = *self.total.get_or_insert(self.seen);
+        if self.seen < total {
+            return Err(Error::new(Kind::Truncated, format!("the body ends at byte {} of {total}", self.seen)));
+        }
+        if self.seen < self.copied { Err(replaced()) } else { Ok(()) }
+    }
+
+    /// Whether nothing else has to be asked to know that this is the object. Where ranges cannot be asked for, nothing can be.
+    fn is_proved(&self) -> bool {
+        self.is_confirmed || self.resumes().is_none() || self.sum.as_ref().is_some_and(Sum::holds)
+    }
+
+    /// Judges an object that has come whole.
+    fn verdict(&self) -> Result<()> {
+        if self.sum.as_ref().is_none_or(Sum::holds) {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Mismatch, "its checksum is not the one that the server sends with it")
+            .cure("the bytes were damaged in the server or on the way: fetch it again"))
+    }
+}
+
+fn replaced() -> Error {
+    Error::new(Kind::Changed, "the object was replaced while it was read").cure("fetch it again")
+}
+
+async fn get_once(
+    client: &HttpClient,
+    at: (&Endpoint, &str),
+    progress: &mut Progress,
+    out: &mut (dyn Write + Send),
+) -> Result<()> {
+    let resumes = progress.resumes().is_some();
+    if resumes && progress.total == Some(progress.copied) {
+        return Ok(());
+    }
+    let response = answer(client, at, progress, resumes.then_some(progress.copied)).await?;
+    if response.status() == StatusCode::RANGE_NOT_SATISFIABLE && resumes {
+        // Nothing is behind what has come of this version.
+        (progress.total, progress.is_confirmed) = (Some(progress.copied), true);
+        return Ok(());
+    }
+    let head = head_of(&response)?;
+    progress.begin(response.headers(), &head)?;
+    copy(response.into_body(), progress, out).await
+}
+
+/// Holds the length of an object without a checksum against what a request for its last byte brings.
+async fn confirm(client: &HttpClient, at: (&Endpoint, &str), progress: &mut Progress) -> Result<()> {
+    let response = answer(client, at, progress, Some(progress.copied - 1)).await?;
+    if response.status() == StatusCode::PARTIAL_CONTENT {
+        progress.total = head_of(&response)?.content_range.and_then(|range| range.total).or(progress.total);
+    }
+    progress.is_confirmed = true;
+    progress.end()
+}
+
+/// The server's answer: 200, 206, or 416 to a request from a byte on, which insists on the version that is being read.
+async fn answer(
+    client: &HttpClient,
+    (endpoint, path): (&Endpoint, &str),
+    progress: &mut Progress,
+    from: Option<u64>,
+) -> Result<Response<Incoming>> {
+    let lines = match (from, &progress.etag) {
+        (Some(from), Some(etag)) => {
+            let quoted = if etag.starts_with('"') { etag.clone() } else { format!("\"{etag}\"") };
+            vec![("range", format!("bytes={from}-")), ("if-match", quoted)]
+        }
+        // No cloud sends the checksum of an object with a part of it.
+        _ => vec![("x-amz-checksum-mode", "ENABLED".to_owned())],
+    };
+    let response = send(client, endpoint, path, &lines).await?;
+    match response.status() {
+        StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
+        StatusCode::RANGE_NOT_SATISFIABLE if from.is_some() => Ok(response),
+        StatusCode::PRECONDITION_FAILED => {
+            progress.etag = None;
+            Err(replaced())
+        }
+        _ => {
+            let refusal = Refusal::of(response).await?;
+            Err(client.refused((endpoint, path), &refusal, refusal.error()))
+        }
+    }
+}
+
+fn head_of(response: &Response<Incoming>) -> Result<ResponseHead> {
+    let lines = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    ResponseHead::of(response.status().as_u16(), lines)
+}
+
+/// Reads a body to its end.
+async fn copy(mut body: Incoming, progress: &mut Progress, out: &mut (dyn Write + Send)) -> Result<()> {
+    let mut again = Xxh3::new();
+    while let Some(frame) = within(ANSWER_TIMEOUT, body.frame()).await? {
+        let frame = frame.map_err(|e| Error::new(Kind::Truncated, format!("the body broke off: {e}")))?;
+        if let Some(bytes) = frame.data_ref() {
+            progress.take(bytes, &mut again, out)?;
+        }
+    }
+    progress.end()
+}

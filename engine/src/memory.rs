@@ -1,0 +1,89 @@
+//! What a loader takes of the machine's memory: its arena, and the bounds of all else, worked out at start from its settings and the
+//! listing and told in its stats.
+
+use crate::config::Config;
+use crate::layout::{Layout, Seating};
+use fuelrail_base::Result;
+use fuelrail_base::limits::{OPEN_BATCHES_MAX, PICTURE_BYTES_KEPT};
+use fuelrail_flow::{MeshEnds, Objects};
+use fuelrail_io::{Arena, ArenaConfig, Huge, HugePages, Region};
+use serde::{Deserialize, Serialize};
+
+/// What a loader takes at most, in three parts, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStats {
+    /// The arena, mapped at start: batches, cached blocks, decoded batches, and the buffers of connections and disks. At most
+    /// `memory_limit`.
+    pub arena_bytes: u64,
+    /// Tables whose size follows from the data set and the number of shards: keys, sizes, ETags, labels and scores, what is known of blocks
+    /// in RAM and on disk, and the channels between shards.
+    pub tables_bytes: u64,
+    /// The rest: the code's own state for each shard, each connection, each sample of an open batch and each decoding thread, and the area
+    /// of zero-copy receive.
+    pub rest_bytes: u64,
+}
+
+impl MemoryStats {
+    /// Of a loader with these channels between its shards, and so many bytes that rings take beside the arena.
+    pub(crate) fn new(
+        config: &Config,
+        objects: &Objects,
+        layout: &Layout,
+        arena: &Arena,
+        (mesh, beside): (&[MeshEnds], u64),
+    ) -> MemoryStats {
+        let (catalog, shards) = (objects.catalog(), u64::from(layout.shards));
+        let drawn = if config.importance == "off" { 0 } else { DRAWN_SAMPLE_BYTES };
+        let samples = catalog.samples() * (size_of::<u32>() as u64 + drawn);
+        let channels: u64 = mesh.iter().map(MeshEnds::bytes).sum();
+        let sample_bytes = (catalog.total_bytes() / catalog.samples()).max(1);
+        let open = (layout.batch_bytes / sample_bytes).min(OPEN_BATCHES_MAX as u64 * u64::from(config.batch_size));
+        let shard = SHARD_BYTES + config.connections_max as u64 * CONNECTION_BYTES + open * OPEN_SAMPLE_BYTES;
+        let decoding =
+            if matches!(config.decode(), Ok(Some(_))) { config.decode_threads * PICTURE_BYTES_KEPT } else { 0 };
+        MemoryStats {
+            arena_bytes: arena.report().bytes,
+            tables_bytes: objects.memory_bytes() + samples + shards * layout.index_bytes + channels,
+            rest_bytes: LOADER_BYTES + shards * shard + decoding as u64 + beside,
+        }
+    }
+
+    /// All three parts together.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.arena_bytes + self.tables_bytes + self.rest_bytes
+    }
+}
+
+/// Threads beside the shards, and what is one for each loader.
+const LOADER_BYTES: u64 = 4 << 20;
+/// A shard's ring, tables of operations and headers of slots, histograms, and its stack.
+const SHARD_BYTES: u64 = 2 << 20;
+/// Texts of requests, heads, and a TLS session's keys and buffers.
+const CONNECTION_BYTES: u64 = 64 << 10;
+/// Scores and the draws of four epochs, where epochs are drawn by importance.
+const DRAWN_SAMPLE_BYTES: u64 = 24;
+/// Where a sample of an open batch goes, who asked for its blocks, and how far each is.
+const OPEN_SAMPLE_BYTES: u64 = 768;
+
+/// The arena, its regions for the shards, each from the node its shard sits on, and the one behind them.
+pub(crate) fn map_memory(
+    layout: &Layout,
+    seating: Option<&Seating>,
+    notices: &mut Vec<String>,
+) -> Result<(Arena, Vec<Region>, Option<Region>)> {
+    let (arena, mut regions) = Arena::new(&ArenaConfig {
+        bytes: layout.region_bytes * u64::from(layout.shards) + layout.aside_bytes,
+        regions: layout.shards,
+        aside_bytes: layout.aside_bytes,
+        huge_pages: HugePages::Auto,
+        nodes: seating.map_or_else(Vec::new, |seating| (0..layout.shards).map(|shard| seating.node(shard)).collect()),
+        ..ArenaConfig::default()
+    })?;
+    notices.extend(arena.report().notices.iter().cloned());
+    if let Huge::None(why) = &arena.report().huge {
+        notices.push(format!("huge pages: none, {why}"));
+    }
+    let aside = if layout.aside_bytes > 0 { regions.pop() } else { None };
+    Ok((arena, regions, aside))
+}
