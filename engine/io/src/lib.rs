@@ -68,5 +68,5 @@ pub use slot::{Filling, Slot, Window};
 pub use timer::{TimerKey, Timers};
 pub use topology::{Core, CpuQuota, Topology};
 pub use usage::{MemoryUse, memory_use, process_cpu, thread_cpu};
-pub use volume::{VolumeRoom, direct_unit, is_locked, preallocate, sync_directory, try_lock};
+pub use volume::{DIRECT_UNIT_BYTES_MIN, VolumeRoom, direct_unit, is_locked, preallocate, sync_directory, try_lock};
 pub use wake::{Waker, WakerCell};

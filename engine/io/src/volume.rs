@@ -11,7 +11,7 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 /// Most alignment direct access may ask for and still be used: a page.
 const UNIT_BYTES_MAX: u32 = 4096;
 /// Least unit direct access is used with: a sector.
-const UNIT_BYTES_MIN: u32 = 512;
+pub const DIRECT_UNIT_BYTES_MIN: u32 = 512;
 
 /// Tries to become the only owner of a file, which is open for writing: the whole of it is locked until the last copy of this
 /// descriptor is closed, which the end of the process does, too. Whether it worked; otherwise another open file has it, of
@@ -106,11 +106,11 @@ pub fn direct_unit(file: &File) -> Option<u32> {
 
 fn said_unit(said: Option<(u32, u32)>) -> Option<u32> {
     let Some((memory, offset)) = said else { return Some(UNIT_BYTES_MAX) };
-    let unit = memory.max(offset).max(UNIT_BYTES_MIN);
-    (memory > 0 && offset > 0 && unit <= UNIT_BYTES_MAX).then_some(if unit > UNIT_BYTES_MIN {
+    let unit = memory.max(offset).max(DIRECT_UNIT_BYTES_MIN);
+    (memory > 0 && offset > 0 && unit <= UNIT_BYTES_MAX).then_some(if unit > DIRECT_UNIT_BYTES_MIN {
         UNIT_BYTES_MAX
     } else {
-        UNIT_BYTES_MIN
+        DIRECT_UNIT_BYTES_MIN
     })
 }
 

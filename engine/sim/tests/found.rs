@@ -94,6 +94,13 @@ fn a_hopeless_object_is_given_up_although_connections_idle_out() {
     }
 }
 
+/// The disk reads less than asked for, by way of a bounce buffer: the rest is read, and the block is not given up.
+#[test]
+fn a_short_block_that_is_read_in_pieces_is_whole() {
+    let report = sound(&Scenario::draw(971_311_793_408));
+    assert!(report.faults.get("disk_short_read").is_some_and(|n| *n > 0), "{report}");
+}
+
 /// A block of a sample that did not prove itself is asked for anew while another batch has it read from disk, where the damaged
 /// copy went: that copy must not be what the sample gets again, or its attempts are used up for nothing.
 #[test]

@@ -72,3 +72,14 @@ pub(super) enum Flight {
         window: Window,
     },
 }
+
+impl Flight {
+    /// Bytes that a read has to bring into the window it reads into: less than there is room for when a whole unit of the disk
+    /// is read and the file ends behind the block.
+    pub(super) fn bytes_due(&self, into: &Window) -> usize {
+        match self {
+            Flight::Bounce { read, skip, .. } => skip + read.window.as_ref().map_or(0, Window::len),
+            _ => into.len(),
+        }
+    }
+}

@@ -6,7 +6,7 @@ use super::{BOUNCES, COMPANY_PATIENCE, JOURNAL_PAGES, READS_MAX, SpillStage};
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::limits::DIRECT_BYTES_MIN;
 use fuelrail_base::{Error, Instant, Kind};
-use fuelrail_io::{Done, Full, Lent, Op, Ring, Window};
+use fuelrail_io::{DIRECT_UNIT_BYTES_MIN, Done, Full, Lent, Op, Ring, Window};
 use fuelrail_wire::block::Record;
 
 impl SpillStage {
@@ -196,14 +196,30 @@ impl SpillStage {
         let token = done.token as usize;
         let now = ring.now();
         match (done.op, done.result) {
-            (Op::ReadAt { into, .. }, result) => {
+            (Op::ReadAt { mut into, offset, file }, result) => {
+                let read = result.as_ref().copied().unwrap_or(0);
+                self.stats.read_bytes += read as u64;
+                let mut result = result.map(drop);
+                let whole = into.filled() >= self.flights[token].bytes_due(&into);
+                if !whole && result.is_ok() {
+                    if may_go_on(read) {
+                        // The rest of it, which the ring has room for: one operation has just left.
+                        let op = Op::ReadAt { file, offset: offset + read as u64, into };
+                        match ring.push(op, done.token) {
+                            Ok(_) => return,
+                            Err(Full(Op::ReadAt { into: unread, .. })) => into = unread,
+                            Err(_) => unreachable!("a read comes back as one"),
+                        }
+                    }
+                    result = Err(EIO);
+                }
                 self.reading -= 1;
                 self.read_came_back(now, token, into, result);
             }
             (Op::WriteAt { from, start, offset, file }, result) => {
                 let wrote = result.as_ref().copied().unwrap_or(0);
                 self.stats.written_bytes += wrote as u64;
-                if wrote > 0 && start + wrote < from.len() && wrote.is_multiple_of(self.unit as usize) {
+                if may_go_on(wrote) && start + wrote < from.len() {
                     // The rest of it, which the ring has room for: one operation has just left.
                     let op = Op::WriteAt { file, offset: offset + wrote as u64, from, start: start + wrote };
                     if ring.push(op, done.token).is_ok() {
@@ -219,32 +235,23 @@ impl SpillStage {
         }
     }
 
-    fn read_came_back(&mut self, now: Instant, token: usize, into: Window, result: Result<usize, i32>) {
-        self.stats.read_bytes += result.as_ref().copied().unwrap_or(0) as u64;
-        match self.flights.remove(token) {
-            Flight::Read(mut read) => {
-                let more = result.as_ref().is_ok_and(|&n| n > 0);
-                let (room, filled) = (into.room(), into.filled() as u64);
-                read.window = Some(into);
-                match (room, result) {
-                    (0, Ok(_)) => self.prove(now, read),
-                    (_, Ok(_)) if more && filled.is_multiple_of(self.unit) => self.reads.push_front(read),
-                    (_, result) => self.read_failed(read, result.err().unwrap_or(EIO)),
-                }
-            }
+    /// A read ended: with all bytes of its block, or with an error.
+    fn read_came_back(&mut self, now: Instant, token: usize, into: Window, result: Result<(), i32>) {
+        let read = match self.flights.remove(token) {
+            Flight::Read(read) => Read { window: Some(into), ..read },
             Flight::Bounce { mut read, rest, skip } => {
-                let len = read.window.as_ref().map_or(0, Window::len);
-                if let Some(bytes) = into.bytes().get(skip..skip + len) {
-                    let window = read.window.as_mut().expect("its window waits here");
-                    self.stats.copied_bytes += window.put(bytes) as u64;
-                    self.put_bounce_back(into, rest);
-                    self.prove(now, read);
-                } else {
-                    self.put_bounce_back(into, rest);
-                    self.read_failed(read, result.err().unwrap_or(EIO));
+                let window = read.window.as_mut().expect("its window waits here");
+                if result.is_ok() {
+                    self.stats.copied_bytes += window.put(&into.bytes()[skip..skip + window.len()]) as u64;
                 }
+                self.put_bounce_back(into, rest);
+                read
             }
             _ => unreachable!("the token is a read's"),
+        };
+        match result {
+            Ok(()) => self.prove(now, read),
+            Err(errno) => self.read_failed(read, errno),
         }
     }
 
@@ -363,6 +370,12 @@ impl SpillStage {
 /// Company is waited for no longer by what came before this.
 fn before(now: Instant) -> Instant {
     Instant(now.0.saturating_sub(u64::try_from(COMPANY_PATIENCE.as_nanos()).unwrap_or(u64::MAX)))
+}
+
+/// Whether a transfer that came to so many bytes is continued behind them. A disk may work in smaller units than its segment was
+/// written in.
+fn may_go_on(bytes: usize) -> bool {
+    bytes > 0 && bytes.is_multiple_of(DIRECT_UNIT_BYTES_MIN as usize)
 }
 
 /// What a transfer that ended early counts as: the file is shorter than its journal says.
