@@ -451,3 +451,29 @@ fn a_block_that_makes_a_little_progress_for_ever_is_given_up_in_time_and_outages
     let GivenUp::Late(time) = refused else { panic!("{refused:?}") };
     assert!((60..75).contains(&time.as_secs()), "{time:?}");
 }
+
+#[test]
+fn a_server_that_is_down_is_asked_for_one_object_after_the_other() {
+    let config = BrainConfig { cache_bytes: 0, retry: RetryConfig::default(), ..config() };
+    let (mut brain, mut now, fetch) = experienced_in(&config);
+    let (mut under_way, mut seen) = (vec![fetch], Vec::new());
+    let mut next = tell(&mut brain, now, asked(65, 6, 30));
+    next.extend(tell(&mut brain, now, asked(66, 7, 40)));
+    while seen.len() < 60 {
+        for command in next.drain(..) {
+            let Command::Fetch { fetch, block, .. } = command else { continue };
+            under_way.push(fetch);
+            seen.push(block.sample.0);
+        }
+        let fact = match under_way.pop() {
+            Some(fetch) => failed(fetch, Kind::Network, Attempt::Barren),
+            None => {
+                now = brain.deadline().expect("it is tried again");
+                Fact::Tick
+            }
+        };
+        next = tell(&mut brain, now, fact);
+    }
+    let turns = [5, 6, 7].map(|n| seen[30..60].iter().filter(|at| **at == n).count());
+    assert_eq!(turns, [10; 3], "{seen:?}");
+}

@@ -101,6 +101,13 @@ fn a_short_block_that_is_read_in_pieces_is_whole() {
     assert!(report.faults.get("disk_short_read").is_some_and(|n| *n > 0), "{report}");
 }
 
+/// Objects that are refused for ever are the most urgent ones while connections fail: a server that is up is found so by asking
+/// for the others, and not in 139 s.
+#[test]
+fn the_end_of_an_outage_is_seen_behind_a_bad_object() {
+    sound(&Scenario::draw(1347));
+}
+
 /// A block of a sample that did not prove itself is asked for anew while another batch has it read from disk, where the damaged
 /// copy went: that copy must not be what the sample gets again, or its attempts are used up for nothing.
 #[test]

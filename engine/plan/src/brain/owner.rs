@@ -105,6 +105,8 @@ pub(super) struct Owner {
     /// Fetches waiting for a place, most urgent first; the second field keeps equal ones in order of arrival.
     queue: BinaryHeap<Reverse<(UseTime, u64, FetchId)>>,
     arrivals: u64,
+    /// Fetches that were asked for in vain since the server is down: the others come first.
+    tried: Vec<FetchId>,
     /// Fetches waiting for their next attempt.
     delayed: BinaryHeap<Reverse<(Instant, FetchId)>>,
     in_flight: usize,
@@ -135,6 +137,7 @@ impl Owner {
             by_block: BlockMap::with_capacity_and_hasher(1024, Default::default()),
             queue: BinaryHeap::with_capacity(1024),
             arrivals: 0,
+            tried: Vec::with_capacity(64),
             delayed: BinaryHeap::with_capacity(64),
             in_flight: 0,
             evicted: Vec::with_capacity(64),
@@ -414,6 +417,11 @@ impl Owner {
             self.delayed.pop();
             self.enqueue(id);
         }
+        if self.queue.is_empty() || !self.restraint.is_down() {
+            while let Some(id) = self.tried.pop() {
+                self.enqueue(id);
+            }
+        }
         self.restraint.rest();
         while let Some(&Reverse((_, _, id))) = self.queue.peek() {
             let fetch = &self.fetches[id.0 as usize];
@@ -450,7 +458,7 @@ impl Owner {
     }
 
     pub(super) fn queued(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.tried.len()
     }
 
     pub(super) fn stats(&self) -> BrainStats {
@@ -464,7 +472,7 @@ impl fmt::Display for Owner {
             f,
             "owner: {} fetches in flight, {} queued, {} waiting to retry{}, cache {} of {} bytes ({})",
             self.in_flight,
-            self.queue.len(),
+            self.queued(),
             self.delayed.len(),
             self.restraint,
             self.policy.used_bytes(),

@@ -57,6 +57,11 @@ impl Restraint {
         }
     }
 
+    /// One request at a time is sent, to see whether the server is there again.
+    pub(super) fn is_down(&self) -> bool {
+        self.outage.is_open()
+    }
+
     /// Takes leave to send one request.
     pub(super) fn leave(&mut self, now: Instant, round_trip: Duration) -> bool {
         self.now = now;

@@ -29,7 +29,7 @@ impl Owner {
         if self.restraint.failed(now, block, kind, attempt, self.window.round_trip()) {
             self.stats.retries += 1;
             self.fetches[id.0 as usize].failing_since = None;
-            return self.enqueue(id);
+            return self.tried.push(id);
         }
         let limit = self.request_limit;
         let fetch = &mut self.fetches[id.0 as usize];
@@ -72,7 +72,7 @@ impl Owner {
         let Some(unserved_for) = self.restraint.take_end(now) else { return };
         let queued = core::mem::take(&mut self.queue).into_iter().map(|Reverse((.., id))| id);
         let delayed = core::mem::take(&mut self.delayed).into_iter().map(|Reverse((_, id))| id);
-        for id in queued.chain(delayed) {
+        for id in queued.chain(delayed).chain(core::mem::take(&mut self.tried)) {
             self.give_up(id, GivenUp::Unserved(unserved_for), out);
         }
         self.fetches.iter_mut().for_each(|(_, fetch)| fetch.doomed = Some(unserved_for));
