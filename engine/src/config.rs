@@ -245,7 +245,7 @@ impl Config {
         environment: impl IntoIterator<Item = (String, String)>,
         overrides: &Overrides,
     ) -> Result<Config> {
-        let mut table = match file {
+        let table = match file {
             None => toml::Table::new(),
             Some(path) => {
                 let text = std::fs::read_to_string(path)
@@ -253,6 +253,15 @@ impl Config {
                 text.parse().map_err(|e| usage(format!("{} is not TOML: {e}", path.display())))?
             }
         };
+        Config::from_table(table, environment, overrides)
+    }
+
+    /// As [`Config::load`], from what the file says.
+    pub(crate) fn from_table(
+        mut table: toml::Table,
+        environment: impl IntoIterator<Item = (String, String)>,
+        overrides: &Overrides,
+    ) -> Result<Config> {
         read_sizes(&mut table)?;
         let environment: BTreeMap<String, String> = environment.into_iter().collect();
         for (name, text) in &environment {

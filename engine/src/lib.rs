@@ -30,6 +30,8 @@ mod dial;
 mod disk;
 mod elsewhere;
 mod folder;
+#[doc(hidden)]
+pub mod fuzz;
 mod get;
 mod imds;
 mod importance;

@@ -16,6 +16,7 @@ mod expiry;
 mod faults;
 mod folders;
 mod forked;
+mod fuzz_corpus;
 mod get;
 mod importance;
 mod integrity;

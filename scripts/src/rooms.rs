@@ -175,7 +175,7 @@ mod tests {
         let tree = Tree::of(&[
             ("engine/Cargo.toml", "[package]\nname = \"fuelrail\""),
             ("engine/io/Cargo.toml", "[package]\nname = \"fuelrail-io\""),
-            ("engine/wire/fuzz/Cargo.toml", "[workspace]\n[package]\nname = \"fuzz\""),
+            ("engine/fuzz/Cargo.toml", "[workspace]\n[package]\nname = \"fuzz\""),
         ]);
         let crates = crates(&tree).unwrap();
         assert_eq!(crates.len(), 2);

@@ -2,6 +2,7 @@
 //!
 //! Owns which steps there are and how their results are counted. What a step does is cargo's.
 
+use crate::prove;
 use crate::steps::{self, Log, Outcome, Tally, cargo_in, run, run_watched, say};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,7 +35,7 @@ pub fn run_steps(root: &Path, tidy: impl FnOnce() -> Outcome) -> ExitCode {
     if !steps::has_subcommand("nextest") {
         let why = "cargo-nextest is not installed: cargo install --locked cargo-nextest";
         log.step("tests", || Outcome::Failed(why.to_owned()));
-        return close(&log, tally, &BTreeMap::new());
+        return close(root, &log, tally, &BTreeMap::new());
     }
     let nextest = ["nextest", "run", "--profile", "ci"];
     log.step("compiling, with lints (clippy)", || {
@@ -61,7 +62,7 @@ pub fn run_steps(root: &Path, tidy: impl FnOnce() -> Outcome) -> ExitCode {
     let skipped = skips(&std::fs::read_to_string(&record).unwrap_or_default());
     tally.failed += failed;
     tally.passed += all.saturating_sub(failed + skipped.values().sum::<u64>());
-    close(&log, tally, &skipped)
+    close(root, &log, tally, &skipped)
 }
 
 /// A cargo command over the workspace whose compiler lints as it compiles: clippy's driver is rustc with more lints, so one
@@ -98,7 +99,7 @@ fn skips(record: &str) -> BTreeMap<String, u64> {
 }
 
 /// Says how it ended: the steps with their seconds, one line of counts, and how old the proofs are that take longer.
-fn close(log: &Log, tally: Tally, skipped: &BTreeMap<String, u64>) -> ExitCode {
+fn close(root: &Path, log: &Log, tally: Tally, skipped: &BTreeMap<String, u64>) -> ExitCode {
     say("");
     say(log.summary().trim_end());
     let names: Vec<_> = skipped.iter().map(|(name, count)| format!("{name} ({count})")).collect();
@@ -107,6 +108,7 @@ fn close(log: &Log, tally: Tally, skipped: &BTreeMap<String, u64>) -> ExitCode {
     say(&format!("tests: {passed} passed, {failed} failed, {} skipped{named}", skipped.values().sum::<u64>()));
     let sound = log.sound() && failed == 0;
     say(if sound { "cargo x test: all passed" } else { "cargo x test: FAILED" });
+    say(&prove::ages(root));
     if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

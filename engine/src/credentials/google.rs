@@ -8,7 +8,7 @@ use super::chain::{Fetched, Source, Walk};
 use super::environment::Environment;
 use super::http::{Ask, ask, form};
 use super::oauth::token_in;
-use fuelrail_base::{Duration, Error, Kind, Result};
+use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_io::wall_now;
 use fuelrail_wire::sign::{Credential, Grant, Secret, assertion};
 use serde::Deserialize;
@@ -71,15 +71,29 @@ async fn from_file(environment: &Environment, path: &Path, named: bool) -> Resul
         }
         Err(e) => return Err(Error::new(Kind::File, format!("{}: {e}", path.display()))),
     };
-    let wrong = |why: String| Error::new(Kind::Usage, format!("{}: {why}", path.display()));
-    let file: KeyFile = serde_json::from_slice(&text)
-        .map_err(|e| wrong(format!("it is no JSON of credentials (line {})", e.line())))?;
+    let (uri, body) = exchange(&text, wall_now()).map_err(|e| {
+        let cause = format!("{}: {}", path.display(), e.cause());
+        e.because(cause)
+    })?;
+    let headers = vec![("content-type".to_string(), "application/x-www-form-urlencoded".to_string())];
+    let (uri, proxies) = (&uri, Some(environment));
+    let asked = Ask { method: "POST", uri, headers, body, patience: PATIENCE, attempts: ATTEMPTS, proxies };
+    token_in(&ask(asked, None).await?, Credential::bearer).map(Source::Found)
+}
+
+/// Where a key file says that a token is to be had, and what is sent there for one.
+///
+/// # Errors
+/// `Usage` when a part of the file is missing or not understood.
+pub(super) fn exchange(text: &[u8], at: WallTime) -> Result<(String, String)> {
+    let wrong = |why: String| Error::new(Kind::Usage, why);
+    let file: KeyFile =
+        serde_json::from_slice(text).map_err(|e| wrong(format!("it is no JSON of credentials (line {})", e.line())))?;
     let uri = file.token_uri.as_deref().unwrap_or(TOKEN_URI);
     let body = match (file.kind.as_str(), &file) {
         ("service_account", KeyFile { client_email: Some(email), private_key: Some(key), private_key_id, .. }) => {
             let key_id = private_key_id.as_deref();
-            let grant =
-                Grant { issuer: email, key_id, scope: SCOPE, audience: uri, at: wall_now(), lifetime_s: LIFETIME_S };
+            let grant = Grant { issuer: email, key_id, scope: SCOPE, audience: uri, at, lifetime_s: LIFETIME_S };
             let assertion = assertion(&grant, key)?;
             form(&[("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"), ("assertion", assertion.expose())])
         }
@@ -101,10 +115,7 @@ async fn from_file(environment: &Environment, path: &Path, named: bool) -> Resul
                 .cure("use the key file of a service account, or gcloud auth application-default login"));
         }
     };
-    let headers = vec![("content-type".to_string(), "application/x-www-form-urlencoded".to_string())];
-    let asked =
-        Ask { method: "POST", uri, headers, body, patience: PATIENCE, attempts: ATTEMPTS, proxies: Some(environment) };
-    token_in(&ask(asked, None).await?, Credential::bearer).map(Source::Found)
+    Ok((uri.to_owned(), body))
 }
 
 async fn from_metadata(environment: &Environment) -> Result<Source> {

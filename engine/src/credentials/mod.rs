@@ -23,6 +23,7 @@ mod signing;
 mod sts;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 pub(crate) use aws::region;
 pub use environment::{Environment, environment_variables};
@@ -30,3 +31,4 @@ pub(crate) use keep::authority_for;
 pub use settings::Credentials;
 pub(crate) use settings::{Origin, Provider};
 pub(crate) use signing::authorise;
+pub(crate) use trial::understood;

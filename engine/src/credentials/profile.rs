@@ -52,7 +52,7 @@ impl Profiles {
     }
 
     /// Adds the sections of one file. In the configuration, profiles but the default one are called `[profile NAME]`.
-    fn add(&mut self, text: &str, prefixed: bool) -> Result<()> {
+    pub(super) fn add(&mut self, text: &str, prefixed: bool) -> Result<()> {
         let mut section: Option<String> = None;
         for (at, line) in text.lines().enumerate() {
             let nested = line.starts_with([' ', '\t']);

@@ -123,7 +123,7 @@ pub fn parse_iso(text: &str) -> Option<WallTime> {
     let (hours, minutes) = offset.split_once(':')?;
     let seconds = i64::from(number(hours, 2)? * 3600 + number(minutes, 2)? * 60);
     // East of Greenwich it is later than in UTC.
-    Some(time.shifted(if sign == "+" { -seconds } else { seconds }))
+    Some(time.shifted(if sign == "+" { -seconds } else { seconds })).filter(|time| time.0 <= LAST)
 }
 
 fn joined((year, month, day): (u32, u32, u32), second_of_day: u32) -> Option<WallTime> {

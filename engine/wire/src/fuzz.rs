@@ -12,10 +12,28 @@ use crate::redirect::{self, Answer};
 use crate::request::{Method, write_get};
 pub use crate::tls::trial::records;
 use crate::uri::{Addressing, Cloud, Endpoint, Scheme, expand};
-use crate::{escape, list_azure, manifest, multipart};
+use crate::{date, escape, list_azure, manifest, multipart, sign};
 use fuelrail_base::limits::{KEY_BYTES_MAX, OBJECT_BYTES_MAX, PREFIXES_MAX, RESPONSE_HEAD_BYTES_MAX};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Error, Kind};
+
+/// A parser on trial: its name, and what must hold for any bytes it is given.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target of this crate.
+pub const TARGETS: [Target; 11] = [
+    ("answers", answers),
+    ("block", block),
+    ("dates", dates),
+    ("framing", framing),
+    ("head", head),
+    ("kept", kept),
+    ("list", list),
+    ("manifest", manifest),
+    ("proxy", proxy),
+    ("records", records),
+    ("uri", uri),
+];
 
 /// A head's length never exceeds the buffer or the limit, does not depend on what follows, and no shorter piece of the
 /// head passes for a whole one.
@@ -344,5 +362,33 @@ pub fn uri(bytes: &[u8]) {
         }
         (_, Err(error)) => assert_eq!(error.kind(), Kind::Usage),
         (Err(_), Ok(_)) => panic!("a source of braces that cannot be expanded"),
+    }
+}
+
+/// A date that is read is written and read again without a change.
+pub fn dates(bytes: &[u8]) {
+    if let Some(time) = date::parse_http(bytes) {
+        let mut written = Vec::new();
+        date::push_http(&mut written, time);
+        assert_eq!(date::parse_http(&written), Some(time));
+    }
+    if let Some(time) = core::str::from_utf8(bytes).ok().and_then(date::parse_iso) {
+        assert_eq!(date::parse_iso(&date::iso(time)), Some(time));
+    }
+}
+
+/// What services say of credentials is one, fit for a request, or an error that shows nothing of it on more than one line.
+pub fn answers(bytes: &[u8]) {
+    for answer in [sign::parse_session(bytes), sign::parse_keys(bytes)] {
+        match answer {
+            Ok(credential) => {
+                let printed = format!("{credential:?}");
+                assert!(printed.len() < 200 && !printed.contains('\n'), "{printed}");
+            }
+            Err(error) => {
+                assert!(matches!(error.kind(), Kind::Denied | Kind::Protocol | Kind::Usage));
+                assert!(!error.cause().contains(char::is_control), "{error}");
+            }
+        }
     }
 }

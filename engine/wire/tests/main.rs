@@ -3,7 +3,6 @@
 
 mod blocks;
 mod bodies;
-mod fuzz_corpus;
 mod heads;
 mod kept;
 mod listings;

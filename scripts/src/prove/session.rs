@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Where the latest outcome of every part is kept, from the root.
-const RECORD: &str = "benches/results/proof.json";
+pub(super) const RECORD: &str = "benches/results/proof.json";
 
 /// One run of `cargo x prove`.
 pub(super) struct Session<'a> {
@@ -36,11 +36,10 @@ impl Session<'_> {
         let Finding { passed, counts } = act()?;
         let path = self.root.join(RECORD);
         let mut all = read(&path)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let record = json!({
             "commit": commit,
             "date": printed(self.root, "date", &["-u", "+%F"])?,
-            "time_s": now,
+            "time_s": now_s(),
             "seconds": begun.elapsed().as_secs(),
             "seed": self.seed,
             "passed": passed,
@@ -111,12 +110,17 @@ fn printed(root: &Path, program: &str, args: &[&str]) -> Result<String, String> 
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// Seconds since 1970.
+pub(super) fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 /// The commit checked out.
 fn head(root: &Path) -> Result<String, String> {
     printed(root, "git", &["rev-parse", "--short=12", "HEAD"])
 }
 
-fn read(path: &Path) -> Result<Map<String, Value>, String> {
+pub(super) fn read(path: &Path) -> Result<Map<String, Value>, String> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Map::new()),

@@ -163,6 +163,6 @@ mod tests {
 
     #[test]
     fn corpora_are_bytes_not_words() {
-        assert_eq!(found("engine/wire/fuzz/corpus/head/7", MARKS[0].0), Vec::<String>::new());
+        assert_eq!(found("engine/fuzz/corpus/head/7", MARKS[0].0), Vec::<String>::new());
     }
 }

@@ -1,0 +1,71 @@
+//! What must hold for any bytes at all that this crate reads. Fuzz targets and the corpus test run the same functions, and those of
+//! [`fuelrail_wire::fuzz`] beside them.
+//!
+//! Each function panics when an invariant breaks and returns otherwise. Nothing here is for users of the crate.
+
+use crate::audit::Audit;
+use crate::config::Config;
+use crate::credentials;
+use crate::decode::{self, Decode, Fit};
+use crate::scores::Table;
+use crate::state::State;
+use fuelrail_base::{Kind, Result};
+use fuelrail_wire::fuzz::{TARGETS, Target};
+
+/// Every target by its name.
+pub fn targets() -> impl Iterator<Item = Target> {
+    const OWN: [Target; 5] = [
+        ("audit", audit),
+        ("config", config),
+        ("credentials", credentials::understood),
+        ("picture", picture),
+        ("saved", saved),
+    ];
+    TARGETS.into_iter().chain(OWN)
+}
+
+fn usage<T>(read: Result<T>) -> Option<T> {
+    read.inspect_err(|error| assert_eq!(error.kind(), Kind::Usage, "{error}")).ok()
+}
+
+/// A log that is understood can be joined, and where its run continues can be compared with where it began.
+fn audit(bytes: &[u8]) {
+    let Ok(text) = core::str::from_utf8(bytes) else { return };
+    let Some(log) = usage(Audit::parse(text)) else { return };
+    usage(log.last_state().check(log.start()));
+    usage(Audit::join(&[log]));
+}
+
+/// Settings that are accepted are accepted as they are printed, and mean the same.
+fn config(bytes: &[u8]) {
+    let Some(table) = core::str::from_utf8(bytes).ok().and_then(|text| text.parse::<toml::Table>().ok()) else {
+        return;
+    };
+    // As a file has them, and as the environment does: all of it text.
+    let texts = table.iter().filter_map(|(name, value)| Some((format!("FUELRAIL_{name}"), value.as_str()?.to_owned())));
+    usage(Config::from_table(toml::Table::new(), texts.collect::<Vec<_>>(), &Vec::new()));
+    if let Some(config) = usage(Config::from_table(table, Vec::new(), &Vec::new())) {
+        let printed = toml::Table::try_from(&config).expect("settings can be printed");
+        assert_eq!(Config::from_table(printed, Vec::new(), &Vec::new()), Ok(config));
+    }
+}
+
+/// A picture fills its sample or is an error. The first byte chooses the sample's shape.
+fn picture(bytes: &[u8]) {
+    let [choice, file @ ..] = bytes else { return };
+    let fit = [Fit::Exact, Fit::CenterCrop, Fit::RandomCrop][usize::from(choice % 3)];
+    let channels = if choice & 64 == 0 { 1 } else { 3 };
+    let wanted = Decode { height: 8, width: 8, channels, fit, flip: choice & 128 != 0 };
+    if let Err(error) = decode::decoded(wanted, file) {
+        assert_eq!(error.kind(), Kind::Undecodable);
+    }
+}
+
+/// A state is written as it was read; scores belong to their state or are refused. A line of state, then scores.
+fn saved(bytes: &[u8]) {
+    let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let Ok(text) = core::str::from_utf8(&bytes[..line]) else { return };
+    let Some(state) = usage(State::from_json(text)) else { return };
+    assert_eq!(State::from_json(&state.to_json()), Ok(state.clone()));
+    usage(Table::read(bytes.get(line + 1..).unwrap_or_default(), &state));
+}
