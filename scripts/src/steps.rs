@@ -79,6 +79,11 @@ pub fn cargo<I: IntoIterator<Item = S>, S: Into<OsString>>(args: I) -> Command {
     command
 }
 
+/// Cargo's target folder.
+pub(crate) fn target(root: &Path) -> std::path::PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
+}
+
 /// A cargo command in the workspace's root.
 #[must_use]
 pub fn cargo_in<I: IntoIterator<Item = S>, S: Into<OsString>>(root: &Path, args: I) -> Command {

@@ -3,7 +3,7 @@
 //! Owns which steps there are and how their results are counted. What a step does is cargo's.
 
 use crate::prove;
-use crate::steps::{self, Log, Outcome, Tally, cargo_in, run, run_watched, say};
+use crate::steps::{self, Log, Outcome, Tally, cargo_in, run, run_watched, say, target};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -72,11 +72,6 @@ fn linted<'a>(root: &Path, torch: bool, args: impl IntoIterator<Item = &'a str>)
     command.arg("--workspace").args(if torch { [].as_slice() } else { &["--exclude", NEEDS_TORCH] });
     command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", "-Dwarnings");
     command
-}
-
-/// Cargo's target folder.
-pub(crate) fn target(root: &Path) -> std::path::PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
 }
 
 /// Tests and failures, as the first line of a JUnit report counts them.

@@ -16,6 +16,7 @@ mod stage;
 
 pub use facts::DecodeStats;
 pub(crate) use facts::Facts;
+pub(crate) use picture::decoded;
 pub(crate) use stage::{DecodeStage, Wanted};
 
 use fuelrail_base::limits::SAMPLE_SIDE_MAX;
@@ -23,14 +24,6 @@ use fuelrail_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
-
-/// The sample that one object's bytes become, for the fuzzer.
-pub(crate) fn decoded(wanted: Decode, bytes: &[u8]) -> Result<Vec<u8>> {
-    let mut out = vec![0; wanted.sample_bytes() as usize];
-    let occasion = cut::Occasion { seed: 0, epoch: 0, id: fuelrail_base::SampleId(0) };
-    picture::Easel::new(wanted).paint(bytes, occasion, &mut out)?;
-    Ok(out)
-}
 
 /// What the pixels of every sample shall look like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

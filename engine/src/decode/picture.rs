@@ -9,7 +9,14 @@ use super::{Decode, jpeg, png};
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use fuelrail_base::limits::PICTURE_BYTES_KEPT;
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{Error, Kind, Result, SampleId};
+
+/// The sample that one object's bytes become, for the fuzzer.
+pub(crate) fn decoded(wanted: Decode, bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut out = vec![0; wanted.sample_bytes() as usize];
+    Easel::new(wanted).paint(bytes, Occasion { seed: 0, epoch: 0, id: SampleId(0) }, &mut out)?;
+    Ok(out)
+}
 
 /// One thread's tools.
 pub(super) struct Easel {

@@ -3,8 +3,7 @@
 //! What it finds is written beside the target's corpus, where the corpus test runs it from then on.
 
 use crate::prove::session::{Finding, Session, passed};
-use crate::steps::{run as run_command, say};
-use crate::test::target;
+use crate::steps::{run as run_command, say, target};
 use serde_json::{Map, json};
 use std::path::Path;
 use std::process::Command;

@@ -1,8 +1,7 @@
 //! Model checking: the tests named `models`, with our own crates compiled under `cfg(loom)`.
 
 use crate::prove::session::{Finding, Session, finding};
-use crate::steps::run as run_command;
-use crate::test::target;
+use crate::steps::{run as run_command, target};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt as _;
 

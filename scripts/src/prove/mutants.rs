@@ -4,8 +4,7 @@
 //! dependencies are compiled once. Tries a sample of the mutants, drawn by the seed, one by one.
 
 use crate::prove::session::{Finding, Session, passed};
-use crate::steps::{run as run_command, say};
-use crate::test::target;
+use crate::steps::{run as run_command, say, target};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -2,8 +2,7 @@
 //! to cards against the driver of the tests. With libtorch there, over the trainer's shim as well.
 
 use crate::prove::session::{Finding, Session, finding};
-use crate::steps::run as run_command;
-use crate::test::target;
+use crate::steps::{run as run_command, target};
 use serde_json::json;
 
 const PACKAGES: &[&str] = &["fuelrail-io", "fuelrail-cuda", "fuelrail-cuda-driver"];

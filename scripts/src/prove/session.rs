@@ -2,8 +2,7 @@
 //!
 //! Owns `benches/results/proof.json`. Installs tools where they are missing. Never decides what is run.
 
-use crate::steps::{Outcome, cargo_in, run, say};
-use crate::test::target;
+use crate::steps::{Outcome, cargo_in, run, say, target};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
