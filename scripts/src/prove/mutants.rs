@@ -1,12 +1,13 @@
-//! Mutation testing: how many of the changes that cargo-mutants makes to an area do its tests notice?
+//! Mutation testing: how many of the changes that cargo-mutants thinks of do an area's tests notice?
 //!
-//! Works on a copy of the commit, so that the working tree stays as it is; compiles into the same target folder, so that the
+//! cargo-mutants lists the changes, as patches; they are made and judged here, because it cannot be told to try exactly one. Works on a copy of the commit, so that the working tree stays as it is; compiles into the same target folder, so that the
 //! dependencies are compiled once. Tries a sample of the mutants, drawn by the seed, one by one.
 
 use crate::prove::session::{Finding, Session, passed};
 use crate::steps::{run as run_command, say, target};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,16 @@ const NOT_SHIPPED: [&str; 2] = ["engine/wire/src/tls/trial.rs", "engine/flow/src
 const SHARE_MIN: f64 = 0.85;
 /// Tests that take so many times as long as without a change count as stopped: the change is noticed.
 const TIMES_SLOWER: u32 = 5;
+/// What `timeout` ends with when time is up.
+const TIMED_OUT: i32 = 124;
 const PATIENCE_MIN: Duration = Duration::from_secs(60);
+
+/// One change.
+struct Mutant {
+    /// File, line, column and what is changed.
+    name: String,
+    patch: String,
+}
 
 /// What became of one mutant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,10 +133,10 @@ impl<'a> Copy<'a> {
             unviable += usize::from(fate == Fate::Unviable);
             timeouts += usize::from(fate == Fate::Timeout);
             if fate == Fate::Missed {
-                missed.push(mutant.clone());
+                missed.push(mutant.name.clone());
             }
             let (of, seconds) = (self.draws, started.elapsed().as_secs());
-            say(&format!("{} {tried}/{of}: {fate:?} in {seconds} s: {mutant}", area.name));
+            say(&format!("{} {tried}/{of}: {fate:?} in {seconds} s: {}", area.name, mutant.name));
         }
         if tried == 0 {
             return Err(format!("{}: none of {} mutants was tried", area.name, all.len()));
@@ -141,79 +151,84 @@ impl<'a> Copy<'a> {
         Ok(Finding { passed: share >= SHARE_MIN, counts })
     }
 
-    /// The names of all mutants of an area: file, line, column and what is changed.
-    fn list(&self, area: &Area) -> Result<Vec<String>, String> {
-        let args = ["mutants", "--list", "--json", "--workspace", "--file", area.files];
+    /// All mutants of an area.
+    fn list(&self, area: &Area) -> Result<Vec<Mutant>, String> {
+        let args = ["mutants", "--list", "--json", "--diff", "--workspace", "--file", area.files];
         let excluded = NOT_SHIPPED.iter().flat_map(|file| ["--exclude", file]);
         let output = self.cargo(&args).args(excluded).output().map_err(|e| e.to_string())?;
         let parsed: Result<Vec<Value>, _> = serde_json::from_slice(&output.stdout);
         let all = parsed.map_err(|e| format!("{}{e}", String::from_utf8_lossy(&output.stderr)))?;
-        let names = all.iter().filter_map(|mutant| mutant["name"].as_str().map(str::to_owned));
-        Ok(names.collect())
+        Ok(all.iter().filter_map(mutant).collect())
     }
 
     /// Runs the tests without any change: they must pass, and how long they take says when a changed one hangs.
     fn baseline(&self, area: &Area) -> Result<Duration, String> {
-        let mut args = vec!["nextest", "run"];
-        args.extend(area.packages.iter().flat_map(|package| ["--package", package]));
-        let mut compile = self.cargo(&args);
-        compile.arg("--no-run");
-        passed(run_command(compile))?;
+        passed(run_command(self.tests(area, &["--no-run"])))?;
         let begun = Instant::now();
-        passed(run_command(self.cargo(&args)))?;
+        passed(run_command(self.tests(area, &[])))?;
         Ok((TIMES_SLOWER * begun.elapsed()).max(PATIENCE_MIN))
     }
 
-    fn attempt(&self, area: &Area, mutant: &str, patience: Duration) -> Result<Fate, String> {
-        let (out, seconds) = (self.target.join("mutants"), patience.as_secs().to_string());
-        let (only, packages) = (format!("^{}$", escaped(mutant)), area.packages.join(","));
-        let mut command = self.cargo(&["mutants", "--in-place", "--baseline", "skip", "--workspace", "--no-shuffle"]);
-        command.args(["--test-tool", "nextest", "--test-package", &packages, "--timeout", &seconds]);
-        command.args(["--file", area.files, "--re", &only, "--output"]).arg(&out);
-        // What an earlier mutant left must not count for this one.
-        let _ = std::fs::remove_dir_all(out.join("mutants.out"));
-        let output = command.output().map_err(|e| e.to_string())?;
-        let outcomes = read(&out.join("mutants.out/outcomes.json"));
-        outcomes.as_ref().and_then(fate).ok_or_else(|| {
-            let [said, complained] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-            format!("cargo mutants ended with {} over {mutant}: {said}{complained}", output.status)
+    fn tests(&self, area: &Area, args: &[&str]) -> Command {
+        let mut command = self.cargo(&["nextest", "run"]);
+        command.args(area.packages.iter().flat_map(|package| ["--package", package])).args(args);
+        command
+    }
+
+    fn attempt(&self, area: &Area, mutant: &Mutant, patience: Duration) -> Result<Fate, String> {
+        self.patch(mutant, &[])?;
+        let fate = self.judge(area, patience);
+        self.patch(mutant, &["--reverse"])?;
+        fate
+    }
+
+    fn judge(&self, area: &Area, patience: Duration) -> Result<Fate, String> {
+        let ended = |mut command: Command| {
+            let output = command
+                .output()
+                .map_err(|e| format!("{} could not be started: {e}", command.get_program().display()))?;
+            Ok::<_, String>(output.status)
+        };
+        if !ended(self.tests(area, &["--no-run"]))?.success() {
+            return Ok(Fate::Unviable);
+        }
+        let tests = self.tests(area, &[]);
+        let mut limited = Command::new("timeout");
+        limited.arg(patience.as_secs().to_string()).arg(tests.get_program()).args(tests.get_args());
+        limited.current_dir(&self.tree).envs(tests.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Ok(match ended(limited)? {
+            status if status.success() => Fate::Missed,
+            status if status.code() == Some(TIMED_OUT) => Fate::Timeout,
+            _ => Fate::Caught,
         })
     }
-}
 
-fn read(path: &Path) -> Option<Value> {
-    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
-}
-
-/// What cargo-mutants counted over one mutant.
-fn fate(outcomes: &Value) -> Option<Fate> {
-    let names =
-        [("caught", Fate::Caught), ("missed", Fate::Missed), ("timeout", Fate::Timeout), ("unviable", Fate::Unviable)];
-    names.into_iter().find(|(name, _)| outcomes[name] == 1).map(|(_, fate)| fate)
-}
-
-/// A regular expression for exactly this text.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(2 * text.len());
-    for c in text.chars() {
-        // Not `<` and `>`: escaped, they mean the borders of a word.
-        if c.is_ascii_punctuation() && !matches!(c, '<' | '>') {
-            out.push('\\');
-        }
-        out.push(c);
+    fn patch(&self, mutant: &Mutant, args: &[&str]) -> Result<(), String> {
+        let mut git = Command::new("git");
+        git.args(["apply", "--whitespace=nowarn"]).args(args).current_dir(&self.tree).stdin(Stdio::piped());
+        let mut git = git.spawn().map_err(|e| format!("git could not be started: {e}"))?;
+        let written = git.stdin.take().expect("piped above").write_all(mutant.patch.as_bytes());
+        let ended = git.wait().map_err(|e| e.to_string())?;
+        if written.is_ok() && ended.success() { Ok(()) } else { Err(format!("cannot patch {}", mutant.name)) }
     }
-    out
+}
+
+/// A mutant as cargo-mutants lists it, its patch with the names that git wants.
+fn mutant(listed: &Value) -> Option<Mutant> {
+    let [name, file, diff] = ["name", "file", "diff"].map(|field| listed[field].as_str());
+    let (_, hunk) = diff?.split_once("@@")?;
+    Some(Mutant { name: name?.to_owned(), patch: format!("--- a/{0}\n+++ b/{0}\n@@{hunk}", file?) })
 }
 
 /// The order of Fisher and Yates, by SplitMix64: the same one for the same seed.
-fn shuffle(names: &mut [String], seed: u64) {
+fn shuffle<T>(all: &mut [T], seed: u64) {
     let mut state = seed;
-    for end in (1..names.len()).rev() {
+    for end in (1..all.len()).rev() {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        names.swap(end, ((z ^ (z >> 31)) % (end as u64 + 1)) as usize);
+        all.swap(end, ((z ^ (z >> 31)) % (end as u64 + 1)) as usize);
     }
 }
 
@@ -259,15 +274,11 @@ mod tests {
     }
 
     #[test]
-    fn a_mutant_is_named_exactly() {
-        assert_eq!(escaped("a.rs:1:2: replace f -> u8 with 0"), "a\\.rs\\:1\\:2\\: replace f \\-> u8 with 0");
-    }
-
-    #[test]
-    fn the_fate_is_read_from_the_counts() {
-        let counts = |text: &str| fate(&serde_json::from_str(text).expect("JSON"));
-        assert_eq!(counts(r#"{"caught":0,"missed":1,"timeout":0,"unviable":0}"#), Some(Fate::Missed));
-        assert_eq!(counts(r#"{"caught":0,"missed":0,"timeout":1,"unviable":0}"#), Some(Fate::Timeout));
-        assert_eq!(counts(r#"{"caught":0}"#), None);
+    fn a_mutant_becomes_a_patch_that_git_takes() {
+        let listed = json!({ "name": "src/a.rs:1:2: replace f -> u8 with 0", "file": "src/a.rs",
+            "diff": "--- src/a.rs\n+++ replace f -> u8 with 0\n@@ -1 +1 @@\n-1\n+0\n" });
+        let mutant = mutant(&listed).expect("it has all fields");
+        assert_eq!(mutant.patch, "--- a/src/a.rs\n+++ b/src/a.rs\n@@ -1 +1 @@\n-1\n+0\n");
+        assert_eq!(mutant.name, "src/a.rs:1:2: replace f -> u8 with 0");
     }
 }
