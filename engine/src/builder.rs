@@ -24,9 +24,7 @@ use fuelrail_base::{ByteSize, Result, ShardId};
 use fuelrail_flow::{
     BadSamples, Consumer, Listed, Objects, Outlet, cached_block_bytes, mesh, scratch_bytes, spill_memory_bytes,
 };
-use fuelrail_io::{
-    Backend, CardQueue, EXTENT_GRANULE, Region, RingChoice, Topology, ZERO_COPY_BYTES, default_budget, lane,
-};
+use fuelrail_io::{Backend, EXTENT_GRANULE, Region, RingChoice, Topology, default_budget, lane};
 use fuelrail_plan::importance::Horizons;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use std::path::PathBuf;
@@ -163,7 +161,6 @@ impl LoaderBuilder {
         /// Register the arena with the ring.
         register: bool => register = register;
         /// The queue of a network card, `IFNAME:QUEUE`, to receive from without a copy by the kernel. For one shard.
-        zero_copy_receive: &str => zero_copy_receive = Some(zero_copy_receive.into());
         /// Threads that decode; 0 chooses.
         decode_threads: usize => decode_threads = decode_threads;
         /// Batches decoded ahead.
@@ -301,16 +298,14 @@ fn start_shards(
     let report = report.map_or_else(to_tracing, |WatchReporter(report)| report);
     config.ring = backend.name().into();
     notices.extend(notice.into_iter().chain(choose_budget(&mut config)));
-    let card_queue = card_queue(&config, backend, &mut notices)?;
     let topology = Topology::here();
-    let beside = Beside { zero_copy: card_queue.is_some(), disk: !directories.is_empty() };
-    let layout = share_out(&config, &objects, &topology, beside)?;
+    let layout = share_out(&config, &objects, &topology, !directories.is_empty())?;
     config.shards = layout.shards;
     let seating = seat(&config, &topology, &mut notices);
     let (arena, regions, aside) = map_memory(&layout, seating.as_ref(), &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices)?;
     let meshes = mesh(layout.shards);
-    let memory = MemoryStats::new(&config, &objects, &layout, &arena, (&meshes, beside.bytes()));
+    let memory = MemoryStats::new(&config, &objects, &layout, &arena, &meshes);
     let (mut starting, mut lanes, kept) = (Starting::default(), Vec::new(), arena.clone());
     let consumer = Arc::new(Consumer::default());
     let disk = |unit| spill_config(&config, objects.catalog(), &layout, unit);
@@ -322,7 +317,6 @@ fn start_shards(
         layout,
         arena,
         seating,
-        card_queue,
         spill,
         consumer: Arc::clone(&consumer),
         pace: share::ledger(&config, objects.endpoint(), &mut notices),
@@ -403,22 +397,8 @@ fn choose_budget(config: &mut Config) -> Option<String> {
     Some(format!("memory_limit: {} ({})", ByteSize(budget.bytes), budget.from))
 }
 
-/// What takes memory beside batches, cache and connections.
-#[derive(Clone, Copy)]
-struct Beside {
-    zero_copy: bool,
-    disk: bool,
-}
-
-impl Beside {
-    /// What rings take beside the arena.
-    fn bytes(self) -> u64 {
-        if self.zero_copy { ZERO_COPY_BYTES } else { 0 }
-    }
-}
-
 /// What the shards get of the budget.
-fn share_out(config: &Config, objects: &Objects, topology: &Topology, beside: Beside) -> Result<Layout> {
+fn share_out(config: &Config, objects: &Objects, topology: &Topology, disk: bool) -> Result<Layout> {
     let (batch_samples, cores) = (u64::from(config.batch_size), topology.shards());
     // In whole granules of the region, so that as many batches fit as are said to.
     let decoded_bytes = config.decode()?.map_or(0, |decode| decode.sample_bytes().saturating_mul(batch_samples));
@@ -437,8 +417,7 @@ fn share_out(config: &Config, objects: &Objects, topology: &Topology, beside: Be
         decoded_bytes,
         // One more for the batch in the consumer's hands.
         decoded_batches: config.decode_depth as u64 + 1,
-        disk_bytes: if beside.disk { spill_memory_bytes() } else { 0 },
-        beside_bytes: beside.bytes(),
+        disk_bytes: if disk { spill_memory_bytes() } else { 0 },
         hedged: config.hedge_percent > 0,
         block_bytes: (longest, mean),
         blocks,
@@ -471,16 +450,4 @@ fn settle_decoding(
         ));
     }
     Ok(Some(decode))
-}
-
-/// The card's queue to receive from without a copy, where the ring has that.
-fn card_queue(config: &Config, backend: Backend, notices: &mut Vec<String>) -> Result<Option<CardQueue>> {
-    let queue = config.card_queue()?;
-    if let (Some(queue), true) = (&queue, backend != Backend::Uring) {
-        notices.push(format!(
-            "zero-copy receive on {queue}: the ring {backend} has none; where uring runs, it does. Ordinary receives go on"
-        ));
-        return Ok(None);
-    }
-    Ok(queue)
 }

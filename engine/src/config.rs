@@ -16,7 +16,7 @@ use fuelrail_base::limits::{
     BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, CONNECTIONS_PER_SHARD_MAX, DECODE_DEPTH_MAX, DECODE_THREADS_MAX, SHARDS_MAX,
 };
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_io::{Backend, CardQueue, RingChoice};
+use fuelrail_io::RingChoice;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::importance::{ImportanceConfig, Mode};
 use fuelrail_plan::order::OrderName;
@@ -140,9 +140,6 @@ pub struct Config {
     pub ring: String,
     /// Register the arena with the ring: cheaper receives, but all of it becomes resident at start.
     pub register: bool,
-    /// The queue of a network card, `IFNAME:QUEUE`, to receive from without a copy by the kernel: for one shard, where the
-    /// administrator has set the card up for it.
-    pub zero_copy_receive: Option<String>,
     /// Which samples an epoch takes more than once, and which not at all: `off` and `uniform` take every sample once, `on` draws
     /// by the losses the trainer reports, `shade` and `shade-corrected` as SHADE does, to compare with.
     pub importance: String,
@@ -216,7 +213,6 @@ impl Default for Config {
             cycles: false,
             ring: "auto".into(),
             register: false,
-            zero_copy_receive: None,
             importance: "off".into(),
             importance_coverage_percent: 50,
             importance_replay: 3,
@@ -328,19 +324,7 @@ impl Config {
             let cause = format!("{name} has '{}', which is not an absolute path", dir.display());
             check(false, cause, "write where it is from the root: ranks may start elsewhere")?;
         }
-        let ring = self.ring.parse::<RingChoice>()?;
-        if self.card_queue()?.is_some() {
-            check(
-                matches!(ring, RingChoice::Auto | RingChoice::Only(Backend::Uring)),
-                format!("zero_copy_receive with ring = '{}'", self.ring),
-                "only the ring uring has it",
-            )?;
-            check(
-                self.shards == 1,
-                format!("zero_copy_receive with shards = {} (0: one per core)", self.shards),
-                "write shards = 1: a queue belongs to one ring, and the card cannot know which shard opened a connection",
-            )?;
-        }
+        self.ring.parse::<RingChoice>()?;
         self.bad_samples()?;
         self.importance(0)?;
         self.validate_decoding()
@@ -390,14 +374,6 @@ impl Config {
             return Ok(None);
         }
         Decode::parse(&self.decode, fit, self.decode_flip).map(Some)
-    }
-
-    /// The queue to receive from without a copy by the kernel.
-    ///
-    /// # Errors
-    /// `Usage` when it is not written `IFNAME:QUEUE`.
-    pub fn card_queue(&self) -> Result<Option<CardQueue>> {
-        self.zero_copy_receive.as_deref().map(str::parse).transpose()
     }
 
     /// What is not set, from the variables of the cloud's own tools.

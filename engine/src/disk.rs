@@ -118,7 +118,7 @@ impl DiskPlan {
         let mut region = regions.pop().expect("an arena of one region has one region");
         let (backend, notice) = self.ring.settle()?;
         let register = self.register.then(|| arena.clone());
-        let config = UringConfig { entries: self.depth, sockets: 1, register, ..UringConfig::default() };
+        let config = UringConfig { entries: self.depth, sockets: 1, register };
         let mut ring = open_ring(backend, &config)?;
         let options = FileOptions { write: true, create: true, direct: self.direct, len: None };
         let file = ring.open(&self.path, &options)?;

@@ -34,8 +34,6 @@ pub(crate) struct Wanted {
     pub decoded_bytes: u64,
     /// Decoded batches there should be room for.
     pub decoded_batches: u64,
-    /// Memory that rings take besides, bytes.
-    pub beside_bytes: u64,
     /// Whether requests are sent a second time, into spare memory.
     pub hedged: bool,
     /// The longest block and the mean one, bytes.
@@ -110,7 +108,7 @@ impl Wanted {
     /// What so many shards need.
     fn in_all(&self, shards: u16, batches: u64) -> u64 {
         let shared = self.needs_all(shards, batches).saturating_mul(u64::from(shards));
-        shared.saturating_add(self.beside_bytes).saturating_add(self.aside_bytes(1))
+        shared.saturating_add(self.aside_bytes(1))
     }
 
     /// What so many decoded batches need.
@@ -172,7 +170,7 @@ impl Wanted {
         let decoded_batches = self.decoded(shards);
         let aside_bytes = self.aside_bytes(decoded_batches);
         let (cached_block_bytes_min, index_bytes) = self.index(shards);
-        let share = (self.memory_bytes - self.beside_bytes - aside_bytes) / u64::from(shards) - index_bytes;
+        let share = (self.memory_bytes - aside_bytes) / u64::from(shards) - index_bytes;
         let rounded = share / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         let region_bytes = if share >= LARGE_REGION_BYTES && rounded >= self.needs(shards, 1) {
             rounded
@@ -295,7 +293,6 @@ mod tests {
             connections_max: 8,
             scratch_bytes: scratch_bytes(Scheme::Http),
             disk_bytes: 0,
-            beside_bytes: 0,
             decoded_bytes: 0,
             decoded_batches: 0,
             hedged: false,
@@ -372,27 +369,6 @@ mod tests {
             assert!((layout.region_bytes + layout.index_bytes) * u64::from(shards) <= 512 << 20, "{layout:?}");
             assert!(layout.index_bytes <= layout.cache_bytes / 3, "{layout:?}");
         }
-    }
-
-    #[test]
-    fn what_rings_take_besides_is_within_the_budget() {
-        let plain = wanted(64 << 20, 1).share_out().unwrap();
-        let beside = Wanted { beside_bytes: 24 << 20, ..wanted(64 << 20, 1) }.share_out().unwrap();
-        assert_eq!(beside.region_bytes, plain.region_bytes - (24 << 20));
-        let error = Wanted { beside_bytes: 60 << 20, ..wanted(64 << 20, 1) }.share_out().unwrap_err();
-        assert_eq!(error.kind(), Kind::Budget);
-        let need: u64 = error
-            .to_string()
-            .split("raise memory_limit to ")
-            .nth(1)
-            .unwrap()
-            .split(',')
-            .next()
-            .unwrap()
-            .parse()
-            .unwrap();
-        assert!(Wanted { beside_bytes: 60 << 20, ..wanted(need, 1) }.share_out().is_ok());
-        assert!(Wanted { beside_bytes: 60 << 20, ..wanted(need - 1, 1) }.share_out().is_err());
     }
 
     #[test]

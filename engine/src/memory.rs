@@ -18,19 +18,18 @@ pub struct MemoryStats {
     /// Tables whose size follows from the data set and the number of shards: keys, sizes, ETags, labels and scores, what is known of blocks
     /// in RAM and on disk, and the channels between shards.
     pub tables_bytes: u64,
-    /// The rest: the code's own state for each shard, each connection, each sample of an open batch and each decoding thread, and the area
-    /// of zero-copy receive.
+    /// The rest: the code's own state for each shard, each connection, each sample of an open batch and each decoding thread.
     pub rest_bytes: u64,
 }
 
 impl MemoryStats {
-    /// Of a loader with these channels between its shards, and so many bytes that rings take beside the arena.
+    /// Of a loader with these channels between its shards.
     pub(crate) fn new(
         config: &Config,
         objects: &Objects,
         layout: &Layout,
         arena: &Arena,
-        (mesh, beside): (&[MeshEnds], u64),
+        mesh: &[MeshEnds],
     ) -> MemoryStats {
         let (catalog, shards) = (objects.catalog(), u64::from(layout.shards));
         let drawn = if config.importance == "off" { 0 } else { DRAWN_SAMPLE_BYTES };
@@ -44,7 +43,7 @@ impl MemoryStats {
         MemoryStats {
             arena_bytes: arena.report().bytes,
             tables_bytes: objects.memory_bytes() + samples + shards * layout.index_bytes + channels,
-            rest_bytes: LOADER_BYTES + shards * shard + decoding as u64 + beside,
+            rest_bytes: LOADER_BYTES + shards * shard + decoding as u64,
         }
     }
 

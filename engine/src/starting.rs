@@ -9,7 +9,7 @@ use crate::watch::Watched;
 use fuelrail_base::canary;
 use fuelrail_base::{Duration, Error, Kind, Result, SampleId, ShardId};
 use fuelrail_flow::{Board, Consumer, Finished, MeshEnds, Objects, ShardConfig, ShardEnds, SpillSetup};
-use fuelrail_io::{Arena, Backend, CardQueue, Region, Sender, UringConfig, Waker};
+use fuelrail_io::{Arena, Backend, Region, Sender, UringConfig, Waker};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::pace::Ledger;
@@ -31,7 +31,6 @@ pub(crate) struct Plan {
     pub layout: Layout,
     pub arena: Arena,
     pub seating: Option<Seating>,
-    pub card_queue: Option<CardQueue>,
     /// What each shard's disk is configured as, where there is one.
     pub spill: Option<SpillConfig>,
     pub consumer: Arc<Consumer>,
@@ -68,7 +67,6 @@ impl Starting {
                 entries: ring_entries(config.connections_max, plan.spill.is_some()),
                 sockets: (config.connections_max as u32 * 2).next_power_of_two(),
                 register: config.register.then(|| plan.arena.clone()),
-                zero_copy_receive: plan.card_queue.clone(),
             },
             region,
             objects: Arc::clone(&plan.objects),

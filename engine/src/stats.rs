@@ -74,7 +74,7 @@ pub struct Stats {
     pub disk: Option<DiskFacts>,
     /// Payload bytes that came over the network.
     pub landed_bytes: u64,
-    /// Payload bytes our own code copied, and all it copied out of the zero-copy area, where the kernel copies nothing.
+    /// Payload bytes our own code copied.
     pub copied_bytes: u64,
     /// … per byte delivered, or decoded.
     pub copied_bytes_per_byte: f64,
@@ -378,7 +378,6 @@ impl Stats {
         if let Some(ring) = &shard.ring {
             self.enters += ring.counts.enters;
             self.completions += ring.counts.completions;
-            self.copied_bytes += ring.counts.zero_copy_bytes;
             self.ring = format!("{} ({})", ring.backend, ring.abilities.join(", "));
         }
     }

@@ -44,4 +44,3 @@ mod trust;
 mod upload;
 mod warnings;
 mod watchdog;
-mod zero_copy;

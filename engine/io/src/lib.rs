@@ -46,9 +46,7 @@ pub use heap::give_back_freed;
 pub use ledger::{Division, SharedWords};
 pub use lent::Lent;
 pub use mesh::{Receiver, Sender, lane};
-pub use probe::{
-    Confinement, Disk, Features, Finding, Gpus, Grade, Nic, Probe, ProbeConfig, ZeroCopyQueue, probe, probe_under,
-};
+pub use probe::{Confinement, Disk, Features, Finding, Gpus, Grade, Nic, Probe, ProbeConfig, probe, probe_under};
 pub use region::Region;
 pub use ring::choice::{Backend, RingChoice};
 pub use ring::file::{FileMark, FileOptions, not_regular, open_refusal, open_regular};
@@ -59,9 +57,9 @@ pub use ring::poll::PollRing;
 pub use ring::sim::{Host, Replies, SimCounts, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld};
 #[cfg(feature = "tokio-uring")]
 pub use ring::tokio_uring::TokioUringRing;
-pub use ring::uring::{CardQueue, UringConfig, UringRing, ZERO_COPY_BYTES};
 #[doc(hidden)]
 pub use ring::uring::{Kernel, io_uring_refusal};
+pub use ring::uring::{UringConfig, UringRing};
 pub use ring::{Done, FileId, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId, Times};
 pub use scatter::{Landed, Scatter};
 pub use slot::{Filling, Slot, Window};

@@ -192,24 +192,16 @@ impl Scatter {
 
     /// Copies `bytes` to where the kernel would put them, in order, without accounting; returns how many fitted.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
-        self.write_behind(0, bytes)
-    }
-
-    /// The same, behind the first `skip` bytes of all places.
-    pub(crate) fn write_behind(&mut self, mut skip: usize, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         let Places { scratch, pieces, .. } = &mut *self.0;
         for piece in pieces {
             let asked = match piece {
                 Landed::Head { asked, .. } | Landed::Body { asked, .. } => *asked,
             };
-            let from = skip.min(asked);
-            skip -= from;
-            let (now, later) = rest.split_at(rest.len().min(asked - from));
-            let to = from..from + now.len();
+            let (now, later) = rest.split_at(rest.len().min(asked));
             match piece {
-                Landed::Head { from: start, .. } => scratch[*start..][to].copy_from_slice(now),
-                Landed::Body { window, .. } => window.unfilled_mut()[to].copy_from_slice(now),
+                Landed::Head { from, .. } => scratch[*from..][..now.len()].copy_from_slice(now),
+                Landed::Body { window, .. } => window.unfilled_mut()[..now.len()].copy_from_slice(now),
             }
             rest = later;
         }

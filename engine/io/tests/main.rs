@@ -17,4 +17,3 @@ mod slots;
 mod steps;
 mod tokio_uring;
 mod uring;
-mod zero_copy;

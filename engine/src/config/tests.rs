@@ -45,26 +45,6 @@ fn unknown_and_wrong_settings_are_refused_by_name() {
 }
 
 #[test]
-fn zero_copy_receive_is_for_one_shard_on_uring() {
-    let load = |more: &[(&str, &str)]| {
-        let settings = [("FUELRAIL_URI", "http://h/b"), ("FUELRAIL_ZERO_COPY_RECEIVE", "eth0:3")];
-        Config::load(None, settings.iter().chain(more).map(|(a, b)| pair(a, b)), &vec![])
-    };
-    let config = load(&[("FUELRAIL_SHARDS", "1")]).unwrap();
-    assert_eq!(config.card_queue().unwrap().unwrap().to_string(), "eth0:3");
-    assert_eq!(toml::from_str::<Config>(&toml::to_string(&config).unwrap()).unwrap(), config);
-    for (more, said) in [
-        (&[][..], "shards = 1"),
-        (&[("FUELRAIL_SHARDS", "2")][..], "shards = 1"),
-        (&[("FUELRAIL_SHARDS", "1"), ("FUELRAIL_RING", "poll")][..], "only the ring uring"),
-        (&[("FUELRAIL_SHARDS", "1"), ("FUELRAIL_ZERO_COPY_RECEIVE", "3")][..], "IFNAME:QUEUE"),
-    ] {
-        let error = load(more).unwrap_err();
-        assert!(error.kind() == Kind::Usage && error.to_string().contains(said), "{error}");
-    }
-}
-
-#[test]
 fn the_default_round_trips_through_toml() {
     let config = Config { uri: "http://h/b".into(), ..Config::default() };
     let text = toml::to_string(&config).unwrap();

@@ -8,7 +8,7 @@ const SIZES: [&str; 5] =
 /// Fields that are lists: as text, their items stand between commas.
 const LISTS: [&str; 1] = ["spill_dirs"];
 /// Fields that are text: their value is never read as a number.
-const TEXTS: [&str; 20] = [
+const TEXTS: [&str; 19] = [
     "uri",
     "region",
     "endpoint",
@@ -22,7 +22,6 @@ const TEXTS: [&str; 20] = [
     "prefetch",
     "bad_samples",
     "ring",
-    "zero_copy_receive",
     "importance",
     "decode",
     "decode_fit",

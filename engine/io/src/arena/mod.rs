@@ -19,7 +19,7 @@ mod mapping;
 pub use budget::{Budget, default_budget};
 pub(crate) use budget::{budget_under, cgroup_limit};
 pub use config::{ArenaConfig, ArenaReport, Huge, HugePages};
-pub(crate) use huge::{THP_ENABLED, ThpMode, anonymous, free_huge_pages, thp_mode};
+pub(crate) use huge::{THP_ENABLED, ThpMode, free_huge_pages, thp_mode};
 pub(crate) use mapping::Mapping;
 
 /// A handle on the arena. Clones are the same arena.

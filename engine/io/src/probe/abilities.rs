@@ -1,10 +1,9 @@
 //! What this kernel's io_uring can do, found out by opening small rings and asking.
 
 use fuelrail_base::Result;
-use std::os::fd::AsRawFd;
 
 use super::finding::Finding;
-use crate::ring::uring::{Mode, REGISTER_ZCRX_IFQ, mixed_ring, refusal};
+use crate::ring::uring::{Mode, refusal};
 
 /// io_uring abilities of this kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -19,22 +18,6 @@ pub struct Features {
     pub registered_files: bool,
     /// Receives and sends can carry several buffers at once (kernel 6.10).
     pub bundles: bool,
-    /// Payloads can be received without a copy, given a network card that does it (kernel 6.15).
-    pub zero_copy_receive: bool,
-    /// Whether this process could register a card's queue for that.
-    pub zero_copy_queue: ZeroCopyQueue,
-}
-
-/// What asking to register a network card's receive queue comes to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ZeroCopyQueue {
-    /// The kernel does not know the request, was built without it, or has no ring that takes it (kernel 6.18).
-    #[default]
-    Unknown,
-    /// The kernel knows it and wants `CAP_NET_ADMIN`.
-    NeedsPrivilege,
-    /// The kernel would look at the request.
-    Allowed,
 }
 
 /// Asks the kernel, on small rings that are closed again.
@@ -64,26 +47,7 @@ pub(super) fn features() -> Result<Features> {
     features.timed_waits = ring.params().is_feature_ext_arg() && ring.params().is_feature_resource_tagging();
     features.registered_files = ring.submitter().register_files_sparse(4).is_ok();
     features.bundles = ring.params().is_feature_recvsend_bundle();
-    let mut known = io_uring::Probe::new();
-    if ring.submitter().register_probe(&mut known).is_ok() {
-        features.zero_copy_receive = known.is_supported(io_uring::opcode::RecvZc::CODE);
-    }
-    features.zero_copy_queue = zero_copy_queue();
     Ok(features)
-}
-
-/// Asks for a queue with an argument that cannot be read: a kernel that knows the request and would carry it out says so,
-/// and no card is touched.
-fn zero_copy_queue() -> ZeroCopyQueue {
-    let Ok(ring) = mixed_ring(8, 32) else { return ZeroCopyQueue::Unknown };
-    // SAFETY: the argument's address is in the first page, which is never mapped: the kernel's read of it fails, and it
-    // writes nothing.
-    let rc = unsafe { libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), REGISTER_ZCRX_IFQ, 8usize, 1) };
-    match std::io::Error::last_os_error().raw_os_error() {
-        Some(libc::EFAULT) if rc < 0 => ZeroCopyQueue::Allowed,
-        Some(libc::EPERM) if rc < 0 => ZeroCopyQueue::NeedsPrivilege,
-        _ => ZeroCopyQueue::Unknown,
-    }
 }
 
 pub(super) fn findings(io_uring: &Result<Features>) -> Vec<Finding> {

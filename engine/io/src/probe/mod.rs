@@ -19,7 +19,7 @@ use crate::arena::{Budget, THP_ENABLED, ThpMode, budget_under, cgroup_limit, fre
 use crate::ring::uring::memlock_bytes;
 use crate::topology::Topology;
 
-pub use abilities::{Features, ZeroCopyQueue};
+pub use abilities::Features;
 pub use disk::Disk;
 pub use finding::{Finding, Grade};
 pub use host::{Confinement, Gpus};
@@ -119,7 +119,7 @@ impl Probe {
         findings.push(self.cores_finding());
         findings.push(self.node_finding());
         findings.push(self.open_files_finding());
-        findings.extend(network::findings(&self.nics, self.io_uring.as_ref().ok()));
+        findings.extend(network::findings(&self.nics));
         findings.push(disk::finding(self.disk.as_ref(), &self.folder));
         findings.push(host::gpu_finding(&self.gpus));
         findings.extend(host::findings(&self.confinement, &self.topology));

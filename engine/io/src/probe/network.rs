@@ -8,7 +8,6 @@ use std::mem;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use super::abilities::{Features, ZeroCopyQueue};
 use super::finding::Finding;
 
 /// One network card that is up.
@@ -26,12 +25,8 @@ pub struct Nic {
     pub receive_queues: usize,
     /// Descriptors of the receive ring: now, and at most.
     pub receive_ring: Option<(u32, u32)>,
-    /// Whether flows can be steered to queues (`ntuple` filters are on).
-    pub steers_flows: Option<bool>,
 }
 
-/// Drivers whose cards split headers from payload and hand queues to io_uring.
-const ZERO_COPY_DRIVERS: [&str; 5] = ["bnxt_en", "fbnic", "gve", "ice", "mlx5_core"];
 /// A receive ring below this is emptied too late when a core is busy with something else for a millisecond.
 const RING_ENOUGH: u32 = 1024;
 
@@ -60,7 +55,6 @@ fn nic(root: &Path, folder: &Path) -> Option<Nic> {
         mtu: read("mtu").and_then(|text| text.parse().ok()).unwrap_or(0),
         receive_queues,
         receive_ring: here.then(|| receive_ring(&name)).flatten(),
-        steers_flows: here.then(|| steers_flows(&name)).flatten(),
         name,
     })
 }
@@ -90,13 +84,7 @@ fn receive_ring(interface: &str) -> Option<(u32, u32)> {
     Some((answer[5], answer[1]))
 }
 
-fn steers_flows(interface: &str) -> Option<bool> {
-    const GET_FLAGS: u32 = 0x25;
-    const NTUPLE: u32 = 1 << 27;
-    Some(ethtool(interface, [GET_FLAGS, 0])?[1] & NTUPLE != 0)
-}
-
-pub(super) fn findings(nics: &[Nic], features: Option<&Features>) -> Vec<Finding> {
+pub(super) fn findings(nics: &[Nic]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = nics.iter().map(card).collect();
     if nics.is_empty() {
         findings.push(Finding::degraded(
@@ -105,7 +93,6 @@ pub(super) fn findings(nics: &[Nic], features: Option<&Features>) -> Vec<Finding
             "in a container, host networking shows the cards; loopback and tunnels need none",
         ));
     }
-    findings.extend(features.map(|features| zero_copy(nics, features)));
     findings
 }
 
@@ -126,35 +113,6 @@ fn card(nic: &Nic) -> Finding {
         }
         _ => Finding::good(name, value),
     }
-}
-
-fn zero_copy(nics: &[Nic], features: &Features) -> Finding {
-    let name = "zero-copy receive";
-    if !features.zero_copy_receive || features.zero_copy_queue == ZeroCopyQueue::Unknown {
-        return Finding::degraded(
-            name,
-            "not in this kernel",
-            "kernel 6.18 has all of it, with a card that supports it",
-        );
-    }
-    let able = nics.iter().find(|nic| nic.driver.as_deref().is_some_and(|driver| ZERO_COPY_DRIVERS.contains(&driver)));
-    let Some(nic) = able else {
-        let cure = format!("it needs a card that splits headers: one of {}", ZERO_COPY_DRIVERS.join(", "));
-        return Finding::degraded(name, "in the kernel, but no card here can", cure);
-    };
-    let interface = &nic.name;
-    if features.zero_copy_queue == ZeroCopyQueue::NeedsPrivilege {
-        let value = format!("kernel and {interface} could, this process may not");
-        return Finding::degraded(name, value, "run with CAP_NET_ADMIN, and the card's queue steered to it");
-    }
-    if nic.steers_flows == Some(false) {
-        let cure = format!("ethtool -K {interface} ntuple on; ethtool -G {interface} tcp-data-split on hds-thresh 0");
-        return Finding::degraded(name, format!("{interface} could, but steers no flows"), cure);
-    }
-    let value = format!(
-        "kernel and {interface} can; ethtool -g {interface} tells whether headers are split, and CONTAINERS.md how"
-    );
-    Finding::good(name, value)
 }
 
 #[cfg(test)]
@@ -182,38 +140,20 @@ mod tests {
             mtu: 9001,
             receive_queues: 2,
             receive_ring: None,
-            steers_flows: None,
         };
         assert_eq!(found, [wanted]);
-        let line = &findings(&found, None)[0];
+        let line = &findings(&found)[0];
         assert_eq!((line.name.as_str(), line.grade), ("network card eth0", Grade::Good));
         assert_eq!(line.value, "ena, 100 Gbit/s, MTU 9001, 2 receive queue(s)");
     }
 
     #[test]
-    fn small_rings_and_every_obstacle_to_zero_copy_have_a_cure() {
-        let nic = |driver: &str, steers| Nic {
-            name: "eth0".into(),
-            driver: Some(driver.into()),
-            receive_ring: Some((256, 8192)),
-            steers_flows: Some(steers),
-            ..Nic::default()
-        };
-        let features = |queue| Features { zero_copy_receive: true, zero_copy_queue: queue, ..Features::default() };
-        let small = &findings(&[nic("ena", true)], None)[0];
+    fn small_rings_and_no_card_have_a_cure() {
+        let nic =
+            Nic { name: "eth0".into(), driver: Some("ena".into()), receive_ring: Some((256, 8192)), ..Nic::default() };
+        let small = &findings(&[nic])[0];
         assert_eq!(small.grade, Grade::Degraded);
         assert!(small.cure.as_deref().unwrap().contains("ethtool -G eth0 rx 4096"), "{small}");
-        use ZeroCopyQueue::*;
-        for (driver, steers, queue, said) in [
-            ("bnxt_en", true, Unknown, "kernel 6.18"),
-            ("virtio_net", true, Allowed, "splits headers"),
-            ("bnxt_en", true, NeedsPrivilege, "CAP_NET_ADMIN"),
-            ("bnxt_en", false, Allowed, "ntuple on"),
-        ] {
-            let line = zero_copy(&[nic(driver, steers)], &features(queue));
-            assert!(line.cure.as_deref().unwrap().contains(said), "{line}");
-        }
-        assert_eq!(zero_copy(&[nic("bnxt_en", true)], &features(Allowed)).grade, Grade::Good);
-        assert_eq!(findings(&[], None)[0].grade, Grade::Degraded);
+        assert_eq!(findings(&[])[0].grade, Grade::Degraded);
     }
 }

@@ -175,15 +175,8 @@ impl<S> Desk<S> {
         }
     }
 
-    /// The kernel works on the socket besides its operations: it is not given up before a [`release`](Desk::release).
-    pub(super) fn hold(&mut self, id: Name) {
-        if let Some(holding) = self.holdings.get_mut(id) {
-            holding.in_flight += 1;
-        }
-    }
-
-    /// The kernel has let go of the socket, or come back with an operation on it.
-    pub(super) fn release(&mut self, id: Name) {
+    /// The kernel has come back with an operation on the socket.
+    fn release(&mut self, id: Name) {
         if let Some(holding) = self.holdings.get_mut(id) {
             holding.in_flight -= 1;
             if holding.closing && holding.in_flight == 0 {

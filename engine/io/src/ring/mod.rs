@@ -209,8 +209,6 @@ pub struct RingCounts {
     pub fixed_receives: u64,
     /// Bytes received.
     pub received_bytes: u64,
-    /// … of them by way of the zero-copy area: copied by the ring, with the CPU, and not by the kernel.
-    pub zero_copy_bytes: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
     /// Bytes read from files.

@@ -20,8 +20,7 @@ impl<R: Ring, F: Fn(&UringConfig) -> Result<R>> Venue for Loopback<F> {
 
     fn ring(&mut self, entries: u32, arena: &Arena) -> R {
         let register = self.register.then(|| arena.clone());
-        (self.make)(&UringConfig { entries, sockets: 64, register, ..UringConfig::default() })
-            .expect("a ring on the testing machine")
+        (self.make)(&UringConfig { entries, sockets: 64, register }).expect("a ring on the testing machine")
     }
 
     fn peer(&mut self, script: Script) -> SocketAddr {

@@ -2,7 +2,6 @@
 
 use fuelrail_base::{Error, Kind, Result};
 
-use super::zero_copy::CardQueue;
 use crate::arena::Arena;
 
 /// How to make an io_uring ring.
@@ -15,16 +14,12 @@ pub struct UringConfig {
     /// Arena to register with the kernel, so that receives into one window skip the page look-up. Registering touches
     /// and locks all of it. When it is refused, the ring works without and [`RingFacts::refusals`](crate::RingFacts::refusals) says why.
     pub register: Option<Arena>,
-    /// The queue of a network card to receive from without a copy by the kernel, set up for it by the administrator. Takes
-    /// [`ZERO_COPY_BYTES`](crate::ZERO_COPY_BYTES) of locked memory besides the arena. When kernel or card refuse, receives are
-    /// ordinary and [`RingFacts::refusals`](crate::RingFacts::refusals) says why.
-    pub zero_copy_receive: Option<CardQueue>,
 }
 
 impl Default for UringConfig {
-    /// 512 operations, 512 sockets, nothing registered, ordinary receives.
+    /// 512 operations, 512 sockets, nothing registered.
     fn default() -> UringConfig {
-        UringConfig { entries: 512, sockets: 512, register: None, zero_copy_receive: None }
+        UringConfig { entries: 512, sockets: 512, register: None }
     }
 }
 

@@ -4,5 +4,3 @@
 pub(super) const WAKE: u64 = u64::MAX;
 /// Requests whose completions say nothing we want to know.
 pub(super) const CANCEL: u64 = u64::MAX - 1;
-/// Set in the index of the requests that fill the zero-copy area.
-pub(super) const STREAM: u64 = 1 << 31;

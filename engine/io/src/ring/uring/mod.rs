@@ -9,13 +9,10 @@ mod descriptors;
 mod files;
 mod marks;
 pub(super) mod setup;
-mod zero_copy;
 
 pub use config::UringConfig;
 pub use setup::{Kernel, io_uring_refusal};
 pub(crate) use setup::{Mode, memlock_bytes, refusal};
-pub use zero_copy::{CardQueue, ZERO_COPY_BYTES};
-pub(crate) use zero_copy::{REGISTER_ZCRX_IFQ, mixed_ring};
 
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
@@ -32,7 +29,6 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use self::descriptors::Descriptors;
 use self::marks::{CANCEL, WAKE};
 use self::setup::{BUFFER_BYTES_MAX, Opened};
-use self::zero_copy::{Errand, Mixed, ZeroCopy};
 use super::desk::Desk;
 use super::file::{FileOptions, files_open, open_file};
 use super::patience::Patience;
@@ -58,8 +54,6 @@ pub struct UringRing {
     wires: ManuallyDrop<Wires>,
     /// Keeps registered memory mapped until `ring` is closed.
     registered: ManuallyDrop<Option<Arc<Mapping>>>,
-    /// Serves all receives, where there is one.
-    zero_copy: ManuallyDrop<Option<Box<ZeroCopy>>>,
     descriptors: Descriptors,
     patience: Patience,
     /// Requests that found the submission queue full; they go first at the next submission.
@@ -90,13 +84,12 @@ impl UringRing {
     #[doc(hidden)]
     pub fn as_on(config: &UringConfig, kernel: Kernel) -> Result<UringRing> {
         config.validate()?;
-        let Opened { ring, fixed_files, registered, zero_copy, abilities, refusals } = setup::open(config, kernel)?;
+        let Opened { ring, fixed_files, registered, abilities, refusals } = setup::open(config, kernel)?;
         Ok(UringRing {
             ring,
             desk: ManuallyDrop::new(Desk::new(config.entries, config.sockets, monotonic_now())),
             wires: ManuallyDrop::new(Wires::new(config.entries)),
             registered: ManuallyDrop::new(registered),
-            zero_copy: ManuallyDrop::new(zero_copy),
             descriptors: Descriptors::new(fixed_files, config.entries),
             patience: Patience::new(config.sockets + RING_FILES_MAX),
             backlog: VecDeque::with_capacity(config.entries as usize),
@@ -171,9 +164,8 @@ impl UringRing {
             return;
         }
         if self.backlog.is_empty() {
-            // SAFETY: every address in `entry` belongs to an operation in `desk.flights`, to `wires`, to `waker` or to the
-            // area of `zero_copy`; the ring keeps all of them, unmoved, until the completion is reaped (the area, until no
-            // request that fills it is out), and leaks them if it never is.
+            // SAFETY: every address in `entry` belongs to an operation in `desk.flights`, to `wires` or to `waker`; the ring
+            // keeps all of them, unmoved, until the completion is reaped, and leaks them if it never is.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
             }
@@ -183,31 +175,7 @@ impl UringRing {
 
     /// Asks an operation back that is marked as cancelled.
     fn ask_back(&mut self, name: Name) {
-        if let Some(zero_copy) = &mut *self.zero_copy
-            && zero_copy.cancel(name, &mut self.desk)
-        {
-            return;
-        }
         self.enqueue(opcode::AsyncCancel::new(name.to_bits()).build().user_data(CANCEL));
-    }
-
-    /// Whether zero-copy receive took the operation over.
-    fn receives_beside(&mut self, name: Name) -> bool {
-        let Some(zero_copy) = &mut *self.zero_copy else { return false };
-        let taken = zero_copy.receive(name, &mut self.desk, &mut self.patience);
-        self.run_errands();
-        taken
-    }
-
-    /// Does what zero-copy receive wants done.
-    fn run_errands(&mut self) {
-        while let Some(errand) = self.zero_copy.as_mut().and_then(|zero_copy| zero_copy.errand()) {
-            let entry = match errand {
-                Errand::Request(entry) => entry,
-                Errand::Plainly(name) => self.request(name),
-            };
-            self.enqueue(entry);
-        }
     }
 
     /// Hands everything queued to the kernel; sleeps until a completion when `sleep`, at most for `limit`.
@@ -266,9 +234,6 @@ impl UringRing {
     /// Takes all completions the kernel has posted.
     fn reap(&mut self) {
         self.desk.begin_turn(monotonic_now());
-        if self.zero_copy.is_some() {
-            return self.reap_mixed();
-        }
         let mut seen = false;
         for entry in self.ring.completion() {
             seen = true;
@@ -287,36 +252,12 @@ impl UringRing {
         }
     }
 
-    /// The same from a queue of completions of both sizes, those of zero-copy receive among them.
-    fn reap_mixed(&mut self) {
-        let Some(zero_copy) = &mut *self.zero_copy else { return };
-        for posted in Mixed(self.ring.completion()) {
-            match posted.bits {
-                CANCEL => {}
-                WAKE => {
-                    self.desk.counts.wakes += 1;
-                    self.wake_polled = cqueue::more(posted.flags);
-                }
-                _ if zero_copy.posted(&posted, &mut self.desk) => {}
-                bits => self.descriptors.land(&mut self.desk, Name::from_bits(bits), posted.result),
-            }
-        }
-        zero_copy.settle(&mut self.desk);
-        self.descriptors.take_in(&self.ring, &mut self.desk);
-        self.run_errands();
-        self.close_idle();
-    }
-
     /// Closes a socket or a file.
     fn put_away(&mut self, id: Name) {
         let mut flying = Vec::new();
         self.desk.close(id, &mut flying);
         for name in flying {
             self.ask_back(name);
-        }
-        if let Some(zero_copy) = &mut *self.zero_copy {
-            zero_copy.close(id, &mut self.desk);
-            self.run_errands();
         }
         self.close_idle();
     }
@@ -346,8 +287,7 @@ impl UringRing {
     fn drain(&mut self) -> bool {
         let deadline = monotonic_now().after(DRAIN_PATIENCE);
         loop {
-            let streams = self.zero_copy.as_ref().map_or(0, |zero_copy| zero_copy.out());
-            if self.desk.in_flight == 0 && streams == 0 && !self.wake_polled {
+            if self.desk.in_flight == 0 && !self.wake_polled {
                 return true;
             }
             if monotonic_now() > deadline {
@@ -357,10 +297,6 @@ impl UringRing {
             for name in flying {
                 self.desk.mark_cancelled(name);
                 self.ask_back(name);
-            }
-            if let Some(zero_copy) = &mut *self.zero_copy {
-                zero_copy.disarm_all(&mut self.desk);
-                self.run_errands();
             }
             if self.wake_polled {
                 self.enqueue(opcode::AsyncCancel::new(WAKE).build().user_data(CANCEL));
@@ -408,7 +344,7 @@ impl Ring for UringRing {
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
         op.check();
         let (name, flies) = self.desk.book(op, token)?;
-        if flies && !self.receives_beside(name) {
+        if flies {
             let entry = self.request(name);
             self.enqueue(entry);
         }
@@ -471,14 +407,12 @@ impl Drop for UringRing {
             );
             return;
         }
-        // SAFETY: the kernel owns no operation any more, so nothing it may touch is freed here; none of the four is
-        // used after this. Registered pages, and those a card writes to, are pinned by the kernel on its own account until
-        // `ring` closes and the card has let go.
+        // SAFETY: the kernel owns no operation any more, so nothing it may touch is freed here; none of the three is
+        // used after this. Registered pages are pinned by the kernel on its own account until `ring` closes.
         unsafe {
             ManuallyDrop::drop(&mut self.desk);
             ManuallyDrop::drop(&mut self.wires);
             ManuallyDrop::drop(&mut self.registered);
-            ManuallyDrop::drop(&mut self.zero_copy);
         }
     }
 }

@@ -7,7 +7,6 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 use io_uring::IoUring;
 
 use super::config::UringConfig;
-use super::zero_copy::{self, Opening, ZeroCopy};
 use crate::arena::Mapping;
 
 /// Most bytes one registered buffer may have: the kernel's limit.
@@ -21,7 +20,6 @@ pub(super) struct Opened {
     pub(super) fixed_files: bool,
     /// The registered memory, to be kept until the ring is closed.
     pub(super) registered: Option<Arc<Mapping>>,
-    pub(super) zero_copy: Option<Box<ZeroCopy>>,
     pub(super) abilities: Vec<&'static str>,
     pub(super) refusals: Vec<String>,
 }
@@ -69,10 +67,6 @@ impl Mode {
 pub enum Kernel {
     /// All this one has.
     Running,
-    /// The same, with zero-copy receive rehearsed: the kernel copies into the area, where a card would write.
-    Rehearsing,
-    /// The same, with every request that is to fill the area refused.
-    Refusing,
     /// Those of 5.19: registered files, cooperative completions.
     V5_19,
     /// Those of 5.13: timed waits and multishot polls, nothing else.
@@ -82,7 +76,7 @@ pub enum Kernel {
 impl Kernel {
     fn modes(self) -> &'static [Mode] {
         match self {
-            Kernel::Running | Kernel::Rehearsing | Kernel::Refusing => &Mode::BEST_FIRST,
+            Kernel::Running => &Mode::BEST_FIRST,
             Kernel::V5_19 => &Mode::BEST_FIRST[1..],
             Kernel::V5_13 => &Mode::BEST_FIRST[2..],
         }
@@ -94,14 +88,7 @@ pub(super) fn open(config: &UringConfig, kernel: Kernel) -> Result<Opened> {
     // Every operation, one cancellation each, and the wake poll fit without overflow.
     let completions = entries.saturating_mul(4);
     let mut refusals = Vec::new();
-    let (ring, mode, opening) = match open_zero_copy(config, kernel, entries, completions) {
-        Some(Ok((ring, opening))) => (ring, Mode::Deferred, Some(opening)),
-        refused => {
-            refusals.extend(refused.and_then(Result::err));
-            let (ring, mode) = open_best(entries, completions, kernel.modes())?;
-            (ring, mode, None)
-        }
-    };
+    let (ring, mode) = open_best(entries, completions, kernel.modes())?;
     // Resource tagging came with multishot polls, which have no flag of their own and which the waker needs.
     let params = ring.params();
     if !params.is_feature_ext_arg() || !params.is_feature_nodrop() || !params.is_feature_resource_tagging() {
@@ -141,26 +128,7 @@ pub(super) fn open(config: &UringConfig, kernel: Kernel) -> Result<Opened> {
             }
         }
     });
-    let places = config.sockets + RING_FILES_MAX;
-    let zero_copy = opening.map(|opening| Box::new(opening.finish(places, fixed_files)));
-    abilities.extend(zero_copy.is_some().then_some("zero-copy receive"));
-    Ok(Opened { ring, fixed_files, registered, zero_copy, abilities, refusals })
-}
-
-/// The ring with zero-copy receive, where it is asked for.
-fn open_zero_copy(
-    config: &UringConfig,
-    kernel: Kernel,
-    entries: u32,
-    completions: u32,
-) -> Option<core::result::Result<(IoUring, Opening), String>> {
-    let completions = completions.saturating_add(zero_copy::COMPLETIONS);
-    match (&config.zero_copy_receive, kernel) {
-        (Some(queue), _) => Some(zero_copy::open(queue, entries, completions)),
-        (None, Kernel::Rehearsing) => Some(zero_copy::rehearse(false, entries, completions)),
-        (None, Kernel::Refusing) => Some(zero_copy::rehearse(true, entries, completions)),
-        (None, _) => None,
-    }
+    Ok(Opened { ring, fixed_files, registered, abilities, refusals })
 }
 
 fn open_best(entries: u32, completions: u32, modes: &[Mode]) -> Result<(IoUring, Mode)> {
