@@ -10,7 +10,6 @@ use std::sync::Arc;
 use fuelrail::{SampleId, State};
 use fuelrail_base::{Error, Kind, Result};
 
-use crate::convert::{Convert, Dtype};
 use crate::driver::CUstream;
 use crate::note::Note;
 use crate::ring::{Ring, Token};
@@ -72,22 +71,12 @@ pub struct DeviceBatch {
     /// Gone when dropped.
     token: Option<Token>,
     stream: RawStream,
-    shape: [i64; 4],
-    dimensions: usize,
-    dtype: Dtype,
 }
 
 impl DeviceBatch {
-    /// The token's batch, which `stream` has been made to wait for. `convert` says what was made of it.
-    pub(crate) fn new(ring: Arc<Ring>, token: Token, stream: RawStream, convert: Option<&Convert>) -> DeviceBatch {
-        let (shape, dimensions, dtype) = match convert {
-            Some(convert) => (convert.shape(token.note.ids.len()), 4, convert.dtype),
-            None => match token.note.shape {
-                Some(shape) => (shape, 4, Dtype::U8),
-                None => ([token.note.bytes as i64, 0, 0, 0], 1, Dtype::U8),
-            },
-        };
-        DeviceBatch { ring, token: Some(token), stream, shape, dimensions, dtype }
+    /// The token's batch, which `stream` has been made to wait for.
+    pub(crate) fn new(ring: Arc<Ring>, token: Token, stream: RawStream) -> DeviceBatch {
+        DeviceBatch { ring, token: Some(token), stream }
     }
 
     fn note(&self) -> &Note {
@@ -104,36 +93,23 @@ impl DeviceBatch {
         self.ring.ordinal
     }
 
-    /// Where the elements begin on the device.
+    /// Where the bytes begin on the device.
     #[must_use]
     pub fn pointer(&self) -> u64 {
-        self.ring.cell(self.token()).at()
-    }
-
-    /// Where the bytes as copied begin, [`offsets`](DeviceBatch::offsets) apply there: the same as
-    /// [`pointer`](DeviceBatch::pointer) unless they were converted.
-    #[must_use]
-    pub fn raw_pointer(&self) -> u64 {
-        self.ring.cell(self.token()).raw.at()
+        self.ring.cell(self.token()).memory.at()
     }
 
     /// Bytes copied, those between samples included.
     #[must_use]
-    pub fn raw_bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.note().bytes
     }
 
-    /// Dimensions of the elements at [`pointer`](DeviceBatch::pointer), dense: samples first when decoded or
-    /// converted, else all bytes in one.
+    /// Dimensions of the bytes at [`pointer`](DeviceBatch::pointer), dense: samples, rows, columns, channels when decoded,
+    /// else all bytes in one.
     #[must_use]
     pub fn shape(&self) -> &[i64] {
-        &self.shape[..self.dimensions]
-    }
-
-    /// What the elements are.
-    #[must_use]
-    pub fn dtype(&self) -> Dtype {
-        self.dtype
+        &self.note().shape
     }
 
     /// Number of samples.
@@ -160,7 +136,7 @@ impl DeviceBatch {
         &self.note().labels
     }
 
-    /// Where each sample begins behind [`raw_pointer`](DeviceBatch::raw_pointer), bytes.
+    /// Where each sample begins behind [`pointer`](DeviceBatch::pointer), bytes.
     #[must_use]
     pub fn offsets(&self) -> &[usize] {
         &self.note().offsets
@@ -219,7 +195,7 @@ impl DeviceBatch {
     /// # Errors
     /// `Environment` when the device is lost.
     pub fn has_landed(&self) -> Result<bool> {
-        self.ring.cell(self.token()).ready.is_reached()
+        self.ring.cell(self.token()).landed.is_reached()
     }
 
     /// The stream whose work may use it.
@@ -289,7 +265,6 @@ impl core::fmt::Debug for DeviceBatch {
             .field("seq", &self.seq())
             .field("samples", &self.len())
             .field("shape", &self.shape())
-            .field("dtype", &self.dtype)
             .finish_non_exhaustive()
     }
 }

@@ -91,17 +91,12 @@ pub(crate) struct Stream {
 unsafe impl Send for Stream {}
 
 impl Stream {
-    /// A stream in the current context. Priorities count downwards: the lowest is the largest number.
-    pub(crate) fn new(context: &Arc<Context>, highest: bool) -> Result<Stream> {
-        let driver = context.driver;
-        let (mut low, mut high, mut handle) = (0, 0, core::ptr::null_mut());
-        // SAFETY: writes two numbers, to variables that live through the call.
-        let code = unsafe { driver.cuCtxGetStreamPriorityRange(&raw mut low, &raw mut high) };
-        driver.check(code, "asking for the range of priorities")?;
-        let priority = if highest { high } else { low };
+    /// A stream in the current context.
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Stream> {
+        let mut handle = core::ptr::null_mut();
         // SAFETY: writes one handle, to a variable that lives through the call.
-        let code = unsafe { driver.cuStreamCreateWithPriority(&raw mut handle, STREAM_NON_BLOCKING, priority) };
-        driver.check(code, "making the copy stream")?;
+        let code = unsafe { context.driver.cuStreamCreate(&raw mut handle, STREAM_NON_BLOCKING) };
+        context.driver.check(code, "making the copy stream")?;
         Ok(Stream { context: Arc::clone(context), handle })
     }
 

@@ -19,7 +19,6 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 
 use crate::canary::{Canary, Step};
 use crate::context::Stream;
-use crate::convert::Converter;
 use crate::pinned::{Pinned, kept};
 use crate::ring::{Cell, Ring, Token};
 use crate::stats::Tally;
@@ -34,17 +33,15 @@ const IDLE: Duration = Duration::from_millis(20);
 /// Someone who asks for the loader's counters.
 pub(crate) type Question = Arc<Mutex<Option<Sender<Stats>>>>;
 
-/// A host batch whose bytes the device may still read, or whose conversion may still run.
+/// A host batch whose bytes the device may still read.
 struct Flight {
-    /// Held until its bytes have landed.
+    /// Dropped when its bytes have landed.
     batch: Option<Batch>,
     cell: usize,
     seq: u64,
     bytes: usize,
-    /// When its copy, or what follows it, was first seen to be under way.
+    /// When its copy was first seen to be under way.
     since: Option<Instant>,
-    /// Its bytes are on the device.
-    landed: bool,
     /// Its events were recorded: they tell its end. Without them nothing does.
     sound: bool,
 }
@@ -61,7 +58,6 @@ enum End {
 
 /// What lives in the device's context for the sake of copies. Dropped only when none is under way.
 pub(crate) struct DeviceSide {
-    pub(crate) converter: Option<Converter>,
     pub(crate) stream: Stream,
     pub(crate) pinned: Option<Pinned>,
 }
@@ -180,26 +176,13 @@ impl Copier {
         let Some(loader) = &self.loader else { return Ok(Ok(())) };
         token.note.take_down(&batch, loader.state());
         let (at, bytes) = (batch.bytes().as_ptr(), batch.bytes().len());
-        let (seq, room) = (token.note.seq, self.ties.ring.cell(&token).raw.len());
+        let (seq, room) = (token.note.seq, self.ties.ring.cell(&token).memory.len());
         if bytes > room {
             return Ok(Err(too_large(seq, bytes, room)));
         }
-        if let Some(converter) = &self.device.converter
-            && let Err(error) = converter.convert().check(&token.note)
-        {
-            return Ok(Err(error));
-        }
         // From here on the batch is held, and its buffer not used again, until its events tell the end.
         let batch = self.ties.canary.takes(Step::HoldSlot).then_some(batch);
-        self.flights.push_back(Flight {
-            batch,
-            cell: token.cell,
-            seq,
-            bytes,
-            since: None,
-            landed: false,
-            sound: false,
-        });
+        self.flights.push_back(Flight { batch, cell: token.cell, seq, bytes, since: None, sound: false });
         // SAFETY: the bytes lie in the batch's slot, registered as long as `self.device` lives; the flight just made holds them
         // until its `landed` event was seen, or for ever.
         let submitted = unsafe { self.submit(&token, at) };
@@ -229,26 +212,19 @@ impl Copier {
         if token.note.bytes > 0 {
             let driver = ring.context.driver;
             // SAFETY: the source is the caller's promise; the target is a buffer at least that long, which nobody else uses
-            // before `ready` (the stream has waited for the consumer before), and which lives until its events were seen.
+            // before `landed` (the stream has waited for the consumer before), and which lives until its events were seen.
             let code =
-                unsafe { driver.cuMemcpyHtoDAsync_v2(cell.raw.at(), at.cast::<c_void>(), token.note.bytes, stream) };
+                unsafe { driver.cuMemcpyHtoDAsync_v2(cell.memory.at(), at.cast::<c_void>(), token.note.bytes, stream) };
             driver.check(code, "starting the copy")?;
         }
         // SAFETY: as above.
-        unsafe { cell.landed.record(stream) }?;
-        if let (Some(converter), Some(converted)) = (&self.device.converter, &cell.converted) {
-            // SAFETY: the copy before it in the stream brings the batch; every sample was found to be of the right size; the
-            // target was made for a full batch of them.
-            unsafe { converter.launch(stream, cell.raw.at(), converted.at(), &token.note) }?;
-        }
-        // SAFETY: as above.
-        unsafe { cell.ready.record(stream) }
+        unsafe { cell.landed.record(stream) }
     }
 
     /// Records all events of a buffer behind whatever the stream has been given.
     fn mark(&self, cell: usize) -> Result<()> {
         let (cell, stream) = (self.ties.ring.cell_at(cell), self.device.stream.handle());
-        for event in [&cell.begun, &cell.landed, &cell.ready] {
+        for event in [&cell.begun, &cell.landed] {
             // SAFETY: the stream is ours and not destroyed before `self.device` is dropped.
             unsafe { event.record(stream) }?;
         }
@@ -322,7 +298,7 @@ impl Copier {
 }
 
 impl Flight {
-    /// Goes as far as the events have; whether all is done.
+    /// Whether the copy has ended; counts it then.
     fn look(&mut self, cell: &Cell, tally: &Tally) -> Result<bool> {
         if self.since.is_none() {
             if !cell.begun.is_reached()? {
@@ -330,16 +306,12 @@ impl Flight {
             }
             self.since = Some(Instant::now());
         }
-        if !self.landed {
-            if !cell.landed.is_reached()? {
-                return Ok(false);
-            }
-            (self.landed, self.batch) = (true, None);
-            let ms = cell.begun.elapsed_ms(&cell.landed).unwrap_or(0.0);
-            tally.copy(self.bytes, Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3));
-            self.since = Some(Instant::now());
+        if !cell.landed.is_reached()? {
+            return Ok(false);
         }
-        cell.ready.is_reached()
+        let ms = cell.begun.elapsed_ms(&cell.landed).unwrap_or(0.0);
+        tally.copy(self.bytes, Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3));
+        Ok(true)
     }
 }
 

@@ -12,7 +12,6 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 use crate::context::Context;
 use crate::driver::{Code, Driver};
 
-const MULTIPROCESSORS: c_int = 16;
 const ASYNC_ENGINES: c_int = 40;
 const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
@@ -31,8 +30,6 @@ pub struct DeviceFacts {
     pub memory_bytes: u64,
     /// How many copies it makes beside its kernels at a time.
     pub copy_engines: u32,
-    /// How many multiprocessors it has.
-    pub multiprocessors: u32,
     /// Whether it copies from registered host memory.
     pub registers_memory: bool,
     /// Where it sits on the PCI bus, as Linux writes it; empty when the driver does not say.
@@ -163,7 +160,6 @@ fn facts(driver: &Driver, ordinal: u32) -> Result<(c_int, DeviceFacts)> {
         capability: (number(CAPABILITY_MAJOR)?, number(CAPABILITY_MINOR)?),
         memory_bytes: bytes as u64,
         copy_engines: number(ASYNC_ENGINES)?,
-        multiprocessors: number(MULTIPROCESSORS)?,
         registers_memory: number(HOST_REGISTER)? != 0,
         pci: pci.to_ascii_lowercase(),
         node,

@@ -9,7 +9,6 @@ use fuelrail::Batch;
 use fuelrail_base::Result;
 
 use crate::batch::{DeviceBatch, RawStream};
-use crate::convert::Dtype;
 
 /// `DLDevice`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +24,7 @@ pub struct DlDevice {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct DlDataType {
-    /// `kDLUInt` 1, `kDLFloat` 2, `kDLBfloat` 4.
+    /// `kDLUInt` 1.
     pub code: u8,
     /// Bits of an element.
     pub bits: u8,
@@ -61,6 +60,8 @@ struct DlManagedTensor {
     deleter: Option<unsafe extern "C" fn(*mut DlManagedTensor)>,
 }
 
+/// What batches are made of: unsigned bytes.
+const BYTE: DlDataType = DlDataType { code: 1, bits: 8, lanes: 1 };
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
@@ -151,13 +152,13 @@ impl DeviceBatch {
             elements: core::ptr::without_provenance_mut(self.pointer() as usize),
             device: DlDevice { kind: CUDA, ordinal: self.device().cast_signed() },
             dimensions: 0,
-            dtype: data_type(self.dtype()),
+            dtype: BYTE,
             shape: core::ptr::null_mut(),
             strides: core::ptr::null_mut(),
             byte_offset: 0,
         };
-        let (shape, dimensions) = (self.shape().to_owned(), self.shape().len());
-        Ok(ManagedTensor::new(tensor, &shape[..dimensions], self))
+        let shape = self.shape().to_owned();
+        Ok(ManagedTensor::new(tensor, &shape, self))
     }
 }
 
@@ -174,22 +175,13 @@ impl ManagedTensor {
             elements: batch.bytes_mut().as_mut_ptr().cast(),
             device: DlDevice { kind: if kind == HostKind::Plain { CPU } else { CUDA_HOST }, ordinal: 0 },
             dimensions: 0,
-            dtype: data_type(Dtype::U8),
+            dtype: BYTE,
             shape: core::ptr::null_mut(),
             strides: core::ptr::null_mut(),
             byte_offset: 0,
         };
         ManagedTensor::new(tensor, &shape, batch)
     }
-}
-
-fn data_type(dtype: Dtype) -> DlDataType {
-    let code = match dtype {
-        Dtype::U8 => 1,
-        Dtype::F32 | Dtype::F16 => 2,
-        Dtype::Bf16 => 4,
-    };
-    DlDataType { code, bits: 8 * dtype.bytes() as u8, lanes: 1 }
 }
 
 #[cfg(test)]
@@ -217,14 +209,14 @@ mod tests {
             elements: core::ptr::null_mut(),
             device: DlDevice { kind: CPU, ordinal: 0 },
             dimensions: 0,
-            dtype: data_type(Dtype::Bf16),
+            dtype: BYTE,
             shape: core::ptr::null_mut(),
             strides: core::ptr::null_mut(),
             byte_offset: 0,
         };
         let kept = Arc::new(());
         let tensor = ManagedTensor::new(plain(), &[2, 3, 5], Arc::clone(&kept));
-        assert_eq!((tensor.tensor().dimensions, tensor.tensor().dtype.code, tensor.tensor().dtype.bits), (3, 4, 16));
+        assert_eq!((tensor.tensor().dimensions, tensor.tensor().dtype.code, tensor.tensor().dtype.bits), (3, 1, 8));
         // SAFETY: the shape has as many lengths as there are dimensions and lives as long as the tensor.
         assert_eq!(unsafe { core::slice::from_raw_parts(tensor.tensor().shape, 3) }, [2, 3, 5]);
         drop(tensor);

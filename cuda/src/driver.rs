@@ -8,7 +8,7 @@
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-pub(crate) use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
+pub(crate) use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUevent, CUstream};
 use fuelrail_base::{Error, Kind, Result};
 
 /// What a driver function returned.
@@ -26,7 +26,7 @@ macro_rules! functions {
         /// Every driver function that this crate may call, by the name it is linked under.
         pub const FUNCTIONS: &[&str] = &[$(stringify!($name)),*];
 
-        #[allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments, reason = "the driver's names; CUDA's manual has their contracts")]
+        #[allow(non_snake_case, clippy::missing_safety_doc, reason = "the driver's names; CUDA's manual has their contracts")]
         impl Driver {
             fn load() -> Result<Driver> {
                 // SAFETY: each type is that of CUDA 11.4's header for the function of that name; the driver's binary interface
@@ -57,8 +57,7 @@ functions! {
     cuDevicePrimaryCtxRelease_v2(device: c_int);
     cuCtxPushCurrent_v2(context: CUcontext);
     cuCtxPopCurrent_v2(context: *mut CUcontext);
-    cuCtxGetStreamPriorityRange(lowest: *mut c_int, highest: *mut c_int);
-    cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
+    cuStreamCreate(stream: *mut CUstream, flags: c_uint);
     cuStreamDestroy_v2(stream: CUstream);
     cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
     cuEventCreate(event: *mut CUevent, flags: c_uint);
@@ -72,13 +71,6 @@ functions! {
     cuMemHostRegister_v2(at: *mut c_void, bytes: usize, flags: c_uint);
     cuMemHostUnregister(at: *mut c_void);
     cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
-    cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
-    cuModuleUnload(module: CUmodule);
-    cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
-    cuLaunchKernel(
-        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
-        block_z: c_uint, shared_bytes: c_uint, stream: CUstream, arguments: *mut *mut c_void, extra: *mut *mut c_void
-    );
 }
 
 /// # Safety

@@ -15,7 +15,6 @@ use fuelrail_base::{Error, Kind, Result};
 use crate::batch::{DeviceBatch, RawStream};
 use crate::canary::{Canary, Step};
 use crate::context::Stream;
-use crate::convert::{Convert, Converter};
 use crate::copier::{Copier, DeviceSide, Question, Ties};
 use crate::device::{Device, DeviceFacts};
 use crate::pinned::{Pinned, kept};
@@ -29,18 +28,14 @@ pub struct FeedConfig {
     pub device: u32,
     /// Device buffers: how many batches are on the device, held by the consumer or on their way, at a time.
     pub depth: usize,
-    /// The copy stream has the highest priority instead of the lowest: only the conversion kernel minds.
-    pub hurry: bool,
-    /// Turn pixels into numbers behind the copy.
-    pub convert: Option<Convert>,
     /// A copy under way for longer than this is an error, ms.
     pub copy_timeout_ms: u64,
 }
 
 impl Default for FeedConfig {
-    /// Three buffers on device 0, the lowest priority, bytes as they are, 30 s.
+    /// Three buffers on device 0, 30 s.
     fn default() -> FeedConfig {
-        FeedConfig { device: 0, depth: 3, hurry: false, convert: None, copy_timeout_ms: 30_000 }
+        FeedConfig { device: 0, depth: 3, copy_timeout_ms: 30_000 }
     }
 }
 
@@ -63,7 +58,7 @@ impl FeedConfig {
         if self.copy_timeout_ms == 0 {
             return usage("copy_timeout_ms is 0".into(), "allow at least the time of one copy");
         }
-        self.convert.as_ref().map_or(Ok(()), Convert::validate)
+        Ok(())
     }
 }
 
@@ -107,18 +102,16 @@ impl Feed {
         let device = Device::open(config.device)?;
         let timeout = Duration::from_millis(config.copy_timeout_ms);
         let canary = Canary::new();
-        let raw = usize::try_from(loader.batch_bytes_max()).unwrap_or(usize::MAX);
-        let converted = config.convert.as_ref().map(|c| c.converted_bytes() * loader.config().batch_size as usize);
+        let bytes = usize::try_from(loader.batch_bytes_max()).unwrap_or(usize::MAX);
         // Every token and one error fit: nobody ever waits to send.
         let (send_home, home) = sync_channel(config.depth);
         let (send_ready, ready) = sync_channel(config.depth + 1);
-        let ring = Arc::new(Ring::new(&device, config.depth, (raw, converted), timeout, send_home)?);
+        let ring = Arc::new(Ring::new(&device, config.depth, bytes, timeout, send_home)?);
         let pinned = Pinned::register(&device, loader.memory())?;
         let device_side = {
             let _entered = device.context().enter()?;
-            let stream = Stream::new(device.context(), config.hurry)?;
-            let converter = config.convert.clone().map(|convert| Converter::new(&device, convert)).transpose()?;
-            DeviceSide { converter, stream, pinned: Some(pinned) }
+            let stream = Stream::new(device.context())?;
+            DeviceSide { stream, pinned: Some(pinned) }
         };
         let about = About {
             facts: device.facts().clone(),
@@ -197,15 +190,15 @@ impl Feed {
     }
 
     fn hand_over(&self, token: Token, stream: RawStream, at_once: bool) -> Result<DeviceBatch> {
-        let ready = &self.ring.cell(&token).ready;
-        let landed = ready.is_reached()?;
+        let copied = &self.ring.cell(&token).landed;
+        let landed = copied.is_reached()?;
         let _entered = self.ring.context.enter()?;
         if self.canary.takes(Step::AwaitCopy) {
             // SAFETY: the stream is what `RawStream::from_raw` promises.
-            unsafe { ready.hold_back(stream.handle()) }?;
+            unsafe { copied.hold_back(stream.handle()) }?;
         }
         self.ring.tally.give(at_once, landed);
-        Ok(DeviceBatch::new(Arc::clone(&self.ring), token, stream, self.config.convert.as_ref()))
+        Ok(DeviceBatch::new(Arc::clone(&self.ring), token, stream))
     }
 
     /// Counters of the device's side.

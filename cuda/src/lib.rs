@@ -22,7 +22,6 @@
 mod batch;
 mod canary;
 mod context;
-mod convert;
 mod copier;
 mod device;
 mod dlpack;
@@ -37,7 +36,6 @@ mod stats;
 mod tests;
 
 pub use batch::{DeviceBatch, RawStream};
-pub use convert::{Convert, Dtype, Planes};
 pub use device::{Device, DeviceFacts};
 pub use dlpack::{DlDataType, DlDevice, DlTensor, HostKind, ManagedTensor};
 pub use driver::FUNCTIONS;

@@ -19,8 +19,8 @@ pub(crate) struct Note {
     pub(crate) offsets: Vec<usize>,
     pub(crate) lens: Vec<usize>,
     pub(crate) left_out: Vec<(SampleId, Error)>,
-    /// Samples, rows, columns, channels, where they were decoded.
-    pub(crate) shape: Option<[i64; 4]>,
+    /// Samples, rows, columns, channels, where they were decoded; else bytes.
+    pub(crate) shape: Vec<i64>,
     pub(crate) bytes: usize,
     pub(crate) payload_bytes: u64,
     pub(crate) state: Option<State>,
@@ -33,7 +33,6 @@ impl Note {
         self.step = batch.step();
         self.seq = batch.seq();
         self.positions = batch.positions();
-        self.shape = batch.shape().map(|s| [s.samples, s.height, s.width, s.channels].map(|n| n as i64));
         self.bytes = batch.bytes().len();
         self.payload_bytes = batch.payload_bytes();
         self.state = Some(state);
@@ -41,6 +40,11 @@ impl Note {
         refill(&mut self.labels, batch.labels());
         refill(&mut self.offsets, batch.offsets());
         refill(&mut self.left_out, batch.left_out());
+        self.shape.clear();
+        match batch.shape() {
+            Some(s) => self.shape.extend([s.samples, s.height, s.width, s.channels].map(|n| n as i64)),
+            None => self.shape.push(self.bytes as i64),
+        }
         self.lens.clear();
         self.lens.extend(batch.samples().map(|sample| sample.bytes.len()));
     }

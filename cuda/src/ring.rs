@@ -15,7 +15,6 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 
 use crate::context::{Context, DeviceMemory, Event};
 use crate::device::Device;
-use crate::driver::CUdeviceptr;
 use crate::note::Note;
 use crate::pinned::kept;
 use crate::stats::Tally;
@@ -23,16 +22,13 @@ use crate::stats::Tally;
 /// How long a look at an event that is not reached yet is apart from the next, where nothing else is to be done.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// One device buffer: the bytes as copied, converted ones beside them, and its moments.
+/// One device buffer and its moments.
 pub(crate) struct Cell {
-    pub(crate) raw: DeviceMemory,
-    pub(crate) converted: Option<DeviceMemory>,
+    pub(crate) memory: DeviceMemory,
     /// The copy stream has come to the copy: the consumer before has let go.
     pub(crate) begun: Event,
-    /// The bytes are on the device: the host may write their slot again.
+    /// The bytes are on the device: the host may write their slot again, the consumer's stream may go on.
     pub(crate) landed: Event,
-    /// All is done, conversion too: the consumer's stream may go on.
-    pub(crate) ready: Event,
     /// The consumer's stream is past its last use.
     pub(crate) released: Event,
     /// `released` was recorded at least once.
@@ -40,14 +36,9 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Where the consumer reads.
-    pub(crate) fn at(&self) -> CUdeviceptr {
-        self.converted.as_ref().unwrap_or(&self.raw).at()
-    }
-
     fn is_idle(&self) -> Result<bool> {
         let released = !self.was_held.load(Ordering::Acquire) || self.released.is_reached()?;
-        Ok(released && self.landed.is_reached()? && self.ready.is_reached()?)
+        Ok(released && self.landed.is_reached()?)
     }
 }
 
@@ -80,23 +71,18 @@ impl Ring {
     pub(crate) fn new(
         device: &Device,
         depth: usize,
-        (raw, converted): (usize, Option<usize>),
+        bytes: usize,
         patience: Duration,
         home: SyncSender<Token>,
     ) -> Result<Ring> {
         let context = device.context();
         let _entered = context.enter()?;
-        let each = raw + converted.unwrap_or(0);
-        let memory = |taken: usize, len: usize| {
-            DeviceMemory::new(context, len)?.ok_or_else(|| no_room(device, (depth, each), taken))
-        };
         let cell = |n: usize| {
+            let memory = DeviceMemory::new(context, bytes)?;
             Ok(Cell {
-                raw: memory(n * each, raw)?,
-                converted: converted.map(|len| memory(n * each + raw, len)).transpose()?,
+                memory: memory.ok_or_else(|| no_room(device, (depth, bytes), n * bytes))?,
                 begun: Event::new(context, true)?,
                 landed: Event::new(context, true)?,
-                ready: Event::new(context, false)?,
                 released: Event::new(context, false)?,
                 was_held: AtomicBool::new(false),
             })
@@ -210,8 +196,7 @@ impl Drop for Ring {
             Ok(false) => "a stream may still use them".to_owned(),
             Err(error) => error.to_string(),
         };
-        let bytes: usize =
-            self.cells.iter().map(|c| c.raw.len() + c.converted.as_ref().map_or(0, DeviceMemory::len)).sum();
+        let bytes: usize = self.cells.iter().map(|c| c.memory.len()).sum();
         let bytes = ByteSize(bytes as u64);
         kept(&format!("{bytes} of buffers on GPU {} stay taken until the process ends: {why}", self.ordinal));
     }

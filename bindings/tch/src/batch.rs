@@ -43,8 +43,8 @@ impl TensorBatch {
         Ok(TensorBatch { bytes: crate::ffi::batch_tensor(batch, &sizes)?, spans, labels, ids, epoch, seq, weights })
     }
 
-    /// The same for a batch on a CUDA device: `bytes` lies there, and is used on the stream the batch was taken with. Converted ones are
-    /// `[n, channels, height, width]` of floats. `weights` are its samples', in order; none for 1.
+    /// The same for a batch on a CUDA device: `bytes` lies there, and is used on the stream the batch was taken with. `weights` are
+    /// its samples', in order; none for 1.
     ///
     /// # Errors
     /// `Environment` for what torch says.

@@ -15,7 +15,7 @@ struct Caught {
 
 fn broken(step: Step, seed: u64) -> Caught {
     LEFT_OUT.set(Some(step));
-    let trial = Trial { stop_after: None, move_chance: 0.0, convert: None, ..Trial::random(seed) };
+    let trial = Trial { stop_after: None, move_chance: 0.0, decode: false, ..Trial::random(seed) };
     control().set("seed", &seed.to_string());
     control().set("delay_us", "100..=600");
     let (consumer, _) = trial.run(store());

@@ -3,7 +3,6 @@
 
 mod canaries;
 mod conformance;
-mod conversion;
 mod failures;
 mod several;
 #[path = "../../../engine/tests/common/skip.rs"]

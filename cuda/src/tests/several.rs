@@ -26,7 +26,7 @@ fn every_device_is_a_rank_with_its_part() {
         while let Some(batch) = feed.next(consumer.stream()) {
             let batch = batch.unwrap();
             assert_eq!(batch.device(), [1, 0][at]);
-            consumer.read(&batch, None, store());
+            consumer.read(&batch, store());
         }
         consumer.finish(store());
         assert!(consumer.wrong.is_empty(), "{:?}", consumer.wrong);

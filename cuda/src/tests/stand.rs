@@ -11,9 +11,8 @@ use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_cuda_driver::{Control, Settings};
 
-use super::conversion::reference;
 use crate::context::Context;
-use crate::{Convert, Device, DeviceBatch, Dtype, Feed, FeedConfig, RawStream};
+use crate::{Device, DeviceBatch, Feed, FeedConfig, RawStream};
 
 /// Longest wait for something that must come. Far beyond what is needed: only a hang meets it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -88,7 +87,7 @@ struct Landing {
     ids: Vec<u32>,
     offsets: Vec<usize>,
     lens: Vec<usize>,
-    convert: Option<Convert>,
+    decoded: bool,
     done: CUevent,
     busy: bool,
 }
@@ -120,7 +119,7 @@ impl Consumer {
             // SAFETY: writes one handle, to a variable that lives through the call.
             check(unsafe { sys::cuEventCreate(&raw mut done, 2) });
             let (ids, offsets, lens) = Default::default();
-            Landing { at: at.cast(), bytes, used: 0, ids, offsets, lens, convert: None, done, busy: false }
+            Landing { at: at.cast(), bytes, used: 0, ids, offsets, lens, decoded: false, done, busy: false }
         };
         let landings = (0..depth).map(landing).collect();
         drop(entered);
@@ -132,14 +131,14 @@ impl Consumer {
         unsafe { RawStream::from_raw(self.stream.cast()) }
     }
 
-    /// Asks the stream to read a batch back: its bytes, or what was made of them.
-    pub(super) fn read(&mut self, batch: &DeviceBatch, convert: Option<&Convert>, store: &Store) {
+    /// Asks the stream to read a batch back.
+    pub(super) fn read(&mut self, batch: &DeviceBatch, store: &Store) {
         let mut landing = self.landings.pop_front().unwrap();
         if landing.busy {
             self.compare(&mut landing, store);
         }
-        landing.used = convert.map_or(batch.raw_bytes(), |convert| batch.len() * convert.converted_bytes());
-        landing.convert = convert.cloned();
+        landing.used = batch.bytes();
+        landing.decoded = batch.shape().len() == 4;
         assert!(landing.used <= landing.bytes, "the stand has room for every batch");
         landing.ids = batch.ids().iter().map(|id| id.0).collect();
         landing.offsets = batch.offsets().to_vec();
@@ -161,20 +160,16 @@ impl Consumer {
         check(unsafe { sys::cuEventSynchronize(landing.done) });
         // SAFETY: the stream is past the copy that wrote it, and no other was asked for.
         let bytes = unsafe { core::slice::from_raw_parts(landing.at, landing.used) };
-        if let Some(convert) = &landing.convert {
-            for (id, found) in landing.ids.iter().zip(bytes.chunks(convert.converted_bytes())) {
-                match found == reference(convert, &store.pixels()[*id as usize]) {
-                    true => self.right.push(*id),
-                    false => self.wrong.push(format!("sample {id} converted")),
-                }
-            }
-            landing.busy = false;
-            return;
-        }
         for ((id, offset), len) in landing.ids.iter().zip(&landing.offsets).zip(&landing.lens) {
-            match store.set.verify(&store.keys[*id as usize], &bytes[*offset..*offset + *len]) {
+            let (sample, found) = (*id as usize, &bytes[*offset..*offset + *len]);
+            let verdict = match landing.decoded {
+                true if found == store.pixels()[sample] => Ok(()),
+                true => Err(format!("sample {id} decoded")),
+                false => store.set.verify(&store.keys[sample], found).map_err(|error| error.to_string()),
+            };
+            match verdict {
                 Ok(()) => self.right.push(*id),
-                Err(error) => self.wrong.push(error.to_string()),
+                Err(error) => self.wrong.push(error),
             }
         }
         landing.busy = false;
@@ -218,8 +213,8 @@ pub(super) struct Trial {
     pub(super) stop_after: Option<usize>,
     /// The chance that a batch goes to another stream before it is read.
     pub(super) move_chance: f64,
-    /// Decode, and convert on the device.
-    pub(super) convert: Option<Convert>,
+    /// The loader decodes.
+    pub(super) decode: bool,
 }
 
 impl Trial {
@@ -233,15 +228,7 @@ impl Trial {
             hold_max: random.below(depth as u64) as usize,
             stop_after: random.chance(0.25).then(|| random.below(12) as usize),
             move_chance: if random.chance(0.3) { 0.5 } else { 0.0 },
-            convert: random.chance(0.1).then(|| Convert {
-                height: 28,
-                width: 28,
-                channels: 1,
-                dtype: [Dtype::F32, Dtype::F16, Dtype::Bf16][random.below(3) as usize],
-                mean: [0.13; 4],
-                deviation: [0.31; 4],
-                ..Convert::default()
-            }),
+            decode: random.chance(0.1),
         }
     }
 
@@ -258,16 +245,14 @@ impl Trial {
     pub(super) fn run(&self, store: &Store) -> (Consumer, u64) {
         let mut random = Prng::new(self.seed ^ 0xc025);
         let mut builder = store.loader().batch_size(self.batch_size).seed(self.seed).shards(1 + random.below(2) as u16);
-        if self.convert.is_some() {
+        if self.decode {
             builder = builder.decode(Decode::exact(28, 28, 1));
         }
         let loader = tight(builder, random.below(5) * 4096).build().unwrap();
         let room = loader.batch_bytes_max() as usize;
-        let element = self.convert.as_ref().map_or(1, |convert| convert.dtype.bytes());
-        let (hurry, convert) = (random.chance(0.5), self.convert.clone());
-        let config = FeedConfig { depth: self.depth, hurry, convert, ..FeedConfig::default() };
+        let config = FeedConfig { depth: self.depth, ..FeedConfig::default() };
         let mut feed = Some(Feed::start(loader, config).unwrap());
-        let mut consumer = Consumer::new(0, 1 + random.below(6) as usize, room * element);
+        let mut consumer = Consumer::new(0, 1 + random.below(6) as usize, room);
         let other = Consumer::new(0, 0, 0);
         let (mut held, mut taken, mut samples) = (VecDeque::new(), 0, 0);
         while let Some(open) = feed.as_mut().filter(|_| self.stop_after != Some(taken)) {
@@ -276,7 +261,9 @@ impl Trial {
             let mut batch = batch.unwrap();
             batch.move_to(consumer.stream()).unwrap();
             (taken, samples) = (taken + 1, samples + batch.len() as u64);
-            consumer.read(&batch, self.convert.as_ref(), store);
+            let (pixels, bytes) = ([batch.len() as i64, 28, 28, 1], [batch.bytes() as i64]);
+            assert_eq!(batch.shape(), if self.decode { &pixels[..] } else { &bytes[..] });
+            consumer.read(&batch, store);
             held.push_back(batch);
             while held.len() > self.hold_max || !held.is_empty() && random.chance(0.4) {
                 drop(held.remove(random.below(held.len() as u64) as usize));

@@ -3,7 +3,7 @@
 use super::{code_of, told};
 use fuelrail::Batch;
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_cuda::{DeviceBatch, Dtype, RawStream};
+use fuelrail_cuda::{DeviceBatch, RawStream};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use tch::{Kind as Element, Tensor};
@@ -96,20 +96,12 @@ pub(crate) fn batch_tensor(mut batch: Batch, sizes: &[i64]) -> Result<Tensor> {
 /// # Errors
 /// As [`tensor_over`]; the batch is let go then.
 pub(crate) fn device_tensor(batch: DeviceBatch) -> Result<Tensor> {
-    let sizes = batch.shape().to_vec();
-    let kind = match batch.dtype() {
-        Dtype::U8 => Element::Uint8,
-        Dtype::F16 => Element::Half,
-        Dtype::Bf16 => Element::BFloat16,
-        Dtype::F32 => Element::Float,
-    };
-    let elements: i64 = sizes.iter().product();
-    let bytes = usize::try_from(elements).unwrap_or(0) * kind.elt_size_in_bytes();
+    let (sizes, bytes) = (batch.shape().to_vec(), batch.bytes());
     let at = ptr::with_exposed_provenance_mut(batch.pointer() as usize);
     let device = batch.device() as usize;
     // SAFETY: the buffer is the batch's until it is dropped, which is when the last tensor goes; the stream torch works on was made to wait for
     // the copy when the batch was taken, and is the one on which the buffer's end is marked.
-    unsafe { tensor_over(at, bytes, &sizes, kind, Some(device), batch) }
+    unsafe { tensor_over(at, bytes, &sizes, Element::Uint8, Some(device), batch) }
 }
 
 /// The stream torch works on now, as a feed wants it.

@@ -1,6 +1,5 @@
 //! The entry points, by what they are about. Each is its name, its arguments and one expression; the meaning is next door.
 
 mod device;
-mod kernel;
 mod memory;
 mod stream;

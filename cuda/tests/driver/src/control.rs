@@ -85,7 +85,6 @@ impl State {
             allocated_bytes,
             registrations: self.pinned.count(Origin::Registered),
             host_allocations: self.pinned.count(Origin::Allocated),
-            modules: self.modules.len() as u64,
             pending: self.unfinished(),
             violations: self.violation_count,
         }

@@ -5,17 +5,15 @@
 
 use crate::code::{Code, Outcome};
 use crate::fault::{Blow, Faults};
-use crate::ptx::Module;
 use crate::settings::Settings;
 use crate::tables::event::Event;
-use crate::tables::kernel::Function;
 use crate::tables::memory::DeviceMemory;
 use crate::tables::pinned::Pinned;
 use crate::tables::stream::{Stream, in_callback};
 use crate::tables::work::Touch;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Handles begin here: an address that no processor can follow, as a driver's handles are not ours to read.
@@ -47,8 +45,6 @@ pub(crate) struct State {
     pub(crate) events: BTreeMap<u64, Event>,
     pub(crate) memory: DeviceMemory,
     pub(crate) pinned: Pinned,
-    pub(crate) modules: BTreeMap<u64, Arc<Module>>,
-    pub(crate) functions: BTreeMap<u64, Function>,
     /// What each piece of work that has not ended will read or write.
     pub(crate) pending: BTreeMap<u64, Vec<Touch>>,
     pub(crate) work_made: u64,
@@ -76,8 +72,6 @@ impl State {
             events: BTreeMap::new(),
             memory: DeviceMemory::default(),
             pinned: Pinned::default(),
-            modules: BTreeMap::new(),
-            functions: BTreeMap::new(),
             pending: BTreeMap::new(),
             work_made: 0,
             link_free: BTreeMap::new(),

@@ -62,27 +62,6 @@ impl In<c_char> {
     }
 }
 
-impl In<*const u8> {
-    /// Copies the arguments of a kernel, of these sizes.
-    pub(crate) fn arguments(self, sizes: impl Iterator<Item = usize>) -> Outcome<Vec<Vec<u8>>> {
-        let one = |(i, size): (usize, usize)| {
-            if self.0.is_null() {
-                return Err(Code::INVALID_VALUE);
-            }
-            // SAFETY: by CUDA's contract the caller hands over a row of as many pointers as the kernel has parameters.
-            let from = unsafe { self.0.add(i).read() };
-            if from.is_null() {
-                return Err(Code::INVALID_VALUE);
-            }
-            let mut bytes = vec![0; size];
-            // SAFETY: each of them points to as many bytes as its parameter has, which stay during the call.
-            unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), size) };
-            Ok(bytes)
-        };
-        sizes.enumerate().map(one).collect()
-    }
-}
-
 /// A handle or an address of the caller, as a number: what it means is looked up, it is never followed here.
 #[derive(Clone, Copy)]
 #[repr(transparent)]

@@ -1,6 +1,6 @@
 //! A CUDA driver for machines without one. As a shared library it stands in for `libcuda`: device memory is host memory
-//! behind addresses that no processor can follow, each stream is a thread that works through a queue, kernels are PTX that
-//! is interpreted. It is late on purpose, counts everything, can be told to fail, and writes down every misuse it sees.
+//! behind addresses that no processor can follow, each stream is a thread that works through a queue. It runs no kernels.
+//! It is late on purpose, counts everything, can be told to fail, and writes down every misuse it sees.
 //!
 //! Owns the entry points of CUDA 11.4 that a loader needs, no others, and the control functions `fuelrail_driver_*`. As a
 //! Rust library it offers tests what they need to run under it: [`under_driver`], [`Settings`], [`Control`]. Never shipped.
@@ -15,10 +15,8 @@ mod event;
 mod exports;
 mod fault;
 mod harness;
-mod launch;
 mod memory;
 mod pinned;
-mod ptx;
 mod report;
 mod settings;
 mod stream;

@@ -19,8 +19,6 @@ pub struct Report {
     pub registrations: u64,
     /// Pinned host memory that the driver allocated.
     pub host_allocations: u64,
-    /// Loaded modules.
-    pub modules: u64,
     /// Pieces of work that have not ended.
     pub pending: u64,
     /// Misuses seen.
@@ -28,7 +26,7 @@ pub struct Report {
 }
 
 impl Report {
-    fn fields(&mut self) -> [(&'static str, &mut u64); 10] {
+    fn fields(&mut self) -> [(&'static str, &mut u64); 9] {
         [
             ("contexts", &mut self.contexts),
             ("streams", &mut self.streams),
@@ -37,7 +35,6 @@ impl Report {
             ("allocated_bytes", &mut self.allocated_bytes),
             ("registrations", &mut self.registrations),
             ("host_allocations", &mut self.host_allocations),
-            ("modules", &mut self.modules),
             ("pending", &mut self.pending),
             ("violations", &mut self.violations),
         ]

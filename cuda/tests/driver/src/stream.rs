@@ -212,14 +212,6 @@ fn perform(mut held: Held, handle: u64, work: Work) -> Held {
             }
         }
         Work::Fill(fill) => (held, _) = late(held, handle, || fill.run()),
-        Work::Launch(launch) => {
-            let mut view = held.view(launch.device);
-            let outcome;
-            (held, outcome) = late(held, handle, || launch.run(&mut view));
-            if let Some(Err(fault)) = outcome {
-                held.lose_by(fault);
-            }
-        }
         Work::Call(callback) => {
             let delay = held.delay(handle);
             drop(held);

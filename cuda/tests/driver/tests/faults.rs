@@ -5,12 +5,11 @@
 mod common;
 
 use common::{
-    Device, Region, allocate, caught, check, clean, control, copy_in, copy_out, destroy_event, destroy_stream, event,
-    free, query, record, stream, synchronize, wait,
+    Device, Region, allocate, check, clean, control, copy_in, copy_out, destroy_event, destroy_stream, event, free,
+    query, record, stream, synchronize, wait,
 };
 use cudarc::driver::sys::{self, CUresult, CUstream};
 use fuelrail_cuda_driver::{Code, Fault, Settings, When, under_driver};
-use std::ffi::{CString, c_void};
 
 fn with(faults: Vec<Fault>) -> Settings {
     Settings { faults, ..Settings::default() }
@@ -152,104 +151,6 @@ fn memory_above_the_limits_is_not_given() {
     assert_eq!(unsafe { sys::cuMemHostAlloc(&mut host, 200, 0) }, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     assert_eq!(Region::pageable(200).register(), CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     check(region.unregister());
-    drop(device);
-    clean();
-}
-
-const STORE: &str = ".visible .entry store(.param .u64 to, .param .u64 at) {\n.reg .b64 %rd<3>; .reg .b32 %r;\n\
-                     ld.param.u64 %rd0, [to];\nld.param.u64 %rd1, [at];\nadd.u64 %rd2, %rd0, %rd1;\n\
-                     mov.u32 %r, 7;\nst.global.u32 [%rd2], %r;\nret; }";
-
-fn load(heading: &str, body: &str) -> Result<sys::CUmodule, CUresult> {
-    let text = CString::new(format!("{heading}\n.address_size 64\n{body}")).unwrap();
-    let mut module = std::ptr::null_mut();
-    match unsafe { sys::cuModuleLoadData(&mut module, text.as_ptr().cast()) } {
-        CUresult::CUDA_SUCCESS => Ok(module),
-        error => Err(error),
-    }
-}
-
-fn store(module: sys::CUmodule, to: u64, at: u64, stream: CUstream) -> CUresult {
-    let mut function = std::ptr::null_mut();
-    check(unsafe { sys::cuModuleGetFunction(&mut function, module, c"store".as_ptr()) });
-    let mut arguments: [*mut c_void; 2] = [(&raw const to).cast_mut().cast(), (&raw const at).cast_mut().cast()];
-    unsafe { sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments.as_mut_ptr(), std::ptr::null_mut()) }
-}
-
-#[test]
-fn a_kernel_that_stores_out_of_bounds_is_caught_and_loses_the_device() {
-    if !under_driver("a_kernel_that_stores_out_of_bounds_is_caught_and_loses_the_device", &Settings::default()) {
-        return;
-    }
-    let device = Device::open();
-    let (region, memory, stream) = (Region::registered(16), allocate(16), stream());
-    let module = load(".version 7.4 .target sm_37", STORE).unwrap();
-    check(store(module, memory, 12, stream));
-    check(copy_out(region.pointer(), memory, 16, stream));
-    check(synchronize(stream));
-    assert!(region.holds(|i| [0xa5, 7, 0][if i < 12 {
-        0
-    } else if i == 12 {
-        1
-    } else {
-        2
-    }]));
-    check(store(module, memory, 16, stream));
-    assert_eq!(synchronize(stream), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
-    caught("kernel store line 9, block [0, 0, 0], thread [0, 0, 0]: writes 4 bytes at");
-    let _ = (free(memory), region.unregister(), destroy_stream(stream));
-    assert_eq!(unsafe { sys::cuModuleUnload(module) }, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
-    drop(device);
-    clean();
-}
-
-#[test]
-fn a_kernels_memory_may_not_go_before_it_ran_and_a_module_dies_once() {
-    let settings = with(vec![Fault::Hang { copy: 1 }]);
-    if !under_driver("a_kernels_memory_may_not_go_before_it_ran_and_a_module_dies_once", &settings) {
-        return;
-    }
-    let device = Device::open();
-    let (region, memory, other, stream) = (Region::registered(16), allocate(16), allocate(16), stream());
-    let module = load(".version 7.4 .target sm_37", STORE).unwrap();
-    assert_eq!(control().report().modules, 1);
-    check(copy_in(other, region.pointer(), 16, stream));
-    check(store(module, memory, 0, stream));
-    check(free(memory));
-    caught("while work is pending on it: kernel store");
-    check(unsafe { sys::cuModuleUnload(module) });
-    assert_eq!(unsafe { sys::cuModuleUnload(module) }, CUresult::CUDA_ERROR_INVALID_HANDLE);
-    caught("was destroyed");
-    control().release();
-    assert_eq!(synchronize(stream), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
-    caught("is no device memory");
-    let _ = (free(other), region.unregister(), destroy_stream(stream));
-    drop(device);
-    clean();
-}
-
-#[test]
-fn modules_above_the_device_or_the_driver_are_refused() {
-    if !under_driver("modules_above_the_device_or_the_driver_are_refused", &Settings::default()) {
-        return;
-    }
-    let device = Device::open();
-    let cases = [
-        (".version 7.4 .target sm_52", STORE, CUresult::CUDA_ERROR_INVALID_PTX, ".target sm_52 is above"),
-        (".version 7.5 .target sm_37", STORE, CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "7.5 is above 7.4"),
-        (".version 7.4 .target sm_37", ".entry a() {\nbar.sync 0; }", CUresult::CUDA_ERROR_INVALID_PTX, "PTX line 4"),
-        ("\x7fELF", "", CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU, "reads PTX only"),
-    ];
-    for (heading, body, code, words) in cases {
-        assert_eq!(load(heading, body).unwrap_err(), code);
-        caught(words);
-    }
-    control().set("capability", "8.0");
-    let module = load(".version 7.4 .target sm_52", STORE).unwrap();
-    let mut function = std::ptr::null_mut();
-    let missing = unsafe { sys::cuModuleGetFunction(&mut function, module, c"load".as_ptr()) };
-    assert_eq!(missing, CUresult::CUDA_ERROR_NOT_FOUND);
-    check(unsafe { sys::cuModuleUnload(module) });
     drop(device);
     clean();
 }

@@ -4,11 +4,9 @@
 mod common;
 
 use common::{Region, check, clean, control, copy_in};
-use cudarc::driver::{CudaContext, DevicePtr, DevicePtrMut, result, sys};
+use cudarc::driver::{CudaContext, DevicePtrMut, sys};
 use fuelrail_cuda_driver::{Fault, Settings, under_driver};
 use std::collections::BTreeSet;
-use std::ffi::{CString, c_void};
-use std::ptr::from_ref;
 
 #[test]
 fn registered_memory_arrives_on_the_device_and_comes_back() {
@@ -114,50 +112,5 @@ fn cudarcs_copy_from_a_registered_slice_is_unsound_and_the_driver_sees_it() {
     // SAFETY: the stream has nothing to do any more.
     check(unsafe { sys::cuMemHostUnregister(source.as_mut_ptr().cast()) });
     drop((device, stream, context));
-    clean();
-}
-
-/// Bytes of pictures, interleaved, to single or half precision, one plane for each channel, normalised.
-const NORMALISE: &str = include_str!("normalise.ptx");
-
-/// An argument's place, as a launch takes it.
-fn place<T>(value: &T) -> *mut c_void {
-    from_ref(value).cast_mut().cast()
-}
-
-#[test]
-fn a_conversion_kernel_runs_as_it_would_on_a_k80() {
-    if !under_driver("a_conversion_kernel_runs_as_it_would_on_a_k80", &Settings::default()) {
-        return;
-    }
-    const PICTURES: u32 = 2;
-    static PIXELS: u32 = 35;
-    let total = PICTURES * PIXELS * 3;
-    let (mean, scale) = ([0.485f32, 0.456, 0.406], [4.367f32, 4.464, 4.444]);
-    let context = CudaContext::new(0).unwrap();
-    let stream = context.new_stream().unwrap();
-    let text = CString::new(NORMALISE).unwrap();
-    // SAFETY: the text ends in a zero and outlives the call.
-    let module = unsafe { result::module::load_data(text.as_ptr().cast()) }.unwrap();
-    let pictures: Vec<u8> = (0..total).map(|i| (i * 37 % 256) as u8).collect();
-    let from = stream.clone_htod(&pictures).unwrap();
-    let mut to = stream.alloc_zeros::<f32>(total as usize).unwrap();
-    // SAFETY: the module is loaded.
-    let function = unsafe { result::module::get_function(module, c"normalise".to_owned()) }.unwrap();
-    let (to_pointer, from_pointer) = (to.device_ptr_mut(&stream).0, from.device_ptr(&stream).0);
-    let mut arguments: Vec<*mut c_void> = vec![place(&to_pointer), place(&from_pointer), place(&PIXELS), place(&total)];
-    arguments.extend(mean.iter().chain(&scale).map(place));
-    // SAFETY: the kernel takes these arguments and stays within the two buffers, which the driver checks.
-    unsafe { result::launch_kernel(function, (7, 1, 1), (32, 1, 1), 0, stream.cu_stream(), &mut arguments) }.unwrap();
-    let found = stream.clone_dtoh(&to).unwrap();
-    for (i, value) in found.iter().enumerate() {
-        let (picture, channel, pixel) = (i / 105, i / 35 % 3, i % 35);
-        let byte = f32::from(pictures[(picture * 35 + pixel) * 3 + channel]);
-        assert_eq!(*value, (byte * (1.0 / 255.0) - mean[channel]) * scale[channel], "value {i}");
-    }
-    drop((from, to));
-    // SAFETY: no launch of it is pending.
-    unsafe { result::module::unload(module) }.unwrap();
-    drop((stream, context));
     clean();
 }

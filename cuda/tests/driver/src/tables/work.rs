@@ -3,7 +3,6 @@
 //! Owns the kinds of work; the table of pending touches, by which a free under a running copy is seen, is the state's.
 
 use crate::tables::event::Marker;
-use crate::tables::kernel::Launch;
 use crate::tables::transfer::{Copy, Fill};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -22,8 +21,6 @@ pub(crate) enum Work {
     Copy(Copy),
     /// A byte, many times.
     Fill(Fill),
-    /// Runs a kernel.
-    Launch(Launch),
     /// Calls the host.
     Call(Callback),
     /// An event's recording is reached.
