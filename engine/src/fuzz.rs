@@ -12,15 +12,17 @@ use crate::state::State;
 use fuelrail_base::{Kind, Result};
 use fuelrail_wire::fuzz::{TARGETS, Target};
 
-/// Every target by its name.
+/// The targets of this crate.
+pub const OWN: [Target; 5] = [
+    ("audit", audit),
+    ("config", config),
+    ("credentials", credentials::understood),
+    ("picture", picture),
+    ("saved", saved),
+];
+
+/// Every target there is.
 pub fn targets() -> impl Iterator<Item = Target> {
-    const OWN: [Target; 5] = [
-        ("audit", audit),
-        ("config", config),
-        ("credentials", credentials::understood),
-        ("picture", picture),
-        ("saved", saved),
-    ];
     TARGETS.into_iter().chain(OWN)
 }
 

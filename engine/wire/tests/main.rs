@@ -3,6 +3,7 @@
 
 mod blocks;
 mod bodies;
+mod fuzz_corpus;
 mod heads;
 mod kept;
 mod listings;

@@ -272,6 +272,46 @@ fn keys_change_in_the_middle_of_a_body_in_both_directions() {
 }
 
 #[test]
+fn every_change_of_keys_is_answered_and_only_so_many_come_without_payload() {
+    const BARREN_MAX: usize = 32;
+    let authority = Authority::new("ours");
+    let config = server(authority.sign(&named("bucket.example")), Some(SUITES[0].0));
+    let mut line = Line::new(&authority.client("bucket.example"), &config, 900);
+    line.settle().unwrap();
+    // What rustls sends behind the handshake is past.
+    line.answer(b"x");
+    line.settle().unwrap();
+    for _ in 0..BARREN_MAX {
+        line.server.refresh_traffic_keys().unwrap();
+        line.flush();
+        line.downstream().unwrap();
+        assert!(line.session.has_output(), "the server wants ours changed, too");
+        line.upstream().unwrap();
+        line.downstream().unwrap();
+    }
+    line.server.refresh_traffic_keys().unwrap();
+    line.flush();
+    assert!(line.downstream().unwrap_err().to_string().contains("no payload"));
+}
+
+#[test]
+fn a_sealed_record_has_a_head_a_type_and_a_tag_besides_its_payload() {
+    let authority = Authority::new("ours");
+    let client = authority.client("bucket.example");
+    assert!(client.verifies());
+    let config = server(authority.sign(&named("bucket.example")), Some(SUITES[0].0));
+    let mut line = Line::new(&client, &config, 900);
+    line.settle().unwrap();
+    assert!(format!("{:?}", line.session).contains("agreed"));
+    for _ in 0..3 {
+        let mut said = Vec::new();
+        line.session.seal(b"abc").unwrap();
+        line.session.take_output(&mut said);
+        assert_eq!(said.len(), 5 + 3 + 1 + 16);
+    }
+}
+
+#[test]
 fn a_goodbye_is_heard_and_what_follows_is_not() {
     let authority = Authority::new("ours");
     for (suite, _) in SUITES {
@@ -409,6 +449,15 @@ fn what_is_no_tls_is_recognised() {
         let error = session.feed(&mut answer.to_vec(), &mut Taken::default()).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
     }
+}
+
+#[test]
+fn the_longest_record_there_is_is_waited_for() {
+    let client = Authority::new("ours").client("bucket.example");
+    let mut session = Session::new(&client).unwrap();
+    assert_eq!(session.feed(&mut [0x16, 3, 3, 0x41, 0], &mut Taken::default()).unwrap(), 0);
+    let error = session.feed(&mut [0x16, 3, 3, 0x41, 1], &mut Taken::default()).unwrap_err();
+    assert!(error.to_string().contains("does not speak TLS"), "{error}");
 }
 
 #[test]

@@ -213,7 +213,9 @@ mod tests {
         for credential in all {
             let text = format!("{:?} {:#?}", credential, credential.as_ref().unwrap());
             assert!(!text.contains("marked") && !text.contains(&key), "{text}");
+            assert!(!credential.unwrap().is_anonymous());
         }
+        assert!(Credential::anonymous().is_anonymous());
         assert_eq!(Secret::new("marked").to_string(), "(secret)");
     }
 

@@ -43,3 +43,13 @@ impl LastKey {
         &self.made.get_or_insert_with(|| (secret.clone(), day, make())).2
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_of_nothing_is_the_one_everybody_knows() {
+        assert_eq!(sha256_hex(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    }
+}

@@ -67,6 +67,8 @@ mod tests {
             (400, "AuthorizationHeaderMalformed", Some(Kind::Denied)),
             (403, "AccessDenied", Some(Kind::Denied)),
             (404, "NoSuchKey", None),
+            (404, "ResourceNotFound", Some(Kind::NotFound)),
+            (409, "ResourceNotFound", None),
             (503, "SlowDown", None),
         ] {
             let found = refusal(status, code).map(|(kind, _)| kind);
