@@ -1,7 +1,7 @@
 //! The only kernel room: memory the kernel may write to, the ring that makes it write, and what the kernel can do.
 //!
 //! Owns the [`Arena`] (one mapping, a hard byte budget), its [`Slot`]s and [`Window`]s, the [`Ring`] trait with its
-//! back-ends ([`UringRing`] on io_uring, [`PollRing`] on epoll, [`SimRing`] in virtual time), timers, wakers, the mesh's lanes, and the probes
+//! back-ends ([`UringRing`] on io_uring, [`PollRing`] on epoll, [`SimRing`] in virtual time), wakers, the mesh's lanes, and the probes
 //! of kernel, cgroup and processor. Knows nothing of HTTP, of blocks or of batches. It is the only crate of the engine
 //! with `unsafe`; every such block says who keeps the memory alive, and until what event.
 
@@ -27,7 +27,6 @@ mod region;
 mod ring;
 mod scatter;
 mod slot;
-mod timer;
 mod topology;
 #[cfg(test)]
 mod tree;
@@ -63,7 +62,6 @@ pub use ring::uring::{UringConfig, UringRing};
 pub use ring::{Done, FileId, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId, Times};
 pub use scatter::{Landed, Scatter};
 pub use slot::{Filling, Slot, Window};
-pub use timer::{TimerKey, Timers};
 pub use topology::{Core, CpuQuota, Topology};
 pub use usage::{MemoryUse, memory_use, process_cpu, thread_cpu};
 pub use volume::{DIRECT_UNIT_BYTES_MIN, VolumeRoom, direct_unit, is_locked, preallocate, sync_directory, try_lock};

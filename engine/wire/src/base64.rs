@@ -1,94 +1,42 @@
-//! Base64 (RFC 4648): the plain alphabet with padding, which headers and keys are written in, and the URL-safe one without.
-//!
-//! Twenty lines each way; the crate of that name would bring engines and configurations for what is four tables here.
+//! Base64 (RFC 4648) in the two forms that headers, keys and tokens are written in.
 
-const PLAIN: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+use ::base64::Engine as _;
+use ::base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 
 /// Appends `bytes` in the plain alphabet, padded.
+///
+/// # Panics
+/// Never: there is room for what is written.
 pub fn push(out: &mut Vec<u8>, bytes: &[u8]) {
-    push_in(out, bytes, PLAIN);
-    out.resize(out.len() + (3 - bytes.len() % 3) % 3, b'=');
+    let from = out.len();
+    out.resize(from + bytes.len().div_ceil(3) * 4, 0);
+    BASE64_STANDARD.encode_slice(bytes, &mut out[from..]).expect("four letters for three bytes");
 }
 
 /// `bytes` in the plain alphabet, padded.
 #[must_use]
 pub fn encode(bytes: &[u8]) -> String {
-    let mut out = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
-    push(&mut out, bytes);
-    String::from_utf8(out).expect("the alphabet is ASCII")
+    BASE64_STANDARD.encode(bytes)
 }
 
 /// `bytes` in the URL-safe alphabet, without padding: how tokens are written.
 #[must_use]
 pub fn encode_url_safe(bytes: &[u8]) -> String {
-    let mut out = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
-    push_in(&mut out, bytes, URL_SAFE);
-    String::from_utf8(out).expect("the alphabet is ASCII")
-}
-
-fn push_in(out: &mut Vec<u8>, bytes: &[u8], alphabet: &[u8; 64]) {
-    for chunk in bytes.chunks(3) {
-        let mut word = [0; 3];
-        word[..chunk.len()].copy_from_slice(chunk);
-        let bits = u32::from_be_bytes([0, word[0], word[1], word[2]]);
-        out.extend((0..=chunk.len()).map(|n| alphabet[(bits >> (18 - 6 * n) & 63) as usize]));
-    }
+    BASE64_URL_SAFE_NO_PAD.encode(bytes)
 }
 
 /// The bytes that `text` stands for. `None` when it is not the plain alphabet, padded, with nothing in the bits that are left
 /// over.
 #[must_use]
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(text.len() / 4 * 3);
-    decode_by_three(text, |bytes| {
-        out.extend_from_slice(bytes);
-        Some(())
-    })?;
-    Some(out)
+    BASE64_STANDARD.decode(text).ok()
 }
 
 /// As [`decode`], where so many bytes are expected. Takes nothing from the heap.
 #[must_use]
 pub fn decode_array<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
-    let (mut out, mut len) = ([0; N], 0);
-    decode_by_three(text, |bytes| {
-        out.get_mut(len..len + bytes.len())?.copy_from_slice(bytes);
-        len += bytes.len();
-        Some(())
-    })?;
-    (len == N).then_some(out)
-}
-
-fn decode_by_three(text: &[u8], mut put: impl FnMut(&[u8]) -> Option<()>) -> Option<()> {
-    let letters = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
-    if !text.len().is_multiple_of(4) || letters.len() % 4 == 1 {
-        return None;
-    }
-    for chunk in letters.chunks(4) {
-        let mut bits = 0;
-        for letter in chunk {
-            bits = bits << 6 | value(*letter)?;
-        }
-        let spare = 6 * chunk.len() % 8;
-        if bits & ((1 << spare) - 1) != 0 {
-            return None;
-        }
-        let bytes = (bits >> spare).to_be_bytes();
-        put(&bytes[4 - chunk.len() * 6 / 8..])?;
-    }
-    (letters.len().next_multiple_of(4) == text.len()).then_some(())
-}
-
-fn value(letter: u8) -> Option<u32> {
-    Some(u32::from(match letter {
-        b'A'..=b'Z' => letter - b'A',
-        b'a'..=b'z' => letter - b'a' + 26,
-        b'0'..=b'9' => letter - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        _ => return None,
-    }))
+    let mut out = [0; N];
+    (BASE64_STANDARD.decode_slice(text, &mut out) == Ok(N)).then_some(out)
 }
 
 #[cfg(test)]

@@ -194,7 +194,7 @@ impl World {
                 Reply::Stall => conn.stalled = true,
                 reply => {
                     conn.last_arrival = conn.last_arrival.max(self.now.after(after));
-                    self.events.insert(conn.last_arrival, Event::Arrive(id, reply));
+                    self.events.set(conn.last_arrival, Event::Arrive(id, reply));
                 }
             }
         }
@@ -242,7 +242,7 @@ impl World {
         // Closing a socket is not a race against its peer; a cancellation is, when time passes at all.
         if !closing && self.faults.delay > 0.0 && self.prng.chance(self.faults.delay) {
             let by = self.some_delay();
-            self.events.insert(self.now.after(by), Event::Cancel(key));
+            self.events.set(self.now.after(by), Event::Cancel(key));
         } else {
             self.cancel_now(key);
         }
@@ -257,8 +257,8 @@ impl World {
     /// Takes a submitted operation out of whatever it waits for; false when it has landed.
     pub(super) fn unstage(&mut self, key: FlightKey) -> bool {
         match self.stages.remove(&key) {
-            Some(Stage::Scheduled(timer, conn)) => {
-                self.events.cancel(timer);
+            Some(Stage::Scheduled(event, conn)) => {
+                self.events.due.remove(&event);
                 if let Some(conn) = conn.and_then(|conn| self.conns.get_mut(&conn)) {
                     conn.break_with(libc::ECANCELED);
                 }
@@ -275,8 +275,8 @@ impl World {
     }
 
     fn schedule(&mut self, key: FlightKey, after: Duration, conn: Option<u64>, event: Event) {
-        let timer = self.events.insert(self.now.after(after), event);
-        self.stages.insert(key, Stage::Scheduled(timer, conn));
+        let event = self.events.set(self.now.after(after), event);
+        self.stages.insert(key, Stage::Scheduled(event, conn));
     }
 
     pub(super) fn land(&mut self, (ring, bits): FlightKey, result: i32) {

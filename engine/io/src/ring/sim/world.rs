@@ -18,7 +18,6 @@ use crate::ring::file::{FileOptions, files_open};
 use crate::ring::socket::sockets_open;
 use crate::ring::table::Name;
 use crate::ring::{Done, FileId, Full, Op, OpId, RingCounts, SockId};
-use crate::timer::{TimerKey, Timers};
 use crate::wake::Waker;
 
 #[derive(Debug)]
@@ -35,11 +34,30 @@ pub(super) enum Event {
     Cancel(FlightKey),
 }
 
+/// When an event happens, and its number: equal moments keep the order in which they were set.
+pub(super) type EventKey = (Instant, u64);
+
+/// What will happen.
+#[derive(Default)]
+pub(super) struct Events {
+    pub(super) due: BTreeMap<EventKey, Event>,
+    count: u64,
+}
+
+impl Events {
+    pub(super) fn set(&mut self, at: Instant, event: Event) -> EventKey {
+        let key = (at, self.count);
+        self.count += 1;
+        self.due.insert(key, event);
+        key
+    }
+}
+
 /// Where an operation is that has been submitted and has not landed.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// An event will move it on; a connect also names its connection.
-    Scheduled(TimerKey, Option<u64>),
+    Scheduled(EventKey, Option<u64>),
     /// It waits for bytes on this connection.
     Receiving(u64),
 }
@@ -76,7 +94,7 @@ pub(super) struct World {
     pub(super) faults: SimFaults,
     pub(super) counts: SimCounts,
     pub(super) host: Box<dyn Host>,
-    pub(super) events: Timers<Event>,
+    pub(super) events: Events,
     pub(super) seats: Vec<Option<Seat>>,
     pub(super) conns: BTreeMap<u64, Conn>,
     pub(super) next_conn: u64,
@@ -92,7 +110,7 @@ impl World {
             faults,
             counts: SimCounts::default(),
             host,
-            events: Timers::new(),
+            events: Events::default(),
             seats: Vec::new(),
             conns: BTreeMap::new(),
             next_conn: 0,
@@ -115,9 +133,12 @@ impl World {
             return true;
         }
         let wanted = seats().filter_map(|seat| seat.wanted).min();
-        let Some(next) = self.events.next().into_iter().chain(wanted).min() else { return false };
+        let Some(next) = self.events.due.keys().next().map(|(at, _)| *at).into_iter().chain(wanted).min() else {
+            return false;
+        };
         self.now = self.now.max(next);
-        while let Some(event) = self.events.pop_due(self.now) {
+        while let Some(due) = self.events.due.first_entry().filter(|due| due.key().0 <= self.now) {
+            let event = due.remove();
             self.happen(event);
         }
         for seat in self.seats.iter_mut().flatten() {
