@@ -312,6 +312,20 @@ fn time_between_two_waits_is_not_counted_as_waiting() {
 }
 
 #[test]
+fn requests_queue_on_a_connection_once_a_first_byte_was_timed() {
+    let mut brain = brain(&BrainConfig { cache_bytes: 0, ..config() });
+    assert_eq!(brain.depth(SAMPLE_BYTES), 1);
+    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(0, 5, 0)), 0, 5);
+    let time = Duration::from_micros(500);
+    tell(
+        &mut brain,
+        Instant(0).after(time),
+        Fact::Landed { fetch, bytes: SAMPLE_BYTES, first_byte: time, total: time },
+    );
+    assert_eq!((brain.depth(SAMPLE_BYTES), brain.depth(1 << 30)), (4, 2));
+}
+
+#[test]
 fn without_room_nothing_is_opened_until_room_may_have_appeared() {
     for reopens in [Fact::Room, Fact::Consumer { taken: 1, waits: false }] {
         let mut brain = brain(&config());

@@ -30,6 +30,9 @@ impl<'a> Jpeg<'a> {
         if let Some(kind) = outline.frame.and_then(foreign) {
             return Err(unread(kind));
         }
+        if outline.finer_later {
+            return Err(unread("its first component is not its finest"));
+        }
         let Some(end) = outline.end(bytes) else {
             return Err(undecodable("the JPEG ends before its end marker: it is truncated"));
         };
@@ -80,6 +83,8 @@ struct Outline {
     /// All components come in that scan, and nothing interrupts it.
     whole_scan: bool,
     restarts: bool,
+    /// A later component is sampled more finely than the first: no encoder does that, and the decoder panics.
+    finer_later: bool,
 }
 
 impl Outline {
@@ -100,6 +105,10 @@ impl Outline {
                     if (0xC0..=0xCF).contains(&marker) && ![0xC4, 0xC8, 0xCC].contains(&marker) {
                         outline.frame = Some(marker);
                         components = bytes.get(at + 9).copied();
+                        let samplings = bytes.get(at + 10..).unwrap_or_default().chunks_exact(3).map(|about| about[1]);
+                        let mut samplings = samplings.take(usize::from(components.unwrap_or(0)));
+                        let first = samplings.next().unwrap_or(0);
+                        outline.finer_later = samplings.any(|other| other >> 4 > first >> 4 || other & 15 > first & 15);
                     }
                     outline.restarts |= marker == 0xDD;
                     at += 2 + usize::from(u16::from_be_bytes([high, low])).max(2);
