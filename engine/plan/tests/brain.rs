@@ -387,6 +387,20 @@ fn a_late_fetch_is_asked_for_again_by_an_idle_core_and_answered_once() {
 }
 
 #[test]
+fn two_hedges_are_all_that_a_fetch_gets() {
+    let hedge_config = HedgeConfig { percent: 20, ..HedgeConfig::default() };
+    let (mut brain, _, fetch) = experienced_in(&BrainConfig { cache_bytes: 0, hedge: hedge_config, ..config() });
+    let mut now = Instant(0);
+    for _ in 0..2 {
+        now = brain.deadline().expect("it is watched");
+        assert_eq!(tell(&mut brain, now, Fact::Idle), [hedge(fetch)]);
+    }
+    assert_eq!(brain.deadline(), None);
+    tell(&mut brain, now, Fact::Halved { fetch, kind: None, second: true });
+    assert_eq!(brain.deadline(), None, "nor is it watched again when one of three ends");
+}
+
+#[test]
 fn a_hedge_that_was_not_sent_is_not_counted_and_comes_again() {
     let (mut brain, _, fetch) = experienced();
     let due = brain.deadline().unwrap();
