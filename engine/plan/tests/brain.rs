@@ -390,7 +390,10 @@ fn a_late_fetch_is_asked_for_again_by_an_idle_core_and_answered_once() {
 fn two_hedges_are_all_that_a_fetch_gets() {
     let hedge_config = HedgeConfig { percent: 20, ..HedgeConfig::default() };
     let (mut brain, _, fetch) = experienced_in(&BrainConfig { cache_bytes: 0, hedge: hedge_config, ..config() });
-    let mut now = Instant(0);
+    let mut now = brain.deadline().expect("it is watched");
+    tell(&mut brain, now, Fact::Idle);
+    // One that was not sent is none of them.
+    tell(&mut brain, now, Fact::Unhedged(fetch));
     for _ in 0..2 {
         now = brain.deadline().expect("it is watched");
         assert_eq!(tell(&mut brain, now, Fact::Idle), [hedge(fetch)]);
