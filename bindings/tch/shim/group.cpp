@@ -11,8 +11,15 @@
 
 #include "shim.hpp"
 
+using fuelrail::begun;
 using fuelrail::Group;
 using fuelrail::guarded;
+
+std::unique_lock<std::mutex> fuelrail::turn_to_begin(const Group& group) {
+  static std::mutex turns;
+  bool gloo = dynamic_cast<const c10d::ProcessGroupGloo*>(group.backend.get()) != nullptr;
+  return gloo ? std::unique_lock<std::mutex>(turns) : std::unique_lock<std::mutex>();
+}
 
 namespace {
 using MakeNccl = char* (*)(c10d::Store*, int, int, int64_t, void*);
@@ -67,7 +74,7 @@ char* fr_all_reduce(Group* group, at::Tensor* tensor, int operation) {
     std::vector<at::Tensor> tensors{*tensor};
     c10d::AllreduceOptions options;
     options.reduceOp = static_cast<c10d::ReduceOp::RedOpType>(operation);
-    finish(group->backend->allreduce(tensors, options));
+    finish(begun(*group, [&](auto& backend) { return backend.allreduce(tensors, options); }));
   });
 }
 char* fr_broadcast(Group* group, at::Tensor* tensor, int root) {
@@ -75,7 +82,7 @@ char* fr_broadcast(Group* group, at::Tensor* tensor, int root) {
     std::vector<at::Tensor> tensors{*tensor};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    finish(group->backend->broadcast(tensors, options));
+    finish(begun(*group, [&](auto& backend) { return backend.broadcast(tensors, options); }));
   });
 }
 // `out` has the shape of `tensor` with the number of ranks before it.
@@ -83,22 +90,22 @@ char* fr_all_gather(Group* group, at::Tensor* tensor, at::Tensor* out) {
   return guarded([&] {
     std::vector<at::Tensor> tensors{*tensor};
     std::vector<std::vector<at::Tensor>> outputs{out->unbind(0)};
-    finish(group->backend->allgather(outputs, tensors));
+    finish(begun(*group, [&](auto& backend) { return backend.allgather(outputs, tensors); }));
   });
 }
 char* fr_barrier(Group* group) {
-  return guarded([&] { finish(group->backend->barrier()); });
+  return guarded([&] { finish(begun(*group, [&](auto& backend) { return backend.barrier(); })); });
 }
 char* fr_send(Group* group, at::Tensor* tensor, int to, int tag) {
   return guarded([&] {
     std::vector<at::Tensor> tensors{*tensor};
-    finish(group->backend->send(tensors, to, tag));
+    finish(begun(*group, [&](auto& backend) { return backend.send(tensors, to, tag); }));
   });
 }
 char* fr_receive(Group* group, at::Tensor* tensor, int from, int tag) {
   return guarded([&] {
     std::vector<at::Tensor> tensors{*tensor};
-    finish(group->backend->recv(tensors, from, tag));
+    finish(begun(*group, [&](auto& backend) { return backend.recv(tensors, from, tag); }));
   });
 }
 }

@@ -8,6 +8,7 @@
 #endif
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <mutex>
 #include <utility>
 
 namespace fuelrail {
@@ -23,4 +24,14 @@ struct Group {
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<Backend> backend;
 };
+
+// Works of gloo's groups of one process begin one at a time: torch's flight recorder (2.11) puts a group that it has not seen into a map of the
+// process without a lock. NCCL's are not held up: their first may wait for ranks in this process.
+std::unique_lock<std::mutex> turn_to_begin(const Group& group);
+
+template <class Begin>
+auto begun(const Group& group, Begin begin) {
+  auto turn = turn_to_begin(group);
+  return begin(*group.backend);
+}
 }  // namespace fuelrail

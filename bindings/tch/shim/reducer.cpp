@@ -60,7 +60,7 @@ struct Reducer {
 
   void launch(Bucket& bucket) {
     std::vector<at::Tensor> tensors{bucket.flat};
-    if (group) bucket.work = group->backend->allreduce(tensors);
+    if (group) bucket.work = begun(*group, [&](auto& backend) { return backend.allreduce(tensors); });
   }
 
   void launch_complete() {
