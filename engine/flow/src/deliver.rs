@@ -172,11 +172,6 @@ impl Outlet {
         }
     }
 
-    #[cfg(all(test, loom))]
-    pub(crate) fn consumer(&self) -> &Consumer {
-        &self.consumer
-    }
-
     fn wake_shards(&self) {
         for waker in &self.shards {
             waker.wake();

@@ -62,7 +62,6 @@ fn batches_reach_a_blocked_consumer(sleep: Sleep) {
     outlet.set_waker(&me);
     let mut taken = 0;
     sleep(&me, &mut || {
-        assert!(!outlet.is_cut_off(), "the shard sends all before it goes");
         taken += u64::from(outlet.try_take().is_some_and(|batch| batch.seq.0 == taken));
         taken == 2
     });
