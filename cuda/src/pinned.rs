@@ -1,7 +1,7 @@
 //! A loader's memory, registered with CUDA: copies from it go by themselves, without the driver copying it first.
 //!
 //! Owns the registration and, as long as it stands, the memory. The memory is never read or written here, and never unmapped
-//! while it may be registered: what the driver refuses to let go of is kept until the process ends, with a word about it.
+//! while it may be registered: what the driver refuses to unregister stays mapped until the process ends, and a warning is logged.
 
 use core::ffi::{c_uint, c_void};
 use core::mem::ManuallyDrop;
@@ -110,7 +110,7 @@ impl core::fmt::Debug for Pinned {
     }
 }
 
-/// Says that something was not given back, and why: with nobody left to return it to.
+/// Logs a warning that a resource was leaked, and why.
 pub(crate) fn kept(what: &str) {
     tracing::warn!("{what}");
 }

@@ -49,7 +49,7 @@ impl WholeFile {
     }
 }
 
-/// A new file beside `path` that nobody else writes: one that is there, or a link of that name, is left alone.
+/// Creates a new file beside `path`, under a name that no file or link has yet.
 fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     let mut outcome = Err(io::ErrorKind::AlreadyExists.into());
     for attempt in 0..1000 {

@@ -19,7 +19,7 @@ use crate::volume::VolumeRoom;
 /// How every file is opened: no link is followed, no pipe is waited for.
 const PLAIN: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// A directory that nobody but this user (and root) can list, read from or write to.
+/// A directory that only this user (and root) can list, read from or write to.
 #[derive(Debug)]
 pub struct OwnDirectory {
     fd: OwnedFd,

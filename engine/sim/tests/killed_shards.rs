@@ -4,7 +4,6 @@
 use crate::seeds::seeds;
 use fuelrail_base::canary::{self, Crash, Stage};
 use fuelrail_base::prng::Prng;
-use fuelrail_plan::spill::SpillPolicy;
 use fuelrail_sim::{Checker, DiskShape, LifeShape, Scenario, run};
 
 const SHARDS: [u16; 4] = [1, 2, 4, 8];
@@ -24,23 +23,10 @@ fn scenario(seed: u64, crash: Crash, shards: u16) -> Scenario {
     (s.epochs, s.batch_size) = (s.epochs.max(3), s.batch_size.min(4));
     let longest = s.sizes.iter().max().copied().unwrap_or(0);
     s.loader.room_bytes = s.loader.room_bytes.max(u64::from(s.batch_size) * (longest + 8192));
-    // A short block whose read is cut short is fetched again, which the checks call lost.
-    s.ring.short_read = 0.0;
     if crash.stage == Stage::Spill {
         // A disk that is no faster than the bucket is not used.
         s.bucket.latency_us = (20_000, 30_000);
-        s.add_disk(DiskShape {
-            segments_max: 8,
-            policy: SpillPolicy::NextUse,
-            unit: 512,
-            capacity_bytes: 1 << 30,
-            latency_us_max: 200,
-            foreign: false,
-            power_cuts: false,
-            in_order: true,
-            rot_bits: 0,
-            failure: None,
-        });
+        s.add_disk(DiskShape::faultless());
     }
     s
 }

@@ -19,22 +19,6 @@ fn checkers(mistake: Mistake) -> &'static [Checker] {
     }
 }
 
-/// A disk that nothing happens to, with room for all.
-fn disk() -> DiskShape {
-    DiskShape {
-        segments_max: 8,
-        policy: SpillPolicy::NextUse,
-        unit: 512,
-        capacity_bytes: 1 << 30,
-        latency_us_max: 200,
-        foreign: false,
-        power_cuts: false,
-        in_order: true,
-        rot_bits: 0,
-        failure: None,
-    }
-}
-
 /// A scenario in which the mistake has an effect, and nothing would excuse it.
 fn scenario(mistake: Mistake, seed: u64) -> Scenario {
     let mut s = Scenario::draw(seed);
@@ -63,7 +47,7 @@ fn scenario(mistake: Mistake, seed: u64) -> Scenario {
             let first = LifeShape { world: 1, kill_after_steps: Some(40), kill_after_events: 0 };
             s.lives.insert(0, first);
             let rot_bits = if mistake == Mistake::SpillTrusts { 400 } else { 0 };
-            s.add_disk(DiskShape { rot_bits, ..disk() });
+            s.add_disk(DiskShape { rot_bits, ..DiskShape::faultless() });
         }
         Mistake::TrimForgets => {
             (s.sizes, s.epochs) = (vec![40_000; 60], 4);
@@ -71,7 +55,7 @@ fn scenario(mistake: Mistake, seed: u64) -> Scenario {
             // A disk that is no faster than the bucket is not used.
             s.bucket.latency_us = (20_000, 30_000);
             (s.samples, s.total_bytes) = (60, s.sizes.iter().sum());
-            s.add_disk(DiskShape { segments_max: 1, policy: SpillPolicy::Fifo, ..disk() });
+            s.add_disk(DiskShape { segments_max: 1, policy: SpillPolicy::Fifo, ..DiskShape::faultless() });
         }
         _ => {}
     }

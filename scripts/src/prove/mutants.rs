@@ -1,6 +1,7 @@
 //! Mutation testing: how many of the changes that cargo-mutants thinks of do an area's tests notice?
 //!
-//! cargo-mutants lists the changes, as patches; they are made and judged here, because it cannot be told to try exactly one. Works on a copy of the commit, so that the working tree stays as it is; compiles into the same target folder, so that the
+//! cargo-mutants lists the changes, as patches; they are made and judged here, because it cannot be told to try exactly one.
+//! Works on a copy of the commit, so that the working tree stays as it is; compiles into the same target folder, so that the
 //! dependencies are compiled once. Tries a sample of the mutants, drawn by the seed, one by one.
 
 use crate::prove::session::{Finding, Session, passed};

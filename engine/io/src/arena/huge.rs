@@ -20,8 +20,8 @@ fn map_with(config: &ArenaConfig, reserve: impl Fn(usize) -> Option<Mapping>) ->
     let shared = config.bytes - config.aside_bytes;
     let whole = |page: u64| shared / regions / page * page * regions + config.aside_bytes / page * page;
     let bytes = whole(PAGE_BYTES);
-    // Reserved pages come whole. A budget that does not divide into them keeps its bytes instead: whoever worked out
-    // that it needs them must get them.
+    // Reserved huge pages cannot be split. A budget that is no multiple of them gets ordinary pages, so that every byte
+    // of it is there.
     let divides = whole(HUGE_PAGE_BYTES) == bytes && bytes > 0;
     let mut notices = Vec::new();
     let reserved = (config.huge_pages == HugePages::Auto && divides).then(|| reserve(bytes as usize)).flatten();

@@ -17,7 +17,7 @@ pub fn in_fork(limit: Duration, work: impl FnOnce() -> i32) -> Option<i32> {
     assert!(child >= 0, "no child: {}", std::io::Error::last_os_error());
     if child == 0 {
         let code = catch_unwind(AssertUnwindSafe(work)).unwrap_or(101);
-        // SAFETY: ends the child, whose memory nobody shares.
+        // SAFETY: ends the child, which shares no memory with another process.
         unsafe { libc::_exit(code) };
     }
     let deadline = Instant::now() + limit;
@@ -28,7 +28,7 @@ pub fn in_fork(limit: Duration, work: impl FnOnce() -> i32) -> Option<i32> {
             return libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
         }
         if Instant::now() >= deadline {
-            // SAFETY: our child, not waited for yet, so its number is nobody else's; the status lives during the call.
+            // SAFETY: our child, not waited for yet, so its number is still its own; the status lives during the call.
             unsafe {
                 libc::kill(child, libc::SIGKILL);
                 libc::waitpid(child, &raw mut status, 0);

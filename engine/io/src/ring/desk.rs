@@ -69,13 +69,13 @@ impl<S> Desk<S> {
     /// Takes a socket in; gives it back when all are open.
     pub(super) fn open(&mut self, inner: S) -> Result<SockId, S> {
         let name = self.take_in(inner, false)?;
-        Ok(SockId { index: name.index, generation: name.generation })
+        Ok(name.into())
     }
 
     /// Takes a file in; gives it back when all are open.
     pub(super) fn open_file(&mut self, inner: S) -> Result<FileId, S> {
         let name = self.take_in(inner, true)?;
-        Ok(FileId { index: name.index, generation: name.generation })
+        Ok(name.into())
     }
 
     fn take_in(&mut self, inner: S, is_file: bool) -> Result<Name, S> {

@@ -20,49 +20,37 @@ impl Name {
     }
 }
 
-/// A socket of one ring. Stale as soon as the socket is closed, and never mistaken for a later one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct SockId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
+/// Public names of entries, each of a type of its own.
+macro_rules! ids {
+    ($($(#[$doc:meta])* $id:ident)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub struct $id {
+            pub(crate) index: u32,
+            pub(crate) generation: u32,
+        }
+
+        impl From<$id> for Name {
+            fn from(id: $id) -> Name {
+                Name { index: id.index, generation: id.generation }
+            }
+        }
+
+        impl From<Name> for $id {
+            fn from(name: Name) -> $id {
+                $id { index: name.index, generation: name.generation }
+            }
+        }
+    )*};
 }
 
-/// An open file of one ring. Stale as soon as the file is closed, and never mistaken for a later one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct FileId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
-
-/// An operation in a ring. Stale as soon as the operation came back, and never mistaken for a later one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct OpId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
-
-impl From<SockId> for Name {
-    fn from(id: SockId) -> Name {
-        Name { index: id.index, generation: id.generation }
-    }
-}
-
-impl From<FileId> for Name {
-    fn from(id: FileId) -> Name {
-        Name { index: id.index, generation: id.generation }
-    }
-}
-
-impl From<Name> for FileId {
-    fn from(name: Name) -> FileId {
-        FileId { index: name.index, generation: name.generation }
-    }
-}
-
-impl From<OpId> for Name {
-    fn from(id: OpId) -> Name {
-        Name { index: id.index, generation: id.generation }
-    }
+ids! {
+    /// A socket of one ring. Stale as soon as the socket is closed, and never mistaken for a later one.
+    SockId
+    /// An open file of one ring. Stale as soon as the file is closed, and never mistaken for a later one.
+    FileId
+    /// An operation in a ring. Stale as soon as the operation came back, and never mistaken for a later one.
+    OpId
 }
 
 /// The table.

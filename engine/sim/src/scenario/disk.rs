@@ -57,6 +57,22 @@ const OBJECT_BYTES_MAX: u64 = 1_600_000;
 const BLOCKS_MAX: u64 = 2_000;
 
 impl DiskShape {
+    /// A fast disk that nothing is wrong with.
+    pub fn faultless() -> DiskShape {
+        DiskShape {
+            segments_max: 8,
+            policy: SpillPolicy::NextUse,
+            unit: 512,
+            capacity_bytes: 1 << 30,
+            latency_us_max: 200,
+            foreign: false,
+            power_cuts: false,
+            in_order: true,
+            rot_bits: 0,
+            failure: None,
+        }
+    }
+
     /// Longest that reading and writing so many blocks, one after the other, may hold a batch up.
     pub(crate) fn cost(&self, blocks: u64) -> Duration {
         let each = Duration::from_micros(self.latency_us_max) * 4;

@@ -93,7 +93,7 @@ impl Inside {
         if flies {
             self.backlog.push(name);
         }
-        Ok(OpId { index: name.index, generation: name.generation })
+        Ok(name.into())
     }
 
     /// Begins everything queued. In the executor's context.

@@ -283,7 +283,7 @@ impl Ring for PollRing {
             way.queue.push_back(name);
             self.lines.list(index);
         }
-        Ok(OpId { index: name.index, generation: name.generation })
+        Ok(name.into())
     }
 
     fn cancel(&mut self, op: OpId) {

@@ -248,7 +248,7 @@ impl World {
         if flies {
             seat.queued.push(name);
         }
-        Ok(OpId { index: name.index, generation: name.generation })
+        Ok(name.into())
     }
 
     pub(super) fn cancel(&mut self, ring: usize, name: Name) {

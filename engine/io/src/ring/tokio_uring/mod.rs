@@ -353,7 +353,7 @@ impl Ring for TokioUringRing {
         if flies {
             self.inside.backlog.push(name);
         }
-        Ok(OpId { index: name.index, generation: name.generation })
+        Ok(name.into())
     }
 
     fn cancel(&mut self, op: OpId) {

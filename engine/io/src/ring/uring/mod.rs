@@ -348,7 +348,7 @@ impl Ring for UringRing {
             let entry = self.request(name);
             self.enqueue(entry);
         }
-        Ok(OpId { index: name.index, generation: name.generation })
+        Ok(name.into())
     }
 
     fn cancel(&mut self, op: OpId) {
