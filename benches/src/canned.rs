@@ -102,7 +102,7 @@ impl CannedServer {
         let Some(program) = program else { return Canned::start(object_bytes).map(CannedServer::Here) };
         let failed = |why: String| Error::new(Kind::Environment, format!("starting the canned server: {why}"));
         let mut command = Command::new(program);
-        command.args(["bench", "canned", "--object-bytes", &object_bytes.to_string()]);
+        command.args(["canned", "--object-bytes", &object_bytes.to_string()]);
         // It ends when its input does, so also when this process dies.
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|error| failed(error.to_string()))?;

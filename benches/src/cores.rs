@@ -1,4 +1,4 @@
-//! What more shards on more cores bring, and what each core does for it: the question behind `fuelrail bench cores`.
+//! What more shards on more cores bring, and what each core does for it: the question behind `cargo x bench cores`.
 //!
 //! Against a bucket elsewhere, throughput over throughput of one shard is the answer. Against the canned server on this
 //! machine, client and server share the cores, so the answer is told in two ways that do not need a server's share guessed:
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::canned::{self, CannedServer};
 use crate::harness::Spread;
-use crate::machine::Machine;
+use fuelrail_cli::machine::Machine;
 
 /// Version of the result's shape.
 pub const SCHEMA: u32 = 1;

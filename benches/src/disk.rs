@@ -66,14 +66,14 @@ pub fn word(way: DiskWay) -> &'static str {
 /// A ring as a contestant, by its name.
 #[must_use]
 pub fn ring_contestant(program: &Path, ring: &str, way: DiskWay, blocks: &Blocks) -> Contestant {
-    let args = [vec!["bench".into(), "contestant".into(), "disk".into(), format!("--ring={ring}")], blocks.args(way)];
+    let args = [vec!["contestant".into(), "disk".into(), format!("--ring={ring}")], blocks.args(way)];
     Contestant::new(ring, program, args.concat())
 }
 
 /// fio as a contestant.
 #[must_use]
 pub fn fio_contestant(program: &Path, way: DiskWay, blocks: &Blocks) -> Contestant {
-    let args = [vec!["bench".into(), "contestant".into(), "fio".into()], blocks.args(way)];
+    let args = [vec!["contestant".into(), "fio".into()], blocks.args(way)];
     Contestant::new("fio", program, args.concat())
 }
 

@@ -1,4 +1,4 @@
-//! The question behind `fuelrail bench line` and `bench floor`: what the loader costs beside the floors, shape by shape, all in
+//! The question behind `cargo x bench line` and `bench floor`: what the loader costs beside the floors, shape by shape, all in
 //! the same run.
 //!
 //! Owns which contestants take part in which shape and which bars they are held to. Never draws on a terminal.
@@ -15,7 +15,7 @@ use crate::harness::{
     Bar, Contest, Contestant, Contested, Entry, Findings, Heat, Laid, Metric, Relation, SetFacts, Shape, ShapeName,
     Stop, Task, Transport, Turn, Venue, VenueConfig, hold,
 };
-use crate::machine::Machine;
+use fuelrail_cli::machine::Machine;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -166,7 +166,7 @@ pub fn task(venue: &Venue, shape: &Shape, laid: &Laid, transport: Transport, see
 
 /// What the server gives at most: a client whose kernel drops all payload, over several connections. None when it fails.
 pub(crate) fn entitlement(line: &Line, contest: &Contest, task: &Task) -> Result<Option<f64>> {
-    let args = ["bench", "contestant", "floor-drop", "--connections", ENTITLEMENT_CONNECTIONS];
+    let args = ["contestant", "floor-drop", "--connections", ENTITLEMENT_CONNECTIONS];
     let dropper = Contestant::new("entitlement", &line.program, args);
     let contest = Contest { rounds: 3, cold_rounds: 0, expected_hash: None, ..contest.clone() };
     let scores = hold(&contest, &[Entry::new(dropper, task.clone())], &mut |_| {})?;
@@ -186,7 +186,7 @@ impl Line {
 /// One of this program's own contestants with its name, its kind and more arguments.
 #[must_use]
 pub fn own_contestant(program: &Path, name: &str, kind: &str, args: &[&str]) -> Contestant {
-    Contestant::new(name, program, [&["bench", "contestant", kind][..], args].concat())
+    Contestant::new(name, program, [&["contestant", kind][..], args].concat())
 }
 
 /// The `epoll` floor, which finds its number of connections itself. Its bytes are proved without that search: with any number

@@ -1,4 +1,4 @@
-//! The question behind `fuelrail bench rings`: what the loader costs on each back-end, shape by shape beside the floors, and
+//! The question behind `cargo x bench rings`: what the loader costs on each back-end, shape by shape beside the floors, and
 //! what a disk's blocks cost on each, all in one run.
 //!
 //! Owns which contestants take part. Holds nobody to a bar: which ring is best is what the table is for.

@@ -1,4 +1,4 @@
-//! The question behind `fuelrail bench spill`: what a disk gives to the ring's file operations and what a byte of it costs,
+//! The question behind `cargo x bench spill`: what a disk gives to the ring's file operations and what a byte of it costs,
 //! beside fio in the same rounds.
 //!
 //! Owns which contestants take part and the ratios between them. It asks nothing of a cache.
@@ -15,7 +15,7 @@ use crate::harness::{
     Contest, Contestant, Contested, Entry, Findings, Metric, Pass, Place, Scored, SetFacts, Spread, Stop, Transport,
     Turn, VenueFacts, VenueKind, hold,
 };
-use crate::machine::Machine;
+use fuelrail_cli::machine::Machine;
 
 /// What to measure.
 #[derive(Clone, Debug)]

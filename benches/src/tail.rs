@@ -1,4 +1,4 @@
-//! What a heavy tail costs, and what hedging gives back: the question behind `fuelrail bench tail`.
+//! What a heavy tail costs, and what hedging gives back: the question behind `cargo x bench tail`.
 //!
 //! Three lives in turn, each with a bucket and a loader of its own: a bucket without a tail; one where 1 % of answers take 50 times as
 //! long and 0.1 % never end, not hedged; the same, hedged. A consumer takes a step of its own after every batch. Measured: the time
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::embedded;
 use crate::harness::{Spread, Stop};
-use crate::machine::Machine;
+use fuelrail_cli::machine::Machine;
 
 /// Of a thousand answers of a bucket with a tail, so many take [`SLOWER`] times as long …
 const SLOW: f64 = 0.01;

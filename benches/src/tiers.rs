@@ -1,5 +1,5 @@
 //! What RAM and disk hit together, against what they can hold; and what writing to the disk costs the reads a trainer waits for:
-//! the question behind `fuelrail bench tiers`.
+//! the question behind `cargo x bench tiers`.
 //!
 //! **Capacities.** The real engine, several epochs over a bucket of photos, RAM and disk together so many percent of the set.
 //! Counted from the end of the last epoch but one to the end of the last: look-ahead crosses both edges alike. When every sample
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::embedded;
 use crate::harness::{Spread, Stop};
-use crate::machine::Machine;
+use fuelrail_cli::machine::Machine;
 
 /// Version of the result's shape.
 const SCHEMA: u32 = 1;

@@ -1,13 +1,13 @@
 //! Results: bars, comparisons and their refusals, the page; from passes whose figures are known.
 use fuelrail::Kind;
-use fuelrail_benches::Machine;
 use fuelrail_benches::harness::compare::{Verdict, compare};
 use fuelrail_benches::harness::result::SCHEMA;
 use fuelrail_benches::harness::{
-    Bar, Contested, Findings, Heat, Latencies, LatencyResult, Metric, Pass, Relation, Score, SetFacts, Transport,
-    VenueFacts, VenueKind,
+    Bar, Contested, Findings, Heat, Metric, Pass, Relation, Score, SetFacts, Transport, VenueFacts, VenueKind,
 };
 use fuelrail_benches::report::findings_html;
+use fuelrail_cli::bench::latency::{Latencies, LatencyResult};
+use fuelrail_cli::machine::Machine;
 
 /// A pass of 1 GB in 1 000 objects that took so much processor time.
 fn pass(cpu_s: f64) -> Pass {

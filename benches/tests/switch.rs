@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use fuelrail::Kind;
 use fuelrail_benches::harness::Stop;
 use fuelrail_benches::report::switch_html;
-use fuelrail_benches::switch::{SwitchReport, Switching, find_trainer, switch};
+use fuelrail_benches::switch::{SwitchReport, Switching, switch};
+use fuelrail_cli::train::find_trainer;
 
 /// Notes how it was called, then does what `PART` says, then leaves a log of two steps and, as rank 0, an outcome. The first seed's steps in
 /// lockstep take 40 ms on rank 0 and 80 on rank 1; asynchronous ones a quarter; those of later seeds three times as long.

@@ -18,6 +18,7 @@ mod folders;
 mod forked;
 mod fuzz_corpus;
 mod get;
+mod hits;
 mod importance;
 mod integrity;
 mod killed_shards;

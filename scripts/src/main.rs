@@ -35,7 +35,7 @@ enum Subject {
     Fmt,
     /// Run the demo: `fuelrail demo`, built for release
     Demo(Forwarded),
-    /// Run a benchmark: `fuelrail bench`, built for release
+    /// Run a benchmark of the lab, built for release
     Bench(Forwarded),
     /// Run the simulator: one seed (`--seed N`) or a swarm (`--seeds 200`)
     Sim(Forwarded),
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         Subject::Prove(wanted) => prove::prove(&root, &wanted),
         Subject::Fmt => finish(run(cargo_in(&root, ["fmt", "--all"]))),
         Subject::Demo(f) => forward("fuelrail-cli", "fuelrail", Some("demo"), f.arguments),
-        Subject::Bench(f) => forward("fuelrail-cli", "fuelrail", Some("bench"), f.arguments),
+        Subject::Bench(f) => forward("fuelrail-benches", "fuelrail-bench", None, f.arguments),
         Subject::Sim(f) => forward("fuelrail-sim", "fuelrail-sim", None, f.arguments),
     }
 }

@@ -30,7 +30,7 @@ pub enum Part {
     Mutants,
     /// The simulator's tests with ten times as many seeds.
     Worlds,
-    /// A loader at full speed under faults: `fuelrail bench soak`.
+    /// A loader at full speed under faults: `cargo x bench soak`.
     Soak,
 }
 
@@ -125,8 +125,8 @@ fn worlds(session: &Session<'_>) -> Result<Finding, String> {
 fn soak(session: &Session<'_>) -> Result<Finding, String> {
     let minutes = session.minutes.unwrap_or(30).to_string();
     let seed = session.seed.to_string();
-    let program = ["run", "--release", "--quiet", "--package", "fuelrail-cli", "--bin", "fuelrail", "--"];
-    let soak = ["bench", "soak", "--minutes", &minutes, "--seed", &seed];
+    let program = ["run", "--release", "--quiet", "--package", "fuelrail-benches", "--"];
+    let soak = ["soak", "--minutes", &minutes, "--seed", &seed];
     finding(run(session.cargo(program.into_iter().chain(soak))), json!({ "minutes": minutes }))
 }
 

@@ -71,12 +71,12 @@ pub const ROOMS: &[Room] = &[
     room(
         "fuelrail-benches",
         "benches",
-        &["fuelrail-base", "fuelrail-plan", "fuelrail", "fuelrail-bucket", "fuelrail-cuda"],
+        &["fuelrail-base", "fuelrail-plan", "fuelrail", "fuelrail-bucket", "fuelrail-cli", "fuelrail-cuda"],
     ),
     room(
         "fuelrail-cli",
         "bindings/cli",
-        &["fuelrail-base", "fuelrail", "fuelrail-sim", "fuelrail-benches", "fuelrail-bucket", "fuelrail-cuda"],
+        &["fuelrail-base", "fuelrail-plan", "fuelrail", "fuelrail-sim", "fuelrail-bucket", "fuelrail-cuda"],
     ),
     Room { unsafety: Unsafety::Edge, ..binding("fuelrail-c", "bindings/c") },
     Room { unsafety: Unsafety::Edge, ..binding("fuelrail-python", "bindings/python") },

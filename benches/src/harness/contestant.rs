@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::account::{Account, Cpu, Leaf};
 use super::place::Place;
 use super::protocol::{GO, READY, Said, Task};
-use super::stop::Stop;
+use fuelrail_cli::stop::Stop;
 
 /// Who takes part: a program and its own arguments. The harness adds the tail of the protocol.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -8,12 +8,12 @@ use fuelrail::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::bar::{Bar, Judged};
-use super::histogram::LatencyResult;
 use super::rounds::Score;
 use super::scored::Scored;
 use super::shape::{Laid, Shape};
 use super::venue::{Transport, VenueFacts};
-use crate::machine::Machine;
+use fuelrail_cli::bench::latency::LatencyResult;
+use fuelrail_cli::machine::Machine;
 
 /// Version of the shape.
 pub const SCHEMA: u32 = 1;

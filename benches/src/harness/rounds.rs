@@ -8,7 +8,7 @@ use fuelrail::{Error, Kind, Result};
 use super::contestant::{Contestant, Pass, Patience, Running};
 use super::place::Place;
 use super::protocol::Task;
-use super::stop::Stop;
+use fuelrail_cli::stop::Stop;
 
 /// One contestant and what it is to do.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use fuelrail_bucket::DataSet;
 use serde::{Deserialize, Serialize};
 
 use super::hash::SetHash;
-use super::stop::Stop;
+use fuelrail_cli::stop::Stop;
 
 /// A shape by name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]

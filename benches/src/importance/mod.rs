@@ -1,5 +1,5 @@
 //! Importance measured: a small model trained from a bucket, its epochs drawn uniformly, as SHADE draws them (as it was released, and put
-//! right), and as we do; on clean digits and on harder ones (rare classes, wrong labels). The question behind `fuelrail bench importance`.
+//! right), and as we do; on clean digits and on harder ones (rare classes, wrong labels). The question behind `cargo x bench importance`.
 //!
 //! Accuracy stands against samples trained on and against bytes read from the bucket, and the hit ratio of the cache never stands without
 //! coverage: a cache that is asked for the same few samples over and over hits.
@@ -21,7 +21,7 @@ use fuelrail::{Error, Kind, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 
 use crate::embedded;
-use crate::machine::Machine;
+use fuelrail_cli::machine::Machine;
 
 /// Seeds of the two sets: their pictures have nothing in common but what they show.
 const TRAINING_SET: u64 = 1;

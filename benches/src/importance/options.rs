@@ -8,7 +8,7 @@ use std::time::Duration;
 use fuelrail::{Error, Kind, Result};
 
 use crate::harness::Stop;
-use crate::switch::TRAINER;
+use fuelrail_cli::train::TRAINER;
 
 /// The settings, as the loader's configuration names them; the first is what others are compared to.
 pub const IMPORTANCE_MODES: [&str; 4] = ["uniform", "shade", "shade-corrected", "on"];

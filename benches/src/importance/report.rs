@@ -5,8 +5,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::options::IMPORTANCE_MODES;
-use crate::machine::Machine;
 use crate::switch::Figure;
+use fuelrail_cli::machine::Machine;
 
 /// Version of the result's shape.
 pub(super) const SCHEMA: u32 = 1;

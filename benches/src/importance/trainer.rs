@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::options::Weighing;
 use super::report::{ImportanceRun, Mark};
-use crate::switch::Ranks;
+use fuelrail_cli::train::ranks::Ranks;
 
 /// Where the samples are, and how many bytes of them a cache holds.
 #[derive(Clone, Debug)]

@@ -3,10 +3,11 @@
 //! Owns their layout.
 
 use core::fmt::Write;
+use fuelrail_cli::bench::latency::{LatencyResult, LatencySummary};
 
-use super::svg::{Drawing, LogScale, tick_seconds};
-use crate::harness::{Contested, LatencyResult, LatencySummary, Metric, Spread};
+use crate::harness::{Contested, Metric, Spread};
 use crate::line::LOADER;
+use fuelrail_cli::report::svg::{Drawing, LogScale, tick_seconds};
 
 /// Drawing units; the page scales them.
 const WIDTH: f64 = 460.0;

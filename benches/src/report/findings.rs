@@ -4,13 +4,14 @@
 //! settings, the place.
 
 use core::fmt::Write;
+use fuelrail_cli::bench::latency::LatencyResult;
 
 use fuelrail_base::ByteSize;
 
 use super::contest::{bars, hue_of, percentiles, subject};
-use super::page::{figure, page};
-use super::svg::escape;
-use crate::harness::{Contested, Findings, Judged, LatencyResult, Metric, Scored, Spread};
+use crate::harness::{Contested, Findings, Judged, Metric, Scored, Spread};
+use fuelrail_cli::report::page::{figure, page};
+use fuelrail_cli::report::svg::escape;
 
 /// The page.
 #[must_use]

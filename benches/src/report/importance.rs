@@ -5,10 +5,10 @@
 
 use core::fmt::Write;
 
-use super::page::{self, figure, page, wide};
-use super::svg::{Drawing, escape, seconds};
 use crate::importance::{ImportanceReport, ImportanceRow, ImportanceRun, Mark};
 use crate::switch::Figure;
+use fuelrail_cli::report::page::{self, figure, page, wide};
+use fuelrail_cli::report::svg::{Drawing, escape, seconds};
 
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 280.0;

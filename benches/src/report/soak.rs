@@ -4,9 +4,9 @@
 
 use core::fmt::Write;
 
-use super::page::{figure, page};
-use super::svg::{Drawing, escape};
 use crate::soak::{Moment, SoakReport};
+use fuelrail_cli::report::page::{figure, page};
+use fuelrail_cli::report::svg::{Drawing, escape};
 
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 240.0;

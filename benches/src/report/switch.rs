@@ -4,9 +4,9 @@
 
 use core::fmt::Write;
 
-use super::page::{self, figure, line, page, wide};
-use super::svg::{Drawing, LogScale, escape, seconds};
 use crate::switch::{Figure, Row, Run, SwitchReport, setting_name};
+use fuelrail_cli::report::page::{self, figure, line, page, wide};
+use fuelrail_cli::report::svg::{Drawing, LogScale, escape, seconds};
 
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 280.0;

@@ -1,4 +1,4 @@
-//! The question behind `fuelrail bench rivals`: what the loader costs beside other people's clients and loaders, and beside
+//! The question behind `cargo x bench rivals`: what the loader costs beside other people's clients and loaders, and beside
 //! the floor, all in the same run.
 //!
 //! Owns who of them takes part and what was promised against each. A rival that is not there is in the result with the

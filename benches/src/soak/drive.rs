@@ -22,7 +22,7 @@ use super::report::{Moment, SCHEMA, SoakReport, Totals};
 use super::server::{Address, Server};
 use super::weather::{Seen, Weather};
 use crate::harness::Stop;
-use crate::machine::Machine;
+use fuelrail_cli::machine::Machine;
 
 /// A fault of the soak's own making, which its verdict must find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

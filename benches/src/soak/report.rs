@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::gauge::Gauge;
 use super::judge::{Criterion, Flatness, Slope};
-use crate::machine::Machine;
+use fuelrail_cli::machine::Machine;
 
 /// Version of the result's shape.
 pub(super) const SCHEMA: u32 = 1;

@@ -169,7 +169,7 @@ impl Server {
         };
         let failed = |why: String| Error::new(Kind::Environment, format!("starting the soak's bucket: {why}"));
         let mut command = Command::new(program);
-        command.args(["bench", "soak-bucket", "--folder"]).arg(folder).args(tls.then_some("--tls"));
+        command.args(["soak-bucket", "--folder"]).arg(folder).args(tls.then_some("--tls"));
         // Its own group: Ctrl-C reaches this process alone, which ends it in order. It ends when its input does, so also when
         // this process dies.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());

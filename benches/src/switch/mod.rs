@@ -1,5 +1,5 @@
 //! Sync-Switch measured: a small model trained from a bucket by several ranks, one of them slow, in lockstep all the way, asynchronously all
-//! the way, and switched from the one to the other after a small share of the work. The question behind `fuelrail bench switch`.
+//! the way, and switched from the one to the other after a small share of the work. The question behind `cargo x bench switch`.
 //!
 //! The trainer is a program of its own (`fuelrail-train`), for it needs libtorch and nothing here does. Settings take turns within a seed, and
 //! each seed begins with another one, so that a machine that slows down slows all of them. Ratios are taken within a seed.
@@ -8,14 +8,11 @@
 
 mod log;
 mod options;
-mod ranks;
 mod report;
 mod trainer;
 
 pub use options::{Switching, TRAINER};
-pub use ranks::Ranks;
 pub use report::{Curve, Figure, PUBLISHED, Published, Row, Run, SwitchReport, setting_name};
-pub use trainer::find_trainer;
 
 use std::time::Instant;
 
@@ -23,7 +20,7 @@ use fuelrail::Result;
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 
 use crate::embedded;
-use crate::machine::Machine;
+use fuelrail_cli::machine::Machine;
 use report::rows;
 
 /// Seeds of the two sets: their pictures have nothing in common but what they show.

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::options::Switching;
-use crate::machine::Machine;
+use fuelrail_cli::machine::Machine;
 
 /// Version of the result's shape.
 pub(super) const SCHEMA: u32 = 1;

@@ -8,34 +8,9 @@ use std::time::Instant;
 use fuelrail::{Error, Kind, Result};
 
 use super::log::{curve, outcome, steps, time_s};
-use super::options::{Switching, TRAINER};
-use super::ranks::Ranks;
+use super::options::Switching;
 use super::report::{Run, setting_name};
-
-/// Finds the trainer: the one that was named, or one beside `beside`, or in one of `folders`.
-///
-/// # Errors
-/// `NotFound` with how to build it.
-pub fn find_trainer(named: Option<&Path>, beside: &Path, folders: &[PathBuf]) -> Result<PathBuf> {
-    let found = match named {
-        Some(path) => path.is_file().then(|| path.to_owned()),
-        None => {
-            let here = beside.with_file_name(TRAINER);
-            std::iter::once(here).chain(folders.iter().map(|folder| folder.join(TRAINER))).find(|path| path.is_file())
-        }
-    };
-    // Ranks run in folders of their own.
-    let found = found.and_then(|path| std::path::absolute(path).ok());
-    found.ok_or_else(|| {
-        let cause = match named {
-            Some(path) => format!("there is no trainer {}", path.display()),
-            None => format!("{TRAINER} is neither beside this program nor in PATH"),
-        };
-        Error::new(Kind::NotFound, cause).cure(
-            "build it with `cargo build --release -p fuelrail-tch` (it needs libtorch), or name it with --trainer",
-        )
-    })
-}
+use fuelrail_cli::train::ranks::Ranks;
 
 /// Where the samples are.
 #[derive(Clone, Debug)]
@@ -137,26 +112,4 @@ fn words(switching: &Switching, places: &Places, seed: u32, share: f64, folder: 
 /// The machine's load over the last minute.
 fn load() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_trainer_is_beside_the_program_or_in_the_path_or_said_how_to_build() {
-        let folder = tempfile::tempdir().unwrap();
-        let (beside, elsewhere) = (folder.path().join("fuelrail"), folder.path().join("bin"));
-        let folders = [elsewhere.clone()];
-        let error = find_trainer(None, &beside, &folders).unwrap_err();
-        assert!(error.kind() == Kind::NotFound && error.to_string().contains("-p fuelrail-tch"), "{error}");
-        std::fs::create_dir(&elsewhere).unwrap();
-        std::fs::write(elsewhere.join(TRAINER), "").unwrap();
-        assert_eq!(find_trainer(None, &beside, &folders).unwrap(), elsewhere.join(TRAINER));
-        std::fs::write(folder.path().join(TRAINER), "").unwrap();
-        assert_eq!(find_trainer(None, &beside, &folders).unwrap(), folder.path().join(TRAINER));
-        let named = folder.path().join("absent");
-        let error = find_trainer(Some(&named), &beside, &folders).unwrap_err();
-        assert!(error.to_string().contains("absent"), "{error}");
-    }
 }

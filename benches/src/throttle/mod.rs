@@ -1,4 +1,4 @@
-//! The question behind `fuelrail bench throttle`: how soon a loader finds the rate that a bucket allows, how well it holds it, how
+//! The question behind `cargo x bench throttle`: how soon a loader finds the rate that a bucket allows, how well it holds it, how
 //! two processes share it with and without a directory in common, how soon they notice that the limit is gone, and what they ask of
 //! a bucket that serves nothing at all for a minute.
 //!
@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::embedded;
 use crate::harness::Stop;
-use crate::machine::Machine;
+use fuelrail_cli::machine::Machine;
 use judge::{Books, TICK, Tick};
 use reader::Reader;
 

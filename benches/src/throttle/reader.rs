@@ -23,7 +23,7 @@ pub(super) struct Reader {
 impl Reader {
     pub(super) fn start(program: &Path, uri: &str, seed: usize, dir: Option<&Path>) -> Result<Reader> {
         let mut command = Command::new(program);
-        command.args(["bench", "throttle-reader", uri, "--seed", &seed.to_string()]);
+        command.args(["throttle-reader", uri, "--seed", &seed.to_string()]);
         if let Some(dir) = dir {
             command.arg("--share-dir").arg(dir);
         }

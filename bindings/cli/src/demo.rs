@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use crate::deli::{self, Scale};
+use crate::machine::Machine;
+use crate::report::{Report, html};
 use clap::Args;
-use fuelrail_benches::Machine;
-use fuelrail_benches::deli::{self, Scale};
-use fuelrail_benches::report::{Report, html};
 
 use crate::failure::{Outcome, file};
 use crate::screen::{JsonTo, note};

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::machine::Machine;
 use clap::Args;
 use fuelrail::{Finding, Grade, IMDS_ADDRESS, Kind, ProbeConfig, ask_imds};
-use fuelrail_benches::Machine;
 use serde::Serialize;
 
 use crate::failure::Outcome;

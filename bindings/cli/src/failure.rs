@@ -10,7 +10,7 @@ use fuelrail::{Error, Kind};
 
 /// Why a command stopped early.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// An error, not yet printed.
     Told(Error),
     /// The reader of our standard output has gone (`fuelrail ls … | head`): no error, and nobody to tell.
@@ -18,7 +18,7 @@ pub(crate) enum Failure {
 }
 
 /// What a command comes to.
-pub(crate) type Outcome<T = ExitCode> = Result<T, Failure>;
+pub type Outcome<T = ExitCode> = Result<T, Failure>;
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
@@ -41,17 +41,17 @@ impl From<fuelrail_bucket::Error> for Failure {
 }
 
 /// Wrong use of the command line.
-pub(crate) fn usage(cause: impl Into<String>, cure: impl Into<String>) -> Failure {
+pub fn usage(cause: impl Into<String>, cure: impl Into<String>) -> Failure {
     Failure::Told(Error::new(Kind::Usage, cause).cure(cure))
 }
 
 /// A local file that could not be read or written.
-pub(crate) fn file(doing: &str, path: &Path, error: &io::Error) -> Failure {
+pub fn file(doing: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::Told(Error::new(Kind::File, format!("{doing} {}: {error}", path.display())))
 }
 
 /// Standard output that could not be written.
-pub(crate) fn output(error: &io::Error) -> Failure {
+pub fn output(error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return Failure::ReaderGone;
     }

@@ -6,9 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::bench::ReadReport;
 use clap::Args;
 use fuelrail::{Audit, AuditVerdict, ByteSize, Error, Kind, Listed, State};
-use fuelrail_benches::ReadReport;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -140,8 +140,8 @@ fn read_report(text: &str) -> Result<ReadReport, Error> {
     let report: ReadReport =
         serde_json::from_str(text).map_err(|error| unsound(format!("not a sound result of bench read: {error}")))?;
     // Schema 1 had no shards, gates and system calls; what is there means the same.
-    if !(1..=fuelrail_benches::read::SCHEMA).contains(&report.schema) {
-        let newest = fuelrail_benches::read::SCHEMA;
+    if !(1..=crate::bench::READ_SCHEMA).contains(&report.schema) {
+        let newest = crate::bench::READ_SCHEMA;
         return Err(unsound(format!("a result of schema {}, this build reads 1 to {newest}", report.schema)));
     }
     Ok(report)

@@ -13,19 +13,19 @@ use crate::failure::{Outcome, output};
 use crate::whole::WholeFile;
 
 /// Prints text that ends its own lines.
-pub(crate) fn print(text: &str) -> Outcome<()> {
+pub fn print(text: &str) -> Outcome<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| output(&error))
 }
 
 /// Prints one line for people on standard error. When that is closed there is nobody to tell.
-pub(crate) fn note(text: &str) {
+pub fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "fuelrail: {text}");
 }
 
 /// Where a JSON document goes, from `--json` (standard output) or `--json FILE`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum JsonTo {
+pub enum JsonTo {
     /// Nobody asked.
     Nowhere,
     /// Standard output, which then holds nothing else.
@@ -36,12 +36,12 @@ pub(crate) enum JsonTo {
 
 impl JsonTo {
     /// From a plain switch.
-    pub(crate) fn output(asked: bool) -> JsonTo {
+    pub fn output(asked: bool) -> JsonTo {
         if asked { JsonTo::Output } else { JsonTo::Nowhere }
     }
 
     /// From `--json [FILE]`, which is `-` when it stands alone.
-    pub(crate) fn asked(given: Option<&str>) -> JsonTo {
+    pub fn asked(given: Option<&str>) -> JsonTo {
         match given {
             None => JsonTo::Nowhere,
             Some("-") => JsonTo::Output,
@@ -50,7 +50,7 @@ impl JsonTo {
     }
 
     /// Shows a result: the document where it was asked for, and the text unless the document took its place.
-    pub(crate) fn show(&self, document: &impl Serialize, text: impl FnOnce() -> String) -> Outcome<()> {
+    pub fn show(&self, document: &impl Serialize, text: impl FnOnce() -> String) -> Outcome<()> {
         let json = || {
             let mut json = serde_json::to_string_pretty(document).expect("reports are plain structures");
             json.push('\n');
@@ -69,25 +69,25 @@ impl JsonTo {
 
 /// A table of columns, each as wide as its widest cell; columns of numbers are set right.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub struct Table {
     rows: Vec<Vec<String>>,
     right: Vec<usize>,
 }
 
 impl Table {
     /// A table whose columns `right` are set right.
-    pub(crate) fn new(right: &[usize]) -> Table {
+    pub fn new(right: &[usize]) -> Table {
         Table { rows: Vec::new(), right: right.to_vec() }
     }
 
     /// Adds a row.
-    pub(crate) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) -> &mut Table {
+    pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) -> &mut Table {
         self.rows.push(cells.into_iter().map(Into::into).collect());
         self
     }
 
     /// The table as lines, two blanks between columns and none at the end of a line.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width =
             |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
@@ -108,7 +108,7 @@ impl Table {
 }
 
 /// Microseconds in the unit people read them in.
-pub(crate) fn micros(us: u64) -> String {
+pub fn micros(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} µs"),
         1_000..1_000_000 => format!("{:.2} ms", us as f64 / 1e3),
@@ -118,13 +118,13 @@ pub(crate) fn micros(us: u64) -> String {
 
 /// A progress bar on standard error, or nothing when no terminal watches.
 #[derive(Debug)]
-pub(crate) struct Bar {
+pub struct Bar {
     bar: ProgressBar,
 }
 
 impl Bar {
     /// A bar over `total` steps, or a turning wheel when the end is not known; `what` names what is counted.
-    pub(crate) fn new(total: Option<u64>, what: &str) -> Bar {
+    pub fn new(total: Option<u64>, what: &str) -> Bar {
         if !io::stderr().is_terminal() {
             return Bar { bar: ProgressBar::hidden() };
         }
@@ -139,17 +139,17 @@ impl Bar {
     }
 
     /// Whether nobody sees it.
-    pub(crate) fn is_hidden(&self) -> bool {
+    pub fn is_hidden(&self) -> bool {
         self.bar.is_hidden()
     }
 
     /// Learns the end.
-    pub(crate) fn total(&self, total: u64) {
+    pub fn total(&self, total: u64) {
         self.bar.set_length(total);
     }
 
     /// Moves to `done` with a word on the side. The word is only made when a terminal watches.
-    pub(crate) fn at(&self, done: u64, word: impl FnOnce() -> String) {
+    pub fn at(&self, done: u64, word: impl FnOnce() -> String) {
         if !self.is_hidden() {
             self.bar.set_position(done);
             self.bar.set_message(word());
@@ -158,7 +158,7 @@ impl Bar {
 }
 
 /// Tells of each of `total` things as it ends: in the bar, or with a line each where there is none.
-pub(crate) fn telling<'b, T>(bar: &'b Bar, total: u64, line: impl Fn(&T) -> String + 'b) -> impl FnMut(&T) + 'b {
+pub fn telling<'b, T>(bar: &'b Bar, total: u64, line: impl Fn(&T) -> String + 'b) -> impl FnMut(&T) + 'b {
     let mut done = 0;
     move |one| {
         done += 1;

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::tuning::{Setting, TuneReport, Tuning, tune};
 use clap::Args;
 use fuelrail::{ByteSize, Config, Kind, Overrides};
-use fuelrail_benches::tune::{Setting, TuneReport, Tuning, tune};
 
 use crate::failure::{Outcome, file, usage};
 use crate::screen::{Bar, JsonTo, Table, note};

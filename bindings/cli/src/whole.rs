@@ -12,7 +12,7 @@ use crate::failure::{Outcome, file};
 
 /// A file being written.
 #[derive(Debug)]
-pub(crate) struct WholeFile {
+pub struct WholeFile {
     file: File,
     path: PathBuf,
     /// Where the bytes are until the end; `None` when they go to their place at once.
@@ -21,7 +21,7 @@ pub(crate) struct WholeFile {
 
 impl WholeFile {
     /// Starts a file that will be at `path`, replacing what is there.
-    pub(crate) fn create(path: &Path) -> Outcome<WholeFile> {
+    pub fn create(path: &Path) -> Outcome<WholeFile> {
         let special = fs::metadata(path).is_ok_and(|there| !there.is_file());
         let opened = if special {
             File::options().write(true).open(path).map(|file| (file, None))
@@ -33,14 +33,14 @@ impl WholeFile {
     }
 
     /// A file of this text, at once.
-    pub(crate) fn of(path: &Path, text: &str) -> Outcome<()> {
+    pub fn of(path: &Path, text: &str) -> Outcome<()> {
         let mut whole = WholeFile::create(path)?;
         whole.write_all(text.as_bytes()).map_err(|error| file("writing", path, &error))?;
         whole.finish()
     }
 
     /// Puts the file in its place.
-    pub(crate) fn finish(mut self) -> Outcome<()> {
+    pub fn finish(mut self) -> Outcome<()> {
         let Some(part) = self.part.take() else { return Ok(()) };
         fs::rename(&part, &self.path).map_err(|error| {
             let _ = fs::remove_file(&part); // already failing: the first error is the one to tell

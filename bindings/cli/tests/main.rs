@@ -2,9 +2,13 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod deli;
 mod demo;
-mod rings;
+mod feed;
+mod latency;
+mod read;
 mod secrets;
 #[path = "../../../engine/tests/common/skip.rs"]
 mod skip;
 mod train;
+mod tune;

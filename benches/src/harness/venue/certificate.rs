@@ -34,7 +34,7 @@ pub(super) fn make(folder: &Path, address: IpAddr) -> Result<Certificate> {
     let (authority_key, request) = (text(&path("ca.key"))?, text(&path("server.csr"))?);
     let new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
     let req = |tail: &[&str]| run("openssl", &[&["req"][..], &new_key, tail].concat());
-    let subject = "/CN=fuelrail bench authority";
+    let subject = "/CN=cargo x bench authority";
     req(&["-x509", "-days", "30", "-subj", subject, "-keyout", &authority_key, "-out", &authority])?;
     req(&["-subj", "/CN=fuelrail bench", "-keyout", &key, "-out", &request])?;
     let sign = ["x509", "-req", "-days", "30", "-CAcreateserial", "-extfile", &names, "-in", &request];

@@ -1,32 +1,19 @@
-//! `fuelrail bench`: measurements that anyone can repeat, with the machine and the configuration in the result. One question,
-//! one file.
+//! `fuelrail bench`: measurements of one's own bucket, with the machine and the configuration in the result.
 
-mod canned;
-mod compare;
-mod contestant;
-mod cores;
-mod findings;
-mod given;
-mod importance;
-mod latency;
-mod line;
-mod mlperf;
+pub mod accelerators;
+mod feed;
+pub mod latency;
 mod read;
-mod report;
-mod rings;
-mod rivals;
-mod soak;
-mod spill;
-mod switch;
-mod tail;
-mod throttle;
-mod tiers;
-mod venue;
+pub mod reading;
 
 use clap::{Args, Subcommand};
 
-pub(crate) use line::this_program;
+use fuelrail::{Error, Kind};
+
+pub use latency::{Latencies, LatencyResult, latencies};
+pub use read::shard_text;
 pub(crate) use read::text as read_text;
+pub(crate) use reading::{ReadReport, SCHEMA as READ_SCHEMA};
 
 use crate::failure::Outcome;
 
@@ -46,53 +33,31 @@ pub(crate) struct Bench {
 enum Question {
     Read(Box<read::Read>),
     Latency(Box<latency::Latency>),
-    Line(line::LineArgs),
-    Floor(line::FloorArgs),
-    Rivals(rivals::Rivals),
-    Compare(compare::Compare),
-    Report(report::Report),
-    Rings(rings::RingsArgs),
-    Spill(spill::SpillArgs),
-    Cores(Box<cores::Cores>),
-    Mlperf(Box<mlperf::Mlperf>),
-    Soak(soak::SoakArgs),
-    Switch(Box<switch::SwitchArgs>),
-    Importance(Box<importance::ImportanceArgs>),
-    Tiers(tiers::TiersArgs),
-    Tail(tail::TailArgs),
-    Throttle(throttle::ThrottleArgs),
-    #[command(hide = true)]
-    Canned(canned::CannedArgs),
-    #[command(hide = true)]
-    ThrottleReader(throttle::ThrottleReaderArgs),
-    #[command(hide = true)]
-    SoakBucket(soak::SoakBucketArgs),
-    #[command(hide = true)]
-    Contestant(contestant::Contestant),
+    Feed(Box<feed::Feed>),
 }
 
 pub(crate) fn run(bench: Bench) -> Outcome {
     match bench.question {
         Question::Read(args) => read::run(&args),
         Question::Latency(args) => latency::run(&args),
-        Question::Line(args) => line::run(&args),
-        Question::Floor(args) => line::run_floor(&args),
-        Question::Rivals(args) => rivals::run(&args),
-        Question::Compare(args) => compare::run(&args),
-        Question::Report(args) => report::run(&args),
-        Question::Rings(args) => rings::run(&args),
-        Question::Spill(args) => spill::run(&args),
-        Question::Cores(args) => cores::run(&args),
-        Question::Mlperf(args) => mlperf::run(&args),
-        Question::Soak(args) => soak::run(&args),
-        Question::Switch(args) => switch::run(&args),
-        Question::Importance(args) => importance::run(&args),
-        Question::Tiers(args) => tiers::run(&args),
-        Question::Tail(args) => tail::run(&args),
-        Question::Throttle(args) => throttle::run(&args),
-        Question::ThrottleReader(args) => throttle::run_reader(&args),
-        Question::Canned(args) => canned::run(&args),
-        Question::SoakBucket(args) => soak::run_bucket(&args),
-        Question::Contestant(args) => contestant::run(&args),
+        Question::Feed(args) => feed::run(&args),
     }
+}
+
+/// The file this program was started from.
+///
+/// # Errors
+/// `Environment` when the kernel does not tell.
+pub fn this_program() -> fuelrail::Result<std::path::PathBuf> {
+    std::env::current_exe()
+        .map_err(|error| Error::new(Kind::Environment, format!("finding this program's own file: {error}")))
+}
+
+/// Reads `FIELD=VALUE`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn setting(text: &str) -> Result<(String, String), String> {
+    let (field, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is not FIELD=VALUE"))?;
+    Ok((field.to_owned(), value.to_owned()))
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::reading::{Event, ReadReport, Reading, read};
 use clap::{ArgAction, Args};
 use fuelrail::{ByteSize, Config, GateStats, Kind, Overrides, ShardStats};
-use fuelrail_benches::{Event, ReadReport, Reading, read};
 
 use crate::failure::{Outcome, usage};
 use crate::screen::{Bar, JsonTo, Table, micros, note};
@@ -262,7 +262,7 @@ pub(crate) fn text(report: &ReadReport) -> String {
 }
 
 /// One shard's core in a line.
-pub(crate) fn shard_text(shard: &ShardStats) -> String {
+pub fn shard_text(shard: &ShardStats) -> String {
     let core = shard.core.map_or_else(|| "-".to_owned(), |core| core.to_string());
     let cycles = shard.cycles.map_or_else(String::new, |cycles| {
         let per_byte = cycles as f64 / shard.landed_bytes.max(1) as f64;

@@ -1,8 +1,8 @@
 //! The demo's last words: the rows as a table, the claims as sentences, where the reports are.
 
+use crate::deli::{Row, RowName};
+use crate::report::Report;
 use fuelrail::ByteSize;
-use fuelrail_benches::deli::{Row, RowName};
-use fuelrail_benches::report::Report;
 
 use crate::screen::{Table, micros};
 

@@ -6,8 +6,7 @@ use std::collections::HashMap;
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
 
-use fuelrail_benches::deli::{DrawnHit, NextUseHit, OwnCacheHit, Row, RowName, Watch};
-use fuelrail_benches::tiers::TierRow;
+use crate::deli::{Row, RowName, Watch};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::screen::{micros, note};
@@ -93,45 +92,5 @@ impl Watch for Onlooker {
             format!(" ({:+.1} %)", -row.wait_reduction * 100.0)
         };
         self.say(&format!("{:>18}  data wait {wait}{gone} in an epoch of {epoch}", row.name));
-    }
-
-    fn next_use(&self, hit: Option<&NextUseHit>) {
-        match hit {
-            None => self.say("next-use caching against its limit"),
-            Some(hit) => self.say(&format!(
-                "{:>18}  hit ratio {:.4} with a cache of {:.0} %",
-                "",
-                hit.hit_ratio,
-                hit.capacity_share * 100.0
-            )),
-        }
-    }
-
-    fn own_caches(&self, hit: &OwnCacheHit) {
-        self.say(&format!(
-            "{:>18}  hit ratio {:.4} in the ranks' own caches of {:.0} %",
-            hit.order,
-            hit.hit_ratio,
-            hit.capacity_share * 100.0
-        ));
-    }
-
-    fn tier(&self, row: &TierRow) {
-        self.say(&format!(
-            "{:>18}  hit ratio {:.4} in RAM and disk of {:.0} % together",
-            row.policy,
-            row.hit_ratio,
-            row.capacity_share * 100.0
-        ));
-    }
-
-    fn drawn(&self, hit: &DrawnHit) {
-        self.say(&format!(
-            "{:>18}  importance: hit ratio {:.4} at a coverage of {:.3} with a cache of {:.0} %",
-            hit.mode,
-            hit.hit_ratio,
-            hit.coverage,
-            hit.cache_share * 100.0
-        ));
     }
 }

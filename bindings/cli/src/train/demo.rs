@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::ranks::Ranks;
 use fuelrail::{Error, Kind};
-use fuelrail_benches::switch::Ranks;
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use serde_json::Value;
 

@@ -3,16 +3,15 @@
 //! Owns the search for it. Never links torch.
 
 mod demo;
+pub mod ranks;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Args;
 use fuelrail::{Error, Kind};
-use fuelrail_benches::rivals::folders;
-use fuelrail_benches::switch::find_trainer;
 
 use crate::bench::this_program;
 use crate::failure::{Failure, Outcome, usage};
@@ -61,4 +60,60 @@ fn find() -> Outcome<PathBuf> {
             "build it where libtorch is: eval \"$(./scripts/libtorch)\" && cargo build --release --package fuelrail-tch",
         ))
     })
+}
+
+/// The trainer's program.
+pub const TRAINER: &str = "fuelrail-train";
+
+/// The folders of a `PATH`.
+#[must_use]
+pub fn folders(path: &std::ffi::OsStr) -> Vec<PathBuf> {
+    std::env::split_paths(path).filter(|folder| folder != Path::new("")).collect()
+}
+
+/// Finds the trainer: the one that was named, or one beside `beside`, or in one of `folders`.
+///
+/// # Errors
+/// `NotFound` with how to build it.
+pub fn find_trainer(named: Option<&Path>, beside: &Path, folders: &[PathBuf]) -> fuelrail::Result<PathBuf> {
+    let found = match named {
+        Some(path) => path.is_file().then(|| path.to_owned()),
+        None => {
+            let here = beside.with_file_name(TRAINER);
+            std::iter::once(here).chain(folders.iter().map(|folder| folder.join(TRAINER))).find(|path| path.is_file())
+        }
+    };
+    // Ranks run in folders of their own.
+    let found = found.and_then(|path| std::path::absolute(path).ok());
+    found.ok_or_else(|| {
+        let cause = match named {
+            Some(path) => format!("there is no trainer {}", path.display()),
+            None => format!("{TRAINER} is neither beside this program nor in PATH"),
+        };
+        Error::new(Kind::NotFound, cause).cure(
+            "build it with `cargo build --release -p fuelrail-tch` (it needs libtorch), or name it with --trainer",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trainer_is_beside_the_program_or_in_the_path_or_said_how_to_build() {
+        let folder = tempfile::tempdir().unwrap();
+        let (beside, elsewhere) = (folder.path().join("fuelrail"), folder.path().join("bin"));
+        let folders = [elsewhere.clone()];
+        let error = find_trainer(None, &beside, &folders).unwrap_err();
+        assert!(error.kind() == Kind::NotFound && error.to_string().contains("-p fuelrail-tch"), "{error}");
+        std::fs::create_dir(&elsewhere).unwrap();
+        std::fs::write(elsewhere.join(TRAINER), "").unwrap();
+        assert_eq!(find_trainer(None, &beside, &folders).unwrap(), elsewhere.join(TRAINER));
+        std::fs::write(folder.path().join(TRAINER), "").unwrap();
+        assert_eq!(find_trainer(None, &beside, &folders).unwrap(), folder.path().join(TRAINER));
+        let named = folder.path().join("absent");
+        let error = find_trainer(Some(&named), &beside, &folders).unwrap_err();
+        assert!(error.to_string().contains("absent"), "{error}");
+    }
 }

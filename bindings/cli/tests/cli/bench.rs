@@ -185,3 +185,31 @@ fn ranks_share_an_epoch_without_gap_or_overlap() {
     let partial = fuelrail(&["inspect", all[0], all[1]]);
     assert!(partial.code == 1 && partial.out.contains("exactly once: no"), "{}", partial.out);
 }
+
+#[test]
+fn latencies_are_written_as_histograms() {
+    let bucket = bucket_of(&DataSet::digits(100, 3), "");
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = utf8(&dir.path().join("gets")).to_owned();
+    let args = ["--size", "256,512", "--rate", "2000", "--arrivals", "random", "--requests", "200", "--warm-up", "10"];
+    let question = ["bench", "latency", &bucket.url(""), "--hgrm", &prefix, "--json"];
+    let json = fuelrail(&[&question[..], &args].concat()).json();
+    assert_eq!(json["latencies"].as_array().unwrap().len(), 2);
+    assert_eq!(json["latencies"][1]["response"]["count"], 200);
+    let text = std::fs::read_to_string(format!("{prefix}-2-response.hgrm")).unwrap();
+    assert!(text.contains("Percentile") && text.contains("Total count    =          200"), "{text}");
+    let loader =
+        ["--through", "loader", "--requests", "50", "--warm-up", "5", "--set", "shards=1", "--set", "pin=false"];
+    let table = fuelrail(&[&["bench", "latency", &bucket.url("")][..], &loader].concat()).done();
+    assert!(table.contains("sample from the loader"), "{table}");
+}
+
+#[test]
+fn latencies_that_cannot_be_measured_are_refused() {
+    for (args, word) in
+        [(&["--through", "loader", "--size", "1KiB"][..], "whole samples"), (&["--arrivals", "even"], "--rate")]
+    {
+        let ended = fuelrail(&[&["bench", "latency", "http://127.0.0.1:9/"], args].concat());
+        assert!(ended.code == 2 && ended.err.contains(word), "{args:?}: {} {}", ended.code, ended.err);
+    }
+}

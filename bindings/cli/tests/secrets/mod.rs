@@ -85,11 +85,7 @@ impl Desk {
             let tune =
                 ["tune", uri, "--budget", "6s", "--batch-size", "2", "--memory-limit", "64MiB", "--out", "own.toml"];
             commands.push([&tune[..], &["--json", "tuned.json"]].concat().into_iter().map(String::from).collect());
-            let line =
-                ["bench", "line", "--uri", uri, "--rounds", "1", "--no-pin", "--set", "pin=false", "--set", "shards=1"];
-            commands.push([&line[..], &["--json", "line.json"]].concat().into_iter().map(String::from).collect());
         }
-        commands.push(["bench", "report", "run.json", "-o", "page.html"].map(String::from).to_vec());
         commands.push(["inspect", "audit.log"].map(String::from).to_vec());
         commands
     }
@@ -112,15 +108,8 @@ impl Desk {
 
 /// What asks no bucket of anybody's, and writes pages and results.
 fn own_buckets() -> Vec<Vec<String>> {
-    let small = ["--set", "shards=1", "--set", "pin=false", "--set", "memory_limit_bytes=128MiB"];
-    let soak = ["bench", "soak", "--scale", "0.05", "--seconds", "2", "--dir", ".", "--json", "soak.json"];
-    let commands: [Vec<&str>; 4] = [
-        vec!["demo", "--quick", "--html", "demo.html"],
-        vec!["doctor"],
-        vec!["doctor", "--json"],
-        [&soak[..], &["--html", "soak.html"], &small].concat(),
-    ];
-    commands.map(|command| command.into_iter().map(String::from).collect()).to_vec()
+    let commands: [&[&str]; 3] = [&["demo", "--quick", "--html", "demo.html"], &["doctor"], &["doctor", "--json"]];
+    commands.map(|command| command.iter().map(|word| (*word).to_owned()).collect()).to_vec()
 }
 
 /// Everything below a folder, as text, with its name.

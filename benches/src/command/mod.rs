@@ -1,0 +1,88 @@
+//! The lab's command line, `cargo x bench`: one benchmark per file, each a function from its arguments to an exit code.
+
+mod canned;
+mod compare;
+mod contestant;
+mod cores;
+mod findings;
+mod given;
+mod importance;
+mod line;
+mod report;
+mod rings;
+mod rivals;
+mod soak;
+mod spill;
+mod switch;
+mod tail;
+mod throttle;
+mod tiers;
+mod venue;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use fuelrail_cli::failure::Outcome;
+
+/// Measures the loader beside floors and rivals, and in scenarios
+#[derive(Parser, Debug)]
+#[command(name = "fuelrail-bench", bin_name = "cargo x bench", version, max_term_width = 120)]
+struct Cli {
+    #[command(subcommand)]
+    benchmark: Benchmark,
+}
+
+#[derive(Subcommand, Debug)]
+enum Benchmark {
+    Line(line::LineArgs),
+    Floor(line::FloorArgs),
+    Rivals(rivals::Rivals),
+    Compare(compare::Compare),
+    Report(report::Report),
+    Rings(rings::RingsArgs),
+    Spill(spill::SpillArgs),
+    Cores(Box<cores::Cores>),
+    Soak(soak::SoakArgs),
+    Switch(Box<switch::SwitchArgs>),
+    Importance(Box<importance::ImportanceArgs>),
+    Tiers(tiers::TiersArgs),
+    Tail(tail::TailArgs),
+    Throttle(throttle::ThrottleArgs),
+    #[command(hide = true)]
+    Canned(canned::CannedArgs),
+    #[command(hide = true)]
+    ThrottleReader(throttle::ThrottleReaderArgs),
+    #[command(hide = true)]
+    SoakBucket(soak::SoakBucketArgs),
+    #[command(hide = true)]
+    Contestant(contestant::Contestant),
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    fuelrail_cli::run_command_line(|cli: Cli| run(cli.benchmark))
+}
+
+fn run(benchmark: Benchmark) -> Outcome {
+    match benchmark {
+        Benchmark::Line(args) => line::run(&args),
+        Benchmark::Floor(args) => line::run_floor(&args),
+        Benchmark::Rivals(args) => rivals::run(&args),
+        Benchmark::Compare(args) => compare::run(&args),
+        Benchmark::Report(args) => report::run(&args),
+        Benchmark::Rings(args) => rings::run(&args),
+        Benchmark::Spill(args) => spill::run(&args),
+        Benchmark::Cores(args) => cores::run(&args),
+        Benchmark::Soak(args) => soak::run(&args),
+        Benchmark::Switch(args) => switch::run(&args),
+        Benchmark::Importance(args) => importance::run(&args),
+        Benchmark::Tiers(args) => tiers::run(&args),
+        Benchmark::Tail(args) => tail::run(&args),
+        Benchmark::Throttle(args) => throttle::run(&args),
+        Benchmark::ThrottleReader(args) => throttle::run_reader(&args),
+        Benchmark::Canned(args) => canned::run(&args),
+        Benchmark::SoakBucket(args) => soak::run_bucket(&args),
+        Benchmark::Contestant(args) => contestant::run(&args),
+    }
+}

@@ -1,0 +1,212 @@
+//! `fuelrail bench latency`: how long a bucket takes to answer, and how long a trainer waits for a sample.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use fuelrail::{ByteSize, Config, Listed, Overrides, list, read_manifest};
+use serde::Serialize;
+
+use self::measure::{Load, Run, Timed, run as measure};
+use crate::failure::{Outcome, file, usage};
+use crate::machine::Machine;
+use crate::screen::{Bar, JsonTo, Table, note};
+use crate::stop::stop_on_signals;
+
+mod drive;
+mod get;
+pub mod histogram;
+pub mod measure;
+
+pub use histogram::{Latencies, LatencyResult, LatencySummary};
+
+const EXAMPLES: &str = "Examples:
+  fuelrail bench latency http://127.0.0.1:9000/bucket/
+  fuelrail bench latency http://127.0.0.1:8080/set/ --manifest set.tsv --size 4KiB,128KiB --rate 1000 --arrivals random
+  fuelrail bench latency http://127.0.0.1:9000/bucket/ --through loader --rate 500 --json latency.json --hgrm latency
+
+Without --rate the loop is closed: every connection sends when its last answer is there. With --rate it is open: requests have a
+moment at which they are meant to be sent, and `response` counts from there, also when every connection is still busy: a stall
+counts for everybody it kept waiting (no coordinated omission). `service` counts from the sending, for comparison.
+--through gets times the bucket with plain GETs of --size bytes; --through loader times what a trainer waits for one sample (batches
+of one, look-ahead included).";
+
+/// Time GETs or samples: percentiles, open or closed loop, free of coordinated omission
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Latency {
+    /// What to read: http://HOST:PORT/BUCKET/PREFIX
+    uri: String,
+    /// The objects, as key<TAB>size lines, for servers that cannot list
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    /// What is timed
+    #[arg(long, value_enum, default_value_t = Through::Gets)]
+    through: Through,
+    /// Bytes of a GET, several with commas; each is a run [default: whole objects]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',')]
+    size: Vec<ByteSize>,
+    /// Requests a second that are meant to be sent; without it the loop is closed
+    #[arg(long, value_name = "N")]
+    rate: Option<f64>,
+    /// How they come
+    #[arg(long, value_enum, default_value_t = Arrivals::Even, requires = "rate")]
+    arrivals: Arrivals,
+    /// Connections of GETs
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    connections: usize,
+    /// Requests measured
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    requests: u64,
+    /// Requests before those, not counted
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    warm_up: u64,
+    /// Seed of random arrivals and of the loader's order
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// A setting of the loader over its defaults, by the name of its field
+    #[arg(long = "set", value_name = "FIELD=VALUE", value_parser = super::setting)]
+    settings: Vec<(String, String)>,
+    /// Write histograms in HdrHistogram's text format: PREFIX-1-response.hgrm, PREFIX-1-service.hgrm, …
+    #[arg(long, value_name = "PREFIX")]
+    hgrm: Option<String>,
+    /// Print the result as one JSON document, or write it to FILE beside the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<String>,
+}
+
+/// What is timed.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Through {
+    /// GETs over plain connections
+    Gets,
+    /// Samples from the loader
+    Loader,
+}
+
+/// How requests come.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Arrivals {
+    /// One after the other at equal distances
+    Even,
+    /// At random, as from many independent users (Poisson)
+    Random,
+}
+
+pub(crate) fn run(args: &Latency) -> Outcome {
+    let start = Instant::now();
+    if args.through == Through::Loader && !args.size.is_empty() {
+        return Err(usage("the loader reads whole samples", "leave out --size, or use --through gets"));
+    }
+    let stop = stop_on_signals()?;
+    let listing = match &args.manifest {
+        Some(path) => read_manifest(path)?,
+        None => list(&args.uri, |_| {})?,
+    };
+    let load = match (args.rate, args.arrivals) {
+        (None, _) => Load::Closed,
+        (Some(rate), Arrivals::Even) => Load::Constant(rate),
+        (Some(rate), Arrivals::Random) => Load::Poisson(rate),
+    };
+    let runs = timed(args)?;
+    let bar = Bar::new(Some(runs.len() as u64), "runs");
+    let mut latencies = Vec::new();
+    for (number, timed) in (1..).zip(runs) {
+        bar.at(number - 1, || "measuring".to_owned());
+        let Latency { requests, warm_up, seed, .. } = *args;
+        let plan = Run { timed, load, requests, warm_up, seed, stop: stop.clone() };
+        let (result, histograms) = measured(&plan, &listing)?;
+        if let Some(prefix) = &args.hgrm {
+            write(prefix, number, &histograms)?;
+        }
+        latencies.push(result);
+    }
+    drop(bar);
+    let findings = findings(args, latencies, start.elapsed().as_secs_f64());
+    findings.notices.iter().for_each(|notice| note(notice));
+    JsonTo::asked(args.json.as_deref())
+        .show(&findings, || format!("{}{}\n", self::latencies(&findings.latencies), findings.machine.line()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measured(plan: &Run, listing: &[Listed]) -> Outcome<(LatencyResult, [Latencies; 2])> {
+    Ok(measure(plan, listing)?)
+}
+
+/// One run per size.
+fn timed(args: &Latency) -> Outcome<Vec<Timed>> {
+    if args.through == Through::Loader {
+        let mut settings: Overrides = vec![("uri".into(), args.uri.clone()), ("seed".into(), args.seed.to_string())];
+        settings.extend(args.settings.iter().cloned());
+        return Ok(vec![Timed::Samples(Box::new(Config::load(None, fuelrail::environment_variables()?, &settings)?))]);
+    }
+    let sizes: Vec<Option<u64>> =
+        if args.size.is_empty() { vec![None] } else { args.size.iter().map(|size| Some(size.0)).collect() };
+    if sizes.contains(&Some(0)) {
+        return Err(usage("--size 0 asks for nothing", "give at least 1"));
+    }
+    let gets = |bytes| Timed::Gets { uri: args.uri.clone(), bytes, connections: args.connections };
+    Ok(sizes.into_iter().map(gets).collect())
+}
+
+fn write(prefix: &str, number: u64, histograms: &[Latencies; 2]) -> Outcome<()> {
+    for (what, histogram) in ["response", "service"].iter().zip(histograms) {
+        let name = format!("{prefix}-{number}-{what}.hgrm");
+        let path = Path::new(&name);
+        std::fs::write(path, histogram.hgrm()).map_err(|error| file("writing", path, &error))?;
+    }
+    Ok(())
+}
+
+/// The result.
+#[derive(Serialize)]
+struct Findings {
+    /// Version of this structure.
+    schema: u32,
+    question: &'static str,
+    machine: Machine,
+    /// Every option that changes figures, by name.
+    config: BTreeMap<String, String>,
+    latencies: Vec<LatencyResult>,
+    notices: Vec<String>,
+    /// The whole measurement, s.
+    wall_s: f64,
+}
+
+fn findings(args: &Latency, latencies: Vec<LatencyResult>, wall_s: f64) -> Findings {
+    let mut config = BTreeMap::new();
+    let mut note = |name: &str, value: String| config.insert(name.to_owned(), value);
+    note("through", format!("{:?}", args.through).to_lowercase());
+    note("connections", args.connections.to_string());
+    note("requests", args.requests.to_string());
+    note("warm_up", args.warm_up.to_string());
+    note("seed", args.seed.to_string());
+    for (name, value) in &args.settings {
+        note(&format!("loader.{name}"), value.clone());
+    }
+    let machine = Machine::here();
+    let notices =
+        if machine.optimised { vec![] } else { vec!["an unoptimised build: its figures mean nothing".into()] };
+    Findings { schema: 1, question: "latency", machine, config, latencies, notices, wall_s }
+}
+
+/// Latencies as a table for people.
+#[must_use]
+pub fn latencies(all: &[LatencyResult]) -> String {
+    let mut table = Table::new(&[2, 3, 4, 5, 6, 7]);
+    table.row(["", "", "answers/s", "p50 µs", "p90", "p99", "p99.9", "max"]);
+    for latency in all {
+        for (what, summary) in [("response", &latency.response), ("service", &latency.service)] {
+            if what == "service" && latency.intended_per_s.is_none() {
+                continue;
+            }
+            let figures = [summary.p50_us, summary.p90_us, summary.p99_us, summary.p999_us, summary.max_us];
+            let name = format!("{}, {}", latency.name, latency.load);
+            let cells = [name, what.to_owned(), format!("{:.0}", latency.achieved_per_s)];
+            table.row(cells.into_iter().chain(figures.map(|us| format!("{us:.0}"))));
+        }
+    }
+    table.text()
+}

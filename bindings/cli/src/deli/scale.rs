@@ -1,0 +1,166 @@
+//! How large the experiment is and how its times shrink together, so that a short run keeps the published proportions.
+//!
+//! Owns sizes and times, and the arithmetic between them. Two scales shrink independently: sizes (samples, batch, cache) by
+//! the share of the published 14 000 samples a node, and times (step, listing) by the share of the published 55 ms a `GET`.
+
+use core::time::Duration;
+
+use fuelrail_base::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+
+/// Samples per node and epoch in the paper (MNIST).
+const PUBLISHED_SAMPLES: u64 = 14_000;
+/// Samples per batch in the paper.
+const PUBLISHED_BATCH: u64 = 512;
+/// Items a node's cache holds in the paper's prefetching runs.
+const PUBLISHED_CACHE: u64 = 2_048;
+/// Nodes in the paper.
+const PUBLISHED_RANKS: u32 = 3;
+/// One `GET` in the paper, µs.
+const PUBLISHED_GET_US: u64 = 55_000;
+/// Computing on one batch in the paper, µs.
+const PUBLISHED_STEP_US: u64 = 680_000;
+/// Keys per page of a listing: the most that buckets give. The paper's listing of 60 000 keys took about 7 s, 117 ms a page;
+/// here a page takes one `GET`'s time, so listing costs DELI less than it did.
+const LIST_PAGE_KEYS: usize = 1_000;
+/// Samples of a fetch that land together: with 55 ms a `GET` and 3.5 ms a sample, about 16 of DELI's threads are served at
+/// a time. So many connections its threads share here.
+const FETCH_CONNECTIONS: usize = 16;
+
+/// The size of the experiment.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scale {
+    /// Nodes; each trains on its share of every epoch.
+    pub ranks: u32,
+    /// Samples per rank and epoch.
+    pub samples_per_rank: u64,
+    /// Samples per batch and rank.
+    pub batch_size: u32,
+    /// Items DELI's prefetching cache holds, per rank.
+    pub cache_samples: u64,
+    /// Epochs.
+    pub epochs: u64,
+    /// Wait before the bucket answers any request, µs.
+    pub get_latency_us: u64,
+    /// The simulated step on a full batch, µs.
+    pub step_us: u64,
+    /// Keys per page when DELI lists the bucket.
+    pub list_page_keys: usize,
+    /// Connections that the threads of one of DELI's fetches share.
+    pub fetch_connections: usize,
+    /// Seed of the order of samples and of the data set.
+    pub seed: u64,
+}
+
+impl Scale {
+    /// A quarter of the samples at a fifth of the latency: about two minutes.
+    #[must_use]
+    pub fn short(seed: u64) -> Scale {
+        Scale::shrunk(4, 5, seed)
+    }
+
+    /// The published scale: 42 000 objects at 55 ms, about half an hour.
+    #[must_use]
+    pub fn full(seed: u64) -> Scale {
+        Scale::shrunk(1, 1, seed)
+    }
+
+    /// Seconds, for tests: proportions of the miss rates hold roughly, times mean nothing.
+    #[must_use]
+    pub fn quick(seed: u64) -> Scale {
+        Scale::shrunk(32, 50, seed)
+    }
+
+    fn shrunk(size_divisor: u64, time_divisor: u64, seed: u64) -> Scale {
+        let batch_size = PUBLISHED_BATCH / size_divisor;
+        Scale {
+            ranks: PUBLISHED_RANKS,
+            samples_per_rank: PUBLISHED_SAMPLES / size_divisor,
+            batch_size: batch_size as u32,
+            cache_samples: PUBLISHED_CACHE / size_divisor,
+            epochs: 2,
+            get_latency_us: PUBLISHED_GET_US / time_divisor,
+            step_us: PUBLISHED_STEP_US / time_divisor * batch_size / PUBLISHED_BATCH,
+            list_page_keys: LIST_PAGE_KEYS,
+            fetch_connections: FETCH_CONNECTIONS,
+            seed,
+        }
+    }
+
+    /// Whether the sizes make sense together.
+    ///
+    /// # Errors
+    /// `Usage` that names the field and its bounds.
+    pub fn validate(&self) -> Result<()> {
+        let check = |good: bool, cause: &str| if good { Ok(()) } else { Err(Error::new(Kind::Usage, cause)) };
+        check(self.ranks > 0, "an experiment has at least one rank")?;
+        check(self.samples_per_rank > 0 && self.samples() <= 1 << 24, "1 to 16 777 216 samples fit the experiment")?;
+        check(self.batch_size > 0, "a batch has at least one sample")?;
+        check(self.cache_samples >= 2, "DELI's 50/50 needs a cache of at least two samples")?;
+        check(self.epochs > 0, "an experiment has at least one epoch")?;
+        check((1..=1000).contains(&self.list_page_keys), "a listing's page has 1 to 1000 keys")?;
+        check(self.fetch_connections > 0, "a fetch needs a connection")
+    }
+
+    /// Objects in the bucket: what all ranks read in an epoch.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.samples_per_rank * u64::from(self.ranks)
+    }
+
+    /// Steps of one epoch, the same on every rank.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.samples().div_ceil(u64::from(self.batch_size) * u64::from(self.ranks))
+    }
+
+    /// The bucket's wait before an answer.
+    #[must_use]
+    pub fn get_latency(&self) -> Duration {
+        Duration::from_micros(self.get_latency_us)
+    }
+
+    /// The simulated step on `samples` samples: in proportion, as the last batch of an epoch is smaller.
+    #[must_use]
+    pub fn step_of(&self, samples: usize) -> Duration {
+        Duration::from_micros(self.step_us * samples as u64 / u64::from(self.batch_size))
+    }
+
+    /// How many of our `GET`s' time the paper's would fill: what to multiply our times by.
+    #[must_use]
+    pub fn time_divisor(&self) -> f64 {
+        PUBLISHED_GET_US as f64 / self.get_latency_us as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scale_keeps_the_published_proportions() {
+        for scale in [Scale::short(0), Scale::full(0), Scale::quick(0)] {
+            scale.validate().unwrap();
+            let published = PUBLISHED_STEP_US as f64 / (PUBLISHED_BATCH * PUBLISHED_GET_US) as f64;
+            let ours = scale.step_us as f64 / (u64::from(scale.batch_size) * scale.get_latency_us) as f64;
+            assert!((ours / published - 1.0).abs() < 1e-3, "{scale:?}");
+            let cached = scale.cache_samples as f64 / scale.samples_per_rank as f64;
+            assert!((cached / (2048.0 / 14_000.0) - 1.0).abs() < 2e-3, "{scale:?}");
+            assert_eq!(scale.steps(), 28, "{scale:?}");
+        }
+        assert_eq!(Scale::full(0).samples(), 42_000);
+        assert_eq!((Scale::full(0).step_us, Scale::full(0).get_latency_us), (680_000, 55_000));
+    }
+
+    #[test]
+    fn senseless_sizes_are_refused() {
+        let bad: [fn(&mut Scale); 4] =
+            [|s| s.ranks = 0, |s| s.cache_samples = 1, |s| s.list_page_keys = 1001, |s| s.samples_per_rank = 1 << 24];
+        for spoil in bad {
+            let mut scale = Scale::quick(0);
+            spoil(&mut scale);
+            assert_eq!(scale.validate().unwrap_err().kind(), Kind::Usage);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The `fuelrail` command: one subcommand per file, each a function from its arguments to an exit code.
+//!
+//! Owns the argument parser, the one-line form of every error, and the exit codes: 0 done, 1 failed on data or network, 2
+//! wrong usage or configuration, 3 refused by the environment. Never exits but by returning from `main`.
+#![forbid(unsafe_code)]
+
+pub mod bench;
+mod cache;
+pub mod deli;
+mod demo;
+mod doctor;
+pub mod failure;
+mod get;
+mod inspect;
+mod ls;
+pub mod machine;
+mod put;
+pub mod report;
+pub mod screen;
+mod serve;
+pub mod stop;
+pub mod train;
+mod trust;
+mod tune;
+pub mod tuning;
+pub mod whole;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+use crate::failure::{Failure, Outcome};
+use crate::screen::{note, print};
+
+const EXAMPLES: &str = "Examples:
+  fuelrail demo
+  fuelrail serve digits --port 9000 &
+  fuelrail ls http://127.0.0.1:9000/bucket/training/ | head
+  fuelrail bench read http://127.0.0.1:9000/bucket/training/ --batch-size 512 --epochs 2
+  fuelrail train --demo
+  fuelrail tune http://127.0.0.1:9000/bucket/training/
+  fuelrail doctor
+
+Every command takes --json and --help. Exit codes: 0 done, 1 failed on data or network, 2 wrong usage or configuration, 3
+refused by the environment.";
+
+/// Keeps GPUs fed from cloud buckets: streams objects into batches, measures it, and serves buckets to test against
+#[derive(Parser, Debug)]
+#[command(name = "fuelrail", version, after_help = EXAMPLES, max_term_width = 120)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Demo(demo::Demo),
+    Serve(serve::Serve),
+    Ls(ls::Ls),
+    Get(get::Get),
+    Put(put::Put),
+    Bench(bench::Bench),
+    Cache(cache::Cache),
+    Train(train::Train),
+    Tune(tune::Tune),
+    Doctor(doctor::Doctor),
+    Inspect(inspect::Inspect),
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    run_command_line(|cli: Cli| run(cli.command))
+}
+
+/// Parses the command line of this process, runs it, prints an error in one line, and gives the exit code.
+pub fn run_command_line<C: Parser>(run: impl FnOnce(C) -> Outcome) -> ExitCode {
+    fuelrail::give_back_freed();
+    fuelrail::print_warnings();
+    let outcome = match C::try_parse() {
+        Ok(cli) => run(cli),
+        Err(error) => parsed_badly(&error),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(Failure::ReaderGone) => ExitCode::SUCCESS,
+        Err(Failure::Told(error)) => {
+            note(&error.to_string());
+            ExitCode::from(error.kind().exit_code())
+        }
+    }
+}
+
+fn run(command: Command) -> Outcome {
+    match command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Ls(args) => ls::run(&args),
+        Command::Get(args) => get::run(&args),
+        Command::Put(args) => put::run(&args),
+        Command::Bench(args) => bench::run(args),
+        Command::Cache(args) => cache::run(&args),
+        Command::Train(args) => train::run(&args),
+        Command::Tune(args) => tune::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+    }
+}
+
+/// Help and version are answers; all else is a wrong command line, told in one line.
+fn parsed_badly(error: &clap::Error) -> Outcome {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            print(&error.render().to_string())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Err(failure::usage("no command is given", "see --help")),
+        _ => Err(failure::usage(one_line(&error.render().to_string()), "see --help")),
+    }
+}
+
+/// The parser's message without its `error:`, its usage lines, its line breaks, and the advice that a misspelt option could
+/// be a value.
+fn one_line(message: &str) -> String {
+    let lines = message.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let told =
+        lines.filter(|line| !line.is_empty() && !line.starts_with("For more") && !line.starts_with("tip: to pass"));
+    let line = told.collect::<Vec<_>>().join(" ");
+    line.strip_prefix("error: ").unwrap_or(&line).replace(" tip: ", "; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parser_is_sound_and_every_command_has_examples() {
+        use clap::CommandFactory;
+        let mut cli = Cli::command();
+        cli.build();
+        cli.clone().debug_assert();
+        let mut open = vec![cli];
+        while let Some(command) = open.pop() {
+            if command.get_name() != "help" {
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.starts_with("Examples:\n  fuelrail "), "{}", command.get_name());
+                open.extend(command.get_subcommands().cloned());
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_parser_says_becomes_one_line() {
+        let error = Cli::try_parse_from(["fuelrail", "ls", "--lnog"]).unwrap_err();
+        let line = one_line(&error.render().to_string());
+        assert!(line.starts_with("unexpected argument '--lnog' found"), "{line}");
+        assert!(line.contains("; a similar argument exists: '--long'") && !line.contains('\n'), "{line}");
+    }
+}
