@@ -304,7 +304,8 @@ fn start_shards(
     let seating = seat(&config, &topology, &mut notices);
     let (arena, regions, aside) = map_memory(&layout, seating.as_ref(), &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices)?;
-    let meshes = mesh(layout.shards);
+    let keepers = config.cache_limit_bytes > 0 || !directories.is_empty() || config.bad_samples == "quarantine";
+    let meshes = mesh(layout.shards, keepers);
     let memory = MemoryStats::new(&config, &objects, &layout, &arena, &meshes);
     let (mut starting, mut lanes, kept) = (Starting::default(), Vec::new(), arena.clone());
     let consumer = Arc::new(Consumer::default());

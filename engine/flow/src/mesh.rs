@@ -4,6 +4,7 @@
 //! lock up, however short the lanes are. Further asks wait at home.
 
 use crate::letter::{Answer, Ask};
+use fuelrail_base::BlockId;
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::limits::{LANE_ENTRIES, LANE_ENTRIES_PER_SHARD};
 use fuelrail_io::{Receiver, Sender, Waker, lane};
@@ -11,7 +12,7 @@ use std::collections::VecDeque;
 
 /// One shard's ends of the mesh.
 pub struct MeshEnds {
-    /// By peer; the place of the shard itself is empty.
+    /// By peer; the place of the shard itself is empty. Nobody, where shards keep nothing for each other.
     peers: Vec<Option<Peer>>,
     /// Entries of each lane.
     entries: usize,
@@ -30,10 +31,14 @@ struct Peer {
     unheard: bool,
 }
 
-/// Builds the mesh of `shards` shards.
+/// Builds the mesh of `shards` shards; without `keepers` it has no lanes. A shard that keeps a block, in RAM, on disk or in quarantine, keeps
+/// it for all: then every block has one owner. Where none keeps any, each fetches the blocks of its own batches.
 #[must_use]
-pub fn mesh(shards: u16) -> Vec<MeshEnds> {
+pub fn mesh(shards: u16, keepers: bool) -> Vec<MeshEnds> {
     let n = usize::from(shards);
+    if !keepers {
+        return (0..n).map(|_| MeshEnds { peers: Vec::new(), entries: 0 }).collect();
+    }
     let entries = (LANE_ENTRIES_PER_SHARD / n.saturating_sub(1).max(1)).min(LANE_ENTRIES);
     // Each end is taken once.
     let mut ends: Vec<Vec<Option<Parts>>> = (0..n).map(|_| (0..n).map(|_| Some(Parts::default())).collect()).collect();
@@ -93,6 +98,13 @@ impl MeshEnds {
         let sending =
             |peer: &Peer| peer.asks_out.room() * size_of::<Ask>() + peer.answers_out.room() * size_of::<Answer>();
         self.peers.iter().flatten().map(sending).sum::<usize>() as u64
+    }
+
+    /// The shard that owns a block, if it is another one.
+    pub(crate) fn owner(&self, block: BlockId) -> Option<usize> {
+        let shards = u16::try_from(self.peers.len()).ok().filter(|shards| *shards > 0)?;
+        let owner = usize::from(block.owner(shards).0);
+        self.peers[owner].as_ref().map(|_| owner)
     }
 
     /// Puts an ask in the queue for its owner.

@@ -414,8 +414,10 @@ impl<R: Ring> Shard<R> {
     fn send_asks(&mut self) {
         let mut asks = core::mem::take(&mut self.asks);
         for ask in asks.drain(..) {
-            let owner = ask.block.owner(self.shards);
-            if owner == self.id { self.arrived.push_back(ask) } else { self.mesh.ask(usize::from(owner.0), ask) }
+            match self.mesh.owner(ask.block) {
+                Some(owner) => self.mesh.ask(owner, ask),
+                None => self.arrived.push_back(ask),
+            }
         }
         self.asks = asks;
     }

@@ -81,7 +81,8 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
     let consumer = Arc::new(Consumer::default());
     let (deliver, batches) = lane(64);
     let outlet = Outlet::new(vec![batches], vec![ring.waker()], Arc::clone(&consumer), run.batches());
-    let ends = ShardEnds { mesh: mesh(1).remove(0), deliver, consumer, board: Arc::new(Board::default()), spill: None };
+    let ends =
+        ShardEnds { mesh: mesh(1, true).remove(0), deliver, consumer, board: Arc::new(Board::default()), spill: None };
     (Shard::new(ring, region, objects, &run, &shard_config, ends).unwrap(), outlet)
 }
 

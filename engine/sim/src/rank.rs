@@ -101,7 +101,8 @@ impl Rank {
         let (consumer, ledger) = (Arc::new(Consumer::default()), Ledger::default());
         let boards: Vec<Arc<Board>> = (0..l.shards).map(|_| Arc::new(Board::default())).collect();
         let (mut shards, mut lanes, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
-        for ((id, region), mesh) in (0..l.shards).zip(regions).zip(mesh(l.shards)) {
+        let keepers = l.cache_bytes > 0 || keeper.is_some() || l.bad_samples == "quarantine";
+        for ((id, region), mesh) in (0..l.shards).zip(regions).zip(mesh(l.shards, keepers)) {
             let (deliver, lane) = lane(l.deliver_entries);
             lanes.push(lane);
             let (consumer, board) = (Arc::clone(&consumer), Arc::clone(&boards[usize::from(id)]));

@@ -33,7 +33,7 @@ fn scenario(mistake: Mistake, seed: u64) -> Scenario {
     (l.shards, l.cache_bytes, l.look_ahead, l.hedge_percent) = (1, 0, LookAhead::Lookahead, 0);
     (l.room_bytes, l.ring_entries, l.ring_sockets, l.bad_samples) = (64 << 10, 512, 512, "raise");
     match mistake {
-        Mistake::MeshLoses => s.loader.shards = 3,
+        Mistake::MeshLoses => (s.loader.shards, s.loader.cache_bytes) = (3, 1 << 20),
         Mistake::CacheConfuses => (s.loader.cache_bytes, s.loader.policy) = (1 << 20, PolicyName::NextUse),
         Mistake::FetchTakesShort => {
             s.bucket.until_close = 1.0;

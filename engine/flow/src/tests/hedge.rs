@@ -121,7 +121,8 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
     let consumer = Arc::new(Consumer::default());
     let (deliver, lane) = lane(16);
     let mut outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
-    let ends = ShardEnds { mesh: mesh(1).remove(0), deliver, consumer, board: Arc::new(Board::default()), spill: None };
+    let ends =
+        ShardEnds { mesh: mesh(1, true).remove(0), deliver, consumer, board: Arc::new(Board::default()), spill: None };
     let memory = ArenaConfig {
         bytes: 4 << 20,
         regions: 1,

@@ -26,7 +26,7 @@ fn open_and_queued(open: usize, queued: usize) -> String {
 
 #[test]
 fn asks_beyond_the_lane_wait_and_every_one_is_answered_once() {
-    let mut ends = mesh(3);
+    let mut ends = mesh(3, true);
     let mut filling = region(1 << 20).alloc(1 << 16).unwrap().fill();
     let all = LANE_ENTRIES + 500;
     for key in 0..all as u32 {
@@ -55,14 +55,24 @@ fn asks_beyond_the_lane_wait_and_every_one_is_answered_once() {
 #[test]
 fn the_lanes_of_many_shards_are_bounded_in_all() {
     for (shards, bytes_max) in [(2, 1 << 20), (8, 8 << 20), (64, 64 << 20)] {
-        let bytes: u64 = mesh(shards).iter().map(MeshEnds::bytes).sum();
+        let bytes: u64 = mesh(shards, true).iter().map(MeshEnds::bytes).sum();
         assert!(bytes > 0 && bytes <= bytes_max, "{shards} shards: {bytes} bytes in lanes, more than {bytes_max}");
     }
 }
 
 #[test]
+fn shards_that_keep_nothing_for_each_other_have_no_lanes() {
+    let blocks = (0..100).map(|sample| BlockId { sample: SampleId(sample), index: 0 });
+    for ends in mesh(4, false) {
+        assert_eq!((ends.bytes(), blocks.clone().find_map(|block| ends.owner(block))), (0, None));
+    }
+    let others = |ends: &MeshEnds| blocks.clone().filter(|block| ends.owner(*block).is_some()).count();
+    assert_eq!(mesh(4, true).iter().map(others).sum::<usize>(), 300, "every block has one owner");
+}
+
+#[test]
 fn letters_reach_whom_they_are_for() {
-    let mut ends = mesh(3);
+    let mut ends = mesh(3, true);
     let mut filling = region(1 << 20).alloc(64).unwrap().fill();
     for (from, to) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
         ends[from].ask(to, ask(&mut filling, from as u16, (10 * from + to) as u32));
@@ -85,7 +95,7 @@ fn letters_reach_whom_they_are_for() {
 
 #[test]
 fn a_peer_is_woken_once_for_all_letters_of_a_turn() {
-    let mut ends = mesh(2);
+    let mut ends = mesh(2, true);
     let wakers = [Waker::sleeper(), Waker::sleeper()];
     (0..2).for_each(|at| ends[at].set_waker(&wakers[at]));
     let mut filling = region(1 << 20).alloc(64).unwrap().fill();
@@ -106,7 +116,7 @@ fn a_peer_is_woken_once_for_all_letters_of_a_turn() {
 
 #[test]
 fn a_peer_that_is_gone_needs_no_answer() {
-    let mut ends = mesh(2);
+    let mut ends = mesh(2, true);
     let mut filling = region(1 << 20).alloc(64).unwrap().fill();
     ends[0].ask(1, ask(&mut filling, 0, 1));
     ends[0].flush();

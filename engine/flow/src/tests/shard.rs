@@ -56,7 +56,7 @@ fn shard(sizes: &[u64], cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<SimR
     let (deliver, lane) = lane(16);
     let outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
     let board = Arc::new(Board::default());
-    let ends = ShardEnds { mesh: mesh(1).remove(0), deliver, consumer, board: Arc::clone(&board), spill: None };
+    let ends = ShardEnds { mesh: mesh(1, true).remove(0), deliver, consumer, board: Arc::clone(&board), spill: None };
     let shard = Shard::new(ring, region(1 << 20), objects(sizes, 256), &run, &config(cache_bytes), ends).unwrap();
     (world, shard, outlet, board)
 }
