@@ -42,7 +42,7 @@ pub(crate) struct Wanted {
     /// Seed of what is drawn at random [default: another one each time]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Mutants to try in each area
+    /// Mutants to try in each area, at most
     #[arg(long, value_name = "N", default_value_t = 60)]
     draws: u64,
     /// Areas to mutate [default: all]

@@ -42,12 +42,13 @@ fn area(session: &Session<'_>, draws: u64, files: &str, packages: &str) -> Findi
     let output = mutants(session, files).args(["--list", "--json"]).output().map_err(|e| e.to_string())?;
     let all: Vec<Value> = serde_json::from_slice(&output.stdout)
         .map_err(|e| format!("{}{e}", String::from_utf8_lossy(&output.stderr)))?;
-    let shards = (all.len() as u64 / draws.max(1)).max(1);
+    let shards = (all.len() as u64).div_ceil(draws.max(1)).max(1);
     let place = session.target("mutants")?;
     let mut tries = mutants(session, files);
-    tries.args(["--shard", &format!("{}/{shards}", session.seed % shards), "--sharding", "round-robin"]);
+    tries.args(["--shard", &format!("{}/{shards}", session.seed % shards), "--sharding", "round-robin", "--shuffle"]);
     tries.args(PATIENCE).args(["--test-tool", "nextest", "--test-package", packages]).arg("--output").arg(&place);
-    let _ = std::fs::create_dir_all(&place);
+    // What an earlier run left must not count for this one.
+    let _ = [std::fs::remove_dir_all(&place), std::fs::create_dir_all(&place)];
     // It ends with 2 for mutants that were missed, and with 3 for tests that were stopped: what counts is its report.
     let ended = run_command(&mut limited(tries, session.minutes));
     let report = std::fs::read(place.join("mutants.out/outcomes.json")).map_err(|e| e.to_string());
@@ -69,7 +70,7 @@ fn limited(command: Command, minutes: Option<u64>) -> Command {
 }
 
 fn mutants(session: &Session<'_>, files: &str) -> Command {
-    let mut command = cargo_in(session.root, ["mutants", "--workspace", "--no-shuffle", "--file", files]);
+    let mut command = cargo_in(session.root, ["mutants", "--workspace", "--file", files]);
     command.args(NOT_SHIPPED.iter().flat_map(|file| ["--exclude", file])).env("CARGO_TARGET_DIR", target(session.root));
     // The time goes into compiling, unless the caller knows better.
     for (name, value) in [
