@@ -58,14 +58,18 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
     let parts = if wanted.parts.is_empty() { Part::value_variants() } else { &wanted.parts };
     let mut log = Log::default();
     for &part in parts {
-        log.step(part.name(), || match part {
-            Part::Models => session.record("models", || models(&session)),
-            Part::Sanitizers => session.record("sanitizers", || sanitizers(&session)),
-            Part::Fuzz => session.record("fuzz", || fuzz::run(&session)),
-            Part::Mutants => mutants::run(&session, wanted.draws, &wanted.areas),
-            Part::Worlds => session.record("worlds", || worlds(&session)),
-            Part::Soak => session.record("soak", || soak(&session)),
-        });
+        let found = match part {
+            Part::Models => models,
+            Part::Sanitizers => sanitizers,
+            Part::Fuzz => fuzz::run,
+            Part::Mutants => {
+                log.step("mutants", || mutants::run(&session, wanted.draws, &wanted.areas));
+                continue;
+            }
+            Part::Worlds => worlds,
+            Part::Soak => soak,
+        };
+        log.step(&name(part), || session.record(&name(part), || found(&session)));
     }
     log.close()
 }
@@ -73,7 +77,7 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
 /// One line: how old the latest outcome of every part is, and which failed or was never there.
 pub(crate) fn ages(root: &Path) -> String {
     let ages = read(root).map(|records| {
-        let ages = Part::value_variants().iter().map(|part| age(part.name(), &records, now_s()));
+        let ages = Part::value_variants().iter().map(|&part| age(&name(part), &records, now_s()));
         ages.collect::<Vec<_>>().join(", ")
     });
     format!("proofs (cargo x prove): {}", ages.unwrap_or_else(|why| why))
@@ -90,17 +94,9 @@ fn age(part: &str, records: &Map<String, Value>, now_s: u64) -> String {
     format!("{part} {days} {} old{failed}", if days == 1 { "day" } else { "days" })
 }
 
-impl Part {
-    fn name(self) -> &'static str {
-        match self {
-            Part::Models => "models",
-            Part::Sanitizers => "sanitizers",
-            Part::Fuzz => "fuzz",
-            Part::Mutants => "mutants",
-            Part::Worlds => "worlds",
-            Part::Soak => "soak",
-        }
-    }
+/// A part as the command line and the record name it.
+fn name(part: Part) -> String {
+    part.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// The tests named `models`, with our own crates compiled under `cfg(loom)`.

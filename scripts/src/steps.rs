@@ -12,16 +12,16 @@ pub(crate) type Outcome = Result<(), String>;
 /// The steps run so far.
 #[derive(Default)]
 pub(crate) struct Log {
-    rows: Vec<(&'static str, Outcome, Duration)>,
+    rows: Vec<(String, Outcome, Duration)>,
 }
 
 impl Log {
     /// Runs `act` as a step of this name.
-    pub(crate) fn step(&mut self, name: &'static str, act: impl FnOnce() -> Outcome) {
+    pub(crate) fn step(&mut self, name: &str, act: impl FnOnce() -> Outcome) {
         say(&format!("== {name}"));
         let start = Instant::now();
         let outcome = act().inspect_err(|why| say(&format!("== {name}: FAILED: {why}")));
-        self.rows.push((name, outcome, start.elapsed()));
+        self.rows.push((name.to_owned(), outcome, start.elapsed()));
     }
 
     /// Prints one line a step: name, seconds, outcome. Whether none failed.
