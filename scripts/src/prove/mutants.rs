@@ -10,10 +10,10 @@ use std::process::Command;
 
 /// Areas of the code, their files, and the packages whose tests should notice what is wrong with them.
 const AREAS: [(&str, &str, &str); 4] = [
-    ("flow", "engine/flow/src/**", "fuelrail-flow,fuelrail-sim"),
+    ("flow", "engine/flow/src/**", "fuelrail-flow fuelrail-sim"),
     ("wire/tls", "engine/wire/src/tls/**", "fuelrail-wire"),
     ("wire/sign", "engine/wire/src/sign/**", "fuelrail-wire"),
-    ("plan/brain", "engine/plan/src/brain/**", "fuelrail-plan,fuelrail-sim"),
+    ("plan/brain", "engine/plan/src/brain/**", "fuelrail-plan fuelrail-sim"),
 ];
 pub(super) const NAMES: [&str; 4] = [AREAS[0].0, AREAS[1].0, AREAS[2].0, AREAS[3].0];
 
@@ -46,7 +46,8 @@ fn area(session: &Session<'_>, draws: u64, files: &str, packages: &str) -> Findi
     let place = session.target("mutants")?;
     let mut tries = mutants(session, files);
     tries.args(["--shard", &format!("{}/{shards}", session.seed % shards), "--sharding", "round-robin", "--shuffle"]);
-    tries.args(PATIENCE).args(["--test-tool", "nextest", "--test-package", packages]).arg("--output").arg(&place);
+    tries.args(PATIENCE).args(["--test-tool", "nextest", "--output"]).arg(&place);
+    tries.args(packages.split(' ').flat_map(|package| ["--test-package", package]));
     // What an earlier run left must not count for this one.
     let _ = [std::fs::remove_dir_all(&place), std::fs::create_dir_all(&place)];
     // It ends with 2 for mutants that were missed, and with 3 for tests that were stopped: what counts is its report.
