@@ -25,10 +25,8 @@ pub(super) type Finding = Result<(bool, Value), String>;
 impl Session<'_> {
     /// Runs `act` and writes what it found to the record, under `key`. An error leaves the record as it was.
     pub(super) fn record(&self, key: &str, act: impl FnOnce() -> Finding) -> Outcome {
-        let (commit, begun) = (
-            printed(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).current_dir(self.root))?,
-            Instant::now(),
-        );
+        let commit = printed(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).current_dir(self.root))?;
+        let begun = Instant::now();
         let (passed, counts) = act()?;
         let mut all = read(self.root)?;
         let record = json!({

@@ -95,6 +95,7 @@ impl Source {
             at += 1;
         }
     }
+
     /// Takes note of an item that begins with this word. Whether its name is next.
     fn head(
         &mut self,
@@ -116,9 +117,10 @@ impl Source {
                 }
             }
             ("fn", Some(name)) => {
-                let path =
-                    |attribute: &String| attribute.split(['(', '=']).next().map(str::to_owned).unwrap_or_default();
-                let has = |wanted| attributes.iter().any(|a| path(a).rsplit("::").next() == Some(wanted));
+                let named = |a: &str, wanted| {
+                    a.split(['(', '=']).next().and_then(|path| path.rsplit("::").next()) == Some(wanted)
+                };
+                let has = |wanted| attributes.iter().any(|attribute| named(attribute, wanted));
                 let (module, is_test, is_ignored) = (scope.module.clone(), has("test"), has("ignore"));
                 inner.in_test |= is_test;
                 inner.function = Some(self.functions.len());

@@ -44,13 +44,11 @@ impl Workspace {
             let dependencies = list(&package["dependencies"]);
             let library = |d: &Value| text(&d[if d["rename"].is_null() { "name" } else { "rename" }]).replace('-', "_");
             let members = dependencies.iter().filter(|d| d["path"].is_string());
+            let target = |t: &Value| (text(&t["kind"][0]), text(&t["src_path"]));
             Crate {
                 name: text(&package["name"]),
                 folder: text(&package["manifest_path"]).trim_end_matches("/Cargo.toml").to_owned(),
-                targets: list(&package["targets"])
-                    .iter()
-                    .map(|t| (text(&t["kind"][0]), text(&t["src_path"])))
-                    .collect(),
+                targets: list(&package["targets"]).iter().map(target).collect(),
                 members: members.map(|d| (text(&d["name"]), d["kind"] == "dev")).collect(),
                 libraries: dependencies.iter().map(library).collect(),
             }
@@ -82,13 +80,7 @@ impl Workspace {
     pub(super) fn of(files: &[(&str, &str)]) -> Workspace {
         let krate = |name: &str, folder: &str| {
             let targets = vec![("lib".to_owned(), format!("{folder}/src/lib.rs"))];
-            Crate {
-                name: name.to_owned(),
-                folder: folder.to_owned(),
-                targets,
-                members: Vec::new(),
-                libraries: Vec::new(),
-            }
+            Crate { name: name.to_owned(), folder: folder.to_owned(), targets, ..Crate::default() }
         };
         let files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
         let crates = vec![krate("fuelrail", "engine"), krate("fuelrail-io", "engine/io")];
