@@ -1,6 +1,7 @@
 //! Compiles the C++ shim against libtorch and lets programs find libtorch where it was at build time.
 //!
 //! `LD_LIBRARY_PATH` wins over that place (it is a RUNPATH), so one binary serves a CPU-only libtorch here and a CUDA one elsewhere.
+#![forbid(unsafe_code)]
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -1,25 +1,21 @@
 //! `cargo x prove`: the checks that take longer than a change may: model checking, sanitizers, fuzzing, mutation testing, the large
-//! swarm of simulated worlds, the soak.
-//!
-//! Owns which parts there are, and runs them one after the other, also when one fails.
+//! swarm of simulated worlds, the soak. Runs them one after the other, also when one fails, and keeps the latest outcome of each.
 
-use crate::steps::{Log, Outcome, run, say};
+use crate::steps::{Log, cargo_in, say, target};
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
-use session::{Finding, Session, finding};
+use session::{Finding, Session, finding, host, now_s, read};
 use std::hash::{BuildHasher as _, RandomState};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::ExitCode;
 
 mod fuzz;
-mod models;
 mod mutants;
-mod sanitizers;
 mod session;
 
 /// One kind of proof.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Part {
+#[derive(Clone, Copy, ValueEnum)]
+enum Part {
     /// Every order of what threads hand each other, by a model checker (loom).
     Models,
     /// The addresses that unsafe code touches, and what it leaves behind: tests under the address sanitizer.
@@ -35,8 +31,8 @@ pub enum Part {
 }
 
 /// What to prove, and how thoroughly.
-#[derive(Debug, clap::Args)]
-pub struct Wanted {
+#[derive(clap::Args)]
+pub(crate) struct Wanted {
     /// What to run [default: all]
     #[arg(value_name = "PART")]
     parts: Vec<Part>,
@@ -46,88 +42,102 @@ pub struct Wanted {
     /// Seed of what is drawn at random [default: another one each time]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Mutants to try in each area
+    /// Mutants to try in each area, at most
     #[arg(long, value_name = "N", default_value_t = 60)]
-    draws: usize,
-    /// Areas to mutate: flow, wire/tls, wire/sign, plan/brain [default: all]
-    #[arg(long = "area", value_name = "AREA")]
+    draws: u64,
+    /// Areas to mutate [default: all]
+    #[arg(long = "area", value_name = "AREA", value_parser = mutants::NAMES)]
     areas: Vec<String>,
 }
 
-/// Runs the parts and records each outcome as soon as it is there. Fails when one of them does.
-pub fn prove(root: &Path, wanted: &Wanted) -> ExitCode {
+/// Runs the parts and records each outcome as soon as it is there. Whether all passed.
+pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
     let drawn = RandomState::new().hash_one("prove") >> 32;
     let session = Session { root, seed: wanted.seed.unwrap_or(drawn), minutes: wanted.minutes };
     say(&format!("prove: seed {}", session.seed));
     let parts = if wanted.parts.is_empty() { Part::value_variants() } else { &wanted.parts };
     let mut log = Log::default();
     for &part in parts {
-        log.step(name(part), || run_part(&session, part, wanted).map_or_else(Outcome::Failed, |()| Outcome::Passed));
+        let found = match part {
+            Part::Models => models,
+            Part::Sanitizers => sanitizers,
+            Part::Fuzz => fuzz::run,
+            Part::Mutants => {
+                log.step("mutants", || mutants::run(&session, wanted.draws, &wanted.areas));
+                continue;
+            }
+            Part::Worlds => worlds,
+            Part::Soak => soak,
+        };
+        log.step(&name(part), || session.record(&name(part), || found(&session)));
     }
-    say("");
-    say(log.summary().trim_end());
-    if log.sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    log.close()
 }
 
 /// One line: how old the latest outcome of every part is, and which failed or was never there.
-pub fn ages(root: &Path) -> String {
-    let records = match session::read(&root.join(session::RECORD)) {
-        Ok(records) => records,
-        Err(why) => return format!("proofs (cargo x prove): {why}"),
-    };
-    let now = session::now_s();
-    let ages: Vec<_> = Part::value_variants().iter().map(|&part| age(name(part), &records, now)).collect();
-    format!("proofs (cargo x prove): {}", ages.join(", "))
+pub(crate) fn ages(root: &Path) -> String {
+    let ages = read(root).map(|records| {
+        let ages = Part::value_variants().iter().map(|&part| age(&name(part), &records, now_s()));
+        ages.collect::<Vec<_>>().join(", ")
+    });
+    format!("proofs (cargo x prove): {}", ages.unwrap_or_else(|why| why))
 }
 
 /// The age of a part, which is that of its oldest subject.
 fn age(part: &str, records: &Map<String, Value>, now_s: u64) -> String {
-    let mine = |key: &str| key.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
-    let mine: Vec<&Value> = records.iter().filter(|(key, _)| mine(key)).map(|(_, record)| record).collect();
-    let Some(oldest) = mine.iter().map(|record| record["time_s"].as_u64().unwrap_or(0)).min() else {
+    let mine = records.iter().filter(|(key, _)| key.split(' ').next() == Some(part)).map(|(_, record)| record);
+    let Some(oldest) = mine.clone().map(|record| record["time_s"].as_u64().unwrap_or(0)).min() else {
         return format!("{part} never");
     };
-    let failed = if mine.iter().all(|record| record["passed"] == true) { "" } else { ", FAILED" };
+    let failed = if mine.clone().all(|record| record["passed"] == true) { "" } else { ", FAILED" };
     let days = now_s.saturating_sub(oldest) / 86_400;
-    let days = if days == 1 { "1 day".to_owned() } else { format!("{days} days") };
-    format!("{part} {days} old{failed}")
+    format!("{part} {days} {} old{failed}", if days == 1 { "day" } else { "days" })
 }
 
-fn name(part: Part) -> &'static str {
-    match part {
-        Part::Models => "models",
-        Part::Sanitizers => "sanitizers",
-        Part::Fuzz => "fuzz",
-        Part::Mutants => "mutants",
-        Part::Worlds => "worlds",
-        Part::Soak => "soak",
-    }
+/// A part as the command line and the record name it.
+fn name(part: Part) -> String {
+    part.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-fn run_part(session: &Session<'_>, part: Part, wanted: &Wanted) -> Result<(), String> {
-    match part {
-        Part::Models => session.record(name(part), || models::run(session)),
-        Part::Sanitizers => session.record(name(part), || sanitizers::run(session)),
-        Part::Fuzz => session.record(name(part), || fuzz::run(session)),
-        Part::Mutants => mutants::run(session, wanted.draws, &wanted.areas),
-        Part::Worlds => session.record(name(part), || worlds(session)),
-        Part::Soak => session.record(name(part), || soak(session)),
-    }
+/// The tests named `models`, with our own crates compiled under `cfg(loom)`.
+fn models(session: &Session<'_>) -> Finding {
+    // Between cargo and the compiler, for our own crates only: the others stay compiled as they are, and some of them would mean
+    // their own models by `cfg(loom)`.
+    let compiler = session.target("models/rustc")?;
+    let written = compiler.parent().map_or(Ok(()), std::fs::create_dir_all);
+    let written = written.and_then(|()| std::fs::write(&compiler, "#!/bin/sh\nexec \"$@\" --cfg loom\n"));
+    let written = written.and_then(|()| std::fs::set_permissions(&compiler, PermissionsExt::from_mode(0o755)));
+    written.map_err(|e| format!("{}: {e}", compiler.display()))?;
+    session.tests(&["fuelrail-io", "fuelrail-flow"], |command| {
+        command.args(["--no-tests", "fail", "--lib", "--filterset", "test(/(^|::)models::/)"]);
+        command.env("RUSTC_WORKSPACE_WRAPPER", compiler)
+    })
 }
 
-fn worlds(session: &Session<'_>) -> Result<Finding, String> {
-    let mut command =
-        session.cargo(["nextest", "run", "--package", "fuelrail-sim", "--profile", "prove", "--no-fail-fast"]);
-    command.env("FUELRAIL_PROVE", "1").env("FUELRAIL_SEED", session.seed.to_string());
-    finding(run(command), json!({}))
+/// The address sanitizer, leaks included, over the crates with unsafe code that run without an accelerator: the rings, and the copies
+/// to cards against the driver of the tests. With libtorch there, over the trainer's shim as well.
+fn sanitizers(session: &Session<'_>) -> Finding {
+    let mut packages = vec!["fuelrail-io", "fuelrail-cuda", "fuelrail-cuda-driver"];
+    packages.extend(std::env::var_os("LIBTORCH").map(|_| "fuelrail-tch"));
+    session.tests(&packages, |command| {
+        command.args(["--target", &host()]).env("CARGO_TARGET_DIR", target(session.root).join("sanitizers"));
+        // The compiler that is there has the sanitizer, but calls it unstable.
+        command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
+        command.env("CXXFLAGS", "-fsanitize=address")
+    })
 }
 
-fn soak(session: &Session<'_>) -> Result<Finding, String> {
+fn worlds(session: &Session<'_>) -> Finding {
+    session.tests(&["fuelrail-sim"], |command| {
+        command.env("FUELRAIL_PROVE", "1").env("FUELRAIL_SEED", session.seed.to_string())
+    })
+}
+
+fn soak(session: &Session<'_>) -> Finding {
     let minutes = session.minutes.unwrap_or(30).to_string();
-    let seed = session.seed.to_string();
-    let program = ["run", "--release", "--quiet", "--package", "fuelrail-benches", "--"];
-    let soak = ["soak", "--minutes", &minutes, "--seed", &seed];
-    finding(run(session.cargo(program.into_iter().chain(soak))), json!({ "minutes": minutes }))
+    let mut command = cargo_in(session.root, ["run", "--release", "--quiet", "--package", "fuelrail-benches"]);
+    command.args(["--", "soak", "--minutes", &minutes, "--seed", &session.seed.to_string()]);
+    finding(&mut command, json!({ "minutes": minutes }))
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 //! Owns which steps there are and how their results are counted. What a step does is cargo's.
 
 use crate::prove;
-use crate::steps::{self, Log, Outcome, Tally, cargo_in, run, run_watched, say, target};
-use std::collections::BTreeMap;
+use crate::steps::{Log, cargo_in, need, run, say, target};
+use crate::tidy::tidy;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 /// The crate that links libtorch.
 const NEEDS_TORCH: &str = "fuelrail-tch";
@@ -14,61 +15,52 @@ const NEEDS_TORCH: &str = "fuelrail-tch";
 const SKIPS: &str = "skipped-tests.tsv";
 /// Where cargo-nextest counts: `[profile.ci.junit]` of `.config/nextest.toml`.
 const COUNTS: &str = "nextest/ci/junit.xml";
+const TESTS: [&str; 4] = ["nextest", "run", "--profile", "ci"];
 
-/// Runs all steps, also when one fails, so that one round shows everything; the tests come last, so that their count is last.
-pub fn run_steps(root: &Path, tidy: impl FnOnce() -> Outcome) -> ExitCode {
+/// Runs all steps, also when one fails, so that one round shows everything; the tests come last, so that their count is last. Whether all
+/// passed.
+pub(crate) fn test(root: &Path) -> bool {
     let mut log = Log::default();
     let torch = std::env::var_os("LIBTORCH").is_some();
-    if !torch {
-        let why = format!("LIBTORCH is not set, so {NEEDS_TORCH} is left out: eval \"$(./scripts/libtorch)\"");
-        log.step("libtorch", || Outcome::Skipped(why));
-    }
-    log.step("format", || run(cargo_in(root, ["fmt", "--all", "--", "--check"])));
-    log.step("tidy", tidy);
+    log.step("format", || run(&mut cargo_in(root, ["fmt", "--all", "--", "--check"])));
+    log.step("tidy", || tidy(root));
     log.step("dependencies (cargo deny)", || {
-        if !steps::has_subcommand("deny") {
-            return Outcome::Failed("cargo-deny is not installed: cargo install --locked cargo-deny".to_owned());
-        }
-        run(cargo_in(root, ["deny", "--config", ".config/deny.toml", "check", "licenses", "bans", "sources"]))
+        need(root, "deny")?;
+        run(&mut cargo_in(root, ["deny", "--config", ".config/deny.toml", "check", "licenses", "bans", "sources"]))
     });
-    let mut tally = Tally::default();
-    if !steps::has_subcommand("nextest") {
-        let why = "cargo-nextest is not installed: cargo install --locked cargo-nextest";
-        log.step("tests", || Outcome::Failed(why.to_owned()));
-        return close(root, &log, tally, &BTreeMap::new());
-    }
-    let nextest = ["nextest", "run", "--profile", "ci"];
     log.step("compiling, with lints (clippy)", || {
-        run(linted(root, torch, nextest.iter().copied().chain(["--no-run", "--cargo-quiet"])))
+        need(root, "nextest")?;
+        run(linted(root, torch, &TESTS).args(["--no-run", "--cargo-quiet"]))
     });
-    log.step("examples in the docs", || {
-        run_watched(linted(root, torch, ["test", "--doc", "--quiet"]), |line| tally.see(line))
-    });
+    log.step("examples in the docs", || run(&mut linted(root, torch, &["test", "--doc", "--quiet"])));
     // What an earlier run left must not count for this one.
     let [record, report] = [SKIPS, COUNTS].map(|name| target(root).join(name));
     let _ = [&record, &report].map(std::fs::remove_file);
     let (mut all, mut failed) = (0, 0);
     log.step("tests (cargo nextest)", || {
-        let mut command = linted(root, torch, nextest.iter().copied().chain(["--no-tests=fail"]));
-        command.env("FUELRAIL_SKIPPED_TO", &record);
-        match (run(command), counted(&std::fs::read_to_string(&report).unwrap_or_default())) {
-            (Outcome::Passed, None) => Outcome::Failed(format!("no counts in {}", report.display())),
-            (outcome, counts) => {
-                (all, failed) = counts.unwrap_or_default();
-                outcome
-            }
-        }
+        let outcome = run(linted(root, torch, &TESTS).arg("--no-tests=fail").env("FUELRAIL_SKIPPED_TO", &record));
+        let counts = counted(&std::fs::read_to_string(&report).unwrap_or_default());
+        (all, failed) = counts.unwrap_or_default();
+        outcome.and_then(|()| counts.map(drop).ok_or_else(|| format!("no counts in {}", report.display())))
     });
     let skipped = skips(&std::fs::read_to_string(&record).unwrap_or_default());
-    tally.failed += failed;
-    tally.passed += all.saturating_sub(failed + skipped.values().sum::<u64>());
-    close(root, &log, tally, &skipped)
+    let sum = skipped.values().sum::<u64>();
+    let passed = log.close() && failed == 0;
+    if !torch {
+        say(&format!("{NEEDS_TORCH} was left out: LIBTORCH is not set; eval \"$(./scripts/libtorch)\""));
+    }
+    let names: Vec<_> = skipped.iter().map(|(name, count)| format!("{name} ({count})")).collect();
+    let named = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
+    say(&format!("tests: {} passed, {failed} failed, {sum} skipped{named}", all.saturating_sub(failed + sum)));
+    say(if passed { "cargo x test: all passed" } else { "cargo x test: FAILED" });
+    say(&prove::ages(root));
+    passed
 }
 
 /// A cargo command over the workspace whose compiler lints as it compiles: clippy's driver is rustc with more lints, so one
 /// compilation serves the lints, the examples and the tests.
-fn linted<'a>(root: &Path, torch: bool, args: impl IntoIterator<Item = &'a str>) -> Command {
-    let mut command = cargo_in(root, args);
+fn linted(root: &Path, torch: bool, args: &[&str]) -> Command {
+    let mut command = cargo_in(root, args.iter().copied());
     command.arg("--workspace").args(if torch { [].as_slice() } else { &["--exclude", NEEDS_TORCH] });
     command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", "-Dwarnings");
     command
@@ -83,28 +75,11 @@ fn counted(report: &str) -> Option<(u64, u64)> {
 
 /// How many tests were skipped for the want of each thing.
 fn skips(record: &str) -> BTreeMap<String, u64> {
-    let mut tests: Vec<&str> = record.lines().collect();
-    tests.sort_unstable();
-    tests.dedup();
     let mut all = BTreeMap::new();
-    for (name, _) in tests.iter().filter_map(|line| line.split_once('\t')) {
+    for (name, _) in record.lines().collect::<BTreeSet<_>>().iter().filter_map(|line| line.split_once('\t')) {
         *all.entry(name.to_owned()).or_default() += 1;
     }
     all
-}
-
-/// Says how it ended: the steps with their seconds, one line of counts, and how old the proofs are that take longer.
-fn close(root: &Path, log: &Log, tally: Tally, skipped: &BTreeMap<String, u64>) -> ExitCode {
-    say("");
-    say(log.summary().trim_end());
-    let names: Vec<_> = skipped.iter().map(|(name, count)| format!("{name} ({count})")).collect();
-    let named = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
-    let Tally { passed, failed, .. } = tally;
-    say(&format!("tests: {passed} passed, {failed} failed, {} skipped{named}", skipped.values().sum::<u64>()));
-    let sound = log.sound() && failed == 0;
-    say(if sound { "cargo x test: all passed" } else { "cargo x test: FAILED" });
-    say(&prove::ages(root));
-    if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 #[cfg(test)]

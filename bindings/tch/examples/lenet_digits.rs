@@ -5,6 +5,7 @@
 //! $ cargo run --release --package fuelrail-tch --example lenet_digits -- http://127.0.0.1:9000/bucket/training/
 //! ```
 
+#![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "an example talks to people")]
 
 use fuelrail::{Decode, Loader, Result};

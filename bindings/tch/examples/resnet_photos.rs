@@ -5,6 +5,7 @@
 //! $ torchrun --no-python --nproc-per-node 2 target/release/examples/resnet_photos http://127.0.0.1:9000/bucket/train/ resnet18 64
 //! ```
 
+#![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "an example talks to people")]
 
 use fuelrail::{Config, LoaderBuilder, Result, classes_of, list};

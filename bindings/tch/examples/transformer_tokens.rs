@@ -5,6 +5,7 @@
 //! $ cargo run --release --package fuelrail-tch --example transformer_tokens -- http://127.0.0.1:9000/bucket/
 //! ```
 
+#![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "an example talks to people")]
 
 use fuelrail::{Loader, Result};

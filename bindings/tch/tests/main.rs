@@ -1,4 +1,5 @@
 //! All integration tests of this crate, in one program: one link instead of one a file.
+#![forbid(unsafe_code)]
 
 mod common;
 mod importance;
