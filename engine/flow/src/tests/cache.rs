@@ -1,10 +1,11 @@
 //! The cache stage against a map of bytes.
 
 use super::memory::{region, window};
-use crate::cache::CacheStage;
+use crate::cache::{CacheStage, cached_block_bytes};
 use crate::conn::Proof;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{BlockId, SampleId};
+use fuelrail_plan::policy::PolicyName;
 use std::collections::BTreeMap;
 
 fn block(n: u32) -> BlockId {
@@ -66,4 +67,11 @@ fn a_block_is_kept_once() {
     let mut cache = CacheStage::new(region.alloc(64).unwrap());
     cache.keep(block(1), b"abc", Proof::default());
     cache.keep(block(1), b"abc", Proof::default());
+}
+
+#[test]
+fn what_is_known_of_a_cached_block_is_counted() {
+    for policy in PolicyName::ALL {
+        assert!((100..500).contains(&cached_block_bytes(policy)), "{policy}: {}", cached_block_bytes(policy));
+    }
 }

@@ -56,7 +56,9 @@ fn asks_beyond_the_lane_wait_and_every_one_is_answered_once() {
 fn the_lanes_of_many_shards_are_bounded_in_all() {
     for (shards, bytes_max) in [(2, 1 << 20), (8, 8 << 20), (64, 64 << 20)] {
         let bytes: u64 = mesh(shards, true).iter().map(MeshEnds::bytes).sum();
-        assert!(bytes > 0 && bytes <= bytes_max, "{shards} shards: {bytes} bytes in lanes, more than {bytes_max}");
+        assert!(bytes <= bytes_max, "{shards} shards: {bytes} bytes in lanes, more than {bytes_max}");
+        let lanes = u64::from(shards) * u64::from(shards - 1);
+        assert!(bytes >= lanes * 8 * (size_of::<Ask>() + size_of::<Answer>()) as u64, "{shards} shards: {bytes} bytes");
     }
 }
 
