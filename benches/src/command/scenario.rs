@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::harness::Spread;
-use crate::scenario::{Column, Order, Ran, Report, Runner, SCENARIOS, Scenario, read};
+use crate::scenario::{Column, Report, RunResult, Runner, SCENARIOS, Scenario, Task, read};
 use fuelrail_cli::bench::{setting, this_program};
 use fuelrail_cli::failure::{Outcome, usage};
 use fuelrail_cli::screen::{Bar, JsonTo, Table, print, telling};
@@ -23,9 +23,8 @@ const EXAMPLES: &str = "Examples:
   cargo x bench scenario tiers --only '50 %'
   cargo x bench scenario my.toml --set shards=2
 
-Scenarios are files: see benches/scenarios. Every run has a bucket of its own in this process; loaders are processes of their own, and so
-is the trainer, fuelrail-train, which needs libtorch (cargo build --release -p fuelrail-tch). Ratios and differences are taken within a
-round. What loaders write is removed.";
+Scenarios are files, see benches/scenarios. The bucket runs in this process, loaders are processes of their own, and so is the trainer,
+fuelrail-train, which needs libtorch (cargo build --release -p fuelrail-tch). Ratios and differences are taken within a round.";
 
 /// Measure a scenario: tails, rate limits, outages, tiers, caches, importance, switching
 #[derive(Args, Debug)]
@@ -92,7 +91,7 @@ pub(crate) fn run(args: &ScenarioArgs) -> Outcome {
     let total = u64::from(runner.scenario.rounds) * runner.scenario.runs.len() as u64;
     let bar = Bar::new(Some(total), "runs");
     let first = runner.scenario.columns[0].clone();
-    let line = move |ran: &Ran| {
+    let line = move |ran: &RunResult| {
         let value = first.value(&ran.figures).map_or_else(|| "-".to_owned(), |value| digits(value, &first));
         format!("round {}, {}: {} {value}", ran.round, ran.run, first.title)
     };
@@ -136,15 +135,15 @@ fn digits(value: f64, column: &Column) -> String {
     format!("{value:.*}", column.digits)
 }
 
-/// Read as ordered by `scenario`, which starts it
+/// Read a bucket for `scenario`, which starts it
 #[derive(Args, Debug)]
 pub(crate) struct ReaderArgs {
     /// What to read and how, as JSON
-    order: String,
+    task: String,
 }
 
 pub(crate) fn run_reader(args: &ReaderArgs) -> Outcome {
-    let order: Order = serde_json::from_str(&args.order).map_err(|error| usage(error.to_string(), "see `scenario`"))?;
-    read(&order, &mut stdin().lock(), &mut stdout().lock())?;
+    let task: Task = serde_json::from_str(&args.task).map_err(|error| usage(error.to_string(), "see `scenario`"))?;
+    read(&task, &mut stdin().lock(), &mut stdout().lock())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -79,9 +79,9 @@ pub(super) struct Tick {
     pub(super) readers: Vec<f64>,
 }
 
-/// Ticks of a time.
+/// Ticks of a time, at least one.
 pub(super) fn ticks(seconds: f64) -> usize {
-    (seconds * TICKS_PER_S).round() as usize
+    (seconds * TICKS_PER_S).round().max(1.0) as usize
 }
 
 /// Adds the figures of the phases of a run: rates are requests served a second; what is settled begins after a third of the phase.

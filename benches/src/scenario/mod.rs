@@ -10,8 +10,8 @@ mod runner;
 mod set;
 mod trainer;
 
-pub(crate) use reader::{Order, read};
-pub(crate) use runner::{Ran, Report, Runner};
+pub(crate) use reader::{Task, read};
+pub(crate) use runner::{Report, RunResult, Runner};
 
 use std::collections::BTreeMap;
 

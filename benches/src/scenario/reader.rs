@@ -1,5 +1,5 @@
-//! A process that reads a bucket, and the runner's hold on it. It lists, tells a line, begins at a line on its input, and tells all its
-//! figures several times a second and at the end of every epoch. Owns the loader on one side and the process on the other.
+//! A process that reads a bucket, and its handle in the runner. It lists the bucket, prints a line, waits for a line on its input, reads,
+//! and prints all its figures several times a second and at the end of every epoch. Owns the loader, and in the runner the process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,17 +13,17 @@ use serde::{Deserialize, Serialize};
 use super::ReadPlan;
 use super::figures::{Figures, add};
 
-/// How often it tells its figures.
-const TELLING: Duration = Duration::from_millis(50);
+/// Time between two lines of output.
+const INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a reader is to do.
+/// What a reader process is to read, as its only argument.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Order {
+pub(crate) struct Task {
     pub(super) settings: Overrides,
     pub(super) plan: ReadPlan,
 }
 
-impl Order {
+impl Task {
     /// Epochs of its loader.
     fn epochs(&self) -> u64 {
         self.plan.epochs + u64::from(self.plan.ahead)
@@ -35,28 +35,28 @@ impl Order {
     }
 }
 
-/// What a reader tells.
+/// A line of its output.
 #[derive(Default, Serialize, Deserialize)]
-struct Told {
+struct Line {
     epoch_ended: bool,
     figures: Figures,
 }
 
-/// The process: reads as ordered.
-pub(crate) fn read(order: &Order, input: &mut dyn BufRead, output: &mut dyn Write) -> Result<()> {
-    let gone = |error: std::io::Error| environment("telling the runner", &error);
-    let mut tell = |told: &Told| {
-        let line = serde_json::to_string(told).expect("a plain structure");
+/// Reads; the whole of a reader process.
+pub(crate) fn read(task: &Task, input: &mut dyn BufRead, output: &mut dyn Write) -> Result<()> {
+    let gone = |error: std::io::Error| environment("writing to the runner", &error);
+    let mut print = |line: &Line| {
+        let line = serde_json::to_string(line).expect("a plain structure");
         writeln!(output, "{line}").and_then(|()| output.flush()).map_err(gone)
     };
-    let mut loader = LoaderBuilder::new(order.config()?).build()?;
-    let per_epoch = (loader.batches() / order.epochs()).max(1);
-    tell(&Told::default())?;
+    let mut loader = LoaderBuilder::new(task.config()?).build()?;
+    let per_epoch = (loader.batches() / task.epochs()).max(1);
+    print(&Line::default())?;
     input.read_line(&mut String::new()).map_err(gone)?;
-    let (begun, mut told_at, mut batches) = (Instant::now(), Instant::now(), 0);
-    while batches < per_epoch * order.plan.epochs {
+    let (begun, mut printed, mut batches) = (Instant::now(), Instant::now(), 0);
+    while batches < per_epoch * task.plan.epochs {
         let mut epoch_ended = false;
-        match loader.next_batch_within(TELLING)? {
+        match loader.next_batch_within(INTERVAL)? {
             Taken::Over => break,
             Taken::NotYet => {}
             Taken::Batch(batch) => {
@@ -64,29 +64,29 @@ pub(crate) fn read(order: &Order, input: &mut dyn BufRead, output: &mut dyn Writ
                 drop(batch);
                 batches += 1;
                 epoch_ended = batches.is_multiple_of(per_epoch);
-                std::thread::sleep(Duration::from_millis(order.plan.step_ms));
+                std::thread::sleep(Duration::from_millis(task.plan.step_ms));
             }
         }
-        if epoch_ended || told_at.elapsed() >= TELLING {
-            told_at = Instant::now();
+        if epoch_ended || printed.elapsed() >= INTERVAL {
+            printed = Instant::now();
             let mut figures = Figures::from([("elapsed_s".to_owned(), begun.elapsed().as_secs_f64())]);
             add(&mut figures, "", &loader.stats());
-            tell(&Told { epoch_ended, figures })?;
+            print(&Line { epoch_ended, figures })?;
         }
     }
     Ok(())
 }
 
-/// The runner's hold on a reader. Ends it when dropped.
+/// A reader process. Dropping it ends the process.
 pub(super) struct Reader {
     child: Child,
-    orders: ChildStdin,
-    heard: Arc<Mutex<Heard>>,
+    input: ChildStdin,
+    progress: Arc<Mutex<Progress>>,
 }
 
-/// All a reader has told.
+/// What a reader has printed.
 #[derive(Default)]
-pub(super) struct Heard {
+pub(super) struct Progress {
     pub(super) ready: bool,
     pub(super) ended: bool,
     pub(super) now: Figures,
@@ -94,7 +94,7 @@ pub(super) struct Heard {
     pub(super) epochs: Vec<Figures>,
 }
 
-impl Heard {
+impl Progress {
     /// The figures, and as `last.` how much they grew in the last epoch.
     pub(super) fn with_last_epoch(&self) -> Figures {
         let before = self.epochs.iter().rev().nth(1);
@@ -107,34 +107,34 @@ impl Heard {
 }
 
 impl Reader {
-    pub(super) fn start(program: &Path, order: &Order) -> Result<Reader> {
-        let order = serde_json::to_string(order).expect("a plain structure");
+    pub(super) fn start(program: &Path, task: &Task) -> Result<Reader> {
+        let task = serde_json::to_string(task).expect("a plain structure");
         let mut command = Command::new(program);
-        command.args(["scenario-reader", &order]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(["scenario-reader", &task]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| environment("starting a reader", &error))?;
-        let (orders, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        let heard = Arc::<Mutex<Heard>>::default();
-        let hearing = Arc::clone(&heard);
+        let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        let progress = Arc::<Mutex<Progress>>::default();
+        let shared = Arc::clone(&progress);
         std::thread::spawn(move || {
             let lines = BufReader::new(output).lines().map_while(std::result::Result::ok);
-            for told in lines.map_while(|line| serde_json::from_str::<Told>(&line).ok()) {
-                let mut heard = lock(&hearing);
-                heard.ready = true;
-                heard.epochs.extend(told.epoch_ended.then(|| told.figures.clone()));
-                heard.now = told.figures;
+            for line in lines.map_while(|line| serde_json::from_str::<Line>(&line).ok()) {
+                let mut progress = lock(&shared);
+                progress.ready = true;
+                progress.epochs.extend(line.epoch_ended.then(|| line.figures.clone()));
+                progress.now = line.figures;
             }
-            lock(&hearing).ended = true;
+            lock(&shared).ended = true;
         });
-        Ok(Reader { child, orders, heard })
+        Ok(Reader { child, input, progress })
     }
 
-    /// Lets it begin.
-    pub(super) fn go(&mut self) -> Result<()> {
-        self.orders.write_all(b"go\n").map_err(|error| environment("starting a reader", &error))
+    /// Lets it begin to read.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        self.input.write_all(b"go\n").map_err(|error| environment("starting a reader", &error))
     }
 
-    pub(super) fn heard(&self) -> MutexGuard<'_, Heard> {
-        lock(&self.heard)
+    pub(super) fn progress(&self) -> MutexGuard<'_, Progress> {
+        lock(&self.progress)
     }
 }
 
@@ -146,8 +146,8 @@ impl Drop for Reader {
     }
 }
 
-fn lock(heard: &Mutex<Heard>) -> MutexGuard<'_, Heard> {
-    heard.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn environment(doing: &str, error: &std::io::Error) -> Error {

@@ -12,7 +12,7 @@ use fuelrail_cli::machine::Machine;
 use serde::Serialize;
 
 use super::figures::{Figures, TICKS_PER_S, Tick, add, add_phases, evaluate, means, ticks, value};
-use super::reader::{Order, Reader};
+use super::reader::{Reader, Task};
 use super::set::source;
 use super::{Against, BucketPlan, Column, ReadPlan, Run, Scenario, TrainPlan, filled, text_of};
 use crate::embedded;
@@ -35,21 +35,21 @@ pub(crate) struct Runner {
 
 /// One run in one round: all its figures, and of phases the requests served in every tenth of a second.
 #[derive(Serialize)]
-pub(crate) struct Ran {
+pub(crate) struct RunResult {
     pub(crate) run: String,
     pub(crate) round: u32,
     pub(crate) figures: Figures,
     served: Vec<f64>,
 }
 
-/// A row of the table: values by the titles of columns, without those that never were.
+/// A row of the table: values by the titles of columns, without those that no round has.
 #[derive(Serialize)]
 pub(crate) struct Row {
     pub(crate) run: String,
     pub(crate) values: BTreeMap<String, Spread>,
 }
 
-/// The result. `config` is the scenario as it was run; `facts` is what the trainer says of itself.
+/// The result. `config` is the scenario as it was run; `facts` are the texts of the trainer's outcome, such as its version of torch.
 #[derive(Serialize)]
 pub(crate) struct Report {
     schema: u32,
@@ -61,22 +61,24 @@ pub(crate) struct Report {
     pub(crate) facts: BTreeMap<String, String>,
     pub(crate) columns: Vec<Column>,
     pub(crate) rows: Vec<Row>,
-    runs: Vec<Ran>,
+    runs: Vec<RunResult>,
     wall_s: f64,
 }
 
 impl Runner {
-    /// Runs the scenario. `watch` hears of every run that has ended.
-    pub(crate) fn run(self, name: &str, watch: &mut dyn FnMut(&Ran)) -> Result<Report> {
+    /// Runs the scenario. `watch` is called with the result of each.
+    pub(crate) fn run(self, name: &str, watch: &mut dyn FnMut(&RunResult)) -> Result<Report> {
         let (begun, scenario) = (Instant::now(), &self.scenario);
-        if scenario.rounds == 0 {
-            return Err(Error::new(Kind::Usage, "0 rounds").cure("give at least 1; 3 show how results scatter"));
+        let (rounds, count) = (scenario.rounds, scenario.runs.len());
+        if rounds == 0 || count == 0 {
+            let cause = format!("{rounds} rounds of {count} runs are nothing to measure");
+            return Err(Error::new(Kind::Usage, cause).cure("give at least 1 round, and with --only a part of a name"));
         }
         let (mut runs, mut facts, mut store) = (Vec::new(), BTreeMap::new(), None);
-        for round in 1..=scenario.rounds {
+        for round in 1..=rounds {
             let common = self.folder()?;
             let mut order: Vec<&Run> = scenario.runs.iter().collect();
-            let first = (round - 1) as usize % order.len();
+            let first = (round - 1) as usize % count;
             order.rotate_left(if scenario.rotate { first } else { 0 });
             for run in order {
                 let named = |error: Error| match error.kind() {
@@ -84,9 +86,9 @@ impl Runner {
                     kind => Error::new(kind, format!("{}, round {round}: {error}", run.name)),
                 };
                 let store = Store::of(&self, &run.bucket, &mut store)?;
-                let stage = Stage::new(&self, run, store, (round, common.path()))?;
-                let (figures, served) = stage.play(&mut facts).map_err(named)?;
-                let ran = Ran { run: run.name.clone(), round, figures, served };
+                let execution = Execution::new(&self, run, store, (round, common.path()))?;
+                let (figures, served) = execution.run(&mut facts).map_err(named)?;
+                let ran = RunResult { run: run.name.clone(), round, figures, served };
                 watch(&ran);
                 runs.push(ran);
             }
@@ -124,11 +126,11 @@ impl Scenario {
     }
 }
 
-fn row(columns: &[Column], run: &Run, runs: &[Ran]) -> Row {
-    let in_round = |column: &Column, ran: &Ran| {
+fn row(columns: &[Column], run: &Run, runs: &[RunResult]) -> Row {
+    let in_round = |column: &Column, ran: &RunResult| {
         let own = column.value(&ran.figures)?;
         let Some(against) = column.against else { return Some(own) };
-        let is_baseline = |other: &&Ran| other.round == ran.round && Some(&other.run) == run.against.as_ref();
+        let is_baseline = |other: &&RunResult| other.round == ran.round && Some(&other.run) == run.against.as_ref();
         let baseline = runs.iter().find(is_baseline)?;
         let base = value(column.base.as_ref().unwrap_or(&column.of), &baseline.figures)?;
         match against {
@@ -152,7 +154,7 @@ struct Store {
 }
 
 impl Store {
-    /// That of the run before, where it serves.
+    /// The previous run's, where that has the same objects.
     fn of<'s>(runner: &Runner, plan: &BucketPlan, last: &'s mut Option<Store>) -> Result<&'s Store> {
         let plan = BucketPlan { script: String::new(), ..plan.clone() };
         if last.as_ref().is_none_or(|store| store.plan != plan) {
@@ -170,7 +172,7 @@ fn bucket(source: Source, threads: Option<usize>) -> Result<Bucket> {
 }
 
 /// One run: its bucket, and what its texts may name.
-struct Stage<'r> {
+struct Execution<'r> {
     runner: &'r Runner,
     run: &'r Run,
     store: &'r Store,
@@ -178,15 +180,15 @@ struct Stage<'r> {
     _folder: tempfile::TempDir,
 }
 
-impl<'r> Stage<'r> {
-    fn new(runner: &'r Runner, run: &'r Run, store: &'r Store, (round, common): (u32, &Path)) -> Result<Stage<'r>> {
+impl<'r> Execution<'r> {
+    fn new(runner: &'r Runner, run: &'r Run, store: &'r Store, (round, common): (u32, &Path)) -> Result<Execution<'r>> {
         let own = runner.folder()?;
         let folder = |path: &Path| path.display().to_string();
         let names = vec![("round", round.to_string()), ("dir", folder(own.path())), ("common", folder(common))];
-        let stage = Stage { runner, run, store, names, _folder: own };
-        stage.set_script(&run.bucket.script)?;
+        let execution = Execution { runner, run, store, names, _folder: own };
+        execution.set_script(&run.bucket.script)?;
         store.bucket.reset_counters();
-        Ok(stage)
+        Ok(execution)
     }
 
     fn set_script(&self, text: &str) -> Result<()> {
@@ -194,7 +196,7 @@ impl<'r> Stage<'r> {
         set.map_err(|error| Error::new(Kind::Usage, error.to_string()))
     }
 
-    fn play(&self, facts: &mut BTreeMap<String, String>) -> Result<(Figures, Vec<f64>)> {
+    fn run(&self, facts: &mut BTreeMap<String, String>) -> Result<(Figures, Vec<f64>)> {
         let mut figures = self.run.facts.clone();
         let mut served = Vec::new();
         figures.insert("set_bytes".to_owned(), self.store.bytes as f64);
@@ -203,9 +205,9 @@ impl<'r> Stage<'r> {
             served = self.read(plan, &mut figures)?;
         }
         if let Some(plan) = &self.run.train {
-            let (trained, said) = self.train(plan)?;
+            let (trained, texts) = self.train(plan)?;
             figures.extend(trained);
-            facts.extend(said);
+            facts.extend(texts);
         }
         add(&mut figures, "bucket", &self.store.bucket.counters());
         Ok((figures, served))
@@ -243,24 +245,25 @@ impl<'r> Stage<'r> {
         let mut readers = Vec::new();
         for process in 0..plan.processes {
             let uri = ("uri".to_owned(), self.store.bucket.url(&self.run.bucket.prefix));
-            let order = Order { settings: [self.settings(process), vec![uri]].concat(), plan: plan.clone() };
-            // A setting that does not exist is told here, not by a process that fails.
-            order.config()?;
-            readers.push(Reader::start(&self.runner.program, &order)?);
+            let task = Task { settings: [self.settings(process), vec![uri]].concat(), plan: plan.clone() };
+            // A wrong setting is an error of usage here, not of a process that failed.
+            task.config()?;
+            readers.push(Reader::start(&self.runner.program, &task)?);
         }
-        self.wait(|| readers.iter().all(|reader| reader.heard().ready || reader.heard().ended))?;
-        readers.iter_mut().try_for_each(Reader::go)?;
-        let failed = |reader: &&Reader| reader.heard().ended && (reader.heard().epochs.len() as u64) < plan.epochs;
+        self.wait(|| readers.iter().all(|reader| reader.progress().ready || reader.progress().ended))?;
+        readers.iter_mut().try_for_each(Reader::begin)?;
+        let failed =
+            |reader: &&Reader| reader.progress().ended && (reader.progress().epochs.len() as u64) < plan.epochs;
         let failures = || readers.iter().filter(failed).count();
-        let sums = self.through_phases(&readers)?;
+        let sums = self.run_phases(&readers)?;
         if self.run.phases.is_empty() {
-            self.wait(|| failures() > 0 || readers.iter().all(|reader| reader.heard().ended))?;
+            self.wait(|| failures() > 0 || readers.iter().all(|reader| reader.progress().ended))?;
             if failures() > 0 {
-                return Err(Error::new(Kind::Environment, "a reader failed: see what it said above"));
+                return Err(Error::new(Kind::Environment, "a reader failed: its error is printed above"));
             }
         }
         figures.insert("failed".to_owned(), failures() as f64);
-        let of_all: Vec<Figures> = readers.iter().map(|reader| reader.heard().with_last_epoch()).collect();
+        let of_all: Vec<Figures> = readers.iter().map(|reader| reader.progress().with_last_epoch()).collect();
         figures.extend(means(&of_all));
         add_phases(figures, &self.run.phases, &sums);
         Ok(sums.windows(2).map(|pair| pair[1].served - pair[0].served).collect())
@@ -274,8 +277,8 @@ impl<'r> Stage<'r> {
         Ok(())
     }
 
-    /// Changes the bucket from phase to phase, and looks at all counters at every tick.
-    fn through_phases(&self, readers: &[Reader]) -> Result<Vec<Tick>> {
+    /// Changes the bucket from phase to phase, and samples all counters at every tick.
+    fn run_phases(&self, readers: &[Reader]) -> Result<Vec<Tick>> {
         let (begun, mut sums) = (Instant::now(), Vec::new());
         for phase in &self.run.phases {
             self.set_script(phase.script.as_ref().unwrap_or(&self.run.bucket.script))?;
@@ -283,18 +286,18 @@ impl<'r> Stage<'r> {
                 let due = Duration::from_secs_f64(sums.len() as f64 / TICKS_PER_S);
                 std::thread::sleep(due.saturating_sub(begun.elapsed()));
                 self.runner.stop.check()?;
-                sums.push(self.look(readers));
+                sums.push(self.sample(readers));
             }
         }
         Ok(sums)
     }
 
-    fn look(&self, readers: &[Reader]) -> Tick {
+    fn sample(&self, readers: &[Reader]) -> Tick {
         let counters = self.store.bucket.counters();
         let refusals = [FaultKind::Slowdown, FaultKind::SlowdownRate, FaultKind::Error];
         let refused: u64 = refusals.into_iter().map(|kind| counters.injected(kind)).sum();
         let served = counters.get_requests.saturating_sub(refused) as f64;
-        let of = |reader: &Reader| value("requests - throttled", &reader.heard().now).unwrap_or(0.0);
+        let of = |reader: &Reader| value("requests - throttled", &reader.progress().now).unwrap_or(0.0);
         Tick { served, refused: refused as f64, readers: readers.iter().map(of).collect() }
     }
 }

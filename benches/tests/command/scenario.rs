@@ -66,8 +66,8 @@ fn a_rate_limit_is_met_alone_together_and_apart() {
 fn an_outage_is_survived() {
     for row in rows(&["outage", "--quick"]) {
         assert!(median(&row, "readers that failed") == 0.0 && median(&row, "requests/s before") > 0.0, "{row:?}");
-        // What was under way at its start is refused, too.
-        assert!((1.0..400.0).contains(&median(&row, "requests during it")), "{row:?}");
+        // In three seconds: what was under way at its start, and probes.
+        assert!((1.0..250.0).contains(&median(&row, "requests during it")), "{row:?}");
     }
 }
 
@@ -77,6 +77,18 @@ fn a_rank_hits_more_when_its_samples_come_back_to_it() {
     assert_eq!(names(&rows), ["global, next-use", "sticky, next-use"]);
     let [global, sticky] = [0, 1].map(|at| median(&rows[at], "hit ratio"));
     assert!(sticky > global + 0.05 && sticky < 0.9, "{rows:?}");
+}
+
+#[test]
+fn a_reader_that_fails_ends_the_run_with_its_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gone.toml");
+    let text = "about = 'x'\nrounds = 1\nquick = 1.0\ncolumns = [{ title = 's', of = 'elapsed_s' }]\n[[runs]]\nname = 'gone'\n\
+                bucket = { set = { kind = 'digits', seed = 1, count = 20 }, script = 'missing_keys=*' }\nread.epochs = 1";
+    std::fs::write(&file, text).unwrap();
+    let ended = fuelrail(&["scenario", utf8(&file), "--set", "shards=1", "--set", "pin=false"]);
+    let told = ended.err.contains("NoSuchKey") && ended.err.contains("gone, round 1: a reader failed");
+    assert!(ended.code == 3 && told, "{} {}", ended.code, ended.err);
 }
 
 #[test]
@@ -90,6 +102,7 @@ fn scenarios_are_listed_and_what_cannot_be_run_is_refused() {
         (&["no-such"][..], "name one of tail, throttle"),
         (&[utf8(&strange)], "splines"),
         (&["tail", "--rounds", "0"], "0 rounds"),
+        (&["tail", "--only", "tails"], "of 0 runs"),
         (&["tail", "--scale", "0"], "--scale 0"),
         (&["tail", "--quick", "--set", "batch_sise=1"], "batch_sise"),
         (&["switch", "--trainer", "/no/such/trainer"], "/no/such/trainer"),
