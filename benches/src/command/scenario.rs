@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::harness::Spread;
-use crate::scenario::{Column, Report, RunResult, Runner, SCENARIOS, Scenario, Task, read};
+use crate::scenario::{Column, Report, RunResult, Runner, SCENARIOS, Scenario, Task, read, value};
 use fuelrail_cli::bench::{setting, this_program};
 use fuelrail_cli::failure::{Outcome, usage};
 use fuelrail_cli::screen::{Bar, JsonTo, Table, print, telling};
@@ -92,8 +92,8 @@ pub(crate) fn run(args: &ScenarioArgs) -> Outcome {
     let bar = Bar::new(Some(total), "runs");
     let first = runner.scenario.columns[0].clone();
     let line = move |ran: &RunResult| {
-        let value = first.value(&ran.figures).map_or_else(|| "-".to_owned(), |value| digits(value, &first));
-        format!("round {}, {}: {} {value}", ran.round, ran.run, first.title)
+        let first_value = value(&first.of, &ran.figures).map_or_else(|| "-".to_owned(), |value| digits(value, &first));
+        format!("round {}, {}: {} {first_value}", ran.round, ran.run, first.title)
     };
     let report = runner.run(name, &mut telling(&bar, total, line))?;
     drop(bar);

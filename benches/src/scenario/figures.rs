@@ -59,8 +59,8 @@ pub(super) fn evaluate(text: &str, number: impl Fn(&str) -> Option<f64>) -> Opti
     Some(sum + product).filter(|value| value.is_finite())
 }
 
-/// What a column's text comes to.
-pub(super) fn value(text: &str, figures: &Figures) -> Option<f64> {
+/// The value of a column's text; none when a figure is missing.
+pub(crate) fn value(text: &str, figures: &Figures) -> Option<f64> {
     evaluate(text, |word| word.parse().ok().or_else(|| figures.get(word).copied()))
 }
 

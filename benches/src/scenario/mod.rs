@@ -10,6 +10,7 @@ mod runner;
 mod set;
 mod trainer;
 
+pub(crate) use figures::value;
 pub(crate) use reader::{Task, read};
 pub(crate) use runner::{Report, RunResult, Runner};
 
@@ -19,8 +20,6 @@ use fuelrail::{Error, Kind, Result};
 use fuelrail_bucket::DataSet;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
-
-use figures::Figures;
 
 /// The scenarios of this program: names and files.
 pub(crate) const SCENARIOS: [(&str, &str); 8] = [
@@ -61,7 +60,7 @@ pub(crate) struct Column {
     /// Quantity and unit.
     pub(crate) title: String,
     /// Products and sums of figures and numbers, without brackets: `a / b * 100 - 100`. A run that lacks a figure has no value.
-    of: String,
+    pub(crate) of: String,
     /// Set against the baseline of the run in the same round.
     against: Option<Against>,
     /// What of the baseline, when it is not `of`.
@@ -163,13 +162,6 @@ struct Phase {
 
 fn one() -> u32 {
     1
-}
-
-impl Column {
-    /// Its value in one run, before it is set against anything.
-    pub(crate) fn value(&self, figures: &Figures) -> Option<f64> {
-        figures::value(&self.of, figures)
-    }
 }
 
 impl Scenario {

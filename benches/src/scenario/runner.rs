@@ -128,7 +128,7 @@ impl Scenario {
 
 fn row(columns: &[Column], run: &Run, runs: &[RunResult]) -> Row {
     let in_round = |column: &Column, ran: &RunResult| {
-        let own = column.value(&ran.figures)?;
+        let own = value(&column.of, &ran.figures)?;
         let Some(against) = column.against else { return Some(own) };
         let is_baseline = |other: &&RunResult| other.round == ran.round && Some(&other.run) == run.against.as_ref();
         let baseline = runs.iter().find(is_baseline)?;
