@@ -10,5 +10,4 @@ mod results;
 mod skip;
 mod soak;
 mod staying;
-mod switch;
 mod venue;

@@ -6,17 +6,13 @@ mod contestant;
 mod cores;
 mod findings;
 mod given;
-mod importance;
 mod line;
 mod report;
 mod rings;
 mod rivals;
+mod scenario;
 mod soak;
 mod spill;
-mod switch;
-mod tail;
-mod throttle;
-mod tiers;
 mod venue;
 
 use std::process::ExitCode;
@@ -43,15 +39,11 @@ enum Benchmark {
     Spill(spill::SpillArgs),
     Cores(Box<cores::Cores>),
     Soak(soak::SoakArgs),
-    Switch(Box<switch::SwitchArgs>),
-    Importance(Box<importance::ImportanceArgs>),
-    Tiers(tiers::TiersArgs),
-    Tail(tail::TailArgs),
-    Throttle(throttle::ThrottleArgs),
+    Scenario(scenario::ScenarioArgs),
     #[command(hide = true)]
     Canned(canned::CannedArgs),
     #[command(hide = true)]
-    ThrottleReader(throttle::ThrottleReaderArgs),
+    ScenarioReader(scenario::ReaderArgs),
     #[command(hide = true)]
     SoakBucket(soak::SoakBucketArgs),
     #[command(hide = true)]
@@ -75,12 +67,8 @@ fn run(benchmark: Benchmark) -> Outcome {
         Benchmark::Spill(args) => spill::run(&args),
         Benchmark::Cores(args) => cores::run(&args),
         Benchmark::Soak(args) => soak::run(&args),
-        Benchmark::Switch(args) => switch::run(&args),
-        Benchmark::Importance(args) => importance::run(&args),
-        Benchmark::Tiers(args) => tiers::run(&args),
-        Benchmark::Tail(args) => tail::run(&args),
-        Benchmark::Throttle(args) => throttle::run(&args),
-        Benchmark::ThrottleReader(args) => throttle::run_reader(&args),
+        Benchmark::Scenario(args) => scenario::run(&args),
+        Benchmark::ScenarioReader(args) => scenario::run_reader(&args),
         Benchmark::Canned(args) => canned::run(&args),
         Benchmark::SoakBucket(args) => soak::run_bucket(&args),
         Benchmark::Contestant(args) => contestant::run(&args),

@@ -1,11 +1,12 @@
 //! The lab's command end to end: the real program, against an embedded bucket on loopback.
-mod hardship;
 #[path = "../../../bindings/cli/tests/cli/program.rs"]
 mod program;
 mod questions;
 mod rings;
 mod rivals;
+mod scenario;
 mod soak;
+mod training;
 
 use program::{Ended, bucket_of, fuelrail, utf8};
 

@@ -1,0 +1,114 @@
+//! Scenarios run small end to end, so that they never rot. Nothing here is about how long something takes.
+
+use serde_json::Value;
+
+use super::{fuelrail, utf8};
+
+/// The rows of a scenario: names and values by title, whose medians are read. Every row has the value of the last column named.
+fn rows(args: &[&str]) -> Vec<(String, Value)> {
+    let report = fuelrail(&[&["scenario"], args, &["--json"]].concat()).json();
+    assert_eq!((&report["question"], &report["name"]), (&"scenario".into(), &args[0].into()));
+    assert_eq!(report["runs"].as_array().unwrap().len(), report["rows"].as_array().unwrap().len(), "one round");
+    let rows = report["rows"].as_array().unwrap().iter();
+    rows.map(|row| (row["run"].as_str().unwrap().to_owned(), row["values"].clone())).collect()
+}
+
+fn median(row: &(String, Value), title: &str) -> f64 {
+    row.1[title]["median"].as_f64().unwrap_or_else(|| panic!("{title}: {row:?}"))
+}
+
+fn names(rows: &[(String, Value)]) -> Vec<&str> {
+    rows.iter().map(|(name, _)| name.as_str()).collect()
+}
+
+#[test]
+fn a_heavy_tail_is_read_three_ways() {
+    let rows = rows(&["tail", "--quick", "--set", "stall_after_ms=500", "--set", "batch_size=16"]);
+    assert_eq!(names(&rows), ["no tail", "tail", "tail, hedged"]);
+    let ratios: Vec<f64> = rows.iter().map(|row| median(row, "epoch, × no tail")).collect();
+    assert!(ratios[0] == 1.0 && ratios.iter().all(|ratio| *ratio > 0.0), "{ratios:?}");
+    assert!(rows.iter().all(|row| median(row, "epoch s") > 0.0), "{rows:?}");
+}
+
+#[test]
+fn tiers_are_filled_under_three_policies_and_reads_stand_beside_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let tiers = rows(&["tiers", "--quick", "--only", "50 %", "--dir", utf8(folder.path())]);
+    assert_eq!(names(&tiers), ["next-use, 50 %", "lru, 50 %", "fifo, 50 %"]);
+    let hits: Vec<f64> = tiers.iter().map(|row| median(row, "hit ratio")).collect();
+    assert!(hits[0] > 0.0 && hits.iter().all(|hit| *hit <= hits[0] + 0.05), "{hits:?}");
+    for row in &tiers {
+        let [hit, ram, disk] = ["hit ratio", "RAM", "disk"].map(|title| median(row, title));
+        assert!((0.0..0.9).contains(&hit) && (ram + disk - hit).abs() < 1e-9 && median(row, "limit") == 0.5, "{row:?}");
+    }
+    let reads = rows(&["spill-reads", "--quick", "--dir", utf8(folder.path())]);
+    assert_eq!(names(&reads), ["fill half", "read half, write half", "fill", "read all"]);
+    assert!(median(&reads[1], "p99, × reading alone") > 0.0 && median(&reads[3], "read GB/s") > 0.0, "{reads:?}");
+    assert!(median(&reads[3], "written GB/s") < median(&reads[1], "written GB/s"), "a folder is read again: {reads:?}");
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    assert!(left.is_empty(), "what is written is removed: {left:?}");
+}
+
+#[test]
+fn a_rate_limit_is_met_alone_together_and_apart() {
+    let rows = rows(&["throttle", "--quick"]);
+    assert_eq!(names(&rows), ["one", "two, share_dir", "two, apart"]);
+    for (number, row) in rows.iter().enumerate() {
+        assert!(median(row, "rejected before settled") + median(row, "rejected %") > 0.0, "{row:?}");
+        let shares = ["share of reader 0", "share of reader 1"].map(|title| row.1[title]["median"].as_f64());
+        let shares: Vec<f64> = shares.into_iter().flatten().collect();
+        assert_eq!(shares.len(), if number == 0 { 1 } else { 2 });
+        assert!(shares.iter().all(|share| *share > 0.0) && (shares.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{row:?}");
+    }
+}
+
+#[test]
+fn an_outage_is_survived() {
+    for row in rows(&["outage", "--quick"]) {
+        assert!(median(&row, "readers that failed") == 0.0 && median(&row, "requests/s before") > 0.0, "{row:?}");
+        // In three seconds: what was under way at its start, and probes.
+        assert!((1.0..250.0).contains(&median(&row, "requests during it")), "{row:?}");
+    }
+}
+
+#[test]
+fn a_rank_hits_more_when_its_samples_come_back_to_it() {
+    let rows = rows(&["caches", "--quick", "--only", "next-use"]);
+    assert_eq!(names(&rows), ["global, next-use", "sticky, next-use"]);
+    let [global, sticky] = [0, 1].map(|at| median(&rows[at], "hit ratio"));
+    assert!(sticky > global + 0.05 && sticky < 0.9, "{rows:?}");
+}
+
+#[test]
+fn a_reader_that_fails_ends_the_run_with_its_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gone.toml");
+    let text = "about = 'x'\nrounds = 1\nquick = 1.0\ncolumns = [{ title = 's', of = 'elapsed_s' }]\n[[runs]]\nname = 'gone'\n\
+                bucket = { set = { kind = 'digits', seed = 1, count = 20 }, script = 'missing_keys=*' }\nread.epochs = 1";
+    std::fs::write(&file, text).unwrap();
+    let ended = fuelrail(&["scenario", utf8(&file), "--set", "shards=1", "--set", "pin=false"]);
+    let told = ended.err.contains("NoSuchKey") && ended.err.contains("gone, round 1: a reader failed");
+    assert!(ended.code == 3 && told, "{} {}", ended.code, ended.err);
+}
+
+#[test]
+fn scenarios_are_listed_and_what_cannot_be_run_is_refused() {
+    let list = fuelrail(&["scenario", "--list"]).done();
+    assert!(list.lines().count() == 8 && list.contains("spill-reads  What writing"), "{list}");
+    let folder = tempfile::tempdir().unwrap();
+    let strange = folder.path().join("strange.toml");
+    std::fs::write(&strange, "about = 'x'\nrounds = 1\nsplines = 2").unwrap();
+    for (args, told) in [
+        (&["no-such"][..], "name one of tail, throttle"),
+        (&[utf8(&strange)], "splines"),
+        (&["tail", "--rounds", "0"], "0 rounds"),
+        (&["tail", "--only", "tails"], "of 0 runs"),
+        (&["tail", "--scale", "0"], "--scale 0"),
+        (&["tail", "--quick", "--set", "batch_sise=1"], "batch_sise"),
+        (&["switch", "--trainer", "/no/such/trainer"], "/no/such/trainer"),
+    ] {
+        let ended = fuelrail(&[&["scenario"], args].concat());
+        assert!(ended.code != 0 && ended.out.is_empty() && ended.err.contains(told), "{args:?}: {}", ended.err);
+        assert!(ended.code == 2 || args[0] == "switch", "{args:?}: {}", ended.code);
+    }
+}
