@@ -2,17 +2,15 @@
 //!
 //! Reads the settings of this and the variables of the clouds' own tools from an environment it is given.
 
-use crate::credentials::{Credentials, Environment, Origin, authority_for, region};
+use crate::client::Route;
+use crate::credentials::{Credentials, Origin, authority_for, region};
+use crate::environment::Environment;
 use crate::folder::settled;
 use crate::proxy::proxy_for;
 use crate::tls::Tls;
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_flow::Authority;
-use fuelrail_wire::redirect::Moved;
-use fuelrail_wire::tls::Client as TlsClient;
-use fuelrail_wire::{Addressing, Cloud, Proxy, Scheme, Source};
+use fuelrail_wire::{Addressing, Cloud, Scheme, Source};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 
 /// What a URI does not say about its bucket. The default is the clouds' own servers, the system's authorities, and what the clouds'
 /// own tools would ask as from here.
@@ -24,17 +22,6 @@ pub struct Access {
     pub cloud: Cloud,
     /// Who asks.
     pub credentials: Credentials,
-}
-
-/// The same, ready for use.
-#[derive(Debug, Default)]
-pub(crate) struct Way {
-    pub(crate) tls: Option<TlsClient>,
-    /// What stands between here and the server, where something does.
-    pub(crate) proxy: Option<Arc<Proxy>>,
-    pub(crate) authority: Option<Arc<Authority>>,
-    /// Where the server has sent somebody on to.
-    pub(crate) moved: Arc<Mutex<Option<Moved>>>,
 }
 
 impl From<&Access> for Access {
@@ -121,13 +108,14 @@ impl Access {
     ///
     /// # Errors
     /// As [`Tls::client`], [`proxy_for`] and [`authority_for`].
-    pub(crate) fn open(&self, origin: &Origin) -> Result<Way> {
+    pub(crate) fn open(&self, origin: &Origin) -> Result<Route> {
+        let plain = Route::new(origin.endpoint.clone());
         if origin.endpoint.scheme == Scheme::File {
-            return Ok(Way::default());
+            return Ok(plain);
         }
         let (tls, credentials) = (self.tls.client(&origin.endpoint)?, &self.credentials);
         let proxy = proxy_for(&credentials.environment, &origin.endpoint)?;
-        Ok(Way { tls, proxy, authority: authority_for(credentials, origin)?, moved: Arc::default() })
+        Ok(Route { tls, proxy, authority: authority_for(credentials, origin)?, ..plain })
     }
 
     /// Fills what is not set from the variables that the cloud's own tools read, as far as they are about `uri`.

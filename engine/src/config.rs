@@ -8,8 +8,9 @@ mod tests;
 mod text;
 
 use crate::access::{Access, parse_addressing};
-use crate::credentials::{Credentials, Environment};
+use crate::credentials::Credentials;
 use crate::decode::Decode;
+use crate::environment::Environment;
 use crate::listing::ListingDir;
 use crate::tls::Tls;
 use fuelrail_base::limits::{

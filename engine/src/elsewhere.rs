@@ -2,7 +2,8 @@
 //!
 //! Remembers for the process where buckets have gone for good. What may be followed is `wire`'s to judge.
 
-use crate::access::{Access, Way};
+use crate::access::Access;
+use crate::client::Route;
 use crate::credentials::{Origin, Provider};
 use crate::proxy::proxy_for;
 use crate::tls::Tls;
@@ -30,12 +31,6 @@ struct Place {
     proxy: Option<String>,
 }
 
-/// Where a bucket was found.
-pub(crate) struct Found {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) way: Way,
-}
-
 /// Does `work` where the bucket is: at `endpoint`, which somebody calls `uri`, or where its server sends it from there. What was
 /// done before it is sent on is done again.
 ///
@@ -45,8 +40,8 @@ pub(crate) fn wherever<T>(
     access: &Access,
     uri: &str,
     endpoint: Endpoint,
-    mut work: impl FnMut(&Way, &Endpoint) -> Result<T>,
-) -> Result<(T, Found)> {
+    mut work: impl FnMut(&Route) -> Result<T>,
+) -> Result<(T, Route)> {
     let proxy = proxy_for(&access.credentials.environment, &endpoint)?.map(|proxy| proxy.authority());
     let mut origin = Origin { signing: access.credentials.signing(uri, &endpoint), endpoint };
     let signing = origin.signing.as_ref().map(|signing| signing.provider);
@@ -59,10 +54,9 @@ pub(crate) fn wherever<T>(
     }
     let mut hops = 0;
     loop {
-        let way = access.open(&origin)?;
-        let outcome = work(&way, &origin.endpoint);
-        let moved = way.moved.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match (outcome, moved) {
+        let route = access.open(&origin)?;
+        let outcome = work(&route);
+        match (outcome, route.take_moved()) {
             (Err(_), Some(moved)) if hops < HOPS_MAX => {
                 hops += 1;
                 if moved.lasting {
@@ -70,7 +64,7 @@ pub(crate) fn wherever<T>(
                 }
                 go(&mut origin, moved);
             }
-            (outcome, _) => return Ok((outcome?, Found { endpoint: origin.endpoint, way })),
+            (outcome, _) => return Ok((outcome?, route)),
         }
     }
 }

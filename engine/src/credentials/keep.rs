@@ -1,15 +1,13 @@
-//! One authority per process and chain, and the thread that keeps its credential fresh.
+//! One authority per process and chain of sources, and the thread that keeps its credential fresh.
 //!
 //! Begins minutes before a credential ends; while there is no new one the old one serves. Ends with the last who signs.
 
-use super::chain::Fetched;
-use super::settings::{Credentials, Origin, Provider, Signing};
-use super::{aws, azure, google};
-use crate::aside::run_aside;
-use fuelrail_base::{Duration, Error, Kind, Result};
+use super::{Credentials, Origin, Provider, Signing, aws, tokens};
+use crate::client::on_thread;
+use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_flow::Authority;
 use fuelrail_io::{Waker, wall_now};
-use fuelrail_wire::sign::{Realm, Scope};
+use fuelrail_wire::sign::{Credential, Realm, Scope};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
@@ -55,7 +53,7 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
         _ => String::new(),
     };
     let realm = Realm { scope: Scope { region, service: "s3" }, requester_pays: settings.requester_pays };
-    let account = if provider == Provider::Azure { azure::account_of(endpoint) } else { None };
+    let account = if provider == Provider::Azure { tokens::account_of(endpoint) } else { None };
     let chain = Chain { provider, settings: settings.clone(), realm, account };
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     kept.retain(|(_, authority)| authority.strong_count() > 0);
@@ -78,10 +76,10 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
 impl Chain {
     /// One walk along the chain.
     fn fetch(&self) -> Result<Fetched> {
-        run_aside("fuelrail-keys", async || match self.provider {
+        on_thread("fuelrail-keys", async || match self.provider {
             Provider::Aws => aws::fetch(&self.settings).await,
-            Provider::Google => google::fetch(&self.settings.environment).await,
-            Provider::Azure => azure::fetch(&self.settings.environment, self.account.as_deref()).await,
+            Provider::Google => tokens::google(&self.settings.environment).await,
+            Provider::Azure => tokens::azure(&self.settings.environment, self.account.as_deref()).await,
         })
     }
 }
@@ -145,11 +143,71 @@ fn due(fetched: &Fetched) -> Option<Instant> {
     Some(Instant::now() + (left - LEAD.min(left / 2)).max(PAUSE_MIN))
 }
 
+/// A credential just got.
+#[derive(Clone, Debug)]
+pub(super) struct Fetched {
+    pub(super) credential: Credential,
+    /// When it was handed out, by the clock of whoever did: its expiry is by the same clock.
+    pub(super) at: Option<WallTime>,
+    /// Asking again brings the same: it stands in the process' own environment.
+    pub(super) fixed: bool,
+}
+
+impl Fetched {
+    pub(super) fn new(credential: Credential) -> Fetched {
+        Fetched { credential, at: None, fixed: false }
+    }
+}
+
+/// What a source had.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// A credential.
+    Found(Fetched),
+    /// Nothing, for this reason: the next one is asked.
+    Nothing(String),
+}
+
+/// The sources asked so far.
+#[derive(Debug, Default)]
+pub(super) struct Walk {
+    nothing: Vec<String>,
+}
+
+impl Walk {
+    /// Takes what the source called `name` had. `Some` ends the walk.
+    ///
+    /// # Errors
+    /// When the source is set up and does not work: to go on would be to ask as somebody else.
+    pub(super) fn take(&mut self, name: &str, source: Result<Source>) -> Result<Option<Fetched>> {
+        match source {
+            Ok(Source::Found(fetched)) => Ok(Some(fetched)),
+            Ok(Source::Nothing(why)) => {
+                self.nothing.push(format!("{name}: {why}"));
+                Ok(None)
+            }
+            Err(error) => {
+                self.nothing.push(format!("{name}: {error}"));
+                Err(Error::new(kind_of(&error), format!("no credentials: {}", self.nothing.join("; "))))
+            }
+        }
+    }
+
+    /// The walk ended with nothing.
+    pub(super) fn empty(self) -> Error {
+        Error::new(Kind::Denied, format!("no credentials were found: {}", self.nothing.join("; ")))
+            .cure("set up one of these, or set anonymous = true (FUELRAIL_ANONYMOUS=true) if the bucket is public")
+    }
+}
+
+/// Whoever refuses to hand out credentials will not change its mind; a service that did not answer may.
+fn kind_of(error: &Error) -> Kind {
+    if error.kind().retryable() { error.kind() } else { Kind::Denied }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fuelrail_base::WallTime;
-    use fuelrail_wire::sign::Credential;
 
     #[test]
     fn new_ones_are_asked_for_minutes_before_or_in_the_middle_of_a_short_life() {

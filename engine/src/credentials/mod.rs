@@ -1,34 +1,122 @@
 //! Credentials: found where the tools of each cloud look for them, and renewed before they end, off the hot path.
 //!
-//! One thread per process and chain of sources gets new ones; shards and the control plane sign with what it last got. The
-//! chains are written here rather than taken from `reqsign` (111 crates) or the vendors' SDKs (more): what they do is a few
-//! small requests and files, the requests go through the hyper and rustls that are here already, and what each source
-//! had to say can be told.
+//! One thread per process and chain of sources gets new ones; shards and the control plane sign with what it last got. Why the chains
+//! are written here is in `docs/ARCHITECTURE.md`.
 
 mod aws;
-mod azure;
-mod chain;
-mod container;
-mod environment;
-mod google;
-mod http;
-mod instance;
 mod keep;
-mod keys;
-mod oauth;
-mod process;
 mod profile;
-mod settings;
-mod signing;
-mod sts;
 #[cfg(test)]
 mod tests;
-mod trial;
+mod tokens;
 
 pub(crate) use aws::region;
-pub use environment::{Environment, environment_variables};
 pub(crate) use keep::authority_for;
-pub use settings::Credentials;
-pub(crate) use settings::{Origin, Provider};
-pub(crate) use signing::authorise;
-pub(crate) use trial::understood;
+
+use crate::environment::Environment;
+use crate::service::Answer;
+use fuelrail_base::{Kind, WallTime};
+use fuelrail_wire::sign::Credential;
+use fuelrail_wire::{Dialect, Endpoint};
+use hyper::body::Bytes;
+use profile::Profiles;
+
+/// Who asks a bucket, and how that is found out. The default signs requests to the clouds' own URIs with what their tools
+/// would use here, and sends none to a plain `http://` or `https://` one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// The region signed for; from `AWS_REGION`, `AWS_DEFAULT_REGION` or the profile where it is not given. It never means that
+    /// requests are signed.
+    pub region: Option<String>,
+    /// The profile of the AWS files whose keys are used, before those of the environment.
+    pub profile: Option<String>,
+    /// Sign nothing (`true`), or sign also what goes to a plain URI (`false`).
+    pub anonymous: Option<bool>,
+    /// Who asks pays for it, where the bucket wants that.
+    pub requester_pays: bool,
+    /// Where the variables of the clouds' tools are read.
+    pub environment: Environment,
+}
+
+/// A bucket, and how requests to it are signed: decided from settings and URI before the first request. An answer may move
+/// the bucket within what one owner's name stands for and name the region to sign for; who signs, if anybody, stays.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Origin {
+    pub(crate) endpoint: Endpoint,
+    /// `None` where requests go unsigned.
+    pub(crate) signing: Option<Signing>,
+}
+
+/// Whose credentials requests are signed with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Signing {
+    pub(crate) provider: Provider,
+    /// The region that the bucket's server says to sign for; `None` takes that of the host or of the settings.
+    pub(crate) region: Option<String>,
+}
+
+/// Whose credentials a bucket takes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Provider {
+    /// AWS, and what speaks S3 like it.
+    Aws,
+    Google,
+    Azure,
+}
+
+impl Credentials {
+    /// How requests to `uri` are signed; `None` where they are sent unsigned. Asked once, before the first request: what a server
+    /// answers must not decide it.
+    pub(crate) fn signing(&self, uri: &str, endpoint: &Endpoint) -> Option<Signing> {
+        let scheme = uri.split("://").next().unwrap_or_default().to_ascii_lowercase();
+        let (provider, signed) = match scheme.as_str() {
+            "s3" | "s3a" => (Provider::Aws, true),
+            "gs" | "gcs" => (Provider::Google, true),
+            "az" | "abfs" | "abfss" => (Provider::Azure, true),
+            _ => self.plain_provider(endpoint),
+        };
+        let anonymous = self.anonymous.unwrap_or(!signed);
+        (!anonymous).then_some(Signing { provider, region: None })
+    }
+
+    /// A plain URI is signed for when somebody asked for it: with a profile, or by naming the server to the tools. A
+    /// credential must not go to whatever server a URI names.
+    fn plain_provider(&self, endpoint: &Endpoint) -> (Provider, bool) {
+        match endpoint.dialect {
+            Dialect::Gcs if self.environment.get("AWS_ACCESS_KEY_ID").is_none() => return (Provider::Google, false),
+            Dialect::Azure => return (Provider::Azure, false),
+            _ => {}
+        }
+        let named =
+            ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"].into_iter().find_map(|name| self.environment.plain(name));
+        let named = named.and_then(|url| url.parse::<Endpoint>().ok());
+        let is_named =
+            named.is_some_and(|named| (named.scheme, named.authority()) == (endpoint.scheme, endpoint.authority()));
+        (Provider::Aws, is_named || self.profile.is_some())
+    }
+}
+
+/// Reads `bytes`, any at all, as each kind of file and answer that brings credentials: they are understood or refused, and no refusal repeats
+/// what they say. For the fuzzer, see [`crate::fuzz`].
+pub(crate) fn understood(bytes: &[u8]) {
+    if let Ok(text) = core::str::from_utf8(bytes) {
+        for prefixed in [false, true] {
+            if let Err(error) = Profiles::default().add(text, prefixed) {
+                let number = error.cause().strip_prefix("line ").and_then(|rest| rest.split_once(' '));
+                let line = number.and_then(|(number, _)| text.lines().nth(number.parse::<usize>().ok()? - 1));
+                assert!(line.is_some_and(|line| !line.contains('=')), "{error}");
+            }
+        }
+    }
+    match tokens::exchange(bytes, WallTime(1)) {
+        Ok((_, body)) => assert!(body.starts_with("grant_type=") && body.bytes().all(|byte| byte.is_ascii_graphic())),
+        Err(error) => assert!(matches!(error.kind(), Kind::Usage | Kind::Denied), "{error}"),
+    }
+    let answer = Answer { status: 200, body: Bytes::copy_from_slice(bytes), at: Some(WallTime(1)) };
+    if let Err(error) = tokens::token_in(&answer, Credential::bearer) {
+        assert!(
+            matches!(error.kind(), Kind::Denied | Kind::Usage) && !error.cause().contains(char::is_control),
+            "{error}"
+        );
+    }
+}
