@@ -73,6 +73,7 @@ impl Access {
                 anonymous,
                 requester_pays,
                 environment: Environment::given(environment.clone()),
+                provider: None,
             },
             cloud: Cloud { region, endpoint, addressing: parse_addressing(&addressing)? },
         };

@@ -2,6 +2,7 @@
 
 use crate::audit::Audit;
 use crate::config::Config;
+use crate::credentials::{CredentialProvider, SharedProvider};
 use crate::decode::{self, Decode, DecodeStage};
 use crate::environment::Environment;
 use crate::importance::{Reporter, drawn};
@@ -101,6 +102,8 @@ impl LoaderBuilder {
         requester_pays: bool => requester_pays = requester_pays;
         /// Where the variables of the clouds' tools are read, instead of from what the process was started with.
         environment: Environment => environment = environment;
+        /// What hands out credentials in the place of what the clouds' tools would use: static keys, or a provider of the program's own.
+        credentials: impl CredentialProvider + 'static => credentials = Some(SharedProvider::new(credentials));
         /// Samples per batch and rank.
         batch_size: u32 => batch_size = batch_size;
         /// Epochs of the whole run.

@@ -8,7 +8,7 @@ mod tests;
 mod text;
 
 use crate::access::{Access, parse_addressing};
-use crate::credentials::Credentials;
+use crate::credentials::{Credentials, SharedProvider};
 use crate::decode::Decode;
 use crate::environment::Environment;
 use crate::listing::ListingDir;
@@ -65,6 +65,9 @@ pub struct Config {
     /// Where the variables of the clouds' tools are read.
     #[serde(skip)]
     pub environment: Environment,
+    /// What hands out credentials in the place of what the clouds' tools would use.
+    #[serde(skip)]
+    pub credentials: Option<SharedProvider>,
     /// Samples per batch and rank.
     pub batch_size: u32,
     /// Epochs of the whole run, counted from epoch 0 also when resuming.
@@ -180,6 +183,7 @@ impl Default for Config {
             anonymous: None,
             requester_pays: false,
             environment: Environment::default(),
+            credentials: None,
             batch_size: 64,
             epochs: 1,
             seed: 0,
@@ -412,6 +416,7 @@ impl Config {
                 anonymous: self.anonymous,
                 requester_pays: self.requester_pays,
                 environment: self.environment.clone(),
+                provider: self.credentials.clone(),
             },
         })
     }

@@ -65,11 +65,11 @@ pub use audit::{Audit, AuditVerdict, EpochVerdict};
 pub use batch::{Batch, Sample};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
-pub use credentials::Credentials;
+pub use credentials::{CredentialProvider, Credentials, SharedProvider};
 pub use decode::{Decode, DecodeStats, Fit, Shape};
 pub use disk::{Disk, DiskPass, DiskPlan, DiskWay};
 pub use environment::{Environment, environment_variables};
-pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
+pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId, WallTime};
 pub use fuelrail_flow::{BadSamples, Listed, Listing};
 pub use fuelrail_io::{
     Backend, Finding, ForkGuard, Grade, MemoryUse, Probe, ProbeConfig, RingChoice, Topology, give_back_freed,
@@ -78,6 +78,7 @@ pub use fuelrail_io::{
 pub use fuelrail_plan::order::OrderName;
 pub use fuelrail_plan::policy::PolicyName;
 pub use fuelrail_plan::spill::SpillPolicy;
+pub use fuelrail_wire::sign::Credential;
 pub use fuelrail_wire::{Addressing, Cloud};
 pub use get::{get, get_with};
 pub use importance::Reporter;

@@ -2,7 +2,7 @@
 //! instead of one's own keys.
 
 use super::Credentials;
-use super::keep::{Fetched, Source, Walk};
+use super::keep::{Fetched, Source, first};
 use super::profile::Profiles;
 use super::tokens::{FORM, form, token_file, token_service};
 use crate::environment::Environment;
@@ -11,6 +11,7 @@ use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_io::wall_now;
 use fuelrail_wire::sign::{Credential, Payload, Realm, Scope, Signer, Unsigned, parse_keys, parse_session, sha256_hex};
 use fuelrail_wire::{Endpoint, Scheme};
+use futures_util::FutureExt;
 use hyper::Method;
 use std::net::IpAddr;
 use std::path::Path;
@@ -67,31 +68,18 @@ pub(super) fn region_of(host: &str) -> Option<&str> {
 pub(super) async fn fetch(settings: &Credentials) -> Result<Fetched> {
     let (environment, region) = (&settings.environment, region(settings)?);
     let service = Sts { environment, region: &region, now: wall_now() };
-    let mut walk = Walk::default();
-    // A profile that the configuration names goes before keys that happen to be in the environment.
-    if settings.profile.is_none()
-        && let Some(fetched) = walk.take("environment", from_environment(environment))?
-    {
-        return Ok(fetched);
-    }
     let (name, named) = profile(settings);
-    let source = match Profiles::read(environment) {
-        Ok(profiles) => profiles.credential(&name, named, &service).await,
-        Err(error) => Err(error),
-    };
-    if let Some(fetched) = walk.take("profile", source)? {
-        return Ok(fetched);
-    }
-    if let Some(fetched) = walk.take("web identity", web_identity(&service).await)? {
-        return Ok(fetched);
-    }
-    if let Some(fetched) = walk.take("container", container(environment).await)? {
-        return Ok(fetched);
-    }
-    if let Some(fetched) = walk.take("instance", instance(environment).await)? {
-        return Ok(fetched);
-    }
-    Err(walk.empty())
+    let from_profile = async { Profiles::read(environment)?.credential(&name, named, &service).await };
+    // A profile that the configuration names goes before keys that happen to be in the environment.
+    let keys =
+        settings.profile.is_none().then(|| ("environment", async { from_environment(environment) }.boxed_local()));
+    first(keys.into_iter().chain([
+        ("profile", from_profile.boxed_local()),
+        ("web identity", web_identity(&service).boxed_local()),
+        ("container", container(environment).boxed_local()),
+        ("instance", instance(environment).boxed_local()),
+    ]))
+    .await
 }
 
 /// A role for a token that the platform keeps in a file: EKS, and whatever else speaks OpenID Connect.

@@ -2,12 +2,13 @@
 //!
 //! Begins minutes before a credential ends; while there is no new one the old one serves. Ends with the last who signs.
 
-use super::{Credentials, Origin, Provider, Signing, aws, tokens};
+use super::{Credentials, Origin, Provider, SharedProvider, Signing, aws, tokens};
 use crate::client::on_thread;
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_flow::Authority;
 use fuelrail_io::{Waker, wall_now};
 use fuelrail_wire::sign::{Credential, Realm, Scope};
+use futures_util::future::LocalBoxFuture;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
@@ -50,7 +51,8 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
         (Provider::Aws, Some(region), _) => region.to_string(),
         (Provider::Aws, None, Some(told)) => aws::checked(told)?,
         (Provider::Aws, None, None) => aws::region(settings)?,
-        _ => String::new(),
+        // What Google takes for keys in the manner of AWS; tokens are of no region.
+        _ => "auto".into(),
     };
     let realm = Realm { scope: Scope { region, service: "s3" }, requester_pays: settings.requester_pays };
     let account = if provider == Provider::Azure { tokens::account_of(endpoint) } else { None };
@@ -76,6 +78,9 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
 impl Chain {
     /// One walk along the chain.
     fn fetch(&self) -> Result<Fetched> {
+        if let Some(SharedProvider(own)) = &self.settings.provider {
+            return own.credential().map(Fetched::new);
+        }
         on_thread("fuelrail-keys", async || match self.provider {
             Provider::Aws => aws::fetch(&self.settings).await,
             Provider::Google => tokens::google(&self.settings.environment).await,
@@ -168,36 +173,27 @@ pub(super) enum Source {
     Nothing(String),
 }
 
-/// The sources asked so far.
-#[derive(Debug, Default)]
-pub(super) struct Walk {
-    nothing: Vec<String>,
-}
-
-impl Walk {
-    /// Takes what the source called `name` had. `Some` ends the walk.
-    ///
-    /// # Errors
-    /// When the source is set up and does not work: to go on would be to ask as somebody else.
-    pub(super) fn take(&mut self, name: &str, source: Result<Source>) -> Result<Option<Fetched>> {
-        match source {
-            Ok(Source::Found(fetched)) => Ok(Some(fetched)),
-            Ok(Source::Nothing(why)) => {
-                self.nothing.push(format!("{name}: {why}"));
-                Ok(None)
-            }
+/// The credential of the first source that has one.
+///
+/// # Errors
+/// `Denied` with what every source had to say, when none has one. Where a source is set up and does not work, nothing behind it is asked:
+/// that would be to ask as somebody else.
+pub(super) async fn first<'a>(
+    sources: impl IntoIterator<Item = (&'static str, LocalBoxFuture<'a, Result<Source>>)>,
+) -> Result<Fetched> {
+    let mut nothing = Vec::new();
+    for (name, source) in sources {
+        match source.await {
+            Ok(Source::Found(fetched)) => return Ok(fetched),
+            Ok(Source::Nothing(why)) => nothing.push(format!("{name}: {why}")),
             Err(error) => {
-                self.nothing.push(format!("{name}: {error}"));
-                Err(Error::new(kind_of(&error), format!("no credentials: {}", self.nothing.join("; "))))
+                nothing.push(format!("{name}: {error}"));
+                return Err(Error::new(kind_of(&error), format!("no credentials: {}", nothing.join("; "))));
             }
         }
     }
-
-    /// The walk ended with nothing.
-    pub(super) fn empty(self) -> Error {
-        Error::new(Kind::Denied, format!("no credentials were found: {}", self.nothing.join("; ")))
-            .cure("set up one of these, or set anonymous = true (FUELRAIL_ANONYMOUS=true) if the bucket is public")
-    }
+    Err(Error::new(Kind::Denied, format!("no credentials were found: {}", nothing.join("; ")))
+        .cure("set up one of these, or set anonymous = true (FUELRAIL_ANONYMOUS=true) if the bucket is public"))
 }
 
 /// Whoever refuses to hand out credentials will not change its mind; a service that did not answer may.

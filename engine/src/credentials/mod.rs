@@ -15,11 +15,61 @@ pub(crate) use keep::authority_for;
 
 use crate::environment::Environment;
 use crate::service::Answer;
-use fuelrail_base::{Kind, WallTime};
+use fuelrail_base::{Kind, Result, WallTime};
 use fuelrail_wire::sign::Credential;
 use fuelrail_wire::{Dialect, Endpoint};
 use hyper::body::Bytes;
 use profile::Profiles;
+use std::fmt;
+use std::sync::Arc;
+
+/// Hands out what requests are signed with, in the place of what the clouds' tools would use: a [`Credential`] that stays (static keys), or
+/// a closure that fetches one.
+pub trait CredentialProvider: Send + Sync {
+    /// A credential; [`Credential::until`] says when it expires. Called on a thread of its own, minutes before the last one expires and when a
+    /// bucket has refused it as expired. The old one serves meanwhile, and also where there is no new one.
+    ///
+    /// # Errors
+    /// Why there is none. The text is shown, so it must hold no secret.
+    fn credential(&self) -> Result<Credential>;
+}
+
+impl CredentialProvider for Credential {
+    fn credential(&self) -> Result<Credential> {
+        Ok(self.clone())
+    }
+}
+
+impl<F: Fn() -> Result<Credential> + Send + Sync> CredentialProvider for F {
+    fn credential(&self) -> Result<Credential> {
+        self()
+    }
+}
+
+/// A [`CredentialProvider`] that settings share. Equal to its clones only; prints nothing of it.
+#[derive(Clone)]
+pub struct SharedProvider(Arc<dyn CredentialProvider>);
+
+impl SharedProvider {
+    /// Shares `provider`.
+    pub fn new(provider: impl CredentialProvider + 'static) -> SharedProvider {
+        SharedProvider(Arc::new(provider))
+    }
+}
+
+impl PartialEq for SharedProvider {
+    fn eq(&self, other: &SharedProvider) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for SharedProvider {}
+
+impl fmt::Debug for SharedProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedProvider")
+    }
+}
 
 /// Who asks a bucket, and how that is found out. The default signs requests to the clouds' own URIs with what their tools
 /// would use here, and sends none to a plain `http://` or `https://` one.
@@ -36,6 +86,8 @@ pub struct Credentials {
     pub requester_pays: bool,
     /// Where the variables of the clouds' tools are read.
     pub environment: Environment,
+    /// What hands out credentials in the place of all of these. Requests to plain URIs are signed, too, unless `anonymous` is `true`.
+    pub provider: Option<SharedProvider>,
 }
 
 /// A bucket, and how requests to it are signed: decided from settings and URI before the first request. An answer may move
@@ -75,7 +127,7 @@ impl Credentials {
             "az" | "abfs" | "abfss" => (Provider::Azure, true),
             _ => self.plain_provider(endpoint),
         };
-        let anonymous = self.anonymous.unwrap_or(!signed);
+        let anonymous = self.anonymous.unwrap_or(!signed && self.provider.is_none());
         (!anonymous).then_some(Signing { provider, region: None })
     }
 

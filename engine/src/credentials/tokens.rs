@@ -5,13 +5,14 @@
 //! `x-amz-` headers), so such a key is used as an AWS one against that endpoint. Google's own GOOG4 names the same
 //! algorithm anew and brings nothing besides.
 
-use super::keep::{Fetched, Source, Walk};
+use super::keep::{Fetched, Source, first};
 use crate::environment::Environment;
 use crate::service::{Answer, Service};
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_io::wall_now;
 use fuelrail_wire::Endpoint;
 use fuelrail_wire::sign::{Credential, Grant, Secret, assertion};
+use futures_util::FutureExt;
 use hyper::Method;
 use serde::Deserialize;
 use std::net::IpAddr;
@@ -112,20 +113,13 @@ pub(super) fn account_of(endpoint: &Endpoint) -> Option<String> {
 /// # Errors
 /// What every source had to say, when none has a credential or one does not work.
 pub(super) async fn azure(environment: &Environment, account: Option<&str>) -> Result<Fetched> {
-    let mut walk = Walk::default();
-    if let Some(fetched) = walk.take("account key", account_key(environment, account))? {
-        return Ok(fetched);
-    }
-    if let Some(fetched) = walk.take("shared access signature", signature(environment))? {
-        return Ok(fetched);
-    }
-    if let Some(fetched) = walk.take("Entra ID", principal(environment).await)? {
-        return Ok(fetched);
-    }
-    if let Some(fetched) = walk.take("managed identity", managed(environment).await)? {
-        return Ok(fetched);
-    }
-    Err(walk.empty())
+    first([
+        ("account key", async { account_key(environment, account) }.boxed_local()),
+        ("shared access signature", async { signature(environment) }.boxed_local()),
+        ("Entra ID", principal(environment).boxed_local()),
+        ("managed identity", managed(environment).boxed_local()),
+    ])
+    .await
 }
 
 fn account_key(environment: &Environment, account: Option<&str>) -> Result<Source> {
@@ -216,27 +210,27 @@ const LIFETIME_S: u64 = 3600;
 /// # Errors
 /// What every source had to say, when none has a credential or one does not work.
 pub(super) async fn google(environment: &Environment) -> Result<Fetched> {
-    let mut walk = Walk::default();
-    let named = match environment.path("GOOGLE_APPLICATION_CREDENTIALS") {
-        Some(path) => from_file(environment, &path, true).await,
-        None => Ok(Source::Nothing("GOOGLE_APPLICATION_CREDENTIALS is not set".into())),
-    };
-    if let Some(fetched) = walk.take("key file", named)? {
-        return Ok(fetched);
-    }
     const USUAL: &str = "application_default_credentials.json";
-    let folder = environment.path("CLOUDSDK_CONFIG").or_else(|| environment.at_home(".config/gcloud"));
-    let own = match folder.map(|folder| folder.join(USUAL)) {
-        Some(path) => from_file(environment, &path, false).await,
-        None => Ok(Source::Nothing("HOME is not set".into())),
+    let named = async {
+        match environment.path("GOOGLE_APPLICATION_CREDENTIALS") {
+            Some(path) => from_file(environment, &path, true).await,
+            None => Ok(Source::Nothing("GOOGLE_APPLICATION_CREDENTIALS is not set".into())),
+        }
     };
-    if let Some(fetched) = walk.take("gcloud", own)? {
-        return Ok(fetched);
-    }
-    if let Some(fetched) = walk.take("metadata server", from_metadata(environment).await)? {
-        return Ok(fetched);
-    }
-    Err(walk.empty())
+    let own = async {
+        let folder = environment.path("CLOUDSDK_CONFIG").or_else(|| environment.at_home(".config/gcloud"));
+        match folder.map(|folder| folder.join(USUAL)) {
+            Some(path) => from_file(environment, &path, false).await,
+            None => Ok(Source::Nothing("HOME is not set".into())),
+        }
+    };
+    let metadata = from_metadata(environment);
+    first([
+        ("key file", named.boxed_local()),
+        ("gcloud", own.boxed_local()),
+        ("metadata server", metadata.boxed_local()),
+    ])
+    .await
 }
 
 /// A file of credentials. What else is in it does not matter.
