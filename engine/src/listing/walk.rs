@@ -10,7 +10,7 @@ use fuelrail_flow::Listing;
 use fuelrail_plan::sweep::{Ask, Stretch, Sweep};
 use fuelrail_wire::head::refuse_coding;
 use fuelrail_wire::kept::{Answer, asked};
-use fuelrail_wire::{Dialect, Entry, ListPage, PageStart, Source, list_azure, list_path, parse_list};
+use fuelrail_wire::{Dialect, Entry, ListPage, PageStart, Source, list_path, parse_list};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use hyper::Method;
@@ -23,12 +23,8 @@ const AZURE_PAGE_KEYS: u32 = 5000;
 
 /// One page of the keys that begin with `prefix`.
 pub(super) async fn page(client: &Client<'_>, source: &Source, prefix: &str, start: PageStart<'_>) -> Result<ListPage> {
-    let is_azure = source.endpoint.dialect == Dialect::Azure;
-    let path = if is_azure {
-        list_azure::list_path(&source.endpoint, prefix, start.token, AZURE_PAGE_KEYS)
-    } else {
-        list_path(&source.endpoint, prefix, start, PAGE_KEYS, None)
-    };
+    let keys = if source.endpoint.dialect == Dialect::Azure { AZURE_PAGE_KEYS } else { PAGE_KEYS };
+    let path = list_path(&source.endpoint, prefix, start, keys, None);
     let request = Request::new(Method::GET, path);
     let attempt = async || {
         let answer = client.ask(&request).await?;
@@ -38,7 +34,7 @@ pub(super) async fn page(client: &Client<'_>, source: &Source, prefix: &str, sta
     };
     let answer = client.persist(AT_A_PROMPT, attempt).await;
     let answer = answer.map_err(|refused| refused.error.object(format!("{}/{prefix}", source.endpoint.bucket)))?;
-    if is_azure { list_azure::parse_list(&answer.body) } else { parse_list(&answer.body) }
+    parse_list(&answer.body)
 }
 
 /// Whether an entry is an object. Empty ones whose key ends in `/` are folder markers of consoles.

@@ -1,160 +1,60 @@
 //! Dates as texts: those of HTTP, of credentials (ISO 8601) and of signatures.
 
 use fuelrail_base::WallTime;
+use time::format_description::BorrowedFormatItem;
+use time::format_description::well_known::Rfc3339;
+use time::macros::format_description;
+use time::{OffsetDateTime, PrimitiveDateTime};
 
-/// A wall time taken apart, in UTC.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Civil {
-    year: u32,
-    /// 1 to 12.
-    month: u32,
-    /// 1 to 31.
-    day: u32,
-    second_of_day: u32,
-    /// 0 is Sunday.
-    weekday: usize,
-}
-
-const DAY_SECONDS: u64 = 86_400;
-const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-const WEEKDAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
 /// The last second that four digits of a year can tell.
 const LAST: u64 = 253_402_300_799;
+const COMPACT: &[BorrowedFormatItem<'_>] = format_description!("[year][month][day]T[hour][minute][second]Z");
+const HTTP: &[BorrowedFormatItem<'_>] =
+    format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
+const ISO: &[BorrowedFormatItem<'_>] = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");
 
-/// Days from 1970 to a date, by counting years from March (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
-fn days_until(year: u32, month: u32, day: u32) -> u64 {
-    let shifted = u64::from(year) - u64::from(month <= 2);
-    let (era, of_era) = (shifted / 400, shifted % 400);
-    let of_year = (153 * u64::from((month + 9) % 12) + 2) / 5 + u64::from(day) - 1;
-    (era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year).saturating_sub(719_468)
+/// Appends `time` in this form.
+fn push(out: &mut impl std::io::Write, time: WallTime, form: &[BorrowedFormatItem<'_>]) {
+    let time = OffsetDateTime::from_unix_timestamp(time.0.min(LAST) as i64).expect("the year has four digits");
+    time.format_into(out, &form).expect("there is memory for it");
 }
 
-impl Civil {
-    fn of(time: WallTime) -> Civil {
-        let seconds = time.0.min(LAST);
-        let days = seconds / DAY_SECONDS;
-        let shifted = days + 719_468;
-        let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-        let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-        let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let month_from_march = (5 * of_year + 2) / 153;
-        let day = of_year - (153 * month_from_march + 2) / 5 + 1;
-        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-        Civil {
-            year: (year_of_era + era * 400 + u64::from(month <= 2)) as u32,
-            month: month as u32,
-            day: day as u32,
-            second_of_day: (seconds % DAY_SECONDS) as u32,
-            weekday: ((days + 4) % 7) as usize,
-        }
-    }
-
-    /// Hours, minutes, seconds.
-    fn clock(&self) -> [u32; 3] {
-        [self.second_of_day / 3600, self.second_of_day / 60 % 60, self.second_of_day % 60]
-    }
+fn since_1970(time: OffsetDateTime) -> Option<WallTime> {
+    u64::try_from(time.unix_timestamp()).ok().filter(|seconds| *seconds <= LAST).map(WallTime)
 }
 
 /// As AWS dates a request: `20130524T000000Z`. The first eight are the day.
 #[must_use]
 pub fn compact(time: WallTime) -> [u8; 16] {
-    let civil = Civil::of(time);
-    let [hour, minute, second] = civil.clock();
-    let mut out = *b"00000000T000000Z";
-    let mut put = |at: usize, width: usize, mut number: u32| {
-        for place in (at..at + width).rev() {
-            out[place] = b'0' + (number % 10) as u8;
-            number /= 10;
-        }
-    };
-    put(0, 4, civil.year);
-    put(4, 2, civil.month);
-    put(6, 2, civil.day);
-    put(9, 2, hour);
-    put(11, 2, minute);
-    put(13, 2, second);
+    let mut out = [0; 16];
+    push(&mut &mut out[..], time, COMPACT);
     out
 }
 
 /// As HTTP writes it: `Fri, 24 May 2013 00:00:00 GMT`.
 pub fn push_http(out: &mut Vec<u8>, time: WallTime) {
-    use std::io::Write as _;
-    let civil = Civil::of(time);
-    let [hour, minute, second] = civil.clock();
-    let (weekday, month) = (WEEKDAYS[civil.weekday], MONTHS[civil.month as usize - 1]);
-    let (day, year) = (civil.day, civil.year);
-    // Writing to memory cannot fail.
-    let _ = write!(out, "{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT");
+    push(out, time, HTTP);
 }
 
 /// As ISO 8601 writes it: `2013-05-24T00:00:00Z`.
 #[must_use]
 pub fn iso(time: WallTime) -> String {
-    let civil = Civil::of(time);
-    let [hour, minute, second] = civil.clock();
-    format!("{:04}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", civil.year, civil.month, civil.day)
+    let mut out = Vec::new();
+    push(&mut out, time, ISO);
+    String::from_utf8(out).expect("digits are text")
 }
 
 /// Reads a Date header in the one form that is still written (RFC 9110, 5.6.7).
 #[must_use]
 pub fn parse_http(text: &[u8]) -> Option<WallTime> {
     let text = core::str::from_utf8(text).ok()?;
-    let rest = text.split_once(", ")?.1;
-    let [day, month, year, clock, "GMT"] = pieces(rest, ' ')? else { return None };
-    let month = MONTHS.iter().position(|name| *name == month)? as u32 + 1;
-    joined((number(year, 4)?, month, number(day, 2)?), time_of_day(clock)?)
+    since_1970(PrimitiveDateTime::parse(text, HTTP).ok()?.assume_utc())
 }
 
 /// Reads ISO 8601 as credentials are dated: `2013-05-24T00:00:00Z`, with parts of a second or an offset such as `+02:00`.
 #[must_use]
 pub fn parse_iso(text: &str) -> Option<WallTime> {
-    let (date, rest) = text.split_once(['T', ' '])?;
-    let [year, month, day] = pieces(date, '-')?;
-    let (clock, zone) = rest.split_at(rest.find(['Z', '+', '-'])?);
-    let (clock, part) = clock.split_once('.').unwrap_or((clock, "0"));
-    if part.is_empty() || !part.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let time = joined((number(year, 4)?, number(month, 2)?, number(day, 2)?), time_of_day(clock)?)?;
-    if zone == "Z" {
-        return Some(time);
-    }
-    let (sign, offset) = zone.split_at(1);
-    let (hours, minutes) = offset.split_once(':')?;
-    let seconds = i64::from(number(hours, 2)? * 3600 + number(minutes, 2)? * 60);
-    // East of Greenwich it is later than in UTC.
-    Some(time.shifted(if sign == "+" { -seconds } else { seconds })).filter(|time| time.0 <= LAST)
-}
-
-fn joined((year, month, day): (u32, u32, u32), second_of_day: u32) -> Option<WallTime> {
-    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let time = WallTime(days_until(year, month, day) * DAY_SECONDS + u64::from(second_of_day));
-    // A 31st of June would be the 1st of July.
-    let civil = Civil::of(time);
-    ((civil.month, civil.day) == (month, day)).then_some(time)
-}
-
-fn time_of_day(text: &str) -> Option<u32> {
-    let [hour, minute, second] = pieces(text, ':')?;
-    let (hour, minute, second) = (number(hour, 2)?, number(minute, 2)?, number(second, 2)?);
-    // A leap second is told as the one before.
-    (hour < 24 && minute < 60 && second <= 60).then(|| hour * 3600 + minute * 60 + second.min(59))
-}
-
-/// Exactly so many pieces.
-fn pieces<const COUNT: usize>(text: &str, between: char) -> Option<[&str; COUNT]> {
-    let mut found = [""; COUNT];
-    let mut split = text.split(between);
-    for place in &mut found {
-        *place = split.next()?;
-    }
-    split.next().is_none().then_some(found)
-}
-
-fn number(text: &str, width: usize) -> Option<u32> {
-    (text.len() == width && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok())?
+    since_1970(OffsetDateTime::parse(&text.replacen(' ', "T", 1), &Rfc3339).ok()?)
 }
 
 #[cfg(test)]
