@@ -6,7 +6,7 @@
 //! - [`Client::send`] writes one [`Ask`] (method, path, headers) and a body, signs it, and gives the head of the answer, whatever it is.
 //! - [`Client::ask`] also reads the answer, within a limit. One that is no success becomes a [`Refused`], here and nowhere else: the
 //!   error with kind and cure, the server's code, how long it wants to be left alone.
-//! - The same place notes where a bucket has moved to (`elsewhere` follows) and tells the authority of credentials that have expired.
+//! - The same place notes where a bucket has moved to (`access` follows) and tells the authority of credentials that have expired.
 //! - [`Client::persist`] tries again by the planner's rules. What users of it add are paths, headers and what an answer means to them.
 
 use crate::connect::{Connector, Load, unreachable};
@@ -106,7 +106,7 @@ pub(crate) struct Ask {
     pub(crate) headers: Vec<(&'static str, String)>,
     /// A document, or nothing.
     pub(crate) body: Bytes,
-    /// For the whole answer.
+    /// For the whole answer, or for more of one that is read bit by bit.
     pub(crate) limit: Duration,
 }
 
@@ -128,6 +128,7 @@ pub(crate) struct Reply<'a> {
     pub(crate) headers: HeaderMap,
     body: Incoming,
     sender: Option<SendRequest<Load>>,
+    limit: Duration,
 }
 
 impl Reply<'_> {
@@ -136,7 +137,7 @@ impl Reply<'_> {
     /// # Errors
     /// `Truncated` when it ends early, `Stalled` when nothing comes.
     pub(crate) async fn more(&mut self) -> Result<Option<Bytes>> {
-        while let Some(frame) = within(self.client.patience, self.body.frame()).await? {
+        while let Some(frame) = within(self.limit, self.body.frame()).await? {
             let frame = frame.map_err(|e| Error::new(Kind::Truncated, format!("the body broke off: {e}")))?;
             if let Ok(bytes) = frame.into_data() {
                 return Ok(Some(bytes));
@@ -302,7 +303,7 @@ impl<'a> Client<'a> {
                 Ok(response) => {
                     let (head, body) = response.into_parts();
                     let (status, headers) = (head.status, head.headers);
-                    return Ok(Reply { client: self, status, headers, body, sender: Some(sender) });
+                    return Ok(Reply { client: self, status, headers, body, sender: Some(sender), limit: ask.limit });
                 }
                 Err(failed) => failed,
             };

@@ -3,9 +3,8 @@
 //! What is written cannot be taken back. So what broke off goes on from its last byte only under a strong entity tag; without one
 //! the object is fetched again from its start, and what comes again must hash as what was written.
 
-use crate::access::Access;
+use crate::access::{Access, wherever};
 use crate::client::{ANSWER_TIMEOUT, AT_A_PROMPT, Ask, Client, Refused, Reply, within};
-use crate::elsewhere::wherever;
 use crate::folder;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::digest::{Digest, Sum};

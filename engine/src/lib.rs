@@ -27,7 +27,6 @@ mod connect;
 mod credentials;
 mod decode;
 mod disk;
-mod elsewhere;
 mod environment;
 mod folder;
 #[doc(hidden)]

@@ -9,9 +9,8 @@ mod walk;
 
 pub(crate) use shelf::Saved;
 
-use crate::access::Access;
+use crate::access::{Access, wherever};
 use crate::client::{Ask, Client, Route};
-use crate::elsewhere::wherever;
 use crate::folder;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Listed, Listing};

@@ -10,8 +10,7 @@ mod exchange;
 mod one;
 mod parts;
 
-use crate::access::Access;
-use crate::elsewhere::wherever;
+use crate::access::{Access, wherever};
 use crate::folder;
 use crate::get::no_object;
 use exchange::Exchange;
