@@ -2,13 +2,14 @@
 //!
 //! Begins minutes before a credential ends; while there is no new one the old one serves. Ends with the last who signs.
 
-use super::{Credentials, Origin, Provider, SharedProvider, Signing, aws, tokens};
+use super::settings::{Credentials, Origin, Provider, SharedProvider, Signing};
+use super::source::Fetched;
+use super::{aws, tokens};
 use crate::client::on_thread;
-use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
+use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_flow::Authority;
 use fuelrail_io::{Waker, wall_now};
-use fuelrail_wire::sign::{Credential, Realm, Scope};
-use futures_util::future::LocalBoxFuture;
+use fuelrail_wire::sign::{Realm, Scope};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
@@ -148,62 +149,11 @@ fn due(fetched: &Fetched) -> Option<Instant> {
     Some(Instant::now() + (left - LEAD.min(left / 2)).max(PAUSE_MIN))
 }
 
-/// A credential just got.
-#[derive(Clone, Debug)]
-pub(super) struct Fetched {
-    pub(super) credential: Credential,
-    /// When it was handed out, by the clock of whoever did: its expiry is by the same clock.
-    pub(super) at: Option<WallTime>,
-    /// Asking again brings the same: it stands in the process' own environment.
-    pub(super) fixed: bool,
-}
-
-impl Fetched {
-    pub(super) fn new(credential: Credential) -> Fetched {
-        Fetched { credential, at: None, fixed: false }
-    }
-}
-
-/// What a source had.
-#[derive(Debug)]
-pub(super) enum Source {
-    /// A credential.
-    Found(Fetched),
-    /// Nothing, for this reason: the next one is asked.
-    Nothing(String),
-}
-
-/// The credential of the first source that has one.
-///
-/// # Errors
-/// `Denied` with what every source had to say, when none has one. Where a source is set up and does not work, nothing behind it is asked:
-/// that would be to ask as somebody else.
-pub(super) async fn first<'a>(
-    sources: impl IntoIterator<Item = (&'static str, LocalBoxFuture<'a, Result<Source>>)>,
-) -> Result<Fetched> {
-    let mut nothing = Vec::new();
-    for (name, source) in sources {
-        match source.await {
-            Ok(Source::Found(fetched)) => return Ok(fetched),
-            Ok(Source::Nothing(why)) => nothing.push(format!("{name}: {why}")),
-            Err(error) => {
-                nothing.push(format!("{name}: {error}"));
-                return Err(Error::new(kind_of(&error), format!("no credentials: {}", nothing.join("; "))));
-            }
-        }
-    }
-    Err(Error::new(Kind::Denied, format!("no credentials were found: {}", nothing.join("; ")))
-        .cure("set up one of these, or set anonymous = true (FUELRAIL_ANONYMOUS=true) if the bucket is public"))
-}
-
-/// Whoever refuses to hand out credentials will not change its mind; a service that did not answer may.
-fn kind_of(error: &Error) -> Kind {
-    if error.kind().retryable() { error.kind() } else { Kind::Denied }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fuelrail_base::WallTime;
+    use fuelrail_wire::sign::Credential;
 
     #[test]
     fn new_ones_are_asked_for_minutes_before_or_in_the_middle_of_a_short_life() {

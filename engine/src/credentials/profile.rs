@@ -3,8 +3,8 @@
 //! Reads them, follows profiles that name others, and runs a profile's program: the only program that the engine ever runs. Forty lines
 //! read the format; a crate for it would know neither its nested settings nor which of the two files wins.
 
-use super::aws::{Role, Sts, container, from_environment, instance};
-use super::keep::{Fetched, Source};
+use super::roles::{Role, Sts, container, from_environment, instance};
+use super::source::{Fetched, Source};
 use crate::environment::Environment;
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_wire::sign::{Credential, parse_keys};

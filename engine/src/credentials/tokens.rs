@@ -5,10 +5,10 @@
 //! `x-amz-` headers), so such a key is used as an AWS one against that endpoint. Google's own GOOG4 names the same
 //! algorithm anew and brings nothing besides.
 
-use super::keep::{Fetched, Source, first};
+use super::source::{FORM, Fetched, Source, ask_beside, first, form, token_file, token_service};
 use crate::environment::Environment;
-use crate::service::{Answer, Service};
-use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
+use crate::service::Answer;
+use fuelrail_base::{Error, Kind, Result, WallTime};
 use fuelrail_io::wall_now;
 use fuelrail_wire::Endpoint;
 use fuelrail_wire::sign::{Credential, Grant, Secret, assertion};
@@ -18,40 +18,6 @@ use serde::Deserialize;
 use std::net::IpAddr;
 use std::path::Path;
 use zeroize::Zeroizing;
-
-/// The content of [`form`].
-pub(super) const FORM: &str = "application/x-www-form-urlencoded";
-/// For services that are set up.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A service somewhere that hands out tokens.
-pub(super) fn token_service<'a>(uri: &'a str, environment: &'a Environment) -> Service<'a> {
-    Service { uri, patience: PATIENCE, attempts: 3, proxies: Some(environment), ca_file: None }
-}
-
-/// Asks a service beside this machine. One that nobody has named need not be there: then this is why there is no answer.
-async fn ask_beside(uri: &str, header: (&'static str, &str), named: bool) -> Result<Result<Answer, String>> {
-    let patience = if named { PATIENCE } else { Duration::from_secs(1) };
-    let asked = Service { uri, patience, attempts: 3, ..Service::default() };
-    match asked.ask(Method::GET, &[header], String::new()).await {
-        Err(error) if !named => Ok(Err(error.cause().to_owned())),
-        answer => answer.map(Ok),
-    }
-}
-
-/// The token in a file that the platform replaces while it is valid: read anew each time.
-pub(super) fn token_file(path: &Path) -> Result<Zeroizing<String>> {
-    let text = std::fs::read_to_string(path).map(Zeroizing::new);
-    let text = text.map_err(|e| Error::new(Kind::File, format!("the token file {}: {e}", path.display())))?;
-    Ok(Zeroizing::new(text.trim().to_owned()))
-}
-
-/// `name=value` pairs, escaped as forms are.
-pub(super) fn form(pairs: &[(&str, &str)]) -> String {
-    let escaped = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
-    let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
-    pairs.join("&")
-}
 
 #[derive(Deserialize)]
 struct Token {

@@ -2,8 +2,7 @@
 //!
 //! The source is read twice, first for its checksum, then for the request, and again for every further attempt.
 
-use super::exchange::{Exchange, Likeness};
-use super::{Stored, Upload};
+use super::exchange::{Exchange, Likeness, Stored, Upload};
 use crate::client::{ANSWER_TIMEOUT, AT_A_PROMPT, Answer, Ask, Refused, within};
 use crate::folder::read_some;
 use fuelrail_base::{Error, Kind, Result};

@@ -2,9 +2,8 @@
 //!
 //! The source is read once, in order; a part stays in memory until the server has taken it, so that sending it again needs nobody.
 
-use super::exchange::{Exchange, Likeness};
+use super::exchange::{Exchange, Likeness, PUT_BYTES_MAX, PutOver, Stored, Upload};
 use super::one::{PIECE_BYTES, check_end, md5_of, read_more, rewind};
-use super::{PUT_BYTES_MAX, PutOver, Stored, Upload};
 use crate::client::{ANSWER_TIMEOUT, Answer, Ask, Refused, UNDER_WAY};
 use crate::connect::Load;
 use fuelrail_base::{Duration, Error, Kind, Result};
