@@ -216,13 +216,12 @@ impl From<Error> for Refused {
     }
 }
 
-impl From<Refused> for Error {
-    fn from(refused: Refused) -> Error {
-        refused.error
-    }
-}
-
 impl Refused {
+    /// The error, where nothing else of it matters.
+    pub(crate) fn into_error(self) -> Error {
+        self.error
+    }
+
     /// Whether what was asked for may have been done all the same.
     pub(crate) fn is_unsure(&self) -> bool {
         self.status.is_none_or(|status| status.is_server_error())
@@ -343,12 +342,10 @@ impl<'a> Client<'a> {
         }
         headers.insert(HOST, HeaderValue::from_str(&authority).map_err(|_| unfit())?);
         let server = self.connector.handed_to().map_or(String::new(), |_| format!("http://{authority}"));
-        let between = if query.is_empty() {
-            ""
-        } else if ask.path.contains('?') {
-            "&"
-        } else {
-            "?"
+        let between = match (query.is_empty(), ask.path.contains('?')) {
+            (true, _) => "",
+            (false, true) => "&",
+            (false, false) => "?",
         };
         let uri = format!("{server}{}{between}{query}", ask.path);
         let mut request = Request::builder().method(ask.method.clone()).uri(uri).body(body).map_err(|_| unfit())?;
@@ -360,7 +357,8 @@ impl<'a> Client<'a> {
     pub(crate) async fn ask(&self, ask: &Ask) -> Result<Answer, Refused> {
         let mut ask = ask.clone();
         if !matches!(ask.method, Method::GET | Method::HEAD) {
-            ask = ask.clone().header("content-length", ask.body.len());
+            let bytes = ask.body.len();
+            ask = ask.header("content-length", bytes);
         }
         let body = Full::new(ask.body.clone()).map_err(|never| match never {}).boxed_unsync();
         within(ask.limit, async { self.accept(&ask, self.send(&ask, body).await?).await }).await?

@@ -64,7 +64,7 @@ async fn get_all(client: &Client<'_>, key: &str, progress: &mut Progress, out: &
         }
         outcome.map_err(|refused| Refused { got_further: progress.copied > before, ..refused })
     };
-    client.persist(AT_A_PROMPT, attempt).await?;
+    client.persist(AT_A_PROMPT, attempt).await.map_err(Refused::into_error)?;
     progress.verdict()
 }
 

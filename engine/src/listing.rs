@@ -49,8 +49,7 @@ pub fn list_with(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64)
 pub fn list_packed(access: impl Into<Access>, uri: &str, mut progress: impl FnMut(u64) + Send) -> Result<Listing> {
     let access = access.into().settled(uri)?;
     let source = access.source(uri)?;
-    let list = |route: &Route, source: &Source| list_there(route, source, &mut progress);
-    list_wherever((&access, uri), source, list).map(|(listing, _)| listing)
+    list_wherever((&access, uri), source, None, &mut progress).map(|(kept, _)| kept.listing)
 }
 
 /// Where listings are kept, and how long one is used again.
@@ -100,19 +99,23 @@ pub fn list_kept(
 ) -> Result<KeptListing> {
     let access = access.into().settled(uri)?;
     let source = access.source(uri)?;
-    let keep = |route: &Route, source: &Source| keep_there(route, source, dir, &mut progress);
-    list_wherever((&access, uri), source, keep).map(|(kept, _)| kept)
+    list_wherever((&access, uri), source, Some(dir), &mut progress).map(|(kept, _)| kept)
 }
 
-/// Lists as `list` does, wherever the bucket is found; and tells where that was.
-fn list_wherever<T>(
+/// Lists wherever the bucket is found, kept in `dir` where there is one; and tells where that was.
+fn list_wherever(
     (access, uri): (&Access, &str),
-    source: Source,
-    mut list: impl FnMut(&Route, &Source) -> Result<T>,
-) -> Result<(T, Route)> {
-    let Source { endpoint, prefixes } = source;
+    Source { endpoint, prefixes }: Source,
+    dir: Option<&ListingDir>,
+    progress: &mut (impl FnMut(u64) + Send),
+) -> Result<(KeptListing, Route)> {
     wherever(access, uri, endpoint, |route| {
-        list(route, &Source { endpoint: route.endpoint.clone(), prefixes: prefixes.clone() })
+        let source = Source { endpoint: route.endpoint.clone(), prefixes: prefixes.clone() };
+        // A walk of a folder is what its listing would be checked with.
+        match dir.filter(|_| source.endpoint.scheme != Scheme::File) {
+            Some(dir) => keep_there(route, &source, dir, progress),
+            None => list_there(route, &source, progress).map(KeptListing::plain),
+        }
     })
 }
 
@@ -129,12 +132,7 @@ pub(crate) fn given_or_listed(
     let given: Listing = match (given, manifest, dir) {
         (Some(given), ..) => given.iter().collect(),
         (None, Some(path), _) => read_manifest(path)?.iter().collect(),
-        (None, None, dir) => {
-            return list_wherever(named, source, |route, source| match &dir {
-                Some(dir) => keep_there(route, source, dir, &mut |_| {}),
-                None => list_there(route, source, &mut |_| {}).map(KeptListing::plain),
-            });
-        }
+        (None, None, dir) => return list_wherever(named, source, dir.as_ref(), &mut |_| {}),
     };
     // A region is looked up once at the start; whatever else sends requests on says so to the first that asks.
     let look = |route: &Route| if route.endpoint.region().is_some() { look_up(route) } else { Ok(()) };
@@ -189,10 +187,6 @@ fn keep_there(
     dir: &ListingDir,
     progress: &mut (impl FnMut(u64) + Send),
 ) -> Result<KeptListing> {
-    if source.endpoint.scheme == Scheme::File {
-        // A walk of it is what its listing would be checked with.
-        return list_there(route, source, progress).map(KeptListing::plain);
-    }
     let shelf = match Shelf::open(&dir.path, SourceId::of(source, route.tls.as_ref().is_none_or(TlsClient::verifies))) {
         Ok(shelf) => shelf,
         Err(error) => {

@@ -2,7 +2,7 @@
 //!
 //! Begins minutes before a credential ends; while there is no new one the old one serves. Ends with the last who signs.
 
-use super::settings::{Credentials, Origin, Provider, SharedProvider, Signing};
+use super::settings::{CredentialProvider, Credentials, Origin, Provider, Signing};
 use super::source::Fetched;
 use super::{aws, tokens};
 use crate::client::on_thread;
@@ -79,7 +79,7 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
 impl Chain {
     /// One walk along the chain.
     fn fetch(&self) -> Result<Fetched> {
-        if let Some(SharedProvider(own)) = &self.settings.provider {
+        if let Some(own) = &self.settings.provider {
             return own.credential().map(Fetched::new);
         }
         on_thread("fuelrail-keys", async || match self.provider {

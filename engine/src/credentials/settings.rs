@@ -5,6 +5,7 @@ use fuelrail_base::Result;
 use fuelrail_wire::sign::Credential;
 use fuelrail_wire::{Dialect, Endpoint};
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 /// Hands out what requests are signed with, in the place of what the clouds' tools would use: a [`Credential`] that stays (static keys), or
@@ -32,12 +33,22 @@ impl<F: Fn() -> Result<Credential> + Send + Sync> CredentialProvider for F {
 
 /// A [`CredentialProvider`] that settings share. Equal to its clones only; prints nothing of it.
 #[derive(Clone)]
-pub struct SharedProvider(pub(super) Arc<dyn CredentialProvider>);
+pub struct SharedProvider(Arc<dyn CredentialProvider>);
+
+// Settings may be looked at after a panic; what the provider keeps is its own affair.
+impl UnwindSafe for SharedProvider {}
+impl RefUnwindSafe for SharedProvider {}
 
 impl SharedProvider {
     /// Shares `provider`.
     pub fn new(provider: impl CredentialProvider + 'static) -> SharedProvider {
         SharedProvider(Arc::new(provider))
+    }
+}
+
+impl CredentialProvider for SharedProvider {
+    fn credential(&self) -> Result<Credential> {
+        self.0.credential()
     }
 }
 

@@ -44,7 +44,7 @@ pub(super) async fn put(
         unsure |= refused.is_unsure();
         Err(refused)
     };
-    let etag = exchange.client.persist(AT_A_PROMPT, attempt).await?;
+    let etag = exchange.client.persist(AT_A_PROMPT, attempt).await.map_err(Refused::into_error)?;
     Ok(Stored { bytes, etag })
 }
 

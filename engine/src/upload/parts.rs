@@ -164,7 +164,7 @@ impl Journey<'_> {
         let crc32c = crc32c::crc32c(&bytes);
         let md5 = matches!(self.name, Name::Blocks(_)).then(|| md5_of(&bytes));
         let attempt = async || self.send(number, &bytes, (crc32c, md5)).await;
-        let etag = self.exchange.client.persist(UNDER_WAY, attempt).await?;
+        let etag = self.exchange.client.persist(UNDER_WAY, attempt).await.map_err(Refused::into_error)?;
         Ok((number, PartTaken { etag, crc32c }))
     }
 
@@ -249,7 +249,7 @@ impl Journey<'_> {
             unsure |= refused.is_unsure();
             Err(refused)
         };
-        Ok(self.exchange.client.persist(UNDER_WAY, attempt).await?)
+        self.exchange.client.persist(UNDER_WAY, attempt).await.map_err(Refused::into_error)
     }
 
     async fn complete_once(&self, parts: &[PartTaken]) -> Result<Option<String>, Refused> {
