@@ -70,7 +70,11 @@ impl Service<'_> {
         };
         let asked = client.persist(self.attempts.max(1), attempt).await;
         asked.map_err(|Refused { error, .. }| {
-            let cause = format!("{}: {}", route.endpoint.authority(), error.cause());
+            let server = route.endpoint.authority();
+            if error.cause().contains(&server) {
+                return error;
+            }
+            let cause = format!("{server}: {}", error.cause());
             error.because(cause)
         })
     }
@@ -116,7 +120,7 @@ pub fn ask_imds(address: SocketAddr, patience: Duration) -> Finding {
     };
     let (cause, cure) = match error.kind() {
         Kind::Network => (
-            format!("it cannot be reached: {}", error.cause()),
+            format!("it cannot be reached ({})", error.cause()),
             "no instance role can be used from here: not EC2, or switched off \
              (aws ec2 modify-instance-metadata-options --http-endpoint enabled), or a firewall",
         ),
@@ -126,7 +130,7 @@ pub fn ask_imds(address: SocketAddr, patience: Duration) -> Finding {
              --http-put-response-hop-limit 2, or host networking",
         ),
         _ => (
-            format!("it gave no answer: {}", error.cause()),
+            format!("it gave no answer ({})", error.cause()),
             "something between here and the service interferes: a proxy, a firewall or a service mesh",
         ),
     };

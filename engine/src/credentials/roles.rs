@@ -132,16 +132,8 @@ impl Sts<'_> {
     /// # Errors
     /// `Denied` with what the service says, `Network` when it does not answer.
     pub(super) async fn assume(&self, role: &Role, keys: &Credential) -> Result<Fetched> {
-        let session = self.session(role);
-        let mut pairs = vec![
-            ("Action", "AssumeRole"),
-            ("Version", "2011-06-15"),
-            ("RoleArn", role.arn.as_str()),
-            ("RoleSessionName", session.as_str()),
-        ];
-        pairs.extend(role.external_id.as_deref().map(|id| ("ExternalId", id)));
-        pairs.extend(role.duration_s.as_deref().map(|seconds| ("DurationSeconds", seconds)));
-        self.ask(form(&pairs), Some(keys)).await
+        let external_id = role.external_id.as_deref().map(|id| ("ExternalId", id));
+        self.ask(role, "AssumeRole", external_id, Some(keys)).await
     }
 
     /// The role, for who holds the token in `file`, which is read anew each time: it is replaced while it is valid.
@@ -150,20 +142,7 @@ impl Sts<'_> {
     /// As [`Sts::assume`]; `File` when there is no token.
     pub(super) async fn assume_with_token(&self, role: &Role, file: &Path) -> Result<Fetched> {
         let token = token_file(file)?;
-        let session = self.session(role);
-        let mut pairs = vec![
-            ("Action", "AssumeRoleWithWebIdentity"),
-            ("Version", "2011-06-15"),
-            ("RoleArn", role.arn.as_str()),
-            ("RoleSessionName", session.as_str()),
-            ("WebIdentityToken", token.as_str()),
-        ];
-        pairs.extend(role.duration_s.as_deref().map(|seconds| ("DurationSeconds", seconds)));
-        self.ask(form(&pairs), None).await
-    }
-
-    fn session(&self, role: &Role) -> String {
-        role.session.clone().unwrap_or_else(|| format!("fuelrail-{}", self.now.0))
+        self.ask(role, "AssumeRoleWithWebIdentity", Some(("WebIdentityToken", &token)), None).await
     }
 
     /// The service's address: what the vendor's tools are told, or the region's own.
@@ -176,8 +155,20 @@ impl Sts<'_> {
         })
     }
 
-    async fn ask(&self, body: String, keys: Option<&Credential>) -> Result<Fetched> {
-        let uri = self.uri();
+    /// Asks for the role, with what proves who asks: a parameter, keys, or both.
+    async fn ask(
+        &self,
+        role: &Role,
+        action: &str,
+        proof: Option<(&str, &str)>,
+        keys: Option<&Credential>,
+    ) -> Result<Fetched> {
+        let session = role.session.clone().unwrap_or_else(|| format!("fuelrail-{}", self.now.0));
+        let named =
+            [("Action", action), ("Version", "2011-06-15"), ("RoleArn", &role.arn), ("RoleSessionName", &session)];
+        let duration = role.duration_s.as_deref().map(|seconds| ("DurationSeconds", seconds));
+        let pairs: Vec<_> = named.into_iter().chain(proof).chain(duration).collect();
+        let (body, uri) = (form(&pairs), self.uri());
         let endpoint: Endpoint = uri.parse()?;
         let uri = format!("{}/", uri.trim_end_matches('/'));
         let mut now = self.now;
