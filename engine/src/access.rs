@@ -1,18 +1,18 @@
-//! How a bucket is reached: which server its URI means, whom that must convince, and who asks.
+//! How a bucket is reached: which server its URI means, whom that must convince, and who asks; and where it is found when its server says
+//! that it is elsewhere.
 //!
-//! Reads the settings of this and the variables of the clouds' own tools from an environment it is given.
+//! Reads the variables of the clouds' own tools from an environment it is given. Remembers for the process where buckets have moved for
+//! good. What may be followed is `wire`'s to judge.
 
-use crate::credentials::{Credentials, Environment, Origin, authority_for, region};
+use crate::client::Route;
+use crate::credentials::{Credentials, Origin, Provider, authority_for, region};
 use crate::folder::settled;
 use crate::proxy::proxy_for;
 use crate::tls::Tls;
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_flow::Authority;
 use fuelrail_wire::redirect::Moved;
-use fuelrail_wire::tls::Client as TlsClient;
-use fuelrail_wire::{Addressing, Cloud, Proxy, Scheme, Source};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use fuelrail_wire::{Addressing, Cloud, Endpoint, Scheme, Source};
+use std::sync::{Mutex, PoisonError};
 
 /// What a URI does not say about its bucket. The default is the clouds' own servers, the system's authorities, and what the clouds'
 /// own tools would ask as from here.
@@ -24,17 +24,6 @@ pub struct Access {
     pub cloud: Cloud,
     /// Who asks.
     pub credentials: Credentials,
-}
-
-/// The same, ready for use.
-#[derive(Debug, Default)]
-pub(crate) struct Way {
-    pub(crate) tls: Option<TlsClient>,
-    /// What stands between here and the server, where something does.
-    pub(crate) proxy: Option<Arc<Proxy>>,
-    pub(crate) authority: Option<Arc<Authority>>,
-    /// Where the server has sent somebody on to.
-    pub(crate) moved: Arc<Mutex<Option<Moved>>>,
 }
 
 impl From<&Access> for Access {
@@ -50,49 +39,6 @@ impl From<&Tls> for Access {
 }
 
 impl Access {
-    /// Reads the settings of access alone, as [`Config::load`](crate::Config::load) reads all: for what lists, gets and puts without a
-    /// loader. Settings that are not of these are passed over.
-    ///
-    /// # Errors
-    /// `Usage` naming the bad value.
-    pub fn load(
-        uri: &str,
-        environment: impl IntoIterator<Item = (String, String)>,
-        overrides: &[(String, String)],
-    ) -> Result<Access> {
-        let mut environment: BTreeMap<String, String> = environment.into_iter().collect();
-        let mut setting = |name: &str| {
-            let argument = overrides.iter().rev().find(|(field, _)| field == name).map(|(_, value)| value.clone());
-            argument
-                .or_else(|| environment.remove(&format!("FUELRAIL_{}", name.to_ascii_uppercase())))
-                .unwrap_or_default()
-        };
-        let [ca_file, region, profile, endpoint, addressing] =
-            ["ca_file", "region", "profile", "endpoint", "addressing"].map(&mut setting);
-        let mut flag = |name: &str| match setting(name).as_str() {
-            "" => Ok(None),
-            text => text.parse().map(Some).map_err(|_| {
-                Error::new(Kind::Usage, format!("{name} is '{}'", text.escape_debug())).cure("write true or false")
-            }),
-        };
-        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let (insecure, anonymous) = (flag("tls_insecure")?.unwrap_or(false), flag("anonymous")?);
-        let requester_pays = flag("requester_pays")?.unwrap_or(false);
-        let mut access = Access {
-            tls: Tls { ca_file: given(&ca_file).map(Into::into), insecure },
-            credentials: Credentials {
-                region: given(&region),
-                profile: given(&profile),
-                anonymous,
-                requester_pays,
-                environment: Environment::given(environment.clone()),
-            },
-            cloud: Cloud { region, endpoint, addressing: parse_addressing(&addressing)? },
-        };
-        access.take_vendors(uri, |name| environment.get(name).cloned());
-        Ok(access)
-    }
-
     /// The same, with what is not set filled from the variables and files that the cloud's own tools read here: the server and the
     /// signature have to be for one region.
     ///
@@ -121,13 +67,14 @@ impl Access {
     ///
     /// # Errors
     /// As [`Tls::client`], [`proxy_for`] and [`authority_for`].
-    pub(crate) fn open(&self, origin: &Origin) -> Result<Way> {
+    pub(crate) fn open(&self, origin: &Origin) -> Result<Route> {
+        let plain = Route::new(origin.endpoint.clone());
         if origin.endpoint.scheme == Scheme::File {
-            return Ok(Way::default());
+            return Ok(plain);
         }
         let (tls, credentials) = (self.tls.client(&origin.endpoint)?, &self.credentials);
         let proxy = proxy_for(&credentials.environment, &origin.endpoint)?;
-        Ok(Way { tls, proxy, authority: authority_for(credentials, origin)?, moved: Arc::default() })
+        Ok(Route { tls, proxy, authority: authority_for(credentials, origin)?, ..plain })
     }
 
     /// Fills what is not set from the variables that the cloud's own tools read, as far as they are about `uri`.
@@ -166,6 +113,86 @@ pub(crate) fn parse_addressing(text: &str) -> Result<Option<Addressing>> {
         other => Err(Error::new(Kind::Usage, format!("addressing is '{}'", other.escape_debug()))
             .cure("use auto, path or virtual")),
     }
+}
+
+/// More than any bucket needs: from the old host to the new one, and on to the right region.
+const HOPS_MAX: usize = 3;
+/// Buckets remembered; the oldest is forgotten.
+const REMEMBERED_MAX: usize = 64;
+
+/// Buckets that have moved for good, by where they are said to be and by what those who said so were trusted with.
+static REMEMBERED: Mutex<Vec<(Place, Moved)>> = Mutex::new(Vec::new());
+
+/// Where a bucket is said to be, and what decides whether an answer from there is believed: how requests are signed, which
+/// certificates are accepted, and which proxy is on the way. A run that trusts otherwise asks for itself.
+#[derive(Clone, PartialEq)]
+struct Place {
+    /// Without its prefix: all of a bucket has moved, whatever of it is asked for.
+    bucket: Endpoint,
+    signing: Option<Provider>,
+    tls: Tls,
+    proxy: Option<String>,
+}
+
+/// Does `work` where the bucket is: at `endpoint`, which somebody calls `uri`, or where its server sends it from there. What was
+/// done before it is sent on is done again.
+///
+/// # Errors
+/// As [`Access::open`]; what `work` returns.
+pub(crate) fn wherever<T>(
+    access: &Access,
+    uri: &str,
+    endpoint: Endpoint,
+    mut work: impl FnMut(&Route) -> Result<T>,
+) -> Result<(T, Route)> {
+    let proxy = proxy_for(&access.credentials.environment, &endpoint)?.map(|proxy| proxy.authority());
+    let mut origin = Origin { signing: access.credentials.signing(uri, &endpoint), endpoint };
+    let signing = origin.signing.as_ref().map(|signing| signing.provider);
+    let place = |endpoint: &Endpoint| {
+        let bucket = Endpoint { prefix: String::new(), ..endpoint.clone() };
+        Place { bucket, signing, tls: access.tls.clone(), proxy: proxy.clone() }
+    };
+    if let Some(moved) = remembered(&place(&origin.endpoint)) {
+        go(&mut origin, moved);
+    }
+    let mut hops = 0;
+    loop {
+        let route = access.open(&origin)?;
+        let outcome = work(&route);
+        match (outcome, route.take_moved()) {
+            (Err(_), Some(moved)) if hops < HOPS_MAX => {
+                hops += 1;
+                if moved.lasting {
+                    remember(place(&origin.endpoint), moved.clone());
+                }
+                go(&mut origin, moved);
+            }
+            (outcome, _) => return Ok((outcome?, route)),
+        }
+    }
+}
+
+/// The rest of the URI stays as it is, and so does who signs.
+fn go(origin: &mut Origin, moved: Moved) {
+    let prefix = core::mem::take(&mut origin.endpoint.prefix);
+    origin.endpoint = Endpoint { prefix, ..moved.endpoint };
+    if let (Some(signing), Some(region)) = (&mut origin.signing, moved.region) {
+        signing.region = Some(region);
+    }
+}
+
+fn remembered(place: &Place) -> Option<Moved> {
+    let known = REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
+    known.iter().find(|(from, _)| from == place).map(|(_, moved)| moved.clone())
+}
+
+fn remember(place: Place, moved: Moved) {
+    let mut known = REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
+    known.retain(|(from, _)| *from != place);
+    if known.len() == REMEMBERED_MAX {
+        known.remove(0);
+    }
+    known.push((place, moved));
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::credentials::Environment;
+use crate::credentials::{CredentialProvider, SharedProvider};
 use crate::decode::{self, Decode, DecodeStage};
-use crate::elsewhere::Found;
+use crate::environment::Environment;
 use crate::importance::{Reporter, drawn};
 use crate::labels::Labels;
 use crate::layout::{Layout, Wanted};
@@ -102,6 +102,8 @@ impl LoaderBuilder {
         requester_pays: bool => requester_pays = requester_pays;
         /// Where the variables of the clouds' tools are read, instead of from what the process was started with.
         environment: Environment => environment = environment;
+        /// What hands out credentials in the place of what the clouds' tools would use: static keys, or a provider of the program's own.
+        credentials: impl CredentialProvider + 'static => credentials = Some(SharedProvider::new(credentials));
         /// Samples per batch and rank.
         batch_size: u32 => batch_size = batch_size;
         /// Epochs of the whole run.
@@ -245,16 +247,16 @@ impl LoaderBuilder {
         let ring = config.ring.parse::<RingChoice>()?.settle()?;
         let (access, source) = config.source()?;
         let (given, dir) = ((listing, config.manifest.as_deref()), config.listing_dir());
-        let (kept, Found { endpoint, way }) = given_or_listed(given, dir, (&access, &config.uri), source)?;
+        let (kept, route) = given_or_listed(given, dir, (&access, &config.uri), source)?;
         let KeptListing { listing, mut notices, saved, .. } = kept;
-        let addresses = addresses_of(&endpoint, way.proxy.as_deref())?;
-        notices.extend(way.proxy.as_ref().map(|proxy| format!("requests go through the proxy {proxy}")));
-        settle_for(&endpoint, &mut config, &mut notices);
-        let labels = Labels::new(&endpoint.prefix, (0..listing.len()).map(|at| listing.key(at)));
+        let addresses = addresses_of(&route.endpoint, route.proxy.as_deref())?;
+        notices.extend(route.proxy.as_ref().map(|proxy| format!("requests go through the proxy {proxy}")));
+        settle_for(&route.endpoint, &mut config, &mut notices);
+        let labels = Labels::new(&route.endpoint.prefix, (0..listing.len()).map(|at| listing.key(at)));
         let directories = open_directories(&config.spill_dirs, &mut notices);
         let fingerprint = fingerprint(&listing);
-        let objects = Objects::of(endpoint, addresses, listing, config.block_bytes)?.through(way.proxy);
-        let mut objects = objects.over(way.tls).signed_by(way.authority);
+        let objects = Objects::of(route.endpoint, addresses, listing, config.block_bytes)?.through(route.proxy);
+        let mut objects = objects.over(route.tls).signed_by(route.authority);
         if let Some(unit) = disk_unit(&directories) {
             objects = objects.direct(unit)?;
         }

@@ -8,8 +8,9 @@ mod tests;
 mod text;
 
 use crate::access::{Access, parse_addressing};
-use crate::credentials::{Credentials, Environment};
+use crate::credentials::{Credentials, SharedProvider};
 use crate::decode::Decode;
+use crate::environment::Environment;
 use crate::listing::ListingDir;
 use crate::tls::Tls;
 use fuelrail_base::limits::{
@@ -26,7 +27,7 @@ use fuelrail_wire::{Cloud, Source};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use text::{read_sizes, set};
+use text::{ACCESS, read_sizes, set};
 
 /// Every setting of a loader. The effective one is printed into every result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +65,9 @@ pub struct Config {
     /// Where the variables of the clouds' tools are read.
     #[serde(skip)]
     pub environment: Environment,
+    /// What hands out credentials in the place of what the clouds' tools would use.
+    #[serde(skip)]
+    pub credentials: Option<SharedProvider>,
     /// Samples per batch and rank.
     pub batch_size: u32,
     /// Epochs of the whole run, counted from epoch 0 also when resuming.
@@ -179,6 +183,7 @@ impl Default for Config {
             anonymous: None,
             requester_pays: false,
             environment: Environment::default(),
+            credentials: None,
             batch_size: 64,
             epochs: 1,
             seed: 0,
@@ -229,6 +234,31 @@ impl Default for Config {
 
 /// Settings given as arguments: they win over environment and file. Values are written as in TOML or as plain text.
 pub type Overrides = Vec<(String, String)>;
+
+impl Access {
+    /// Reads the settings of access alone, as [`Config::load`] reads all: for what lists, gets and puts without a loader. Settings that are
+    /// not of these are passed over.
+    ///
+    /// # Errors
+    /// `Usage` naming the bad value.
+    pub fn load(
+        uri: &str,
+        environment: impl IntoIterator<Item = (String, String)>,
+        overrides: &[(String, String)],
+    ) -> Result<Access> {
+        let is_ours = |field: &str, text: &str| ACCESS.contains(&field) && !text.is_empty();
+        let environment: Vec<(String, String)> = environment.into_iter().collect();
+        let is_read = |(name, text): &&(String, String)| {
+            name.strip_prefix("FUELRAIL_").is_none_or(|field| is_ours(&field.to_ascii_lowercase(), text))
+        };
+        let read: Vec<_> = environment.iter().filter(is_read).cloned().collect();
+        let given = overrides.iter().filter(|(field, text)| is_ours(field, text)).cloned();
+        let given: Overrides = [("uri".to_owned(), uri.to_owned())].into_iter().chain(given).collect();
+        let mut access = Config::from_table(toml::Table::new(), read, &given)?.access()?;
+        access.credentials.environment = Environment::given(environment);
+        Ok(access)
+    }
+}
 
 impl Config {
     /// Reads the effective configuration. `environment` is what the process was started with
@@ -411,6 +441,7 @@ impl Config {
                 anonymous: self.anonymous,
                 requester_pays: self.requester_pays,
                 environment: self.environment.clone(),
+                provider: self.credentials.clone(),
             },
         })
     }

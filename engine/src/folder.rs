@@ -3,7 +3,6 @@
 //! An object is a regular file, its key the path within the folder, its entity tag the file's mark. Links are followed, to files and to
 //! folders, but not to a folder they lie in; pipes, sockets and devices are no objects. Owns nothing that outlives a call.
 
-use crate::pieces::read_some;
 use fuelrail_base::limits::KEY_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Listing;
@@ -220,4 +219,14 @@ fn refused(doing: &str, path: &str, error: &std::io::Error) -> Error {
         _ => (Kind::File, "look at the disk and the kernel's log (dmesg)"),
     };
     Error::new(kind, format!("{doing} {path}: {error}")).cure(cure)
+}
+
+/// Some more bytes; none at the end. A signal that comes meanwhile is no end.
+pub(crate) fn read_some(source: &mut (impl Read + ?Sized), piece: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match source.read(piece) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
 }

@@ -3,18 +3,15 @@
 //! What is written cannot be taken back. So what broke off goes on from its last byte only under a strong entity tag; without one
 //! the object is fetched again from its start, and what comes again must hash as what was written.
 
-use crate::access::Access;
-use crate::control::{ANSWER_TIMEOUT, HttpClient, Refusal, no_object, on_control_thread, patience, send, within};
-use crate::elsewhere::wherever;
+use crate::access::{Access, wherever};
+use crate::client::{ANSWER_TIMEOUT, AT_A_PROMPT, Ask, Client, Refused, Reply, within};
 use crate::folder;
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_plan::retry::{Tries, Verdict};
 use fuelrail_wire::digest::{Digest, Sum};
-use fuelrail_wire::{Endpoint, Framing, ResponseHead, Scheme, can_match};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use fuelrail_wire::{Framing, ResponseHead, Scheme, can_match};
+use http_body_util::{BodyExt, Empty};
 use hyper::header::HeaderMap;
-use hyper::{Response, StatusCode};
+use hyper::{Method, StatusCode};
 use std::io::Write;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -44,42 +41,31 @@ pub fn get_with(access: impl Into<Access>, uri: &str, out: &mut (dyn Write + Sen
         return folder::get(&endpoint, &key, out).map_err(|e| e.object(key));
     }
     let mut progress = Progress::default();
-    let copied = wherever(&access, uri, endpoint, |way, endpoint| {
-        on_control_thread(way, async |client| get_all(&client, endpoint, &key, &mut progress, out).await)
+    let copied = wherever(&access, uri, endpoint, |route| {
+        route.run(async |client| get_all(&client, &key, &mut progress, out).await)
     });
     copied.map_err(|e| e.object(key))?;
     Ok(progress.copied)
 }
 
+pub(crate) fn no_object(uri: &str) -> Error {
+    Error::new(Kind::Usage, format!("'{uri}' names no object"))
+        .cure("write s3://BUCKET/KEY or http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys")
+}
+
 /// Copies what is missing, with retries.
-async fn get_all(
-    client: &HttpClient,
-    endpoint: &Endpoint,
-    key: &str,
-    progress: &mut Progress,
-    out: &mut (dyn Write + Send),
-) -> Result<()> {
-    let path = endpoint.object_path(key);
-    let mut retry = patience()?;
-    let mut tries = Tries::default();
-    loop {
+async fn get_all(client: &Client<'_>, key: &str, progress: &mut Progress, out: &mut (dyn Write + Send)) -> Result<()> {
+    let path = client.route.endpoint.object_path(key);
+    let attempt = async || {
         let before = progress.copied;
-        let mut outcome = get_once(client, (endpoint, &path), progress, out).await;
+        let mut outcome = get_once(client, &path, progress, out).await;
         if outcome.is_ok() && !progress.is_proved() {
-            outcome = confirm(client, (endpoint, &path), progress).await;
+            outcome = confirm(client, &path, progress).await;
         }
-        let error = match outcome {
-            Ok(()) => return progress.verdict(),
-            Err(error) => error,
-        };
-        if progress.copied > before {
-            tries = Tries::default();
-        }
-        match retry.verdict(&mut tries, error.kind(), None) {
-            Verdict::After(pause) => tokio::time::sleep(pause).await,
-            Verdict::GiveUp => return Err(error.attempts(tries.failed())),
-        }
-    }
+        outcome.map_err(|refused| Refused { got_further: progress.copied > before, ..refused })
+    };
+    client.persist(AT_A_PROMPT, attempt).await.map_err(Refused::into_error)?;
+    progress.verdict()
 }
 
 /// How far an object has come.
@@ -187,79 +173,69 @@ fn replaced() -> Error {
 }
 
 async fn get_once(
-    client: &HttpClient,
-    at: (&Endpoint, &str),
+    client: &Client<'_>,
+    path: &str,
     progress: &mut Progress,
     out: &mut (dyn Write + Send),
-) -> Result<()> {
+) -> Result<(), Refused> {
     let resumes = progress.resumes().is_some();
     if resumes && progress.total == Some(progress.copied) {
         return Ok(());
     }
-    let response = answer(client, at, progress, resumes.then_some(progress.copied)).await?;
-    if response.status() == StatusCode::RANGE_NOT_SATISFIABLE && resumes {
+    let mut reply = answer(client, path, progress, resumes.then_some(progress.copied)).await?;
+    if reply.status == StatusCode::RANGE_NOT_SATISFIABLE && resumes {
         // Nothing is behind what has come of this version.
         (progress.total, progress.is_confirmed) = (Some(progress.copied), true);
         return Ok(());
     }
-    let head = head_of(&response)?;
-    progress.begin(response.headers(), &head)?;
-    copy(response.into_body(), progress, out).await
+    progress.begin(&reply.headers, &head_of(&reply)?)?;
+    let mut again = Xxh3::new();
+    while let Some(bytes) = reply.more().await? {
+        progress.take(&bytes, &mut again, out)?;
+    }
+    Ok(progress.end()?)
 }
 
 /// Holds the length of an object without a checksum against what a request for its last byte brings.
-async fn confirm(client: &HttpClient, at: (&Endpoint, &str), progress: &mut Progress) -> Result<()> {
-    let response = answer(client, at, progress, Some(progress.copied - 1)).await?;
-    if response.status() == StatusCode::PARTIAL_CONTENT {
-        progress.total = head_of(&response)?.content_range.and_then(|range| range.total).or(progress.total);
+async fn confirm(client: &Client<'_>, path: &str, progress: &mut Progress) -> Result<(), Refused> {
+    let reply = answer(client, path, progress, Some(progress.copied - 1)).await?;
+    if reply.status == StatusCode::PARTIAL_CONTENT {
+        progress.total = head_of(&reply)?.content_range.and_then(|range| range.total).or(progress.total);
     }
     progress.is_confirmed = true;
-    progress.end()
+    Ok(progress.end()?)
 }
 
 /// The server's answer: 200, 206, or 416 to a request from a byte on, which insists on the version that is being read.
-async fn answer(
-    client: &HttpClient,
-    (endpoint, path): (&Endpoint, &str),
+async fn answer<'a>(
+    client: &'a Client<'a>,
+    path: &str,
     progress: &mut Progress,
     from: Option<u64>,
-) -> Result<Response<Incoming>> {
-    let lines = match (from, &progress.etag) {
+) -> Result<Reply<'a>, Refused> {
+    let ask = Ask::new(Method::GET, path);
+    let ask = match (from, &progress.etag) {
         (Some(from), Some(etag)) => {
             let quoted = if etag.starts_with('"') { etag.clone() } else { format!("\"{etag}\"") };
-            vec![("range", format!("bytes={from}-")), ("if-match", quoted)]
+            ask.header("range", format!("bytes={from}-")).header("if-match", quoted)
         }
         // No cloud sends the checksum of an object with a part of it.
-        _ => vec![("x-amz-checksum-mode", "ENABLED".to_owned())],
+        _ => ask.header("x-amz-checksum-mode", "ENABLED"),
     };
-    let response = send(client, endpoint, path, &lines).await?;
-    match response.status() {
-        StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
-        StatusCode::RANGE_NOT_SATISFIABLE if from.is_some() => Ok(response),
+    let nothing = Empty::new().map_err(|never| match never {}).boxed_unsync();
+    let reply = within(ANSWER_TIMEOUT, client.send(&ask, nothing)).await??;
+    match reply.status {
+        StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(reply),
+        StatusCode::RANGE_NOT_SATISFIABLE if from.is_some() => Ok(reply),
         StatusCode::PRECONDITION_FAILED => {
             progress.etag = None;
-            Err(replaced())
+            Err(replaced().into())
         }
-        _ => {
-            let refusal = Refusal::of(response).await?;
-            Err(client.refused((endpoint, path), &refusal, refusal.error()))
-        }
+        _ => Err(client.refused(&ask, &reply.read().await?)),
     }
 }
 
-fn head_of(response: &Response<Incoming>) -> Result<ResponseHead> {
-    let lines = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    ResponseHead::of(response.status().as_u16(), lines)
-}
-
-/// Reads a body to its end.
-async fn copy(mut body: Incoming, progress: &mut Progress, out: &mut (dyn Write + Send)) -> Result<()> {
-    let mut again = Xxh3::new();
-    while let Some(frame) = within(ANSWER_TIMEOUT, body.frame()).await? {
-        let frame = frame.map_err(|e| Error::new(Kind::Truncated, format!("the body broke off: {e}")))?;
-        if let Some(bytes) = frame.data_ref() {
-            progress.take(bytes, &mut again, out)?;
-        }
-    }
-    progress.end()
+fn head_of(reply: &Reply<'_>) -> Result<ResponseHead> {
+    let lines = reply.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    ResponseHead::of(reply.status.as_u16(), lines)
 }

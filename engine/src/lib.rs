@@ -18,22 +18,21 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod aside;
 mod audit;
 mod batch;
 mod builder;
+mod client;
 mod config;
-mod control;
+mod connect;
 mod credentials;
 mod decode;
-mod dial;
 mod disk;
-mod elsewhere;
+mod environment;
 mod folder;
 #[doc(hidden)]
 pub mod fuzz;
 mod get;
-mod imds;
+
 mod importance;
 mod labels;
 mod layout;
@@ -43,11 +42,11 @@ mod memory;
 mod names;
 mod near;
 mod part;
-mod pieces;
 mod posting;
 mod proxy;
 mod quantiles;
 mod scores;
+mod service;
 mod share;
 mod spill;
 mod starting;
@@ -65,11 +64,11 @@ pub use audit::{Audit, AuditVerdict, EpochVerdict};
 pub use batch::{Batch, Sample};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
-pub use control::{read_manifest, write_manifest};
-pub use credentials::{Credentials, Environment, environment_variables};
+pub use credentials::{CredentialProvider, Credentials, SharedProvider};
 pub use decode::{Decode, DecodeStats, Fit, Shape};
 pub use disk::{Disk, DiskPass, DiskPlan, DiskWay};
-pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
+pub use environment::{Environment, environment_variables};
+pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId, WallTime};
 pub use fuelrail_flow::{BadSamples, Listed, Listing};
 pub use fuelrail_io::{
     Backend, Finding, ForkGuard, Grade, MemoryUse, Probe, ProbeConfig, RingChoice, Topology, give_back_freed,
@@ -78,15 +77,16 @@ pub use fuelrail_io::{
 pub use fuelrail_plan::order::OrderName;
 pub use fuelrail_plan::policy::PolicyName;
 pub use fuelrail_plan::spill::SpillPolicy;
+pub use fuelrail_wire::sign::Credential;
 pub use fuelrail_wire::{Addressing, Cloud};
 pub use get::{get, get_with};
-pub use imds::{IMDS_ADDRESS, ask_imds};
 pub use importance::Reporter;
 pub use labels::{NO_LABEL, classes_of};
-pub use listing::{KeptListing, ListingDir, list, list_kept, list_packed, list_with};
+pub use listing::{KeptListing, ListingDir, list, list_kept, list_packed, list_with, read_manifest, write_manifest};
 pub use loader::{Loader, Memory, Remains, Taken};
 pub use memory::MemoryStats;
 pub use quantiles::Quantiles;
+pub use service::{IMDS_ADDRESS, ask_imds, ask_metadata};
 pub use spill::{
     CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
 };

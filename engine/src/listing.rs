@@ -3,23 +3,22 @@
 //! Owns what has come until all has. Where to go on is `plan`'s, what a page says and how files look is `wire`'s.
 
 mod journal;
-mod pages;
 mod probe;
 mod shelf;
 mod walk;
 
 pub(crate) use shelf::Saved;
 
-use crate::access::{Access, Way};
-use crate::control::{HttpClient, look_up, on_control_thread, read_manifest};
-use crate::elsewhere::{Found, wherever};
+use crate::access::{Access, wherever};
+use crate::client::{Ask, Client, Route};
 use crate::folder;
-use fuelrail_base::Result;
+use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_io::wall_now;
 use fuelrail_wire::kept::{NameKind, SourceId};
-use fuelrail_wire::tls::Client;
-use fuelrail_wire::{Endpoint, Scheme, Source};
+use fuelrail_wire::tls::Client as TlsClient;
+use fuelrail_wire::{Entry, Scheme, Source, manifest};
+use hyper::Method;
 use journal::Journal;
 use shelf::{OnDisk, Shelf, ago, saved_line};
 use std::path::{Path, PathBuf};
@@ -50,8 +49,7 @@ pub fn list_with(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64)
 pub fn list_packed(access: impl Into<Access>, uri: &str, mut progress: impl FnMut(u64) + Send) -> Result<Listing> {
     let access = access.into().settled(uri)?;
     let source = access.source(uri)?;
-    let list = |way: &Way, source: &Source| list_there(way, source, &mut progress);
-    list_wherever((&access, uri), source, list).map(|(listing, _)| listing)
+    list_wherever((&access, uri), source, None, &mut progress).map(|(kept, _)| kept.listing)
 }
 
 /// Where listings are kept, and how long one is used again.
@@ -101,19 +99,23 @@ pub fn list_kept(
 ) -> Result<KeptListing> {
     let access = access.into().settled(uri)?;
     let source = access.source(uri)?;
-    let keep = |way: &Way, source: &Source| keep_there(way, source, dir, &mut progress);
-    list_wherever((&access, uri), source, keep).map(|(kept, _)| kept)
+    list_wherever((&access, uri), source, Some(dir), &mut progress).map(|(kept, _)| kept)
 }
 
-/// Lists as `list` does, wherever the bucket is found; and tells where that was.
-fn list_wherever<T>(
+/// Lists wherever the bucket is found, kept in `dir` where there is one; and tells where that was.
+fn list_wherever(
     (access, uri): (&Access, &str),
-    source: Source,
-    mut list: impl FnMut(&Way, &Source) -> Result<T>,
-) -> Result<(T, Found)> {
-    let Source { endpoint, prefixes } = source;
-    wherever(access, uri, endpoint, |way, endpoint| {
-        list(way, &Source { endpoint: endpoint.clone(), prefixes: prefixes.clone() })
+    Source { endpoint, prefixes }: Source,
+    dir: Option<&ListingDir>,
+    progress: &mut (impl FnMut(u64) + Send),
+) -> Result<(KeptListing, Route)> {
+    wherever(access, uri, endpoint, |route| {
+        let source = Source { endpoint: route.endpoint.clone(), prefixes: prefixes.clone() };
+        // A walk of a folder is what its listing would be checked with.
+        match dir.filter(|_| source.endpoint.scheme != Scheme::File) {
+            Some(dir) => keep_there(route, &source, dir, progress),
+            None => list_there(route, &source, progress).map(KeptListing::plain),
+        }
     })
 }
 
@@ -126,48 +128,74 @@ pub(crate) fn given_or_listed(
     dir: Option<ListingDir>,
     named: (&Access, &str),
     source: Source,
-) -> Result<(KeptListing, Found)> {
+) -> Result<(KeptListing, Route)> {
     let given: Listing = match (given, manifest, dir) {
         (Some(given), ..) => given.iter().collect(),
         (None, Some(path), _) => read_manifest(path)?.iter().collect(),
-        (None, None, dir) => {
-            return list_wherever(named, source, |way, source| match &dir {
-                Some(dir) => keep_there(way, source, dir, &mut |_| {}),
-                None => list_there(way, source, &mut |_| {}).map(KeptListing::plain),
-            });
-        }
+        (None, None, dir) => return list_wherever(named, source, dir.as_ref(), &mut |_| {}),
     };
     // A region is looked up once at the start; whatever else sends requests on says so to the first that asks.
-    let look = |way: &Way, there: &Endpoint| if there.region().is_some() { look_up(way, there) } else { Ok(()) };
-    wherever(named.0, named.1, source.endpoint, look).map(|((), found)| (KeptListing::plain(given), found))
+    let look = |route: &Route| if route.endpoint.region().is_some() { look_up(route) } else { Ok(()) };
+    wherever(named.0, named.1, source.endpoint, look).map(|((), route)| (KeptListing::plain(given), route))
 }
 
-fn list_there(way: &Way, source: &Source, progress: &mut (impl FnMut(u64) + Send)) -> Result<Listing> {
+/// Asks a cloud of many regions for the one that the bucket is in. Anything else that is wrong is for those to say who need what they
+/// ask for.
+fn look_up(route: &Route) -> Result<()> {
+    route.run(async |client| {
+        let refused = client.ask(&Ask::new(Method::HEAD, route.endpoint.bucket_path())).await.err();
+        refused.filter(|_| route.is_moved()).map_or(Ok(()), |refused| Err(refused.error))
+    })
+}
+
+/// Reads a manifest, sorted by key.
+///
+/// # Errors
+/// `File` when it cannot be read, `Usage` naming the line that is wrong.
+pub fn read_manifest(path: &Path) -> Result<Vec<Listed>> {
+    let text = std::fs::read(path).map_err(|e| Error::new(Kind::File, format!("manifest {}: {e}", path.display())))?;
+    let entries = manifest::parse(&text)
+        .map_err(|e| Error::new(e.kind(), format!("manifest {}: {}", path.display(), e.cause())))?;
+    let listed = |Entry { key, size, etag }| Listed { key, size, etag };
+    let mut found: Vec<Listed> = entries.into_iter().map(listed).collect();
+    found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    Ok(found)
+}
+
+/// Writes a manifest.
+///
+/// # Errors
+/// `File` when it cannot be written.
+pub fn write_manifest(path: &Path, objects: &[Listed]) -> Result<()> {
+    let entries: Vec<Entry> =
+        objects.iter().map(|o| Entry { key: o.key.clone(), size: o.size, etag: o.etag.clone() }).collect();
+    let mut text = Vec::new();
+    manifest::write(&mut text, &entries);
+    std::fs::write(path, text).map_err(|e| Error::new(Kind::File, format!("manifest {}: {e}", path.display())))
+}
+
+fn list_there(route: &Route, source: &Source, progress: &mut (impl FnMut(u64) + Send)) -> Result<Listing> {
     if source.endpoint.scheme == Scheme::File {
         return folder::list(source, progress);
     }
-    on_control_thread(way, async |client| walk(&client, source, None, progress).await)
+    route.run(async |client| walk(&client, source, None, progress).await)
 }
 
 fn keep_there(
-    way: &Way,
+    route: &Route,
     source: &Source,
     dir: &ListingDir,
     progress: &mut (impl FnMut(u64) + Send),
 ) -> Result<KeptListing> {
-    if source.endpoint.scheme == Scheme::File {
-        // A walk of it is what its listing would be checked with.
-        return list_there(way, source, progress).map(KeptListing::plain);
-    }
-    let shelf = match Shelf::open(&dir.path, SourceId::of(source, way.tls.as_ref().is_none_or(Client::verifies))) {
+    let shelf = match Shelf::open(&dir.path, SourceId::of(source, route.tls.as_ref().is_none_or(TlsClient::verifies))) {
         Ok(shelf) => shelf,
         Err(error) => {
             let notices = vec![format!("listing_dir: {error}; this listing is not kept")];
-            return Ok(KeptListing { notices, ..KeptListing::plain(list_there(way, source, progress)?) });
+            return Ok(KeptListing { notices, ..KeptListing::plain(list_there(route, source, progress)?) });
         }
     };
     let max_age_s = dir.max_age_s;
-    on_control_thread(way, async |client| {
+    route.run(async |client| {
         Keeping { client: &client, source, shelf, max_age_s, now_s: wall_now().0, notices: Vec::new() }
             .list(progress)
             .await
@@ -175,7 +203,7 @@ fn keep_there(
 }
 
 struct Keeping<'a> {
-    client: &'a HttpClient,
+    client: &'a Client<'a>,
     source: &'a Source,
     shelf: Shelf,
     max_age_s: u64,

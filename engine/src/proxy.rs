@@ -3,7 +3,7 @@
 //!
 //! This machine itself is never asked through one, nor are services that hand credentials to the machine they run beside.
 
-use crate::credentials::Environment;
+use crate::environment::Environment;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::{Endpoint, Proxy, Scheme};
 use hyper::Uri;

@@ -6,7 +6,6 @@ use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::tls::{Client, Roots, Trust};
 use fuelrail_wire::{Endpoint, Scheme};
 use rustls::time_provider::DefaultTimeProvider;
-use rustls::{ClientConfig, RootCertStore};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -48,21 +47,6 @@ impl Tls {
         };
         Client::new(&endpoint.host, trust, Arc::new(DefaultTimeProvider)).map(Some)
     }
-}
-
-/// What the control plane's connector is made with. Where no TLS is spoken, nobody is believed.
-///
-/// # Errors
-/// `Environment` when TLS cannot be set up.
-pub(crate) fn connector_config(client: Option<&Client>) -> Result<ClientConfig> {
-    if let Some(client) = client {
-        return Ok(client.plain_config());
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| Error::new(Kind::Environment, format!("TLS cannot be set up: {e}")))?;
-    Ok(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
 fn file_roots(path: &Path) -> Result<Roots> {

@@ -3,7 +3,10 @@
 use crate::common::keys::{at_gate, environment, expects, keys, metadata, now, signed};
 use crate::common::services::{Answer, Service};
 use crate::common::{bucket, drain, eventually, listing, loader_at};
-use fuelrail::{Access, Credentials, Environment, Kind, Result, get_with, list_with, put_with};
+use fuelrail::{
+    Access, Credential, Credentials, Environment, Error, Kind, Result, SharedProvider, WallTime, get_with, list_with,
+    put_with,
+};
 use fuelrail_bucket::{Bucket, DataSet};
 use fuelrail_wire::date;
 use std::io::Cursor;
@@ -60,6 +63,29 @@ fn a_credential_that_is_refused_before_its_time_is_renewed_and_nothing_fails() {
     assert_eq!(drain(&mut loader, &set).unwrap().order.len() as u64, set.len());
     assert!(loader.stats().retries > 0 && loader.stats().given_up == 0);
     assert!(asked.load(Ordering::Acquire) >= 2);
+}
+
+/// A provider's: renewed when it is refused, used for a plain URI because it was handed in; what it fails with is told.
+#[test]
+fn a_provider_of_ones_own_is_asked_in_the_place_of_the_chain() {
+    let set = DataSet::digits(60, 5);
+    let bucket = bucket(&set, "");
+    let gate = Service::before(&bucket, expects(|token| token == "marked-1"));
+    let uri = at_gate(&gate, &bucket);
+    let asked = AtomicUsize::new(0);
+    let provider = move || {
+        let token = format!("marked-{}", asked.fetch_add(1, Ordering::AcqRel).min(1));
+        let credential = Credential::aws("marked-id", "marked-secret", Some(&token))?;
+        Ok(credential.until(Some(WallTime(now().0 + 3600))))
+    };
+    let mut loader = loader_at(&uri).credentials(provider).build().unwrap();
+    assert_eq!(drain(&mut loader, &set).unwrap().order.len() as u64, set.len());
+    let with = |provider| Credentials { provider: Some(provider), ..Credentials::default() };
+    let list = |provider| list_with(Access { credentials: with(provider), ..Access::default() }, &uri, |_| {});
+    let keys = Credential::aws("marked-id", "marked-secret", Some("marked-1")).unwrap();
+    assert_eq!(list(SharedProvider::new(keys)).unwrap().len() as u64, set.len());
+    let error = list(SharedProvider::new(|| Err(Error::new(Kind::Denied, "the vault is sealed")))).unwrap_err();
+    assert!(error.to_string().contains("the vault is sealed"), "{error}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use crate::common::s3s::{KEY_ID, S3s, SECRET, keys};
 use crate::common::{drain, loader_at};
-use fuelrail::{Access, Credentials, Environment, Kind, get_with, list_with, put_with};
+use fuelrail::{Access, Credential, Credentials, Environment, Kind, SharedProvider, get_with, list_with, put_with};
 use fuelrail_bucket::DataSet;
 use std::io::Cursor;
 
@@ -18,7 +18,8 @@ fn a_private_bucket_is_read_and_written() {
     let Some(server) = S3s::start() else { return };
     let set = DataSet::digits(60, 3);
     set.write_to(&server.root(), |_| {}).unwrap();
-    let ours = access(keys(KEY_ID, SECRET));
+    let provider = Some(SharedProvider::new(Credential::aws(KEY_ID, SECRET, None).unwrap()));
+    let ours = Access { credentials: Credentials { provider, ..Credentials::default() }, ..Access::default() };
     assert_eq!(list_with(&ours, &server.url(""), |_| {}).unwrap().len() as u64, set.len());
     let mut loader = loader_at(&server.url(""))
         .anonymous(false)

@@ -2,9 +2,9 @@
 //!
 //! Owns one watching thread, if a metadata service is to be asked. A notice is only remembered; the trainer looks at the end of every step.
 
+use fuelrail::ask_metadata;
 use fuelrail_base::{Error, Kind, Result};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -37,7 +37,6 @@ pub const METADATA_ADDRESS: SocketAddr = fuelrail::IMDS_ADDRESS;
 /// How often they are asked, as EC2 recommends.
 pub const ASK_EVERY: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(2);
-const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 /// Remembers whether a notice came.
 #[derive(Debug)]
@@ -101,43 +100,27 @@ impl Drop for Notice {
 
 /// Asks once. A service that does not answer says nothing.
 fn ask(service: Service, address: SocketAddr) -> Option<String> {
+    let get = |path, header| ask_metadata(address, ("GET", path), header, PATIENCE).ok();
     match service {
         Service::Gce => {
-            let (status, body) =
-                exchange(address, "GET /computeMetadata/v1/instance/preempted", "Metadata-Flavor: Google")?;
+            let (status, body) = get("/computeMetadata/v1/instance/preempted", ("metadata-flavor", "Google"))?;
             (status == 200 && body.trim() == "TRUE").then(|| "Google is about to preempt this instance".into())
         }
         Service::Ec2 => {
-            let life = "X-aws-ec2-metadata-token-ttl-seconds: 60";
-            let (status, token) = exchange(address, "PUT /latest/api/token", life)?;
-            let header = format!("X-aws-ec2-metadata-token: {}", token.trim());
-            (status == 200 && token.trim().bytes().all(|b| b.is_ascii_graphic())).then_some(())?;
-            let (status, body) = exchange(address, "GET /latest/meta-data/spot/instance-action", &header)?;
+            let lifetime = ("x-aws-ec2-metadata-token-ttl-seconds", "60");
+            let (status, token) = ask_metadata(address, ("PUT", "/latest/api/token"), lifetime, PATIENCE).ok()?;
+            (status == 200).then_some(())?;
+            let header = ("x-aws-ec2-metadata-token", token.trim());
+            let (status, body) = get("/latest/meta-data/spot/instance-action", header)?;
             (status == 200).then(|| format!("EC2 is about to take this spot instance: {}", body.trim()))
         }
     }
 }
 
-/// One small HTTP exchange: the status and the body, if an answer came in time.
-fn exchange(address: SocketAddr, request: &str, header: &str) -> Option<(u16, String)> {
-    let mut socket = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
-    socket.set_read_timeout(Some(PATIENCE)).ok()?;
-    socket.set_write_timeout(Some(PATIENCE)).ok()?;
-    let host = address.ip();
-    let asked =
-        format!("{request} HTTP/1.0\r\nHost: {host}\r\n{header}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    socket.write_all(asked.as_bytes()).ok()?;
-    let mut answer = Vec::new();
-    socket.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).ok()?;
-    let mut headers = [httparse::EMPTY_HEADER; 64];
-    let mut head = httparse::Response::new(&mut headers);
-    let httparse::Status::Complete(at) = head.parse(&answer).ok()? else { return None };
-    Some((head.code?, String::from_utf8_lossy(&answer[at..]).into_owned()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::net::TcpListener;
     use std::sync::atomic::AtomicUsize;
 
@@ -182,7 +165,7 @@ mod tests {
         let asked = AtomicUsize::new(0);
         let address = service(move |request| {
             assert!(request.starts_with("GET /computeMetadata/v1/instance/preempted "), "{request}");
-            assert!(request.contains("Metadata-Flavor: Google"), "{request}");
+            assert!(request.contains("metadata-flavor: Google"), "{request}");
             ok(if asked.fetch_add(1, Ordering::Relaxed) < 2 { "FALSE" } else { "TRUE\n" })
         });
         let notice = Notice::listen(Some((Service::Gce, address, Duration::from_millis(10)))).unwrap();
@@ -196,7 +179,7 @@ mod tests {
             if request.starts_with("PUT /latest/api/token ") {
                 return ok("secret");
             }
-            assert!(request.contains("X-aws-ec2-metadata-token: secret"), "{request}");
+            assert!(request.contains("x-aws-ec2-metadata-token: secret"), "{request}");
             if asked.fetch_add(1, Ordering::Relaxed) < 2 {
                 return "HTTP/1.1 404 Not Found\r\n\r\n".into();
             }

@@ -30,6 +30,10 @@ const TEXTS: [&str; 19] = [
     "listing_dir",
 ];
 
+/// Fields that say how a bucket is reached.
+pub(super) const ACCESS: [&str; 8] =
+    ["ca_file", "tls_insecure", "region", "endpoint", "addressing", "profile", "anonymous", "requester_pays"];
+
 /// Reads sizes that a file has as text.
 pub(super) fn read_sizes(table: &mut toml::Table) -> Result<()> {
     for name in SIZES {

@@ -1,13 +1,12 @@
-//! The chain of AWS: environment, profile, web identity, container, instance.
+//! The chain of AWS: environment, profile, web identity, container, instance; and the region that is signed for.
 
-use super::chain::{Fetched, Source, Walk};
-use super::keys::from_environment;
 use super::profile::Profiles;
+use super::roles::{Role, Sts, container, from_environment, instance};
 use super::settings::Credentials;
-use super::sts::{Role, Service};
-use super::{container, instance};
+use super::source::{Fetched, Source, first};
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_io::wall_now;
+use futures_util::FutureExt;
 
 const REGION_DEFAULT: &str = "us-east-1";
 
@@ -60,36 +59,23 @@ pub(super) fn region_of(host: &str) -> Option<&str> {
 /// What every source had to say, when none has a credential or one does not work.
 pub(super) async fn fetch(settings: &Credentials) -> Result<Fetched> {
     let (environment, region) = (&settings.environment, region(settings)?);
-    let service = Service { environment, region: &region, now: wall_now() };
-    let mut walk = Walk::default();
-    // A profile that the configuration names goes before keys that happen to be in the environment.
-    if settings.profile.is_none()
-        && let Some(fetched) = walk.take("environment", from_environment(environment))?
-    {
-        return Ok(fetched);
-    }
+    let service = Sts { environment, region: &region, now: wall_now() };
     let (name, named) = profile(settings);
-    let source = match Profiles::read(environment) {
-        Ok(profiles) => profiles.credential(&name, named, &service).await,
-        Err(error) => Err(error),
-    };
-    if let Some(fetched) = walk.take("profile", source)? {
-        return Ok(fetched);
-    }
-    if let Some(fetched) = walk.take("web identity", web_identity(&service).await)? {
-        return Ok(fetched);
-    }
-    if let Some(fetched) = walk.take("container", container::credential(environment).await)? {
-        return Ok(fetched);
-    }
-    if let Some(fetched) = walk.take("instance", instance::credential(environment).await)? {
-        return Ok(fetched);
-    }
-    Err(walk.empty())
+    let from_profile = async { Profiles::read(environment)?.credential(&name, named, &service).await };
+    // A profile that the configuration names goes before keys that happen to be in the environment.
+    let keys =
+        settings.profile.is_none().then(|| ("environment", async { from_environment(environment) }.boxed_local()));
+    first(keys.into_iter().chain([
+        ("profile", from_profile.boxed_local()),
+        ("web identity", web_identity(&service).boxed_local()),
+        ("container", container(environment).boxed_local()),
+        ("instance", instance(environment).boxed_local()),
+    ]))
+    .await
 }
 
 /// A role for a token that the platform keeps in a file: EKS, and whatever else speaks OpenID Connect.
-async fn web_identity(service: &Service<'_>) -> Result<Source> {
+async fn web_identity(service: &Sts<'_>) -> Result<Source> {
     let get = |name| service.environment.plain(name);
     let (Some(file), Some(arn)) = (get("AWS_WEB_IDENTITY_TOKEN_FILE"), get("AWS_ROLE_ARN")) else {
         return Ok(Source::Nothing("AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN are not both set".into()));

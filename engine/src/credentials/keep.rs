@@ -1,11 +1,11 @@
-//! One authority per process and chain, and the thread that keeps its credential fresh.
+//! One authority per process and chain of sources, and the thread that keeps its credential fresh.
 //!
 //! Begins minutes before a credential ends; while there is no new one the old one serves. Ends with the last who signs.
 
-use super::chain::Fetched;
-use super::settings::{Credentials, Origin, Provider, Signing};
-use super::{aws, azure, google};
-use crate::aside::run_aside;
+use super::settings::{CredentialProvider, Credentials, Origin, Provider, Signing};
+use super::source::Fetched;
+use super::{aws, tokens};
+use crate::client::on_thread;
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_flow::Authority;
 use fuelrail_io::{Waker, wall_now};
@@ -52,10 +52,11 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
         (Provider::Aws, Some(region), _) => region.to_string(),
         (Provider::Aws, None, Some(told)) => aws::checked(told)?,
         (Provider::Aws, None, None) => aws::region(settings)?,
-        _ => String::new(),
+        // What Google takes for keys in the manner of AWS; tokens are of no region.
+        _ => "auto".into(),
     };
     let realm = Realm { scope: Scope { region, service: "s3" }, requester_pays: settings.requester_pays };
-    let account = if provider == Provider::Azure { azure::account_of(endpoint) } else { None };
+    let account = if provider == Provider::Azure { tokens::account_of(endpoint) } else { None };
     let chain = Chain { provider, settings: settings.clone(), realm, account };
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     kept.retain(|(_, authority)| authority.strong_count() > 0);
@@ -78,10 +79,13 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
 impl Chain {
     /// One walk along the chain.
     fn fetch(&self) -> Result<Fetched> {
-        run_aside("fuelrail-keys", async || match self.provider {
+        if let Some(own) = &self.settings.provider {
+            return own.credential().map(Fetched::new);
+        }
+        on_thread("fuelrail-keys", async || match self.provider {
             Provider::Aws => aws::fetch(&self.settings).await,
-            Provider::Google => google::fetch(&self.settings.environment).await,
-            Provider::Azure => azure::fetch(&self.settings.environment, self.account.as_deref()).await,
+            Provider::Google => tokens::google(&self.settings.environment).await,
+            Provider::Azure => tokens::azure(&self.settings.environment, self.account.as_deref()).await,
         })
     }
 }

@@ -1,17 +1,18 @@
 //! The files of AWS's tools: `~/.aws/credentials` and `~/.aws/config`, and what a profile in them says.
 //!
-//! Reads them, follows profiles that name others, and runs a profile's program. Forty lines read the format; a crate for
-//! it would know neither its nested settings nor which of the two files wins.
+//! Reads them, follows profiles that name others, and runs a profile's program: the only program that the engine ever runs. Forty lines
+//! read the format; a crate for it would know neither its nested settings nor which of the two files wins.
 
-use super::chain::{Fetched, Source};
-use super::environment::Environment;
-use super::keys::from_environment;
-use super::sts::{Role, Service};
-use super::{container, instance, process};
-use fuelrail_base::{Error, Kind, Result};
-use fuelrail_wire::sign::Credential;
+use super::roles::{Role, Sts, container, from_environment, instance};
+use super::source::{Fetched, Source};
+use crate::environment::Environment;
+use fuelrail_base::{Duration, Error, Kind, Result};
+use fuelrail_wire::sign::{Credential, parse_keys};
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use zeroize::Zeroizing;
 
 type Settings = BTreeMap<String, Zeroizing<String>>;
@@ -93,7 +94,7 @@ impl Profiles {
     ///
     /// # Errors
     /// When the profile is there and does not work.
-    pub(super) async fn credential(&self, name: &str, named: bool, service: &Service<'_>) -> Result<Source> {
+    pub(super) async fn credential(&self, name: &str, named: bool, service: &Sts<'_>) -> Result<Source> {
         if !self.sections.contains_key(name) {
             let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
             let place = if files.is_empty() {
@@ -112,7 +113,7 @@ impl Profiles {
     }
 
     /// The credential of a profile; a role is asked for with the keys of the one it names, and so on to the last.
-    async fn follow(&self, name: &str, service: &Service<'_>) -> Result<Option<Fetched>> {
+    async fn follow(&self, name: &str, service: &Sts<'_>) -> Result<Option<Fetched>> {
         let mut roles = Vec::new();
         let mut at = name.to_string();
         let mut held = loop {
@@ -168,7 +169,7 @@ impl Profiles {
             return Ok(Some(Fetched::new(Credential::aws(id, secret, get("aws_session_token"))?)));
         }
         if let Some(command) = get("credential_process") {
-            return process::credential(command).map(|credential| Some(Fetched::new(credential)));
+            return from_program(command).map(|credential| Some(Fetched::new(credential)));
         }
         if get("sso_session").is_some() || get("sso_start_url").is_some() {
             return Err(Error::new(Kind::Usage, format!("the profile '{name}' signs in through IAM Identity Center"))
@@ -185,8 +186,8 @@ impl Profiles {
 async fn from_source(name: &str, environment: &Environment) -> Result<Fetched> {
     let source = match name {
         "Environment" => from_environment(environment)?,
-        "Ec2InstanceMetadata" => instance::credential(environment).await?,
-        "EcsContainer" => container::credential(environment).await?,
+        "Ec2InstanceMetadata" => instance(environment).await?,
+        "EcsContainer" => container(environment).await?,
         other => {
             return Err(Error::new(Kind::Usage, format!("credential_source is '{other}'"))
                 .cure("use Environment, Ec2InstanceMetadata or EcsContainer"));
@@ -196,6 +197,47 @@ async fn from_source(name: &str, environment: &Environment) -> Result<Fetched> {
         Source::Found(fetched) => Ok(fetched),
         Source::Nothing(why) => Err(Error::new(Kind::Denied, format!("credential_source {name}: {why}"))),
     }
+}
+
+/// How long it may take: somebody may have to confirm on a phone.
+const PATIENCE: Duration = Duration::from_secs(60);
+const OUTPUT_BYTES_MAX: u64 = 1 << 20;
+
+/// Runs `command` in a shell, as the vendor's tools do, and reads what it prints.
+///
+/// # Errors
+/// `Denied` when it fails, takes too long or prints no credentials. Nothing it prints is repeated.
+fn from_program(command: &str) -> Result<Credential> {
+    let failed = |why: String| {
+        Error::new(Kind::Denied, format!("credential_process {why}")).cure("run the command of the profile by hand")
+    };
+    let spawned = Command::new("/bin/sh")
+        .args(["-c", command])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut child = spawned.map_err(|e| failed(format!("cannot be started: {e}")))?;
+    let output = child.stdout.take().ok_or_else(|| failed("has no output".into()))?;
+    let (tell, told) = mpsc::channel();
+    // Not waited for: a child of the program may keep the pipe open for ever.
+    let reader = std::thread::Builder::new().name("fuelrail-process".into()).spawn(move || {
+        let mut text = Zeroizing::new(Vec::new());
+        let read = output.take(OUTPUT_BYTES_MAX).read_to_end(&mut text);
+        let _ = tell.send(read.map(|_| text));
+    });
+    reader.map_err(|e| failed(format!("cannot be read: {e}")))?;
+    let Ok(read) = told.recv_timeout(PATIENCE) else {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(failed(format!("printed nothing for {} s", PATIENCE.as_secs())));
+    };
+    let text = read.map_err(|e| failed(format!("cannot be read: {e}")))?;
+    let status = child.wait().map_err(|e| failed(format!("cannot be waited for: {e}")))?;
+    if !status.success() {
+        return Err(failed(format!("ended with {status}")));
+    }
+    parse_keys(&text).map_err(|e| failed(format!("printed something else: {}", e.cause())))
 }
 
 #[cfg(test)]
@@ -220,7 +262,7 @@ mod tests {
 
     fn credential(name: &str, named: bool) -> Result<Source> {
         let environment = Environment::given([]);
-        let service = Service { environment: &environment, region: "us-east-1", now: WallTime(1) };
+        let service = Sts { environment: &environment, region: "us-east-1", now: WallTime(1) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(profiles().credential(name, named, &service))
     }
@@ -258,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_program_hands_keys_out() {
-        let run = |command: &str| process::credential(command);
+        let run = |command: &str| from_program(command);
         let keys = r#"echo '{"Version":1,"AccessKeyId":"AK","SecretAccessKey":"marked"}'"#;
         assert_eq!(run(keys).unwrap(), Credential::aws("AK", "marked", None).unwrap());
         for (command, said) in [("echo marked; exit 3", "ended with"), ("echo marked", "printed something else")] {

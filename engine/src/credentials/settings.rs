@@ -1,7 +1,70 @@
 //! What the configuration says of who asks.
 
-use super::environment::Environment;
+use crate::environment::Environment;
+use fuelrail_base::Result;
+use fuelrail_wire::sign::Credential;
 use fuelrail_wire::{Dialect, Endpoint};
+use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
+
+/// Hands out what requests are signed with, in the place of what the clouds' tools would use: a [`Credential`] that stays (static keys), or
+/// a closure that fetches one.
+pub trait CredentialProvider: Send + Sync {
+    /// A credential; [`Credential::until`] says when it expires. Called on a thread of its own, minutes before the last one expires and when a
+    /// bucket has refused it as expired. The old one serves meanwhile, and also where there is no new one.
+    ///
+    /// # Errors
+    /// Why there is none. The text is shown, so it must hold no secret.
+    fn credential(&self) -> Result<Credential>;
+}
+
+impl CredentialProvider for Credential {
+    fn credential(&self) -> Result<Credential> {
+        Ok(self.clone())
+    }
+}
+
+impl<F: Fn() -> Result<Credential> + Send + Sync> CredentialProvider for F {
+    fn credential(&self) -> Result<Credential> {
+        self()
+    }
+}
+
+/// A [`CredentialProvider`] that settings share. Equal to its clones only; prints nothing of it.
+#[derive(Clone)]
+pub struct SharedProvider(Arc<dyn CredentialProvider>);
+
+// Settings may be looked at after a panic; what the provider keeps is its own affair.
+impl UnwindSafe for SharedProvider {}
+impl RefUnwindSafe for SharedProvider {}
+
+impl SharedProvider {
+    /// Shares `provider`.
+    pub fn new(provider: impl CredentialProvider + 'static) -> SharedProvider {
+        SharedProvider(Arc::new(provider))
+    }
+}
+
+impl CredentialProvider for SharedProvider {
+    fn credential(&self) -> Result<Credential> {
+        self.0.credential()
+    }
+}
+
+impl PartialEq for SharedProvider {
+    fn eq(&self, other: &SharedProvider) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for SharedProvider {}
+
+impl fmt::Debug for SharedProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedProvider")
+    }
+}
 
 /// Who asks a bucket, and how that is found out. The default signs requests to the clouds' own URIs with what their tools
 /// would use here, and sends none to a plain `http://` or `https://` one.
@@ -18,6 +81,8 @@ pub struct Credentials {
     pub requester_pays: bool,
     /// Where the variables of the clouds' tools are read.
     pub environment: Environment,
+    /// What hands out credentials in the place of all of these. Requests to plain URIs are signed, too, unless `anonymous` is `true`.
+    pub provider: Option<SharedProvider>,
 }
 
 /// A bucket, and how requests to it are signed: decided from settings and URI before the first request. An answer may move
@@ -57,7 +122,7 @@ impl Credentials {
             "az" | "abfs" | "abfss" => (Provider::Azure, true),
             _ => self.plain_provider(endpoint),
         };
-        let anonymous = self.anonymous.unwrap_or(!signed);
+        let anonymous = self.anonymous.unwrap_or(!signed && self.provider.is_none());
         (!anonymous).then_some(Signing { provider, region: None })
     }
 
@@ -75,48 +140,5 @@ impl Credentials {
         let is_named =
             named.is_some_and(|named| (named.scheme, named.authority()) == (endpoint.scheme, endpoint.authority()));
         (Provider::Aws, is_named || self.profile.is_some())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn provider(uri: &str, settings: &Credentials) -> Option<Provider> {
-        let plain = uri.split_once("://").map_or(String::new(), |(scheme, rest)| {
-            format!("{}://{rest}", if scheme.starts_with("http") { scheme } else { "https" })
-        });
-        settings.signing(uri, &plain.parse().unwrap()).map(|signing| signing.provider)
-    }
-
-    #[test]
-    fn the_clouds_own_uris_are_signed_for_and_plain_ones_when_asked() {
-        let none = Credentials { environment: Environment::given([]), ..Credentials::default() };
-        for (uri, by_default, asked) in [
-            ("s3://b/p", Some(Provider::Aws), Provider::Aws),
-            ("gs://b/p", Some(Provider::Google), Provider::Google),
-            ("az://a/c/p", Some(Provider::Azure), Provider::Azure),
-            ("abfss://c@a/p", Some(Provider::Azure), Provider::Azure),
-            ("http://127.0.0.1:9000/b", None, Provider::Aws),
-            ("https://storage.googleapis.com/b", None, Provider::Google),
-            ("https://a.blob.core.windows.net/c", None, Provider::Azure),
-            ("https://a.blob.core.usgovcloudapi.net/c", None, Provider::Azure),
-        ] {
-            let uri = uri.replace("c@", "");
-            assert_eq!(provider(&uri, &none), by_default, "{uri}");
-            let told = |anonymous| Credentials { anonymous: Some(anonymous), ..none.clone() };
-            assert_eq!((provider(&uri, &told(true)), provider(&uri, &told(false))), (None, Some(asked)), "{uri}");
-        }
-        let profile = Credentials { profile: Some("x".into()), ..none.clone() };
-        assert_eq!(provider("https://h/b", &profile), Some(Provider::Aws));
-        let keys = Environment::given([("AWS_ACCESS_KEY_ID".into(), "a".into())]);
-        let keys = Credentials { environment: keys, region: Some("eu-west-1".into()), ..none.clone() };
-        assert_eq!(provider("https://h/b", &keys), None, "keys do not go to whatever server a URI names");
-        let named = Environment::given([("AWS_ENDPOINT_URL".into(), "http://h:9000".into())]);
-        let named = Credentials { environment: named, ..none };
-        assert_eq!(
-            (provider("http://h:9000/b", &named), provider("http://g:9000/b", &named)),
-            (Some(Provider::Aws), None)
-        );
     }
 }

@@ -1,8 +1,9 @@
 //! The chains of Azure and Google against small services, and what an asker does with one that fails.
 
-use super::chain::Fetched;
-use super::environment::Environment;
-use super::{azure, google};
+use super::source::Fetched;
+use super::tokens::{azure, google};
+use super::{Credentials, Provider};
+use crate::environment::Environment;
 use fuelrail_base::{Error, Kind, Result, WallTime};
 use fuelrail_wire::sign::Credential;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -107,7 +108,7 @@ fn azure_asks_for_a_token_as_the_platform_wants() {
         let service = Service::start(vec![token()]);
         let url = format!("http://{}{}", service.addr, if authority == "IDENTITY_ENDPOINT" { "/" } else { "" });
         let environment = given(&[&variables[..], &[(authority, &url)]].concat());
-        let fetched = run(azure::fetch(&environment, Some("acc"))).unwrap();
+        let fetched = run(azure(&environment, Some("acc"))).unwrap();
         assert_eq!(fetched.credential, wanted);
         let asked = service.asked().remove(0);
         assert!(asked.starts_with(line) && parts.iter().all(|part| asked.contains(part)), "{asked}");
@@ -132,7 +133,7 @@ fn google_asks_for_a_token_with_what_it_finds() {
         r#"{{"type":"service_account","client_email":"a@b","private_key":"{key}","private_key_id":"k","token_uri":"{uri}"}}"#
     );
     let account = file("account.json", &account);
-    let fetched = run(google::fetch(&given(&[("GOOGLE_APPLICATION_CREDENTIALS", &account)]))).unwrap();
+    let fetched = run(google(&given(&[("GOOGLE_APPLICATION_CREDENTIALS", &account)]))).unwrap();
     let asked = service.asked().remove(0);
     assert_eq!(fetched.credential, wanted);
     let grant = "grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant%2Dtype%3Ajwt%2Dbearer&assertion=ey";
@@ -145,7 +146,7 @@ fn google_asks_for_a_token_with_what_it_finds() {
     );
     file("application_default_credentials.json", &user);
     let home = folder.path().to_str().unwrap().to_string();
-    assert_eq!(run(google::fetch(&given(&[("CLOUDSDK_CONFIG", &home)]))).unwrap().credential, wanted);
+    assert_eq!(run(google(&given(&[("CLOUDSDK_CONFIG", &home)]))).unwrap().credential, wanted);
     assert!(
         service.asked()[0].ends_with("grant_type=refresh%5Ftoken&client_id=i&client_secret=marked&refresh_token=r%2Ft")
     );
@@ -153,7 +154,7 @@ fn google_asks_for_a_token_with_what_it_finds() {
     let service = Service::start(vec![(503, String::new()), token()]);
     let host = service.addr.to_string();
     let environment = given(&[("CLOUDSDK_CONFIG", "/nowhere"), ("GCE_METADATA_HOST", &host)]);
-    assert_eq!(run(google::fetch(&environment)).unwrap().credential, wanted);
+    assert_eq!(run(google(&environment)).unwrap().credential, wanted);
     let asked = service.asked();
     assert!(asked.len() == 2 && asked.iter().all(|asked| asked.contains("metadata-flavor: Google")), "{asked:?}");
 
@@ -163,7 +164,7 @@ fn google_asks_for_a_token_with_what_it_finds() {
         ("marked", "no JSON of credentials"),
     ] {
         let broken = file("broken.json", text);
-        let error = run(google::fetch(&given(&[("GOOGLE_APPLICATION_CREDENTIALS", &broken)]))).unwrap_err();
+        let error = run(google(&given(&[("GOOGLE_APPLICATION_CREDENTIALS", &broken)]))).unwrap_err();
         let text = error.to_string();
         assert!(error.kind() == Kind::Denied && text.contains(said) && !text.contains("marked"), "{text}");
     }
@@ -179,7 +180,7 @@ fn tokens_are_asked_for_through_a_proxy_and_the_machines_own_services_are_not() 
     let proxy = Service::start(vec![token()]);
     let named = format!("http://user:marked@{}", proxy.addr);
     let given_file = ("GOOGLE_APPLICATION_CREDENTIALS", keys.to_str().unwrap());
-    run(google::fetch(&given(&[given_file, ("http_proxy", &named)]))).unwrap();
+    run(google(&given(&[given_file, ("http_proxy", &named)]))).unwrap();
     let asked = proxy.asked().remove(0);
     assert!(asked.starts_with("POST http://tokens.test/token HTTP/1.1"), "{asked}");
     assert!(asked.contains("proxy-authorization: Basic dXNlcjptYXJrZWQ="), "{asked}");
@@ -192,17 +193,16 @@ fn tokens_are_asked_for_through_a_proxy_and_the_machines_own_services_are_not() 
     ];
     let proxy = Service::start(vec![token()]);
     let named = proxy.addr.to_string();
-    run(azure::fetch(&given(&[&principal[..], &[("HTTP_PROXY", &named)]].concat()), Some("acc"))).unwrap();
+    run(azure(&given(&[&principal[..], &[("HTTP_PROXY", &named)]].concat()), Some("acc"))).unwrap();
     assert!(proxy.asked()[0].starts_with("POST http://login.test/t/oauth2/v2.0/token HTTP/1.1"));
 
     let service = Service::start(vec![token()]);
     // An address of this machine which does not say so.
     let (host, nobody) = (service.addr.to_string().replace("127.0.0.1", "0.0.0.0"), "http://nobody.test:9");
     let beside = [("CLOUDSDK_CONFIG", "/nowhere"), ("GCE_METADATA_HOST", &host), ("http_proxy", nobody)];
-    run(google::fetch(&given(&beside))).unwrap();
+    run(google(&given(&beside))).unwrap();
     assert!(service.asked()[0].starts_with("GET /computeMetadata/"));
-    let error =
-        run(google::fetch(&given(&[given_file, ("http_proxy", "http://user:marked@127.0.0.1:9")]))).unwrap_err();
+    let error = run(google(&given(&[given_file, ("http_proxy", "http://user:marked@127.0.0.1:9")]))).unwrap_err();
     let told = error.to_string();
     assert!(told.contains("the proxy 127.0.0.1:9 (http_proxy)") && !told.contains("marked"), "{told}");
 }
@@ -218,7 +218,7 @@ fn a_service_that_refuses_or_is_not_there_is_named() {
             ("AZURE_CLIENT_SECRET", "marked"),
             ("AZURE_AUTHORITY_HOST", url.as_str()),
         ];
-        let error = run(azure::fetch(&given(&variables), None)).unwrap_err();
+        let error = run(azure(&given(&variables), None)).unwrap_err();
         service.asked();
         error
     };
@@ -227,8 +227,43 @@ fn a_service_that_refuses_or_is_not_there_is_named() {
     assert!(text.contains("Entra ID: ") && text.contains("401") && text.contains("invalid_client"), "{text}");
     assert!(error.kind() == Kind::Denied && !text.contains("marked"), "{text}");
     // Nobody listens on the lowest port.
-    let error = run(google::fetch(&given(&[("GCE_METADATA_HOST", "127.0.0.1:1")]))).unwrap_err();
+    let error = run(google(&given(&[("GCE_METADATA_HOST", "127.0.0.1:1")]))).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("GOOGLE_APPLICATION_CREDENTIALS is not set") && text.contains("127.0.0.1:1"), "{text}");
     assert_eq!(error.kind(), Kind::Network);
+}
+
+fn provider(uri: &str, settings: &Credentials) -> Option<Provider> {
+    let plain = uri.split_once("://").map_or(String::new(), |(scheme, rest)| {
+        format!("{}://{rest}", if scheme.starts_with("http") { scheme } else { "https" })
+    });
+    settings.signing(uri, &plain.parse().unwrap()).map(|signing| signing.provider)
+}
+
+#[test]
+fn the_clouds_own_uris_are_signed_for_and_plain_ones_when_asked() {
+    let none = Credentials { environment: Environment::given([]), ..Credentials::default() };
+    for (uri, by_default, asked) in [
+        ("s3://b/p", Some(Provider::Aws), Provider::Aws),
+        ("gs://b/p", Some(Provider::Google), Provider::Google),
+        ("az://a/c/p", Some(Provider::Azure), Provider::Azure),
+        ("abfss://c@a/p", Some(Provider::Azure), Provider::Azure),
+        ("http://127.0.0.1:9000/b", None, Provider::Aws),
+        ("https://storage.googleapis.com/b", None, Provider::Google),
+        ("https://a.blob.core.windows.net/c", None, Provider::Azure),
+        ("https://a.blob.core.usgovcloudapi.net/c", None, Provider::Azure),
+    ] {
+        let uri = uri.replace("c@", "");
+        assert_eq!(provider(&uri, &none), by_default, "{uri}");
+        let told = |anonymous| Credentials { anonymous: Some(anonymous), ..none.clone() };
+        assert_eq!((provider(&uri, &told(true)), provider(&uri, &told(false))), (None, Some(asked)), "{uri}");
+    }
+    let profile = Credentials { profile: Some("x".into()), ..none.clone() };
+    assert_eq!(provider("https://h/b", &profile), Some(Provider::Aws));
+    let keys = Environment::given([("AWS_ACCESS_KEY_ID".into(), "a".into())]);
+    let keys = Credentials { environment: keys, region: Some("eu-west-1".into()), ..none.clone() };
+    assert_eq!(provider("https://h/b", &keys), None, "keys do not go to whatever server a URI names");
+    let named = Environment::given([("AWS_ENDPOINT_URL".into(), "http://h:9000".into())]);
+    let named = Credentials { environment: named, ..none };
+    assert_eq!((provider("http://h:9000/b", &named), provider("http://g:9000/b", &named)), (Some(Provider::Aws), None));
 }

@@ -2,12 +2,13 @@
 //!
 //! A bucket has no version. What can be had for much less than a listing is a sample of it.
 
-use super::pages::{Flying, PAGES_AT_ONCE, first_of, is_object, page};
-use crate::control::HttpClient;
+use super::walk::{PAGES_AT_ONCE, is_object, page};
+use crate::client::Client;
 use fuelrail_base::Result;
 use fuelrail_base::prng::Prng;
 use fuelrail_flow::Listing;
 use fuelrail_wire::{Dialect, ListPage, PageStart, Source};
+use futures_util::{StreamExt, stream};
 
 /// Pages asked for again: the first one, what is behind the last key, and so many between. What changed a tenth of the pages is missed
 /// by one look in twenty-four.
@@ -27,32 +28,23 @@ struct Probe {
 /// # Errors
 /// What the server answers after retries.
 pub(super) async fn difference(
-    client: &HttpClient,
+    client: &Client<'_>,
     source: &Source,
     listing: &Listing,
     seed: u64,
 ) -> Result<Option<String>> {
-    let mut probes = drawn(source, listing, seed).into_iter();
-    let ask = |probe: Probe| async {
+    let ask = |probe: Probe| async move {
         let start = PageStart { after: probe.after.as_deref(), token: None };
-        let answer = page(client, source, &probe.prefix, start).await;
-        (probe, answer)
+        page(client, source, &probe.prefix, start).await.map(|page| differs(listing, &probe, &page))
     };
-    let mut flying: Flying<'_, (Probe, Result<ListPage>)> = Vec::new();
-    loop {
-        while flying.len() < PAGES_AT_ONCE
-            && let Some(probe) = probes.next()
-        {
-            flying.push(Box::pin(ask(probe)));
-        }
-        if flying.is_empty() {
-            return Ok(None);
-        }
-        let (probe, answer) = first_of(&mut flying).await;
-        if let Some(key) = differs(listing, &probe, &answer?) {
-            return Ok(Some(key));
+    let mut answers = stream::iter(drawn(source, listing, seed)).map(ask).buffer_unordered(PAGES_AT_ONCE);
+    while let Some(answer) = answers.next().await {
+        let different = answer?;
+        if different.is_some() {
+            return Ok(different);
         }
     }
+    Ok(None)
 }
 
 /// The pages to ask for: one of each of as many equal parts, so that no stretch is left out of every look.

@@ -1,16 +1,46 @@
-//! Every page of a listing, several at a time: first those that a journal has, then those that only the bucket has.
+//! Pages of a listing, several at a time: every one of them, first those that a journal has, then those that only the bucket has.
 //!
 //! Where to go on is `plan`'s. It is told the answers of a journal in the order in which they came, so it asks for the same pages
 //! again, and stands where it stood when the last of them had come.
 
 use super::journal::Journal;
-use super::pages::{Flying, PAGES_AT_ONCE, first_of, is_object, page};
-use crate::control::HttpClient;
+use crate::client::{AT_A_PROMPT, Ask as Request, Client};
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Listing;
 use fuelrail_plan::sweep::{Ask, Stretch, Sweep};
+use fuelrail_wire::head::refuse_coding;
 use fuelrail_wire::kept::{Answer, asked};
-use fuelrail_wire::{Dialect, ListPage, PageStart, Source};
+use fuelrail_wire::{Dialect, Entry, ListPage, PageStart, Source, list_path, parse_list};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use hyper::Method;
+
+/// Pages asked for at once. Enough to hide most of the round trips, far below what any bucket calls too much.
+pub(super) const PAGES_AT_ONCE: usize = 8;
+/// What servers give at most.
+const PAGE_KEYS: u32 = 1000;
+const AZURE_PAGE_KEYS: u32 = 5000;
+
+/// One page of the keys that begin with `prefix`.
+pub(super) async fn page(client: &Client<'_>, source: &Source, prefix: &str, start: PageStart<'_>) -> Result<ListPage> {
+    let keys = if source.endpoint.dialect == Dialect::Azure { AZURE_PAGE_KEYS } else { PAGE_KEYS };
+    let path = list_path(&source.endpoint, prefix, start, keys, None);
+    let request = Request::new(Method::GET, path);
+    let attempt = async || {
+        let answer = client.ask(&request).await?;
+        // What comes in another form than its own is not taken for it.
+        answer.headers.get_all("content-encoding").iter().try_for_each(|value| refuse_coding(value.as_bytes()))?;
+        Ok(answer)
+    };
+    let answer = client.persist(AT_A_PROMPT, attempt).await;
+    let answer = answer.map_err(|refused| refused.error.object(format!("{}/{prefix}", source.endpoint.bucket)))?;
+    parse_list(&answer.body)
+}
+
+/// Whether an entry is an object. Empty ones whose key ends in `/` are folder markers of consoles.
+pub(super) fn is_object(entry: &Entry) -> bool {
+    entry.size > 0 || !entry.key.ends_with('/')
+}
 
 /// What has come.
 struct Brought {
@@ -22,7 +52,7 @@ struct Brought {
 
 /// Every object, sorted. What comes is written into `journal`.
 pub(super) async fn walk(
-    client: &HttpClient,
+    client: &Client<'_>,
     source: &Source,
     mut journal: Option<&mut Journal>,
     progress: &mut impl FnMut(u64),
@@ -41,13 +71,11 @@ pub(super) async fn walk(
         let answer = page(client, source, &source.prefixes[ask.prefix], start(&ask)).await;
         (ask, answer)
     };
-    let mut flying: Flying<'_, (Ask, Result<ListPage>)> = Vec::new();
+    let mut flying = FuturesUnordered::new();
     while !brought.sweep.is_done() {
         asks.extend(std::iter::from_fn(|| brought.sweep.ask()));
-        for ask in asks.drain(..) {
-            flying.push(Box::pin(fetch(ask)));
-        }
-        let (ask, answer) = first_of(&mut flying).await;
+        flying.extend(asks.drain(..).map(&fetch));
+        let (ask, answer) = flying.next().await.expect("a sweep that is not done waits for pages");
         let page = answer?;
         brought.take(ask.stretch, &page)?;
         if let Some(journal) = &mut journal {

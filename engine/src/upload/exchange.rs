@@ -1,56 +1,92 @@
-//! One upload's talk with its server: requests in the words of its cloud, patience, and a look at what is there.
+//! What is agreed on before an object is put, one upload's requests in the words of its cloud, what their refusals mean, and a look at what
+//! is there.
 
-use super::body::document;
-use super::refusal::Refused;
-use super::terms::PutOver;
-use crate::control::{ANSWER_TIMEOUT, HttpClient, Load, Refusal, unreachable, within};
-use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
-use fuelrail_base::{Duration, Error, Kind, Result};
-use fuelrail_io::monotonic_now;
-use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
+use crate::client::{AT_A_PROMPT, Answer, Ask, Client, Refused};
+use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::multipart::checksum;
-use fuelrail_wire::{Dialect, Endpoint, base64};
-use http_body_util::{BodyExt, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::HeaderMap;
-use hyper::http::request::Builder;
-use hyper::{Method, Request, Response};
-use std::cell::RefCell;
+use fuelrail_wire::{Dialect, base64, sign};
+use hyper::Method;
+use std::io::{Read, Seek};
 
-/// Attempts while nothing is lost yet: a server that is down should be said within seconds.
-pub(super) const AT_A_PROMPT: u32 = 5;
-/// Attempts while parts of an object are there already: the loader's patience, for seconds without a network.
-pub(super) const UNDER_WAY: u32 = 10;
+/// Largest object: what S3 makes of parts.
+pub const UPLOAD_BYTES_MAX: u64 = 5 << 40;
+/// Longer objects go in parts, unless [`PutOptions`] say otherwise.
+pub const PARTS_ABOVE_BYTES: u64 = 64 << 20;
+/// Length of a part, unless [`PutOptions`] say otherwise or there would be more than 10 000.
+pub const PART_BYTES: u64 = 16 << 20;
 
-/// The object to be put.
-pub(super) struct Target {
-    pub(super) endpoint: Endpoint,
-    pub(super) path: String,
-    pub(super) over: PutOver,
+/// Largest object that one request may bring: what S3 allows.
+pub(super) const PUT_BYTES_MAX: u64 = 5 << 30;
+
+/// Where an object's bytes are read from, from the start as often as it takes: a file, or a cursor over memory.
+pub trait Upload: Read + Seek + Send {}
+
+impl<T: Read + Seek + Send> Upload for T {}
+
+/// What the server has taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stored {
+    /// Length of the object.
+    pub bytes: u64,
+    /// The entity tag it has now, if the server tells.
+    pub etag: Option<String>,
 }
 
-/// The talk. Its budget of retries is one for all parts.
+/// What may be there under the key before an object is put.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum PutOver {
+    /// Whatever it is, it is replaced.
+    #[default]
+    Anything,
+    /// Nothing: of several who put the same key, one succeeds.
+    Nothing,
+    /// The object with this entity tag, as a listing or [`Stored`] has it. Google's XML interface does not judge these.
+    Etag(String),
+}
+
+/// How an object is put.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PutOptions {
+    /// What it may replace. The server judges it at the moment the object appears.
+    pub over: PutOver,
+    /// Longer objects go in parts; at most 5 GiB.
+    pub parts_above_bytes: u64,
+    /// Length of each part but the last: 5 MiB to 5 GiB on S3 and Google. Longer where there would be more than 10 000.
+    pub part_bytes: u64,
+}
+
+impl Default for PutOptions {
+    fn default() -> PutOptions {
+        PutOptions { over: PutOver::Anything, parts_above_bytes: PARTS_ABOVE_BYTES, part_bytes: PART_BYTES }
+    }
+}
+
+impl PutOptions {
+    pub(super) fn validate(&self, dialect: Dialect) -> Result<()> {
+        let usage = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
+        if self.part_bytes == 0 || self.part_bytes > PUT_BYTES_MAX || self.parts_above_bytes > PUT_BYTES_MAX {
+            return usage("part_bytes or parts_above_bytes is 0 or beyond 5 GiB", "use 16 MiB and 64 MiB");
+        }
+        if let PutOver::Etag(etag) = &self.over {
+            if etag.is_empty() || !etag.chars().all(|c| c.is_ascii_graphic()) {
+                return usage("the entity tag to be replaced is none", "take it from a listing");
+            }
+            if dialect == Dialect::Gcs {
+                return usage(
+                    "Google judges no entity tags of what is replaced",
+                    "put it over anything, or over nothing",
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An object that is being put.
 pub(super) struct Exchange<'a> {
-    pub(super) target: &'a Target,
-    client: &'a HttpClient,
-    retry: RefCell<Retry>,
-}
-
-/// An answer that was taken.
-pub(super) struct Answer {
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
-}
-
-impl Answer {
-    /// The entity tag it names.
-    pub(super) fn etag(&self) -> Option<String> {
-        self.text("etag")
-    }
-
-    fn text(&self, name: &str) -> Option<String> {
-        self.headers.get(name)?.to_str().ok().map(str::to_owned)
-    }
+    pub(super) client: &'a Client<'a>,
+    pub(super) path: String,
+    pub(super) over: &'a PutOver,
 }
 
 /// By what an object that is there can be known to be the one that was sent.
@@ -61,131 +97,167 @@ pub(super) struct Likeness {
     pub(super) checksums: Vec<String>,
 }
 
-impl<'a> Exchange<'a> {
-    pub(super) fn new(client: &'a HttpClient, target: &'a Target) -> Result<Exchange<'a>> {
-        let config = RetryConfig { attempts_max: UNDER_WAY, ..RetryConfig::default() };
-        let retry = Retry::new(config, monotonic_now().0)?;
-        Ok(Exchange { target, client, retry: RefCell::new(retry) })
-    }
-
+impl Exchange<'_> {
     pub(super) fn dialect(&self) -> Dialect {
-        self.target.endpoint.dialect
-    }
-
-    /// A request for this path of the server.
-    pub(super) fn request(&self, method: Method, path: &str) -> Builder {
-        let endpoint = &self.target.endpoint;
-        let uri = format!("{}://{}{path}", endpoint.scheme.word(), endpoint.authority());
-        Request::builder().method(method).uri(uri)
+        self.client.route.endpoint.dialect
     }
 
     /// The line that lets the server judge these bytes.
-    pub(super) fn promise(&self, request: Builder, crc32c: u32, md5: Option<[u8; 16]>) -> Builder {
+    pub(super) fn promise(&self, ask: Ask, crc32c: u32, md5: Option<[u8; 16]>) -> Ask {
         match (self.dialect(), md5) {
-            (Dialect::S3, _) => request.header("x-amz-checksum-crc32c", checksum(crc32c)),
-            (Dialect::Gcs, _) => request.header("x-goog-hash", format!("crc32c={}", checksum(crc32c))),
+            (Dialect::S3, _) => ask.header("x-amz-checksum-crc32c", checksum(crc32c)),
+            (Dialect::Gcs, _) => ask.header("x-goog-hash", format!("crc32c={}", checksum(crc32c))),
             // It judges no CRC-32C.
-            (Dialect::Azure, Some(md5)) => request.header("content-md5", base64::encode(&md5)),
-            (Dialect::Azure, None) => request,
+            (Dialect::Azure, Some(md5)) => ask.header("content-md5", base64::encode(&md5)),
+            (Dialect::Azure, None) => ask,
         }
     }
 
     /// The line that lets the server judge what is replaced.
-    pub(super) fn conditional(&self, request: Builder) -> Builder {
-        match (&self.target.over, self.dialect()) {
-            (PutOver::Anything, _) => request,
-            (PutOver::Nothing, Dialect::Gcs) => request.header("x-goog-if-generation-match", "0"),
-            (PutOver::Nothing, _) => request.header("if-none-match", "*"),
-            (PutOver::Etag(etag), _) => request.header("if-match", etag),
+    pub(super) fn conditional(&self, ask: Ask) -> Ask {
+        match (self.over, self.dialect()) {
+            (PutOver::Anything, _) => ask,
+            (PutOver::Nothing, Dialect::Gcs) => ask.header("x-goog-if-generation-match", "0"),
+            (PutOver::Nothing, _) => ask.header("if-none-match", "*"),
+            (PutOver::Etag(etag), _) => ask.header("if-match", etag),
         }
     }
 
-    /// Sends what was built, and gives back the answer that will come.
-    pub(super) async fn send(&self, request: Builder, body: Load) -> Result<Response<Incoming>> {
-        let request =
-            request.body(body).map_err(|e| Error::new(Kind::Usage, format!("cannot be asked for over HTTP: {e}")))?;
-        let answer = self.client.request(request).await;
-        answer.map_err(|e| unreachable(&self.target.endpoint.authority(), &*e))
-    }
-
-    /// What an answer says, read to its end.
-    pub(super) async fn judge(&self, response: Response<Incoming>, limit: Duration) -> Result<Answer, Refused> {
-        let (status, headers) = (response.status(), response.headers().clone());
-        let body = within(limit, Limited::new(response.into_body(), DOCUMENT_BYTES_MAX).collect()).await?;
-        let body = body.map_err(|e| Error::new(Kind::Truncated, format!("reading the answer: {e}")))?.to_bytes();
-        if status.is_success() {
-            return Ok(Answer { headers, body });
-        }
-        let mut refused = Refused::new(status, &headers, &body, &self.target.over);
-        let place = (&self.target.endpoint, self.target.path.as_str());
-        refused.error = self.client.refused(place, &Refusal { status, headers, body }, refused.error);
-        Err(refused)
-    }
-
-    /// Asks with a document, or nothing, once.
-    pub(super) async fn ask(&self, request: Builder, text: String, limit: Duration) -> Result<Answer, Refused> {
-        let request = request.header("content-length", text.len());
-        let response = within(limit, self.send(request, document(text))).await??;
-        self.judge(response, limit).await
-    }
-
-    /// How long to wait before another attempt; `None` when it is over.
-    pub(super) fn pause(&self, tries: &mut Tries, refused: &Refused, attempts_max: u32) -> Option<Duration> {
-        let verdict = self.retry.borrow_mut().verdict(tries, refused.error.kind(), refused.wait);
-        match verdict {
-            // The same condition would be judged in the same way.
-            Verdict::After(_) if refused.is_condition() || tries.failed() >= attempts_max => None,
-            Verdict::After(pause) => Some(pause),
-            Verdict::GiveUp => None,
-        }
-    }
-
-    /// An attempt that succeeded.
-    pub(super) fn went_well(&self) {
-        self.retry.borrow_mut().success();
+    /// Asks once.
+    pub(super) async fn ask(&self, ask: &Ask) -> Result<Answer, Refused> {
+        self.client.ask(ask).await.map_err(|refused| self.explained(refused))
     }
 
     /// Asks until there is an answer or no hope.
-    pub(super) async fn persist(
-        &self,
-        request: impl Fn() -> Builder,
-        limit: Duration,
-    ) -> core::result::Result<Answer, Refused> {
-        let mut tries = Tries::default();
-        loop {
-            let refused = match self.ask(request(), String::new(), limit).await {
-                Ok(answer) => return Ok(answer),
-                Err(refused) => refused,
-            };
-            match self.pause(&mut tries, &refused, AT_A_PROMPT) {
-                Some(pause) => tokio::time::sleep(pause).await,
-                None => return Err(Refused { error: refused.error.clone().attempts(tries.failed()), ..refused }),
-            }
-        }
+    pub(super) async fn persist(&self, ask: &Ask) -> Result<Answer, Refused> {
+        self.client.persist(AT_A_PROMPT, async || self.ask(ask).await).await
+    }
+
+    /// What a refusal means to this upload.
+    pub(super) fn explained(&self, refused: Refused) -> Refused {
+        explained(refused, self.over)
     }
 
     /// Whether anything is there; not, where that is not told.
     pub(super) async fn is_taken(&self) -> bool {
-        let head = self.request(Method::HEAD, &self.target.path);
-        self.ask(head, String::new(), ANSWER_TIMEOUT).await.is_ok()
+        self.ask(&Ask::new(Method::HEAD, &*self.path)).await.is_ok()
     }
 
     /// The entity tag of what is there, when that is what was sent.
     pub(super) async fn find(&self, like: &Likeness) -> Option<Option<String>> {
-        let head = || {
-            let request = self.request(Method::HEAD, &self.target.path);
-            if self.dialect() == Dialect::S3 { request.header("x-amz-checksum-mode", "ENABLED") } else { request }
-        };
-        let there = self.persist(head, ANSWER_TIMEOUT).await.ok()?;
-        let same_length = there.text("content-length").and_then(|bytes| bytes.parse().ok()) == Some(like.bytes);
+        let head = Ask::new(Method::HEAD, &*self.path);
+        let with_checksums = self.dialect() == Dialect::S3;
+        let head = if with_checksums { head.header("x-amz-checksum-mode", "ENABLED") } else { head };
+        let there = self.persist(&head).await.ok()?;
+        let same_length = there.header("content-length").and_then(|bytes| bytes.parse().ok()) == Some(like.bytes);
         let plain = |etag: &str| etag.trim_matches('"').to_ascii_lowercase();
         let etag = there.etag();
         let same_etag = matches!((&etag, &like.etag), (Some(is), Some(wanted)) if plain(is) == plain(wanted));
-        let google = there.text("x-goog-hash").unwrap_or_default();
+        let google = there.header("x-goog-hash").unwrap_or_default();
         let told = google.split(',').filter_map(|hash| hash.trim().strip_prefix("crc32c="));
-        let others = [there.text("x-amz-checksum-crc32c"), there.text("content-md5")];
-        let told = told.chain(others.iter().filter_map(Option::as_deref));
+        let others = [there.header("x-amz-checksum-crc32c"), there.header("content-md5")];
+        let told = told.chain(others.into_iter().flatten());
         let same_checksum = told.into_iter().any(|told| like.checksums.iter().any(|wanted| wanted == told));
         (same_length && (same_etag || same_checksum)).then_some(etag)
+    }
+}
+
+/// What a refused upload has to say beyond what every refused request has.
+fn explained(mut refused: Refused, over: &PutOver) -> Refused {
+    let Some(status) = refused.status.map(|status| status.as_u16()) else { return refused };
+    let is_expired = sign::refusal(status, &refused.code).is_some_and(|(kind, _)| kind == Kind::Expired);
+    if is_expired || matches!(refused.code.as_str(), "SignatureDoesNotMatch" | "InvalidAccessKeyId") {
+        return refused;
+    }
+    let by_code = match refused.code.as_str() {
+        "ConditionalRequestConflict" => Some((Kind::Server, "another writer was there at the same moment")),
+        "BadDigest" | "InvalidDigest" | "Md5Mismatch" | "XAmzContentChecksumMismatch" | "XAmzContentSHA256Mismatch" => {
+            Some((
+                Kind::Mismatch,
+                "what arrived is not what was sent: the source changes while it is read, or something on the way changes it",
+            ))
+        }
+        "IncompleteBody" | "RequestTimeout" => Some((Kind::Truncated, "the connection is too slow or breaks")),
+        "NoSuchUpload" => Some((
+            Kind::NotFound,
+            "the upload is gone: a rule of the bucket or somebody else removed its parts; put it again",
+        )),
+        "InvalidPart" | "InvalidPartOrder" | "InvalidBlockList" | "InvalidBlobOrBlock" | "InvalidBlockId" => Some((
+            Kind::Denied,
+            "its parts are not there as they were sent: another upload of the same object came between; put it again",
+        )),
+        "EntityTooLarge" | "EntityTooSmall" | "RequestBodyTooLarge" | "MaxBlobSizeConditionNotMet" => Some((
+            Kind::Usage,
+            "the server takes no objects or parts of this size: split the object, or choose other part_bytes",
+        )),
+        _ => None,
+    };
+    let (kind, cure) = match (by_code, status, over) {
+        (Some(known), ..) => known,
+        (_, 409 | 412, PutOver::Nothing) => {
+            (Kind::Exists, "an object is there already, and only a new one was to be put: choose another key")
+        }
+        (_, 404 | 409 | 412, PutOver::Etag(_)) => (
+            Kind::Changed,
+            "what is there is not the object that was to be replaced: look at it again before it is replaced",
+        ),
+        (_, 401 | 403, _) => (
+            Kind::Denied,
+            "the bucket may not be written to by who asks: open it for writing (fuelrail serve FOLDER --writable, or \
+             s3:PutObject), name another one, or use other credentials (anonymous = false sends them to a plain URI)",
+        ),
+        (_, 404, _) => (Kind::NotFound, "check the bucket's name: it must be there before an object is put into it"),
+        (_, 405 | 501, _) => (Kind::NotFound, "the server takes no uploads: name one that speaks S3"),
+        (_, 409 | 412, _) => (
+            Kind::Denied,
+            "an object is there that the bucket does not let be replaced: choose another key, or lift its lock",
+        ),
+        (_, 411 | 413, _) => (Kind::Usage, "the server takes no object of this size: split it into smaller ones"),
+        (_, 507, _) => (Kind::Denied, "the server's disk is full: make room there"),
+        _ => return refused,
+    };
+    refused.error = Error::new(kind, refused.error.cause()).cure(cure);
+    // The same condition would be judged in the same way.
+    refused.is_final = matches!(kind, Kind::Exists | Kind::Changed);
+    refused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuelrail_base::Duration;
+    use hyper::StatusCode;
+    use hyper::header::HeaderMap;
+
+    fn refused(status: u16, code: &str, over: &PutOver) -> Refused {
+        let body = format!("<Error><Code>{code}</Code><Message>Because.</Message></Error>");
+        let headers = HeaderMap::from_iter([("retry-after".parse().unwrap(), "7".parse().unwrap())]);
+        let answer = Answer { status: StatusCode::from_u16(status).unwrap(), headers, body: body.into() };
+        explained(Refused::of(&answer), over)
+    }
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        let (any, new, tag) = (PutOver::Anything, PutOver::Nothing, PutOver::Etag("\"t\"".into()));
+        for (status, code, over, kind, said) in [
+            (403, "Why", &any, Kind::Denied, "--writable"),
+            (404, "Why", &any, Kind::NotFound, "the bucket's name"),
+            (412, "Why", &any, Kind::Denied, "another key"),
+            (412, "PreconditionFailed", &new, Kind::Exists, "only a new one"),
+            (409, "BlobAlreadyExists", &new, Kind::Exists, "only a new one"),
+            (409, "ConditionalRequestConflict", &new, Kind::Server, "another writer"),
+            (412, "PreconditionFailed", &tag, Kind::Changed, "look at it again"),
+            (404, "NoSuchKey", &tag, Kind::Changed, "look at it again"),
+            (413, "Why", &any, Kind::Usage, "smaller"),
+            (503, "Why", &any, Kind::Throttled, "slow down"),
+            (400, "BadDigest", &any, Kind::Mismatch, "what arrived"),
+            (404, "NoSuchUpload", &tag, Kind::NotFound, "put it again"),
+            (507, "Why", &any, Kind::Denied, "make room"),
+        ] {
+            let refused = refused(status, code, over);
+            let text = refused.error.to_string();
+            assert!(refused.error.kind() == kind && text.contains(said) && text.contains(code), "{text}");
+            assert_eq!(refused.wait, Some(Duration::from_secs(7)));
+        }
     }
 }

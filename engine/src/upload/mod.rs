@@ -6,27 +6,22 @@
 //! is never held in memory as a whole. What a process that is killed leaves behind are parts without an object, which a rule of the
 //! bucket (`AbortIncompleteMultipartUpload`) has to remove; Azure forgets blocks after a week by itself.
 
-mod body;
 mod exchange;
 mod one;
 mod parts;
-mod refusal;
-mod source;
-mod terms;
 
-use crate::access::Access;
-use crate::control::{no_object, on_control_thread};
-use crate::elsewhere::wherever;
+use crate::access::{Access, wherever};
 use crate::folder;
-use exchange::{Exchange, Target};
+use crate::get::no_object;
+use exchange::Exchange;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_wire::multipart::PARTS_MAX;
 use fuelrail_wire::{Dialect, Scheme};
+use one::length;
 use parts::Plan;
-use source::length;
 use std::io::{Cursor, SeekFrom};
 
-pub use terms::{PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload};
+pub use exchange::{PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload};
 
 /// How an object of `bytes` goes in parts; `None` when it goes in one request.
 fn plan(options: &PutOptions, bytes: u64, dialect: Dialect) -> Option<Plan> {
@@ -96,12 +91,10 @@ pub fn put_as(
         let cause = format!("it is longer than {}, the most a bucket takes", ByteSize(UPLOAD_BYTES_MAX));
         return Err(Error::new(Kind::Usage, cause).cure("split it into smaller objects").object(key));
     }
-    let stored = wherever(&access, uri, endpoint, |way, endpoint| {
-        let target =
-            Target { path: endpoint.object_path(&key), over: options.over.clone(), endpoint: endpoint.clone() };
-        on_control_thread(way, async |client| {
-            let exchange = Exchange::new(&client, &target)?;
-            let taken = match plan(options, bytes, endpoint.dialect) {
+    let stored = wherever(&access, uri, endpoint, |route| {
+        route.run(async |client| {
+            let exchange = Exchange { client: &client, path: route.endpoint.object_path(&key), over: &options.over };
+            let taken = match plan(options, bytes, route.endpoint.dialect) {
                 Some(plan) => parts::put(&exchange, source, plan, &mut progress).await?,
                 None => None,
             };
@@ -118,8 +111,8 @@ pub fn put_as(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Seek, SeekFrom};
-    use terms::PUT_BYTES_MAX;
+    use exchange::PUT_BYTES_MAX;
+    use std::io::{Read, Seek};
 
     #[test]
     fn parts_are_as_long_as_ten_thousand_need() {

@@ -1,20 +1,19 @@
-//! An object in one request.
+//! An object in one request, and its source: read piece by piece, and held against the length it had at first.
 //!
 //! The source is read twice, first for its checksum, then for the request, and again for every further attempt.
 
-use super::body::Pieces;
-use super::exchange::{AT_A_PROMPT, Answer, Exchange, Likeness};
-use super::refusal::Refused;
-use super::source::{Digest, PIECE_BYTES, check_end, read_more, rewind};
-use super::terms::{Stored, Upload};
-use crate::control::{ANSWER_TIMEOUT, Load, within};
-use fuelrail_base::Result;
-use fuelrail_plan::retry::Tries;
+use super::exchange::{Exchange, Likeness, Stored, Upload};
+use crate::client::{ANSWER_TIMEOUT, AT_A_PROMPT, Answer, Ask, Refused, within};
+use crate::folder::read_some;
+use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::multipart::checksum;
 use fuelrail_wire::{Dialect, base64};
-use http_body_util::BodyExt;
+use futures_util::{StreamExt, stream};
+use http_body_util::{BodyExt, StreamBody};
 use hyper::Method;
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Frame};
+use md5::{Digest as _, Md5};
+use std::io::SeekFrom;
 use tokio::sync::mpsc;
 
 /// Pieces that wait to be sent.
@@ -28,27 +27,25 @@ pub(super) async fn put(
     progress: &mut (impl FnMut(u64) + Send),
 ) -> Result<Stored> {
     let digest = Digest::of(source, bytes, exchange.dialect() == Dialect::Azure)?;
-    let (mut tries, mut unsure) = (Tries::default(), false);
-    loop {
+    let mut unsure = false;
+    let attempt = async || {
         let refused = match send(exchange, source, &digest, progress).await {
-            Ok(answer) => return Ok(Stored { bytes, etag: answer.etag() }),
+            Ok(answer) => return Ok(answer.etag()),
             Err(refused) => refused,
         };
         // An earlier attempt, whose answer was lost, may be what is there now.
-        if refused.is_condition() && unsure {
+        if refused.is_final && unsure {
             let md5 = digest.md5.map(|md5| base64::encode(&md5));
             let checksums = md5.into_iter().chain([checksum(digest.crc32c)]).collect();
-            let like = Likeness { bytes, etag: None, checksums };
-            if let Some(etag) = exchange.find(&like).await {
-                return Ok(Stored { bytes, etag });
+            if let Some(etag) = exchange.find(&Likeness { bytes, etag: None, checksums }).await {
+                return Ok(etag);
             }
         }
         unsure |= refused.is_unsure();
-        match exchange.pause(&mut tries, &refused, AT_A_PROMPT) {
-            Some(pause) => tokio::time::sleep(pause).await,
-            None => return Err(refused.error.attempts(tries.failed())),
-        }
-    }
+        Err(refused)
+    };
+    let etag = exchange.client.persist(AT_A_PROMPT, attempt).await.map_err(Refused::into_error)?;
+    Ok(Stored { bytes, etag })
 }
 
 /// One attempt.
@@ -58,19 +55,19 @@ async fn send(
     digest: &Digest,
     progress: &mut (impl FnMut(u64) + Send),
 ) -> Result<Answer, Refused> {
-    let (pieces, waiting) = mpsc::channel(PIECES_WAITING_MAX);
-    let load: Load = Pieces { waiting, left: digest.bytes }.boxed_unsync();
-    let mut request = exchange
-        .request(Method::PUT, &exchange.target.path)
+    let (pieces, mut waiting) = mpsc::channel::<Bytes>(PIECES_WAITING_MAX);
+    // Where it ends before the length that was promised, hyper closes the connection: an object cut short is none.
+    let frames = stream::poll_fn(move |cx| waiting.poll_recv(cx)).map(|piece| Ok(Frame::data(piece)));
+    let mut ask = Ask::new(Method::PUT, &*exchange.path)
         .header("content-length", digest.bytes)
         .header("content-type", "application/octet-stream");
     if exchange.dialect() == Dialect::Azure {
         // Without this line it takes nothing.
-        request = request.header("x-ms-blob-type", "BlockBlob");
+        ask = ask.header("x-ms-blob-type", "BlockBlob");
     }
-    let request = exchange.conditional(exchange.promise(request, digest.crc32c, digest.md5));
-    let mut answer = std::pin::pin!(exchange.send(request, load));
-    let response = tokio::select! {
+    let ask = exchange.conditional(exchange.promise(ask, digest.crc32c, digest.md5));
+    let mut answer = std::pin::pin!(exchange.client.send(&ask, StreamBody::new(frames).boxed_unsync()));
+    let reply = tokio::select! {
         // A refusal may come before all is sent: then nobody wants the rest.
         biased;
         early = &mut answer => early?,
@@ -79,7 +76,7 @@ async fn send(
             within(ANSWER_TIMEOUT, answer).await??
         }
     };
-    exchange.judge(response, ANSWER_TIMEOUT).await
+    within(ANSWER_TIMEOUT, exchange.client.accept(&ask, reply)).await?.map_err(|refused| exchange.explained(refused))
 }
 
 /// Reads the source and passes it on, a piece at a time, as fast as the server takes it.
@@ -107,4 +104,95 @@ async fn feed(
         progress(sent);
     }
     Ok(())
+}
+
+/// What is read at a time.
+pub(super) const PIECE_BYTES: usize = 256 << 10;
+
+/// The length of the source now.
+pub(super) fn length(source: &mut dyn Upload) -> Result<u64> {
+    source.seek(SeekFrom::End(0)).map_err(|e| unreadable(&e))
+}
+
+/// Back to the start.
+pub(super) fn rewind(source: &mut dyn Upload) -> Result<()> {
+    source.seek(SeekFrom::Start(0)).map(drop).map_err(|e| unreadable(&e))
+}
+
+/// Some more bytes of what is not yet at its end.
+pub(super) fn read_more(source: &mut dyn Upload, piece: &mut [u8]) -> Result<usize> {
+    match read_some(source, piece).map_err(|e| unreadable(&e))? {
+        0 => Err(changed("shorter")),
+        read => Ok(read),
+    }
+}
+
+/// Refuses a source that goes on behind its length.
+pub(super) fn check_end(source: &mut dyn Upload) -> Result<()> {
+    if read_some(source, &mut [0]).map_err(|e| unreadable(&e))? == 0 { Ok(()) } else { Err(changed("longer")) }
+}
+
+fn changed(how: &str) -> Error {
+    Error::new(Kind::File, format!("what is to be put became {how} while it was read"))
+        .cure("put it when nobody writes to it any more")
+}
+
+fn unreadable(error: &std::io::Error) -> Error {
+    Error::new(Kind::File, format!("reading what is to be put: {error}"))
+}
+
+/// What the server is told before the bytes of an object in one request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Digest {
+    pub(super) bytes: u64,
+    pub(super) crc32c: u32,
+    /// Where CRC-32C is not judged.
+    pub(super) md5: Option<[u8; 16]>,
+}
+
+impl Digest {
+    /// Reads all of a source of this length.
+    pub(super) fn of(source: &mut dyn Upload, bytes: u64, with_md5: bool) -> Result<Digest> {
+        rewind(source)?;
+        let (mut left, mut crc32c, mut md5) = (bytes, 0, with_md5.then(Md5::new));
+        let mut piece = vec![0; PIECE_BYTES];
+        while left > 0 {
+            let most = left.min(PIECE_BYTES as u64) as usize;
+            let len = read_more(source, &mut piece[..most])?;
+            let read = &piece[..len];
+            crc32c = crc32c::crc32c_append(crc32c, read);
+            if let Some(md5) = &mut md5 {
+                md5.update(read);
+            }
+            left -= read.len() as u64;
+        }
+        check_end(source)?;
+        Ok(Digest { bytes, crc32c, md5: md5.map(|md5| md5.finalize().into()) })
+    }
+}
+
+/// MD5 of bytes.
+pub(super) fn md5_of(bytes: &[u8]) -> [u8; 16] {
+    Md5::digest(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Cursor;
+
+    #[test]
+    fn a_source_is_what_it_was_or_refused() {
+        // The check values of CRC-32C and MD5.
+        let digest = Digest::of(&mut Cursor::new(b"123456789"), 9, true).unwrap();
+        let hex: String = digest.md5.unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!((digest.crc32c, hex.as_str()), (0xE306_9283, "25f9e794323b453885f5181f1b624d0b"));
+        assert_eq!(md5_of(b"123456789"), digest.md5.unwrap());
+        assert_eq!(Digest::of(&mut Cursor::new(b""), 0, false), Ok(Digest { bytes: 0, crc32c: 0, md5: None }));
+        assert_eq!(length(&mut Cursor::new(b"123")).unwrap(), 3);
+        for (len, how) in [(8, "longer"), (10, "shorter")] {
+            let error = Digest::of(&mut Cursor::new(b"123456789"), len, false).unwrap_err();
+            assert!(error.kind() == Kind::File && error.to_string().contains(how), "{error}");
+        }
+    }
 }

@@ -2,23 +2,21 @@
 //!
 //! The source is read once, in order; a part stays in memory until the server has taken it, so that sending it again needs nobody.
 
-use super::body::{Handed, Part};
-use super::exchange::{Answer, Exchange, Likeness, UNDER_WAY};
-use super::refusal::Refused;
-use super::source::{PIECE_BYTES, check_end, md5_of, read_more, rewind};
-use super::terms::{PUT_BYTES_MAX, PutOver, Stored, Upload};
-use crate::control::{ANSWER_TIMEOUT, Load};
+use super::exchange::{Exchange, Likeness, PUT_BYTES_MAX, PutOver, Stored, Upload};
+use super::one::{PIECE_BYTES, check_end, md5_of, read_more, rewind};
+use crate::client::{ANSWER_TIMEOUT, Answer, Ask, Refused, UNDER_WAY};
+use crate::connect::Load;
 use fuelrail_base::{Duration, Error, Kind, Result};
-use fuelrail_plan::retry::Tries;
 use fuelrail_wire::multipart::{self, PartTaken};
 use fuelrail_wire::{Dialect, parse_error};
 use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-use http_body_util::BodyExt;
-use hyper::Method;
-use hyper::body::Bytes;
+use futures_util::stream::{self, FuturesUnordered};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper::{Method, StatusCode};
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
@@ -65,7 +63,9 @@ struct Journey<'a> {
     name: Name,
     /// Bytes of parts that the server has.
     taken_bytes: Cell<u64>,
-    running: RefCell<Vec<Weak<Handed>>>,
+    /// Bytes that each attempt under way has handed to its connection. A body holds them weakly: what is sent after its attempt has
+    /// ended counts nowhere.
+    running: RefCell<Vec<Weak<AtomicU64>>>,
     moved: Arc<Notify>,
 }
 
@@ -77,7 +77,7 @@ pub(super) async fn put(
     progress: &mut (impl FnMut(u64) + Send),
 ) -> Result<Option<Stored>> {
     // The server will judge it in the end: here only the sending is spared.
-    if exchange.target.over == PutOver::Nothing && exchange.is_taken().await {
+    if *exchange.over == PutOver::Nothing && exchange.is_taken().await {
         return Err(Error::new(Kind::Exists, "an object is there already, and only a new one was to be put")
             .cure("choose another key"));
     }
@@ -85,7 +85,7 @@ pub(super) async fn put(
         Dialect::Azure => Name::Blocks(RandomState::new().build_hasher().finish()),
         Dialect::S3 | Dialect::Gcs => match begin(exchange).await {
             Ok(id) => Name::Id(id),
-            Err(refused) if refused.is_unknown() && plan.bytes <= PUT_BYTES_MAX => return Ok(None),
+            Err(refused) if is_unknown(&refused) && plan.bytes <= PUT_BYTES_MAX => return Ok(None),
             Err(refused) => return Err(refused.error),
         },
     };
@@ -104,17 +104,14 @@ pub(super) async fn put(
 
 /// Begins an upload and returns its id.
 async fn begin(exchange: &Exchange<'_>) -> Result<String, Refused> {
-    let path = multipart::begin_path(&exchange.target.path);
-    let request = || {
-        let request = exchange.request(Method::POST, &path).header("content-type", "application/octet-stream");
-        match exchange.dialect() {
-            // Without it, S3 would refuse the checksums of the parts.
-            Dialect::S3 => request.header("x-amz-checksum-algorithm", "CRC32C"),
-            _ => request,
-        }
+    let ask = Ask::new(Method::POST, multipart::begin_path(&exchange.path));
+    let ask = ask.header("content-type", "application/octet-stream");
+    let ask = match exchange.dialect() {
+        // Without it, S3 would refuse the checksums of the parts.
+        Dialect::S3 => ask.header("x-amz-checksum-algorithm", "CRC32C"),
+        _ => ask,
     };
-    let answer = exchange.persist(request, ANSWER_TIMEOUT).await?;
-    Ok(multipart::parse_begun(&answer.body)?)
+    Ok(multipart::parse_begun(&exchange.persist(&ask).await?.body)?)
 }
 
 impl Journey<'_> {
@@ -158,27 +155,17 @@ impl Journey<'_> {
     fn sent(&self) -> u64 {
         let mut running = self.running.borrow_mut();
         running.retain(|handed| handed.strong_count() > 0);
-        self.taken_bytes.get() + running.iter().filter_map(Weak::upgrade).map(|handed| handed.bytes()).sum::<u64>()
+        self.taken_bytes.get()
+            + running.iter().filter_map(Weak::upgrade).map(|handed| handed.load(Relaxed)).sum::<u64>()
     }
 
     /// One part, in as many attempts as it takes.
     async fn bring(&self, number: u64, bytes: Bytes) -> Result<(u64, PartTaken)> {
         let crc32c = crc32c::crc32c(&bytes);
         let md5 = matches!(self.name, Name::Blocks(_)).then(|| md5_of(&bytes));
-        let mut tries = Tries::default();
-        loop {
-            let refused = match self.send(number, &bytes, (crc32c, md5)).await {
-                Ok(etag) => {
-                    self.exchange.went_well();
-                    return Ok((number, PartTaken { etag, crc32c }));
-                }
-                Err(refused) => refused,
-            };
-            match self.exchange.pause(&mut tries, &refused, UNDER_WAY) {
-                Some(pause) => tokio::time::sleep(pause).await,
-                None => return Err(refused.error.attempts(tries.failed())),
-            }
-        }
+        let attempt = async || self.send(number, &bytes, (crc32c, md5)).await;
+        let etag = self.exchange.client.persist(UNDER_WAY, attempt).await.map_err(Refused::into_error)?;
+        Ok((number, PartTaken { etag, crc32c }))
     }
 
     /// One attempt at a part. Returns its entity tag.
@@ -189,20 +176,16 @@ impl Journey<'_> {
         (crc32c, md5): (u32, Option<[u8; 16]>),
     ) -> Result<String, Refused> {
         let path = match &self.name {
-            Name::Id(id) => multipart::part_path(&self.exchange.target.path, id, number),
-            Name::Blocks(upload) => {
-                multipart::block_path(&self.exchange.target.path, &multipart::block_id(*upload, number))
-            }
+            Name::Id(id) => multipart::part_path(&self.exchange.path, id, number),
+            Name::Blocks(upload) => multipart::block_path(&self.exchange.path, &multipart::block_id(*upload, number)),
         };
-        let request = self.exchange.request(Method::PUT, &path).header("content-length", bytes.len());
-        let request = self.exchange.promise(request, crc32c, md5);
-        let handed = Arc::new(Handed::default());
+        let ask = Ask::new(Method::PUT, path).header("content-length", bytes.len());
+        let ask = self.exchange.promise(ask, crc32c, md5);
+        let handed = Arc::new(AtomicU64::new(0));
         self.running.borrow_mut().push(Arc::downgrade(&handed));
-        let body = Part { left: bytes.clone(), handed: Arc::downgrade(&handed), moved: Arc::clone(&self.moved) };
-        let load: Load = body.boxed_unsync();
         let answer = self.while_it_moves(&handed, async {
-            let response = self.exchange.send(request, load).await?;
-            self.exchange.judge(response, ANSWER_TIMEOUT).await
+            let reply = self.exchange.client.send(&ask, self.part(bytes, &handed)).await?;
+            self.exchange.client.accept(&ask, reply).await.map_err(|refused| self.exchange.explained(refused))
         });
         let etag = match (&self.name, answer.await?.etag()) {
             (Name::Blocks(_), etag) => etag.unwrap_or_default(),
@@ -216,10 +199,24 @@ impl Journey<'_> {
         Ok(etag)
     }
 
+    /// The body of a part, which counts what the connection has taken.
+    fn part(&self, bytes: &Bytes, handed: &Arc<AtomicU64>) -> Load {
+        let (bytes, handed, moved) = (bytes.clone(), Arc::downgrade(handed), Arc::clone(&self.moved));
+        let frames = (0..bytes.len()).step_by(PIECE_BYTES).map(move |at| {
+            let piece = bytes.slice(at..bytes.len().min(at + PIECE_BYTES));
+            if let Some(handed) = handed.upgrade() {
+                handed.fetch_add(piece.len() as u64, Relaxed);
+                moved.notify_one();
+            }
+            Ok(Frame::data(piece))
+        });
+        StreamBody::new(stream::iter(frames)).boxed_unsync()
+    }
+
     /// Waits for an answer as long as the connection takes bytes.
     async fn while_it_moves(
         &self,
-        handed: &Handed,
+        handed: &AtomicU64,
         answer: impl Future<Output = Result<Answer, Refused>>,
     ) -> Result<Answer, Refused> {
         let mut answer = std::pin::pin!(answer);
@@ -228,57 +225,54 @@ impl Journey<'_> {
             if let Ok(answer) = tokio::time::timeout(ANSWER_TIMEOUT, &mut answer).await {
                 return answer;
             }
-            if handed.bytes() == before {
+            if handed.load(Relaxed) == before {
                 let cause = format!("no answer for {} s", ANSWER_TIMEOUT.as_secs());
                 return Err(Error::new(Kind::Stalled, cause).into());
             }
-            before = handed.bytes();
+            before = handed.load(Relaxed);
         }
     }
 
     /// Makes an object of the parts. An answer that is lost is asked for again, and an upload that is done then told from one that is
     /// gone by what is there.
     async fn complete(&self, parts: &[PartTaken]) -> Result<Option<String>> {
-        let (mut tries, mut unsure) = (Tries::default(), false);
-        loop {
-            let refused = match self.complete_once(parts).await {
+        let mut unsure = false;
+        let attempt = async || {
+            let mut refused = match self.complete_once(parts).await {
                 Ok(etag) => return Ok(etag),
                 Err(refused) => refused,
             };
-            if refused.is_over() || (refused.is_condition() && unsure) {
-                return match self.exchange.find(&self.likeness(parts)).await {
-                    Some(etag) => Ok(etag),
-                    None => Err(refused.error),
-                };
+            if is_over(&refused) || (refused.is_final && unsure) {
+                refused.is_final = true;
+                return self.exchange.find(&self.likeness(parts)).await.ok_or(refused);
             }
             unsure |= refused.is_unsure();
-            match self.exchange.pause(&mut tries, &refused, UNDER_WAY) {
-                Some(pause) => tokio::time::sleep(pause).await,
-                None => return Err(refused.error.attempts(tries.failed())),
-            }
-        }
+            Err(refused)
+        };
+        self.exchange.client.persist(UNDER_WAY, attempt).await.map_err(Refused::into_error)
     }
 
     async fn complete_once(&self, parts: &[PartTaken]) -> Result<Option<String>, Refused> {
-        let (target, exchange) = (&self.exchange.target, self.exchange);
+        let (path, exchange) = (&self.exchange.path, self.exchange);
         let (method, path, document) = match &self.name {
             Name::Id(id) => {
                 let with_checksums = exchange.dialect() == Dialect::S3;
-                let document = multipart::complete_document(parts, with_checksums);
-                (Method::POST, multipart::upload_path(&target.path, id), document)
+                (Method::POST, multipart::upload_path(path, id), multipart::complete_document(parts, with_checksums))
             }
             Name::Blocks(upload) => {
                 let document = multipart::block_list_document(*upload, parts.len() as u64);
-                (Method::PUT, multipart::block_list_path(&target.path), document)
+                (Method::PUT, multipart::block_list_path(path), document)
             }
         };
-        let request = exchange.conditional(exchange.request(method, &path).header("content-type", "application/xml"));
-        let answer = exchange.ask(request, document, COMPLETE_TIMEOUT).await?;
+        let ask = exchange.conditional(Ask::new(method, path).header("content-type", "application/xml"));
+        let mut answer = exchange.ask(&Ask { body: document.into(), limit: COMPLETE_TIMEOUT, ..ask }).await?;
         if matches!(self.name, Name::Blocks(_)) {
             return Ok(answer.etag());
         }
+        // S3 begins to answer before it knows.
         if let Some((code, _)) = parse_error(&answer.body) {
-            return Err(Refused::hidden(&code, &answer.body, &target.over));
+            answer.status = status_of(&code);
+            return Err(exchange.explained(Refused::of(&answer)));
         }
         Ok(Some(multipart::parse_completed(&answer.body)?))
     }
@@ -300,16 +294,36 @@ impl Journey<'_> {
     async fn give_up(&self, error: Error) -> Error {
         // Blocks of Azure's that no list names go by themselves.
         let Name::Id(id) = &self.name else { return error };
-        let path = multipart::upload_path(&self.exchange.target.path, id);
-        let removed = self.exchange.persist(|| self.exchange.request(Method::DELETE, &path), ANSWER_TIMEOUT).await;
-        match removed {
-            Err(refused) if !refused.is_over() => {
+        let remove = Ask::new(Method::DELETE, multipart::upload_path(&self.exchange.path, id));
+        match self.exchange.persist(&remove).await {
+            Err(refused) if !is_over(&refused) => {
                 let cause = format!("{error}; and the parts it left could not be removed: {}", refused.error.cause());
                 Error::new(error.kind(), cause)
                     .cure("let a rule of the bucket remove such parts (AbortIncompleteMultipartUpload)")
             }
             _ => error,
         }
+    }
+}
+
+/// Whether the server does not know the upload: it is over, one way or the other.
+fn is_over(refused: &Refused) -> bool {
+    refused.code == "NoSuchUpload"
+}
+
+/// Whether the server knows no such request.
+fn is_unknown(refused: &Refused) -> bool {
+    matches!(refused.status, Some(StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED))
+}
+
+/// The status that a refusal behind 200 should have had.
+fn status_of(code: &str) -> StatusCode {
+    match code {
+        "SlowDown" | "ServiceUnavailable" => StatusCode::SERVICE_UNAVAILABLE,
+        "NoSuchUpload" => StatusCode::NOT_FOUND,
+        "PreconditionFailed" => StatusCode::PRECONDITION_FAILED,
+        "AccessDenied" => StatusCode::FORBIDDEN,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
@@ -344,6 +358,7 @@ fn etag_of(parts: &[PartTaken]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hyper::header::HeaderMap;
 
     #[test]
     fn objects_of_parts_have_s3s_tags() {
@@ -360,5 +375,14 @@ mod tests {
         assert_eq!([16 << 20, 64 << 20, 100 << 20, 600 << 20].map(at_once), [4, 4, 2, 1]);
         let plan = Plan { bytes: 10, part_bytes: 4 };
         assert_eq!((plan.count(), plan.len(1), plan.len(3)), (3, 4, 2));
+    }
+
+    #[test]
+    fn a_refusal_behind_200_is_one() {
+        for (code, kind) in [("SlowDown", Kind::Throttled), ("InternalError", Kind::Server)] {
+            let body = format!("<Error><Code>{code}</Code><Message>m</Message></Error>").into();
+            let refused = Refused::of(&Answer { status: status_of(code), headers: HeaderMap::new(), body });
+            assert!(refused.error.kind() == kind && refused.is_unsure(), "{}", refused.error);
+        }
     }
 }

@@ -1,59 +1,60 @@
 //! Dates as texts: those of HTTP, of credentials (ISO 8601) and of signatures.
 
 use fuelrail_base::WallTime;
-use time::OffsetDateTime;
-use time::format_description::well_known::{Rfc2822, Rfc3339};
-use time::format_description::{BorrowedFormatItem, StaticFormatDescription};
+use time::format_description::BorrowedFormatItem;
+use time::format_description::well_known::Rfc3339;
 use time::macros::format_description;
+use time::{OffsetDateTime, PrimitiveDateTime};
 
 /// The last second that four digits of a year can tell.
 const LAST: u64 = 253_402_300_799;
+const COMPACT: &[BorrowedFormatItem<'_>] = format_description!("[year][month][day]T[hour][minute][second]Z");
+const HTTP: &[BorrowedFormatItem<'_>] =
+    format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
+const ISO: &[BorrowedFormatItem<'_>] = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");
 
-fn write(out: &mut impl std::io::Write, format: &[BorrowedFormatItem<'_>], time: WallTime) {
-    let time = OffsetDateTime::from_unix_timestamp(time.0.min(LAST) as i64).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    time.format_into(out, format).expect("memory takes every date with a year of four digits");
+/// Appends `time` in this form.
+fn push(out: &mut impl std::io::Write, time: WallTime, form: &[BorrowedFormatItem<'_>]) {
+    let time = OffsetDateTime::from_unix_timestamp(time.0.min(LAST) as i64).expect("the year has four digits");
+    time.format_into(out, &form).expect("there is memory for it");
 }
 
-fn known(time: OffsetDateTime) -> Option<WallTime> {
+fn since_1970(time: OffsetDateTime) -> Option<WallTime> {
     u64::try_from(time.unix_timestamp()).ok().filter(|seconds| *seconds <= LAST).map(WallTime)
 }
 
 /// As AWS dates a request: `20130524T000000Z`. The first eight are the day.
 #[must_use]
 pub fn compact(time: WallTime) -> [u8; 16] {
-    const FORMAT: StaticFormatDescription = format_description!("[year][month][day]T[hour][minute][second]Z");
     let mut out = [0; 16];
-    write(&mut &mut out[..], FORMAT, time);
+    push(&mut &mut out[..], time, COMPACT);
     out
 }
 
 /// As HTTP writes it: `Fri, 24 May 2013 00:00:00 GMT`.
 pub fn push_http(out: &mut Vec<u8>, time: WallTime) {
-    const FORMAT: StaticFormatDescription =
-        format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
-    write(out, FORMAT, time);
+    push(out, time, HTTP);
 }
 
 /// As ISO 8601 writes it: `2013-05-24T00:00:00Z`.
 #[must_use]
 pub fn iso(time: WallTime) -> String {
-    const FORMAT: StaticFormatDescription = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");
     let mut out = Vec::new();
-    write(&mut out, FORMAT, time);
-    String::from_utf8(out).expect("a date is ASCII")
+    push(&mut out, time, ISO);
+    String::from_utf8(out).expect("digits are text")
 }
 
 /// Reads a Date header in the one form that is still written (RFC 9110, 5.6.7).
 #[must_use]
 pub fn parse_http(text: &[u8]) -> Option<WallTime> {
-    let text = core::str::from_utf8(text).ok().filter(|text| text.ends_with(" GMT"))?;
-    known(OffsetDateTime::parse(text, &Rfc2822).ok()?)
+    let text = core::str::from_utf8(text).ok()?;
+    since_1970(PrimitiveDateTime::parse(text, HTTP).ok()?.assume_utc())
 }
 
 /// Reads ISO 8601 as credentials are dated: `2013-05-24T00:00:00Z`, with parts of a second or an offset such as `+02:00`.
 #[must_use]
 pub fn parse_iso(text: &str) -> Option<WallTime> {
-    known(OffsetDateTime::parse(text, &Rfc3339).ok()?)
+    since_1970(OffsetDateTime::parse(&text.replacen(' ', "T", 1), &Rfc3339).ok()?)
 }
 
 #[cfg(test)]

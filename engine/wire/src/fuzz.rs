@@ -6,13 +6,13 @@ use crate::block::{self, Entry, PAGE_BYTES, RECORD_BYTES, SegmentHeader, Segment
 use crate::framing::{Body, Expect, Framing};
 use crate::head::{Parsed, parse_head};
 use crate::kept::{self, FRAME_HEAD_BYTES, FrameHead, Frames, HEADER_BYTES, Header, Object, Packer, Unpacker};
-use crate::list::{ListPage, parse_error, parse_list};
+use crate::list::{parse_error, parse_list};
 use crate::proxy::Proxy;
 use crate::redirect::{self, Answer};
 use crate::request::{Method, write_get};
 pub use crate::tls::trial::records;
 use crate::uri::{Addressing, Cloud, Endpoint, Scheme, expand};
-use crate::{date, escape, list_azure, manifest, multipart, sign};
+use crate::{date, escape, manifest, multipart, sign};
 use fuelrail_base::limits::{KEY_BYTES_MAX, OBJECT_BYTES_MAX, PREFIXES_MAX, RESPONSE_HEAD_BYTES_MAX};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Error, Kind};
@@ -158,13 +158,7 @@ pub fn list(bytes: &[u8]) {
         assert!(!code.is_empty() && !code.contains(char::is_control) && !message.contains(char::is_control));
         assert!(parse_list(bytes).is_err(), "an error document is no listing");
     }
-    for parsed in [parse_list(bytes), list_azure::parse_list(bytes)] {
-        list_page(parsed);
-    }
-}
-
-fn list_page(parsed: Result<ListPage, Error>) {
-    match parsed {
+    match parse_list(bytes) {
         Ok(page) => {
             assert_eq!(page.is_truncated, page.next.is_some());
             for entry in &page.entries {

@@ -18,7 +18,6 @@ pub mod fuzz;
 pub mod head;
 pub mod kept;
 pub mod list;
-pub mod list_azure;
 pub mod manifest;
 pub mod multipart;
 pub mod proxy;

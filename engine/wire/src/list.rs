@@ -1,9 +1,9 @@
-//! Listings: the ListObjectsV2 request path, its answer, and the error documents that may come instead.
+//! Listings: the request paths of ListObjectsV2 and of Azure's List Blobs, their answers, and the error documents that may come instead.
 
 use crate::escape::{Flaw, decode, push_query, shown};
 use crate::etag;
 use crate::range::decimal;
-use crate::uri::Endpoint;
+use crate::uri::{Dialect, Endpoint};
 use crate::xml::{Tag, Visit, walk};
 use fuelrail_base::{Error, Kind, Result, limits};
 use serde::{Deserialize, Serialize};
@@ -70,9 +70,9 @@ pub struct PageStart<'a> {
     pub token: Option<&'a str>,
 }
 
-/// The path and query of one ListObjectsV2 request for the endpoint's bucket and the keys that begin with `prefix`. `max_keys` is a
-/// wish: servers answer with 1000 at most. Asks for URL-encoded keys, because XML cannot carry every key. Google Cloud Storage
-/// knows the same request.
+/// The path and query of one request for a page of the endpoint's bucket: the keys that begin with `prefix`. `max_keys` is a wish:
+/// servers answer with 1000 at most, Azure with 5000. ListObjectsV2, which Google Cloud Storage knows, too, is asked for URL-encoded keys,
+/// because XML cannot carry every key. Azure's List Blobs begins where a token says: there is no listing behind a key.
 #[must_use]
 pub fn list_path(
     endpoint: &Endpoint,
@@ -82,12 +82,15 @@ pub fn list_path(
     delimiter: Option<&str>,
 ) -> String {
     let mut path = endpoint.bucket_path();
-    path.push_str(&format!("?list-type=2&encoding-type=url&max-keys={max_keys}"));
+    let is_azure = endpoint.dialect == Dialect::Azure;
+    let asked =
+        if is_azure { "restype=container&comp=list&maxresults" } else { "list-type=2&encoding-type=url&max-keys" };
+    path.push_str(&format!("?{asked}={max_keys}"));
     let optional = [
         ("&prefix=", Some(prefix)),
         ("&delimiter=", delimiter),
-        ("&start-after=", start.after),
-        ("&continuation-token=", start.token),
+        ("&start-after=", start.after.filter(|_| !is_azure)),
+        (if is_azure { "&marker=" } else { "&continuation-token=" }, start.token),
     ];
     for (name, value) in optional {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
@@ -98,10 +101,10 @@ pub fn list_path(
     path
 }
 
-/// Parses the answer to [`list_path`].
+/// Parses the answer to [`list_path`]. Folders of Azure's accounts with a hierarchical namespace are no objects, and are left out.
 ///
 /// # Errors
-/// [`Kind::Protocol`] when it is not a whole, sound ListObjectsV2 document: broken XML, missing or repeated fields, an
+/// [`Kind::Protocol`] when it is not a whole, sound document of one of the two kinds: broken XML, missing or repeated fields, an
 /// unusable key, or a truncated page without a token. An S3 error document is an error that repeats its code.
 pub fn parse_list(xml: &[u8]) -> Result<ListPage> {
     let mut reading = Reading::default();
@@ -115,7 +118,7 @@ pub fn parse_list(xml: &[u8]) -> Result<ListPage> {
 pub fn parse_error(xml: &[u8]) -> Option<(String, String)> {
     let mut refusal = Refusal::default();
     walk(xml, &mut refusal).ok()?;
-    Some((refusal.code?, refusal.message.unwrap_or_default()))
+    refusal.said()
 }
 
 /// The region that an S3 error document names (`AuthorizationHeaderMalformed`), escaped for printing.
@@ -131,17 +134,16 @@ pub(crate) fn protocol(cause: impl Into<String>) -> Error {
 }
 
 #[derive(Default)]
-pub(crate) struct Refusal {
+struct Refusal {
     code: Option<String>,
     message: Option<String>,
     region: Option<String>,
 }
 
 impl Refusal {
-    /// What an error document says instead of a listing.
-    pub(crate) fn into_error(self) -> Option<Error> {
-        let (code, message) = (self.code?, self.message.unwrap_or_default());
-        Some(protocol(format!("the server answered the listing with error {code}: {message}")))
+    /// Code and message.
+    fn said(self) -> Option<(String, String)> {
+        Some((self.code?, self.message.unwrap_or_default()))
     }
 }
 
@@ -162,75 +164,117 @@ impl Visit for Refusal {
     }
 }
 
-/// A listing while it is read. Keys stay encoded until the end, because the encoding may be named behind them.
+/// A listing while it is read. Keys of S3 stay encoded until the end, because the encoding may be named behind them.
 #[derive(Default)]
 struct Reading {
     page: ListPage,
+    is_azure: bool,
     truncated: Option<bool>,
     token: Option<String>,
     encoding: Option<String>,
     key: Option<String>,
     size: Option<u64>,
     etag: Option<String>,
+    resource: Option<String>,
     prefix: Option<String>,
     refusal: Refusal,
+    /// Whether the element that is open says that its text is.
+    is_encoded: bool,
 }
 
 impl Visit for Reading {
     fn open(&mut self, path: &[Tag], name: &str) -> Result<()> {
         match path {
-            [Tag::ListBucketResult | Tag::Error] => Ok(()),
+            [Tag::EnumerationResults] => self.is_azure = true,
+            [Tag::ListBucketResult | Tag::Error] => {}
             [_] => {
-                Err(no_listing(name, "the server may have no ListObjectsV2: name the objects in a manifest instead"))
+                let cause = format!("the answer is a <{}> document, not a listing", shown(name.as_bytes(), 64));
+                return Err(protocol(cause)
+                    .cure("the server may have no ListObjectsV2: name the objects in a manifest instead"));
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(())
+    }
+
+    fn encoded(&mut self) {
+        self.is_encoded = true;
     }
 
     fn close(&mut self, path: &[Tag], text: &str) -> Result<()> {
-        use Tag::{CommonPrefixes, Contents, ListBucketResult as Root};
+        use Tag::{
+            Blob, BlobPrefix, Blobs, CommonPrefixes, Contents, EnumerationResults, ListBucketResult, Properties,
+        };
+        let is_encoded = core::mem::take(&mut self.is_encoded);
+        let trimmed = || text.trim().to_owned();
         match path {
-            [Root, Contents, Tag::Key] => once(&mut self.key, text.to_owned(), "Key"),
-            [Root, Contents, Tag::Size] => once(&mut self.size, number(text, "Size")?, "Size"),
-            [Root, Contents, Tag::Etag] => once(&mut self.etag, text.trim().to_owned(), "ETag"),
-            [Root, Contents] => {
-                let key = self.key.take().ok_or_else(|| protocol("<Contents> without <Key>"))?;
-                let size = self.size.take().ok_or_else(|| protocol("<Contents> without <Size>").object(&*key))?;
-                // Some servers write an empty tag for objects that never got one.
-                let etag = self.etag.take().filter(|tag| !matches!(tag.as_str(), "" | "\"\""));
-                self.page.entries.push(Entry { key, size, etag });
-                Ok(())
-            }
-            [Root, CommonPrefixes, Tag::Prefix] => once(&mut self.prefix, text.to_owned(), "Prefix"),
-            [Root, CommonPrefixes] => {
-                let prefix = self.prefix.take().ok_or_else(|| protocol("<CommonPrefixes> without <Prefix>"))?;
-                self.page.common_prefixes.push(prefix);
-                Ok(())
-            }
-            [Root, Tag::IsTruncated] => {
-                let truncated = match text.trim() {
-                    "true" => true,
-                    "false" => false,
-                    other => {
-                        return Err(protocol(format!("unreadable <IsTruncated> '{}'", shown(other.as_bytes(), 64))));
-                    }
-                };
+            [ListBucketResult, Contents, Tag::Key] => once(&mut self.key, text.to_owned(), "Key"),
+            [ListBucketResult, Contents, Tag::Size] => once(&mut self.size, number(text, "Size")?, "Size"),
+            [ListBucketResult, Contents, Tag::Etag] => once(&mut self.etag, trimmed(), "ETag"),
+            [ListBucketResult, Contents] => self.object("Contents", "Key", "Size"),
+            [ListBucketResult, CommonPrefixes, Tag::Prefix] => once(&mut self.prefix, text.to_owned(), "Prefix"),
+            [ListBucketResult, CommonPrefixes] => self.prefix("CommonPrefixes", "Prefix"),
+            [ListBucketResult, Tag::IsTruncated] => {
+                let shown = || shown(text.as_bytes(), 64);
+                let truncated = text.trim().parse();
+                let truncated = truncated.map_err(|_| protocol(format!("unreadable <IsTruncated> '{}'", shown())))?;
                 once(&mut self.truncated, truncated, "IsTruncated")
             }
-            [Root, Tag::NextContinuationToken] => once(&mut self.token, text.to_owned(), "NextContinuationToken"),
-            [Root, Tag::EncodingType] => once(&mut self.encoding, text.trim().to_owned(), "EncodingType"),
+            [ListBucketResult, Tag::NextContinuationToken] => {
+                once(&mut self.token, text.to_owned(), "NextContinuationToken")
+            }
+            [ListBucketResult, Tag::EncodingType] => once(&mut self.encoding, trimmed(), "EncodingType"),
+            [EnumerationResults, Tag::NextMarker] => {
+                self.truncated = Some(!text.trim().is_empty());
+                once(&mut self.token, trimmed(), "NextMarker")
+            }
+            [EnumerationResults, Blobs, Blob, Tag::Name] => once(&mut self.key, name_in(text, is_encoded)?, "Name"),
+            [EnumerationResults, Blobs, Blob, Properties, Tag::ContentLength] => {
+                once(&mut self.size, number(text, "Content-Length")?, "Content-Length")
+            }
+            [EnumerationResults, Blobs, Blob, Properties, Tag::BlobEtag] => once(&mut self.etag, trimmed(), "Etag"),
+            [EnumerationResults, Blobs, Blob, Properties, Tag::ResourceType] => {
+                once(&mut self.resource, trimmed(), "ResourceType")
+            }
+            [EnumerationResults, Blobs, Blob] => self.object("Blob", "Name", "Content-Length"),
+            [EnumerationResults, Blobs, BlobPrefix, Tag::Name] => {
+                once(&mut self.prefix, name_in(text, is_encoded)?, "Name")
+            }
+            [EnumerationResults, Blobs, BlobPrefix] => self.prefix("BlobPrefix", "Name"),
             _ => self.refusal.close(path, text),
         }
     }
 }
 
 impl Reading {
-    fn into_page(self) -> Result<ListPage> {
-        let Reading { mut page, truncated, token, encoding, refusal, .. } = self;
-        if let Some(error) = refusal.into_error() {
-            return Err(error);
+    /// Takes the object that is described by an element `what`, which ends here.
+    fn object(&mut self, what: &str, key_is: &str, size_is: &str) -> Result<()> {
+        let (key, size, etag) = (self.key.take(), self.size.take(), self.etag.take());
+        let key = key.ok_or_else(|| protocol(format!("<{what}> without <{key_is}>")))?;
+        if self.resource.take().as_deref() == Some("directory") {
+            return Ok(());
         }
-        page.is_truncated = truncated.ok_or_else(|| protocol("the listing has no <IsTruncated>"))?;
+        let size = size.ok_or_else(|| protocol(format!("<{what}> without <{size_is}>")).object(&*key))?;
+        // Some servers write an empty tag for objects that never got one. Azure's listings leave the quotes out that answers have.
+        let etag = etag.filter(|tag| !matches!(tag.as_str(), "" | "\"\""));
+        let etag = etag.map(|tag| if self.is_azure && !tag.ends_with('"') { format!("\"{tag}\"") } else { tag });
+        self.page.entries.push(Entry { key, size, etag });
+        Ok(())
+    }
+
+    fn prefix(&mut self, what: &str, name: &str) -> Result<()> {
+        let prefix = self.prefix.take().ok_or_else(|| protocol(format!("<{what}> without <{name}>")))?;
+        self.page.common_prefixes.push(prefix);
+        Ok(())
+    }
+
+    fn into_page(self) -> Result<ListPage> {
+        let Reading { mut page, is_azure, truncated, token, encoding, refusal, .. } = self;
+        if let Some((code, message)) = refusal.said() {
+            return Err(protocol(format!("the server answered the listing with error {code}: {message}")));
+        }
+        let says = if is_azure { "NextMarker" } else { "IsTruncated" };
+        page.is_truncated = truncated.ok_or_else(|| protocol(format!("the listing has no <{says}>")))?;
         page.next = token.filter(|token| page.is_truncated && !token.is_empty());
         if page.is_truncated && page.next.is_none() {
             return Err(protocol("the listing is truncated but has no <NextContinuationToken>")
@@ -264,13 +308,19 @@ fn url_decoded(text: &str) -> Result<String> {
     })
 }
 
-/// The answer is another document.
-pub(crate) fn no_listing(name: &str, cure: &str) -> Error {
-    protocol(format!("the answer is a <{}> document, not a listing", shown(name.as_bytes(), 64))).cure(cure)
+/// Azure escapes the names that XML cannot carry, and says so of each.
+fn name_in(text: &str, is_encoded: bool) -> Result<String> {
+    if !is_encoded {
+        return Ok(text.to_owned());
+    }
+    decode(text).map_err(|_| {
+        let shown = shown(text.as_bytes(), 128);
+        protocol(format!("the name '{shown}' is said to be percent-encoded, and is not"))
+    })
 }
 
 /// A length in bytes.
-pub(crate) fn number(text: &str, name: &str) -> Result<u64> {
+fn number(text: &str, name: &str) -> Result<u64> {
     decimal(text.trim().as_bytes())
         .ok_or_else(|| protocol(format!("unreadable <{name}> '{}'", shown(text.as_bytes(), 64))))
 }

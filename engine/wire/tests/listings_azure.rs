@@ -1,15 +1,17 @@
 //! Listings of Azure: what List Blobs answers, and what is no answer.
 
 use fuelrail_base::Kind;
-use fuelrail_wire::list_azure::{list_path, parse_list};
-use fuelrail_wire::{Endpoint, Entry, ListPage};
+use fuelrail_wire::{Endpoint, Entry, ListPage, PageStart, list_path, parse_list};
 
 #[test]
 fn paths_ask_for_blobs_of_a_container() {
     let endpoint: Endpoint = "az://account/set/x".parse().unwrap();
-    assert_eq!(list_path(&endpoint, "", None, 5000), "/set?restype=container&comp=list&maxresults=5000");
     assert_eq!(
-        list_path(&endpoint, "a b/é&", Some("2!92!MDAw=="), 7),
+        list_path(&endpoint, "", PageStart::default(), 5000, None),
+        "/set?restype=container&comp=list&maxresults=5000"
+    );
+    assert_eq!(
+        list_path(&endpoint, "a b/é&", PageStart { after: None, token: Some("2!92!MDAw==") }, 7, None),
         "/set?restype=container&comp=list&maxresults=7&prefix=a%20b%2F%C3%A9%26&marker=2%2192%21MDAw%3D%3D"
     );
 }

@@ -63,6 +63,12 @@ impl Client {
         self.verifies
     }
 
+    /// The server's name, as its certificate must have it.
+    #[must_use]
+    pub fn server_name(&self) -> ServerName<'static> {
+        self.name.clone()
+    }
+
     /// The same settings for a client of rustls' own kind, without protocols to negotiate and without shared tickets.
     #[must_use]
     pub fn plain_config(&self) -> ClientConfig {

@@ -2,7 +2,8 @@
 
 use super::alert::complaint;
 use super::record::broken;
-use fuelrail_base::{Error, Kind};
+use crate::date::iso;
+use fuelrail_base::{Error, Kind, WallTime};
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{CertificateError, Error as TlsError, InvalidMessage};
 
@@ -105,16 +106,7 @@ fn plain_name(name: &str) -> String {
 
 /// The day of a point in time, as `2026-11-21` (UTC).
 fn date(time: UnixTime) -> String {
-    // Days counted from 1 March of year 0, in eras of 400 years (Hinnant, "chrono-compatible low-level date algorithms").
-    let days = time.as_secs() / 86_400 + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+    iso(WallTime(time.as_secs())).chars().take("2026-11-21".len()).collect()
 }
 
 #[cfg(test)]

@@ -58,12 +58,12 @@ impl Environment {
         self.get(name).map(|value| value.to_string())
     }
 
-    pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
+    pub(crate) fn path(&self, name: &str) -> Option<PathBuf> {
         self.plain(name).map(PathBuf::from)
     }
 
     /// A file below the user's own folder.
-    pub(super) fn at_home(&self, below: &str) -> Option<PathBuf> {
+    pub(crate) fn at_home(&self, below: &str) -> Option<PathBuf> {
         self.path("HOME").map(|home| home.join(below))
     }
 }

@@ -1,0 +1,333 @@
+//! Credentials that are bearer tokens, mostly (RFC 6749), and the chains that bring them: Azure's (account key, shared access signature,
+//! service principal, workload identity, managed identity) and Google's (a key file, the user's own, the metadata server).
+//!
+//! Interoperability (HMAC) keys of Google need none of it: `storage.googleapis.com` takes AWS's signatures (AWS4-HMAC-SHA256, also with
+//! `x-amz-` headers), so such a key is used as an AWS one against that endpoint. Google's own GOOG4 names the same
+//! algorithm anew and brings nothing besides.
+
+use super::source::{FORM, Fetched, Source, ask_beside, first, form, token_file, token_service};
+use crate::environment::Environment;
+use crate::service::Answer;
+use fuelrail_base::{Error, Kind, Result, WallTime};
+use fuelrail_io::wall_now;
+use fuelrail_wire::Endpoint;
+use fuelrail_wire::sign::{Credential, Grant, Secret, assertion};
+use futures_util::FutureExt;
+use hyper::Method;
+use serde::Deserialize;
+use std::net::IpAddr;
+use std::path::Path;
+use zeroize::Zeroizing;
+
+#[derive(Deserialize)]
+struct Token {
+    access_token: Option<Secret>,
+    expires_in: Option<Seconds>,
+    expires_on: Option<Seconds>,
+    error: Option<String>,
+}
+
+/// A number, or one in quotes.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Seconds {
+    Number(u64),
+    Text(String),
+}
+
+impl Seconds {
+    fn get(&self) -> Option<u64> {
+        match self {
+            Seconds::Number(seconds) => Some(*seconds),
+            Seconds::Text(text) => text.parse().ok(),
+        }
+    }
+}
+
+/// The token in an answer. Nothing of one that has none is repeated but its status and its error's name.
+///
+/// # Errors
+/// `Denied` when there is none.
+pub(super) fn token_in(answer: &Answer, make: impl FnOnce(&str) -> Result<Credential>) -> Result<Fetched> {
+    let token: Option<Token> = serde_json::from_slice(&answer.body).ok();
+    let Some(Token { access_token: Some(text), expires_in, expires_on, .. }) = token else {
+        let name = token.and_then(|token| token.error).unwrap_or_default();
+        let name: String = name.chars().take(64).filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+        return Err(Error::new(Kind::Denied, format!("the answer {} holds no token ({name})", answer.status)));
+    };
+    let on = expires_on.and_then(|seconds| seconds.get()).map(WallTime);
+    let now = answer.at.unwrap_or_else(wall_now);
+    let lasts = expires_in.and_then(|seconds| seconds.get());
+    let expires = on.or(lasts.map(|seconds| WallTime(now.0.saturating_add(seconds))));
+    let credential = make(text.expose())?.until(expires);
+    Ok(Fetched { at: answer.at, ..Fetched::new(credential) })
+}
+
+const RESOURCE: &str = "https://storage.azure.com/";
+
+/// The account that a bucket is of: named in the path on a server of many, in the host elsewhere.
+pub(super) fn account_of(endpoint: &Endpoint) -> Option<String> {
+    if !endpoint.base.is_empty() {
+        return endpoint.base.rsplit('/').next().map(String::from);
+    }
+    let named = endpoint.host.split_once('.').filter(|_| endpoint.host.parse::<IpAddr>().is_err());
+    named.map(|(account, _)| account.to_string())
+}
+
+/// One walk along the chain, for this account.
+///
+/// # Errors
+/// What every source had to say, when none has a credential or one does not work.
+pub(super) async fn azure(environment: &Environment, account: Option<&str>) -> Result<Fetched> {
+    first([
+        ("account key", async { account_key(environment, account) }.boxed_local()),
+        ("shared access signature", async { signature(environment) }.boxed_local()),
+        ("Entra ID", principal(environment).boxed_local()),
+        ("managed identity", managed(environment).boxed_local()),
+    ])
+    .await
+}
+
+fn account_key(environment: &Environment, account: Option<&str>) -> Result<Source> {
+    let key = ["AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY"].into_iter().find_map(|name| environment.get(name));
+    let Some(key) = key else { return Ok(Source::Nothing("AZURE_STORAGE_KEY is not set".into())) };
+    // A key that the environment ties to one account is no other one's.
+    let tied =
+        ["AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME"].into_iter().find_map(|name| environment.plain(name));
+    let account = match (account, tied) {
+        (Some(account), Some(tied)) if account != tied => {
+            return Ok(Source::Nothing(format!("AZURE_STORAGE_KEY is of the account '{tied}', not of '{account}'")));
+        }
+        (Some(account), _) => account.to_string(),
+        (None, Some(tied)) => tied,
+        (None, None) => {
+            return Err(Error::new(Kind::Usage, "AZURE_STORAGE_KEY is set, and nothing names its account")
+                .cure("set AZURE_STORAGE_ACCOUNT"));
+        }
+    };
+    Ok(Source::Found(Fetched { fixed: true, ..Fetched::new(Credential::azure_key(&account, &key)?) }))
+}
+
+fn signature(environment: &Environment) -> Result<Source> {
+    let Some(query) = environment.get("AZURE_STORAGE_SAS_TOKEN") else {
+        return Ok(Source::Nothing("AZURE_STORAGE_SAS_TOKEN is not set".into()));
+    };
+    Ok(Source::Found(Fetched { fixed: true, ..Fetched::new(Credential::azure_sas(&query)?) }))
+}
+
+/// A service principal, by its secret or by a token that the platform keeps in a file.
+async fn principal(environment: &Environment) -> Result<Source> {
+    let (Some(tenant), Some(client)) = (environment.plain("AZURE_TENANT_ID"), environment.plain("AZURE_CLIENT_ID"))
+    else {
+        return Ok(Source::Nothing("AZURE_TENANT_ID and AZURE_CLIENT_ID are not both set".into()));
+    };
+    let scope = format!("{RESOURCE}.default");
+    let mut pairs =
+        vec![("grant_type", "client_credentials"), ("client_id", client.as_str()), ("scope", scope.as_str())];
+    let (secret, file) = (environment.get("AZURE_CLIENT_SECRET"), environment.path("AZURE_FEDERATED_TOKEN_FILE"));
+    let token: Zeroizing<String>;
+    match (&secret, file) {
+        (Some(secret), _) => pairs.push(("client_secret", secret.as_str())),
+        (None, Some(file)) => {
+            token = token_file(&file)?;
+            pairs.push(("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"));
+            pairs.push(("client_assertion", token.as_str()));
+        }
+        (None, None) => {
+            return Ok(Source::Nothing("neither AZURE_CLIENT_SECRET nor AZURE_FEDERATED_TOKEN_FILE is set".into()));
+        }
+    }
+    let service =
+        environment.plain("AZURE_AUTHORITY_HOST").unwrap_or_else(|| "https://login.microsoftonline.com".into());
+    let uri = format!("{}/{tenant}/oauth2/v2.0/token", service.trim_end_matches('/'));
+    let answer = token_service(&uri, environment).ask(Method::POST, &[("content-type", FORM)], form(&pairs)).await?;
+    token_in(&answer, Credential::azure_bearer).map(Source::Found)
+}
+
+/// The identity of the machine or of the application service.
+async fn managed(environment: &Environment) -> Result<Source> {
+    let client = environment.plain("AZURE_CLIENT_ID").map_or(String::new(), |id| format!("&client_id={id}"));
+    let (uri, header, named) = match (environment.plain("IDENTITY_ENDPOINT"), environment.get("IDENTITY_HEADER")) {
+        (Some(uri), Some(header)) => {
+            let uri = format!("{uri}?api-version=2019-08-01&resource={RESOURCE}{client}");
+            (uri, ("x-identity-header", header), true)
+        }
+        _ => {
+            let named = environment.plain("AZURE_POD_IDENTITY_AUTHORITY_HOST");
+            let service = named.as_deref().unwrap_or("http://169.254.169.254").trim_end_matches('/');
+            let path = format!("/metadata/identity/oauth2/token?api-version=2018-02-01&resource={RESOURCE}{client}");
+            (format!("{service}{path}"), ("metadata", Zeroizing::new("true".to_owned())), named.is_some())
+        }
+    };
+    let (name, value) = header;
+    let beside = ask_beside(&uri, (name, &value), named).await?;
+    beside.map_or_else(
+        |why| Ok(Source::Nothing(why)),
+        |answer| token_in(&answer, Credential::azure_bearer).map(Source::Found),
+    )
+}
+
+const SCOPE: &str = "https://www.googleapis.com/auth/devstorage.read_write";
+const TOKEN_URI: &str = "https://oauth2.googleapis.com/token";
+const LIFETIME_S: u64 = 3600;
+
+/// One walk along the chain.
+///
+/// # Errors
+/// What every source had to say, when none has a credential or one does not work.
+pub(super) async fn google(environment: &Environment) -> Result<Fetched> {
+    const USUAL: &str = "application_default_credentials.json";
+    let named = async {
+        match environment.path("GOOGLE_APPLICATION_CREDENTIALS") {
+            Some(path) => from_file(environment, &path, true).await,
+            None => Ok(Source::Nothing("GOOGLE_APPLICATION_CREDENTIALS is not set".into())),
+        }
+    };
+    let own = async {
+        let folder = environment.path("CLOUDSDK_CONFIG").or_else(|| environment.at_home(".config/gcloud"));
+        match folder.map(|folder| folder.join(USUAL)) {
+            Some(path) => from_file(environment, &path, false).await,
+            None => Ok(Source::Nothing("HOME is not set".into())),
+        }
+    };
+    let metadata = from_metadata(environment);
+    first([
+        ("key file", named.boxed_local()),
+        ("gcloud", own.boxed_local()),
+        ("metadata server", metadata.boxed_local()),
+    ])
+    .await
+}
+
+/// A file of credentials. What else is in it does not matter.
+#[derive(Deserialize)]
+struct KeyFile {
+    #[serde(rename = "type")]
+    kind: String,
+    client_email: Option<String>,
+    private_key: Option<Secret>,
+    private_key_id: Option<String>,
+    token_uri: Option<String>,
+    client_id: Option<String>,
+    client_secret: Option<Secret>,
+    refresh_token: Option<Secret>,
+}
+
+async fn from_file(environment: &Environment, path: &Path, named: bool) -> Result<Source> {
+    let text = match std::fs::read(path) {
+        Ok(text) => Zeroizing::new(text),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && !named => {
+            return Ok(Source::Nothing(format!("{} is not there", path.display())));
+        }
+        Err(e) => return Err(Error::new(Kind::File, format!("{}: {e}", path.display()))),
+    };
+    let (uri, body) = exchange(&text, wall_now()).map_err(|e| {
+        let cause = format!("{}: {}", path.display(), e.cause());
+        e.because(cause)
+    })?;
+    let answer = token_service(&uri, environment).ask(Method::POST, &[("content-type", FORM)], body).await?;
+    token_in(&answer, Credential::bearer).map(Source::Found)
+}
+
+/// Where a key file says that a token is to be had, and what is sent there for one.
+///
+/// # Errors
+/// `Usage` when a part of the file is missing or not understood.
+pub(super) fn exchange(text: &[u8], at: WallTime) -> Result<(String, String)> {
+    let wrong = |why: String| Error::new(Kind::Usage, why);
+    let file: KeyFile =
+        serde_json::from_slice(text).map_err(|e| wrong(format!("it is no JSON of credentials (line {})", e.line())))?;
+    let uri = file.token_uri.as_deref().unwrap_or(TOKEN_URI);
+    let body = match (file.kind.as_str(), &file) {
+        ("service_account", KeyFile { client_email: Some(email), private_key: Some(key), private_key_id, .. }) => {
+            let key_id = private_key_id.as_deref();
+            let grant = Grant { issuer: email, key_id, scope: SCOPE, audience: uri, at, lifetime_s: LIFETIME_S };
+            let assertion = assertion(&grant, key)?;
+            form(&[("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"), ("assertion", assertion.expose())])
+        }
+        (
+            "authorized_user",
+            KeyFile { client_id: Some(id), client_secret: Some(secret), refresh_token: Some(token), .. },
+        ) => form(&[
+            ("grant_type", "refresh_token"),
+            ("client_id", id),
+            ("client_secret", secret.expose()),
+            ("refresh_token", token.expose()),
+        ]),
+        (kind @ ("service_account" | "authorized_user"), _) => {
+            return Err(wrong(format!("a part of its '{kind}' is missing")));
+        }
+        (kind, _) => {
+            let kind: String = kind.chars().take(64).collect();
+            return Err(wrong(format!("its type '{}' is not understood", kind.escape_debug()))
+                .cure("use the key file of a service account, or gcloud auth application-default login"));
+        }
+    };
+    Ok((uri.to_owned(), body))
+}
+
+async fn from_metadata(environment: &Environment) -> Result<Source> {
+    let named = environment.plain("GCE_METADATA_HOST");
+    let host = named.as_deref().unwrap_or("metadata.google.internal");
+    let uri = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
+    let beside = ask_beside(&uri, ("metadata-flavor", "Google"), named.is_some()).await?;
+    beside
+        .map_or_else(|why| Ok(Source::Nothing(why)), |answer| token_in(&answer, Credential::bearer).map(Source::Found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuelrail_wire::Cloud;
+    use hyper::body::Bytes;
+
+    #[test]
+    fn the_account_is_the_uris_and_a_key_of_another_one_is_not_its() {
+        let found = |variables: &[(&str, &str)], account| {
+            let given = Environment::given(variables.iter().map(|(name, value)| (name.to_string(), value.to_string())));
+            account_key(&given, account)
+        };
+        let (key, tied) = (("AZURE_STORAGE_KEY", "a2V5"), ("AZURE_STORAGE_ACCOUNT", "acc"));
+        for (variables, account) in [(&[key][..], Some("acc")), (&[key, tied], Some("acc")), (&[key, tied], None)] {
+            let Ok(Source::Found(fetched)) = found(variables, account) else { panic!("{account:?}") };
+            assert_eq!(fetched.credential, Credential::azure_key("acc", "a2V5").unwrap());
+        }
+        assert!(found(&[key], None).unwrap_err().to_string().contains("AZURE_STORAGE_ACCOUNT"));
+        assert!(matches!(found(&[key, tied], Some("other")), Ok(Source::Nothing(_))));
+        assert!(matches!(found(&[], Some("acc")), Ok(Source::Nothing(_))));
+        for (uri, account) in [
+            ("az://acc/container/", Some("acc")),
+            ("https://acc.blob.core.windows.net/container/", Some("acc")),
+            ("http://127.0.0.1:10000/container/", None),
+        ] {
+            assert_eq!(account_of(&uri.parse().unwrap()).as_deref(), account, "{uri}");
+        }
+        let azurite = Cloud { endpoint: "http://127.0.0.1:10000".into(), ..Cloud::default() };
+        assert_eq!(account_of(&azurite.endpoint("az://devstore/set/").unwrap()).as_deref(), Some("devstore"));
+    }
+
+    #[test]
+    fn tokens_are_read_with_their_end_and_refusals_repeat_no_secret() {
+        let answer = |body: &'static str| Answer {
+            status: 200,
+            body: Bytes::from_static(body.as_bytes()),
+            at: Some(WallTime(1_000)),
+        };
+        for (body, expires) in [
+            (r#"{"access_token":"tok","expires_in":3599,"token_type":"Bearer"}"#, Some(4_599)),
+            (r#"{"access_token":"tok","expires_in":"3599","expires_on":"7000"}"#, Some(7_000)),
+            (r#"{"access_token":"tok"}"#, None),
+        ] {
+            let fetched = token_in(&answer(body), Credential::azure_bearer).unwrap();
+            assert_eq!(
+                fetched.credential,
+                Credential::azure_bearer("tok").unwrap().until(expires.map(WallTime)),
+                "{body}"
+            );
+        }
+        for body in [r#"{"error":"invalid_client","error_description":"marked"}"#, "marked", "{}"] {
+            let error = token_in(&answer(body), Credential::azure_bearer).unwrap_err();
+            assert!(error.kind() == Kind::Denied && !error.to_string().contains("marked"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Small requests to services beside the buckets: those that hand out credentials, and the metadata services of instances.
+
+use crate::client::{Ask, Client, Refused, Route, on_thread, within};
+use crate::environment::Environment;
+use crate::proxy::proxy_for;
+use crate::tls::Tls;
+use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
+use fuelrail_io::Finding;
+use fuelrail_wire::Endpoint;
+use http_body_util::{BodyExt, Full};
+use hyper::Method;
+use hyper::body::Bytes;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// One service. The default is asked once, directly, and believed under https as the system's authorities say.
+#[derive(Default)]
+pub(crate) struct Service<'a> {
+    pub(crate) uri: &'a str,
+    /// For a connection, and then for an answer.
+    pub(crate) patience: Duration,
+    /// How often it is asked where it does not answer or is busy.
+    pub(crate) attempts: u32,
+    /// Whose variables say through which proxy; none, as befits services beside this machine, asks directly.
+    pub(crate) proxies: Option<&'a Environment>,
+    /// The authorities believed under https.
+    pub(crate) ca_file: Option<PathBuf>,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: Bytes,
+    /// The service's clock.
+    pub(crate) at: Option<WallTime>,
+}
+
+impl Service<'_> {
+    /// Asks, and asks again where that may help. Whatever the service answers is an answer, unless it is busy.
+    ///
+    /// # Errors
+    /// `Network` when it cannot be reached, `Stalled` when it does not answer, `Throttled` and `Server` when it is busy, `Usage` for a URI
+    /// that is none, `File` and `Environment` for what TLS lacks. Nothing of an answer is repeated: it may hold a secret.
+    pub(crate) async fn ask(&self, method: Method, headers: &[(&'static str, &str)], body: String) -> Result<Answer> {
+        let (server, path) = self.uri.split_at(self.uri.find("://").map_or(0, |at| at + 3));
+        let (host, path) = path.split_at(path.find(['/', '?']).unwrap_or(path.len()));
+        let endpoint: Endpoint = format!("{server}{host}").parse()?;
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        let tls = Tls { ca_file: self.ca_file.clone(), insecure: false }.client(&endpoint)?;
+        let proxy = self.proxies.map(|environment| proxy_for(environment, &endpoint)).transpose()?.flatten();
+        let route = Route { tls, proxy, ..Route::new(endpoint) };
+        let client = Client::new(&route, self.patience)?;
+        let mut ask = Ask::new(method, path);
+        for (name, value) in headers {
+            ask = ask.header(name, value);
+        }
+        if !body.is_empty() {
+            ask = ask.header("content-length", body.len());
+        }
+        let attempt = async || {
+            let load = Full::new(Bytes::from(body.clone())).map_err(|never| match never {}).boxed_unsync();
+            let answer = within(self.patience * 2, async { client.send(&ask, load).await?.read().await }).await??;
+            let status = answer.status.as_u16();
+            if status == 429 || status >= 500 {
+                let kind = if status == 429 { Kind::Throttled } else { Kind::Server };
+                return Err(Refused::from(Error::new(kind, format!("it answered {status}"))));
+            }
+            Ok(Answer { status, at: answer.date(), body: answer.body })
+        };
+        let asked = client.persist(self.attempts.max(1), attempt).await;
+        asked.map_err(|Refused { error, .. }| {
+            let server = route.endpoint.authority();
+            if error.cause().contains(&server) {
+                return error;
+            }
+            let cause = format!("{server}: {}", error.cause());
+            error.because(cause)
+        })
+    }
+}
+
+/// Where the metadata service is on every instance.
+pub const IMDS_ADDRESS: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(169, 254, 169, 254)), 80);
+
+/// One request to the metadata service at `address` ([`IMDS_ADDRESS`]), with one header line: the status and the body of the answer.
+///
+/// # Errors
+/// `Network`, `Stalled` … when no answer comes within twice `patience`, `Usage` for a request that cannot be written.
+pub fn ask_metadata(
+    address: SocketAddr,
+    (method, path): (&str, &str),
+    header: (&'static str, &str),
+    patience: Duration,
+) -> Result<(u16, String)> {
+    let method = Method::from_bytes(method.as_bytes());
+    let method = method.map_err(|_| Error::new(Kind::Usage, "the method of the request is none"))?;
+    let uri = format!("http://{address}{path}");
+    on_thread("fuelrail-metadata", async || {
+        let answer =
+            Service { uri: &uri, patience, ..Service::default() }.ask(method, &[header], String::new()).await?;
+        Ok((answer.status, String::from_utf8_lossy(&answer.body).into_owned()))
+    })
+}
+
+/// Whether the instance metadata service of EC2 at `address` ([`IMDS_ADDRESS`]) answers from here: where credentials of instance roles come
+/// from. Asks for a session token, which costs nothing and reveals nothing, and throws it away; says what came of it within twice `patience`.
+#[must_use]
+pub fn ask_imds(address: SocketAddr, patience: Duration) -> Finding {
+    const NAME: &str = "instance metadata";
+    let lifetime = ("x-aws-ec2-metadata-token-ttl-seconds", "60");
+    let error = match ask_metadata(address, ("PUT", "/latest/api/token"), lifetime, patience) {
+        Ok((200, _)) => return Finding::good(NAME, "a session token came: instance roles can be used from here"),
+        Ok((code, _)) => {
+            let cure = "if this is EC2: aws ec2 modify-instance-metadata-options --http-endpoint enabled; else nothing is needed";
+            return Finding::degraded(NAME, format!("{address} answers {code} instead of a session token"), cure);
+        }
+        Err(error) => error,
+    };
+    let (cause, cure) = match error.kind() {
+        Kind::Network => (
+            format!("it cannot be reached ({})", error.cause()),
+            "no instance role can be used from here: not EC2, or switched off \
+             (aws ec2 modify-instance-metadata-options --http-endpoint enabled), or a firewall",
+        ),
+        Kind::Stalled => (
+            format!("{address} takes the connection, and its answer is lost"),
+            "the hop limit does not reach into this container: aws ec2 modify-instance-metadata-options \
+             --http-put-response-hop-limit 2, or host networking",
+        ),
+        _ => (
+            format!("it gave no answer ({})", error.cause()),
+            "something between here and the service interferes: a proxy, a firewall or a service mesh",
+        ),
+    };
+    Finding::degraded(NAME, cause, cure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuelrail_io::Grade;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    /// A service that reads the whole request and says `answer`, then holds the connection until it is closed.
+    fn answering(answer: &'static str) -> Finding {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let service = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut asked = vec![0; 4096];
+            let len = socket.read(&mut asked).unwrap();
+            asked.truncate(len);
+            socket.write_all(answer.as_bytes()).unwrap();
+            if !answer.is_empty() {
+                return asked;
+            }
+            // Silent until the other side gives up.
+            let _ = socket.read(&mut [0]);
+            asked
+        });
+        // Only the silent service is waited out.
+        let patience = if answer.is_empty() { Duration::from_millis(50) } else { Duration::from_secs(60) };
+        let finding = ask_imds(address, patience);
+        let asked = String::from_utf8(service.join().unwrap()).unwrap();
+        assert!(
+            asked.starts_with("PUT /latest/api/token HTTP/1.1\r\nx-aws-ec2-metadata-token-ttl-seconds: 60\r\n"),
+            "{asked}"
+        );
+        finding
+    }
+
+    #[test]
+    fn every_answer_is_told_with_its_cure() {
+        let good = answering("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc");
+        assert_eq!(good.grade, Grade::Good, "{good}");
+        for (answer, cure) in [
+            ("", "hop-limit 2"),
+            ("HTTP/1.1 403 Forbidden\r\n\r\n", "--http-endpoint enabled"),
+            ("220 mail server ready\r\n", "interferes"),
+        ] {
+            let line = answering(answer);
+            assert!(line.grade == Grade::Degraded && line.cure.as_deref().unwrap().contains(cure), "{line}");
+        }
+        // Nobody listens on the lowest port.
+        let line = ask_imds("127.0.0.1:1".parse().unwrap(), Duration::from_secs(60));
+        assert!(line.value.contains("cannot be reached"), "{line}");
+    }
+}
