@@ -28,10 +28,7 @@ pub(crate) enum Operation {
     Part,
     Complete,
     Abort,
-}
-
-impl Operation {
-    pub(crate) const COUNT: usize = Operation::Abort as usize + 1;
+    Delete,
 }
 
 /// What a script is told of a request. For a listing, `key` is the query; for an upload in parts, it is key and query in short.
@@ -171,12 +168,12 @@ impl Act {
 
 /// Whether a fault of this kind can happen to such a request.
 fn meets(kind: FaultKind, operation: Operation) -> bool {
-    use Operation::{Abort, Complete, Create, Get, Part, Put};
+    use Operation::{Abort, Complete, Create, Delete, Get, Part, Put};
     match kind {
         FaultKind::Slowdown | FaultKind::Error => true,
         FaultKind::Reset => matches!(operation, Get | Put | Part),
         FaultKind::Corrupt => matches!(operation, Put | Part),
-        FaultKind::Lost => matches!(operation, Put | Create | Part | Complete | Abort),
+        FaultKind::Lost => matches!(operation, Put | Create | Part | Complete | Abort | Delete),
         FaultKind::HiddenError => operation == Complete,
         _ => operation == Get,
     }

@@ -2,11 +2,15 @@
 //! a billion-object set costs what a page of a small one does.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::ops::Bound;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::notation::{iso_date, xml_text};
+use super::refusal::{document, iso_date, xml_text};
+use super::sums::hex;
+use crate::store::Object;
 
 /// One listed object.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,26 +42,21 @@ impl After {
         }
     }
 
-    /// As an opaque token: hexadecimal, so it needs no escaping anywhere.
+    /// As an opaque token without a character that needs escaping anywhere: every byte in hexadecimal.
     fn token(&self) -> String {
         let (tag, text) = match self {
-            After::Start => ('s', ""),
-            After::Key(key) => ('k', key.as_str()),
-            After::Prefix(prefix) => ('p', prefix.as_str()),
+            After::Start => ("s", ""),
+            After::Key(key) => ("k", key.as_str()),
+            After::Prefix(prefix) => ("p", prefix.as_str()),
         };
-        text.bytes().fold(String::from(tag), |mut token, byte| {
-            token.extend([byte >> 4, byte & 15].map(|nibble| char::from(b"0123456789abcdef"[nibble as usize])));
-            token
-        })
+        tag.to_owned() + &hex(text.as_bytes())
     }
 
     pub(crate) fn from_token(token: &str) -> Option<After> {
         let (tag, digits) = token.split_at_checked(1)?;
-        if !digits.len().is_multiple_of(2) || !digits.is_ascii() {
-            return None;
-        }
-        let bytes = (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok());
-        let text = String::from_utf8(bytes.collect::<Option<_>>()?).ok()?;
+        let digit_pairs =
+            digits.as_bytes().chunks(2).map(|pair| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok());
+        let text = String::from_utf8(digit_pairs.collect::<Option<_>>()?).ok()?;
         match tag {
             "k" => Some(After::Key(text)),
             "p" => Some(After::Prefix(text)),
@@ -126,26 +125,25 @@ fn seek<K: Keys + ?Sized>(keys: &K, prefix: &str, after: &After) -> u64 {
     low
 }
 
-/// Cuts one page from `base` with `overlay` laid over it: where both have a key, the overlay's entry counts.
-pub(crate) fn page<K: Keys + ?Sized>(base: &K, overlay: &[Entry], query: &ListQuery) -> Page {
+/// Cuts one page from `base` with `overlay` laid over it: where that has a key, its object counts, or that there is none.
+pub(crate) fn page<K: Keys + ?Sized>(base: &K, overlay: &BTreeMap<String, Option<Object>>, query: &ListQuery) -> Page {
     let mut page = Page::default();
     let mut last = query.after.clone();
-    let mut at = (seek(base, &query.prefix, &last), seek(overlay, &query.prefix, &last));
+    let mut place = seek(base, &query.prefix, &last);
+    let mut above = overlay.range::<str, _>((Bound::Included(query.prefix.as_str()), Bound::Unbounded)).peekable();
     loop {
-        let below = (at.0 < base.len()).then(|| base.key(at.0));
-        let above = (at.1 < Keys::len(overlay)).then(|| overlay.key(at.1));
-        let (from_overlay, key) = match (below, above) {
-            (None, None) => return page,
-            (Some(below), None) => (false, below),
-            (Some(below), Some(above)) if below < above => (false, below),
-            (below, Some(above)) => {
-                // The overlay's entry shadows the base's.
-                at.0 += u64::from(below.is_some_and(|below| below == above));
-                (true, above)
-            }
-        };
+        while above.next_if(|(key, _)| last.covers(key)).is_some() {}
+        let below = (place < base.len()).then(|| base.key(place));
+        let over = above.peek().filter(|(key, _)| below.as_ref().is_none_or(|below| *key.as_str() <= **below)).copied();
+        let Some(key) = over.map(|(key, _)| Cow::Borrowed(key.as_str())).or_else(|| below.clone()) else { return page };
         if !key.starts_with(&query.prefix) {
             return page;
+        }
+        // What the overlay has shadows the base.
+        let next_place = place + u64::from(below.as_ref() == Some(&key));
+        if let Some((_, None)) = over {
+            (place, last) = (next_place, After::Key(key.into_owned()));
+            continue;
         }
         if page.entries.len() + page.prefixes.len() >= query.keys_max {
             // A page of no keys is complete, or asking again would never end.
@@ -155,13 +153,15 @@ pub(crate) fn page<K: Keys + ?Sized>(base: &K, overlay: &[Entry], query: &ListQu
         if let Some(common) = common_prefix(&key, query) {
             page.prefixes.push(common.to_owned());
             last = After::Prefix(common.to_owned());
-            at = (seek(base, &query.prefix, &last), seek(overlay, &query.prefix, &last));
+            place = seek(base, &query.prefix, &last);
             continue;
         }
-        let entry = if from_overlay { overlay.entry(at.1) } else { base.entry(at.0) };
-        last = After::Key(entry.key.clone());
-        page.entries.push(entry);
-        at = if from_overlay { (at.0, at.1 + 1) } else { (at.0 + 1, at.1) };
+        last = After::Key(key.clone().into_owned());
+        page.entries.push(match over {
+            Some((_, Some(object))) => object.entry(key.into_owned()),
+            _ => base.entry(place),
+        });
+        place = next_place;
     }
 }
 
@@ -178,7 +178,7 @@ fn common_prefix<'a>(key: &'a str, query: &ListQuery) -> Option<&'a str> {
 const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b'*');
 
 /// The page as S3's `ListBucketResult`.
-pub(crate) fn document(bucket: &str, query: &ListQuery, page: &Page) -> String {
+pub(super) fn listing(bucket: &str, query: &ListQuery, page: &Page) -> String {
     let text = |text: &str| {
         if query.is_url_encoded { utf8_percent_encode(text, &PLAIN).to_string() } else { xml_text(text) }
     };
@@ -218,10 +218,7 @@ pub(crate) fn document(bucket: &str, query: &ListQuery, page: &Page) -> String {
     for prefix in &page.prefixes {
         element("CommonPrefixes", &format!("<Prefix>{}</Prefix>", text(prefix)));
     }
-    format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
-         <ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{out}</ListBucketResult>"
-    )
+    document("ListBucketResult", &out)
 }
 
 #[cfg(test)]
@@ -233,7 +230,11 @@ mod tests {
     }
 
     /// Every page of a listing, joined; and how many pages it took.
-    fn all(base: &[Entry], overlay: &[Entry], query: &ListQuery) -> (Vec<(String, u64)>, usize) {
+    fn all(
+        base: &[Entry],
+        overlay: &BTreeMap<String, Option<Object>>,
+        query: &ListQuery,
+    ) -> (Vec<(String, u64)>, usize) {
         let mut query = query.clone();
         let mut found = Vec::new();
         for pages in 1.. {
@@ -255,7 +256,10 @@ mod tests {
     fn pages_join_to_the_whole_with_any_page_size() {
         let base: Vec<Entry> =
             ["a", "a-b", "a/1", "a/2", "a/2/x", "a0", "b/1", "c", "ä"].map(|key| entry(key, 1)).into();
-        let overlay: Vec<Entry> = ["0", "a/2", "a/3", "zz"].map(|key| entry(key, 2)).into();
+        let put = ["0", "a/2", "a/3", "zz"]
+            .map(|key| (key.to_owned(), Some(Object::of_bytes(b"22".as_slice().into(), None))));
+        let deleted = ["a0", "none"].map(|key| (key.to_owned(), None));
+        let overlay: BTreeMap<_, _> = put.into_iter().chain(deleted).collect();
         for prefix in ["", "a", "a/", "b", "nothing", "z"] {
             for delimiter in ["", "/", "/2"] {
                 let query = ListQuery {
@@ -275,7 +279,7 @@ mod tests {
         let query = ListQuery { keys_max: 1000, delimiter: "/".to_owned(), ..ListQuery::default() };
         let (names, _) = all(&base, &overlay, &query);
         let names: Vec<&str> = names.iter().map(|(key, _)| key.as_str()).collect();
-        assert_eq!(names, ["0", "a", "a-b", "a/", "a0", "b/", "c", "zz", "ä"]);
+        assert_eq!(names, ["0", "a", "a-b", "a/", "b/", "c", "zz", "ä"]);
         let query = ListQuery { keys_max: 1000, ..ListQuery::default() };
         let shadowed = all(&base, &overlay, &query).0;
         assert_eq!(shadowed.iter().filter(|(key, _)| key == "a/2").collect::<Vec<_>>(), [&("a/2".to_owned(), 2)]);

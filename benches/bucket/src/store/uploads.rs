@@ -1,18 +1,14 @@
 //! Objects on their way in by parts: S3's multipart uploads, and Azure's blocks that no list has named yet.
-//!
-//! Parts are files in one hidden folder of this process, made when the first one comes. Owns them; what nobody finished is
-//! removed with the bucket. Never makes an object visible: that is the stores' to do.
+//! Owns the parts: they go with the upload. Never makes an object visible: that is the stores' to do.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::object::{Draft, Room};
 use crate::error::{Error, Result};
 use crate::server::{Refusal, Summed};
 
@@ -48,7 +44,6 @@ impl Default for UploadLimits {
 #[derive(Debug)]
 pub(crate) struct Uploads {
     pub(crate) limits: UploadLimits,
-    folder: PathBuf,
     open: Mutex<HashMap<String, Open>>,
     /// The blocks that Azure's objects were made of, by key.
     listed: Mutex<HashMap<String, Vec<String>>>,
@@ -72,52 +67,17 @@ impl Open {
     }
 }
 
-/// A part that is here: a file, removed with it.
+/// A part that came whole.
 #[derive(Debug)]
 pub(crate) struct Part {
-    path: PathBuf,
+    pub(crate) draft: Draft,
     pub(crate) sums: Summed,
-    /// What it holds of the room for all parts.
-    taken: Arc<AtomicU64>,
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        self.taken.fetch_sub(self.sums.bytes, Relaxed);
-        // Best effort: the folder goes as a whole in the end.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-/// A part on its way in.
-pub(crate) struct PartFile {
-    file: File,
-    part: Part,
-    bytes_max: u64,
-}
-
-impl PartFile {
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
-        let before = self.part.taken.fetch_add(bytes.len() as u64, Relaxed);
-        self.part.sums.bytes += bytes.len() as u64;
-        if before + bytes.len() as u64 > self.bytes_max {
-            return Err(Refusal::disk_full());
-        }
-        self.file.write_all(bytes).map_err(|e| Refusal::from_io("a part", &e))
-    }
 }
 
 impl Uploads {
-    /// Uploads whose parts will lie in `folder`, which must not exist yet.
-    pub(crate) fn new(limits: UploadLimits, folder: PathBuf) -> Uploads {
-        Uploads {
-            limits,
-            folder,
-            open: Mutex::default(),
-            listed: Mutex::default(),
-            numbers: AtomicU64::new(0),
-            bytes: Arc::default(),
-        }
+    pub(super) fn new(limits: UploadLimits) -> Uploads {
+        let (open, listed) = (Mutex::default(), Mutex::default());
+        Uploads { limits, open, listed, numbers: AtomicU64::new(0), bytes: Arc::default() }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -147,7 +107,7 @@ impl Uploads {
 
     fn insert(&self, id: String, key: &str) -> Result<(), Refusal> {
         if self.limits.parts_max == 0 {
-            return Err(Refusal::not_implemented("This server takes no objects in parts."));
+            return Err(Refusal::new("NotImplemented", "This server takes no objects in parts."));
         }
         let mut open = self.open.lock().expect("no upload holder panics");
         if open.len() >= self.limits.open_max {
@@ -157,18 +117,13 @@ impl Uploads {
         Ok(())
     }
 
-    /// A file for a part of this upload. Blocks.
-    pub(crate) fn part(&self, id: &str, key: &str) -> Result<PartFile, Refusal> {
-        self.check(id, key)?;
-        let failed = |e: &std::io::Error| Refusal::from_io("a part", e);
-        fs::create_dir_all(&self.folder).map_err(|e| failed(&e))?;
-        let path = self.folder.join(format!("{:08x}", self.numbers.fetch_add(1, Relaxed)));
-        let file = File::create_new(&path).map_err(|e| failed(&e))?;
-        let part = Part { path, sums: Summed::default(), taken: Arc::clone(&self.bytes) };
-        Ok(PartFile { file, part, bytes_max: self.limits.bytes_max })
+    /// The room of one more part.
+    pub(crate) fn room(&self) -> Room {
+        Room { taken: Arc::clone(&self.bytes), bytes: 0, bytes_max: self.limits.bytes_max }
     }
 
-    fn check(&self, id: &str, key: &str) -> Result<(), Refusal> {
+    /// Refuses what is no upload to this key.
+    pub(crate) fn check(&self, id: &str, key: &str) -> Result<(), Refusal> {
         match self.open.lock().expect("no upload holder panics").get(id) {
             Some(open) if open.key == key => Ok(()),
             None if id == Uploads::blocks_id(key) => Ok(()),
@@ -177,16 +132,7 @@ impl Uploads {
     }
 
     /// Adds a part that came whole, in place of one of the same name.
-    pub(crate) fn keep(
-        &self,
-        (id, key): (&str, &str),
-        name: String,
-        mut came: PartFile,
-        sums: Summed,
-    ) -> Result<(), Refusal> {
-        if sums.bytes > self.limits.part_bytes_max {
-            return Err(Refusal::too_large(sums.bytes, self.limits.part_bytes_max));
-        }
+    pub(crate) fn keep(&self, (id, key): (&str, &str), name: String, part: Part) -> Result<(), Refusal> {
         let mut all = self.open.lock().expect("no upload holder panics");
         if id == Uploads::blocks_id(key) {
             // A list may have made an object of the others while this block came: it waits for another list.
@@ -194,10 +140,9 @@ impl Uploads {
         }
         let open = all.get_mut(id).ok_or_else(Refusal::no_such_upload)?;
         if !open.parts.contains_key(&name) && open.parts.len() >= self.limits.parts_max as usize {
-            return Err(Refusal::invalid_argument(format!("More than {} parts.", self.limits.parts_max)));
+            return Err(Refusal::new("InvalidArgument", format!("More than {} parts.", self.limits.parts_max)));
         }
-        came.part.sums = sums;
-        open.parts.insert(name, Arc::new(came.part));
+        open.parts.insert(name, Arc::new(part));
         Ok(())
     }
 
@@ -237,26 +182,6 @@ impl Uploads {
     }
 }
 
-impl Part {
-    /// Appends its bytes. Blocks.
-    pub(crate) fn copy_to(&self, out: &mut File) -> std::io::Result<()> {
-        std::io::copy(&mut File::open(&self.path)?, out).map(drop)
-    }
-
-    /// Appends its bytes. Blocks.
-    pub(crate) fn read_to(&self, out: &mut Vec<u8>) -> std::io::Result<()> {
-        File::open(&self.path)?.read_to_end(out).map(drop)
-    }
-}
-
-impl Drop for Uploads {
-    fn drop(&mut self) {
-        self.open.get_mut().expect("no upload holder panics").clear();
-        // Best effort; it is not there unless a part came.
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
 impl UploadLimits {
     pub(crate) fn validate(&self) -> Result<()> {
         if self.part_bytes_min > self.part_bytes_max {
@@ -265,10 +190,4 @@ impl UploadLimits {
         }
         Ok(())
     }
-}
-
-/// A folder's name for parts beside objects: one that listings leave out.
-pub(super) fn folder_beside(root: &Path, prefix: &str) -> PathBuf {
-    static BUCKETS: AtomicU64 = AtomicU64::new(0);
-    root.join(format!("{prefix}parts-{}", BUCKETS.fetch_add(1, Relaxed)))
 }
