@@ -20,7 +20,7 @@
 //! Uploads in parts: S3's multipart (and so the one of Google's XML interface), Azure's blocks. Checksums that a `PUT` brings
 //! are checked, signatures where a key is set. Keep-alive and pipelining work.
 //!
-//! Every byte of a generated set is a pure function ([`DataSet::fill`], [`DataSet::verify`]), so a reader checks what it
+//! Every byte of a generated set is a pure function ([`DataSet::content`], [`DataSet::verify`]), so a reader checks what it
 //! got without a second copy. Every drawn fault is a pure function of the script's seed, the key and the attempt.
 
 #![forbid(unsafe_code)]
@@ -40,7 +40,7 @@ mod words;
 
 pub use bucket::{Bucket, BucketConfig};
 pub use counters::Counters;
-pub use dataset::{COUNT_MAX, DataSet, SetKind, Written};
+pub use dataset::{DataSet, SetKind, Written};
 pub use error::{Error, ErrorKind, Result};
 pub use script::{Fault, FaultKind, Latency, Script};
 pub use server::AccessKey;

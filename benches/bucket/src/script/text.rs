@@ -2,6 +2,9 @@
 
 use core::str::FromStr;
 
+use serde::Deserialize;
+use serde::de::value::BorrowedStrDeserializer;
+
 use super::{Fault, FaultKind, Latency, Script};
 use crate::error::{Error, Result};
 
@@ -54,13 +57,18 @@ impl Script {
             "changed_keys" => self.changed_keys = patterns(value),
             "close_after" => self.close_after_requests = Some(number(value)?),
             "drop_after" => self.drop_after_requests = Some(number(value)?),
-            other => match FaultKind::DRAWN.into_iter().find(|kind| kind.word() == other) {
+            other => match word(other) {
                 Some(kind) => self.faults.push(fault(kind, value)?),
                 None => return Err(Error::usage(format!("unknown setting `{other}`"))),
             },
         }
         Ok(())
     }
+}
+
+/// The value whose name in JSON is this word.
+pub(crate) fn word<'w, T: Deserialize<'w>>(word: &'w str) -> Option<T> {
+    T::deserialize(BorrowedStrDeserializer::<serde::de::value::Error>::new(word)).ok()
 }
 
 fn fault(kind: FaultKind, value: &str) -> Result<Fault> {

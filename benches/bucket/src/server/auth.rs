@@ -115,3 +115,40 @@ impl AccessKey {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The examples of AWS's documentation of version 4, with headers and with a query.
+    #[test]
+    fn signatures_are_those_of_the_documentation() {
+        let key =
+            AccessKey { id: "AKIAIOSFODNN7EXAMPLE".into(), secret: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".into() };
+        let host = "examplebucket.s3.amazonaws.com";
+        let signed = |authorization: &str| {
+            let request = http::Request::get("/test.txt").header("host", host).header("range", "bytes=0-9");
+            let request = request
+                .header("x-amz-date", "20130524T000000Z")
+                .header("x-amz-content-sha256", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+            request.header("authorization", authorization).body(()).unwrap().into_parts().0
+        };
+        let good = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,\
+                    SignedHeaders=host;range;x-amz-content-sha256;x-amz-date,\
+                    Signature=f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41";
+        assert_eq!(key.check(&signed(good)), Ok(()));
+        for (bad, code) in [
+            (good.replace("f0e8", "f0e9"), "SignatureDoesNotMatch"),
+            (good.replace("20130524", "20130525"), "SignatureDoesNotMatch"),
+            (good.replace("AKIA", "AKIB"), "InvalidAccessKeyId"),
+            ("Bearer x".to_owned(), "AccessDenied"),
+        ] {
+            assert_eq!(key.check(&signed(&bad)).unwrap_err().code, code, "{bad}");
+        }
+        let query = "/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2F\
+                     us-east-1%2Fs3%2Faws4_request&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host\
+                     &X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404";
+        let presigned = http::Request::get(query).header("host", host).body(()).unwrap().into_parts().0;
+        assert_eq!(key.check(&presigned), Ok(()));
+    }
+}

@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::ops::Bound;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -21,50 +20,6 @@ pub(crate) struct Entry {
     pub(crate) modified_s: u64,
 }
 
-/// Where a page begins.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) enum After {
-    #[default]
-    Start,
-    /// Behind this key.
-    Key(String),
-    /// Behind every key with this prefix.
-    Prefix(String),
-}
-
-impl After {
-    /// Whether the key lies before the page. True for all keys up to some point, false behind it.
-    pub(crate) fn covers(&self, key: &str) -> bool {
-        match self {
-            After::Start => false,
-            After::Key(last) => key <= last.as_str(),
-            After::Prefix(prefix) => key < prefix.as_str() || key.starts_with(prefix),
-        }
-    }
-
-    /// As an opaque token without a character that needs escaping anywhere: every byte in hexadecimal.
-    fn token(&self) -> String {
-        let (tag, text) = match self {
-            After::Start => ("s", ""),
-            After::Key(key) => ("k", key.as_str()),
-            After::Prefix(prefix) => ("p", prefix.as_str()),
-        };
-        tag.to_owned() + &hex(text.as_bytes())
-    }
-
-    pub(crate) fn from_token(token: &str) -> Option<After> {
-        let (tag, digits) = token.split_at_checked(1)?;
-        let digit_pairs =
-            digits.as_bytes().chunks(2).map(|pair| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok());
-        let text = String::from_utf8(digit_pairs.collect::<Option<_>>()?).ok()?;
-        match tag {
-            "k" => Some(After::Key(text)),
-            "p" => Some(After::Prefix(text)),
-            _ => None,
-        }
-    }
-}
-
 /// What a listing asks for.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct ListQuery {
@@ -72,7 +27,8 @@ pub(crate) struct ListQuery {
     /// Empty for none.
     pub(crate) delimiter: String,
     pub(crate) start_after: String,
-    pub(crate) after: After,
+    /// No key before this one is on the page.
+    pub(crate) from: Vec<u8>,
     pub(crate) keys_max: usize,
     pub(crate) is_url_encoded: bool,
 }
@@ -80,7 +36,7 @@ pub(crate) struct ListQuery {
 impl ListQuery {
     /// Identifies the page for scripts, whatever the order of its parameters.
     pub(crate) fn identity(&self) -> String {
-        format!("{}\n{}\n{}\n{}", self.prefix, self.delimiter, self.after.token(), self.keys_max)
+        format!("{}\n{}\n{}\n{}", self.prefix, self.delimiter, hex(&self.from), self.keys_max)
     }
 }
 
@@ -90,7 +46,7 @@ pub(crate) struct Page {
     pub(crate) entries: Vec<Entry>,
     pub(crate) prefixes: Vec<String>,
     /// Where the next page begins; `None` for the last.
-    pub(crate) next: Option<After>,
+    pub(crate) next: Option<Vec<u8>>,
 }
 
 /// Keys in ascending byte order.
@@ -114,13 +70,24 @@ impl Keys for [Entry] {
     }
 }
 
-/// First index whose key is in the page's prefix and behind `after`.
-fn seek<K: Keys + ?Sized>(keys: &K, prefix: &str, after: &After) -> u64 {
+/// The least that comes behind this key: where a page after it begins.
+pub(super) fn behind(key: &str) -> Vec<u8> {
+    [key.as_bytes(), &[0]].concat()
+}
+
+/// The least that comes behind every key with this prefix. No byte of UTF-8 is the greatest one.
+fn behind_prefix(prefix: &str) -> Vec<u8> {
+    let mut from = prefix.as_bytes().to_vec();
+    from.last_mut().into_iter().for_each(|last| *last += 1);
+    from
+}
+
+/// First index whose key is not before `from`.
+fn seek<K: Keys + ?Sized>(keys: &K, from: &[u8]) -> u64 {
     let (mut low, mut high) = (0, keys.len());
     while low < high {
         let middle = low + (high - low) / 2;
-        let key = keys.key(middle);
-        if key.as_ref() < prefix || after.covers(&key) { low = middle + 1 } else { high = middle }
+        if keys.key(middle).as_bytes() < from { low = middle + 1 } else { high = middle }
     }
     low
 }
@@ -128,40 +95,40 @@ fn seek<K: Keys + ?Sized>(keys: &K, prefix: &str, after: &After) -> u64 {
 /// Cuts one page from `base` with `overlay` laid over it: where that has a key, its object counts, or that there is none.
 pub(crate) fn page<K: Keys + ?Sized>(base: &K, overlay: &BTreeMap<String, Option<Object>>, query: &ListQuery) -> Page {
     let mut page = Page::default();
-    let mut last = query.after.clone();
-    let mut place = seek(base, &query.prefix, &last);
-    let mut above = overlay.range::<str, _>((Bound::Included(query.prefix.as_str()), Bound::Unbounded)).peekable();
+    let mut from = query.from.clone().max(query.prefix.clone().into_bytes());
+    let mut place = seek(base, &from);
+    let mut above = overlay.range(query.prefix.clone()..).peekable();
     loop {
-        while above.next_if(|(key, _)| last.covers(key)).is_some() {}
+        while above.next_if(|(key, _)| key.as_bytes() < from.as_slice()).is_some() {}
         let below = (place < base.len()).then(|| base.key(place));
-        let over = above.peek().filter(|(key, _)| below.as_ref().is_none_or(|below| *key.as_str() <= **below)).copied();
+        // What the overlay has shadows the base.
+        let over = above.peek().filter(|(key, _)| below.as_deref().is_none_or(|below| key.as_str() <= below)).copied();
         let Some(key) = over.map(|(key, _)| Cow::Borrowed(key.as_str())).or_else(|| below.clone()) else { return page };
         if !key.starts_with(&query.prefix) {
             return page;
         }
-        // What the overlay has shadows the base.
         let next_place = place + u64::from(below.as_ref() == Some(&key));
-        if let Some((_, None)) = over {
-            (place, last) = (next_place, After::Key(key.into_owned()));
-            continue;
-        }
+        let entry = match over {
+            Some((_, Some(object))) => object.entry(key.into_owned()),
+            None => base.entry(place),
+            Some((_, None)) => {
+                (place, from) = (next_place, behind(&key));
+                continue;
+            }
+        };
         if page.entries.len() + page.prefixes.len() >= query.keys_max {
             // A page of no keys is complete, or asking again would never end.
-            page.next = (query.keys_max > 0).then_some(last);
+            page.next = (query.keys_max > 0).then_some(from);
             return page;
         }
-        if let Some(common) = common_prefix(&key, query) {
+        if let Some(common) = common_prefix(&entry.key, query) {
             page.prefixes.push(common.to_owned());
-            last = After::Prefix(common.to_owned());
-            place = seek(base, &query.prefix, &last);
-            continue;
+            from = behind_prefix(common);
+            place = seek(base, &from);
+        } else {
+            (place, from) = (next_place, behind(&entry.key));
+            page.entries.push(entry);
         }
-        last = After::Key(key.clone().into_owned());
-        page.entries.push(match over {
-            Some((_, Some(object))) => object.entry(key.into_owned()),
-            _ => base.entry(place),
-        });
-        place = next_place;
     }
 }
 
@@ -202,7 +169,7 @@ pub(super) fn listing(bucket: &str, query: &ListQuery, page: &Page) -> String {
         element("EncodingType", "url");
     }
     if let Some(next) = &page.next {
-        element("NextContinuationToken", &next.token());
+        element("NextContinuationToken", &hex(next));
     }
     for entry in &page.entries {
         let contents = format!(
@@ -245,7 +212,7 @@ mod tests {
             both.sort();
             found.extend(both);
             match page.next {
-                Some(next) => query.after = After::from_token(&next.token()).unwrap(),
+                Some(next) => query.from = next,
                 None => return (found, pages),
             }
         }

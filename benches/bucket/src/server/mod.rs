@@ -38,7 +38,7 @@ use crate::tls::Terminator;
 
 pub use auth::AccessKey;
 pub(crate) use conditions::PutCondition;
-pub(crate) use list::{After, Entry, Keys, ListQuery, Page, page};
+pub(crate) use list::{Entry, Keys, ListQuery, Page, page};
 pub(crate) use refusal::Refusal;
 use refusal::http_date;
 pub(crate) use service::serve;

@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::{Method, header};
 use percent_encoding::percent_decode_str;
 
-use super::list::{After, ListQuery};
+use super::list::{ListQuery, behind};
 use super::refusal::Refusal;
 use super::{Hosted, Site};
 use crate::script::Operation;
@@ -161,6 +161,12 @@ impl Wanted {
     }
 }
 
+/// What a text of hexadecimal digits stands for.
+fn unhex(digits: &str) -> Option<Vec<u8>> {
+    let pair = |pair| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok();
+    digits.as_bytes().chunks(2).map(pair).collect()
+}
+
 fn invalid(message: impl Into<String>) -> Refusal {
     Refusal::new("InvalidArgument", message)
 }
@@ -201,12 +207,10 @@ fn list_query(query: Vec<(String, String)>) -> Result<ListQuery, Refusal> {
     if !is_version_2 {
         return Err(Refusal::new("NotImplemented", "Only version 2 listings are served: add `list-type=2`."));
     }
-    list.after = match token {
-        Some(token) => {
-            After::from_token(&token).ok_or_else(|| invalid("The continuation token is not one of this server's."))?
-        }
-        None if list.start_after.is_empty() => After::Start,
-        None => After::Key(list.start_after.clone()),
+    list.from = match token {
+        Some(token) => unhex(&token).ok_or_else(|| invalid("The continuation token is not one of this server's."))?,
+        None if list.start_after.is_empty() => Vec::new(),
+        None => behind(&list.start_after),
     };
     Ok(list)
 }

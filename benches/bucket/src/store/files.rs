@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::object::{Content, Draft, DraftBytes, MadeOfParts, Object};
 use crate::error::{Error, Result};
-use crate::server::{After, Entry, ListQuery, PutCondition, Refusal};
+use crate::server::{Entry, ListQuery, PutCondition, Refusal};
 
 /// Deepest folder that listings enter.
 const DEPTH_MAX: usize = 64;
@@ -91,7 +91,7 @@ impl FileStore {
         let Ok(folder) = (if folder.is_empty() { Ok(PathBuf::new()) } else { relative(folder) }) else {
             return Arc::default();
         };
-        if query.after != After::Start
+        if !query.from.is_empty()
             && let Some((from, entries)) = self.walked.lock().expect("no walk holder panics").as_ref()
             && *from == folder
         {
