@@ -1,9 +1,9 @@
 //! The honest answer to a request that reads, before any fault is put on it.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::Method;
+use http::request::Parts;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::conditions::{Verdict, judge, precondition_failed};
@@ -18,63 +18,37 @@ const CHECKSUM_OBJECT_BYTES_MAX: u64 = 1 << 20;
 /// Checksums remembered; beyond it all are forgotten and computed again.
 const CHECKSUMS_MAX: usize = 1 << 20;
 
-/// An object, or the part of it that the request wants.
-pub(super) async fn get(desk: &Desk, key: &str, object: &Object, headers: &HeaderMap) -> Result<Reply, Refusal> {
-    let (is_part, range) = match wanted(object, headers)? {
-        Ok(wanted) => wanted,
-        Err(reply) => return Ok(reply),
+/// An object, or the part of it that the request wants; for a `HEAD`, what describes it.
+pub(super) async fn object(desk: &Desk, key: &str, object: &Object, request: &Parts) -> Result<Reply, Refusal> {
+    let (is_part, range) = match judge(&request.headers, &object.etag, object.size) {
+        Verdict::Whole => (false, 0..object.size),
+        Verdict::Part(range) => (true, range),
+        Verdict::NotModified => return Ok(Reply::tagged(304, &object.etag)),
+        Verdict::Failed => return Err(precondition_failed()),
+        Verdict::Unsatisfiable => return Err(Refusal::invalid_range(object.size)),
     };
-    // Small ones are read at once: their checksum needs all of them.
-    let body = if !is_part && object.size <= FRAME_BYTES as u64 {
-        let bytes = object.size as usize;
-        let buffer = read(desk, &object.content, 0, bytes).await.map_err(|e| Refusal::from_io(key, &e))?;
-        Body::Whole(buffer, bytes)
+    let length = range.end - range.start;
+    let content_range = format!("bytes {}-{}/{}", range.start, range.end.saturating_sub(1), object.size);
+    let body = if request.method == Method::HEAD {
+        Body::Document(Vec::new())
+    } else if is_part || object.size > FRAME_BYTES as u64 {
+        Body::Part(object.content.clone(), range)
     } else {
-        Body::Part(object.content.clone(), range.clone())
+        // Read at once: the checksum needs all of it.
+        let buffer = read(desk, &object.content, 0, length as usize).await.map_err(|e| Refusal::from_io(key, &e))?;
+        Body::Whole(buffer, length as usize)
     };
     let checksum = checksum(desk, key, object, &body).await?;
-    let mut reply = described(object, checksum, (is_part, &range));
-    reply.body = body;
-    Ok(reply)
-}
-
-/// The same without the bytes.
-pub(super) async fn head(desk: &Desk, key: &str, object: &Object, headers: &HeaderMap) -> Result<Reply, Refusal> {
-    match wanted(object, headers)? {
-        Ok((is_part, range)) => {
-            let checksum = checksum(desk, key, object, &Body::Document(Vec::new())).await?;
-            Ok(described(object, checksum, (is_part, &range)))
-        }
-        Err(reply) => Ok(reply),
-    }
-}
-
-/// The range the request wants, and whether it is a part; or the reply without one.
-fn wanted(object: &Object, headers: &HeaderMap) -> Result<Result<(bool, Range<u64>), Reply>, Refusal> {
-    match judge(headers, &object.etag, object.size) {
-        Verdict::Whole => Ok(Ok((false, 0..object.size))),
-        Verdict::Part(range) => Ok(Ok((true, range))),
-        Verdict::NotModified => Ok(Err(Reply::tagged(304, &object.etag))),
-        Verdict::Failed => Err(precondition_failed()),
-        Verdict::Unsatisfiable => Err(Refusal::invalid_range(object.size)),
-    }
-}
-
-/// Everything that describes the object.
-fn described(object: &Object, checksum: Option<String>, (is_part, range): (bool, &Range<u64>)) -> Reply {
     let mut reply = Reply::tagged(if is_part { 206 } else { 200 }, &object.etag);
-    reply.length = Length::Is(range.end - range.start);
+    (reply.body, reply.length) = (body, Length::Is(length));
     reply.headers.extend([
         ("content-type", "binary/octet-stream".to_owned()),
         ("accept-ranges", "bytes".to_owned()),
         ("last-modified", http_date(object.modified_s)),
     ]);
     reply.headers.extend(checksum.map(|checksum| ("x-amz-checksum-crc32c", checksum)));
-    if is_part {
-        let range = format!("bytes {}-{}/{}", range.start, range.end - 1, object.size);
-        reply.headers.push(("content-range", range));
-    }
-    reply
+    reply.headers.extend(is_part.then_some(("content-range", content_range)));
+    Ok(reply)
 }
 
 /// CRC-32C of the whole object when it is small enough and checksums are on; of one that came in parts that over its parts.

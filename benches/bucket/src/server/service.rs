@@ -14,7 +14,7 @@ use super::reply::{Body, End, Length, Pipe, Reply, Socket, linger};
 use super::request::Request;
 use super::target::{Target, Wanted};
 use super::{Desk, Hosted, answer, writing};
-use crate::script::{Act, Drawn, Fault, FaultKind, Request as Scripted};
+use crate::script::{Act, Drawn, Fault, FaultKind, Operation};
 use crate::store::{Object, other_etag};
 
 /// A head that no client should read to its end.
@@ -103,10 +103,10 @@ async fn converse(pipe: &mut Pipe, desk: &Desk) -> io::Result<End> {
 async fn attend(desk: &Desk, request: &mut Request<'_>, act: &Arc<Act>) -> Reply {
     let (arrived, site) = (Instant::now(), &desk.site);
     let target = Target::parse(&request.parts, site);
-    let operation = target.as_ref().map_or(crate::script::Operation::Other, Target::operation);
+    let operation = target.as_ref().map_or(Operation::Other, Target::operation);
     site.tally.request(operation);
     let key = target.as_ref().map(Target::identity).unwrap_or_default();
-    let drawn = act.draw(Scripted { operation, key: &key });
+    let drawn = act.draw(operation, &key);
     let too_fast = act.over_rate(arrived);
     if drawn.latency > Duration::ZERO {
         // A client that has gone shows when it is answered.
@@ -153,10 +153,7 @@ async fn play(
         tally.fault(if always_replaced { FaultKind::ChangedKey } else { FaultKind::Changed });
         object = object.replaced();
     }
-    if matches!(target, Target::Of(_, Wanted::Head(_))) {
-        return answer::head(desk, key, &object, &request.parts.headers).await;
-    }
-    let mut reply = answer::get(desk, key, &object, &request.parts.headers).await?;
+    let mut reply = answer::object(desk, key, &object, &request.parts).await?;
     if let Some(fault) = drawn.fault.filter(|_| matches!(reply.status, 200 | 206)) {
         inflict(desk, fault, &mut drawn, &mut reply);
     }

@@ -11,7 +11,7 @@ use super::request::Request;
 use super::sums::{Summed, Sums, checksum_text, of_parts, promises_md5};
 use super::target::{Step, decode};
 use super::{Desk, Hosted};
-use crate::store::{Draft, MadeOfParts, Object, Part, Uploads};
+use crate::store::{BLOCKS, Draft, MadeOfParts, Object, Part};
 
 /// Largest object in one request, as S3.
 const PUT_BYTES_MAX: u64 = 5 << 30;
@@ -132,8 +132,8 @@ pub(super) async fn step(
             if id.is_empty() || id.len() > BLOCK_ID_BYTES_MAX {
                 return Err(Refusal::new("InvalidArgument", "A block id has 1 to 64 bytes, in Base64."));
             }
-            let upload = uploads.blocks_of(key)?;
-            part(desk, bucket, (key, &upload, id.clone()), request).await?;
+            uploads.begin_as(BLOCKS, key)?;
+            part(desk, bucket, (key, BLOCKS, id.clone()), request).await?;
             Ok(Reply::empty(201))
         }
         Step::Complete { upload } => complete(desk, bucket, (key, upload), request).await,
@@ -157,9 +157,8 @@ async fn part(
     (key, upload, name): (&str, &str, String),
     request: &mut Request<'_>,
 ) -> Result<Summed, Refusal> {
-    bucket.uploads.check(upload, key)?;
+    let room = bucket.uploads.room(upload, key)?;
     let draft = desk.on(bucket, |bucket| bucket.store.begin_part()).await?;
-    let room = bucket.uploads.room();
     let (draft, sums) =
         take_in(desk, bucket, request, (true, bucket.uploads.limits.part_bytes_max), draft.in_room(room)).await?;
     bucket.uploads.keep((upload, key), name, Part { draft, sums })?;
@@ -221,7 +220,7 @@ async fn complete(
             return Err(Refusal::new("InvalidPartOrder", "The list of parts was not in ascending order."));
         }
         last = number;
-        let part = bucket.uploads.named(upload, key, [numbered(number).as_str()].into_iter())?.remove(0);
+        let part = bucket.uploads.part((upload, key), &numbered(number))?;
         let etag_holds = etag.is_some_and(|etag| etag.trim_matches('"') == part.sums.etag().trim_matches('"'));
         if !etag_holds || crc32c.is_some_and(|sum| sum != checksum_text(part.sums.crc32c)) {
             return Err(Refusal::invalid_part(&number.to_string()));
@@ -256,8 +255,8 @@ async fn list_blocks(
     };
     let names: Vec<String> = read_list(request).await?.into_iter().map(name).collect::<Result<_, _>>()?;
     let condition = PutCondition::of(&request.parts.headers, true);
-    let upload = Uploads::blocks_id(key);
-    let Ok(parts) = bucket.uploads.named(&upload, key, names.iter().map(String::as_str)) else {
+    let parts = names.iter().map(|name| bucket.uploads.part((BLOCKS, key), name));
+    let Ok(parts) = parts.collect::<Result<_, _>>() else {
         let owned = key.to_owned();
         let there = desk.on(bucket, move |bucket| bucket.store.find(&owned)).await.ok().map(|there| there.etag);
         condition.check(there.as_deref())?;
@@ -268,6 +267,7 @@ async fn list_blocks(
     };
     let object = join(desk, bucket, key, (parts, None), condition).await?;
     bucket.uploads.list(key, names);
+    let _ = bucket.uploads.end(BLOCKS, key);
     Ok(Reply::tagged(201, &object.etag))
 }
 

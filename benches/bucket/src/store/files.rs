@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use tempfile::NamedTempFile;
+use tempfile::{Builder, NamedTempFile, TempDir};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::object::{Content, Draft, DraftBytes, MadeOfParts, Object};
@@ -31,6 +31,8 @@ pub(crate) struct FileStore {
     made: Mutex<HashMap<String, MadeOfParts>>,
     /// Held while an object is judged and replaced.
     finishing: Mutex<()>,
+    /// Where parts lie, once there was one. It goes with the bucket.
+    parts: Mutex<Option<TempDir>>,
 }
 
 impl FileStore {
@@ -41,7 +43,7 @@ impl FileStore {
             return Err(Error::usage(format!("{} is not a folder", root.display())));
         }
         let (walked, made, finishing) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(FileStore { root: real, writable, walked, made, finishing })
+        Ok(FileStore { root: real, writable, walked, made, finishing, parts: Mutex::default() })
     }
 
     fn named(&self, metadata: &Metadata) -> (String, Option<String>) {
@@ -108,16 +110,19 @@ impl FileStore {
         entries
     }
 
-    /// Begins to write the object of this key, or a part when it is empty: a file beside it that listings leave out.
+    /// Begins to write the object of this key: a file beside it that listings leave out.
     pub(super) fn begin(&self, key: &str) -> Result<Draft, Refusal> {
-        let failed = |e: &std::io::Error| Refusal::from_io(key, e);
-        let target = self.root.join(if key.is_empty() { PathBuf::from("part") } else { relative(key)? });
+        let target = self.root.join(relative(key)?);
         let folder = target.parent().unwrap_or(&self.root);
         self.make_folder(folder, key)?;
-        // Readable as files are that other programs make, as far as the process's umask allows.
-        let mut hidden = tempfile::Builder::new();
-        let hidden = hidden.prefix(PARTIAL_PREFIX).permissions(Permissions::from_mode(0o666));
-        hidden.tempfile_in(folder).map(|file| Draft::new(DraftBytes::File(file))).map_err(|e| failed(&e))
+        hidden(folder).map_err(|e| Refusal::from_io(key, &e))
+    }
+
+    /// Begins to write a part, on the disk of the objects.
+    pub(super) fn begin_part(&self) -> Result<Draft, Refusal> {
+        let mut parts = self.parts.lock().expect("no holder of parts panics");
+        let folder = parts.take().map_or_else(|| Builder::new().prefix(PARTIAL_PREFIX).tempdir_in(&self.root), Ok);
+        folder.and_then(|folder| hidden(parts.insert(folder).path())).map_err(|e| Refusal::from_io("a part", &e))
     }
 
     /// Moves a draft to its key, if `condition` allows it in place of what is there.
@@ -129,7 +134,7 @@ impl FileStore {
     ) -> Result<Object, Refusal> {
         let failed = |e: &std::io::Error| Refusal::from_io(key, e);
         let metadata = draft.as_file().metadata().map_err(|e| failed(&e))?;
-        let _alone = self.finishing.lock().expect("nobody panics while finishing");
+        let _alone = self.finishing.lock().expect("no holder of the lock panics");
         condition.check(self.find(key).ok().map(|there| there.etag).as_deref())?;
         if let Some(made) = made {
             let mut known = self.made.lock().expect("no holder of names panics");
@@ -147,7 +152,7 @@ impl FileStore {
     pub(super) fn delete(&self, key: &str) -> Result<(), Refusal> {
         // A key that could not be written is refused; one that is not there, or no file, is left alone.
         let path = self.root.join(relative(key)?);
-        let _alone = self.finishing.lock().expect("no one panics while finishing");
+        let _alone = self.finishing.lock().expect("no holder of the lock panics");
         if self.find(key).is_ok() {
             fs::remove_file(path).map_err(|e| Refusal::from_io(key, &e))?;
             *self.walked.lock().expect("no walk holder panics") = None;
@@ -204,6 +209,13 @@ impl FileStore {
         }
         fs::metadata(path).ok().filter(Metadata::is_file)
     }
+}
+
+/// A file that goes unless it is finished. Readable as files of other programs are, as far as the process's umask allows.
+fn hidden(folder: &Path) -> std::io::Result<Draft> {
+    let mut file = Builder::new();
+    let file = file.prefix(PARTIAL_PREFIX).permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
+    Ok(Draft::new(DraftBytes::File(file)))
 }
 
 /// The key as a relative path, refused when a name is empty, `.` or `..` or holds a NUL byte.

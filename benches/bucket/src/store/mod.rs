@@ -19,7 +19,7 @@ use files::FileStore;
 use object::DraftBytes;
 pub(crate) use object::{Content, Draft, GENERATED_MODIFIED_S, MadeOfParts, Object, other_etag};
 pub use uploads::UploadLimits;
-pub(crate) use uploads::{Part, Uploads};
+pub(crate) use uploads::{BLOCKS, Part, Uploads};
 
 /// Largest object of a folder, as S3.
 const OBJECT_BYTES_MAX: u64 = 5 << 40;
@@ -107,7 +107,10 @@ impl Store {
 
     /// Begins to write a part, out of listings and on the disk of the objects. Blocks for files.
     pub(crate) fn begin_part(&self) -> Result<Draft, Refusal> {
-        self.begin("")
+        match self {
+            Store::Files(files) => files.begin_part(),
+            Store::Generated { .. } => Ok(Draft::new(DraftBytes::Memory(Vec::new()))),
+        }
     }
 
     /// Makes a draft the object of this key, if `condition` allows it in place of what is there. Blocks for files.

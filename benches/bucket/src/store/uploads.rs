@@ -1,9 +1,10 @@
 //! Objects on their way in by parts: S3's multipart uploads, and Azure's blocks that no list has named yet.
 //! Owns the parts: they go with the upload. Never makes an object visible: that is the stores' to do.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -40,31 +41,23 @@ impl Default for UploadLimits {
     }
 }
 
+/// The id of the upload that Azure's blocks of a key belong to.
+pub(crate) const BLOCKS: &str = "blocks";
+/// Objects whose blocks are remembered; beyond it all are forgotten.
+const LISTED_MAX: usize = 1000;
+
+/// Parts by upload (its id and its key), and by name: S3's number with leading zeros, or Azure's block id.
+type Open = HashMap<(String, String), BTreeMap<String, Arc<Part>>>;
+
 /// The uploads under way.
 #[derive(Debug)]
 pub(crate) struct Uploads {
     pub(crate) limits: UploadLimits,
-    open: Mutex<HashMap<String, Open>>,
+    open: Mutex<Open>,
     /// The blocks that Azure's objects were made of, by key.
     listed: Mutex<HashMap<String, Vec<String>>>,
     numbers: AtomicU64,
     bytes: Arc<AtomicU64>,
-}
-
-/// Objects whose blocks are remembered; beyond it all are forgotten.
-const LISTED_MAX: usize = 1000;
-
-#[derive(Debug)]
-struct Open {
-    key: String,
-    /// By name: S3's number with leading zeros, Azure's block id.
-    parts: BTreeMap<String, Arc<Part>>,
-}
-
-impl Open {
-    fn of(key: &str) -> Open {
-        Open { key: key.to_owned(), parts: BTreeMap::new() }
-    }
 }
 
 /// A part that came whole.
@@ -74,99 +67,82 @@ pub(crate) struct Part {
     pub(crate) sums: Summed,
 }
 
+fn named(id: &str, key: &str) -> (String, String) {
+    (id.to_owned(), key.to_owned())
+}
+
 impl Uploads {
     pub(super) fn new(limits: UploadLimits) -> Uploads {
         let (open, listed) = (Mutex::default(), Mutex::default());
         Uploads { limits, open, listed, numbers: AtomicU64::new(0), bytes: Arc::default() }
     }
 
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().expect("no upload holder panics")
+    }
+
     pub(crate) fn count(&self) -> usize {
-        self.open.lock().expect("no upload holder panics").len()
+        self.open().len()
     }
 
     /// Begins an upload and returns its id.
     pub(crate) fn begin(&self, key: &str) -> Result<String, Refusal> {
         let number = self.numbers.fetch_add(1, Relaxed);
         let id = format!("{number:08x}{:016x}", xxh3_64_with_seed(key.as_bytes(), number));
-        self.insert(id.clone(), key)?;
-        Ok(id)
+        self.begin_as(&id, key).map(|()| id)
     }
 
-    /// The upload that Azure's blocks of `key` belong to: begun by the first of them.
-    pub(crate) fn blocks_of(&self, key: &str) -> Result<String, Refusal> {
-        let id = Uploads::blocks_id(key);
-        if !self.open.lock().expect("no upload holder panics").contains_key(&id) {
-            self.insert(id.clone(), key)?;
-        }
-        Ok(id)
-    }
-
-    pub(crate) fn blocks_id(key: &str) -> String {
-        format!("blocks of {key}")
-    }
-
-    fn insert(&self, id: String, key: &str) -> Result<(), Refusal> {
+    /// Begins an upload with this id, unless it is under way.
+    pub(crate) fn begin_as(&self, id: &str, key: &str) -> Result<(), Refusal> {
         if self.limits.parts_max == 0 {
             return Err(Refusal::new("NotImplemented", "This server takes no objects in parts."));
         }
-        let mut open = self.open.lock().expect("no upload holder panics");
-        if open.len() >= self.limits.open_max {
-            return Err(Refusal::slow_down(None));
-        }
-        open.entry(id).or_insert_with(|| Open::of(key));
+        let mut open = self.open();
+        let is_full = open.len() >= self.limits.open_max;
+        match open.entry(named(id, key)) {
+            Entry::Vacant(_) if is_full => return Err(Refusal::slow_down(None)),
+            entry => entry.or_default(),
+        };
         Ok(())
     }
 
-    /// The room of one more part.
-    pub(crate) fn room(&self) -> Room {
-        Room { taken: Arc::clone(&self.bytes), bytes: 0, bytes_max: self.limits.bytes_max }
-    }
-
-    /// Refuses what is no upload to this key.
-    pub(crate) fn check(&self, id: &str, key: &str) -> Result<(), Refusal> {
-        match self.open.lock().expect("no upload holder panics").get(id) {
-            Some(open) if open.key == key => Ok(()),
-            None if id == Uploads::blocks_id(key) => Ok(()),
-            _ => Err(Refusal::no_such_upload()),
+    /// Room for one more part of an upload.
+    pub(crate) fn room(&self, id: &str, key: &str) -> Result<Room, Refusal> {
+        if !self.open().contains_key(&named(id, key)) {
+            return Err(Refusal::no_such_upload());
         }
+        Ok(Room { taken: Arc::clone(&self.bytes), bytes: 0, bytes_max: self.limits.bytes_max })
     }
 
     /// Adds a part that came whole, in place of one of the same name.
     pub(crate) fn keep(&self, (id, key): (&str, &str), name: String, part: Part) -> Result<(), Refusal> {
-        let mut all = self.open.lock().expect("no upload holder panics");
-        if id == Uploads::blocks_id(key) {
-            // A list may have made an object of the others while this block came: it waits for another list.
-            all.entry(id.to_owned()).or_insert_with(|| Open::of(key));
-        }
-        let open = all.get_mut(id).ok_or_else(Refusal::no_such_upload)?;
-        if !open.parts.contains_key(&name) && open.parts.len() >= self.limits.parts_max as usize {
+        let mut open = self.open();
+        let parts = match open.entry(named(id, key)) {
+            Entry::Vacant(_) if id != BLOCKS => return Err(Refusal::no_such_upload()),
+            // A list may have made an object of the other blocks while this one came: it waits for another list.
+            entry => entry.or_default(),
+        };
+        if !parts.contains_key(&name) && parts.len() >= self.limits.parts_max as usize {
             return Err(Refusal::new("InvalidArgument", format!("More than {} parts.", self.limits.parts_max)));
         }
-        open.parts.insert(name, Arc::new(part));
+        parts.insert(name, Arc::new(part));
         Ok(())
     }
 
-    /// The parts of these names, in this order, with what was expected of each still to be checked.
-    pub(crate) fn named<'a>(
-        &self,
-        id: &str,
-        key: &str,
-        names: impl Iterator<Item = &'a str>,
-    ) -> Result<Vec<Arc<Part>>, Refusal> {
-        self.check(id, key)?;
-        let all = self.open.lock().expect("no upload holder panics");
-        let open = all.get(id).ok_or_else(Refusal::no_such_upload)?;
-        names.map(|name| open.parts.get(name).cloned().ok_or_else(|| Refusal::invalid_part(name))).collect()
+    /// A part of this name, with what was expected of it still to be checked.
+    pub(crate) fn part(&self, (id, key): (&str, &str), name: &str) -> Result<Arc<Part>, Refusal> {
+        let open = self.open();
+        let parts = open.get(&named(id, key)).ok_or_else(Refusal::no_such_upload)?;
+        parts.get(name).cloned().ok_or_else(|| Refusal::invalid_part(name))
     }
 
-    /// Ends the upload of Azure's blocks, which have become an object.
+    /// Remembers the blocks that an object was made of.
     pub(crate) fn list(&self, key: &str, names: Vec<String>) {
         let mut listed = self.listed.lock().expect("no list holder panics");
         if listed.len() >= LISTED_MAX {
             listed.clear();
         }
         listed.insert(key.to_owned(), names);
-        self.open.lock().expect("no upload holder panics").remove(&Uploads::blocks_id(key));
     }
 
     /// Whether the object of this key was made of these blocks.
@@ -176,9 +152,7 @@ impl Uploads {
 
     /// Ends an upload: its parts go with those who still read them.
     pub(crate) fn end(&self, id: &str, key: &str) -> Result<(), Refusal> {
-        self.check(id, key)?;
-        self.open.lock().expect("no upload holder panics").remove(id);
-        Ok(())
+        self.open().remove(&named(id, key)).map(drop).ok_or_else(Refusal::no_such_upload)
     }
 }
 
