@@ -9,9 +9,8 @@ use http::request::Parts;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 
-use super::refusal::Refusal;
+use super::refusal::{Refusal, decode, pairs};
 use super::sums::hex;
-use super::target::{decode, pairs};
 
 /// What stays as it is in a query; a path has its slashes besides.
 const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');

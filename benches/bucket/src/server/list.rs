@@ -9,16 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::refusal::{document, iso_date, xml_text};
 use super::sums::hex;
-use crate::store::Object;
-
-/// One listed object.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Entry {
-    pub(crate) key: String,
-    pub(crate) size: u64,
-    pub(crate) etag: String,
-    pub(crate) modified_s: u64,
-}
+use crate::store::{Entry, Object};
 
 /// What a listing asks for.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

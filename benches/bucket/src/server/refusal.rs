@@ -1,19 +1,18 @@
-//! Requests refused, in S3's codes, and how S3 writes text and dates.
+//! Requests refused, in S3's codes, and how text and dates are written and read.
 
 use std::fmt::Write;
 use std::io::ErrorKind;
 
+use percent_encoding::percent_decode_str;
 use quick_xml::escape::escape;
 use time::OffsetDateTime;
-
-use super::reply::Reply;
 
 /// A request refused, with S3's code for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Refusal {
     pub(super) code: &'static str,
-    message: String,
-    header: Option<(&'static str, String)>,
+    pub(super) message: String,
+    pub(super) header: Option<(&'static str, String)>,
 }
 
 impl Refusal {
@@ -35,18 +34,6 @@ impl Refusal {
             "StorageFull" => 507,
             _ => 400,
         }
-    }
-
-    pub(super) fn reply(&self, resource: &str) -> Reply {
-        let (message, resource) = (xml_text(&self.message), xml_text(resource));
-        let document = format!(
-            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{}</Code><Message>{message}</Message>\
-             <Resource>{resource}</Resource></Error>",
-            self.code
-        );
-        let mut reply = Reply::xml(self.status(), document);
-        reply.headers.extend(self.header.clone());
-        reply
     }
 
     pub(crate) fn no_such_key(key: &str) -> Refusal {
@@ -119,6 +106,20 @@ pub(super) fn document(name: &str, inner: &str) -> String {
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<{name} xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{inner}</{name}>"
     )
+}
+
+/// Text of a URI, decoded.
+pub(super) fn decode(text: &str) -> Result<String, Refusal> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Into::into).map_err(|_| Refusal::new("InvalidURI", "The URI is not UTF-8 when decoded."))
+}
+
+/// The names and values of a query, decoded.
+pub(super) fn pairs(query: &str) -> Result<Vec<(String, String)>, Refusal> {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    // In a query, unlike in a path, `+` is a space.
+    pairs.map(|(name, value)| Ok((decode(name)?, decode(&value.replace('+', " "))?))).collect()
 }
 
 fn utc(s: u64) -> OffsetDateTime {

@@ -13,7 +13,8 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio_rustls::server::TlsStream;
 
-use super::{Desk, FRAME_BYTES};
+use super::desk::{Desk, FRAME_BYTES};
+use super::refusal::{Refusal, xml_text};
 use crate::pace::Pace;
 use crate::script::Act;
 use crate::store::Content;
@@ -122,6 +123,21 @@ impl Reply {
             Length::Absent => {}
         }
         line(["\r\ndate: ", date, "\r\n", "\r\n"]);
+    }
+}
+
+impl Refusal {
+    /// The error document.
+    pub(super) fn reply(&self, resource: &str) -> Reply {
+        let (message, resource) = (xml_text(&self.message), xml_text(resource));
+        let document = format!(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{}</Code><Message>{message}</Message>\
+             <Resource>{resource}</Resource></Error>",
+            self.code
+        );
+        let mut reply = Reply::xml(self.status(), document);
+        reply.headers.extend(self.header.clone());
+        reply
     }
 }
 

@@ -9,11 +9,12 @@ use http::Method;
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::HandshakeKind;
 
+use super::desk::{Desk, Hosted};
 use super::refusal::Refusal;
 use super::reply::{Body, End, Length, Pipe, Reply, Socket, linger};
 use super::request::Request;
 use super::target::{Target, Wanted};
-use super::{Desk, Hosted, answer, writing};
+use super::{answer, writing};
 use crate::script::{Act, Drawn, Fault, FaultKind, Operation};
 use crate::store::{Object, other_etag};
 

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http::{Method, header};
-use percent_encoding::percent_decode_str;
 
+use super::desk::{Hosted, Site};
 use super::list::{ListQuery, behind};
-use super::refusal::Refusal;
-use super::{Hosted, Site};
+use super::refusal::{Refusal, decode, pairs};
 use crate::script::Operation;
 
 /// Longest key, as S3.
@@ -171,14 +170,6 @@ fn invalid(message: impl Into<String>) -> Refusal {
     Refusal::new("InvalidArgument", message)
 }
 
-/// The names and values of a query, decoded.
-pub(super) fn pairs(query: &str) -> Result<Vec<(String, String)>, Refusal> {
-    let pairs = query.split('&').filter(|pair| !pair.is_empty());
-    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    // In a query, unlike in a path, `+` is a space.
-    pairs.map(|(name, value)| Ok((decode(name)?, decode(&value.replace('+', " "))?))).collect()
-}
-
 fn list_query(query: Vec<(String, String)>) -> Result<ListQuery, Refusal> {
     let mut list = ListQuery { keys_max: PAGE_KEYS_MAX, ..ListQuery::default() };
     let mut is_version_2 = false;
@@ -213,11 +204,6 @@ fn list_query(query: Vec<(String, String)>) -> Result<ListQuery, Refusal> {
         None => behind(&list.start_after),
     };
     Ok(list)
-}
-
-pub(super) fn decode(text: &str) -> Result<String, Refusal> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| Refusal::new("InvalidURI", "The URI is not UTF-8 when decoded."))
 }
 
 #[cfg(test)]

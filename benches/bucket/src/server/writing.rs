@@ -5,12 +5,12 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::conditions::{PutCondition, text};
-use super::refusal::{Refusal, document, iso_date, xml_text};
+use super::desk::{Desk, FRAME_BYTES, Hosted};
+use super::refusal::{Refusal, decode, document, iso_date, xml_text};
 use super::reply::Reply;
 use super::request::Request;
 use super::sums::{Summed, Sums, checksum_text, of_parts, promises_md5};
-use super::target::{Step, decode};
-use super::{Desk, Hosted};
+use super::target::Step;
 use crate::store::{BLOCKS, Draft, MadeOfParts, Object, Part};
 
 /// Largest object in one request, as S3.
@@ -80,12 +80,12 @@ async fn copied(desk: &Desk, from: &str, mut draft: Draft) -> Result<Draft, Refu
     let (bucket, key) = (desk.site.buckets.get(name).ok_or_else(no_such)?, key.to_owned());
     desk.on(bucket, move |bucket| {
         let object = bucket.store.find(&key)?;
-        let mut bytes = vec![0; super::FRAME_BYTES];
+        let mut bytes = vec![0; FRAME_BYTES];
         let mut at = 0;
         while at < object.size {
             let step = bytes.len().min((object.size - at) as usize);
             object.content.read_at(at, &mut bytes[..step]).map_err(|e| Refusal::from_io(&key, &e))?;
-            draft.write(&bytes[..step])?;
+            draft.write(&bytes[..step]).map_err(|e| Refusal::from_io(&key, &e))?;
             at += step as u64;
         }
         Ok(draft)
@@ -183,7 +183,12 @@ async fn take_in(
         if sums.bytes() > bytes_max {
             return Err(Refusal::too_large(sums.bytes(), bytes_max));
         }
-        draft = desk.on(bucket, move |_| draft.write(&frame).map(|()| draft)).await?;
+        draft = desk
+            .on(bucket, move |_| match draft.write(&frame) {
+                Ok(()) => Ok(draft),
+                Err(e) => Err(Refusal::from_io("a draft", &e)),
+            })
+            .await?;
     }
     Ok((draft, sums.checked(&request.parts.headers)?))
 }
@@ -286,7 +291,7 @@ async fn join(
     desk.on(bucket, move |bucket| {
         let mut draft = bucket.store.begin(&key)?;
         for part in &parts {
-            draft.append(&part.draft)?;
+            draft.append(&part.draft).map_err(|e| Refusal::from_io(&key, &e))?;
         }
         bucket.store.finish(&key, (draft, made), &condition)
     })

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 use tempfile::{Builder, NamedTempFile, TempDir};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::object::{Content, Draft, DraftBytes, MadeOfParts, Object};
+use super::object::{Content, Draft, DraftBytes, Entry, MadeOfParts, Object};
 use crate::error::{Error, Result};
-use crate::server::{Entry, ListQuery, PutCondition, Refusal};
+use crate::server::{ListQuery, PutCondition, Refusal};
 
 /// Deepest folder that listings enter.
 const DEPTH_MAX: usize = 64;

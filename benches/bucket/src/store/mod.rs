@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::DataSet;
 use crate::error::Result;
-use crate::server::{Entry, Keys, ListQuery, Page, PutCondition, Refusal, page};
+use crate::server::{Keys, ListQuery, Page, PutCondition, Refusal, page};
 
 use files::FileStore;
 use object::DraftBytes;
-pub(crate) use object::{Content, Draft, GENERATED_MODIFIED_S, MadeOfParts, Object, other_etag};
+pub(crate) use object::{Content, Draft, Entry, GENERATED_MODIFIED_S, MadeOfParts, Object, other_etag};
 pub use uploads::UploadLimits;
 pub(crate) use uploads::{BLOCKS, Part, Uploads};
 

@@ -11,7 +11,6 @@ use tempfile::NamedTempFile;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::dataset::{DataSet, Item};
-use crate::server::{Entry, Refusal};
 
 /// When generated objects say they were last modified, in seconds since 1970: a fixed moment, so listings repeat.
 pub(crate) const GENERATED_MODIFIED_S: u64 = 1_700_000_000;
@@ -34,6 +33,15 @@ pub(crate) struct Object {
     /// The checksum over the checksums of its parts, where it came in parts: it has no other then.
     pub(crate) parts_checksum: Option<String>,
     pub(crate) content: Content,
+}
+
+/// One listed object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) size: u64,
+    pub(crate) etag: String,
+    pub(crate) modified_s: u64,
 }
 
 /// Entity tag and checksum of an object that came in parts, as S3 has them.
@@ -153,28 +161,24 @@ impl Draft {
     }
 
     /// Blocks for files.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.room.as_mut().is_some_and(|room| !room.take(bytes.len() as u64)) {
-            return Err(Refusal::disk_full());
+            return Err(io::ErrorKind::StorageFull.into());
         }
         match &mut self.bytes {
-            DraftBytes::File(file) => file.write_all(bytes).map_err(|e| Refusal::from_io("a draft", &e)),
-            DraftBytes::Memory(all) => {
-                all.extend_from_slice(bytes);
-                Ok(())
-            }
+            DraftBytes::File(file) => file.write_all(bytes),
+            DraftBytes::Memory(all) => all.write_all(bytes),
         }
     }
 
-    /// Appends a whole part. Blocks for files.
-    pub(crate) fn append(&mut self, part: &Draft) -> Result<(), Refusal> {
+    /// Appends a whole part of the same store. Blocks for files.
+    pub(crate) fn append(&mut self, part: &Draft) -> io::Result<()> {
         match (&mut self.bytes, &part.bytes) {
             (DraftBytes::File(file), DraftBytes::File(part)) => {
-                let copied = part.reopen().and_then(|mut part| io::copy(&mut part, file.as_file_mut()));
-                copied.map(drop).map_err(|e| Refusal::from_io("a part", &e))
+                io::copy(&mut part.reopen()?, file.as_file_mut()).map(drop)
             }
             (_, DraftBytes::Memory(part)) => self.write(part),
-            _ => Err(Refusal::internal()),
+            _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }
