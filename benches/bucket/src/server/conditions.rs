@@ -23,14 +23,10 @@ pub(super) enum Verdict {
 }
 
 pub(super) fn judge(headers: &HeaderMap, etag: &str, size: u64) -> Verdict {
-    if let Some(wanted) = text(headers, header::IF_MATCH)
-        && !names(wanted, etag)
-    {
+    if text(headers, header::IF_MATCH).is_some_and(|wanted| !names(wanted, etag)) {
         return Verdict::Failed;
     }
-    if let Some(known) = text(headers, header::IF_NONE_MATCH)
-        && names(known, etag)
-    {
+    if text(headers, header::IF_NONE_MATCH).is_some_and(|known| names(known, etag)) {
         return Verdict::NotModified;
     }
     let is_same = text(headers, header::IF_RANGE).is_none_or(|wanted| wanted.trim() == etag);
@@ -90,29 +86,16 @@ fn range(asked: &str, size: u64) -> Verdict {
         return Verdict::Whole;
     };
     let (first, last) = (first.trim(), last.trim());
-    let parse = |text: &str| {
+    let number = |text: &str| {
         (!text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().unwrap_or(u64::MAX))
     };
-    match (parse(first), parse(last)) {
-        (None, Some(suffix)) if first.is_empty() => {
-            if suffix == 0 || size == 0 {
-                Verdict::Unsatisfiable
-            } else {
-                Verdict::Part(size.saturating_sub(suffix)..size)
-            }
-        }
-        (Some(first), last_byte) if last_byte.is_some() || last.is_empty() => {
-            let last_byte = last_byte.unwrap_or(u64::MAX);
-            if last_byte < first {
-                Verdict::Whole
-            } else if first >= size {
-                Verdict::Unsatisfiable
-            } else {
-                Verdict::Part(first..last_byte.min(size - 1) + 1)
-            }
-        }
-        _ => Verdict::Whole,
-    }
+    let range = match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(size),
+        (Some(first), None) if last.is_empty() => first..size,
+        (None, Some(suffix)) if first.is_empty() => size.saturating_sub(suffix)..size,
+        _ => return Verdict::Whole,
+    };
+    if range.is_empty() { Verdict::Unsatisfiable } else { Verdict::Part(range) }
 }
 
 #[cfg(test)]
