@@ -1,5 +1,6 @@
 //! The bucket as its users hold it: configuration, start, stop. Owns the threads.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, RwLock};
@@ -8,24 +9,22 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 
-use crate::alarm::AlarmThread;
+use crate::alarm::Alarm;
 use crate::counters::{Counters, Tally};
 use crate::dataset::DataSet;
 use crate::error::{Error, Result};
 use crate::script::{Act, Script};
-use crate::server::{Checksums, Desk, Pool, Site, serve};
+use crate::server::{AccessKey, Desk, Hosted, Site, serve};
 use crate::store::{Source, Store, UploadLimits};
 use crate::tls::Tls;
 
 /// Most threads a bucket serves with.
 const THREADS_MAX: usize = 256;
-/// Connections the kernel keeps for us before they are accepted.
-const BACKLOG: u32 = 1024;
 /// Accepted connections waiting for a thread to take them.
 const HANDED_OVER_MAX: usize = 1024;
 
@@ -39,11 +38,13 @@ pub struct BucketConfig {
     pub bucket: String,
     /// The objects.
     pub source: Source,
+    /// Further buckets of the same server, by name.
+    pub others: BTreeMap<String, Source>,
     /// How it misbehaves.
     pub script: Script,
     /// Serving threads, 1 to 256. Connections are dealt to them in turn.
     pub threads: usize,
-    /// Whether a folder accepts `PUT`. A generated set always does, into memory (1 GiB in all).
+    /// Whether a folder accepts `PUT` and `DELETE`. A generated set always does, into memory (1 GiB in all).
     pub writable: bool,
     /// What it takes of objects that come in parts, where it is writable.
     pub uploads: UploadLimits,
@@ -51,6 +52,9 @@ pub struct BucketConfig {
     pub tls: Option<Tls>,
     /// Whether objects up to 1 MiB carry `x-amz-checksum-crc32c` of the whole object.
     pub checksums: bool,
+    /// The key that requests must be signed with (AWS version 4); without one, signatures are not looked at. Never serialized.
+    #[serde(skip)]
+    pub key: Option<AccessKey>,
 }
 
 impl Default for BucketConfig {
@@ -66,6 +70,8 @@ impl Default for BucketConfig {
             uploads: UploadLimits::default(),
             tls: None,
             checksums: true,
+            others: BTreeMap::new(),
+            key: None,
         }
     }
 }
@@ -76,15 +82,19 @@ impl BucketConfig {
     /// # Errors
     /// `Usage` that names the field, its value and its bounds.
     pub fn validate(&self) -> Result<()> {
-        if self.bucket.is_empty() || self.bucket.contains('/') {
-            let cause = format!("bucket name `{}` is empty or has a slash", self.bucket);
-            return Err(Error::usage(cause).cure("use a plain name such as `bucket`"));
+        for name in self.others.keys().chain([&self.bucket]) {
+            if name.is_empty() || name.contains('/') || (name == &self.bucket && self.others.contains_key(name)) {
+                let cause = format!("bucket name `{name}` is empty, has a slash or is given twice");
+                return Err(Error::usage(cause).cure("use a plain name such as `bucket`"));
+            }
         }
         if !(1..=THREADS_MAX).contains(&self.threads) {
             return Err(Error::usage(format!("threads = {} is outside 1 to {THREADS_MAX}", self.threads)));
         }
-        if let Source::Generated(set) = &self.source {
-            set.validate()?;
+        for source in self.others.values().chain([&self.source]) {
+            if let Source::Generated(set) = source {
+                set.validate()?;
+            }
         }
         self.uploads.validate()?;
         self.script.validate()
@@ -94,11 +104,11 @@ impl BucketConfig {
 /// A running bucket. Dropping it stops it: connections are cut and its threads joined.
 pub struct Bucket {
     addr: SocketAddr,
+    name: String,
     site: Arc<Site>,
-    stop: watch::Sender<bool>,
+    /// The threads stop when it is dropped.
+    stop: Option<watch::Sender<()>>,
     threads: Vec<JoinHandle<()>>,
-    /// Last, so that sleeping tasks are gone before the thread that would wake them.
-    alarm: Option<AlarmThread>,
 }
 
 impl Bucket {
@@ -109,30 +119,31 @@ impl Bucket {
     /// bound or a thread cannot be started.
     pub fn start(config: BucketConfig) -> Result<Bucket> {
         config.validate()?;
-        let store = Store::open(config.source, config.writable)?;
-        let terminator = config.tls.map(|tls| tls.terminator(config.listen.ip())).transpose()?;
-        let alarm = AlarmThread::start()?;
-        let uploads = store.uploads(config.uploads);
+        let mut buckets = BTreeMap::new();
+        for (name, source) in config.others.into_iter().chain([(config.bucket.clone(), config.source)]) {
+            let store = Store::open(source, config.writable)?;
+            let uploads = store.uploads(config.uploads.clone());
+            buckets.insert(name.clone(), Arc::new(Hosted { name, store, uploads }));
+        }
         let site = Arc::new(Site {
-            bucket: config.bucket,
-            store,
-            uploads,
+            buckets,
             tally: Tally::default(),
-            alarm: alarm.alarm(),
-            checksums: config.checksums.then(Checksums::default),
+            alarm: Alarm::start()?,
+            checksums: config.checksums.then(Default::default),
             act: RwLock::new(Arc::new(Act::new(config.script))),
-            terminator,
+            terminator: config.tls.map(|tls| tls.terminator(config.listen.ip())).transpose()?,
+            key: config.key,
         });
-        let (stop, stopped) = watch::channel(false);
+        let (stop, stopped) = watch::channel(());
         let mut runtimes = Vec::with_capacity(config.threads);
         for _ in 0..config.threads {
             runtimes.push(runtime()?);
         }
-        let listener = listen(config.listen, &runtimes[0])?;
+        let listener = listen(config.listen)?;
         let addr = listener.local_addr().map_err(|e| Error::system("asking for the port", &e))?;
         let (senders, receivers): (Vec<_>, Vec<_>) = runtimes.iter().map(|_| mpsc::channel(HANDED_OVER_MAX)).unzip();
-        let mut dealer = Some(Dealer { listener, threads: senders });
-        let mut bucket = Bucket { addr, site, stop, threads: Vec::new(), alarm: Some(alarm) };
+        let mut dealer = Some(deal(listener, senders));
+        let mut bucket = Bucket { addr, name: config.bucket, site, stop: Some(stop), threads: Vec::new() };
         for (number, (runtime, connections)) in runtimes.into_iter().zip(receivers).enumerate() {
             let (site, stopped, dealer) = (Arc::clone(&bucket.site), stopped.clone(), dealer.take());
             // On failure the bucket is dropped here, which stops the threads that did start.
@@ -164,7 +175,7 @@ impl Bucket {
         }
         let encode = |text| utf8_percent_encode(text, &PLAIN);
         let scheme = if self.site.terminator.is_some() { "https" } else { "http" };
-        format!("{scheme}://{addr}/{}/{}", encode(&self.site.bucket), encode(prefix))
+        format!("{scheme}://{addr}/{}/{}", encode(&self.name), encode(prefix))
     }
 
     /// The certificate a client must believe, in PEM, when the bucket made it itself.
@@ -176,7 +187,8 @@ impl Bucket {
     /// What was counted so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        Counters { uploads_open: self.site.uploads.count() as u64, ..self.site.tally.snapshot() }
+        let uploads_open = self.site.buckets.values().map(|bucket| bucket.uploads.count() as u64).sum();
+        Counters { uploads_open, ..self.site.tally.snapshot() }
     }
 
     /// Counts from zero again.
@@ -202,18 +214,17 @@ impl Bucket {
 
 impl Drop for Bucket {
     fn drop(&mut self) {
-        self.stop.send_replace(true);
+        self.stop.take();
         for thread in self.threads.drain(..) {
             // A panic there has already printed itself; there is nothing left to undo here.
             let _ = thread.join();
         }
-        self.alarm.take();
     }
 }
 
 impl core::fmt::Debug for Bucket {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Bucket").field("addr", &self.addr).field("bucket", &self.site.bucket).finish_non_exhaustive()
+        f.debug_struct("Bucket").field("addr", &self.addr).field("bucket", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -225,36 +236,27 @@ fn runtime() -> Result<Runtime> {
         .map_err(|e| Error::system("starting a runtime", &e))
 }
 
-fn listen(addr: SocketAddr, runtime: &Runtime) -> Result<TcpListener> {
-    let _inside = runtime.enter();
-    let listening = || {
-        let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        socket.set_reuseaddr(true)?;
-        socket.bind(addr)?;
-        socket.listen(BACKLOG)
-    };
-    listening().map_err(|e| Error::system(format!("listening on {addr}"), &e).cure("use port 0 for a free one"))
+fn listen(addr: SocketAddr) -> Result<std::net::TcpListener> {
+    let listening = std::net::TcpListener::bind(addr).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    listening.map_err(|e| Error::system(format!("listening on {addr}"), &e).cure("use port 0 for a free one"))
 }
 
 /// Accepts connections and deals them to the threads in turn.
-struct Dealer {
-    listener: TcpListener,
-    threads: Vec<mpsc::Sender<std::net::TcpStream>>,
-}
-
-impl Dealer {
-    async fn deal(self) {
-        for thread in self.threads.iter().cycle() {
-            let socket = loop {
-                match self.listener.accept().await.and_then(|(socket, _)| socket.into_std()) {
-                    Ok(socket) => break socket,
-                    // Out of descriptors, or the client has gone: what is open must end first.
-                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-                }
-            };
-            if thread.send(socket).await.is_err() {
-                return;
+async fn deal(listener: std::net::TcpListener, threads: Vec<mpsc::Sender<std::net::TcpStream>>) {
+    let listener = TcpListener::from_std(listener).expect("a listening socket, within a runtime");
+    for thread in threads.iter().cycle() {
+        let socket = loop {
+            match listener.accept().await.and_then(|(socket, _)| socket.into_std()) {
+                Ok(socket) => break socket,
+                // Out of descriptors, or the client has gone: what is open must end first.
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }
+        };
+        if thread.send(socket).await.is_err() {
+            return;
         }
     }
 }
@@ -264,13 +266,12 @@ fn work(
     runtime: &Runtime,
     site: Arc<Site>,
     mut connections: mpsc::Receiver<std::net::TcpStream>,
-    dealer: Option<Dealer>,
-    mut stopped: watch::Receiver<bool>,
+    dealer: Option<impl Future<Output = ()> + 'static>,
+    mut stopped: watch::Receiver<()>,
 ) {
-    let desk = Rc::new(Desk { site, pool: Rc::new(Pool::default()) });
-    let local = LocalSet::new();
+    let (desk, local) = (Desk::new(site), LocalSet::new());
     if let Some(dealer) = dealer {
-        local.spawn_local(dealer.deal());
+        local.spawn_local(dealer);
     }
     let serving = local.run_until(async {
         while let Some(socket) = connections.recv().await {
@@ -283,7 +284,7 @@ fn work(
     runtime.block_on(async {
         tokio::select! {
             () = serving => {}
-            _ = stopped.wait_for(|stopped| *stopped) => {}
+            _ = stopped.changed() => {}
         }
     });
 }

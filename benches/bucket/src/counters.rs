@@ -1,6 +1,5 @@
-//! What a bucket counted: live atomics inside (`Tally`), a plain snapshot outside (`Counters`).
+//! What a bucket counts, and the lock it is counted under.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -33,6 +32,9 @@ pub struct Counters {
     /// Uploads in parts given up.
     #[serde(default)]
     pub abort_requests: u64,
+    /// Objects deleted.
+    #[serde(default)]
+    pub delete_requests: u64,
     /// Uploads in parts under way now. Not reset.
     #[serde(default)]
     pub uploads_open: u64,
@@ -61,7 +63,7 @@ impl Counters {
     pub fn requests(&self) -> u64 {
         let plain = self.get_requests + self.head_requests + self.list_requests + self.put_requests;
         let in_parts = self.create_requests + self.part_requests + self.complete_requests + self.abort_requests;
-        plain + in_parts + self.other_requests
+        plain + in_parts + self.delete_requests + self.other_requests
     }
 
     /// How often faults of this kind were injected.
@@ -80,80 +82,52 @@ impl Counters {
 /// The live counters.
 #[derive(Default, Debug)]
 pub(crate) struct Tally {
-    requests: [AtomicU64; Operation::COUNT],
-    sent_bytes: AtomicU64,
-    body_bytes: AtomicU64,
-    opened: AtomicU64,
-    open: AtomicU64,
-    open_max: AtomicU64,
-    tls_full: AtomicU64,
-    tls_resumed: AtomicU64,
-    faults: Mutex<BTreeMap<FaultKind, u64>>,
+    counters: Mutex<Counters>,
 }
 
 impl Tally {
+    pub(crate) fn count(&self, count: impl FnOnce(&mut Counters)) {
+        count(&mut self.counters.lock().expect("no tally holder panics"));
+    }
+
     pub(crate) fn request(&self, operation: Operation) {
-        self.requests[operation as usize].fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn sent(&self, bytes: usize) {
-        self.sent_bytes.fetch_add(bytes as u64, Relaxed);
-    }
-
-    pub(crate) fn body(&self, bytes: usize) {
-        self.body_bytes.fetch_add(bytes as u64, Relaxed);
+        self.count(|counters| {
+            *match operation {
+                Operation::Get => &mut counters.get_requests,
+                Operation::Head => &mut counters.head_requests,
+                Operation::List => &mut counters.list_requests,
+                Operation::Put => &mut counters.put_requests,
+                Operation::Other => &mut counters.other_requests,
+                Operation::Create => &mut counters.create_requests,
+                Operation::Part => &mut counters.part_requests,
+                Operation::Complete => &mut counters.complete_requests,
+                Operation::Abort => &mut counters.abort_requests,
+                Operation::Delete => &mut counters.delete_requests,
+            } += 1;
+        });
     }
 
     pub(crate) fn fault(&self, kind: FaultKind) {
-        *self.faults.lock().expect("no tally holder panics").entry(kind).or_default() += 1;
+        self.count(|counters| *counters.faults.entry(kind).or_default() += 1);
     }
 
     pub(crate) fn connection_opened(&self) {
-        self.opened.fetch_add(1, Relaxed);
-        let open = self.open.fetch_add(1, Relaxed) + 1;
-        self.open_max.fetch_max(open, Relaxed);
-    }
-
-    pub(crate) fn connection_closed(&self) {
-        self.open.fetch_sub(1, Relaxed);
-    }
-
-    pub(crate) fn tls_handshake(&self, resumed: bool) {
-        if resumed { &self.tls_resumed } else { &self.tls_full }.fetch_add(1, Relaxed);
+        self.count(|counters| {
+            counters.connections_opened += 1;
+            counters.connections_open += 1;
+            counters.connections_open_max = counters.connections_open_max.max(counters.connections_open);
+        });
     }
 
     pub(crate) fn snapshot(&self) -> Counters {
-        let requests = |operation: Operation| self.requests[operation as usize].load(Relaxed);
-        Counters {
-            get_requests: requests(Operation::Get),
-            head_requests: requests(Operation::Head),
-            list_requests: requests(Operation::List),
-            put_requests: requests(Operation::Put),
-            other_requests: requests(Operation::Other),
-            create_requests: requests(Operation::Create),
-            part_requests: requests(Operation::Part),
-            complete_requests: requests(Operation::Complete),
-            abort_requests: requests(Operation::Abort),
-            // The uploads themselves know.
-            uploads_open: 0,
-            sent_bytes: self.sent_bytes.load(Relaxed),
-            body_bytes: self.body_bytes.load(Relaxed),
-            connections_opened: self.opened.load(Relaxed),
-            connections_open: self.open.load(Relaxed),
-            connections_open_max: self.open_max.load(Relaxed),
-            tls_full: self.tls_full.load(Relaxed),
-            tls_resumed: self.tls_resumed.load(Relaxed),
-            faults: self.faults.lock().expect("no tally holder panics").clone(),
-        }
+        self.counters.lock().expect("no tally holder panics").clone()
     }
 
     /// Everything to zero but the gauge of open connections, which is also where its maximum restarts.
     pub(crate) fn reset(&self) {
-        let rest = [&self.sent_bytes, &self.body_bytes, &self.opened, &self.tls_full, &self.tls_resumed];
-        for counter in self.requests.iter().chain(rest) {
-            counter.store(0, Relaxed);
-        }
-        self.open_max.store(self.open.load(Relaxed), Relaxed);
-        self.faults.lock().expect("no tally holder panics").clear();
+        self.count(|counters| {
+            let connections_open = counters.connections_open;
+            *counters = Counters { connections_open, connections_open_max: connections_open, ..Counters::default() };
+        });
     }
 }

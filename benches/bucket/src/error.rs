@@ -50,12 +50,6 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
-
-    /// The cause, a clause without a final stop.
-    #[must_use]
-    pub fn cause(&self) -> &str {
-        &self.cause
-    }
 }
 
 impl fmt::Display for Error {

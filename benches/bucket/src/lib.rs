@@ -15,11 +15,12 @@
 //! # Ok::<(), fuelrail_bucket::Error>(())
 //! ```
 //!
-//! Path style: `GET /bucket/key` with `Range`, `If-Match`, `If-None-Match` and `If-Range`, `HEAD`, `PUT`, and
-//! ListObjectsV2 at `GET /bucket?list-type=2`. Uploads in parts: S3's multipart (and so the one of Google's XML interface), Azure's
-//! blocks. Checksums that a `PUT` brings are checked. No authentication, no deletion. Keep-alive and pipelining work.
+//! Paths (`/bucket/key`) and virtual hosts (`bucket.localhost`): `GET` with `Range`, `If-Match`, `If-None-Match` and `If-Range`,
+//! `HEAD`, `PUT` (also `aws-chunked`, also as a copy), `DELETE`, ListObjectsV2 at `GET /bucket?list-type=2`, ListBuckets at `GET /`.
+//! Uploads in parts: S3's multipart (and so the one of Google's XML interface), Azure's blocks. Checksums that a `PUT` brings
+//! are checked, signatures where a key is set. Keep-alive and pipelining work.
 //!
-//! Every byte of a generated set is a pure function ([`DataSet::fill`], [`DataSet::verify`]), so a reader checks what it
+//! Every byte of a generated set is a pure function ([`DataSet::content`], [`DataSet::verify`]), so a reader checks what it
 //! got without a second copy. Every drawn fault is a pure function of the script's seed, the key and the attempt.
 
 #![forbid(unsafe_code)]
@@ -39,8 +40,9 @@ mod words;
 
 pub use bucket::{Bucket, BucketConfig};
 pub use counters::Counters;
-pub use dataset::{COUNT_MAX, DataSet, SetKind, Written};
+pub use dataset::{DataSet, SetKind, Written};
 pub use error::{Error, ErrorKind, Result};
 pub use script::{Fault, FaultKind, Latency, Script};
+pub use server::AccessKey;
 pub use store::{Source, UploadLimits};
 pub use tls::Tls;

@@ -31,12 +31,12 @@ impl Pace {
 
     /// Takes one unit when the rate allows it now.
     pub(crate) fn admit(&mut self, now: Instant) -> bool {
-        let from = self.spent_until.map_or(now, |spent| spent.max(now));
-        if from.saturating_duration_since(now) > self.burst {
-            return false;
+        let mut after = *self;
+        let is_admitted = after.reserve(now, 1) <= now;
+        if is_admitted {
+            *self = after;
         }
-        self.spent_until = Some(from + Duration::from_nanos(self.ns_per_unit as u64));
-        true
+        is_admitted
     }
 }
 

@@ -2,27 +2,18 @@
 
 /// Whether the whole of `key` matches `pattern`.
 pub(crate) fn matches(pattern: &str, key: &str) -> bool {
-    let pattern: Vec<char> = pattern.chars().collect();
-    let key: Vec<char> = key.chars().collect();
-    let (mut p, mut k) = (0, 0);
-    // The last star seen and how much of the key it has taken so far; a mismatch lets it take one more.
-    let mut star: Option<(usize, usize)> = None;
-    while k < key.len() {
-        if p < pattern.len() && pattern[p] == '*' {
-            star = Some((p, k));
-            p += 1;
-        } else if p < pattern.len() && (pattern[p] == '?' || pattern[p] == key[k]) {
-            p += 1;
-            k += 1;
-        } else if let Some((at, taken)) = star {
-            star = Some((at, taken + 1));
-            p = at + 1;
-            k = taken + 1;
-        } else {
-            return false;
+    let mut rest = pattern.chars();
+    match rest.next() {
+        None => key.is_empty(),
+        Some('*') => {
+            let mut ends = key.char_indices().map(|(at, _)| at).chain([key.len()]);
+            ends.any(|at| matches(rest.as_str(), &key[at..]))
+        }
+        Some(wanted) => {
+            let mut others = key.chars();
+            others.next().is_some_and(|c| wanted == '?' || wanted == c) && matches(rest.as_str(), others.as_str())
         }
     }
-    pattern[p..].iter().all(|&c| c == '*')
 }
 
 /// Whether any pattern matches.

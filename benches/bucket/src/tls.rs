@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde::{Deserialize, Serialize};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, crypto::aws_lc_rs};
 
@@ -83,19 +83,18 @@ fn self_signed(address: IpAddr) -> Result<Shown> {
 }
 
 fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let text = read(path)?;
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    match chain {
-        Ok(chain) if !chain.is_empty() => Ok(chain),
-        _ => Err(Error::usage(format!("{} holds no certificate", path.display())).cure("give one in PEM")),
-    }
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    let chain = chain.and_then(|chain| if chain.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(chain) });
+    chain.map_err(|e| unreadable(path, "certificate", e))
 }
 
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
-    PrivateKeyDer::from_pem_slice(&read(path)?)
-        .map_err(|_| Error::usage(format!("{} holds no private key", path.display())).cure("give one in PEM"))
+    PrivateKeyDer::from_pem_file(path).map_err(|e| unreadable(path, "private key", e))
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|e| Error::system(format_args!("reading {}", path.display()), &e))
+fn unreadable(path: &Path, what: &str, error: pem::Error) -> Error {
+    match error {
+        pem::Error::Io(e) => Error::system(format_args!("reading {}", path.display()), &e),
+        _ => Error::usage(format!("{} holds no {what}", path.display())).cure("give one in PEM"),
+    }
 }

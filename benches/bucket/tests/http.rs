@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Client, elements, head, serve};
-use fuelrail_bucket::{Bucket, BucketConfig, DataSet, ErrorKind, Source};
+use fuelrail_bucket::{AccessKey, Bucket, BucketConfig, DataSet, ErrorKind, Source};
 
 #[test]
 fn whole_objects_come_byte_for_byte_and_described() {
@@ -131,10 +131,9 @@ fn refusals_carry_s3_codes_and_keep_the_connection() {
         ("GET", "/bucket/none", 404, "NoSuchKey"),
         ("GET", "/bucket/training/0/00001.png", 404, "NoSuchKey"),
         ("GET", "/other/key", 404, "NoSuchBucket"),
-        ("GET", "/", 404, "NoSuchBucket"),
         ("GET", "/bucket/%ff", 400, "InvalidURI"),
         ("GET", long.as_str(), 400, "KeyTooLongError"),
-        ("DELETE", "/bucket/none", 405, "MethodNotAllowed"),
+        ("POST", "/bucket/none", 405, "MethodNotAllowed"),
         ("GET", "/bucket?acl", 501, "NotImplemented"),
         ("GET", "/bucket?list-type=2&max-keys=many", 400, "InvalidArgument"),
         ("GET", "/bucket?list-type=2&continuation-token=%3F", 400, "InvalidArgument"),
@@ -214,6 +213,57 @@ fn put_objects_live_beside_generated_ones() {
     client.send(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
     assert_eq!(client.reply(false).unwrap().status, 200);
     assert_eq!(client.get("chunked").body, b"abcde");
+}
+
+#[test]
+fn objects_are_copied_and_deleted_among_several_buckets() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = DataSet::digits(5, 1);
+    let others = [("folder".to_owned(), Source::Directory(folder.path().to_owned()))].into();
+    let config =
+        BucketConfig { source: Source::Generated(set.clone()), others, writable: true, ..BucketConfig::default() };
+    let bucket = Bucket::start(config).unwrap();
+    let mut client = Client::connect(&bucket);
+    let buckets = client.request("GET", "/", &[]).unwrap();
+    assert_eq!(elements(buckets.text(), "Name"), ["bucket", "folder"]);
+    let (key, from) = (set.key(2), format!("/bucket/{}", set.key(2)));
+    let copied = client.put("/folder/a/copy", b"", &[("x-amz-copy-source", &from)]);
+    client.send(b"GET /a/copy HTTP/1.1\r\nhost: folder.localhost:9000\r\n\r\n");
+    let copy = client.reply(false).unwrap();
+    assert_eq!((copied.status, elements(copied.text(), "ETag")), (200, vec![copy.header("etag").unwrap().to_owned()]));
+    set.verify(&key, &copy.body).unwrap();
+    assert_eq!(client.put("/folder/b", b"", &[("x-amz-copy-source", "bucket/none")]).status, 404);
+    for (bucket, key) in [("bucket", key.as_str()), ("bucket", "none"), ("folder", "a/copy"), ("folder", "none")] {
+        client.ask("DELETE", &format!("/{bucket}/{key}"), &[]);
+        assert_eq!(client.reply(false).unwrap().status, 204, "none is no error");
+        assert_eq!(client.request("GET", &format!("/{bucket}/{key}"), &[]).unwrap().status, 404);
+        let listing = client.request("GET", &format!("/{bucket}?list-type=2"), &[]).unwrap();
+        assert!(!elements(listing.text(), "Key").contains(&key.to_owned()));
+    }
+    assert_eq!(bucket.counters().delete_requests, 4);
+}
+
+#[test]
+fn aws_chunks_are_decoded_and_their_trailers_checked() {
+    let bucket = serve(&DataSet::digits(5, 1), "");
+    let mut client = Client::connect(&bucket);
+    for (sum, status) in [("4waSgw==", 200), ("AAAAAA==", 400)] {
+        let body = format!("5\r\n12345\r\n4;chunk-signature=0\r\n6789\r\n0\r\nx-amz-checksum-crc32c:{sum}\r\n\r\n");
+        let headers = [("content-encoding", "aws-chunked"), ("x-amz-decoded-content-length", "9")];
+        assert_eq!(client.put(&format!("/bucket/k{status}"), body.as_bytes(), &headers).status, status);
+    }
+    assert_eq!((client.get("k200").body, client.get("k400").status), (b"123456789".to_vec(), 404));
+}
+
+#[test]
+fn what_is_not_signed_is_refused_where_a_key_is_set() {
+    let key = Some(AccessKey { id: "id".into(), secret: "secret".into() });
+    let bucket = Bucket::start(BucketConfig { key, ..BucketConfig::default() }).unwrap();
+    let mut client = Client::connect(&bucket);
+    for target in ["/", "/bucket?list-type=2", "/bucket/none"] {
+        let reply = client.request("GET", target, &[]).unwrap();
+        assert_eq!((reply.status, elements(reply.text(), "Code")), (403, vec!["AccessDenied".to_owned()]));
+    }
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl Served {
         sum.requests += counters.requests();
         sum.connections += counters.connections_opened;
         for (kind, count) in &counters.faults {
-            *sum.faults.entry(kind.word().to_owned()).or_default() += count;
+            *sum.faults.entry(kind.to_string()).or_default() += count;
         }
         sum
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use fuelrail::{ByteSize, Error, Kind};
-use fuelrail_bucket::{Bucket, BucketConfig, Counters, DataSet, Script, SetKind, Source, Tls};
+use fuelrail_bucket::{AccessKey, Bucket, BucketConfig, Counters, DataSet, Script, SetKind, Source, Tls};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -70,9 +70,12 @@ pub(crate) struct Serve {
     /// Name of the bucket
     #[arg(long, value_name = "NAME", default_value = "bucket")]
     bucket: String,
-    /// Let a folder be written to with PUT; a generated set always may, into memory
+    /// Let a folder be written to with PUT and DELETE; a generated set always may, into memory
     #[arg(long, conflicts_with = "write_to")]
     writable: bool,
+    /// Refuse requests that are not signed with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY
+    #[arg(long, conflicts_with = "write_to")]
+    signed: bool,
     /// Serving threads
     #[arg(long, value_name = "N", default_value_t = 2)]
     threads: usize,
@@ -205,6 +208,7 @@ fn serve(args: &Serve, source: Source) -> Outcome {
         threads: args.threads,
         writable: args.writable,
         tls: tls(args),
+        key: args.signed.then(access_key).transpose()?,
         ..BucketConfig::default()
     })?;
     let url = bucket.url("");
@@ -237,6 +241,14 @@ fn tls(args: &Serve) -> Option<Tls> {
     let files = args.tls_cert.clone().zip(args.tls_key.clone());
     let own = files.map(|(certificate, key)| Tls::Files { certificate, key });
     args.tls.then(|| own.unwrap_or(Tls::SelfSigned))
+}
+
+/// The access key of the environment.
+fn access_key() -> Outcome<AccessKey> {
+    let of = |name: &str| {
+        std::env::var(name).map_err(|_| usage(format!("--signed needs {name}"), "set it in the environment"))
+    };
+    Ok(AccessKey { id: of("AWS_ACCESS_KEY_ID")?, secret: of("AWS_SECRET_ACCESS_KEY")? })
 }
 
 /// Writes the certificate of the authority the bucket made; returns where.

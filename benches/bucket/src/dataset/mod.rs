@@ -18,12 +18,13 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::script::word;
 use crate::words::mix;
 
 pub use write::Written;
 
 /// Largest number of objects in a generated set.
-pub const COUNT_MAX: u64 = 1_000_000_000;
+const COUNT_MAX: u64 = 1_000_000_000;
 
 /// What a generated set holds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -39,22 +40,9 @@ pub enum SetKind {
     Tokens,
 }
 
-impl SetKind {
-    /// The kind as one word, the one `from_str` takes.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            SetKind::Digits => "digits",
-            SetKind::Photos => "photos",
-            SetKind::Volumes => "volumes",
-            SetKind::Tokens => "tokens",
-        }
-    }
-}
-
 impl fmt::Display for SetKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        self.serialize(f)
     }
 }
 
@@ -62,12 +50,9 @@ impl FromStr for SetKind {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<SetKind> {
-        [SetKind::Digits, SetKind::Photos, SetKind::Volumes, SetKind::Tokens]
-            .into_iter()
-            .find(|kind| kind.word() == text)
-            .ok_or_else(|| {
-                Error::usage(format!("unknown data set `{text}`")).cure("use digits, photos, volumes or tokens")
-            })
+        let unknown =
+            || Error::usage(format!("unknown data set `{text}`")).cure("use digits, photos, volumes or tokens");
+        word(text).ok_or_else(unknown)
     }
 }
 
@@ -79,7 +64,7 @@ pub struct DataSet {
     pub kind: SetKind,
     /// Chooses the content.
     pub seed: u64,
-    /// Number of objects, at most [`COUNT_MAX`].
+    /// Number of objects, at most a thousand million.
     pub count: u64,
     /// Multiplies the sizes of `volumes`; 1 is the published size. Other kinds ignore it.
     #[serde(default = "scale_default")]
@@ -251,46 +236,20 @@ impl DataSet {
         out
     }
 
-    /// Writes the object's bytes from `offset` on into the whole of `out`.
-    ///
-    /// # Errors
-    /// `NotFound` for a key outside the set; `Usage` when `offset + out.len()` is past the object's end.
-    pub fn fill(&self, key: &str, offset: u64, out: &mut [u8]) -> Result<()> {
-        let item = self.find(key)?;
-        if offset.checked_add(out.len() as u64).is_none_or(|end| end > item.size) {
-            let cause = format!("{} bytes at {offset} reach past the {} bytes of `{key}`", out.len(), item.size);
-            return Err(Error::usage(cause));
-        }
-        self.fill_item(&item, 0, offset, out);
-        Ok(())
-    }
-
     /// Checks that `bytes` are exactly the object.
     ///
     /// # Errors
     /// `NotFound` for a key outside the set; `Mismatch` that names the sizes or the first wrong byte.
     pub fn verify(&self, key: &str, bytes: &[u8]) -> Result<()> {
-        let item = self.find(key)?;
+        let absent = || Error::new(ErrorKind::NotFound, format!("no object `{key}` in {} {}", self.count, self.kind));
+        let item = self.item(self.index(key).ok_or_else(absent)?);
         if bytes.len() as u64 != item.size {
             let cause = format!("`{key}` has {} bytes, not {}", item.size, bytes.len());
             return Err(Error::new(ErrorKind::Mismatch, cause));
         }
-        self.verify_range(key, 0, bytes)
-    }
-
-    /// Checks that `bytes` are the object's bytes from `offset` on.
-    ///
-    /// # Errors
-    /// As [`DataSet::verify`]; bytes past the object's end are a `Mismatch`.
-    pub fn verify_range(&self, key: &str, offset: u64, bytes: &[u8]) -> Result<()> {
-        let item = self.find(key)?;
-        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > item.size) {
-            let cause = format!("{} bytes at {offset} reach past the {} bytes of `{key}`", bytes.len(), item.size);
-            return Err(Error::new(ErrorKind::Mismatch, cause));
-        }
         let mut want = vec![0; bytes.len().min(VERIFY_BYTES)];
         for (step, got) in bytes.chunks(VERIFY_BYTES).enumerate() {
-            let at = offset + (step * VERIFY_BYTES) as u64;
+            let at = (step * VERIFY_BYTES) as u64;
             let want = &mut want[..got.len()];
             self.fill_item(&item, 0, at, want);
             if want != got {
@@ -339,13 +298,6 @@ impl DataSet {
             SetKind::Volumes => volumes::fill(item.size, stream, offset, out),
             SetKind::Tokens => tokens::fill(stream, offset, out),
         }
-    }
-
-    fn find(&self, key: &str) -> Result<Item> {
-        let index = self.index(key).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("no object `{key}` in {} {}", self.count, self.kind))
-        })?;
-        Ok(self.item(index))
     }
 
     fn classes(&self) -> u64 {

@@ -14,7 +14,6 @@ use crate::words::{Draws, mix};
 
 /// Most keys whose attempts are counted; keys first seen beyond it meet no drawn faults.
 const TRACKED_KEYS_MAX: usize = 1 << 22;
-const LANES: usize = 64;
 
 /// What a request does, as far as scripts care.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,17 +27,7 @@ pub(crate) enum Operation {
     Part,
     Complete,
     Abort,
-}
-
-impl Operation {
-    pub(crate) const COUNT: usize = Operation::Abort as usize + 1;
-}
-
-/// What a script is told of a request. For a listing, `key` is the query; for an upload in parts, it is key and query in short.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Request<'a> {
-    pub(crate) operation: Operation,
-    pub(crate) key: &'a str,
+    Delete,
 }
 
 /// What happens to one request.
@@ -50,7 +39,7 @@ pub(crate) struct Drawn {
     pub(crate) draws: Draws,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Debug)]
 struct Attempts {
     made: u32,
     faults: u32,
@@ -59,17 +48,11 @@ struct Attempts {
 #[derive(Debug)]
 pub(crate) struct Act {
     pub(crate) script: Script,
-    lanes: Vec<Mutex<HashMap<u64, Attempts>>>,
+    attempts: Mutex<HashMap<u64, Attempts>>,
     total: Option<Mutex<Pace>>,
     requests: Option<Mutex<Pace>>,
     /// Whether any draw depends on the attempt; without, attempts need not be counted.
     counts_attempts: bool,
-}
-
-impl core::fmt::Debug for Attempts {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{} faults in {} attempts", self.faults, self.made)
-    }
 }
 
 impl Act {
@@ -77,7 +60,7 @@ impl Act {
         let counts_attempts =
             !script.faults.is_empty() || !matches!(script.latency, Latency::None | Latency::Fixed { .. });
         Act {
-            lanes: (0..LANES).map(|_| Mutex::default()).collect(),
+            attempts: Mutex::default(),
             total: script.bandwidth_total_bytes_per_s.map(|rate| Mutex::new(Pace::bytes(rate))),
             requests: script.slowdown_over_requests_per_s.map(|rate| Mutex::new(Pace::requests(rate))),
             counts_attempts,
@@ -85,23 +68,20 @@ impl Act {
         }
     }
 
-    /// Counts the attempt and draws what happens to it. A drawn fault uses up one of the key's `faults_per_key_max`.
-    pub(crate) fn draw(&self, request: Request<'_>) -> Drawn {
-        let identity = xxh3_64_with_seed(request.key.as_bytes(), mix(self.script.seed) ^ request.operation as u64);
-        if !self.counts_attempts {
+    /// Counts the attempt and draws what happens to it. A drawn fault uses up one of the key's `faults_per_key_max`. For a listing,
+    /// `key` is the query; for an upload in parts, it is key and query in short.
+    pub(crate) fn draw(&self, operation: Operation, key: &str) -> Drawn {
+        let identity = xxh3_64_with_seed(key.as_bytes(), mix(self.script.seed) ^ operation as u64);
+        let mut all = self.attempts.lock().expect("no holder of attempts panics");
+        if !self.counts_attempts || (all.len() >= TRACKED_KEYS_MAX && !all.contains_key(&identity)) {
             let mut draws = Draws::new(identity);
             return Drawn { latency: self.latency(&mut draws), fault: None, draws };
         }
-        let mut lane = self.lanes[identity as usize % LANES].lock().expect("no lane holder panics");
-        if lane.len() >= TRACKED_KEYS_MAX / LANES && !lane.contains_key(&identity) {
-            let mut draws = Draws::new(identity);
-            return Drawn { latency: self.latency(&mut draws), fault: None, draws };
-        }
-        let attempts = lane.entry(identity).or_default();
+        let attempts = all.entry(identity).or_default();
         let mut draws = Draws::new(mix(identity ^ mix(u64::from(attempts.made))));
         attempts.made = attempts.made.saturating_add(1);
         let latency = self.latency(&mut draws);
-        let mut fault = self.fault(request, draws.unit());
+        let mut fault = self.fault(operation, key, draws.unit());
         if fault.is_some_and(|fault| fault.kind != FaultKind::Chunked) {
             if attempts.faults < self.script.faults_per_key_max {
                 attempts.faults += 1;
@@ -143,9 +123,9 @@ impl Act {
         any_matches(&self.script.changed_keys, key)
     }
 
-    fn fault(&self, request: Request<'_>, draw: f64) -> Option<Fault> {
+    fn fault(&self, operation: Operation, key: &str, draw: f64) -> Option<Fault> {
         if !self.script.only_keys.is_empty()
-            && (request.operation == Operation::List || !any_matches(&self.script.only_keys, request.key))
+            && (operation == Operation::List || !any_matches(&self.script.only_keys, key))
         {
             return None;
         }
@@ -154,7 +134,7 @@ impl Act {
             below += fault.probability;
             draw < below
         })?;
-        meets(fault.kind, request.operation).then_some(*fault)
+        meets(fault.kind, operation).then_some(*fault)
     }
 
     fn latency(&self, draws: &mut Draws) -> Duration {
@@ -171,12 +151,12 @@ impl Act {
 
 /// Whether a fault of this kind can happen to such a request.
 fn meets(kind: FaultKind, operation: Operation) -> bool {
-    use Operation::{Abort, Complete, Create, Get, Part, Put};
+    use Operation::{Abort, Complete, Create, Delete, Get, Part, Put};
     match kind {
         FaultKind::Slowdown | FaultKind::Error => true,
         FaultKind::Reset => matches!(operation, Get | Put | Part),
         FaultKind::Corrupt => matches!(operation, Put | Part),
-        FaultKind::Lost => matches!(operation, Put | Create | Part | Complete | Abort),
+        FaultKind::Lost => matches!(operation, Put | Create | Part | Complete | Abort | Delete),
         FaultKind::HiddenError => operation == Complete,
         _ => operation == Get,
     }
@@ -187,8 +167,7 @@ mod tests {
     use super::*;
 
     fn kinds(act: &Act, key: &str, attempts: usize) -> Vec<Option<FaultKind>> {
-        let request = Request { operation: Operation::Get, key };
-        (0..attempts).map(|_| act.draw(request).fault.map(|fault| fault.kind)).collect()
+        (0..attempts).map(|_| act.draw(Operation::Get, key).fault.map(|fault| fault.kind)).collect()
     }
 
     #[test]
@@ -212,8 +191,7 @@ mod tests {
     fn a_key_meets_at_most_its_faults_and_listings_meet_no_body_faults() {
         let act = Act::new("reset=1.0,per_key_max=2".parse().unwrap());
         assert_eq!(kinds(&act, "a", 9).iter().flatten().count(), 2);
-        let listing = Request { operation: Operation::List, key: "" };
-        assert!((0..9).all(|_| act.draw(listing).fault.is_none()));
+        assert!((0..9).all(|_| act.draw(Operation::List, "").fault.is_none()));
     }
 
     #[test]
@@ -239,7 +217,7 @@ mod tests {
     fn latencies_follow_their_distribution() {
         let sorted = |text: &str| {
             let act = Act::new(text.parse().unwrap());
-            let draw = |key: u32| act.draw(Request { operation: Operation::Get, key: &key.to_string() }).latency;
+            let draw = |key: u32| act.draw(Operation::Get, &key.to_string()).latency;
             let mut all: Vec<u64> = (0..10_001).map(|key| draw(key).as_micros() as u64).collect();
             all.sort_unstable();
             all

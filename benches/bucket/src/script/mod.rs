@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-pub(crate) use act::{Act, Drawn, Operation, Request};
+pub(crate) use act::{Act, Drawn, Operation};
+pub(crate) use text::word;
 
 /// Longest latency drawn from a distribution without an end.
 pub(crate) const LATENCY_MAX_US: u64 = 60_000_000;
@@ -221,34 +222,6 @@ impl FaultKind {
         FaultKind::DRAWN.into_iter().filter(|kind| !matches!(kind, Corrupt | Lost | HiddenError))
     }
 
-    /// The kind as one word, in scripts and counters.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            FaultKind::Slowdown => "slowdown",
-            FaultKind::Error => "error",
-            FaultKind::Reset => "reset",
-            FaultKind::Truncate => "truncate",
-            FaultKind::Stall => "stall",
-            FaultKind::LengthLong => "length_long",
-            FaultKind::LengthShort => "length_short",
-            FaultKind::WrongEtag => "wrong_etag",
-            FaultKind::Changed => "changed",
-            FaultKind::Garbage => "garbage",
-            FaultKind::OverlongHead => "overlong_head",
-            FaultKind::BadStatus => "bad_status",
-            FaultKind::Chunked => "chunked",
-            FaultKind::Corrupt => "corrupt",
-            FaultKind::Lost => "lost",
-            FaultKind::HiddenError => "hidden_error",
-            FaultKind::SlowdownRate => "slowdown_rate",
-            FaultKind::MissingKey => "missing_key",
-            FaultKind::ChangedKey => "changed_key",
-            FaultKind::CloseAfter => "close_after",
-            FaultKind::DropAfter => "drop_after",
-        }
-    }
-
     fn takes_at(self) -> bool {
         use FaultKind::{Corrupt, LengthLong, LengthShort, Reset, Stall, Truncate};
         matches!(self, Reset | Truncate | Stall | LengthLong | LengthShort | Corrupt)
@@ -256,8 +229,9 @@ impl FaultKind {
 }
 
 impl fmt::Display for FaultKind {
+    /// The kind as one word, as in scripts and counters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        self.serialize(f)
     }
 }
 

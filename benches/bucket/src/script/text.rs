@@ -2,6 +2,9 @@
 
 use core::str::FromStr;
 
+use serde::Deserialize;
+use serde::de::value::BorrowedStrDeserializer;
+
 use super::{Fault, FaultKind, Latency, Script};
 use crate::error::{Error, Result};
 
@@ -54,13 +57,18 @@ impl Script {
             "changed_keys" => self.changed_keys = patterns(value),
             "close_after" => self.close_after_requests = Some(number(value)?),
             "drop_after" => self.drop_after_requests = Some(number(value)?),
-            other => match FaultKind::DRAWN.into_iter().find(|kind| kind.word() == other) {
+            other => match word(other) {
                 Some(kind) => self.faults.push(fault(kind, value)?),
                 None => return Err(Error::usage(format!("unknown setting `{other}`"))),
             },
         }
         Ok(())
     }
+}
+
+/// The value whose name in JSON is this word.
+pub(crate) fn word<'w, T: Deserialize<'w>>(word: &'w str) -> Option<T> {
+    T::deserialize(BorrowedStrDeserializer::<serde::de::value::Error>::new(word)).ok()
 }
 
 fn fault(kind: FaultKind, value: &str) -> Result<Fault> {
@@ -76,26 +84,16 @@ fn fault(kind: FaultKind, value: &str) -> Result<Fault> {
 }
 
 fn latency(value: &str) -> Result<Latency> {
-    if value == "none" {
-        return Ok(Latency::None);
-    }
-    let bad = || Error::usage(format!("`{value}` is no latency"));
-    let (shape, rest) = value.split_once(':').ok_or_else(bad)?;
+    let (shape, rest) = value.split_once(':').unwrap_or((value, ""));
+    let between = if shape == "uniform" { ".." } else { "/" };
+    let (first, second) = rest.split_once(between).unwrap_or((rest, ""));
     match shape {
+        "none" if rest.is_empty() => Ok(Latency::None),
         "fixed" => Ok(Latency::Fixed { us: duration_us(rest)? }),
-        "uniform" => {
-            let (min, max) = rest.split_once("..").ok_or_else(bad)?;
-            Ok(Latency::Uniform { min_us: duration_us(min)?, max_us: duration_us(max)? })
-        }
-        "lognormal" => {
-            let (median, sigma) = rest.split_once('/').ok_or_else(bad)?;
-            Ok(Latency::LogNormal { median_us: duration_us(median)?, sigma: number(sigma)? })
-        }
-        "pareto" => {
-            let (min, alpha) = rest.split_once('/').ok_or_else(bad)?;
-            Ok(Latency::Pareto { min_us: duration_us(min)?, alpha: number(alpha)? })
-        }
-        _ => Err(bad()),
+        "uniform" => Ok(Latency::Uniform { min_us: duration_us(first)?, max_us: duration_us(second)? }),
+        "lognormal" => Ok(Latency::LogNormal { median_us: duration_us(first)?, sigma: number(second)? }),
+        "pareto" => Ok(Latency::Pareto { min_us: duration_us(first)?, alpha: number(second)? }),
+        _ => Err(Error::usage(format!("`{value}` is no latency"))),
     }
 }
 
@@ -107,36 +105,24 @@ fn number<T: FromStr>(value: &str) -> Result<T> {
     value.trim().parse().map_err(|_| Error::usage(format!("`{value}` is not a number that fits")))
 }
 
-/// A number with its unit, as `(number, unit)`.
-fn split_unit(value: &str) -> (&str, &str) {
-    let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
-    (&value[..end], value[end..].trim())
-}
-
 fn duration_us(value: &str) -> Result<u64> {
-    let (count, unit) = split_unit(value.trim());
-    let us = match unit {
-        "us" => 1.0,
-        "ms" => 1e3,
-        "s" => 1e6,
-        _ => return Err(Error::usage(format!("`{value}` is no duration: it ends in us, ms or s"))),
-    };
-    Ok((number::<f64>(count)? * us).round() as u64)
+    scaled(value, &[("us", 1.0), ("ms", 1e3), ("s", 1e6)])
 }
 
 fn bytes(value: &str) -> Result<u64> {
-    let (count, unit) = split_unit(value.trim());
-    let scale: u64 = match unit {
-        "" | "B" => 1,
-        "KB" => 1_000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        _ => return Err(Error::usage(format!("`{value}` is no size: it ends in B, KiB, MiB, GiB, KB, MB or GB"))),
+    let binary = [("KiB", f64::from(1 << 10)), ("MiB", f64::from(1 << 20)), ("GiB", f64::from(1 << 30))];
+    scaled(value, &[&[("", 1.0), ("B", 1.0), ("KB", 1e3), ("MB", 1e6), ("GB", 1e9)], &binary[..]].concat())
+}
+
+/// A number and its unit, as so many of the smallest.
+fn scaled(value: &str, units: &[(&str, f64)]) -> Result<u64> {
+    let value = value.trim();
+    let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
+    let Some((_, scale)) = units.iter().find(|(unit, _)| *unit == value[end..].trim()) else {
+        let units: Vec<&str> = units.iter().map(|(unit, _)| *unit).filter(|unit| !unit.is_empty()).collect();
+        return Err(Error::usage(format!("`{value}` does not end in {}", units.join(", "))));
     };
-    Ok((number::<f64>(count)? * scale as f64).round() as u64)
+    Ok((number::<f64>(&value[..end])? * scale).round() as u64)
 }
 
 #[cfg(test)]

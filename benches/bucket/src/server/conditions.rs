@@ -2,14 +2,14 @@
 
 use core::ops::Range;
 
-use hyper::HeaderMap;
-use hyper::header::{self, HeaderName};
+use http::HeaderMap;
+use http::header::{self, AsHeaderName};
 
 use super::refusal::Refusal;
 
 /// What the conditions allow.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(super) enum Verdict {
     /// The whole object: 200.
     Whole,
     /// Part of it: 206.
@@ -22,68 +22,59 @@ pub(crate) enum Verdict {
     Unsatisfiable,
 }
 
-pub(crate) fn judge(headers: &HeaderMap, etag: &str, size: u64) -> Verdict {
-    if let Some(wanted) = text(headers, &header::IF_MATCH)
-        && !names(wanted, etag)
-    {
+pub(super) fn judge(headers: &HeaderMap, etag: &str, size: u64) -> Verdict {
+    if text(headers, header::IF_MATCH).is_some_and(|wanted| !names(wanted, etag)) {
         return Verdict::Failed;
     }
-    if let Some(known) = text(headers, &header::IF_NONE_MATCH)
-        && names(known, etag)
-    {
+    if text(headers, header::IF_NONE_MATCH).is_some_and(|known| names(known, etag)) {
         return Verdict::NotModified;
     }
-    let is_same = text(headers, &header::IF_RANGE).is_none_or(|wanted| wanted.trim() == etag);
-    match text(headers, &header::RANGE).filter(|_| is_same) {
+    let is_same = text(headers, header::IF_RANGE).is_none_or(|wanted| wanted.trim() == etag);
+    match text(headers, header::RANGE).filter(|_| is_same) {
         Some(asked) => range(asked, size),
         None => Verdict::Whole,
     }
 }
 
 /// What a `PUT` wants to find under its key.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(crate) struct PutCondition {
-    wanted: Option<String>,
-    unwanted: Option<String>,
+    headers: HeaderMap,
     /// Asked in Azure's words, to be refused in them.
     for_azure: bool,
 }
 
 impl PutCondition {
-    pub(crate) fn of(headers: &HeaderMap, for_azure: bool) -> PutCondition {
-        let owned = |name: &HeaderName| text(headers, name).map(str::to_owned);
-        // Google's word for "nothing is there".
-        let nothing = headers.get("x-goog-if-generation-match").is_some_and(|value| value == "0");
-        let unwanted = owned(&header::IF_NONE_MATCH).or_else(|| nothing.then(|| "*".to_owned()));
-        PutCondition { wanted: owned(&header::IF_MATCH), unwanted, for_azure }
+    pub(super) fn of(headers: &HeaderMap, for_azure: bool) -> PutCondition {
+        PutCondition { headers: headers.clone(), for_azure }
     }
 
     /// Against the entity tag of what is there.
     pub(crate) fn check(&self, there: Option<&str>) -> Result<(), Refusal> {
-        let is_named = |list: &String| there.is_some_and(|etag| names(list, etag));
-        if self.wanted.as_ref().is_some_and(|list| !is_named(list)) {
-            return Err(Refusal::precondition_failed());
+        let is_named = |list: &str| there.is_some_and(|etag| names(list, etag));
+        // Google's word for "nothing is there".
+        let nothing = self.headers.get("x-goog-if-generation-match").filter(|value| *value == "0").map(|_| "*");
+        let is_unwanted = text(&self.headers, header::IF_NONE_MATCH).or(nothing).is_some_and(is_named);
+        if is_unwanted && self.for_azure {
+            return Err(Refusal::new("BlobAlreadyExists", "The specified blob already exists."));
         }
-        match &self.unwanted {
-            Some(list) if is_named(list) && self.for_azure => Err(Refusal::already_exists()),
-            Some(list) if is_named(list) => Err(Refusal::precondition_failed()),
-            _ => Ok(()),
-        }
-    }
-
-    pub(crate) fn is_any(&self) -> bool {
-        self.wanted.is_none() && self.unwanted.is_none()
+        let is_wanted = text(&self.headers, header::IF_MATCH).is_none_or(is_named);
+        if is_wanted && !is_unwanted { Ok(()) } else { Err(precondition_failed()) }
     }
 }
 
+pub(super) fn precondition_failed() -> Refusal {
+    Refusal::new("PreconditionFailed", "The object is not the one the request is conditional on.")
+}
+
 /// A header's text; `None` when absent or not text, which then counts as absent.
-pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+pub(super) fn text(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 /// Whether a list of entity tags names this one. Weak tags compare by their opaque part; quotes may be missing, as S3
 /// allows.
-pub(crate) fn names(list: &str, etag: &str) -> bool {
+fn names(list: &str, etag: &str) -> bool {
     list.split(',')
         .map(str::trim)
         .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"') == etag.trim_matches('"'))
@@ -95,29 +86,16 @@ fn range(asked: &str, size: u64) -> Verdict {
         return Verdict::Whole;
     };
     let (first, last) = (first.trim(), last.trim());
-    let parse = |text: &str| {
+    let number = |text: &str| {
         (!text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().unwrap_or(u64::MAX))
     };
-    match (parse(first), parse(last)) {
-        (None, Some(suffix)) if first.is_empty() => {
-            if suffix == 0 || size == 0 {
-                Verdict::Unsatisfiable
-            } else {
-                Verdict::Part(size.saturating_sub(suffix)..size)
-            }
-        }
-        (Some(first), last_byte) if last_byte.is_some() || last.is_empty() => {
-            let last_byte = last_byte.unwrap_or(u64::MAX);
-            if last_byte < first {
-                Verdict::Whole
-            } else if first >= size {
-                Verdict::Unsatisfiable
-            } else {
-                Verdict::Part(first..last_byte.min(size - 1) + 1)
-            }
-        }
-        _ => Verdict::Whole,
-    }
+    let range = match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(size),
+        (Some(first), None) if last.is_empty() => first..size,
+        (None, Some(suffix)) if first.is_empty() => size.saturating_sub(suffix)..size,
+        _ => return Verdict::Whole,
+    };
+    if range.is_empty() { Verdict::Unsatisfiable } else { Verdict::Part(range) }
 }
 
 #[cfg(test)]

@@ -1,31 +1,38 @@
-//! What connections share: the bucket's store, script, counters and known checksums, and their thread's buffers.
+//! What connections share: buckets, script and counters of the server, buffers of their thread.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::task::spawn_blocking;
-use xxhash_rust::xxh3::xxh3_64;
 
-use super::pool::Pool;
-use super::refusal::Refusal;
+use super::auth::AccessKey;
+use super::refusal::{Refusal, http_date};
 use crate::alarm::Alarm;
 use crate::counters::Tally;
 use crate::script::Act;
-use crate::store::{Object, Store, Uploads};
+use crate::store::{Store, Uploads};
 use crate::tls::Terminator;
 
-/// What all threads of a bucket share.
+/// Bytes of a full frame of a body, and of the buffers they are made in.
+pub(super) const FRAME_BYTES: usize = 256 << 10;
+/// Buffers that a thread keeps for further frames.
+const BUFFERS_MAX: usize = 64;
+
+/// What all threads of a server share.
 pub(crate) struct Site {
-    pub(crate) bucket: String,
-    pub(crate) store: Store,
-    pub(crate) uploads: Uploads,
+    pub(crate) buckets: BTreeMap<String, Arc<Hosted>>,
     pub(crate) tally: Tally,
     pub(crate) alarm: Alarm,
-    pub(crate) checksums: Option<Checksums>,
+    /// CRC-32C of whole objects, by key and entity tag; absent where none are given.
+    pub(crate) checksums: Option<Mutex<HashMap<u64, u32>>>,
     pub(crate) act: RwLock<Arc<Act>>,
-    /// Set when the bucket speaks TLS.
+    /// Set when the server speaks TLS.
     pub(crate) terminator: Option<Terminator>,
+    /// The key that requests must be signed with, if they must.
+    pub(crate) key: Option<AccessKey>,
 }
 
 impl Site {
@@ -34,48 +41,62 @@ impl Site {
     }
 }
 
+/// One bucket of a server.
+pub(crate) struct Hosted {
+    pub(crate) name: String,
+    pub(crate) store: Store,
+    pub(crate) uploads: Uploads,
+}
+
 /// What the connections of one thread share.
 pub(crate) struct Desk {
     pub(crate) site: Arc<Site>,
-    pub(crate) pool: Rc<Pool>,
+    /// Last in, first out, so that the next frame is written into a warm one.
+    buffers: RefCell<Vec<Vec<u8>>>,
+    /// The second of the last reply, and how HTTP writes it.
+    date: RefCell<(u64, String)>,
 }
 
 impl Desk {
-    /// The object of this key, waited for where that may take a disk.
-    pub(super) async fn find(&self, key: &str) -> Result<Object, Refusal> {
-        if !self.site.store.blocks() {
-            return self.site.store.find(key);
+    pub(crate) fn new(site: Arc<Site>) -> Rc<Desk> {
+        Rc::new(Desk { site, buffers: RefCell::default(), date: RefCell::default() })
+    }
+
+    /// Runs what may wait for the disk of a bucket: where it has one, on another thread.
+    pub(super) async fn on<T: Send + 'static>(
+        &self,
+        bucket: &Arc<Hosted>,
+        work: impl FnOnce(&Hosted) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        if !bucket.store.blocks() {
+            return work(bucket);
         }
-        let (site, key) = (Arc::clone(&self.site), key.to_owned());
-        spawn_blocking(move || site.store.find(&key)).await.unwrap_or_else(|_| Err(Refusal::internal()))
-    }
-}
-
-/// CRC-32C of whole objects, remembered by entity tag and key.
-#[derive(Default, Debug)]
-pub(crate) struct Checksums {
-    known: Mutex<HashMap<u64, u32>>,
-}
-
-/// Objects up to this size carry a checksum.
-pub(super) const CHECKSUM_OBJECT_BYTES_MAX: u64 = 1 << 20;
-/// Checksums remembered; beyond it all are forgotten and computed again.
-const CHECKSUMS_MAX: usize = 1 << 20;
-
-impl Checksums {
-    pub(super) fn identity(key: &str, etag: &str) -> u64 {
-        xxh3_64(key.as_bytes()) ^ xxh3_64(etag.as_bytes()).rotate_left(1)
+        let bucket = Arc::clone(bucket);
+        spawn_blocking(move || work(&bucket)).await.unwrap_or_else(|_| Err(Refusal::internal()))
     }
 
-    pub(super) fn get(&self, identity: u64) -> Option<u32> {
-        self.known.lock().expect("no checksum holder panics").get(&identity).copied()
-    }
-
-    pub(super) fn insert(&self, identity: u64, checksum: u32) {
-        let mut known = self.known.lock().expect("no checksum holder panics");
-        if known.len() >= CHECKSUMS_MAX {
-            known.clear();
+    /// The time as HTTP writes it.
+    pub(super) fn date(&self) -> core::cell::Ref<'_, String> {
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        if self.date.borrow().0 != now_s {
+            *self.date.borrow_mut() = (now_s, http_date(now_s));
         }
-        known.insert(identity, checksum);
+        core::cell::Ref::map(self.date.borrow(), |(_, date)| date)
+    }
+
+    /// A buffer of at least `bytes` bytes with arbitrary content.
+    pub(super) fn buffer(&self, bytes: usize) -> Vec<u8> {
+        let mut buffer = self.buffers.borrow_mut().pop().unwrap_or_default();
+        if buffer.len() < bytes {
+            buffer.resize(FRAME_BYTES.max(bytes), 0);
+        }
+        buffer
+    }
+
+    pub(super) fn give_back(&self, buffer: Vec<u8>) {
+        let mut buffers = self.buffers.borrow_mut();
+        if buffer.len() >= FRAME_BYTES && buffers.len() < BUFFERS_MAX {
+            buffers.push(buffer);
+        }
     }
 }

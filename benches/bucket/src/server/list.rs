@@ -2,69 +2,14 @@
 //! a billion-object set costs what a page of a small one does.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::notation::{iso_date, xml_text};
-
-/// One listed object.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Entry {
-    pub(crate) key: String,
-    pub(crate) size: u64,
-    pub(crate) etag: String,
-    pub(crate) modified_s: u64,
-}
-
-/// Where a page begins.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) enum After {
-    #[default]
-    Start,
-    /// Behind this key.
-    Key(String),
-    /// Behind every key with this prefix.
-    Prefix(String),
-}
-
-impl After {
-    /// Whether the key lies before the page. True for all keys up to some point, false behind it.
-    pub(crate) fn covers(&self, key: &str) -> bool {
-        match self {
-            After::Start => false,
-            After::Key(last) => key <= last.as_str(),
-            After::Prefix(prefix) => key < prefix.as_str() || key.starts_with(prefix),
-        }
-    }
-
-    /// As an opaque token: hexadecimal, so it needs no escaping anywhere.
-    fn token(&self) -> String {
-        let (tag, text) = match self {
-            After::Start => ('s', ""),
-            After::Key(key) => ('k', key.as_str()),
-            After::Prefix(prefix) => ('p', prefix.as_str()),
-        };
-        text.bytes().fold(String::from(tag), |mut token, byte| {
-            token.extend([byte >> 4, byte & 15].map(|nibble| char::from(b"0123456789abcdef"[nibble as usize])));
-            token
-        })
-    }
-
-    pub(crate) fn from_token(token: &str) -> Option<After> {
-        let (tag, digits) = token.split_at_checked(1)?;
-        if !digits.len().is_multiple_of(2) || !digits.is_ascii() {
-            return None;
-        }
-        let bytes = (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok());
-        let text = String::from_utf8(bytes.collect::<Option<_>>()?).ok()?;
-        match tag {
-            "k" => Some(After::Key(text)),
-            "p" => Some(After::Prefix(text)),
-            _ => None,
-        }
-    }
-}
+use super::refusal::{document, iso_date, xml_text};
+use super::sums::hex;
+use crate::store::{Entry, Object};
 
 /// What a listing asks for.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -73,7 +18,8 @@ pub(crate) struct ListQuery {
     /// Empty for none.
     pub(crate) delimiter: String,
     pub(crate) start_after: String,
-    pub(crate) after: After,
+    /// No key before this one is on the page.
+    pub(crate) from: Vec<u8>,
     pub(crate) keys_max: usize,
     pub(crate) is_url_encoded: bool,
 }
@@ -81,7 +27,7 @@ pub(crate) struct ListQuery {
 impl ListQuery {
     /// Identifies the page for scripts, whatever the order of its parameters.
     pub(crate) fn identity(&self) -> String {
-        format!("{}\n{}\n{}\n{}", self.prefix, self.delimiter, self.after.token(), self.keys_max)
+        format!("{}\n{}\n{}\n{}", self.prefix, self.delimiter, hex(&self.from), self.keys_max)
     }
 }
 
@@ -91,7 +37,7 @@ pub(crate) struct Page {
     pub(crate) entries: Vec<Entry>,
     pub(crate) prefixes: Vec<String>,
     /// Where the next page begins; `None` for the last.
-    pub(crate) next: Option<After>,
+    pub(crate) next: Option<Vec<u8>>,
 }
 
 /// Keys in ascending byte order.
@@ -115,53 +61,65 @@ impl Keys for [Entry] {
     }
 }
 
-/// First index whose key is in the page's prefix and behind `after`.
-fn seek<K: Keys + ?Sized>(keys: &K, prefix: &str, after: &After) -> u64 {
+/// The least that comes behind this key: where a page after it begins.
+pub(super) fn behind(key: &str) -> Vec<u8> {
+    [key.as_bytes(), &[0]].concat()
+}
+
+/// The least that comes behind every key with this prefix. No byte of UTF-8 is the greatest one.
+fn behind_prefix(prefix: &str) -> Vec<u8> {
+    let mut from = prefix.as_bytes().to_vec();
+    from.last_mut().into_iter().for_each(|last| *last += 1);
+    from
+}
+
+/// First index whose key is not before `from`.
+fn seek<K: Keys + ?Sized>(keys: &K, from: &[u8]) -> u64 {
     let (mut low, mut high) = (0, keys.len());
     while low < high {
         let middle = low + (high - low) / 2;
-        let key = keys.key(middle);
-        if key.as_ref() < prefix || after.covers(&key) { low = middle + 1 } else { high = middle }
+        if keys.key(middle).as_bytes() < from { low = middle + 1 } else { high = middle }
     }
     low
 }
 
-/// Cuts one page from `base` with `overlay` laid over it: where both have a key, the overlay's entry counts.
-pub(crate) fn page<K: Keys + ?Sized>(base: &K, overlay: &[Entry], query: &ListQuery) -> Page {
+/// Cuts one page from `base` with `overlay` laid over it: where that has a key, its object counts, or that there is none.
+pub(crate) fn page<K: Keys + ?Sized>(base: &K, overlay: &BTreeMap<String, Option<Object>>, query: &ListQuery) -> Page {
     let mut page = Page::default();
-    let mut last = query.after.clone();
-    let mut at = (seek(base, &query.prefix, &last), seek(overlay, &query.prefix, &last));
+    let mut from = query.from.clone().max(query.prefix.clone().into_bytes());
+    let mut place = seek(base, &from);
+    let mut above = overlay.range(query.prefix.clone()..).peekable();
     loop {
-        let below = (at.0 < base.len()).then(|| base.key(at.0));
-        let above = (at.1 < Keys::len(overlay)).then(|| overlay.key(at.1));
-        let (from_overlay, key) = match (below, above) {
-            (None, None) => return page,
-            (Some(below), None) => (false, below),
-            (Some(below), Some(above)) if below < above => (false, below),
-            (below, Some(above)) => {
-                // The overlay's entry shadows the base's.
-                at.0 += u64::from(below.is_some_and(|below| below == above));
-                (true, above)
-            }
-        };
+        while above.next_if(|(key, _)| key.as_bytes() < from.as_slice()).is_some() {}
+        let below = (place < base.len()).then(|| base.key(place));
+        // What the overlay has shadows the base.
+        let over = above.peek().filter(|(key, _)| below.as_deref().is_none_or(|below| key.as_str() <= below)).copied();
+        let Some(key) = over.map(|(key, _)| Cow::Borrowed(key.as_str())).or_else(|| below.clone()) else { return page };
         if !key.starts_with(&query.prefix) {
             return page;
         }
+        let next_place = place + u64::from(below.as_ref() == Some(&key));
+        let entry = match over {
+            Some((_, Some(object))) => object.entry(key.into_owned()),
+            None => base.entry(place),
+            Some((_, None)) => {
+                (place, from) = (next_place, behind(&key));
+                continue;
+            }
+        };
         if page.entries.len() + page.prefixes.len() >= query.keys_max {
             // A page of no keys is complete, or asking again would never end.
-            page.next = (query.keys_max > 0).then_some(last);
+            page.next = (query.keys_max > 0).then_some(from);
             return page;
         }
-        if let Some(common) = common_prefix(&key, query) {
+        if let Some(common) = common_prefix(&entry.key, query) {
             page.prefixes.push(common.to_owned());
-            last = After::Prefix(common.to_owned());
-            at = (seek(base, &query.prefix, &last), seek(overlay, &query.prefix, &last));
-            continue;
+            from = behind_prefix(common);
+            place = seek(base, &from);
+        } else {
+            (place, from) = (next_place, behind(&entry.key));
+            page.entries.push(entry);
         }
-        let entry = if from_overlay { overlay.entry(at.1) } else { base.entry(at.0) };
-        last = After::Key(entry.key.clone());
-        page.entries.push(entry);
-        at = if from_overlay { (at.0, at.1 + 1) } else { (at.0 + 1, at.1) };
     }
 }
 
@@ -178,7 +136,7 @@ fn common_prefix<'a>(key: &'a str, query: &ListQuery) -> Option<&'a str> {
 const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b'*');
 
 /// The page as S3's `ListBucketResult`.
-pub(crate) fn document(bucket: &str, query: &ListQuery, page: &Page) -> String {
+pub(super) fn listing(bucket: &str, query: &ListQuery, page: &Page) -> String {
     let text = |text: &str| {
         if query.is_url_encoded { utf8_percent_encode(text, &PLAIN).to_string() } else { xml_text(text) }
     };
@@ -202,7 +160,7 @@ pub(crate) fn document(bucket: &str, query: &ListQuery, page: &Page) -> String {
         element("EncodingType", "url");
     }
     if let Some(next) = &page.next {
-        element("NextContinuationToken", &next.token());
+        element("NextContinuationToken", &hex(next));
     }
     for entry in &page.entries {
         let contents = format!(
@@ -218,10 +176,7 @@ pub(crate) fn document(bucket: &str, query: &ListQuery, page: &Page) -> String {
     for prefix in &page.prefixes {
         element("CommonPrefixes", &format!("<Prefix>{}</Prefix>", text(prefix)));
     }
-    format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
-         <ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{out}</ListBucketResult>"
-    )
+    document("ListBucketResult", &out)
 }
 
 #[cfg(test)]
@@ -233,7 +188,11 @@ mod tests {
     }
 
     /// Every page of a listing, joined; and how many pages it took.
-    fn all(base: &[Entry], overlay: &[Entry], query: &ListQuery) -> (Vec<(String, u64)>, usize) {
+    fn all(
+        base: &[Entry],
+        overlay: &BTreeMap<String, Option<Object>>,
+        query: &ListQuery,
+    ) -> (Vec<(String, u64)>, usize) {
         let mut query = query.clone();
         let mut found = Vec::new();
         for pages in 1.. {
@@ -244,7 +203,7 @@ mod tests {
             both.sort();
             found.extend(both);
             match page.next {
-                Some(next) => query.after = After::from_token(&next.token()).unwrap(),
+                Some(next) => query.from = next,
                 None => return (found, pages),
             }
         }
@@ -255,7 +214,10 @@ mod tests {
     fn pages_join_to_the_whole_with_any_page_size() {
         let base: Vec<Entry> =
             ["a", "a-b", "a/1", "a/2", "a/2/x", "a0", "b/1", "c", "ä"].map(|key| entry(key, 1)).into();
-        let overlay: Vec<Entry> = ["0", "a/2", "a/3", "zz"].map(|key| entry(key, 2)).into();
+        let put = ["0", "a/2", "a/3", "zz"]
+            .map(|key| (key.to_owned(), Some(Object::of_bytes(b"22".as_slice().into(), None))));
+        let deleted = ["a0", "none"].map(|key| (key.to_owned(), None));
+        let overlay: BTreeMap<_, _> = put.into_iter().chain(deleted).collect();
         for prefix in ["", "a", "a/", "b", "nothing", "z"] {
             for delimiter in ["", "/", "/2"] {
                 let query = ListQuery {
@@ -275,7 +237,7 @@ mod tests {
         let query = ListQuery { keys_max: 1000, delimiter: "/".to_owned(), ..ListQuery::default() };
         let (names, _) = all(&base, &overlay, &query);
         let names: Vec<&str> = names.iter().map(|(key, _)| key.as_str()).collect();
-        assert_eq!(names, ["0", "a", "a-b", "a/", "a0", "b/", "c", "zz", "ä"]);
+        assert_eq!(names, ["0", "a", "a-b", "a/", "b/", "c", "zz", "ä"]);
         let query = ListQuery { keys_max: 1000, ..ListQuery::default() };
         let shadowed = all(&base, &overlay, &query).0;
         assert_eq!(shadowed.iter().filter(|(key, _)| key == "a/2").collect::<Vec<_>>(), [&("a/2".to_owned(), 2)]);

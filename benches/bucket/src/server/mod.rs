@@ -1,40 +1,32 @@
-//! The server: HTTP/1.1 by hyper on one single-threaded runtime per thread, faults below HTTP by writing to the socket
-//! directly.
+//! The server: HTTP/1.1 on one single-threaded runtime per thread. Heads are parsed by `httparse`; what goes out is written
+//! here, because a script may ask for bytes that no HTTP library sends.
 //!
 //! ```text
-//! driver ─────── polls hyper, sends what `pipe` held back, takes the socket over for `raw` faults
-//!   service ──── one request: script, answer, fault
-//!     target, conditions ── what is asked          answer, list, reply, payload ── what is answered
-//!     writing, sums, documents ── what is brought: bodies, their checksums, lists of parts
-//!       connection, desk ── what they share        refusal, notation, pool, pacing ── what all are made of
+//! service ─── the requests of one connection: script, answer, fault
+//!   target, auth, conditions ── what is asked       answer, list ── what is answered
+//!     writing, sums ── what is brought: bodies, parts, their checksums
+//!       request, reply ── the connection: what comes in, what goes out
+//!         desk ── what connections share         refusal ── S3's errors and notation
 //! ```
 
 mod answer;
-mod asked;
+mod auth;
+mod chunks;
 mod conditions;
-mod connection;
 mod desk;
-mod documents;
-mod driver;
 mod list;
-mod notation;
-mod pacing;
-mod payload;
-mod pipe;
-mod pool;
-mod raw;
 mod refusal;
 mod reply;
+mod request;
 mod service;
-mod socket;
 mod sums;
 mod target;
 mod writing;
 
+pub use auth::AccessKey;
 pub(crate) use conditions::PutCondition;
-pub(crate) use desk::{Checksums, Desk, Site};
-pub(crate) use driver::serve;
-pub(crate) use list::{After, Entry, Keys, ListQuery, Page, page};
-pub(crate) use pool::Pool;
+pub(crate) use desk::{Desk, Hosted, Site};
+pub(crate) use list::{Keys, ListQuery, Page, page};
 pub(crate) use refusal::Refusal;
+pub(crate) use service::serve;
 pub(crate) use sums::Summed;

@@ -1,107 +1,158 @@
-//! Requests refused, in S3's codes. Says what is wrong; how that is put on the wire is the reply's business.
+//! Requests refused, in S3's codes, and how text and dates are written and read.
 
-use hyper::StatusCode;
-use hyper::header;
+use std::fmt::Write;
+use std::io::ErrorKind;
+
+use percent_encoding::percent_decode_str;
+use quick_xml::escape::escape;
+use time::OffsetDateTime;
 
 /// A request refused, with S3's code for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Refusal {
-    pub(crate) status: StatusCode,
     pub(super) code: &'static str,
     pub(super) message: String,
-    /// Further headers.
-    pub(super) headers: Vec<(header::HeaderName, String)>,
+    pub(super) header: Option<(&'static str, String)>,
 }
 
 impl Refusal {
-    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { status, code, message: message.into(), headers: Vec::new() }
+    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Refusal {
+        Refusal { code, message: message.into(), header: None }
+    }
+
+    pub(super) fn status(&self) -> u16 {
+        match self.code {
+            "AccessDenied" | "InvalidAccessKeyId" | "SignatureDoesNotMatch" => 403,
+            "NoSuchBucket" | "NoSuchKey" | "NoSuchUpload" => 404,
+            "MethodNotAllowed" => 405,
+            "BlobAlreadyExists" => 409,
+            "PreconditionFailed" => 412,
+            "InvalidRange" => 416,
+            "InternalError" => 500,
+            "NotImplemented" => 501,
+            "SlowDown" => 503,
+            "StorageFull" => 507,
+            _ => 400,
+        }
     }
 
     pub(crate) fn no_such_key(key: &str) -> Refusal {
-        Refusal::new(StatusCode::NOT_FOUND, "NoSuchKey", format!("There is no object `{key}`."))
-    }
-
-    pub(crate) fn no_such_bucket(bucket: &str, served: &str) -> Refusal {
-        let message = format!("There is no bucket `{bucket}`; this server has `{served}`.");
-        Refusal::new(StatusCode::NOT_FOUND, "NoSuchBucket", message)
+        Refusal::new("NoSuchKey", format!("There is no object `{key}`."))
     }
 
     pub(crate) fn slow_down(retry_after_s: Option<u32>) -> Refusal {
-        let mut refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "SlowDown", "Please reduce your request rate.");
-        refusal.headers.extend(retry_after_s.map(|s| (header::RETRY_AFTER, s.to_string())));
-        refusal
+        let header = retry_after_s.map(|s| ("retry-after", s.to_string()));
+        Refusal { header, ..Refusal::new("SlowDown", "Please reduce your request rate.") }
     }
 
     pub(crate) fn internal() -> Refusal {
-        let message = "We encountered an internal error. Please try again.";
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
-    }
-
-    pub(crate) fn invalid_uri(message: &str) -> Refusal {
-        Refusal::new(StatusCode::BAD_REQUEST, "InvalidURI", message)
-    }
-
-    pub(crate) fn invalid_argument(message: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::BAD_REQUEST, "InvalidArgument", message)
-    }
-
-    pub(crate) fn not_implemented(message: &str) -> Refusal {
-        Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
+        Refusal::new("InternalError", "We encountered an internal error. Please try again.")
     }
 
     pub(crate) fn read_only() -> Refusal {
-        Refusal::new(StatusCode::FORBIDDEN, "AccessDenied", "This bucket is read-only; set `writable` to allow PUT.")
+        Refusal::new("AccessDenied", "This bucket is read-only; set `writable` to allow PUT and DELETE.")
     }
 
     pub(crate) fn too_large(bytes: u64, bytes_max: u64) -> Refusal {
-        let message = format!("{bytes} bytes are more than the {bytes_max} this bucket keeps.");
-        Refusal::new(StatusCode::BAD_REQUEST, "EntityTooLarge", message)
-    }
-
-    pub(crate) fn precondition_failed() -> Refusal {
-        let message = "The object is not the one the request is conditional on.";
-        Refusal::new(StatusCode::PRECONDITION_FAILED, "PreconditionFailed", message)
-    }
-
-    /// What Azure says of an object that is there and should not be.
-    pub(crate) fn already_exists() -> Refusal {
-        Refusal::new(StatusCode::CONFLICT, "BlobAlreadyExists", "The specified blob already exists.")
+        Refusal::new("EntityTooLarge", format!("{bytes} bytes are more than the {bytes_max} this bucket keeps."))
     }
 
     pub(crate) fn no_such_upload() -> Refusal {
-        let message = "The specified upload does not exist. It may have been aborted or completed.";
-        Refusal::new(StatusCode::NOT_FOUND, "NoSuchUpload", message)
+        Refusal::new("NoSuchUpload", "The specified upload does not exist. It may have been aborted or completed.")
     }
 
     pub(crate) fn invalid_part(name: &str) -> Refusal {
-        let message = format!("The part `{name}` could not be found, or is not the one that was sent.");
-        Refusal::new(StatusCode::BAD_REQUEST, "InvalidPart", message)
+        Refusal::new("InvalidPart", format!("The part `{name}` could not be found, or is not the one that was sent."))
     }
 
     pub(crate) fn disk_full() -> Refusal {
-        Refusal::new(StatusCode::INSUFFICIENT_STORAGE, "StorageFull", "The disk behind this bucket is full.")
+        Refusal::new("StorageFull", "The disk behind this bucket is full.")
     }
 
-    pub(crate) fn invalid_range(size: u64) -> Refusal {
-        let message = format!("The range starts past the object's {size} bytes.");
-        let mut refusal = Refusal::new(StatusCode::RANGE_NOT_SATISFIABLE, "InvalidRange", message);
-        refusal.headers.push((header::CONTENT_RANGE, format!("bytes */{size}")));
-        refusal
+    pub(super) fn invalid_range(size: u64) -> Refusal {
+        let header = Some(("content-range", format!("bytes */{size}")));
+        Refusal { header, ..Refusal::new("InvalidRange", format!("The range starts past the object's {size} bytes.")) }
     }
 
     pub(crate) fn from_io(key: &str, error: &std::io::Error) -> Refusal {
-        use std::io::ErrorKind;
-        match error.kind() {
-            ErrorKind::NotFound => Refusal::no_such_key(key),
-            ErrorKind::PermissionDenied => {
-                Refusal::new(StatusCode::FORBIDDEN, "AccessDenied", format!("`{key}`: {error}."))
-            }
-            ErrorKind::StorageFull => Refusal::disk_full(),
-            ErrorKind::InvalidFilename | ErrorKind::NotADirectory | ErrorKind::IsADirectory => {
-                Refusal::new(StatusCode::BAD_REQUEST, "InvalidArgument", format!("`{key}` is no file name: {error}."))
-            }
-            _ => Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", format!("`{key}`: {error}.")),
+        let code = match error.kind() {
+            ErrorKind::NotFound => return Refusal::no_such_key(key),
+            ErrorKind::StorageFull => return Refusal::disk_full(),
+            ErrorKind::PermissionDenied => "AccessDenied",
+            ErrorKind::InvalidFilename | ErrorKind::NotADirectory | ErrorKind::IsADirectory => "InvalidArgument",
+            _ => "InternalError",
+        };
+        Refusal::new(code, format!("`{key}`: {error}."))
+    }
+}
+
+/// Text for XML: markup characters as entities, control characters as references, as S3 does.
+pub(super) fn xml_text(text: &str) -> String {
+    let escaped = escape(text);
+    let mut out = String::with_capacity(escaped.len());
+    for c in escaped.chars() {
+        if c.is_control() {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "&#x{:X};", u32::from(c));
+        } else {
+            out.push(c);
         }
+    }
+    out
+}
+
+/// A document of S3's, by the name of its root.
+pub(super) fn document(name: &str, inner: &str) -> String {
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<{name} xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{inner}</{name}>"
+    )
+}
+
+/// Text of a URI, decoded.
+pub(super) fn decode(text: &str) -> Result<String, Refusal> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Into::into).map_err(|_| Refusal::new("InvalidURI", "The URI is not UTF-8 when decoded."))
+}
+
+/// The names and values of a query, decoded.
+pub(super) fn pairs(query: &str) -> Result<Vec<(String, String)>, Refusal> {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    // In a query, unlike in a path, `+` is a space.
+    pairs.map(|(name, value)| Ok((decode(name)?, decode(&value.replace('+', " "))?))).collect()
+}
+
+fn utc(s: u64) -> OffsetDateTime {
+    i64::try_from(s)
+        .ok()
+        .and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok())
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+/// `Sun, 06 Nov 1994 08:49:37 GMT` for seconds since 1970.
+pub(super) fn http_date(s: u64) -> String {
+    let at = utc(s);
+    let (weekday, month) = (at.weekday().to_string(), at.month().to_string());
+    let (hour, minute, second) = at.to_hms();
+    format!("{weekday:.3}, {:02} {month:.3} {:04} {hour:02}:{minute:02}:{second:02} GMT", at.day(), at.year())
+}
+
+/// `1994-11-06T08:49:37.000Z` for seconds since 1970.
+pub(super) fn iso_date(s: u64) -> String {
+    let at = utc(s);
+    let (hour, minute, second) = at.to_hms();
+    format!("{:04}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}.000Z", at.year(), u8::from(at.month()), at.day())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(http_date(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(iso_date(784_111_777), "1994-11-06T08:49:37.000Z");
+        assert_eq!(iso_date(951_782_400), "2000-02-29T00:00:00.000Z");
+        assert_eq!(http_date(0), "Thu, 01 Jan 1970 00:00:00 GMT");
     }
 }

@@ -1,240 +1,269 @@
-//! One request under the script: latency, rate, answer, fault.
+//! The requests of a connection under the script: latency, rate, answer, fault.
 
-use core::convert::Infallible;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hyper::Request;
-use hyper::StatusCode;
-use hyper::body::Incoming;
-use hyper::header;
+use http::Method;
+use tokio::net::TcpStream;
+use tokio_rustls::rustls::HandshakeKind;
 
-use super::answer::{Manner, answer};
-use super::asked::Asked;
-use super::connection::Connection;
-use super::raw::{End, RawReply};
+use super::desk::{Desk, Hosted};
 use super::refusal::Refusal;
-use super::reply::{Response, ascii};
-use super::target::Target;
-use crate::script::{Act, Drawn, Fault, FaultKind, Operation, Request as Scripted};
-use crate::store::other_etag;
+use super::reply::{Body, End, Length, Pipe, Reply, Socket, linger};
+use super::request::Request;
+use super::target::{Target, Wanted};
+use super::{answer, writing};
+use crate::script::{Act, Drawn, Fault, FaultKind, Operation};
+use crate::store::{Object, other_etag};
 
 /// A head that no client should read to its end.
 const OVERLONG_HEAD_BYTES: usize = 1 << 20;
 /// Largest difference drawn between promised and sent length.
 const LENGTH_ERROR_BYTES_MAX: u64 = 4096;
+/// How long a TLS handshake may take.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What comes of a request: a response for hyper, or the end of the connection.
-enum Outcome {
-    Proper(Response),
-    Raw(RawReply),
+/// Counts a connection as open while it lives, also when its task is dropped.
+struct Open<'a>(&'a Desk);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.site.tally.count(|counters| counters.connections_open -= 1);
+    }
 }
 
-/// Answers one request. Never fails: what cannot be answered properly takes the connection over and ends it.
-pub(crate) async fn attend(connection: Rc<Connection>, request: Request<Incoming>) -> Result<Response, Infallible> {
-    let arrived = Instant::now();
-    let site = Arc::clone(&connection.desk.site);
-    let act = site.act();
-    let number = connection.requests.get() + 1;
-    connection.requests.set(number);
-    let is_head = request.method() == hyper::Method::HEAD;
-    let resource = request.uri().path().to_owned();
-    let target = Target::parse(request.method(), request.uri(), &site.bucket);
+/// Serves one connection until either side ends it.
+pub(crate) async fn serve(tcp: TcpStream, desk: Rc<Desk>) {
+    desk.site.tally.connection_opened();
+    let _open = Open(&desk);
+    // Without it a small answer could wait for the acknowledgement of the one before. Failing costs time, not bytes.
+    let _ = tcp.set_nodelay(true);
+    let Some(socket) = secured(tcp, &desk).await else { return };
+    let mut pipe = Pipe::new(&desk, socket);
+    match converse(&mut pipe, &desk).await {
+        Ok(end) => pipe.finish(end).await,
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+            let refusal = Refusal::new("InvalidRequest", "This is no HTTP/1.1 request.").reply("");
+            if pipe.send(refusal, &desk.site.act()).await.is_ok() {
+                pipe.finish(End::Close).await;
+            }
+        }
+        // The client has gone, or the object could not be read: a reply under way ends early.
+        Err(_) => {}
+    }
+}
+
+/// The socket after the TLS handshake, where there is to be one; `None` when the client will not.
+async fn secured(tcp: TcpStream, desk: &Desk) -> Option<Box<dyn Socket>> {
+    let Some(terminator) = &desk.site.terminator else { return Some(Box::new(tcp)) };
+    match tokio::time::timeout(HANDSHAKE_LIMIT, terminator.acceptor.accept(tcp).into_fallible()).await {
+        Ok(Ok(tls)) => {
+            let is_resumed = tls.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
+            desk.site.tally.count(|counters| {
+                *if is_resumed { &mut counters.tls_resumed } else { &mut counters.tls_full } += 1;
+            });
+            Some(Box::new(tls))
+        }
+        // The alert that says why is on its way; a reset could overtake it.
+        Ok(Err((_, mut tcp))) => {
+            linger(&mut tcp).await;
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+/// Answers requests until the connection is to end.
+async fn converse(pipe: &mut Pipe, desk: &Desk) -> io::Result<End> {
+    for number in 1.. {
+        let Some(mut request) = pipe.request().await? else { break };
+        let act = desk.site.act();
+        let mut reply = attend(desk, &mut request, &act).await;
+        let goes_on = request.forget_body().await && request.keeps_alive();
+        if request.parts.method == Method::HEAD {
+            reply.body = Body::Document(Vec::new());
+        }
+        if reply.end == End::Keep {
+            close_on_count(desk, &act, number, &mut reply);
+            if reply.end == End::Keep && !goes_on {
+                close(&mut reply);
+            }
+        }
+        let end = reply.end;
+        pipe.send(reply, &act).await?;
+        if end != End::Keep {
+            return Ok(end);
+        }
+    }
+    Ok(End::Close)
+}
+
+/// Answers one request.
+async fn attend(desk: &Desk, request: &mut Request<'_>, act: &Arc<Act>) -> Reply {
+    let (arrived, site) = (Instant::now(), &desk.site);
+    let target = Target::parse(&request.parts, site);
     let operation = target.as_ref().map_or(Operation::Other, Target::operation);
     site.tally.request(operation);
-    let mut asked = Asked::new(request);
-    let drawn = draw(&act, operation, target.as_ref().ok());
+    let key = target.as_ref().map(Target::identity).unwrap_or_default();
+    let drawn = act.draw(operation, &key);
     let too_fast = act.over_rate(arrived);
     if drawn.latency > Duration::ZERO {
-        site.alarm.sleep_until(arrived + drawn.latency).await;
+        // A client that has gone shows when it is answered.
+        let _ = request.pipe.sleep_until(arrived + drawn.latency).await;
     }
-    let outcome = match target {
-        Err(refusal) => Outcome::Proper(refusal.respond(&resource, is_head)),
+    let answered = match target {
         Ok(_) if too_fast => {
             site.tally.fault(FaultKind::SlowdownRate);
-            Outcome::Proper(Refusal::slow_down(act.script.retry_after_s).respond(&resource, is_head))
+            Err(Refusal::slow_down(act.script.retry_after_s))
         }
-        Ok(target) => match play(&connection, &act, &target, &mut asked, drawn).await {
-            Ok(outcome) => outcome,
-            Err(refusal) => Outcome::Proper(refusal.respond(&resource, is_head)),
+        Ok(target) => match site.key.as_ref().map_or(Ok(()), |key| key.check(&request.parts)) {
+            Ok(()) => play(desk, act, (&target, drawn), request).await,
+            Err(refusal) => Err(refusal),
         },
+        Err(refusal) => Err(refusal),
     };
-    asked.forget_body().await;
-    match close_on_count(&connection, &act, number, outcome) {
-        Outcome::Proper(response) => Ok(response),
-        Outcome::Raw(reply) => match connection.take_over(reply).await {},
-    }
-}
-
-fn draw(act: &Act, operation: Operation, target: Option<&Target>) -> Drawn {
-    match target {
-        Some(Target::Get(key) | Target::Head(key) | Target::Put(key)) => act.draw(Scripted { operation, key }),
-        Some(Target::Upload(key, step)) => act.draw(Scripted { operation, key: &(key.clone() + &step.identity()) }),
-        Some(Target::List(query)) => act.draw(Scripted { operation, key: &query.identity() }),
-        Some(Target::HeadBucket) | None => act.draw(Scripted { operation, key: "" }),
-    }
+    answered.unwrap_or_else(|refusal| refusal.reply(request.parts.uri.path()))
 }
 
 /// The answer with its fault, if one was drawn and can happen to it.
 async fn play(
-    connection: &Rc<Connection>,
-    act: &Arc<Act>,
-    target: &Target,
-    asked: &mut Asked,
-    mut drawn: Drawn,
-) -> Result<Outcome, Refusal> {
-    let tally = &connection.desk.site.tally;
+    desk: &Desk,
+    act: &Act,
+    (target, mut drawn): (&Target, Drawn),
+    request: &mut Request<'_>,
+) -> Result<Reply, Refusal> {
+    let tally = &desk.site.tally;
     let kind = drawn.fault.map(|fault| fault.kind);
-    match kind {
-        Some(FaultKind::Slowdown) => {
-            tally.fault(FaultKind::Slowdown);
-            return Err(Refusal::slow_down(act.script.retry_after_s));
-        }
-        Some(FaultKind::Error) => {
-            tally.fault(FaultKind::Error);
-            return Err(Refusal::internal());
-        }
-        _ => {}
+    if let Some(kind @ (FaultKind::Slowdown | FaultKind::Error)) = kind {
+        tally.fault(kind);
+        let is_slowdown = kind == FaultKind::Slowdown;
+        return Err(if is_slowdown { Refusal::slow_down(act.script.retry_after_s) } else { Refusal::internal() });
     }
-    let key = match target {
-        Target::Get(key) | Target::Head(key) => key.as_str(),
-        _ => {
-            let manner = Manner { act, replaced: false, streamed: false };
-            return write(connection, target, asked, (&manner, drawn)).await;
-        }
+    let Target::Of(bucket, Wanted::Get(key) | Wanted::Head(key)) = target else {
+        return write(desk, target, drawn, request).await;
     };
     if act.is_missing(key) {
         tally.fault(FaultKind::MissingKey);
+        return Err(Refusal::no_such_key(key));
     }
+    let mut object = find(desk, bucket, key).await?;
     let always_replaced = act.is_changed(key);
-    let manner =
-        Manner { act, replaced: always_replaced || kind == Some(FaultKind::Changed), streamed: drawn.fault.is_some() };
-    let answered = answer(connection, target, asked, &manner).await;
-    let status = answered.as_ref().map_or_else(|refusal| refusal.status, |response| response.status());
-    if status != StatusCode::NOT_FOUND {
-        if always_replaced {
-            tally.fault(FaultKind::ChangedKey);
-        } else if manner.replaced {
-            tally.fault(FaultKind::Changed);
-        }
+    if always_replaced || kind == Some(FaultKind::Changed) {
+        tally.fault(if always_replaced { FaultKind::ChangedKey } else { FaultKind::Changed });
+        object = object.replaced();
     }
-    let response = answered?;
-    match drawn.fault {
-        Some(fault) if matches!(status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) => {
-            Ok(inflict(connection, fault, &mut drawn, response))
-        }
-        _ => Ok(Outcome::Proper(response)),
+    let mut reply = answer::object(desk, key, &object, &request.parts).await?;
+    if let Some(fault) = drawn.fault.filter(|_| matches!(reply.status, 200 | 206)) {
+        inflict(desk, fault, &mut drawn, &mut reply);
+    }
+    Ok(reply)
+}
+
+async fn find(desk: &Desk, bucket: &Arc<Hosted>, key: &str) -> Result<Object, Refusal> {
+    let key = key.to_owned();
+    desk.on(bucket, move |bucket| bucket.store.find(&key)).await
+}
+
+/// The honest answer to what is no `GET` or `HEAD` of an object.
+async fn honest(desk: &Desk, target: &Target, request: &mut Request<'_>) -> Result<Reply, Refusal> {
+    let Target::Of(bucket, wanted) = target else { return Ok(answer::buckets(&desk.site)) };
+    match wanted {
+        Wanted::Get(_) | Wanted::Head(_) | Wanted::HeadBucket => Ok(Reply::empty(200)),
+        Wanted::List(query) => answer::list(desk, bucket, query).await,
+        Wanted::Put(key) => writing::put(desk, bucket, key, request).await,
+        Wanted::Delete(key) => writing::delete(desk, bucket, key).await,
+        Wanted::Upload(key, step) => writing::step(desk, bucket, (key, step), request).await,
     }
 }
 
-/// The answer to what is no `GET` or `HEAD` of an object, with the fault that was drawn for it.
-async fn write(
-    connection: &Rc<Connection>,
-    target: &Target,
-    asked: &mut Asked,
-    (manner, mut drawn): (&Manner<'_>, Drawn),
-) -> Result<Outcome, Refusal> {
-    let Some(fault) = drawn.fault else { return answer(connection, target, asked, manner).await.map(Outcome::Proper) };
-    let last = asked.promised_bytes().saturating_sub(1);
+/// The same with the fault that was drawn for it.
+async fn write(desk: &Desk, target: &Target, mut drawn: Drawn, request: &mut Request<'_>) -> Result<Reply, Refusal> {
+    let Some(fault) = drawn.fault else { return honest(desk, target, request).await };
+    let last = request.promised_bytes().saturating_sub(1);
     let place = fault.at.unwrap_or_else(|| drawn.draws.below(last + 1)).min(last);
-    connection.desk.site.tally.fault(fault.kind);
+    desk.site.tally.fault(fault.kind);
     match fault.kind {
         FaultKind::Reset => {
-            asked.read_up_to(place).await;
-            Ok(Outcome::Raw(RawReply::silence(End::Reset)))
+            request.read_up_to(place).await;
+            Ok(Reply::raw(Vec::new(), End::Reset))
         }
         FaultKind::Lost => {
-            // Whatever comes of it, nobody is told.
-            let _ = answer(connection, target, asked, manner).await;
-            Ok(Outcome::Raw(RawReply::silence(End::Close)))
+            // Whatever comes of it, the client does not hear of it.
+            let _ = honest(desk, target, request).await;
+            Ok(Reply::raw(Vec::new(), End::Close))
         }
         FaultKind::HiddenError => {
-            asked.read_up_to(u64::MAX).await;
-            let mut response = Refusal::internal().respond("", false);
-            *response.status_mut() = StatusCode::OK;
-            Ok(Outcome::Proper(response))
+            request.read_up_to(u64::MAX).await;
+            Ok(Reply { status: 200, ..Refusal::internal().reply("") })
         }
         _ => {
-            asked.corrupt_at(place);
-            answer(connection, target, asked, manner).await.map(Outcome::Proper)
+            request.corrupt_at(place);
+            honest(desk, target, request).await
         }
     }
 }
 
-/// Puts the fault on the response of a `GET` of an object and counts it. A body without bytes meets no fault of bodies.
-fn inflict(connection: &Rc<Connection>, fault: Fault, drawn: &mut Drawn, mut response: Response) -> Outcome {
-    let length = response.body().exact_bytes().unwrap_or(0);
-    let last = match length.checked_sub(1) {
-        Some(last) => last,
-        None if matches!(fault.kind, FaultKind::Garbage | FaultKind::OverlongHead | FaultKind::BadStatus) => 0,
-        None if fault.kind == FaultKind::WrongEtag => 0,
-        None => return Outcome::Proper(response),
-    };
-    let place = fault.at.unwrap_or_else(|| drawn.draws.below(length)).min(last);
-    let off_by = fault.at.unwrap_or_else(|| 1 + drawn.draws.below(LENGTH_ERROR_BYTES_MAX)).max(1);
-    if fault.kind != FaultKind::Changed {
-        connection.desk.site.tally.fault(fault.kind);
+/// Puts the fault on the reply to a `GET` of an object and counts it. A body without bytes meets no fault of bodies.
+fn inflict(desk: &Desk, fault: Fault, drawn: &mut Drawn, reply: &mut Reply) {
+    use FaultKind::{BadStatus, Changed, Garbage, OverlongHead, WrongEtag};
+    let length = reply.bytes();
+    if length == 0 && !matches!(fault.kind, Garbage | OverlongHead | BadStatus | WrongEtag) {
+        return;
     }
+    let place = fault.at.unwrap_or_else(|| drawn.draws.below(length)).min(length.saturating_sub(1));
+    let off_by = fault.at.unwrap_or_else(|| 1 + drawn.draws.below(LENGTH_ERROR_BYTES_MAX)).max(1);
+    if fault.kind != Changed {
+        desk.site.tally.fault(fault.kind);
+    }
+    let mut cut = |end| (reply.cut, reply.end) = (Some(place), end);
     match fault.kind {
-        FaultKind::Reset => Outcome::Raw(RawReply::new(response, None, place, End::Reset)),
-        FaultKind::Truncate => Outcome::Raw(RawReply::new(response, None, place, End::Close)),
+        FaultKind::Reset => cut(End::Reset),
+        FaultKind::Truncate => cut(End::Close),
         FaultKind::Stall => match fault.for_ms {
-            None => Outcome::Raw(RawReply::new(response, None, place, End::Hang)),
-            Some(ms) => {
-                response.body_mut().pause_at(place, Duration::from_millis(ms));
-                Outcome::Proper(response)
-            }
+            None => cut(End::Hang),
+            Some(ms) => reply.pause = Some((place, Duration::from_millis(ms))),
         },
-        FaultKind::LengthLong => {
-            let promised = length.saturating_add(off_by);
-            Outcome::Raw(RawReply::new(response, Some(promised), length, End::Close))
+        FaultKind::LengthLong => (reply.length, reply.end) = (Length::Is(length.saturating_add(off_by)), End::Close),
+        FaultKind::LengthShort => (reply.length, reply.end) = (Length::Is(length.saturating_sub(off_by)), End::Close),
+        FaultKind::Chunked => reply.length = Length::Chunked,
+        WrongEtag => {
+            let tags = reply.headers.iter_mut().filter(|(name, _)| *name == "etag");
+            tags.for_each(|(_, etag)| *etag = other_etag(etag));
         }
-        FaultKind::LengthShort => {
-            let promised = length.saturating_sub(off_by);
-            Outcome::Raw(RawReply::new(response, Some(promised), length, End::Close))
-        }
-        FaultKind::WrongEtag => {
-            let etag = response.headers().get(header::ETAG).and_then(|etag| etag.to_str().ok()).unwrap_or_default();
-            let wrong = ascii(&other_etag(etag));
-            response.headers_mut().insert(header::ETAG, wrong);
-            Outcome::Proper(response)
-        }
-        FaultKind::Garbage => {
+        Garbage => {
             let words = 8 + drawn.draws.below(56);
-            let noise = (0..words).flat_map(|_| drawn.draws.word().to_le_bytes()).collect();
-            Outcome::Raw(RawReply::noise(noise))
+            *reply = Reply::raw((0..words).flat_map(|_| drawn.draws.word().to_le_bytes()).collect(), End::Close);
         }
-        FaultKind::OverlongHead => {
+        OverlongHead => {
             let mut head = b"HTTP/1.1 200 OK\r\nx-filler: ".to_vec();
             head.resize(OVERLONG_HEAD_BYTES, b'a');
-            Outcome::Raw(RawReply::noise(head))
+            *reply = Reply::raw(head, End::Close);
         }
-        FaultKind::BadStatus => {
-            let mut reply = RawReply::new(response, None, length, End::Close);
-            reply.head.splice(.."HTTP/1.1 200".len(), *b"HTTP/1.1 2O0");
-            Outcome::Raw(reply)
-        }
-        FaultKind::Chunked => {
-            response.headers_mut().remove(header::CONTENT_LENGTH);
-            Outcome::Proper(response.map(super::payload::Payload::without_length))
+        BadStatus => {
+            let mut head = Vec::new();
+            reply.write_head(&desk.date(), &mut head);
+            head.splice(.."HTTP/1.1 200".len(), *b"HTTP/1.1 2O0");
+            (reply.head, reply.end) = (Some(head), End::Close);
         }
         // Changed is already in the answer; the rest is never drawn.
-        _ => Outcome::Proper(response),
+        _ => {}
     }
+}
+
+fn close(reply: &mut Reply) {
+    reply.headers.push(("connection", "close".to_owned()));
+    reply.end = End::Close;
 }
 
 /// Ends the connection after its scripted number of requests.
-fn close_on_count(connection: &Connection, act: &Act, number: u32, outcome: Outcome) -> Outcome {
-    let Outcome::Proper(mut response) = outcome else { return outcome };
-    let tally = &connection.desk.site.tally;
+fn close_on_count(desk: &Desk, act: &Act, number: u32, reply: &mut Reply) {
     if act.script.drop_after_requests.is_some_and(|most| number >= most) {
-        tally.fault(FaultKind::DropAfter);
-        return Outcome::Raw(RawReply::new(response, None, u64::MAX, End::Close));
+        desk.site.tally.fault(FaultKind::DropAfter);
+        reply.end = End::Close;
+    } else if act.script.close_after_requests.is_some_and(|most| number >= most) {
+        desk.site.tally.fault(FaultKind::CloseAfter);
+        close(reply);
     }
-    if act.script.close_after_requests.is_some_and(|most| number >= most) {
-        tally.fault(FaultKind::CloseAfter);
-        response.headers_mut().insert(header::CONNECTION, ascii("close"));
-    }
-    Outcome::Proper(response)
 }

@@ -1,9 +1,10 @@
 //! What is known of a body that came: its length and checksums, held against what its sender promised.
 
-use hyper::{HeaderMap, StatusCode};
+use aws_lc_rs::digest;
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::HeaderMap;
 use md5::{Digest, Md5};
 
-use super::notation::{base64, checksum_text};
 use super::refusal::Refusal;
 
 /// Length and checksums of bytes.
@@ -26,12 +27,14 @@ impl Summed {
 pub(super) struct Sums {
     summed: Summed,
     md5: Option<Md5>,
+    sha256: Option<digest::Context>,
 }
 
 impl Sums {
-    /// MD5 costs more than all else: only `with_md5`.
-    pub(super) fn new(with_md5: bool) -> Sums {
-        Sums { summed: Summed::default(), md5: with_md5.then(Md5::new) }
+    /// MD5 costs more than all else, and SHA-256 more than most: where they are wanted.
+    pub(super) fn new(with_md5: bool, with_sha256: bool) -> Sums {
+        let sha256 = with_sha256.then(|| digest::Context::new(&digest::SHA256));
+        Sums { summed: Summed::default(), md5: with_md5.then(Md5::new), sha256 }
     }
 
     pub(super) fn add(&mut self, bytes: &[u8]) {
@@ -40,18 +43,35 @@ impl Sums {
         if let Some(md5) = &mut self.md5 {
             md5.update(bytes);
         }
+        if let Some(sha256) = &mut self.sha256 {
+            sha256.update(bytes);
+        }
     }
 
     pub(super) fn bytes(&self) -> u64 {
         self.summed.bytes
     }
 
-    pub(super) fn finish(mut self) -> Summed {
+    /// The sums of a body that is what its headers promised.
+    pub(super) fn checked(mut self, headers: &HeaderMap) -> Result<Summed, Refusal> {
         if let Some(md5) = self.md5 {
             self.summed.md5 = md5.finalize().into();
         }
-        self.summed
+        let signed = headers.get("x-amz-content-sha256").filter(|value| value.len() == 64);
+        if let (Some(sha256), Some(signed)) = (self.sha256, signed)
+            && signed.as_bytes() != hex(sha256.finish().as_ref()).as_bytes()
+        {
+            let message = "The provided 'x-amz-content-sha256' header does not match what was computed.";
+            return Err(Refusal::new("XAmzContentSHA256Mismatch", message));
+        }
+        check(headers, &self.summed)?;
+        Ok(self.summed)
     }
+}
+
+/// A CRC-32C as S3 writes it: its four bytes, the highest first, in Base64.
+pub(super) fn checksum_text(checksum: u32) -> String {
+    STANDARD.encode(checksum.to_be_bytes())
 }
 
 /// Whether a request promises an MD5.
@@ -60,8 +80,8 @@ pub(super) fn promises_md5(headers: &HeaderMap) -> bool {
 }
 
 /// Refuses a body that is not what its headers promised.
-pub(super) fn check(headers: &HeaderMap, summed: &Summed) -> Result<(), Refusal> {
-    let (crc32c, md5) = (checksum_text(summed.crc32c), base64(&summed.md5));
+fn check(headers: &HeaderMap, summed: &Summed) -> Result<(), Refusal> {
+    let (crc32c, md5) = (checksum_text(summed.crc32c), STANDARD.encode(summed.md5));
     let amazon = headers.get_all("x-amz-checksum-crc32c").iter().map(|value| (value.as_bytes(), &crc32c));
     let mail = headers.get_all("content-md5").iter().map(|value| (value.as_bytes(), &md5));
     let google = google(headers).filter_map(|(name, value)| match name {
@@ -70,8 +90,7 @@ pub(super) fn check(headers: &HeaderMap, summed: &Summed) -> Result<(), Refusal>
         _ => None,
     });
     if amazon.chain(mail).chain(google).any(|(promised, is)| promised != is.as_bytes()) {
-        let message = "The checksum you specified did not match what we received.";
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, "BadDigest", message));
+        return Err(Refusal::new("BadDigest", "The checksum you specified did not match what we received."));
     }
     Ok(())
 }
@@ -93,7 +112,7 @@ pub(super) fn of_parts<'a>(parts: impl Iterator<Item = &'a Summed>) -> (String, 
     (format!("\"{}-{count}\"", hex(&md5.finalize())), format!("{}-{count}", checksum_text(crc32c)))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -102,9 +121,9 @@ mod tests {
     use super::*;
 
     fn summed(bytes: &[u8]) -> Summed {
-        let mut sums = Sums::new(true);
+        let mut sums = Sums::new(true, false);
         bytes.chunks(3).for_each(|chunk| sums.add(chunk));
-        sums.finish()
+        sums.checked(&HeaderMap::new()).unwrap()
     }
 
     #[test]

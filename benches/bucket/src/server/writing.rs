@@ -1,160 +1,201 @@
-//! What is written: objects in one request, and in parts as S3 and Azure have them.
+//! What is written: objects in one request, copied, deleted, and in parts as S3 and Azure have them.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
-use hyper::{StatusCode, header};
-use tokio::task::spawn_blocking;
+use serde::Deserialize;
 
-use super::asked::Asked;
 use super::conditions::{PutCondition, text};
-use super::desk::{Desk, Site};
-use super::documents::{LIST_BYTES_MAX, Named, begun, completed, parse_list};
-use super::notation::checksum_text;
-use super::payload::Payload;
-use super::refusal::Refusal;
-use super::reply::{Response, ascii, bare, xml};
-use super::sums::{Summed, Sums, check, of_parts, promises_md5};
+use super::desk::{Desk, FRAME_BYTES, Hosted};
+use super::refusal::{Refusal, decode, document, iso_date, xml_text};
+use super::reply::Reply;
+use super::request::Request;
+use super::sums::{Summed, Sums, checksum_text, of_parts, promises_md5};
 use super::target::Step;
-use crate::store::{Draft, MadeOfParts, Part, PartFile, Uploads};
+use crate::store::{BLOCKS, Draft, MadeOfParts, Object, Part};
 
 /// Largest object in one request, as S3.
 const PUT_BYTES_MAX: u64 = 5 << 30;
 /// Longest block id, as Azure.
 const BLOCK_ID_BYTES_MAX: usize = 88;
+/// Longest list of parts: that of Azure's 50 000 blocks fits.
+const LIST_BYTES_MAX: usize = 8 << 20;
 
-/// Where a body goes.
-enum Sink {
-    Object(Draft),
-    Part(PartFile),
+/// The parts of S3's `CompleteMultipartUpload` or Azure's `BlockList`, in the order they stand.
+#[derive(Deserialize)]
+struct List {
+    #[serde(rename = "$value", default)]
+    parts: Vec<Listed>,
 }
 
-impl Sink {
-    async fn write(mut self, bytes: hyper::body::Bytes) -> Result<Sink, Refusal> {
-        if let Sink::Object(memory @ Draft::Memory(_)) = &mut self {
-            memory.write(&bytes)?;
-            return Ok(self);
+#[derive(Deserialize)]
+enum Listed {
+    Part {
+        #[serde(rename = "PartNumber")]
+        number: u32,
+        #[serde(rename = "ETag")]
+        etag: Option<String>,
+        #[serde(rename = "ChecksumCRC32C")]
+        crc32c: Option<String>,
+    },
+    Latest(String),
+    Uncommitted(String),
+}
+
+/// An object in one request: its bytes, or where to copy them from.
+pub(super) async fn put(
+    desk: &Desk,
+    bucket: &Arc<Hosted>,
+    key: &str,
+    request: &mut Request<'_>,
+) -> Result<Reply, Refusal> {
+    let for_azure = request.parts.headers.contains_key("x-ms-blob-type");
+    let condition = PutCondition::of(&request.parts.headers, for_azure);
+    bucket.store.check_writable()?;
+    let from = text(&request.parts.headers, "x-amz-copy-source").map(str::to_owned);
+    let owned = key.to_owned();
+    let draft = desk.on(bucket, move |bucket| bucket.store.begin(&owned)).await?;
+    let draft = match &from {
+        Some(from) => copied(desk, from, draft).await?,
+        None => {
+            let bytes_max = bucket.store.object_bytes_max().min(PUT_BYTES_MAX);
+            take_in(desk, bucket, request, (false, bytes_max), draft).await?.0
         }
-        aside(move || {
-            match &mut self {
-                Sink::Object(draft) => draft.write(&bytes)?,
-                Sink::Part(part) => part.write(&bytes)?,
-            }
-            Ok(self)
-        })
-        .await
+    };
+    let owned = key.to_owned();
+    let object = desk.on(bucket, move |bucket| bucket.store.finish(&owned, (draft, None), &condition)).await?;
+    if from.is_some() {
+        let (etag, date) = (xml_text(&object.etag), iso_date(object.modified_s));
+        let inner = format!("<ETag>{etag}</ETag><LastModified>{date}</LastModified>");
+        return Ok(Reply::xml(200, document("CopyObjectResult", &inner)));
     }
+    Ok(Reply::tagged(if for_azure { 201 } else { 200 }, &object.etag))
 }
 
-/// What may wait for a disk, on a thread that may.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refusal> + Send + 'static) -> Result<T, Refusal> {
-    spawn_blocking(work).await.unwrap_or_else(|_| Err(Refusal::internal()))
+/// A draft with the bytes of another object, named as `/bucket/key`.
+async fn copied(desk: &Desk, from: &str, mut draft: Draft) -> Result<Draft, Refusal> {
+    let from = decode(from.split('?').next().unwrap_or_default())?;
+    let named = from.trim_start_matches('/').split_once('/');
+    let (name, key) = named.ok_or_else(|| Refusal::new("InvalidArgument", "The copy source is not /bucket/key."))?;
+    let no_such = || Refusal::new("NoSuchBucket", format!("There is no bucket `{name}` on this server."));
+    let (bucket, key) = (desk.site.buckets.get(name).ok_or_else(no_such)?, key.to_owned());
+    desk.on(bucket, move |bucket| {
+        let object = bucket.store.find(&key)?;
+        let mut bytes = vec![0; FRAME_BYTES];
+        let mut at = 0;
+        while at < object.size {
+            let step = bytes.len().min((object.size - at) as usize);
+            object.content.read_at(at, &mut bytes[..step]).map_err(|e| Refusal::from_io(&key, &e))?;
+            draft.write(&bytes[..step]).map_err(|e| Refusal::from_io(&key, &e))?;
+            at += step as u64;
+        }
+        Ok(draft)
+    })
+    .await
 }
 
-/// An object in one request.
-pub(super) async fn put(desk: &Rc<Desk>, key: &str, asked: &mut Asked) -> Result<Response, Refusal> {
-    let headers = &asked.parts.headers;
-    if headers.contains_key("x-amz-copy-source") {
-        return Err(Refusal::not_implemented("Objects cannot be copied here."));
-    }
-    if text(headers, &header::CONTENT_ENCODING).is_some_and(|coding| coding.contains("aws-chunked")) {
-        return Err(Refusal::not_implemented("Signed chunks are not decoded: send the body plainly."));
-    }
-    let for_azure = headers.contains_key("x-ms-blob-type");
-    let condition = PutCondition::of(headers, for_azure);
-    desk.site.store.check_writable()?;
-    if !condition.is_any() {
-        condition.check(desk.find(key).await.ok().map(|there| there.etag).as_deref())?;
-    }
-    let (site, owned) = (Arc::clone(&desk.site), key.to_owned());
-    let draft = aside(move || site.store.begin(&owned)).await?;
-    let bytes_max = desk.site.store.object_bytes_max().min(PUT_BYTES_MAX);
-    let (sink, _) = take_in(asked, false, bytes_max, Sink::Object(draft)).await?;
-    let Sink::Object(draft) = sink else { return Err(Refusal::internal()) };
-    let (site, owned) = (Arc::clone(&desk.site), key.to_owned());
-    let etag = aside(move || site.store.finish(&owned, (draft, None), &condition)).await?;
-    Ok(bare(if for_azure { StatusCode::CREATED } else { StatusCode::OK }, &etag))
+/// Deletes an object. That there is none is no error, as in S3.
+pub(super) async fn delete(desk: &Desk, bucket: &Arc<Hosted>, key: &str) -> Result<Reply, Refusal> {
+    bucket.store.check_writable()?;
+    let key = key.to_owned();
+    desk.on(bucket, move |bucket| bucket.store.delete(&key)).await?;
+    Ok(Reply::empty(204))
 }
 
 /// One step of an upload in parts.
-pub(super) async fn step(desk: &Rc<Desk>, key: &str, step: &Step, asked: &mut Asked) -> Result<Response, Refusal> {
-    let site = &desk.site;
-    site.store.check_writable()?;
+pub(super) async fn step(
+    desk: &Desk,
+    bucket: &Arc<Hosted>,
+    (key, step): (&str, &Step),
+    request: &mut Request<'_>,
+) -> Result<Reply, Refusal> {
+    let uploads = &bucket.uploads;
+    bucket.store.check_writable()?;
     match step {
         Step::Create => {
-            let id = site.uploads.begin(key)?;
-            Ok(xml(hyper::Response::builder(), begun(&site.bucket, key, &id), false))
+            let id = uploads.begin(key)?;
+            let (name, key) = (xml_text(&bucket.name), xml_text(key));
+            let inner = format!("<Bucket>{name}</Bucket><Key>{key}</Key><UploadId>{id}</UploadId>");
+            Ok(Reply::xml(200, document("InitiateMultipartUploadResult", &inner)))
         }
         Step::Part { upload, number } => {
-            if !(1..=site.uploads.limits.parts_max).contains(number) {
-                return Err(Refusal::invalid_argument(format!("There is no part {number}.")));
+            if !(1..=uploads.limits.parts_max).contains(number) {
+                return Err(Refusal::new("InvalidArgument", format!("There is no part {number}.")));
             }
-            let summed = part(site, key, (upload, &numbered(*number)), asked).await?;
-            let mut response = bare(StatusCode::OK, &summed.etag());
-            if site.checksums.is_some() {
-                response.headers_mut().insert("x-amz-checksum-crc32c", ascii(&checksum_text(summed.crc32c)));
+            let summed = part(desk, bucket, (key, upload, numbered(*number)), request).await?;
+            let mut reply = Reply::tagged(200, &summed.etag());
+            if desk.site.checksums.is_some() {
+                reply.headers.push(("x-amz-checksum-crc32c", checksum_text(summed.crc32c)));
             }
-            Ok(response)
+            Ok(reply)
         }
         Step::Block { id } => {
             if id.is_empty() || id.len() > BLOCK_ID_BYTES_MAX {
-                return Err(Refusal::invalid_argument("A block id has 1 to 64 bytes, in Base64."));
+                return Err(Refusal::new("InvalidArgument", "A block id has 1 to 64 bytes, in Base64."));
             }
-            let upload = site.uploads.blocks_of(key)?;
-            part(site, key, (&upload, id), asked).await?;
-            Ok(empty(StatusCode::CREATED))
+            uploads.begin_as(BLOCKS, key)?;
+            part(desk, bucket, (key, BLOCKS, id.clone()), request).await?;
+            Ok(Reply::empty(201))
         }
-        Step::Complete { upload } => complete(site, key, upload, asked).await,
-        Step::BlockList => list_blocks(desk, key, asked).await,
+        Step::Complete { upload } => complete(desk, bucket, (key, upload), request).await,
+        Step::BlockList => list_blocks(desk, bucket, key, request).await,
         Step::Abort { upload } => {
-            site.uploads.end(upload, key)?;
-            Ok(empty(StatusCode::NO_CONTENT))
+            uploads.end(upload, key)?;
+            Ok(Reply::empty(204))
         }
     }
 }
 
+/// Parts in the order of their numbers.
 fn numbered(number: u32) -> String {
     format!("{number:05}")
 }
 
-fn empty(status: StatusCode) -> Response {
-    let mut response = hyper::Response::new(Payload::empty());
-    *response.status_mut() = status;
-    response
-}
-
 /// Keeps a body as a part.
-async fn part(site: &Arc<Site>, key: &str, (upload, name): (&str, &str), asked: &mut Asked) -> Result<Summed, Refusal> {
-    let (begun, id, owned) = (Arc::clone(site), upload.to_owned(), key.to_owned());
-    let file = aside(move || begun.uploads.part(&id, &owned)).await?;
-    let (sink, summed) = take_in(asked, true, site.uploads.limits.part_bytes_max, Sink::Part(file)).await?;
-    let Sink::Part(file) = sink else { return Err(Refusal::internal()) };
-    site.uploads.keep((upload, key), name.to_owned(), file, summed)?;
-    Ok(summed)
+async fn part(
+    desk: &Desk,
+    bucket: &Arc<Hosted>,
+    (key, upload, name): (&str, &str, String),
+    request: &mut Request<'_>,
+) -> Result<Summed, Refusal> {
+    let room = bucket.uploads.room(upload, key)?;
+    let draft = desk.on(bucket, |bucket| bucket.store.begin_part()).await?;
+    let (draft, sums) =
+        take_in(desk, bucket, request, (true, bucket.uploads.limits.part_bytes_max), draft.in_room(room)).await?;
+    bucket.uploads.keep((upload, key), name, Part { draft, sums })?;
+    Ok(sums)
 }
 
 /// Reads a body to its end. It is what its headers promised, or refused.
-async fn take_in(asked: &mut Asked, with_md5: bool, bytes_max: u64, mut sink: Sink) -> Result<(Sink, Summed), Refusal> {
-    let expected = asked.promised_bytes();
+async fn take_in(
+    desk: &Desk,
+    bucket: &Arc<Hosted>,
+    request: &mut Request<'_>,
+    (with_md5, bytes_max): (bool, u64),
+    mut draft: Draft,
+) -> Result<(Draft, Summed), Refusal> {
+    let expected = request.promised_bytes();
     if expected > bytes_max {
         return Err(Refusal::too_large(expected, bytes_max));
     }
-    let mut sums = Sums::new(with_md5 || promises_md5(&asked.parts.headers));
-    while let Some(frame) = asked.next_frame().await? {
+    let mut sums = Sums::new(with_md5 || promises_md5(&request.parts.headers), desk.site.key.is_some());
+    while let Some(frame) = request.next_frame().await? {
         sums.add(&frame);
         if sums.bytes() > bytes_max {
             return Err(Refusal::too_large(sums.bytes(), bytes_max));
         }
-        sink = sink.write(frame).await?;
+        draft = desk
+            .on(bucket, move |_| match draft.write(&frame) {
+                Ok(()) => Ok(draft),
+                Err(e) => Err(Refusal::from_io("a draft", &e)),
+            })
+            .await?;
     }
-    let summed = sums.finish();
-    check(&asked.parts.headers, &summed)?;
-    Ok((sink, summed))
+    Ok((draft, sums.checked(&request.parts.headers)?))
 }
 
-async fn read_list(asked: &mut Asked) -> Result<Vec<Named>, Refusal> {
+async fn read_list(request: &mut Request<'_>) -> Result<Vec<Listed>, Refusal> {
     let mut document = Vec::new();
-    while let Some(frame) = asked.next_frame().await? {
+    while let Some(frame) = request.next_frame().await? {
         if document.len() + frame.len() > LIST_BYTES_MAX {
             return Err(Refusal::too_large((document.len() + frame.len()) as u64, LIST_BYTES_MAX as u64));
         }
@@ -163,79 +204,118 @@ async fn read_list(asked: &mut Asked) -> Result<Vec<Named>, Refusal> {
     parse_list(&document)
 }
 
+fn parse_list(document: &[u8]) -> Result<Vec<Listed>, Refusal> {
+    let list = quick_xml::de::from_reader(document).ok().filter(|list: &List| !list.parts.is_empty());
+    list.map(|list| list.parts)
+        .ok_or_else(|| Refusal::new("MalformedXML", "The list of parts is not well-formed, or has no parts."))
+}
+
 /// Makes an object of S3's parts.
-async fn complete(site: &Arc<Site>, key: &str, upload: &str, asked: &mut Asked) -> Result<Response, Refusal> {
-    let mut list = read_list(asked).await?;
+async fn complete(
+    desk: &Desk,
+    bucket: &Arc<Hosted>,
+    (key, upload): (&str, &str),
+    request: &mut Request<'_>,
+) -> Result<Reply, Refusal> {
+    let mut parts: Vec<Arc<Part>> = Vec::new();
     let mut last = 0;
-    for part in &mut list {
-        let number: u32 = part.name.parse().map_err(|_| Refusal::invalid_part(&part.name))?;
+    for listed in read_list(request).await? {
+        let Listed::Part { number, etag, crc32c } = listed else { return Err(Refusal::invalid_part("a block")) };
         if number <= last {
-            let message = "The list of parts was not in ascending order.";
-            return Err(Refusal::new(StatusCode::BAD_REQUEST, "InvalidPartOrder", message));
+            return Err(Refusal::new("InvalidPartOrder", "The list of parts was not in ascending order."));
         }
         last = number;
-        part.name = numbered(number);
-    }
-    let parts = site.uploads.named(upload, key, list.iter().map(|part| part.name.as_str()))?;
-    for (named, part) in list.iter().zip(&parts) {
-        let etag_holds = named.etag.as_deref() == Some(part.sums.etag().trim_matches('"'));
-        let checksum_holds = named.crc32c.as_ref().is_none_or(|sum| *sum == checksum_text(part.sums.crc32c));
-        if !(etag_holds && checksum_holds) {
-            return Err(Refusal::invalid_part(&named.name));
+        let part = bucket.uploads.part((upload, key), &numbered(number))?;
+        let etag_holds = etag.is_some_and(|etag| etag.trim_matches('"') == part.sums.etag().trim_matches('"'));
+        if !etag_holds || crc32c.is_some_and(|sum| sum != checksum_text(part.sums.crc32c)) {
+            return Err(Refusal::invalid_part(&number.to_string()));
         }
+        parts.push(part);
     }
-    let least = site.uploads.limits.part_bytes_min;
+    let least = bucket.uploads.limits.part_bytes_min;
     if parts.iter().rev().skip(1).any(|part| part.sums.bytes < least) {
         let message = format!("A part other than the last has fewer than {least} bytes.");
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, "EntityTooSmall", message));
+        return Err(Refusal::new("EntityTooSmall", message));
     }
-    let (etag, checksum) = of_parts(parts.iter().map(|part| &part.sums));
-    let condition = PutCondition::of(&asked.parts.headers, false);
-    let etag = join(site, key, (parts, Some(MadeOfParts { etag, checksum })), condition).await?;
+    let made = of_parts(parts.iter().map(|part| &part.sums));
+    let condition = PutCondition::of(&request.parts.headers, false);
+    let object = join(desk, bucket, key, (parts, Some(made)), condition).await?;
     // Another request may have completed it meanwhile, to the same end.
-    let _ = site.uploads.end(upload, key);
-    Ok(xml(hyper::Response::builder(), completed(&site.bucket, key, &etag), false))
+    let _ = bucket.uploads.end(upload, key);
+    let (name, key, etag) = (xml_text(&bucket.name), xml_text(key), xml_text(&object.etag));
+    let inner = format!("<Bucket>{name}</Bucket><Key>{key}</Key><ETag>{etag}</ETag>");
+    Ok(Reply::xml(200, document("CompleteMultipartUploadResult", &inner)))
 }
 
 /// Makes an object of Azure's blocks. The same list again is the same object.
-async fn list_blocks(desk: &Rc<Desk>, key: &str, asked: &mut Asked) -> Result<Response, Refusal> {
-    let site = &desk.site;
-    let names: Vec<String> = read_list(asked).await?.into_iter().map(|part| part.name).collect();
-    let condition = PutCondition::of(&asked.parts.headers, true);
-    let upload = Uploads::blocks_id(key);
-    let Ok(parts) = site.uploads.named(&upload, key, names.iter().map(String::as_str)) else {
-        let there = desk.find(key).await.ok().map(|there| there.etag);
+async fn list_blocks(
+    desk: &Desk,
+    bucket: &Arc<Hosted>,
+    key: &str,
+    request: &mut Request<'_>,
+) -> Result<Reply, Refusal> {
+    let name = |listed| match listed {
+        Listed::Latest(id) | Listed::Uncommitted(id) => Ok(id),
+        Listed::Part { number, .. } => Err(Refusal::invalid_part(&number.to_string())),
+    };
+    let names: Vec<String> = read_list(request).await?.into_iter().map(name).collect::<Result<_, _>>()?;
+    let condition = PutCondition::of(&request.parts.headers, true);
+    let parts = names.iter().map(|name| bucket.uploads.part((BLOCKS, key), name));
+    let Ok(parts) = parts.collect::<Result<_, _>>() else {
+        let owned = key.to_owned();
+        let there = desk.on(bucket, move |bucket| bucket.store.find(&owned)).await.ok().map(|there| there.etag);
         condition.check(there.as_deref())?;
         return match there {
-            Some(etag) if site.uploads.is_listed(key, &names) => Ok(bare(StatusCode::CREATED, &etag)),
-            _ => {
-                let message = "The specified block list is invalid.";
-                Err(Refusal::new(StatusCode::BAD_REQUEST, "InvalidBlockList", message))
-            }
+            Some(etag) if bucket.uploads.is_listed(key, &names) => Ok(Reply::tagged(201, &etag)),
+            _ => Err(Refusal::new("InvalidBlockList", "The specified block list is invalid.")),
         };
     };
-    let etag = join(site, key, (parts, None), condition).await?;
-    site.uploads.list(key, names);
-    Ok(bare(StatusCode::CREATED, &etag))
+    let object = join(desk, bucket, key, (parts, None), condition).await?;
+    bucket.uploads.list(key, names);
+    let _ = bucket.uploads.end(BLOCKS, key);
+    Ok(Reply::tagged(201, &object.etag))
 }
 
 async fn join(
-    site: &Arc<Site>,
+    desk: &Desk,
+    bucket: &Arc<Hosted>,
     key: &str,
     (parts, made): (Vec<Arc<Part>>, Option<MadeOfParts>),
     condition: PutCondition,
-) -> Result<String, Refusal> {
-    let (bytes, bytes_max) = (parts.iter().map(|part| part.sums.bytes).sum(), site.store.object_bytes_max());
+) -> Result<Object, Refusal> {
+    let (bytes, bytes_max) = (parts.iter().map(|part| part.sums.bytes).sum(), bucket.store.object_bytes_max());
     if bytes > bytes_max {
         return Err(Refusal::too_large(bytes, bytes_max));
     }
-    let (site, key) = (Arc::clone(site), key.to_owned());
-    aside(move || {
-        let mut draft = site.store.begin(&key)?;
+    let key = key.to_owned();
+    desk.on(bucket, move |bucket| {
+        let mut draft = bucket.store.begin(&key)?;
         for part in &parts {
-            draft.append(&key, part)?;
+            draft.append(&part.draft).map_err(|e| Refusal::from_io(&key, &e))?;
         }
-        site.store.finish(&key, (draft, made), &condition)
+        bucket.store.finish(&key, (draft, made), &condition)
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_both_kinds() {
+        let amazon = "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>&quot;a&quot;</ETag>\
+                      <ChecksumCRC32C>AAAAAA==</ChecksumCRC32C></Part><Part><ETag>\"b\"</ETag><PartNumber>2</PartNumber></Part>\
+                      </CompleteMultipartUpload>";
+        let parts = parse_list(amazon.as_bytes()).unwrap();
+        let Listed::Part { number: 1, etag: Some(first), crc32c: Some(sum) } = &parts[0] else { panic!("no part 1") };
+        let Listed::Part { number: 2, etag: Some(second), crc32c: None } = &parts[1] else { panic!("no part 2") };
+        assert_eq!((first.as_str(), second.as_str(), sum.as_str()), ("\"a\"", "\"b\"", "AAAAAA=="));
+        let azure = "<?xml version=\"1.0\"?><BlockList><Latest>YQ==</Latest><Latest>Yg==</Latest></BlockList>";
+        let blocks = parse_list(azure.as_bytes()).unwrap();
+        assert!(matches!(&blocks[..], [Listed::Latest(a), Listed::Latest(b)] if a == "YQ==" && b == "Yg=="));
+        for bad in ["", "<BlockList/>", "<a><Part></Part></a>", "<BlockList><Latest>x", "\u{fffd}<"] {
+            assert_eq!(parse_list(bad.as_bytes()).err().unwrap().code, "MalformedXML", "{bad}");
+        }
+    }
 }

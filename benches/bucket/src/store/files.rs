@@ -2,36 +2,37 @@
 //! with an empty, `.` or `..` name is refused, and what a path resolves to must lie under the folder's real path.
 
 use std::collections::HashMap;
-use std::fs::{self, File, Metadata};
-use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, Metadata, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use tempfile::{Builder, NamedTempFile, TempDir};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::object::{Content, MadeOfParts, Object};
-use super::uploads::folder_beside;
+use super::object::{Content, Draft, DraftBytes, Entry, MadeOfParts, Object};
 use crate::error::{Error, Result};
-use crate::server::{After, Entry, ListQuery, PutCondition, Refusal};
+use crate::server::{ListQuery, PutCondition, Refusal};
 
 /// Deepest folder that listings enter.
 const DEPTH_MAX: usize = 64;
+/// What files are called that are not finished; listings leave them out.
+const PARTIAL_PREFIX: &str = ".fuelrail-upload-";
 /// Objects remembered as made of parts; beyond it all are forgotten and named like others.
 const MADE_OF_PARTS_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) struct FileStore {
     root: PathBuf,
-    writable: bool,
+    pub(super) writable: bool,
     /// The last walk and where it began: pages after the first are cut from it.
     walked: Mutex<Option<(PathBuf, Arc<Vec<Entry>>)>>,
-    uploads: AtomicU64,
     /// How objects that came in parts are named, by the entity tag they would have otherwise.
     made: Mutex<HashMap<String, MadeOfParts>>,
     /// Held while an object is judged and replaced.
     finishing: Mutex<()>,
+    /// Where parts lie, once there was one. It goes with the bucket.
+    parts: Mutex<Option<TempDir>>,
 }
 
 impl FileStore {
@@ -41,31 +42,16 @@ impl FileStore {
         if !real.is_dir() {
             return Err(Error::usage(format!("{} is not a folder", root.display())));
         }
-        Ok(FileStore {
-            root: real,
-            writable,
-            walked: Mutex::default(),
-            uploads: AtomicU64::new(0),
-            made: Mutex::default(),
-            finishing: Mutex::default(),
-        })
-    }
-
-    /// Where parts lie before they are objects: on the disk of the objects, out of listings.
-    pub(super) fn parts_folder(&self) -> PathBuf {
-        folder_beside(&self.root, &partial_prefix())
+        let (walked, made, finishing) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(FileStore { root: real, writable, walked, made, finishing, parts: Mutex::default() })
     }
 
     fn named(&self, metadata: &Metadata) -> (String, Option<String>) {
         let own = etag(metadata);
         match self.made.lock().expect("no holder of names panics").get(&own) {
-            Some(made) => (made.etag.clone(), Some(made.checksum.clone())),
+            Some((etag, checksum)) => (etag.clone(), Some(checksum.clone())),
             None => (own, None),
         }
-    }
-
-    pub(super) fn is_writable(&self) -> bool {
-        self.writable
     }
 
     pub(super) fn find(&self, key: &str) -> Result<Object, Refusal> {
@@ -86,27 +72,32 @@ impl FileStore {
             // Swapped between the check and the opening: what was checked is gone.
             return Err(absent());
         }
-        let (etag, parts_checksum) = self.named(&opened);
-        Ok(Object {
-            size: opened.len(),
+        Ok(self.object(file, &opened))
+    }
+
+    fn object(&self, file: File, metadata: &Metadata) -> Object {
+        let (etag, parts_checksum) = self.named(metadata);
+        let (size, modified_s) = (metadata.len(), u64::try_from(metadata.mtime()).unwrap_or(0));
+        Object {
+            size,
             etag,
+            modified_s,
             parts_checksum,
-            modified_s: u64::try_from(opened.mtime()).unwrap_or(0),
             content: Content::File { file: Arc::new(file), generation: 0 },
-        })
+        }
     }
 
     /// All entries under the query's prefix, and maybe more, in order.
-    pub(super) fn entries(&self, query: &ListQuery) -> Result<Arc<Vec<Entry>>, Refusal> {
+    pub(super) fn entries(&self, query: &ListQuery) -> Arc<Vec<Entry>> {
         let folder = query.prefix.rfind('/').map_or("", |end| &query.prefix[..end]);
         let Ok(folder) = (if folder.is_empty() { Ok(PathBuf::new()) } else { relative(folder) }) else {
-            return Ok(Arc::default());
+            return Arc::default();
         };
-        if query.after != After::Start
+        if !query.from.is_empty()
             && let Some((from, entries)) = self.walked.lock().expect("no walk holder panics").as_ref()
             && *from == folder
         {
-            return Ok(Arc::clone(entries));
+            return Arc::clone(entries);
         }
         let mut entries = Vec::new();
         if self.is_plain_folder(&folder) {
@@ -116,36 +107,35 @@ impl FileStore {
         entries.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         let entries = Arc::new(entries);
         *self.walked.lock().expect("no walk holder panics") = Some((folder, Arc::clone(&entries)));
-        Ok(entries)
+        entries
     }
 
-    /// Begins to write the object of this key. Nothing is visible until [`Upload::finish`].
-    pub(crate) fn upload(&self, key: &str) -> Result<Upload, Refusal> {
-        if !self.writable {
-            return Err(Refusal::read_only());
-        }
+    /// Begins to write the object of this key: a file beside it that listings leave out.
+    pub(super) fn begin(&self, key: &str) -> Result<Draft, Refusal> {
         let target = self.root.join(relative(key)?);
-        let folder = target.parent().unwrap_or(&self.root).to_path_buf();
-        self.make_folder(&folder, key)?;
-        let number = self.uploads.fetch_add(1, Relaxed);
-        let partial = folder.join(format!("{}{number}", partial_prefix()));
-        let file = File::create_new(&partial).map_err(|e| Refusal::from_io(key, &e))?;
-        Ok(Upload { file, partial, target, key: key.to_owned(), finished: false })
+        let folder = target.parent().unwrap_or(&self.root);
+        self.make_folder(folder, key)?;
+        hidden(folder).map_err(|e| Refusal::from_io(key, &e))
     }
 
-    /// Moves an upload to its key, if `condition` allows it in place of what is there, and returns the new entity tag.
-    pub(crate) fn finish(
+    /// Begins to write a part, on the disk of the objects.
+    pub(super) fn begin_part(&self) -> Result<Draft, Refusal> {
+        let mut parts = self.parts.lock().expect("no holder of parts panics");
+        let folder = parts.take().map_or_else(|| Builder::new().prefix(PARTIAL_PREFIX).tempdir_in(&self.root), Ok);
+        folder.and_then(|folder| hidden(parts.insert(folder).path())).map_err(|e| Refusal::from_io("a part", &e))
+    }
+
+    /// Moves a draft to its key, if `condition` allows it in place of what is there.
+    pub(super) fn finish(
         &self,
-        mut upload: Upload,
-        made: Option<MadeOfParts>,
+        key: &str,
+        (draft, made): (NamedTempFile, Option<MadeOfParts>),
         condition: &PutCondition,
-    ) -> Result<String, Refusal> {
-        let failed = |e: &io::Error| Refusal::from_io(&upload.key, e);
-        let metadata = upload.file.metadata().map_err(|e| failed(&e))?;
-        let _alone = self.finishing.lock().expect("nobody panics while finishing");
-        if !condition.is_any() {
-            condition.check(self.find(&upload.key).ok().map(|there| there.etag).as_deref())?;
-        }
+    ) -> Result<Object, Refusal> {
+        let failed = |e: &std::io::Error| Refusal::from_io(key, e);
+        let metadata = draft.as_file().metadata().map_err(|e| failed(&e))?;
+        let _alone = self.finishing.lock().expect("no holder of the lock panics");
+        condition.check(self.find(key).ok().map(|there| there.etag).as_deref())?;
         if let Some(made) = made {
             let mut known = self.made.lock().expect("no holder of names panics");
             if known.len() >= MADE_OF_PARTS_MAX {
@@ -153,10 +143,21 @@ impl FileStore {
             }
             known.insert(etag(&metadata), made);
         }
-        fs::rename(&upload.partial, &upload.target).map_err(|e| failed(&e))?;
-        upload.finished = true;
+        let file = draft.persist(self.root.join(relative(key)?)).map_err(|e| failed(&e.error))?;
         *self.walked.lock().expect("no walk holder panics") = None;
-        Ok(self.named(&metadata).0)
+        Ok(self.object(file, &metadata))
+    }
+
+    /// Deletes the object of this key, if there is one. Its folders stay.
+    pub(super) fn delete(&self, key: &str) -> Result<(), Refusal> {
+        // A key that could not be written is refused; one that is not there, or no file, is left alone.
+        let path = self.root.join(relative(key)?);
+        let _alone = self.finishing.lock().expect("no holder of the lock panics");
+        if self.find(key).is_ok() {
+            fs::remove_file(path).map_err(|e| Refusal::from_io(key, &e))?;
+            *self.walked.lock().expect("no walk holder panics") = None;
+        }
+        Ok(())
     }
 
     /// Makes the folders down to `folder`, refusing to pass through a link that leaves the root.
@@ -167,7 +168,7 @@ impl FileStore {
         }
         let real = existing.canonicalize().map_err(|e| Refusal::from_io(key, &e))?;
         if !real.starts_with(&self.root) {
-            return Err(Refusal::invalid_uri("the key leads out of the bucket"));
+            return Err(Refusal::new("InvalidURI", "the key leads out of the bucket"));
         }
         fs::create_dir_all(folder).map_err(|e| Refusal::from_io(key, &e))
     }
@@ -186,7 +187,7 @@ impl FileStore {
         let Ok(names) = fs::read_dir(folder) else { return };
         for found in names.flatten() {
             let name = found.file_name();
-            let Some(name) = name.to_str().filter(|name| !name.starts_with(&partial_prefix())) else { continue };
+            let Some(name) = name.to_str().filter(|name| !name.starts_with(PARTIAL_PREFIX)) else { continue };
             let Ok(kind) = found.file_type() else { continue };
             let key = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}/{name}") };
             if kind.is_dir() {
@@ -210,45 +211,19 @@ impl FileStore {
     }
 }
 
-/// An object on its way in: a partial file that disappears unless it is finished.
-pub(crate) struct Upload {
-    file: File,
-    partial: PathBuf,
-    target: PathBuf,
-    key: String,
-    finished: bool,
-}
-
-impl Upload {
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
-        self.file.write_all(bytes).map_err(|e| Refusal::from_io(&self.key, &e))
-    }
-
-    pub(crate) fn file(&mut self) -> &mut File {
-        &mut self.file
-    }
-}
-
-impl Drop for Upload {
-    fn drop(&mut self) {
-        if !self.finished {
-            // Best effort: the partial file is hidden and never overwrites anything.
-            let _ = fs::remove_file(&self.partial);
-        }
-    }
+/// A file that goes unless it is finished. Readable as files of other programs are, as far as the process's umask allows.
+fn hidden(folder: &Path) -> std::io::Result<Draft> {
+    let mut file = Builder::new();
+    let file = file.prefix(PARTIAL_PREFIX).permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
+    Ok(Draft::new(DraftBytes::File(file)))
 }
 
 /// The key as a relative path, refused when a name is empty, `.` or `..` or holds a NUL byte.
 fn relative(key: &str) -> Result<PathBuf, Refusal> {
     if key.split('/').any(|name| name.is_empty() || name == "." || name == ".." || name.contains('\0')) {
-        return Err(Refusal::invalid_uri("a name in the key is empty, `.`, `..` or holds a NUL byte"));
+        return Err(Refusal::new("InvalidURI", "a name in the key is empty, `.`, `..` or holds a NUL byte"));
     }
     Ok(PathBuf::from(key))
-}
-
-/// What this process's unfinished uploads are called; listings leave them out.
-fn partial_prefix() -> String {
-    format!(".upload-{}-", std::process::id())
 }
 
 /// From what changes whenever the content does, so listings need not read files: size, time and inode.

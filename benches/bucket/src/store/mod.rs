@@ -1,30 +1,30 @@
-//! Where objects come from: a folder, or a generated set with an overlay of objects put into memory.
+//! Where objects come from: a folder, or a generated set with an overlay of what was written and deleted, in memory.
 
 mod files;
-mod memory;
 mod object;
 mod uploads;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::DataSet;
 use crate::error::Result;
-use crate::server::{Entry, Keys, ListQuery, Page, PutCondition, Refusal, page};
+use crate::server::{Keys, ListQuery, Page, PutCondition, Refusal, page};
 
-use files::{FileStore, Upload};
-use memory::{MEMORY_BYTES_MAX, MemoryStore};
-use object::GENERATED_MODIFIED_S;
-pub(crate) use object::{Content, MadeOfParts, Object, other_etag};
+use files::FileStore;
+use object::DraftBytes;
+pub(crate) use object::{Content, Draft, Entry, GENERATED_MODIFIED_S, MadeOfParts, Object, other_etag};
 pub use uploads::UploadLimits;
-use uploads::folder_beside;
-pub(crate) use uploads::{Part, PartFile, Uploads};
+pub(crate) use uploads::{BLOCKS, Part, Uploads};
 
 /// Largest object of a folder, as S3.
 const OBJECT_BYTES_MAX: u64 = 5 << 40;
+/// Most bytes of objects kept in memory; a `PUT` beyond it is refused. As many of parts may wait there.
+const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
 /// What a bucket serves.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -41,87 +41,135 @@ pub enum Source {
 #[derive(Debug)]
 pub(crate) enum Store {
     Files(FileStore),
-    Generated { set: Arc<DataSet>, overlay: MemoryStore },
+    Generated { set: Arc<DataSet>, overlay: RwLock<Overlay> },
+}
+
+/// What lies over a generated set.
+#[derive(Default, Debug)]
+pub(crate) struct Overlay {
+    /// What was written or, without an object, deleted.
+    objects: BTreeMap<String, Option<Object>>,
+    /// Bytes of all of them.
+    bytes: u64,
+}
+
+impl Overlay {
+    fn find(&self, set: &Arc<DataSet>, key: &str) -> Option<Object> {
+        self.objects.get(key).cloned().unwrap_or_else(|| generated(set, key))
+    }
+
+    /// Bytes without the object of this key.
+    fn bytes_beside(&self, key: &str) -> u64 {
+        let replaced = self.objects.get(key).and_then(Option::as_ref);
+        self.bytes - replaced.map_or(0, |object| object.size)
+    }
 }
 
 impl Store {
     pub(crate) fn open(source: Source, writable: bool) -> Result<Store> {
         Ok(match source {
             Source::Directory(root) => Store::Files(FileStore::open(&root, writable)?),
-            Source::Generated(set) => {
-                set.validate()?;
-                Store::Generated { set: Arc::new(set), overlay: MemoryStore::default() }
-            }
+            Source::Generated(set) => Store::Generated { set: Arc::new(set), overlay: RwLock::default() },
         })
     }
 
     /// The object of this key. Blocks for files.
     pub(crate) fn find(&self, key: &str) -> Result<Object, Refusal> {
-        match self {
-            Store::Files(files) => files.find(key),
-            Store::Generated { set, overlay } => overlay.find(key).map_or_else(|| generated(set, key), Ok),
-        }
+        let found = match self {
+            Store::Files(files) => return files.find(key),
+            Store::Generated { set, overlay } => overlay.read().expect("no store holder panics").find(set, key),
+        };
+        found.ok_or_else(|| Refusal::no_such_key(key))
     }
 
     /// One page of a listing. Blocks for files.
     pub(crate) fn list(&self, query: &ListQuery) -> Result<Page, Refusal> {
-        match self {
-            Store::Files(files) => Ok(page(files.entries(query)?.as_slice(), &[], query)),
-            Store::Generated { set, overlay } => Ok(page(set.as_ref(), &overlay.entries(query), query)),
-        }
+        Ok(match self {
+            Store::Files(files) => page(files.entries(query).as_slice(), &BTreeMap::new(), query),
+            Store::Generated { set, overlay } => {
+                page(set.as_ref(), &overlay.read().expect("no store holder panics").objects, query)
+            }
+        })
     }
 
     /// Most bytes of one object.
     pub(crate) fn object_bytes_max(&self) -> u64 {
-        match self {
-            Store::Files(_) => OBJECT_BYTES_MAX,
-            Store::Generated { .. } => MEMORY_BYTES_MAX,
-        }
+        if self.blocks() { OBJECT_BYTES_MAX } else { MEMORY_BYTES_MAX }
     }
 
     /// Begins to write the object of this key. Nothing is visible until [`Store::finish`]. Blocks for files.
     pub(crate) fn begin(&self, key: &str) -> Result<Draft, Refusal> {
         match self {
-            Store::Files(files) => files.upload(key).map(Draft::File),
-            Store::Generated { .. } => Ok(Draft::Memory(Vec::new())),
+            Store::Files(files) => files.begin(key),
+            Store::Generated { .. } => Ok(Draft::new(DraftBytes::Memory(Vec::new()))),
         }
     }
 
-    /// Makes a draft the object of this key, if `condition` allows it in place of what is there. Returns its entity tag. Blocks for
-    /// files.
+    /// Begins to write a part, out of listings and on the disk of the objects. Blocks for files.
+    pub(crate) fn begin_part(&self) -> Result<Draft, Refusal> {
+        match self {
+            Store::Files(files) => files.begin_part(),
+            Store::Generated { .. } => Ok(Draft::new(DraftBytes::Memory(Vec::new()))),
+        }
+    }
+
+    /// Makes a draft the object of this key, if `condition` allows it in place of what is there. Blocks for files.
     pub(crate) fn finish(
         &self,
         key: &str,
         (draft, made): (Draft, Option<MadeOfParts>),
         condition: &PutCondition,
-    ) -> Result<String, Refusal> {
-        match (self, draft) {
-            (Store::Files(files), Draft::File(upload)) => files.finish(upload, made, condition),
-            (Store::Generated { set, overlay }, Draft::Memory(bytes)) => {
-                let below = generated(set, key).ok().map(|object| object.etag);
-                overlay.put(key, (bytes.into(), made), (condition, below.as_deref()))
+    ) -> Result<Object, Refusal> {
+        match (self, draft.bytes) {
+            (Store::Files(files), DraftBytes::File(file)) => files.finish(key, (file, made), condition),
+            (Store::Generated { set, overlay }, DraftBytes::Memory(bytes)) => {
+                let object = Object::of_bytes(bytes.into(), made);
+                let mut overlay = overlay.write().expect("no store holder panics");
+                condition.check(overlay.find(set, key).as_ref().map(|there| there.etag.as_str()))?;
+                let total = overlay.bytes_beside(key) + object.size;
+                if total > MEMORY_BYTES_MAX {
+                    return Err(Refusal::too_large(total, MEMORY_BYTES_MAX));
+                }
+                overlay.bytes = total;
+                overlay.objects.insert(key.to_owned(), Some(object.clone()));
+                Ok(object)
             }
             _ => Err(Refusal::internal()),
         }
     }
 
+    /// Deletes the object of this key, if there is one. Blocks for files.
+    pub(crate) fn delete(&self, key: &str) -> Result<(), Refusal> {
+        match self {
+            Store::Files(files) => return files.delete(key),
+            Store::Generated { set, overlay } => {
+                let mut overlay = overlay.write().expect("no store holder panics");
+                // Only what is generated must be hidden: other keys leave nothing behind.
+                overlay.bytes = overlay.bytes_beside(key);
+                if set.index(key).is_some() {
+                    overlay.objects.insert(key.to_owned(), None);
+                } else {
+                    overlay.objects.remove(key);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether anything may be written.
     pub(crate) fn check_writable(&self) -> Result<(), Refusal> {
         match self {
-            Store::Files(files) if !files.is_writable() => Err(Refusal::read_only()),
+            Store::Files(files) if !files.writable => Err(Refusal::read_only()),
             _ => Ok(()),
         }
     }
 
-    /// Where uploads in parts are kept.
-    pub(crate) fn uploads(&self, limits: UploadLimits) -> Uploads {
-        let folder = match self {
-            Store::Files(files) => files.parts_folder(),
-            Store::Generated { .. } => {
-                folder_beside(&std::env::temp_dir(), &format!("fuelrail-bucket-{}-", std::process::id()))
-            }
-        };
-        Uploads::new(limits, folder)
+    /// The uploads in parts to this store.
+    pub(crate) fn uploads(&self, mut limits: UploadLimits) -> Uploads {
+        if !self.blocks() {
+            limits.bytes_max = limits.bytes_max.min(MEMORY_BYTES_MAX);
+        }
+        Uploads::new(limits)
     }
 
     /// Whether finding and listing may wait for a disk.
@@ -130,37 +178,9 @@ impl Store {
     }
 }
 
-/// An object on its way in.
-pub(crate) enum Draft {
-    File(Upload),
-    Memory(Vec<u8>),
-}
-
-impl Draft {
-    /// Blocks for files.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
-        match self {
-            Draft::File(upload) => upload.write(bytes),
-            Draft::Memory(all) => {
-                all.extend_from_slice(bytes);
-                Ok(())
-            }
-        }
-    }
-
-    /// Appends a whole part. Blocks.
-    pub(crate) fn append(&mut self, key: &str, part: &Part) -> Result<(), Refusal> {
-        let copied = match self {
-            Draft::File(upload) => part.copy_to(upload.file()),
-            Draft::Memory(all) => part.read_to(all),
-        };
-        copied.map_err(|e| Refusal::from_io(key, &e))
-    }
-}
-
-fn generated(set: &Arc<DataSet>, key: &str) -> Result<Object, Refusal> {
-    let item = set.index(key).map(|index| set.item(index)).ok_or_else(|| Refusal::no_such_key(key))?;
-    Ok(Object {
+fn generated(set: &Arc<DataSet>, key: &str) -> Option<Object> {
+    let item = set.item(set.index(key)?);
+    Some(Object {
         size: item.size(),
         etag: set.etag_item(&item, 0),
         modified_s: GENERATED_MODIFIED_S,

@@ -1,10 +1,14 @@
-//! One object as a store found it: its size, its entity tag, and its bytes at any offset. Knows no keys and no store.
+//! One object as a store found it: its size, its entity tag, and its bytes at any offset; and one on its way in.
 
 use std::fs::File;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use hyper::body::Bytes;
+use bytes::Bytes;
+use tempfile::NamedTempFile;
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::dataset::{DataSet, Item};
 
@@ -31,26 +35,39 @@ pub(crate) struct Object {
     pub(crate) content: Content,
 }
 
-/// How an object that came in parts is named, as S3 names it.
+/// One listed object.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct MadeOfParts {
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) size: u64,
     pub(crate) etag: String,
-    pub(crate) checksum: String,
+    pub(crate) modified_s: u64,
 }
+
+/// Entity tag and checksum of an object that came in parts, as S3 has them.
+pub(crate) type MadeOfParts = (String, String);
 
 impl Content {
     /// Fills `out` with the bytes from `offset` on; the caller keeps inside the object. Blocks for files only.
-    pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-        match self {
-            Content::Generated { set, item, generation } => set.fill_item(item, *generation, offset, out),
+    pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let generation = match self {
+            Content::Generated { set, item, generation } => {
+                set.fill_item(item, *generation, offset, out);
+                return Ok(());
+            }
             Content::Memory { bytes, generation } => {
                 out.copy_from_slice(&bytes[offset as usize..offset as usize + out.len()]);
-                alter(*generation, out);
+                *generation
             }
             Content::File { file, generation } => {
                 file.read_exact_at(out, offset)?;
-                alter(*generation, out);
+                *generation
             }
+        };
+        // Real bytes have one generation; others are made by flipping some bits of every byte.
+        if generation != 0 {
+            let mask = (generation as u8).wrapping_mul(0x35) | 1;
+            out.iter_mut().for_each(|byte| *byte ^= mask);
         }
         Ok(())
     }
@@ -61,33 +78,107 @@ impl Content {
     }
 }
 
-/// Real bytes have one generation; others are made by flipping some bits of every byte.
-fn alter(generation: u64, bytes: &mut [u8]) {
-    if generation != 0 {
-        let mask = (generation as u8).wrapping_mul(0x35) | 1;
-        bytes.iter_mut().for_each(|byte| *byte ^= mask);
-    }
-}
-
 impl Object {
+    /// An object of bytes in memory.
+    pub(crate) fn of_bytes(bytes: Bytes, made: Option<MadeOfParts>) -> Object {
+        let (etag, parts_checksum) = match made {
+            Some((etag, checksum)) => (etag, Some(checksum)),
+            None => (format!("\"{:032x}\"", xxh3_128(&bytes)), None),
+        };
+        let (size, content) = (bytes.len() as u64, Content::Memory { bytes, generation: 0 });
+        Object { size, etag, modified_s: GENERATED_MODIFIED_S, parts_checksum, content }
+    }
+
+    /// The object as it is listed.
+    pub(crate) fn entry(&self, key: String) -> Entry {
+        Entry { key, size: self.size, etag: self.etag.clone(), modified_s: self.modified_s }
+    }
+
     /// The object as it is after having been replaced by another of the same size.
     pub(crate) fn replaced(mut self) -> Object {
         self.parts_checksum = None;
-        match &mut self.content {
+        self.etag = match &mut self.content {
             Content::Generated { set, item, generation } => {
                 *generation = 1;
-                self.etag = set.etag_item(item, 1);
+                set.etag_item(item, 1)
             }
             Content::Memory { generation, .. } | Content::File { generation, .. } => {
                 *generation = 1;
-                self.etag = other_etag(&self.etag);
+                other_etag(&self.etag)
             }
-        }
+        };
         self
     }
 }
 
 /// An entity tag that is well-formed and differs from `etag`.
 pub(crate) fn other_etag(etag: &str) -> String {
-    format!("\"{:032x}\"", xxhash_rust::xxh3::xxh3_128(etag.as_bytes()))
+    format!("\"{:032x}\"", xxh3_128(etag.as_bytes()))
+}
+
+/// What parts hold of the room for all of them.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(super) taken: Arc<AtomicU64>,
+    pub(super) bytes: u64,
+    pub(super) bytes_max: u64,
+}
+
+impl Room {
+    fn take(&mut self, bytes: u64) -> bool {
+        self.bytes += bytes;
+        self.taken.fetch_add(bytes, Relaxed) + bytes <= self.bytes_max
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// An object or a part on its way in; nothing is left of one that is dropped.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(super) bytes: DraftBytes,
+    room: Option<Room>,
+}
+
+#[derive(Debug)]
+pub(super) enum DraftBytes {
+    File(NamedTempFile),
+    Memory(Vec<u8>),
+}
+
+impl Draft {
+    pub(super) fn new(bytes: DraftBytes) -> Draft {
+        Draft { bytes, room: None }
+    }
+
+    /// A part, which shares the room for parts.
+    pub(crate) fn in_room(self, room: Room) -> Draft {
+        Draft { room: Some(room), ..self }
+    }
+
+    /// Blocks for files.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.room.as_mut().is_some_and(|room| !room.take(bytes.len() as u64)) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        match &mut self.bytes {
+            DraftBytes::File(file) => file.write_all(bytes),
+            DraftBytes::Memory(all) => all.write_all(bytes),
+        }
+    }
+
+    /// Appends a whole part of the same store. Blocks for files.
+    pub(crate) fn append(&mut self, part: &Draft) -> io::Result<()> {
+        match (&mut self.bytes, &part.bytes) {
+            (DraftBytes::File(file), DraftBytes::File(part)) => {
+                io::copy(&mut part.reopen()?, file.as_file_mut()).map(drop)
+            }
+            (_, DraftBytes::Memory(part)) => self.write(part),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
 }

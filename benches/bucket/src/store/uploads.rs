@@ -1,18 +1,15 @@
 //! Objects on their way in by parts: S3's multipart uploads, and Azure's blocks that no list has named yet.
-//!
-//! Parts are files in one hidden folder of this process, made when the first one comes. Owns them; what nobody finished is
-//! removed with the bucket. Never makes an object visible: that is the stores' to do.
+//! Owns the parts: they go with the upload. Never makes an object visible: that is the stores' to do.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::object::{Draft, Room};
 use crate::error::{Error, Result};
 use crate::server::{Refusal, Summed};
 
@@ -44,184 +41,108 @@ impl Default for UploadLimits {
     }
 }
 
+/// The id of the upload that Azure's blocks of a key belong to.
+pub(crate) const BLOCKS: &str = "blocks";
+/// Objects whose blocks are remembered; beyond it all are forgotten.
+const LISTED_MAX: usize = 1000;
+
+/// Parts by upload (its id and its key), and by name: S3's number with leading zeros, or Azure's block id.
+type Open = HashMap<(String, String), BTreeMap<String, Arc<Part>>>;
+
 /// The uploads under way.
 #[derive(Debug)]
 pub(crate) struct Uploads {
     pub(crate) limits: UploadLimits,
-    folder: PathBuf,
-    open: Mutex<HashMap<String, Open>>,
+    open: Mutex<Open>,
     /// The blocks that Azure's objects were made of, by key.
     listed: Mutex<HashMap<String, Vec<String>>>,
     numbers: AtomicU64,
     bytes: Arc<AtomicU64>,
 }
 
-/// Objects whose blocks are remembered; beyond it all are forgotten.
-const LISTED_MAX: usize = 1000;
-
-#[derive(Debug)]
-struct Open {
-    key: String,
-    /// By name: S3's number with leading zeros, Azure's block id.
-    parts: BTreeMap<String, Arc<Part>>,
-}
-
-impl Open {
-    fn of(key: &str) -> Open {
-        Open { key: key.to_owned(), parts: BTreeMap::new() }
-    }
-}
-
-/// A part that is here: a file, removed with it.
+/// A part that came whole.
 #[derive(Debug)]
 pub(crate) struct Part {
-    path: PathBuf,
+    pub(crate) draft: Draft,
     pub(crate) sums: Summed,
-    /// What it holds of the room for all parts.
-    taken: Arc<AtomicU64>,
 }
 
-impl Drop for Part {
-    fn drop(&mut self) {
-        self.taken.fetch_sub(self.sums.bytes, Relaxed);
-        // Best effort: the folder goes as a whole in the end.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-/// A part on its way in.
-pub(crate) struct PartFile {
-    file: File,
-    part: Part,
-    bytes_max: u64,
-}
-
-impl PartFile {
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
-        let before = self.part.taken.fetch_add(bytes.len() as u64, Relaxed);
-        self.part.sums.bytes += bytes.len() as u64;
-        if before + bytes.len() as u64 > self.bytes_max {
-            return Err(Refusal::disk_full());
-        }
-        self.file.write_all(bytes).map_err(|e| Refusal::from_io("a part", &e))
-    }
+fn named(id: &str, key: &str) -> (String, String) {
+    (id.to_owned(), key.to_owned())
 }
 
 impl Uploads {
-    /// Uploads whose parts will lie in `folder`, which must not exist yet.
-    pub(crate) fn new(limits: UploadLimits, folder: PathBuf) -> Uploads {
-        Uploads {
-            limits,
-            folder,
-            open: Mutex::default(),
-            listed: Mutex::default(),
-            numbers: AtomicU64::new(0),
-            bytes: Arc::default(),
-        }
+    pub(super) fn new(limits: UploadLimits) -> Uploads {
+        let (open, listed) = (Mutex::default(), Mutex::default());
+        Uploads { limits, open, listed, numbers: AtomicU64::new(0), bytes: Arc::default() }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().expect("no upload holder panics")
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.open.lock().expect("no upload holder panics").len()
+        self.open().len()
     }
 
     /// Begins an upload and returns its id.
     pub(crate) fn begin(&self, key: &str) -> Result<String, Refusal> {
         let number = self.numbers.fetch_add(1, Relaxed);
         let id = format!("{number:08x}{:016x}", xxh3_64_with_seed(key.as_bytes(), number));
-        self.insert(id.clone(), key)?;
-        Ok(id)
+        self.begin_as(&id, key).map(|()| id)
     }
 
-    /// The upload that Azure's blocks of `key` belong to: begun by the first of them.
-    pub(crate) fn blocks_of(&self, key: &str) -> Result<String, Refusal> {
-        let id = Uploads::blocks_id(key);
-        if !self.open.lock().expect("no upload holder panics").contains_key(&id) {
-            self.insert(id.clone(), key)?;
-        }
-        Ok(id)
-    }
-
-    pub(crate) fn blocks_id(key: &str) -> String {
-        format!("blocks of {key}")
-    }
-
-    fn insert(&self, id: String, key: &str) -> Result<(), Refusal> {
+    /// Begins an upload with this id, unless it is under way.
+    pub(crate) fn begin_as(&self, id: &str, key: &str) -> Result<(), Refusal> {
         if self.limits.parts_max == 0 {
-            return Err(Refusal::not_implemented("This server takes no objects in parts."));
+            return Err(Refusal::new("NotImplemented", "This server takes no objects in parts."));
         }
-        let mut open = self.open.lock().expect("no upload holder panics");
-        if open.len() >= self.limits.open_max {
-            return Err(Refusal::slow_down(None));
-        }
-        open.entry(id).or_insert_with(|| Open::of(key));
+        let mut open = self.open();
+        let is_full = open.len() >= self.limits.open_max;
+        match open.entry(named(id, key)) {
+            Entry::Vacant(_) if is_full => return Err(Refusal::slow_down(None)),
+            entry => entry.or_default(),
+        };
         Ok(())
     }
 
-    /// A file for a part of this upload. Blocks.
-    pub(crate) fn part(&self, id: &str, key: &str) -> Result<PartFile, Refusal> {
-        self.check(id, key)?;
-        let failed = |e: &std::io::Error| Refusal::from_io("a part", e);
-        fs::create_dir_all(&self.folder).map_err(|e| failed(&e))?;
-        let path = self.folder.join(format!("{:08x}", self.numbers.fetch_add(1, Relaxed)));
-        let file = File::create_new(&path).map_err(|e| failed(&e))?;
-        let part = Part { path, sums: Summed::default(), taken: Arc::clone(&self.bytes) };
-        Ok(PartFile { file, part, bytes_max: self.limits.bytes_max })
-    }
-
-    fn check(&self, id: &str, key: &str) -> Result<(), Refusal> {
-        match self.open.lock().expect("no upload holder panics").get(id) {
-            Some(open) if open.key == key => Ok(()),
-            None if id == Uploads::blocks_id(key) => Ok(()),
-            _ => Err(Refusal::no_such_upload()),
+    /// Room for one more part of an upload.
+    pub(crate) fn room(&self, id: &str, key: &str) -> Result<Room, Refusal> {
+        if !self.open().contains_key(&named(id, key)) {
+            return Err(Refusal::no_such_upload());
         }
+        Ok(Room { taken: Arc::clone(&self.bytes), bytes: 0, bytes_max: self.limits.bytes_max })
     }
 
     /// Adds a part that came whole, in place of one of the same name.
-    pub(crate) fn keep(
-        &self,
-        (id, key): (&str, &str),
-        name: String,
-        mut came: PartFile,
-        sums: Summed,
-    ) -> Result<(), Refusal> {
-        if sums.bytes > self.limits.part_bytes_max {
-            return Err(Refusal::too_large(sums.bytes, self.limits.part_bytes_max));
+    pub(crate) fn keep(&self, (id, key): (&str, &str), name: String, part: Part) -> Result<(), Refusal> {
+        let mut open = self.open();
+        let parts = match open.entry(named(id, key)) {
+            Entry::Vacant(_) if id != BLOCKS => return Err(Refusal::no_such_upload()),
+            // A list may have made an object of the other blocks while this one came: it waits for another list.
+            entry => entry.or_default(),
+        };
+        if !parts.contains_key(&name) && parts.len() >= self.limits.parts_max as usize {
+            return Err(Refusal::new("InvalidArgument", format!("More than {} parts.", self.limits.parts_max)));
         }
-        let mut all = self.open.lock().expect("no upload holder panics");
-        if id == Uploads::blocks_id(key) {
-            // A list may have made an object of the others while this block came: it waits for another list.
-            all.entry(id.to_owned()).or_insert_with(|| Open::of(key));
-        }
-        let open = all.get_mut(id).ok_or_else(Refusal::no_such_upload)?;
-        if !open.parts.contains_key(&name) && open.parts.len() >= self.limits.parts_max as usize {
-            return Err(Refusal::invalid_argument(format!("More than {} parts.", self.limits.parts_max)));
-        }
-        came.part.sums = sums;
-        open.parts.insert(name, Arc::new(came.part));
+        parts.insert(name, Arc::new(part));
         Ok(())
     }
 
-    /// The parts of these names, in this order, with what was expected of each still to be checked.
-    pub(crate) fn named<'a>(
-        &self,
-        id: &str,
-        key: &str,
-        names: impl Iterator<Item = &'a str>,
-    ) -> Result<Vec<Arc<Part>>, Refusal> {
-        self.check(id, key)?;
-        let all = self.open.lock().expect("no upload holder panics");
-        let open = all.get(id).ok_or_else(Refusal::no_such_upload)?;
-        names.map(|name| open.parts.get(name).cloned().ok_or_else(|| Refusal::invalid_part(name))).collect()
+    /// A part of this name, with what was expected of it still to be checked.
+    pub(crate) fn part(&self, (id, key): (&str, &str), name: &str) -> Result<Arc<Part>, Refusal> {
+        let open = self.open();
+        let parts = open.get(&named(id, key)).ok_or_else(Refusal::no_such_upload)?;
+        parts.get(name).cloned().ok_or_else(|| Refusal::invalid_part(name))
     }
 
-    /// Ends the upload of Azure's blocks, which have become an object.
+    /// Remembers the blocks that an object was made of.
     pub(crate) fn list(&self, key: &str, names: Vec<String>) {
         let mut listed = self.listed.lock().expect("no list holder panics");
         if listed.len() >= LISTED_MAX {
             listed.clear();
         }
         listed.insert(key.to_owned(), names);
-        self.open.lock().expect("no upload holder panics").remove(&Uploads::blocks_id(key));
     }
 
     /// Whether the object of this key was made of these blocks.
@@ -231,29 +152,7 @@ impl Uploads {
 
     /// Ends an upload: its parts go with those who still read them.
     pub(crate) fn end(&self, id: &str, key: &str) -> Result<(), Refusal> {
-        self.check(id, key)?;
-        self.open.lock().expect("no upload holder panics").remove(id);
-        Ok(())
-    }
-}
-
-impl Part {
-    /// Appends its bytes. Blocks.
-    pub(crate) fn copy_to(&self, out: &mut File) -> std::io::Result<()> {
-        std::io::copy(&mut File::open(&self.path)?, out).map(drop)
-    }
-
-    /// Appends its bytes. Blocks.
-    pub(crate) fn read_to(&self, out: &mut Vec<u8>) -> std::io::Result<()> {
-        File::open(&self.path)?.read_to_end(out).map(drop)
-    }
-}
-
-impl Drop for Uploads {
-    fn drop(&mut self) {
-        self.open.get_mut().expect("no upload holder panics").clear();
-        // Best effort; it is not there unless a part came.
-        let _ = fs::remove_dir_all(&self.folder);
+        self.open().remove(&named(id, key)).map(drop).ok_or_else(Refusal::no_such_upload)
     }
 }
 
@@ -265,10 +164,4 @@ impl UploadLimits {
         }
         Ok(())
     }
-}
-
-/// A folder's name for parts beside objects: one that listings leave out.
-pub(super) fn folder_beside(root: &Path, prefix: &str) -> PathBuf {
-    static BUCKETS: AtomicU64 = AtomicU64::new(0);
-    root.join(format!("{prefix}parts-{}", BUCKETS.fetch_add(1, Relaxed)))
 }

@@ -1,0 +1,208 @@
+//! The connection as it is read: heads, and bodies as far as they are wanted.
+
+use std::io;
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::request::Parts;
+use http::{HeaderMap, Version, header};
+use tokio::io::AsyncReadExt;
+
+use super::chunks::{Chunks, Next};
+use super::refusal::Refusal;
+use super::reply::Pipe;
+
+const HEAD_BYTES_MAX: usize = 64 << 10;
+const HEADERS_MAX: usize = 100;
+/// Bytes read from the socket at once.
+const READ_BYTES: usize = 64 << 10;
+/// Most of a refused request's body that is read so that the connection can go on; a longer one closes it.
+const REFUSED_BYTES_MAX: u64 = 1 << 20;
+
+/// How the end of a body is known.
+enum Coding {
+    /// So many bytes are still to come.
+    Length(u64),
+    Chunked(Chunks),
+}
+
+/// A request, its body read or not.
+pub(super) struct Request<'p> {
+    pub(super) parts: Parts,
+    pub(super) pipe: &'p mut Pipe,
+    coding: Coding,
+    /// `aws-chunked`, and what has come of it and is not yet taken off.
+    aws: Option<(Chunks, BytesMut)>,
+    /// The client sends the body when it is told to.
+    is_awaited: bool,
+    /// Bytes of the body read so far.
+    read_bytes: u64,
+    /// The byte of the body that comes with a bit flipped.
+    corrupt_at: Option<u64>,
+}
+
+impl Pipe {
+    /// The next request; `None` when the client has ended the connection.
+    pub(super) async fn request(&mut self) -> io::Result<Option<Request<'_>>> {
+        let parts = loop {
+            match parse(&mut self.unread)? {
+                Some(parts) => break parts,
+                None if self.unread.len() > HEAD_BYTES_MAX => return Err(malformed()),
+                None if self.fill().await? == 0 => return Ok(None),
+                None => {}
+            }
+        };
+        let has = |name: header::HeaderName, word: &str| has_word(&parts.headers, &name, word);
+        let length = parts.headers.get(header::CONTENT_LENGTH).map(|value| value.to_str().ok()?.parse().ok());
+        let coding = match length {
+            _ if has(header::TRANSFER_ENCODING, "chunked") => Coding::Chunked(Chunks::default()),
+            Some(length) => Coding::Length(length.ok_or_else(malformed)?),
+            None => Coding::Length(0),
+        };
+        let aws = has(header::CONTENT_ENCODING, "aws-chunked").then(Default::default);
+        let is_awaited = has(header::EXPECT, "100-continue");
+        Ok(Some(Request { parts, pipe: self, coding, aws, is_awaited, read_bytes: 0, corrupt_at: None }))
+    }
+
+    /// Reads more of what the client sends; 0 at the end. What is held back goes out before.
+    async fn fill(&mut self) -> io::Result<usize> {
+        self.flush().await?;
+        self.unread.reserve(READ_BYTES);
+        self.socket.read_buf(&mut self.unread).await
+    }
+}
+
+fn malformed() -> io::Error {
+    io::ErrorKind::InvalidData.into()
+}
+
+/// Takes a whole head off the bytes that came; `None` when it has not come yet.
+fn parse(unread: &mut BytesMut) -> io::Result<Option<Parts>> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut head = httparse::Request::new(&mut headers);
+    let httparse::Status::Complete(end) = head.parse(unread).map_err(|_| malformed())? else { return Ok(None) };
+    let version = if head.version == Some(0) { Version::HTTP_10 } else { Version::HTTP_11 };
+    let mut request = http::Request::builder().version(version);
+    request = request.method(head.method.unwrap_or_default()).uri(head.path.unwrap_or_default());
+    for header in head.headers.iter() {
+        request = request.header(header.name, header.value);
+    }
+    let (parts, ()) = request.body(()).map_err(|_| malformed())?.into_parts();
+    unread.advance(end);
+    Ok(Some(parts))
+}
+
+/// Whether a header is a list with this word in it.
+fn has_word(headers: &HeaderMap, name: &header::HeaderName, word: &str) -> bool {
+    let mut values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    values.any(|value| value.split(',').any(|item| item.trim().eq_ignore_ascii_case(word)))
+}
+
+impl Request<'_> {
+    /// The length that the request promises its body to have; 0 for one without a length.
+    pub(super) fn promised_bytes(&self) -> u64 {
+        let decoded = self.parts.headers.get("x-amz-decoded-content-length");
+        match (&self.aws, &self.coding) {
+            (Some(_), _) => decoded.and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0),
+            (None, Coding::Length(left)) => self.read_bytes + left,
+            (None, Coding::Chunked(_)) => 0,
+        }
+    }
+
+    /// Whether the client keeps the connection open for further requests.
+    pub(super) fn keeps_alive(&self) -> bool {
+        let has = |word: &str| has_word(&self.parts.headers, &header::CONNECTION, word);
+        if self.parts.version == Version::HTTP_10 { has("keep-alive") } else { !has("close") }
+    }
+
+    /// Lets the body come with a flipped bit.
+    pub(super) fn corrupt_at(&mut self, place: u64) {
+        self.corrupt_at = Some(place);
+    }
+
+    /// Reads the body up to a byte, and forgets it.
+    pub(super) async fn read_up_to(&mut self, place: u64) {
+        while self.read_bytes < place && matches!(self.next_frame().await, Ok(Some(_))) {}
+    }
+
+    /// The next bytes of the body; `None` at its end.
+    pub(super) async fn next_frame(&mut self) -> Result<Option<Bytes>, Refusal> {
+        let incomplete = |e: io::Error| Refusal::new("IncompleteBody", format!("The body ended early: {e}."));
+        let Some(mut bytes) = self.decoded().await.map_err(incomplete)? else { return Ok(None) };
+        let from = self.read_bytes;
+        self.read_bytes += bytes.len() as u64;
+        if let Some(place) = self.corrupt_at.filter(|place| (from..self.read_bytes).contains(place)) {
+            let mut corrupt = bytes.to_vec();
+            corrupt[(place - from) as usize] ^= 1;
+            bytes = corrupt.into();
+        }
+        Ok(Some(bytes))
+    }
+
+    /// The next bytes without any coding. What `aws-chunked` has in its trailers counts as headers.
+    async fn decoded(&mut self) -> io::Result<Option<Bytes>> {
+        let Some((mut chunks, mut coded)) = self.aws.take() else { return self.received().await };
+        loop {
+            match chunks.next(&mut coded) {
+                Next::Data(bytes) => {
+                    self.aws = Some((chunks, coded));
+                    return Ok(Some(bytes));
+                }
+                Next::More => {
+                    let more = self.received().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+                    coded.extend_from_slice(&more);
+                }
+                Next::Malformed => return Err(malformed()),
+                Next::End => break,
+            }
+        }
+        for (name, value) in chunks.trailers.drain(..) {
+            if let (Ok(name), Ok(value)) = (header::HeaderName::try_from(name), value.try_into()) {
+                self.parts.headers.append(name, value);
+            }
+        }
+        // Whatever follows is read and is nothing.
+        self.received().await.map(|_| None)
+    }
+
+    /// The next bytes as they are in the message.
+    async fn received(&mut self) -> io::Result<Option<Bytes>> {
+        loop {
+            let unread = &mut self.pipe.unread;
+            match &mut self.coding {
+                Coding::Length(0) => return Ok(None),
+                Coding::Length(left) if !unread.is_empty() => {
+                    let bytes = unread.split_to((*left).min(unread.len() as u64) as usize);
+                    *left -= bytes.len() as u64;
+                    return Ok(Some(bytes.freeze()));
+                }
+                Coding::Length(_) => {}
+                Coding::Chunked(chunks) => match chunks.next(unread) {
+                    Next::Data(bytes) => return Ok(Some(bytes)),
+                    Next::End => return Ok(None),
+                    Next::Malformed => return Err(malformed()),
+                    Next::More => {}
+                },
+            }
+            if core::mem::take(&mut self.is_awaited) {
+                self.pipe.write(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+            }
+            if self.pipe.fill().await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    /// Reads what is left of a body that was not wanted, unless the client waits to be told to send it. Whether the next
+    /// request can follow.
+    pub(super) async fn forget_body(&mut self) -> bool {
+        let mut left = REFUSED_BYTES_MAX;
+        while left > 0 && !(self.is_awaited && self.pipe.unread.is_empty()) {
+            match self.received().await {
+                Ok(Some(frame)) => left = left.saturating_sub(frame.len() as u64),
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+        matches!(self.coding, Coding::Length(0))
+    }
+}
