@@ -27,7 +27,6 @@ mod control;
 mod credentials;
 mod decode;
 mod dial;
-mod disk;
 mod elsewhere;
 mod folder;
 #[doc(hidden)]
@@ -68,7 +67,6 @@ pub use config::{Config, Overrides};
 pub use control::{read_manifest, write_manifest};
 pub use credentials::{Credentials, Environment, environment_variables};
 pub use decode::{Decode, DecodeStats, Fit, Shape};
-pub use disk::{Disk, DiskPass, DiskPlan, DiskWay};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
 pub use fuelrail_flow::{BadSamples, Listed, Listing};
 pub use fuelrail_io::{

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::importance::{IMPORTANCE_MODES, ImportanceReport, ImportanceRun, Weighing, importance};
-use crate::report::importance_html;
+use crate::report::result_html;
 use crate::switch::Figure;
 use clap::Args;
 use fuelrail_cli::train::find_trainer;
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &ImportanceArgs) -> Outcome {
     let report = importance(&weighing, &mut telling(&bar, total, line))?;
     drop(bar);
     if let Some(path) = &args.html {
-        WholeFile::of(path, &importance_html(&report))?;
+        WholeFile::of(path, &result_html("importance", &report))?;
     }
     JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
     Ok(ExitCode::SUCCESS)

@@ -1,18 +1,13 @@
 //! The lab's command line, `cargo x bench`: one benchmark per file, each a function from its arguments to an exit code.
 
-mod canned;
 mod compare;
 mod contestant;
 mod cores;
 mod findings;
-mod given;
 mod importance;
 mod line;
 mod report;
-mod rings;
-mod rivals;
 mod soak;
-mod spill;
 mod switch;
 mod tail;
 mod throttle;
@@ -34,13 +29,9 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Benchmark {
-    Line(line::LineArgs),
-    Floor(line::FloorArgs),
-    Rivals(rivals::Rivals),
+    Line(Box<line::LineArgs>),
     Compare(compare::Compare),
     Report(report::Report),
-    Rings(rings::RingsArgs),
-    Spill(spill::SpillArgs),
     Cores(Box<cores::Cores>),
     Soak(soak::SoakArgs),
     Switch(Box<switch::SwitchArgs>),
@@ -48,8 +39,6 @@ enum Benchmark {
     Tiers(tiers::TiersArgs),
     Tail(tail::TailArgs),
     Throttle(throttle::ThrottleArgs),
-    #[command(hide = true)]
-    Canned(canned::CannedArgs),
     #[command(hide = true)]
     ThrottleReader(throttle::ThrottleReaderArgs),
     #[command(hide = true)]
@@ -67,12 +56,8 @@ pub fn main() -> ExitCode {
 fn run(benchmark: Benchmark) -> Outcome {
     match benchmark {
         Benchmark::Line(args) => line::run(&args),
-        Benchmark::Floor(args) => line::run_floor(&args),
-        Benchmark::Rivals(args) => rivals::run(&args),
         Benchmark::Compare(args) => compare::run(&args),
         Benchmark::Report(args) => report::run(&args),
-        Benchmark::Rings(args) => rings::run(&args),
-        Benchmark::Spill(args) => spill::run(&args),
         Benchmark::Cores(args) => cores::run(&args),
         Benchmark::Soak(args) => soak::run(&args),
         Benchmark::Switch(args) => switch::run(&args),
@@ -81,7 +66,6 @@ fn run(benchmark: Benchmark) -> Outcome {
         Benchmark::Tail(args) => tail::run(&args),
         Benchmark::Throttle(args) => throttle::run(&args),
         Benchmark::ThrottleReader(args) => throttle::run_reader(&args),
-        Benchmark::Canned(args) => canned::run(&args),
         Benchmark::SoakBucket(args) => soak::run_bucket(&args),
         Benchmark::Contestant(args) => contestant::run(&args),
     }

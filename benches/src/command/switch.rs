@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::report::switch_html;
+use crate::report::result_html;
 use crate::switch::{Figure, Run, SwitchReport, Switching, setting_name, switch};
 use clap::Args;
 use fuelrail_cli::train::find_trainer;
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &SwitchArgs) -> Outcome {
     let report = switch(&switching, &mut telling(&bar, total, line))?;
     drop(bar);
     if let Some(path) = &args.html {
-        WholeFile::of(path, &switch_html(&report))?;
+        WholeFile::of(path, &result_html("switch", &report))?;
     }
     JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
     Ok(ExitCode::SUCCESS)
