@@ -13,6 +13,8 @@ use serde_json::Value;
 
 /// From so many entries on, numbers that go with a time are drawn over it.
 const MOMENTS_MIN: usize = 10;
+/// Fields that name an entry, where it has one of them.
+const NAMES: [&str; 3] = ["name", "run", "bar.metric"];
 const PLAIN: Axis = Axis { log: false, tick: number };
 
 /// A section of a page.
@@ -157,6 +159,8 @@ fn list(title: &str, entries: &[Value], section: &mut Section) {
             heads.push(name.clone());
         }
     }
+    // The sort is stable: the other columns stay in their order.
+    heads.sort_by_key(|head| !NAMES.contains(&head.as_str()) && head != "at_s");
     let cell = |row: &[(String, &Value)], head: &String| {
         row.iter().find(|(name, _)| name == head).map_or_else(|| "–".to_owned(), |(_, value)| text(value))
     };
@@ -174,8 +178,8 @@ fn chart(head: &str, rows: &[Vec<(String, &Value)>]) -> String {
     let bar = |row: &Vec<(String, &Value)>| {
         let value = row.iter().find(|(name, _)| name == head)?.1;
         let [median, min, max] = spread(value)?;
-        let name = row.iter().find(|(_, value)| value.is_string()).or_else(|| row.first())?;
-        let name = text(name.1);
+        let name = row.iter().find(|(name, _)| NAMES.contains(&name.as_str()));
+        let name = text(name.or_else(|| row.iter().find(|(_, value)| value.is_string())).or_else(|| row.first())?.1);
         let hue = match name.as_str() {
             name if name.starts_with("fuelrail") => Hue::Rail,
             name if name.starts_with("floor") => Hue::Disk,
