@@ -1,7 +1,6 @@
 //! What more shards on more cores bring, and what each core does for it: the question behind `cargo x bench cores`.
 //!
-//! Against a bucket elsewhere, throughput over throughput of one shard is the answer. Against the canned server on this
-//! machine, client and server share the cores, so the answer is told in two ways that do not need a server's share guessed:
+//! Against a bucket elsewhere, throughput over throughput of one shard is the answer. Against nginx on this machine, client and server share the cores, so the answer is told in two ways that do not need a server's share guessed:
 //!
 //! * **cells**: `n` shards *and the server* are held to the same `n` cores. Every core then carries one shard and one share
 //!   of the server, for one core as for many; wall-clock throughput over that of one core is what a core more brings, the
@@ -11,15 +10,14 @@
 //!
 //! Owns the runs, interleaved (1, 2, … shards, then again), and the shape of the result. Never prints.
 
-use std::path::PathBuf;
+use std::fs;
 use std::time::{Duration, Instant};
 
 use fuelrail::{Config, Error, Kind, Listed, Loader, LoaderBuilder, Result, ShardStats, Topology};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
-use crate::canned::{self, CannedServer};
-use crate::harness::Spread;
+use crate::harness::{Laid, Spread, Transport, Venue, VenueConfig};
 use fuelrail_cli::machine::Machine;
 
 /// Version of the result's shape.
@@ -30,14 +28,8 @@ pub const SCHEMA: u32 = 1;
 pub enum Origin {
     /// The bucket of the configuration's URI, with these objects.
     Elsewhere(Vec<Listed>),
-    /// The canned server, on the same cores as the shards.
-    Canned {
-        /// Length of every object.
-        object_bytes: u64,
-        /// The program that serves them when called as `PROGRAM bench canned --object-bytes N`; `None` serves from this
-        /// process, whose processor time cannot be told from the consumer's.
-        program: Option<PathBuf>,
-    },
+    /// nginx, on the same cores as the shards, with objects of this length.
+    Here(u64),
 }
 
 /// What to measure.
@@ -68,7 +60,7 @@ pub struct CoreRun {
     pub gb_per_core_s: f64,
     /// Processor time of the shards, s per GB.
     pub cpu_s_per_gb: f64,
-    /// Processor time of the canned server's process, s per GB; absent when it has none of its own.
+    /// Processor time of nginx, s per GB; absent with a server elsewhere.
     pub server_cpu_s_per_gb: Option<f64>,
     /// What each shard did in this time.
     pub per_shard: Vec<ShardStats>,
@@ -83,13 +75,13 @@ pub struct CoreRow {
     pub gb_per_s: Spread,
     /// Payload per processor time of the shards.
     pub gb_per_core_s: Spread,
-    /// Wall-clock throughput over that of the first count in the same round. With the canned server: of as many cells.
+    /// Wall-clock throughput over that of the first count in the same round. With nginx here: of as many cells.
     pub scaling: Spread,
     /// Bytes per second of work over those of the first count in the same round: 1 when a core more costs the others nothing.
     pub work_per_core: Spread,
     /// `work_per_core` × shards: what the shards deliver where a server elsewhere leaves them their cores.
     pub scaling_of_work: f64,
-    /// Processor time of the canned server, s per GB.
+    /// Processor time of nginx, s per GB.
     pub server_cpu_s_per_gb: Option<f64>,
 }
 
@@ -98,7 +90,7 @@ pub struct CoreRow {
 pub struct CoresReport {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// `elsewhere`, or `canned`: then every run's shards and its server are held to as many cores as there are shards.
+    /// `elsewhere`, or `nginx`: then every run's shards and its server are held to as many cores as there are shards.
     pub origin: String,
     /// Mean length of the objects, bytes.
     pub object_bytes_mean: u64,
@@ -116,14 +108,16 @@ pub struct CoresReport {
 
 /// A run warms up for this share of its time first.
 const WARM_UP: f64 = 0.25;
-/// Canned objects: enough that look-ahead never meets itself.
-const CANNED_BYTES: u64 = 4 << 30;
-const CANNED_OBJECTS_MAX: u64 = 50_000;
+/// Names of the one file that nginx serves: enough that look-ahead never meets itself.
+const NAMED_BYTES: u64 = 4 << 30;
+const NAMES_MAX: u64 = 50_000;
+/// Whatever the name, the same file.
+const ONE_FILE: &str = "    location /set/ { try_files /object =404; }";
 
 /// Measures. `watch` hears of every run.
 ///
 /// # Errors
-/// `Usage` for counts that this machine has no cores for; those of the loader and of the canned server.
+/// `Usage` for counts that this machine has no cores for; those of the loader and of the venue.
 pub fn cores(coring: &Coring, watch: &mut dyn FnMut(&CoreRun)) -> Result<CoresReport> {
     let seats: Vec<usize> = Topology::here().seats().iter().map(|core| core.id).collect();
     let most = coring.shards.iter().copied().max().unwrap_or(0);
@@ -144,7 +138,7 @@ pub fn cores(coring: &Coring, watch: &mut dyn FnMut(&CoreRun)) -> Result<CoresRe
         schema: SCHEMA,
         origin: match coring.origin {
             Origin::Elsewhere(_) => "elsewhere",
-            Origin::Canned { .. } => "canned",
+            Origin::Here(_) => "nginx",
         }
         .to_owned(),
         object_bytes_mean: outcome.object_bytes_mean,
@@ -184,18 +178,16 @@ fn row(shards: u16, first: u16, runs: &[CoreRun]) -> Option<CoreRow> {
 }
 
 fn one_run(coring: &Coring, shards: u16, seats: &[usize], outcome: &mut Outcome) -> Result<CoreRun> {
-    let canned = matches!(coring.origin, Origin::Canned { .. });
+    let here = matches!(coring.origin, Origin::Here(_));
     // Shards and server started from here on inherit the cell.
-    let _held = if canned { Some(Held::to(&seats[..usize::from(shards)])?) } else { None };
+    let _held = if here { Some(Held::to(&seats[..usize::from(shards)])?) } else { None };
     let mut server = None;
     let (uri, listing) = match &coring.origin {
         Origin::Elsewhere(listing) => (coring.config.uri.clone(), listing.clone()),
-        Origin::Canned { object_bytes, program } => {
-            let standing = CannedServer::start(*object_bytes, program.as_deref())?;
-            let count = (CANNED_BYTES / (*object_bytes).max(1)).clamp(64, CANNED_OBJECTS_MAX);
-            let objects = canned::objects(standing.address(), count, *object_bytes);
-            server = Some(standing);
-            objects
+        Origin::Here(object_bytes) => {
+            let (venue, uri, listing) = nginx(*object_bytes)?;
+            server = Some(venue);
+            (uri, listing)
         }
     };
     let total: u64 = listing.iter().map(|object| object.size).sum();
@@ -211,7 +203,7 @@ fn one_run(coring: &Coring, shards: u16, seats: &[usize], outcome: &mut Outcome)
     }
     outcome.config = loader.config().clone();
     pull(&mut loader, coring.time.mul_f64(WARM_UP))?;
-    let server_cpu = || server.as_ref().and_then(CannedServer::cpu_s);
+    let server_cpu = || server.as_ref().and_then(Venue::server_cpu_s);
     let before = (Instant::now(), loader.stats(), server_cpu());
     pull(&mut loader, coring.time)?;
     let wall_s = before.0.elapsed().as_secs_f64();
@@ -230,6 +222,21 @@ fn one_run(coring: &Coring, shards: u16, seats: &[usize], outcome: &mut Outcome)
             .map(|(after, before)| (after - before) / gb),
         per_shard,
     })
+}
+
+/// nginx with one object under many names.
+fn nginx(object_bytes: u64) -> Result<(Venue, String, Vec<Listed>)> {
+    let config = VenueConfig { nginx_directives: ONE_FILE.to_owned(), ..VenueConfig::default() };
+    let venue = Venue::open(&config)?;
+    let path = venue.folder().join("root/object");
+    let written = fs::File::create(&path).and_then(|file| file.set_len(object_bytes));
+    written.map_err(|error| Error::new(Kind::File, format!("writing {}: {error}", path.display())))?;
+    let objects = (NAMED_BYTES / object_bytes.max(1)).clamp(64, NAMES_MAX);
+    let listing = (0..objects).map(|n| Listed { key: format!("set/{n:06}"), size: object_bytes, etag: None }).collect();
+    let laid =
+        Laid { prefix: String::new(), manifest: path, objects, bytes: objects * object_bytes, hash: String::new() };
+    let uri = venue.uri(&laid, Transport::Plain)?;
+    Ok((venue, uri, listing))
 }
 
 /// Takes batches for so long.

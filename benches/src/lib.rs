@@ -3,19 +3,14 @@
 //! Owns the shape of result files.
 #![forbid(unsafe_code)]
 
-pub mod canned;
 pub mod command;
 pub mod cores;
-pub mod disk;
 mod embedded;
-pub mod external;
 pub mod floor;
 pub mod harness;
 pub mod line;
 pub mod own;
 pub mod report;
-pub mod rings;
 pub mod rivals;
 mod scenario;
 pub mod soak;
-pub mod spill;

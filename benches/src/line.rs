@@ -1,31 +1,35 @@
-//! The question behind `cargo x bench line` and `bench floor`: what the loader costs beside the floors, shape by shape, all in
-//! the same run.
+//! The question behind `cargo x bench line`: what the loader costs beside the floors, on each ring, beside other people's
+//! loaders; set by set, all in the same run.
 //!
-//! Owns which contestants take part in which shape and which bars they are held to. Never draws on a terminal.
+//! Owns which contestants take part in which set and which bars they are held to. Never draws on a terminal. A rival that is
+//! not there is in the result with the reason and the cure; it is never left out in silence.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use fuelrail::{Overrides, Result};
+use fuelrail::{ByteSize, Error, Kind, Listed, Overrides, Result, write_manifest};
 
 use crate::floor::ssl_contestant;
 use crate::harness::result::SCHEMA;
 use crate::harness::{
-    Bar, Contest, Contestant, Contested, Entry, Findings, Heat, Laid, Metric, Relation, SetFacts, Shape, ShapeName,
+    Bar, Contest, Contestant, Contested, Entry, Findings, Heat, Laid, Metric, Relation, Scored, SetFacts, ShapeName,
     Stop, Task, Transport, Turn, Venue, VenueConfig, hold,
 };
+use crate::own::split;
+use crate::rivals::{Absent, Origin, Programs, Rival};
 use fuelrail_cli::machine::Machine;
 
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// The question's name in the result.
-    pub question: String,
     /// Shapes, in order.
     pub shapes: Vec<ShapeName>,
     /// Over what they are read.
     pub transports: Vec<Transport>,
+    /// A bucket that is there already, instead of shapes and transports. There are no bars: those are for sets that everybody
+    /// can have.
+    pub bucket: Option<External>,
     /// Scale of the shapes.
     pub scale: f64,
     /// Measured rounds.
@@ -36,12 +40,31 @@ pub struct Line {
     pub seed: u64,
     /// Settings of the loader; none leaves the loader out.
     pub loader: Option<Overrides>,
+    /// The loader on each of these rings, held to no bar, instead of once.
+    pub rings: Vec<String>,
+    /// Other people's loaders that are to take part.
+    pub rivals: Vec<&'static Rival>,
+    /// Where those are.
+    pub programs: Programs,
     /// Whether floors that no bar needs take part too: the hot buffer, the kernel's drop, the bare copy.
     pub all_floors: bool,
     /// The program that holds the floors and the loader: this one.
     pub program: PathBuf,
     /// Who may interrupt it.
     pub stop: Stop,
+}
+
+/// A bucket and how it is read.
+#[derive(Clone, Debug)]
+pub struct External {
+    /// `http[s]://HOST[:PORT]/BUCKET/PREFIX`.
+    pub uri: String,
+    /// Its objects, by whole keys.
+    pub listing: Vec<Listed>,
+    /// Samples a batch.
+    pub batch_size: u32,
+    /// Memory the payload is placed in.
+    pub arena_bytes: u64,
 }
 
 /// What is told while it runs.
@@ -57,191 +80,289 @@ pub enum Step<'a> {
 pub const LOADER: &str = "fuelrail";
 /// Connections of the client that asks what the server can give.
 const ENTITLEMENT_CONNECTIONS: &str = "8";
+/// Under how many names a pass reads every object of a shape, so that starting and ending a run weigh little.
+const REPEATS: u32 = 4;
 
 /// Asks the question at a venue.
 ///
 /// # Errors
-/// `Usage`, `Environment` and `File` from setting up; `Cancelled` when asked to stop. A contestant that fails is in the
-/// result with its reason.
+/// `Usage`, `Environment` and `File` from setting up; `Cancelled` when asked to stop. A contestant that fails and a rival that
+/// is absent are in the result with their reasons.
 pub fn line(line: &Line, at: &VenueConfig, watch: &mut dyn FnMut(Step<'_>)) -> Result<Findings> {
     let start = Instant::now();
-    let tls = at.tls || line.transports.contains(&Transport::Tls);
-    let venue = Venue::open(&VenueConfig { tls, ..at.clone() })?;
-    let mut findings = findings(line, &venue);
-    for name in &line.shapes {
-        let shape = name.shape(line.scale)?;
-        let total = shape.bytes();
-        let laid = shape.lay_repeated(venue.folder(), line.repeats(*name), &line.stop, &mut |done| {
-            watch(Step::Laying(*name, done, total))
-        })?;
-        for transport in &line.transports {
-            let contested = contest(line, &venue, &shape, &laid, *transport, watch)?;
-            findings.contests.push(contested);
+    let uri = line.bucket.as_ref().map(|bucket| split(&bucket.uri).0.to_owned());
+    let venue = Venue::open(&VenueConfig { uri, ..at.clone() })?;
+    let with_python = line.rivals.iter().any(|rival| matches!(rival.origin, Origin::Python(_)));
+    if with_python && line.programs.python.stands() {
+        line.programs.python.write_scripts()?;
+    }
+    let mut findings = line.findings(&venue);
+    if let Some(bucket) = &line.bucket {
+        let set = Set::listed(bucket, &venue)?;
+        let transport = if bucket.uri.starts_with("https:") { Transport::Tls } else { Transport::Plain };
+        findings.contests.push(line.contest(&venue, &set, transport, watch)?);
+        if bucket.arena_bytes > set.facts.bytes {
+            let (arena, set) = (ByteSize(bucket.arena_bytes), ByteSize(set.facts.bytes));
+            let text = format!("the arena of {arena} is larger than the set of {set}: its memory stays cold");
+            findings.notices.push(text);
+        }
+    } else {
+        for name in &line.shapes {
+            let set = Set::laid(line, *name, &venue, watch)?;
+            for transport in &line.transports {
+                findings.contests.push(line.contest(&venue, &set, *transport, watch)?);
+            }
+        }
+    }
+    for scored in findings.contests.iter().flat_map(|contest| &contest.contestants) {
+        if let Some(failure) = &scored.failure {
+            findings.notices.push(format!("{} is not in the figures: {failure}", scored.name));
         }
     }
     if !findings.machine.optimised {
         findings.notices.push("an unoptimised build: its figures mean nothing".into());
     }
+    findings.notices.sort();
+    findings.notices.dedup();
     findings.wall_s = start.elapsed().as_secs_f64();
     Ok(findings)
 }
 
-/// A result of this question, still without contests.
-pub(crate) fn findings(line: &Line, venue: &Venue) -> Findings {
-    let mut config = BTreeMap::new();
-    let mut note = |name: &str, value: String| config.insert(name.to_owned(), value);
-    note("scale", line.scale.to_string());
-    note("rounds", line.rounds.to_string());
-    note("seed", line.seed.to_string());
-    note("repeats", line.repeats.map_or_else(|| "by shape".to_owned(), |repeats| repeats.to_string()));
-    if line.loader.is_some() {
-        // Results of a loader that was built anew in every pass have no such line, and are unlike these.
-        note("passes", "one loader, from rest to rest".to_owned());
-    }
-    for (name, value) in line.loader.iter().flatten() {
-        note(&format!("loader.{name}"), value.clone());
-    }
-    Findings {
-        schema: SCHEMA,
-        question: line.question.clone(),
-        machine: Machine::here(),
-        venue: venue.facts().clone(),
-        config,
-        contests: Vec::new(),
-        latencies: Vec::new(),
-        notices: Vec::new(),
-        wall_s: 0.0,
-    }
+/// Objects to read: each once, and under as many names as a pass of a fast client needs to be long enough. Python loaders read
+/// them once: they need minutes for more.
+struct Set {
+    shape: Option<ShapeName>,
+    facts: SetFacts,
+    once: Laid,
+    repeated: Laid,
 }
 
-fn contest(
-    line: &Line,
-    venue: &Venue,
-    shape: &Shape,
-    laid: &Laid,
-    transport: Transport,
-    watch: &mut dyn FnMut(Step<'_>),
-) -> Result<Contested> {
-    let task = task(venue, shape, laid, transport, line.seed)?;
-    let contest = rules(line, venue, shape, laid);
-    let cast = cast(line, venue, shape.name, transport)?;
-    let entries: Vec<Entry> = cast.into_iter().map(|contestant| Entry::new(contestant, task.clone())).collect();
-    let name = shape.name.word();
-    let scores = hold(&contest, &entries, &mut |turn| watch(Step::Turn(name, turn)))?;
-    let bars =
-        if line.loader.is_some() { bars(shape.name, transport, venue.facts().link_bits_per_s) } else { Vec::new() };
-    let mut contested = Contested::new(SetFacts::of(shape, laid), transport, scores, &bars);
-    if transport == Transport::Plain && contest.rounds > 0 {
-        contested.entitlement_gb_per_s = entitlement(line, &contest, &task)?;
+impl Set {
+    fn laid(line: &Line, name: ShapeName, venue: &Venue, watch: &mut dyn FnMut(Step<'_>)) -> Result<Set> {
+        let shape = name.shape(line.scale)?;
+        let total = shape.bytes();
+        let mut lay = |repeats: u32| {
+            shape.lay(venue.folder(), repeats, &line.stop, &mut |done| watch(Step::Laying(name, done, total)))
+        };
+        let once = lay(1)?;
+        let repeated = lay(line.repeats.unwrap_or(if name == ShapeName::First { 1 } else { REPEATS }))?;
+        Ok(Set { shape: Some(name), facts: SetFacts::of(&shape, &repeated), once, repeated })
     }
-    Ok(contested)
-}
 
-/// How a contest over a shape is held: cold where the time to the first batch is the question, else warm.
-pub(crate) fn rules(line: &Line, venue: &Venue, shape: &Shape, laid: &Laid) -> Contest {
-    let cold = shape.name == ShapeName::First;
-    Contest {
-        rounds: if cold { 0 } else { line.rounds },
-        cold_rounds: if cold { line.rounds } else { 0 },
-        place: venue.place().clone(),
-        expected_hash: Some(laid.hash.clone()),
-        stop: line.stop.clone(),
-        ..Contest::default()
+    /// The objects of a bucket, whose hash is not known.
+    fn listed(bucket: &External, venue: &Venue) -> Result<Set> {
+        let bytes: u64 = bucket.listing.iter().map(|object| object.size).sum();
+        if bytes == 0 {
+            return Err(
+                Error::new(Kind::Usage, format!("{} has no bytes to read", bucket.uri)).cure("check the prefix")
+            );
+        }
+        let manifest = venue.folder().join("external.tsv");
+        write_manifest(&manifest, &bucket.listing)?;
+        let objects = bucket.listing.len() as u64;
+        let (batch_size, arena_bytes) = (bucket.batch_size, bucket.arena_bytes);
+        let facts =
+            SetFacts { name: "external".into(), scale: None, objects, bytes, batch_size, arena_bytes, hash: None };
+        let once = Laid { prefix: String::new(), manifest, objects, bytes, hash: String::new() };
+        Ok(Set { shape: None, facts, repeated: once.clone(), once })
+    }
+
+    /// Who takes part in a shape of middling objects can read any object.
+    fn shape(&self) -> ShapeName {
+        self.shape.unwrap_or(ShapeName::Mid)
+    }
+
+    fn task(&self, laid: &Laid, venue: &Venue, transport: Transport, seed: u64) -> Result<Task> {
+        let SetFacts { batch_size, arena_bytes, .. } = self.facts;
+        let (uri, manifest) = (venue.uri(laid, transport)?, laid.manifest.clone());
+        Ok(Task { uri, manifest, batch_size, arena_bytes, seed })
     }
 }
-
-/// The task of a shape at a venue.
-///
-/// # Errors
-/// `Usage` for TLS where there is none.
-pub fn task(venue: &Venue, shape: &Shape, laid: &Laid, transport: Transport, seed: u64) -> Result<Task> {
-    Ok(Task {
-        uri: venue.uri(laid, transport)?,
-        manifest: laid.manifest.clone(),
-        batch_size: shape.batch_size,
-        arena_bytes: shape.arena_bytes,
-        seed,
-    })
-}
-
-/// What the server gives at most: a client whose kernel drops all payload, over several connections. None when it fails.
-pub(crate) fn entitlement(line: &Line, contest: &Contest, task: &Task) -> Result<Option<f64>> {
-    let args = ["contestant", "floor-drop", "--connections", ENTITLEMENT_CONNECTIONS];
-    let dropper = Contestant::new("entitlement", &line.program, args);
-    let contest = Contest { rounds: 3, cold_rounds: 0, expected_hash: None, ..contest.clone() };
-    let scores = hold(&contest, &[Entry::new(dropper, task.clone())], &mut |_| {})?;
-    let speeds = scores[0].passes.iter().filter_map(|pass| Metric::GbPerS.of(pass));
-    Ok(speeds.reduce(f64::max))
-}
-
-/// Under how many names a pass reads every object of a shape, so that starting and ending a run weigh little.
-const REPEATS: u32 = 4;
 
 impl Line {
-    pub(crate) fn repeats(&self, shape: ShapeName) -> u32 {
-        self.repeats.unwrap_or(if shape == ShapeName::First { 1 } else { REPEATS })
+    /// A result of this question, still without contests.
+    fn findings(&self, venue: &Venue) -> Findings {
+        let question = match self {
+            Line { loader: None, .. } => "floor",
+            Line { rings, .. } if !rings.is_empty() => "rings",
+            Line { rivals, .. } if !rivals.is_empty() => "rivals",
+            _ => "line",
+        };
+        let mut config = BTreeMap::new();
+        let mut note = |name: &str, value: String| config.insert(name.to_owned(), value);
+        if self.bucket.is_none() {
+            note("scale", self.scale.to_string());
+            note("repeats", self.repeats.map_or_else(|| "by shape".to_owned(), |repeats| repeats.to_string()));
+        }
+        note("rounds", self.rounds.to_string());
+        note("seed", self.seed.to_string());
+        if self.loader.is_some() {
+            // Results of a loader that was built anew in every pass have no such line, and are unlike these.
+            note("passes", "one loader, from rest to rest".to_owned());
+        }
+        for (name, value) in self.loader.iter().flatten() {
+            note(&format!("loader.{name}"), value.clone());
+        }
+        Findings {
+            schema: SCHEMA,
+            question: question.to_owned(),
+            machine: Machine::here(),
+            venue: venue.facts().clone(),
+            config,
+            contests: Vec::new(),
+            latencies: Vec::new(),
+            notices: Vec::new(),
+            wall_s: 0.0,
+        }
+    }
+
+    fn contest(
+        &self,
+        venue: &Venue,
+        set: &Set,
+        transport: Transport,
+        watch: &mut dyn FnMut(Step<'_>),
+    ) -> Result<Contested> {
+        let task = set.task(&set.repeated, venue, transport, self.seed)?;
+        // Cold where the time to the first batch is the question, else warm.
+        let cold = set.shape == Some(ShapeName::First);
+        let contest = Contest {
+            rounds: if cold { 0 } else { self.rounds },
+            cold_rounds: if cold { self.rounds } else { 0 },
+            place: venue.place().clone(),
+            expected_hash: set.facts.hash.clone(),
+            stop: self.stop.clone(),
+            ..Contest::default()
+        };
+        let cast = self.cast(venue, set.shape(), transport)?;
+        let mut entries: Vec<Entry> = cast.into_iter().map(|contestant| Entry::new(contestant, task.clone())).collect();
+        let mut missing = Vec::new();
+        for rival in &self.rivals {
+            match self.take_part(rival, venue, set, transport)? {
+                Ok(entry) => entries.push(entry),
+                Err(absent) => {
+                    let (failure, absence) = (Some(absent.to_string()), Some(absent.word.to_owned()));
+                    missing.push(Scored { name: rival.name.to_owned(), failure, absence, ..Scored::default() });
+                }
+            }
+        }
+        let mut scores = hold(&contest, &entries, &mut |turn| watch(Step::Turn(&set.facts.name, turn)))?;
+        for score in &mut scores {
+            let rival = self.rivals.iter().find(|rival| rival.name == score.name);
+            if let Some(caveat) = rival.and_then(|rival| rival.caveat) {
+                score.settings = format!("{}; {caveat}", score.settings);
+            }
+        }
+        scores.extend(missing);
+        let mut bars = Vec::new();
+        if let (Some(shape), Some(_), true) = (set.shape, &self.loader, self.rings.is_empty()) {
+            bars = self::bars(shape, transport, venue.facts().link_bits_per_s);
+            bars.extend(self.rivals.iter().filter_map(|rival| promised(rival, shape)));
+        }
+        let mut contested = Contested::new(set.facts.clone(), transport, scores, &bars);
+        if transport == Transport::Plain && contest.rounds > 0 {
+            contested.entitlement_gb_per_s = self.entitlement(&contest, &task)?;
+        }
+        Ok(contested)
+    }
+
+    /// What the server gives at most: a client whose kernel drops all payload, over several connections. None when it fails.
+    fn entitlement(&self, contest: &Contest, task: &Task) -> Result<Option<f64>> {
+        let args = ["--connections", ENTITLEMENT_CONNECTIONS];
+        let dropper = own_contestant(&self.program, "entitlement", "floor-drop", &args);
+        let contest = Contest { rounds: 3, cold_rounds: 0, expected_hash: None, ..contest.clone() };
+        let scores = hold(&contest, &[Entry::new(dropper, task.clone())], &mut |_| {})?;
+        let speeds = scores[0].passes.iter().filter_map(|pass| Metric::GbPerS.of(pass));
+        Ok(speeds.reduce(f64::max))
+    }
+
+    /// Who takes part in a shape over a transport: the floors its bars need, all floors if asked, and the loader.
+    fn cast(&self, venue: &Venue, shape: ShapeName, transport: Transport) -> Result<Vec<Contestant>> {
+        let own = |name: &str, kind: &str, args: &[&str]| own_contestant(&self.program, name, kind, args);
+        let proved = |name: &str, kind: &str, args: &[&str]| own(name, kind, args).proved_by(["--hash"]);
+        let mut cast = Vec::new();
+        let mut settings = self.loader.clone();
+        if transport == Transport::Tls {
+            if let Some(authority) = venue.authority() {
+                for read_ahead in [false, true] {
+                    cast.push(ssl_contestant(venue.folder(), authority, read_ahead)?);
+                }
+                if let Some(settings) = &mut settings {
+                    settings.push(("ca_file".into(), authority.display().to_string()));
+                }
+            }
+        } else if shape == ShapeName::First {
+            // From the start of a process nobody touches memory ahead of its use.
+            cast.push(own("floor-epoll", "floor-epoll", &["--touch", "false", "--connections", "8"]));
+        } else {
+            cast.push(proved("floor-recv", "floor-recv", &[]));
+            // It finds its number of connections itself; its bytes are proved without that search: with any number they
+            // are the same.
+            cast.push(own("floor-epoll", "floor-epoll", &[]).proved_by(["--hash", "--connections", "8"]));
+            if self.all_floors {
+                cast.push(proved("floor-recv-hot", "floor-recv", &["--hot"]));
+                cast.push(own("floor-drop", "floor-drop", &["--connections", "1"]));
+                cast.push(own("floor-copy", "floor-copy", &[]));
+                cast.push(own("floor-copy-hot", "floor-copy", &["--hot"]));
+            }
+        }
+        if let Some(settings) = settings {
+            let loader = |name: &str, ring: Option<&String>| {
+                let ring = ring.map(|ring| format!("--set=ring={ring}"));
+                let sets = settings.iter().map(|(field, value)| format!("--set={field}={value}"));
+                let sets: Vec<String> = sets.chain(ring).collect();
+                let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+                proved(name, "fuelrail", &sets).once_by(["--once"])
+            };
+            cast.extend(self.rings.iter().map(|ring| loader(ring, Some(ring))));
+            if self.rings.is_empty() {
+                cast.push(loader(LOADER, None));
+            }
+        }
+        Ok(cast)
+    }
+
+    /// The rival with its task; or why it is absent. Shards that cannot be packed are its absence, not everybody's failure.
+    fn take_part(
+        &self,
+        rival: &Rival,
+        venue: &Venue,
+        set: &Set,
+        transport: Transport,
+    ) -> Result<Result<Entry, Absent>> {
+        if let Err(absent) = self.programs.find(rival, transport, venue.facts().kind) {
+            return Ok(Err(absent));
+        }
+        let slow = matches!(rival.origin, Origin::Python(_));
+        let laid = if slow { &set.once } else { &set.repeated };
+        match self.programs.contestant(rival, set.shape(), laid, venue, &self.stop) {
+            Ok(contestant) => {
+                let task = set.task(laid, venue, transport, self.seed)?;
+                let expected_hash = set.facts.hash.as_ref().map(|_| laid.hash.clone());
+                Ok(Ok(Entry { contestant, task, expected_hash }))
+            }
+            Err(error) if error.kind() == Kind::Cancelled => Err(error),
+            Err(error) => {
+                let cure = "see whether its script runs by hand".to_owned();
+                Ok(Err(Absent { word: "not packed", reason: error.to_string(), cure }))
+            }
+        }
     }
 }
 
 /// One of this program's own contestants with its name, its kind and more arguments.
-#[must_use]
-pub fn own_contestant(program: &Path, name: &str, kind: &str, args: &[&str]) -> Contestant {
+fn own_contestant(program: &Path, name: &str, kind: &str, args: &[&str]) -> Contestant {
     Contestant::new(name, program, [&["contestant", kind][..], args].concat())
 }
 
-/// The `epoll` floor, which finds its number of connections itself. Its bytes are proved without that search: with any number
-/// they are the same.
-#[must_use]
-pub fn floor_epoll(program: &Path) -> Contestant {
-    own_contestant(program, "floor-epoll", "floor-epoll", &[]).proved_by(["--hash", "--connections", "8"])
-}
-
-/// Our loader as a contestant, with settings.
-#[must_use]
-pub fn loader_contestant(program: &Path, name: &str, settings: &Overrides) -> Contestant {
-    let sets: Vec<String> = settings.iter().map(|(field, value)| format!("--set={field}={value}")).collect();
-    let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-    own_contestant(program, name, "fuelrail", &sets).proved_by(["--hash"]).once_by(["--once"])
-}
-
-/// Who takes part in a shape over a transport: the floors its bars need, all floors if asked, and the loader.
-///
-/// # Errors
-/// `Environment` when the TLS floor cannot be compiled.
-pub fn cast(line: &Line, venue: &Venue, shape: ShapeName, transport: Transport) -> Result<Vec<Contestant>> {
-    let own = |name: &str, kind: &str, args: &[&str]| own_contestant(&line.program, name, kind, args);
-    let proved = |name: &str, kind: &str, args: &[&str]| own(name, kind, args).proved_by(["--hash"]);
-    let mut cast = Vec::new();
-    let mut settings = line.loader.clone();
-    if transport == Transport::Tls {
-        if let Some(authority) = venue.authority() {
-            for read_ahead in [false, true] {
-                cast.push(ssl_contestant(venue.folder(), authority, read_ahead)?);
-            }
-            if let Some(settings) = &mut settings {
-                settings.push(("ca_file".into(), authority.display().to_string()));
-            }
-        }
-    } else if shape == ShapeName::First {
-        // From the start of a process nobody touches memory ahead of its use.
-        cast.push(own("floor-epoll", "floor-epoll", &["--touch", "false", "--connections", "8"]));
-    } else {
-        cast.push(proved("floor-recv", "floor-recv", &[]));
-        cast.push(floor_epoll(&line.program));
-        if line.all_floors {
-            cast.push(proved("floor-recv-hot", "floor-recv", &["--hot"]));
-            cast.push(own("floor-drop", "floor-drop", &["--connections", "1"]));
-            cast.push(own("floor-copy", "floor-copy", &[]));
-            cast.push(own("floor-copy-hot", "floor-copy", &["--hot"]));
-        }
-    }
-    cast.extend(settings.map(|settings| loader_contestant(&line.program, LOADER, &settings)));
-    Ok(cast)
+/// What was promised against a rival in a shape.
+fn promised(rival: &Rival, shape: ShapeName) -> Option<Bar> {
+    let metric = if shape == ShapeName::Tiny { Metric::CpuUsPerObject } else { Metric::CpuSPerGb };
+    Some(Bar::ratio(LOADER, &[rival.name], metric, rival.bar(shape)?))
 }
 
 /// What the loader is held to in a shape.
-#[must_use]
-pub fn bars(shape: ShapeName, transport: Transport, link_bits_per_s: Option<u64>) -> Vec<Bar> {
+fn bars(shape: ShapeName, transport: Transport, link_bits_per_s: Option<u64>) -> Vec<Bar> {
     let large = matches!(shape, ShapeName::Large | ShapeName::Volumes);
     let mut bars = match (shape, transport) {
         (_, Transport::Tls) if large => vec![Bar::ratio(LOADER, &["floor-ssl"], Metric::CpuSPerGb, 0.75)],

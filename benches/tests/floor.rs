@@ -13,7 +13,7 @@ use fuelrail_benches::own::{self, Own};
 fn venue() -> (Venue, Laid, Task) {
     let venue = Venue::open(&VenueConfig { kind: VenueKind::Embedded, ..VenueConfig::default() }).unwrap();
     let shape = ShapeName::Tiny.shape(0.003).unwrap();
-    let laid = shape.lay(venue.folder(), &Stop::default(), &mut |_| {}).unwrap();
+    let laid = shape.lay(venue.folder(), 1, &Stop::default(), &mut |_| {}).unwrap();
     let task = Task {
         uri: venue.uri(&laid, Transport::Plain).unwrap(),
         manifest: laid.manifest.clone(),
@@ -95,7 +95,7 @@ fn the_floor_over_tls_compiles_and_reads_everything() {
         return skip_or_fail("cc", "it is not installed");
     };
     let shape = ShapeName::Tiny.shape(0.003).unwrap();
-    let laid = shape.lay_repeated(venue.folder(), 2, &Stop::default(), &mut |_| {}).unwrap();
+    let laid = shape.lay(venue.folder(), 2, &Stop::default(), &mut |_| {}).unwrap();
     let task = Task {
         uri: venue.uri(&laid, Transport::Tls).unwrap(),
         manifest: laid.manifest.clone(),

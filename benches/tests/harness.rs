@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fuelrail::Kind;
 use fuelrail_benches::harness::account::Leaf;
-use fuelrail_benches::harness::{Contest, Contestant, Entry, Patience, Place, Running, Score, Stop, Task, hold};
+use fuelrail_benches::harness::{Contest, Contestant, Entry, Patience, Place, Running, Scored, Stop, Task, hold};
 
 /// A result line of a shell contestant.
 const RESULT: &str =
@@ -47,7 +47,7 @@ fn entries(contestants: Vec<Contestant>) -> Vec<Entry> {
     contestants.into_iter().map(|contestant| Entry::new(contestant, task())).collect()
 }
 
-fn hold_one(contest: &Contest, contestant: Contestant) -> Score {
+fn hold_one(contest: &Contest, contestant: Contestant) -> Scored {
     hold(contest, &entries(vec![contestant]), &mut |_| {}).unwrap().remove(0)
 }
 

@@ -3,9 +3,9 @@ use fuelrail::Kind;
 use fuelrail_benches::harness::compare::{Verdict, compare};
 use fuelrail_benches::harness::result::SCHEMA;
 use fuelrail_benches::harness::{
-    Bar, Contested, Findings, Heat, Metric, Pass, Relation, Score, SetFacts, Transport, VenueFacts, VenueKind,
+    Bar, Contested, Findings, Heat, Metric, Pass, Relation, Scored, SetFacts, Transport, VenueFacts, VenueKind,
 };
-use fuelrail_benches::report::findings_html;
+use fuelrail_benches::report::result_html;
 use fuelrail_cli::bench::latency::{Latencies, LatencyResult};
 use fuelrail_cli::machine::Machine;
 
@@ -24,14 +24,14 @@ fn pass(cpu_s: f64) -> Pass {
     }
 }
 
-fn score(name: &str, warm: &[f64], cold: &[f64]) -> Score {
-    Score {
+fn score(name: &str, warm: &[f64], cold: &[f64]) -> Scored {
+    Scored {
         name: name.to_owned(),
         settings: "plain <settings>".into(),
         accounting: "cgroup cpu.stat".into(),
         passes: warm.iter().copied().map(pass).collect(),
         cold_passes: cold.iter().copied().map(pass).collect(),
-        ..Score::default()
+        ..Scored::default()
     }
 }
 
@@ -47,7 +47,7 @@ fn set() -> SetFacts {
     }
 }
 
-fn findings(scores: Vec<Score>, bars: &[Bar]) -> Findings {
+fn findings(scores: Vec<Scored>, bars: &[Bar]) -> Findings {
     Findings {
         schema: SCHEMA,
         question: "line".into(),
@@ -221,12 +221,12 @@ fn the_page_stands_alone_and_holds_every_figure() {
         response: latencies.summary(),
         service: latencies.summary(),
     });
-    let page = findings_html(&[result]);
+    let page = result_html("line.json", &result);
     for word in [
-        "<span class=\"rail\">1</span> of 1 bars hold",
-        "class=\"whisker\"",
-        "did not come through",
-        "0.205",
+        "<span class=\"rail\">1</span> of 1 criteria hold",
+        "no module",
+        "0.2125 (0.205–0.22)",
+        "<svg ",
         "GET of 4.0 KiB",
     ] {
         assert!(page.contains(word), "{word}");

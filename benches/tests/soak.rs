@@ -1,4 +1,4 @@
-//! Soaks of a few seconds, with the bucket in this process: all that must hold does, and every canary is found by the
+//! Soaks of a few seconds: all that must hold does, and every canary is found by the
 //! criterion it is meant for.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ fn small(seconds: f64) -> Soaking {
         scale: 0.05,
         settings: settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         tolerance_bytes: TOLERANCE,
-        ..Soaking::new(Duration::from_secs_f64(seconds))
+        ..Soaking::new(Duration::from_secs_f64(seconds), env!("CARGO_BIN_EXE_fuelrail-bench").into())
     }
 }
 

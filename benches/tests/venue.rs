@@ -23,7 +23,7 @@ fn open(config: &VenueConfig) -> Option<Venue> {
 }
 
 fn lay(venue: &Venue) -> Laid {
-    ShapeName::Tiny.shape(0.002).unwrap().lay(venue.folder(), &Stop::default(), &mut |_| {}).unwrap()
+    ShapeName::Tiny.shape(0.002).unwrap().lay(venue.folder(), 1, &Stop::default(), &mut |_| {}).unwrap()
 }
 
 /// The address, and the path of the first object with its bytes.

@@ -26,7 +26,6 @@ mod config;
 mod connect;
 mod credentials;
 mod decode;
-mod disk;
 mod environment;
 mod folder;
 #[doc(hidden)]
@@ -66,7 +65,6 @@ pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
 pub use credentials::{CredentialProvider, Credentials, SharedProvider};
 pub use decode::{Decode, DecodeStats, Fit, Shape};
-pub use disk::{Disk, DiskPass, DiskPlan, DiskWay};
 pub use environment::{Environment, environment_variables};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId, WallTime};
 pub use fuelrail_flow::{BadSamples, Listed, Listing};

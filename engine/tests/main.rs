@@ -11,7 +11,6 @@ mod cores;
 mod credentials;
 mod decode;
 mod decode_faults;
-mod disk;
 mod expiry;
 mod faults;
 mod folders;

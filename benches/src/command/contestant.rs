@@ -5,12 +5,10 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::disk::{self, Blocks};
 use crate::floor::{self, Floor, Into, Loop};
 use crate::harness::Task;
 use crate::own::{self, Own};
-use clap::{ArgAction, Args, Subcommand, ValueEnum};
-use fuelrail::{DiskWay, RingChoice};
+use clap::{ArgAction, Args, Subcommand};
 
 use fuelrail_cli::bench::setting;
 use fuelrail_cli::failure::Outcome;
@@ -37,8 +35,6 @@ enum Who {
     FloorDrop(FloorEpoll),
     FloorCopy(FloorRecv),
     Fuelrail(OwnLoader),
-    Disk(DiskRing),
-    Fio(DiskArgs),
 }
 
 /// A blocking recv loop on one connection
@@ -80,48 +76,6 @@ struct OwnLoader {
     task: TaskArgs,
 }
 
-/// A ring that moves the blocks of a file
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-struct DiskRing {
-    /// Which
-    #[arg(long, value_name = "NAME")]
-    ring: RingChoice,
-    #[command(flatten)]
-    disk: DiskArgs,
-}
-
-/// What is moved between memory and the file whose path is the URI
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-struct DiskArgs {
-    /// Which way
-    #[arg(long, value_enum)]
-    way: Way,
-    /// Bytes a block
-    #[arg(long, value_name = "BYTES")]
-    block_size: u64,
-    /// Blocks under way at once
-    #[arg(long, value_name = "N")]
-    depth: u32,
-    /// Bytes of the file
-    #[arg(long, value_name = "BYTES")]
-    bytes: u64,
-    /// Around the page cache
-    #[arg(long, value_name = "true|false", action = ArgAction::Set)]
-    direct: bool,
-    #[command(flatten)]
-    task: TaskArgs,
-}
-
-#[derive(ValueEnum, Clone, Copy, Debug)]
-enum Way {
-    /// From memory to the file
-    Write,
-    /// From the file to memory
-    Read,
-}
-
 #[derive(Args, Debug)]
 struct FloorArgs {
     /// Touch the arena's pages before the first pass
@@ -161,14 +115,6 @@ pub(crate) fn run(args: &Contestant) -> Outcome {
             own::run(&own, &task.task(), input, output)?;
             return Ok(ExitCode::SUCCESS);
         }
-        Who::Disk(DiskRing { ring, disk }) => {
-            disk::run(*ring, disk.way(), &disk.blocks(), &disk.task.task(), input, output)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        Who::Fio(disk) => {
-            disk::run_fio(disk.way(), &disk.blocks(), &disk.task.task(), input, output)?;
-            return Ok(ExitCode::SUCCESS);
-        }
         Who::FloorRecv(FloorRecv { hot, floor }) => (Loop::Recv, into(*hot), floor),
         Who::FloorCopy(FloorRecv { hot, floor }) => (Loop::Copy, into(*hot), floor),
         Who::FloorEpoll(FloorEpoll { connections, floor }) => (Loop::Epoll(*connections), Into::Arena, floor),
@@ -180,19 +126,6 @@ pub(crate) fn run(args: &Contestant) -> Outcome {
 
 fn into(hot: bool) -> Into {
     if hot { Into::Hot } else { Into::Arena }
-}
-
-impl DiskArgs {
-    fn way(&self) -> DiskWay {
-        match self.way {
-            Way::Write => DiskWay::Write,
-            Way::Read => DiskWay::Read,
-        }
-    }
-
-    fn blocks(&self) -> Blocks {
-        Blocks { block_bytes: self.block_size, depth: self.depth, bytes: self.bytes, direct: self.direct }
-    }
 }
 
 impl TaskArgs {

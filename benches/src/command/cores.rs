@@ -18,7 +18,7 @@ const EXAMPLES: &str = "Examples:
   cargo x bench cores http://10.0.0.2:9000/bucket/training/ --shards 1,2,4,8
   fuelrail-sim what-if --measured cores.json
 
-Without a URI a server of canned answers runs on this machine, held together with the shards to as many cores as there are
+Without a URI nginx serves on this machine, held together with the shards to as many cores as there are
 shards: `scaling` is then what one more core, with its shard and its share of the server, brings on the wall clock. `per core`
 is what the shards deliver per second of their own processor time; when that stays the same, they scale with their cores
 wherever the server runs elsewhere (`of work`).";
@@ -27,12 +27,12 @@ wherever the server runs elsewhere (`of work`).";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Cores {
-    /// A bucket on another machine; without it, the canned server on this one
+    /// A bucket on another machine; without it, nginx on this one
     uri: Option<String>,
     /// The objects as key<TAB>size or JSON lines, for servers that cannot list
     #[arg(long, value_name = "FILE", requires = "uri")]
     manifest: Option<PathBuf>,
-    /// Length of the canned server's objects
+    /// Length of the objects that nginx serves
     #[arg(long, value_name = "SIZE", default_value = "64MiB", conflicts_with = "uri")]
     object_size: ByteSize,
     /// Samples per batch
@@ -82,9 +82,7 @@ pub(crate) fn run(args: &Cores) -> Outcome {
                 None => fuelrail::list(uri, |_| {})?,
             })
         }
-        None => {
-            Origin::Canned { object_bytes: args.object_size.0, program: Some(fuelrail_cli::bench::this_program()?) }
-        }
+        None => Origin::Here(args.object_size.0),
     };
     let coring = Coring {
         config,

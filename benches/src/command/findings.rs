@@ -25,12 +25,6 @@ pub(crate) fn text(findings: &Findings) -> String {
     text
 }
 
-/// Whether every bar that could be judged holds, and every contestant came through.
-pub(crate) fn holds(findings: &Findings) -> bool {
-    let bars = findings.contests.iter().flat_map(|contest| &contest.bars).all(|bar| bar.holds == Some(true));
-    bars && findings.contests.iter().flat_map(|contest| &contest.contestants).all(|scored| scored.failure.is_none())
-}
-
 fn venue(findings: &Findings) -> String {
     let facts = &findings.venue;
     let mtu = facts.mtu.map_or_else(String::new, |mtu| format!(", MTU {mtu}"));

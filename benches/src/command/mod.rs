@@ -1,18 +1,13 @@
 //! The lab's command line, `cargo x bench`: one benchmark per file, each a function from its arguments to an exit code.
 
-mod canned;
 mod compare;
 mod contestant;
 mod cores;
 mod findings;
-mod given;
 mod line;
 mod report;
-mod rings;
-mod rivals;
 mod scenario;
 mod soak;
-mod spill;
 mod venue;
 
 use std::process::ExitCode;
@@ -30,18 +25,12 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Benchmark {
-    Line(line::LineArgs),
-    Floor(line::FloorArgs),
-    Rivals(rivals::Rivals),
+    Line(Box<line::LineArgs>),
     Compare(compare::Compare),
     Report(report::Report),
-    Rings(rings::RingsArgs),
-    Spill(spill::SpillArgs),
     Cores(Box<cores::Cores>),
     Soak(soak::SoakArgs),
     Scenario(scenario::ScenarioArgs),
-    #[command(hide = true)]
-    Canned(canned::CannedArgs),
     #[command(hide = true)]
     ScenarioReader(scenario::ReaderArgs),
     #[command(hide = true)]
@@ -59,17 +48,12 @@ pub fn main() -> ExitCode {
 fn run(benchmark: Benchmark) -> Outcome {
     match benchmark {
         Benchmark::Line(args) => line::run(&args),
-        Benchmark::Floor(args) => line::run_floor(&args),
-        Benchmark::Rivals(args) => rivals::run(&args),
         Benchmark::Compare(args) => compare::run(&args),
         Benchmark::Report(args) => report::run(&args),
-        Benchmark::Rings(args) => rings::run(&args),
-        Benchmark::Spill(args) => spill::run(&args),
         Benchmark::Cores(args) => cores::run(&args),
         Benchmark::Soak(args) => soak::run(&args),
         Benchmark::Scenario(args) => scenario::run(&args),
         Benchmark::ScenarioReader(args) => scenario::run_reader(&args),
-        Benchmark::Canned(args) => canned::run(&args),
         Benchmark::SoakBucket(args) => soak::run_bucket(&args),
         Benchmark::Contestant(args) => contestant::run(&args),
     }

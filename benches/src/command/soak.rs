@@ -1,26 +1,24 @@
 //! `cargo x bench soak`: a long run at full speed under random faults, and whether anything leaks or goes missing.
 
-use std::io::{BufReader, IsTerminal, Write, stderr, stdin, stdout};
+use std::io::{stdin, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::report::soak_html;
-use crate::soak::{Canary, Moment, SoakReport, Soaking, serve, soak};
-use clap::{Args, ValueEnum};
+use crate::soak::{Canary, Moment, Serving, SoakReport, Soaking, serve, soak};
+use clap::Args;
 use fuelrail::{ByteSize, RingChoice};
 
-use super::given::ring_name;
-use super::line::TransportName;
+use super::venue::ring_name;
+use crate::harness::Transport;
 use fuelrail_cli::bench::this_program;
-use fuelrail_cli::failure::{Outcome, file, usage};
+use fuelrail_cli::failure::{Outcome, usage};
 use fuelrail_cli::screen::{Bar, JsonTo, Table, note};
 use fuelrail_cli::stop::stop_on_signals;
-use fuelrail_cli::whole::WholeFile;
 
 const EXAMPLES: &str = "Examples:
   cargo x bench soak
-  cargo x bench soak --minutes 5 --ring poll --json soak.json --html soak.html
+  cargo x bench soak --minutes 5 --ring poll --json soak.json
   cargo x bench soak --minutes 10 --transport tls --seed 7 --set cache_limit_bytes=0
 
 An embedded bucket in a process of its own serves objects of a KiB to some MiB over real sockets and misbehaves in phases of a few
@@ -47,11 +45,11 @@ pub(crate) struct SoakArgs {
     #[arg(long, value_name = "N")]
     max_minutes: Option<f64>,
     /// Back-end of the ring: auto, uring, poll, tokio-uring or glommio
-    #[arg(long, value_name = "NAME", value_parser = ring_name, default_value = "auto")]
+    #[arg(long, value_name = "NAME", default_value = "auto")]
     ring: RingChoice,
     /// Over what
     #[arg(long, value_enum, default_value = "plain")]
-    transport: TransportName,
+    transport: Transport,
     /// Seed of order, faults and the consumer's whims
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -64,37 +62,12 @@ pub(crate) struct SoakArgs {
     /// A setting of the loader over the soak's, by the name of its field
     #[arg(long = "set", value_name = "FIELD=VALUE", value_parser = fuelrail_cli::bench::setting)]
     settings: Vec<(String, String)>,
-    /// Draw memory and rate over time as one HTML page
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
     /// Print the result as one JSON document, or write it to FILE beside the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<String>,
     /// Leak or lose something on purpose: the verdict must find it
     #[arg(long, value_enum, hide = true)]
-    canary: Option<CanaryName>,
-}
-
-/// What goes wrong on purpose.
-#[derive(ValueEnum, Clone, Copy, Debug)]
-enum CanaryName {
-    Leases,
-    Memory,
-    Descriptors,
-    Lost,
-    Bytes,
-}
-
-impl From<CanaryName> for Canary {
-    fn from(name: CanaryName) -> Canary {
-        match name {
-            CanaryName::Leases => Canary::Leases,
-            CanaryName::Memory => Canary::Memory,
-            CanaryName::Descriptors => Canary::Descriptors,
-            CanaryName::Lost => Canary::Lost,
-            CanaryName::Bytes => Canary::Bytes,
-        }
-    }
+    canary: Option<Canary>,
 }
 
 pub(crate) fn run(args: &SoakArgs) -> Outcome {
@@ -108,11 +81,7 @@ pub(crate) fn run(args: &SoakArgs) -> Outcome {
     if !(args.scale > 0.0 && args.scale <= 100.0) {
         return Err(usage(format!("--scale {}", args.scale), "give a share above 0, at most 100"));
     }
-    let ring = match args.ring {
-        RingChoice::Auto => "auto",
-        RingChoice::Only(backend) => backend.name(),
-    };
-    let mut settings = vec![("ring".to_owned(), ring.to_owned())];
+    let mut settings = vec![("ring".to_owned(), ring_name(args.ring).to_owned())];
     settings.extend(args.settings.iter().cloned());
     let soaking = Soaking {
         time_max,
@@ -120,52 +89,27 @@ pub(crate) fn run(args: &SoakArgs) -> Outcome {
         scale: args.scale,
         folder: args.dir.clone(),
         settings,
-        tls: matches!(args.transport, TransportName::Tls),
-        program: Some(this_program()?),
-        canary: args.canary.map(Canary::from),
+        tls: args.transport == Transport::Tls,
+        canary: args.canary,
         stop: stop_on_signals()?,
-        ..Soaking::new(time)
+        ..Soaking::new(time, this_program()?)
     };
-    let mut screen = Screen::new(time);
-    let report = soak(&soaking, &mut |moment| screen.show(moment))?;
-    drop(screen);
-    if let Some(path) = &args.html {
-        let mut whole = WholeFile::create(path)?;
-        whole.write_all(soak_html(&report).as_bytes()).map_err(|error| file("writing", path, &error))?;
-        whole.finish()?;
-    }
+    let (bar, mut said) = (Bar::new(Some(time.as_secs().max(1)), "s"), Instant::now());
+    let report = soak(&soaking, &mut |moment| {
+        bar.at(moment.at_s as u64, || line(moment));
+        if bar.is_hidden() && said.elapsed() >= SAY_EVERY {
+            said = Instant::now();
+            note(&format!("{:.0} s: {}", moment.at_s, line(moment)));
+        }
+    })?;
+    drop(bar);
     report.notices.iter().for_each(|notice| note(notice));
     JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
     Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Progress: a bar where a terminal watches, else a line now and then.
-struct Screen {
-    bar: Bar,
-    terminal: bool,
-    said: Instant,
-}
-
 /// How often a line is said where no terminal watches.
 const SAY_EVERY: Duration = Duration::from_secs(30);
-
-impl Screen {
-    fn new(time: Duration) -> Screen {
-        Screen {
-            bar: Bar::new(Some(time.as_secs().max(1)), "s"),
-            terminal: stderr().is_terminal(),
-            said: Instant::now(),
-        }
-    }
-
-    fn show(&mut self, moment: &Moment) {
-        self.bar.at(moment.at_s as u64, || line(moment));
-        if !self.terminal && self.said.elapsed() >= SAY_EVERY {
-            self.said = Instant::now();
-            note(&format!("{:.0} s: {}", moment.at_s, line(moment)));
-        }
-    }
-}
 
 fn line(moment: &Moment) -> String {
     let gauge = moment.gauge;
@@ -218,24 +162,14 @@ fn text(report: &SoakReport) -> String {
     )
 }
 
-const BUCKET_EXAMPLES: &str = "Examples:
-  cargo x bench soak-bucket --folder objects
-
-It says where it stands, then obeys one JSON order a line and answers each; it ends with its input.";
-
-/// Serve a folder to a soak, under its orders (started by it)
+/// Serve a folder to a soak (started by it)
 #[derive(Args, Debug)]
-#[command(after_help = BUCKET_EXAMPLES)]
 pub(crate) struct SoakBucketArgs {
-    /// What to serve
-    #[arg(long, value_name = "FOLDER")]
-    folder: PathBuf,
-    /// Over TLS
-    #[arg(long)]
-    tls: bool,
+    #[command(flatten)]
+    serving: Serving,
 }
 
 pub(crate) fn run_bucket(args: &SoakBucketArgs) -> Outcome {
-    serve(&args.folder, args.tls, BufReader::new(stdin()), stdout())?;
+    serve(&args.serving, stdin(), stdout())?;
     Ok(ExitCode::SUCCESS)
 }

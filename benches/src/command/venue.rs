@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use crate::harness::{Pass, ShapeName, Transport, Turn, VenueConfig, VenueKind};
 use crate::line::Step;
-use clap::{Args, ValueEnum};
-use fuelrail::{ByteSize, Error, Kind, Result};
+use clap::Args;
+use fuelrail::{ByteSize, Error, Kind, Result, RingChoice};
 
 use fuelrail_cli::screen::{Bar, note};
 
@@ -16,8 +16,8 @@ use fuelrail_cli::screen::{Bar, note};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VenueArgs {
     /// The server: nginx on loopback, nginx behind a network namespace of its own (root), or the embedded bucket
-    #[arg(long, value_enum, default_value_t = VenueName::Loopback)]
-    venue: VenueName,
+    #[arg(long, value_enum, default_value = "loopback")]
+    venue: VenueKind,
     /// Hold the namespace's link to a rate, for example 1gbit or 10gbit
     #[arg(long, value_name = "RATE")]
     link: Option<LinkRate>,
@@ -41,17 +41,6 @@ pub(crate) struct VenueArgs {
     no_pin: bool,
 }
 
-/// A server to read from.
-#[derive(ValueEnum, Clone, Copy, Debug)]
-enum VenueName {
-    /// nginx on 127.0.0.1
-    Loopback,
-    /// nginx in a network namespace, over a veth pair at MTU 1500
-    Netns,
-    /// The embedded bucket, for trying things out
-    Embedded,
-}
-
 /// Bits per second with a unit: `1gbit`, `500mbit`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct LinkRate(u64);
@@ -73,11 +62,7 @@ impl FromStr for LinkRate {
 impl VenueArgs {
     /// The venue asked for.
     pub(crate) fn config(&self, transports: &[Transport]) -> VenueConfig {
-        let kind = match self.venue {
-            VenueName::Loopback => VenueKind::Loopback,
-            VenueName::Netns => VenueKind::Netns,
-            VenueName::Embedded => VenueKind::Embedded,
-        };
+        let kind = self.venue;
         let config =
             if self.no_pin { VenueConfig { kind, ..VenueConfig::default() } } else { VenueConfig::pinned(kind) };
         VenueConfig {
@@ -86,6 +71,14 @@ impl VenueArgs {
             tls: transports.contains(&Transport::Tls),
             ..config
         }
+    }
+}
+
+/// A ring as settings name it.
+pub(super) fn ring_name(choice: RingChoice) -> &'static str {
+    match choice {
+        RingChoice::Auto => "auto",
+        RingChoice::Only(backend) => backend.name(),
     }
 }
 

@@ -26,7 +26,7 @@ pub use metric::Metric;
 pub use place::Place;
 pub use protocol::{Said, Task};
 pub use result::{Contested, Findings, SetFacts};
-pub use rounds::{Contest, Entry, Score, Stage, Turn, hold};
+pub use rounds::{Contest, Entry, Stage, Turn, hold};
 pub use scored::Scored;
 pub use shape::{Laid, Shape, ShapeName};
 pub use spread::Spread;

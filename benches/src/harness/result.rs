@@ -8,7 +8,6 @@ use fuelrail::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::bar::{Bar, Judged};
-use super::rounds::Score;
 use super::scored::Scored;
 use super::shape::{Laid, Shape};
 use super::venue::{Transport, VenueFacts};
@@ -98,8 +97,8 @@ pub struct Contested {
 impl Contested {
     /// From the scores of a contest, judged by these bars.
     #[must_use]
-    pub fn new(set: SetFacts, transport: Transport, scores: Vec<Score>, bars: &[Bar]) -> Contested {
-        let contestants: Vec<Scored> = scores.into_iter().map(Scored::from).collect();
+    pub fn new(set: SetFacts, transport: Transport, scores: Vec<Scored>, bars: &[Bar]) -> Contested {
+        let contestants: Vec<Scored> = scores.into_iter().map(Scored::figured).collect();
         let bars = bars.iter().map(|bar| bar.judge(&contestants)).collect();
         Contested { set, transport, entitlement_gb_per_s: None, contestants, bars }
     }

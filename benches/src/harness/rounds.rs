@@ -8,6 +8,7 @@ use fuelrail::{Error, Kind, Result};
 use super::contestant::{Contestant, Pass, Patience, Running};
 use super::place::Place;
 use super::protocol::Task;
+use super::scored::Scored;
 use fuelrail_cli::stop::Stop;
 
 /// One contestant and what it is to do.
@@ -60,29 +61,6 @@ impl Default for Contest {
     }
 }
 
-/// What became of a contestant.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Score {
-    /// Its name.
-    pub name: String,
-    /// What it says it ran with.
-    pub settings: String,
-    /// How its processor time was counted; empty when it never ran.
-    pub accounting: String,
-    /// The hash it came to in its proof pass: the expected one, or it would be out.
-    pub hash: Option<String>,
-    /// Its pass before the first round.
-    pub warm_up: Option<Pass>,
-    /// Its passes, one a round.
-    pub passes: Vec<Pass>,
-    /// Its passes from the start of a process, one a cold round.
-    pub cold_passes: Vec<Pass>,
-    /// Why it left, with the error's words. Its passes up to then stay.
-    pub failure: Option<String>,
-    /// Of one that never took part, what it is, in two or three words: `not installed`. Its failure tells the reason.
-    pub absence: Option<String>,
-}
-
 /// What a pass is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
@@ -126,9 +104,9 @@ pub struct Turn<'a> {
 ///
 /// # Errors
 /// `Cancelled` when asked to stop. Nothing of the contestants is left then either.
-pub fn hold(contest: &Contest, entries: &[Entry], watch: &mut dyn FnMut(Turn<'_>)) -> Result<Vec<Score>> {
-    let mut scores: Vec<Score> =
-        entries.iter().map(|entry| Score { name: entry.contestant.name.clone(), ..Score::default() }).collect();
+pub fn hold(contest: &Contest, entries: &[Entry], watch: &mut dyn FnMut(Turn<'_>)) -> Result<Vec<Scored>> {
+    let mut scores: Vec<Scored> =
+        entries.iter().map(|entry| Scored { name: entry.contestant.name.clone(), ..Scored::default() }).collect();
     let each = entries.len() as u32;
     let warm_rounds = if contest.rounds > 0 { contest.rounds + 1 } else { 0 };
     let proofs = u32::from(contest.expected_hash.is_some());
@@ -180,8 +158,8 @@ impl Caller<'_> {
     fn call(
         &mut self,
         stage: Stage,
-        score: &mut Score,
-        pass: impl FnOnce(&mut Score) -> Result<Option<Pass>>,
+        score: &mut Scored,
+        pass: impl FnOnce(&mut Scored) -> Result<Option<Pass>>,
     ) -> Result<()> {
         let (done, total) = (self.done, self.total);
         self.done += 1;
@@ -208,14 +186,14 @@ impl Caller<'_> {
     }
 }
 
-fn warm(contestant: &mut Running, score: &mut Score) -> Result<Pass> {
+fn warm(contestant: &mut Running, score: &mut Scored) -> Result<Pass> {
     let pass = contestant.pass()?;
     score.settings = contestant.settings().to_owned();
     score.accounting = contestant.accounting().to_owned();
     Ok(pass)
 }
 
-fn cold(contest: &Contest, entry: &Entry, score: &mut Score) -> Result<Pass> {
+fn cold(contest: &Contest, entry: &Entry, score: &mut Scored) -> Result<Pass> {
     let (pass, settings) =
         Running::cold(&entry.contestant, &entry.task, &contest.place, contest.patience, &contest.stop)?;
     score.settings = settings;
@@ -223,7 +201,7 @@ fn cold(contest: &Contest, entry: &Entry, score: &mut Score) -> Result<Pass> {
 }
 
 /// One pass with hashing, in a process of its own; none of who cannot hash.
-fn prove(contest: &Contest, entry: &Entry, score: &mut Score) -> Result<Option<Pass>> {
+fn prove(contest: &Contest, entry: &Entry, score: &mut Scored) -> Result<Option<Pass>> {
     let expected = entry.expected_hash.as_ref().or(contest.expected_hash.as_ref());
     let (Some(expected), Some(proving)) = (expected, entry.contestant.proving()) else { return Ok(None) };
     let (pass, _) = Running::cold(&proving, &entry.task, &contest.place, contest.patience, &contest.stop)?;
@@ -242,7 +220,7 @@ fn prove(contest: &Contest, entry: &Entry, score: &mut Score) -> Result<Option<P
 }
 
 /// Writes a failure into the score; a wish to stop is everybody's.
-fn out_if_failed<T>(score: &mut Score, outcome: Result<T>) -> Result<Option<T>> {
+fn out_if_failed<T>(score: &mut Scored, outcome: Result<T>) -> Result<Option<T>> {
     match outcome {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.kind() == Kind::Cancelled => Err(error),

@@ -8,22 +8,21 @@ use serde::{Deserialize, Serialize};
 
 use super::contestant::Pass;
 use super::metric::Metric;
-use super::rounds::Score;
 use super::spread::Spread;
 
 /// What one contestant came to.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scored {
     /// Its name.
     pub name: String,
     /// What it says it ran with.
     pub settings: String,
-    /// How its processor time was counted.
+    /// How its processor time was counted; empty when it never ran.
     pub accounting: String,
     /// The hash it came to when its bytes were proved; none when it cannot hash.
     pub hash: Option<String>,
-    /// Figures over the warm passes.
+    /// Figures over the warm passes; empty until [`Scored::figured`], as are the cold ones.
     pub warm: BTreeMap<Metric, Spread>,
     /// Figures over the passes from the start of a process.
     pub cold: BTreeMap<Metric, Spread>,
@@ -33,18 +32,18 @@ pub struct Scored {
     pub passes: Vec<Pass>,
     /// The cold passes, one a round.
     pub cold_passes: Vec<Pass>,
-    /// Why it left.
+    /// Why it left, with the error's words. Its passes up to then stay.
     pub failure: Option<String>,
     /// Of one that never took part, what it is, in two or three words: `not installed`. Its failure tells the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absence: Option<String>,
 }
 
-impl From<Score> for Scored {
-    fn from(score: Score) -> Scored {
-        let Score { name, settings, accounting, hash, warm_up, passes, cold_passes, failure, absence } = score;
-        let (warm, cold) = (figures(&passes), figures(&cold_passes));
-        Scored { name, settings, accounting, hash, warm, cold, warm_up, passes, cold_passes, failure, absence }
+impl Scored {
+    /// With the figures of its passes.
+    #[must_use]
+    pub fn figured(self) -> Scored {
+        Scored { warm: figures(&self.passes), cold: figures(&self.cold_passes), ..self }
     }
 }
 

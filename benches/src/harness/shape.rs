@@ -150,20 +150,13 @@ impl Shape {
     }
 
     /// Writes the shape below `folder`: the objects under `root/<shape>/`, beside it the manifest, and a note of what was
-    /// laid, by which a later call knows that everything is there already. `watch` hears of bytes written.
+    /// laid, by which a later call knows that everything is there already. `watch` hears of bytes written. Every object has
+    /// `repeats` names: a set as many times as large that takes no more room. A pass over it is long enough for starts and
+    /// ends to weigh little, and no object is asked for twice by one name.
     ///
     /// # Errors
     /// `Environment` when there is not enough room, `File` when something cannot be written, `Cancelled` when asked to stop.
-    pub fn lay(&self, folder: &Path, stop: &Stop, watch: &mut dyn FnMut(u64)) -> Result<Laid> {
-        self.lay_repeated(folder, 1, stop, watch)
-    }
-
-    /// As [`Shape::lay`], with every object under `repeats` names: a set as many times as large that takes no more room.
-    /// A pass over it is long enough for starts and ends to weigh little, and no object is asked for twice by one name.
-    ///
-    /// # Errors
-    /// As [`Shape::lay`].
-    pub fn lay_repeated(&self, folder: &Path, repeats: u32, stop: &Stop, watch: &mut dyn FnMut(u64)) -> Result<Laid> {
+    pub fn lay(&self, folder: &Path, repeats: u32, stop: &Stop, watch: &mut dyn FnMut(u64)) -> Result<Laid> {
         let word = self.name.word();
         let note = folder.join(format!("{word}.json"));
         let (mut listing, hash) = match self.laid_before(&note) {
@@ -314,7 +307,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let shape = ShapeName::Tiny.shape(0.002).unwrap();
         let mut told = 0;
-        let laid = shape.lay(folder.path(), &Stop::default(), &mut |written| told = written).unwrap();
+        let laid = shape.lay(folder.path(), 1, &Stop::default(), &mut |written| told = written).unwrap();
         assert_eq!((laid.objects, laid.bytes, told), (shape.objects(), shape.bytes(), shape.bytes()));
         let listing = fuelrail::read_manifest(&laid.manifest).unwrap();
         let mut hash = SetHash::default();
@@ -324,9 +317,9 @@ mod tests {
             hash.add(&content);
         }
         assert_eq!((listing.len() as u64, hash.to_string()), (laid.objects, laid.hash.clone()));
-        let again = shape.lay(folder.path(), &Stop::default(), &mut |_| panic!("nothing is written twice")).unwrap();
+        let again = shape.lay(folder.path(), 1, &Stop::default(), &mut |_| panic!("nothing is written twice")).unwrap();
         assert_eq!(again, laid);
-        let thrice = shape.lay_repeated(folder.path(), 3, &Stop::default(), &mut |_| panic!("written anew")).unwrap();
+        let thrice = shape.lay(folder.path(), 3, &Stop::default(), &mut |_| panic!("written anew")).unwrap();
         assert_eq!((thrice.objects, thrice.bytes), (3 * laid.objects, 3 * laid.bytes));
         assert_eq!(thrice.hash, hash.times(3).to_string());
         let last = fuelrail::read_manifest(&thrice.manifest).unwrap().pop().unwrap();
@@ -335,7 +328,7 @@ mod tests {
         let stop = Stop::default();
         stop.ask();
         let other = ShapeName::Tiny.shape(0.004).unwrap();
-        assert_eq!(other.lay(folder.path(), &stop, &mut |_| {}).unwrap_err().kind(), Kind::Cancelled);
+        assert_eq!(other.lay(folder.path(), 1, &stop, &mut |_| {}).unwrap_err().kind(), Kind::Cancelled);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A soak from its objects to its verdict: loader after loader over one bucket, batch after batch into the books.
 //!
 //! Owns the loader at hand and the batches it holds. Never prints. One thread takes batches and looks at the process between
-//! them, another leads the bucket through its phases; nothing else runs but the loader's own threads.
+//! them, another reads what the bucket says.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use fuelrail::{Batch, Config, Error, Kind, Listed, Loader, LoaderBuilder, Overrides, Result, State, list_with};
 use fuelrail_plan::run::{Cursor, RunConfig};
 
@@ -17,15 +18,13 @@ use super::judge::{Criterion, Flatness, Slope};
 use super::ledger::Ledger;
 use super::mood::{Mood, Whim};
 use super::objects::{Object, Objects};
-use super::phases::Phases;
 use super::report::{Moment, SCHEMA, SoakReport, Totals};
-use super::server::{Address, Server};
-use super::weather::{Seen, Weather};
+use super::server::{Address, Seen, Server, Serving};
 use crate::harness::Stop;
 use fuelrail_cli::machine::Machine;
 
 /// A fault of the soak's own making, which its verdict must find.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Canary {
     /// Batches are kept when a loader is closed.
     Leases,
@@ -56,8 +55,8 @@ pub struct Soaking {
     pub settings: Overrides,
     /// Whether over TLS. The bucket then never goes away: it would come back with another certificate.
     pub tls: bool,
-    /// This program, which is the bucket, too; none serves from this process.
-    pub program: Option<PathBuf>,
+    /// This program, which is the bucket, too.
+    pub program: PathBuf,
     /// Whether the bucket misbehaves; without, the verdict says that no fault came.
     pub faults: bool,
     /// Growth of memory that is allowed in any case.
@@ -71,7 +70,7 @@ pub struct Soaking {
 impl Soaking {
     /// A soak of this length with everything at its default.
     #[must_use]
-    pub fn new(time: Duration) -> Soaking {
+    pub fn new(time: Duration, program: PathBuf) -> Soaking {
         Soaking {
             time,
             time_max: time,
@@ -80,7 +79,7 @@ impl Soaking {
             folder: None,
             settings: Overrides::new(),
             tls: false,
-            program: None,
+            program,
             faults: true,
             tolerance_bytes: 16 << 20,
             canary: None,
@@ -136,26 +135,28 @@ pub fn soak(soaking: &Soaking, watch: &mut dyn FnMut(&Moment)) -> Result<SoakRep
     if soaking.canary == Some(Canary::Bytes) {
         objects.spoil();
     }
-    let start = || Server::start(&objects.folder(), soaking.tls, soaking.program.as_deref());
-    // A first loader, so that what a process opens once is open; its bucket is gone before this process is looked at.
-    let (server, address) = start()?;
+    let serving = Serving {
+        folder: objects.folder(),
+        tls: soaking.tls,
+        calm: !soaking.faults,
+        seed: soaking.seed,
+        phase_ms: soaking.share(60, 150, 4_000).as_millis() as u64,
+    };
+    let start =
+        |calm: bool| Server::start(&soaking.program, &Serving { calm: calm || serving.calm, ..serving.clone() });
+    // What a process opens once is open after a first loader, whose bucket is gone before this process is looked at.
+    let (server, address) = start(true)?;
     drop(LoaderBuilder::new(soaking.config(&address)?).build()?);
     drop(server);
     let before = Gauge::here();
-    let (server, address) = start()?;
+    let (server, address) = start(false)?;
     let config = soaking.config(&address)?;
     let listing = list_with(&address.tls(), &address.url, |_| {})?;
     objects.check(&listing)?;
-    let lasts = soaking.share(60, 150, 4_000);
-    let phases = match soaking.faults {
-        true => Phases::new(soaking.seed, lasts, !soaking.tls),
-        false => Phases::calm(soaking.seed, lasts),
-    };
-    let weather = Weather::start(server, phases)?;
     let mut reader = Reader::new(soaking, &config, &listing, objects.all())?;
-    let failure = reader.read(&weather, watch).err();
+    let failure = reader.read(&server, watch).err();
     reader.close();
-    let served = weather.stop();
+    let served = server.stop();
     let after = settled(before);
     let mut report = reader.report(before, after, &objects);
     match served {
@@ -256,7 +257,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes batches until the time is over.
-    fn read(&mut self, weather: &Weather, watch: &mut dyn FnMut(&Moment)) -> Result<()> {
+    fn read(&mut self, server: &Server, watch: &mut dyn FnMut(&Moment)) -> Result<()> {
         self.open(None)?;
         let mut look_at = Instant::now();
         while self.goes_on() {
@@ -268,9 +269,9 @@ impl<'a> Reader<'a> {
             }
             if Instant::now() >= look_at {
                 look_at = Instant::now() + self.soaking.look_every();
-                let seen = weather.seen();
-                if let Some(error) = &seen.error {
-                    return Err(error.clone());
+                let seen = server.seen();
+                if seen.ended {
+                    return Err(Error::new(Kind::Environment, "the soak's bucket has ended"));
                 }
                 let moment = self.moment(seen);
                 watch(&moment);
@@ -400,9 +401,8 @@ impl<'a> Reader<'a> {
                 self.hoard.1.push(vec![1; bytes as usize]);
             }
             Some(Canary::Descriptors) => {
-                let file = File::open("/dev/null");
-                let file = file.map_err(|error| Error::new(Kind::Environment, format!("/dev/null: {error}")))?;
-                self.hoard.2.push(file);
+                let failed = |error| Error::new(Kind::Environment, format!("/dev/null: {error}"));
+                self.hoard.2.push(File::open("/dev/null").map_err(failed)?);
             }
             _ => {}
         }

@@ -13,10 +13,9 @@ mod objects;
 mod phases;
 mod report;
 mod server;
-mod weather;
 
 pub use drive::{Canary, Soaking, soak};
 pub use gauge::Gauge;
 pub use judge::{Criterion, Flatness, Slope};
 pub use report::{Moment, SoakReport, Totals};
-pub use server::{Served, serve};
+pub use server::{Served, Serving, serve};

@@ -1,4 +1,4 @@
-//! `line`, `floor`, `compare` and `report`, run small end to end, so that they never rot.
+//! `line`, `compare` and `report`, run small end to end, so that they never rot.
 
 use fuelrail_bucket::DataSet;
 use serde_json::Value;
@@ -78,7 +78,7 @@ fn any_bucket_can_be_read() {
 
 #[test]
 fn floors_alone_have_no_bars() {
-    let ended = fuelrail(&[&["floor", "--shapes", "tiny", "--json"][..], &SMALL].concat()).json();
+    let ended = fuelrail(&[&["line", "--floors-only", "--shapes", "tiny", "--json"][..], &SMALL].concat()).json();
     let names: Vec<&str> =
         ended["contests"][0]["contestants"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["floor-recv", "floor-epoll", "floor-recv-hot", "floor-drop", "floor-copy", "floor-copy-hot"]);

@@ -1,4 +1,4 @@
-//! `bench spill` and `bench rings`, small: every ring of the command comes through, and the result says so.
+//! `bench line --rings`, small: every ring comes through, and the result says so.
 
 use crate::skip::skip_or_fail;
 use std::process::Command;
@@ -27,45 +27,14 @@ fn came_through(result: &serde_json::Value) -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn blocks_go_to_a_disk_and_back_on_every_ring() {
-    let folder = tempfile::tempdir().unwrap();
-    let disk = folder.path().to_str().unwrap();
-    let rings = RINGS.join(",");
-    let result = ask(&[
-        "spill",
-        disk,
-        "--rings",
-        &rings,
-        "--bytes",
-        "2MiB",
-        "--block-size",
-        "64KiB",
-        "--depth",
-        "4",
-        "--direct",
-        "false",
-        "--rounds",
-        "1",
-        "--fio",
-        "false",
-        "--json",
-    ]);
-    let everybody: Vec<String> = RINGS.map(str::to_owned).to_vec();
-    let expected = [("disk-write".to_owned(), everybody.clone()), ("disk-read".to_owned(), everybody)];
-    assert_eq!(came_through(&result), expected);
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the contestants' files are gone");
-}
-
-#[test]
-fn every_ring_reads_a_shape_and_moves_blocks() {
+fn every_ring_reads_a_shape() {
     if Command::new("nginx").arg("-v").output().is_err() {
         skip_or_fail("nginx", "it is not installed");
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let disk = folder.path().to_str().unwrap();
     let result = ask(&[
-        "rings",
+        "line",
+        "--rings",
         "--no-pin",
         "--shapes",
         "mid",
@@ -75,17 +44,11 @@ fn every_ring_reads_a_shape_and_moves_blocks() {
         "1",
         "--rounds",
         "1",
-        "--disk",
-        disk,
-        "--bytes",
-        "1MiB",
-        "--block-size",
-        "64KiB",
         "--json",
     ]);
     let through = came_through(&result);
     let names: Vec<&str> = through.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["mid", "disk-write", "disk-read"]);
+    assert_eq!(names, ["mid"]);
     for (name, who) in &through {
         assert!(RINGS.iter().all(|ring| who.iter().any(|one| one == ring)), "{name}: {who:?}");
     }

@@ -1,4 +1,4 @@
-//! `bench rivals`: who is there takes part and proves its bytes, who is not is listed with the reason and the cure, and wrong
+//! `bench line --rivals`: who is there takes part and proves its bytes, who is not is listed with the reason and the cure, and wrong
 //! asking is refused.
 
 use crate::skip::skip_or_fail;
@@ -13,7 +13,7 @@ use super::{Ended, PROGRAM, fuelrail};
 fn small(names: &[&str], more: &[&str]) -> Ended {
     let shape = ["--venue", "embedded", "--shapes", "mid", "--scale", "0.002", "--rounds", "1", "--no-pin"];
     let settings = ["--set", "shards=1", "--set", "pin=false"];
-    fuelrail(&[&["rivals"], names, &shape, more, &settings].concat())
+    fuelrail(&[&["line", "--rivals"], names, &shape, more, &settings].concat())
 }
 
 fn contest(ended: Ended) -> (Value, Value) {
@@ -92,7 +92,7 @@ fn wrong_asking_is_refused() {
         (&["hyper", "--rounds", "0"], "0 rounds"),
         (&["hyper", "--shapes", "huge"], "unknown shape"),
     ] {
-        let ended = fuelrail(&[&["rivals"], args].concat());
+        let ended = fuelrail(&[&["line", "--rivals"], args].concat());
         assert!(ended.code == 2 && ended.err.contains(told), "{args:?}: {} {}", ended.code, ended.err);
     }
 }

@@ -24,7 +24,7 @@ const SMALL: [&str; 12] = [
 fn a_soak_is_judged_written_and_drawn() {
     let dir = tempfile::tempdir().unwrap();
     let (result, page) = (dir.path().join("soak.json"), dir.path().join("soak.html"));
-    let options = ["2", "--dir", utf8(dir.path()), "--json", utf8(&result), "--html", utf8(&page)];
+    let options = ["2", "--dir", utf8(dir.path()), "--json", utf8(&result)];
     let text = fuelrail(&[&SMALL[..], &options].concat()).done();
     assert!(text.contains("wrong") && !text.contains("DOES NOT HOLD"), "{text}");
     let json: Value = serde_json::from_str(&std::fs::read_to_string(&result).unwrap()).unwrap();
@@ -35,6 +35,7 @@ fn a_soak_is_judged_written_and_drawn() {
     // The bucket is elsewhere: what this process holds besides its loader is a handful.
     assert!(json["before"]["threads"] == 1 && json["before"]["descriptors"].as_u64().unwrap() < 20, "{json}");
     assert!(!json["moments"].as_array().unwrap().is_empty() && json["machine"]["cores"].as_u64().unwrap() > 0);
+    fuelrail(&["report", utf8(&result), "-o", utf8(&page)]).done();
     assert!(std::fs::read_to_string(&page).unwrap().contains("<svg"));
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "the objects are gone: {left:?}");

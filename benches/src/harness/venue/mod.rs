@@ -12,6 +12,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use fuelrail::{Error, Kind, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, Source};
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ use crate::embedded;
 pub use certificate::Certificate;
 
 /// Which kind of venue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VenueKind {
     /// nginx on 127.0.0.1.
@@ -36,6 +37,7 @@ pub enum VenueKind {
     /// The embedded bucket on 127.0.0.1, in the harness's own process. For tests: it is no server to measure against.
     Embedded,
     /// A bucket that is already there.
+    #[value(skip)]
     External,
 }
 
@@ -75,7 +77,7 @@ impl VenueConfig {
 }
 
 /// Plain or encrypted.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
     /// HTTP.
@@ -219,6 +221,13 @@ impl Venue {
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// Processor time of its nginx so far, s; none of another server.
+    #[must_use]
+    pub fn server_cpu_s(&self) -> Option<f64> {
+        let Server::Nginx { nginx, .. } = &self.server else { return None };
+        nginx.account().cpu().ok().map(|cpu| cpu.total_s())
     }
 
     /// What a result says about it.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use fuelrail::{Error, Kind, Result};
 
 use super::certificate::Certificate;
+use crate::harness::account::Account;
 use crate::harness::place::Place;
 
 /// What it serves and where.
@@ -55,6 +56,13 @@ impl Nginx {
             }
         }
         Err(last.expect("there is at least one attempt"))
+    }
+}
+
+impl Nginx {
+    /// What it and its worker use.
+    pub(super) fn account(&self) -> Account {
+        Account::Tree(self.process.id())
     }
 }
 

@@ -1,28 +1,24 @@
-//! A small blocking HTTP/1.1 client: one keep-alive connection, one request at a time, as DELI's trainers read.
+//! A blocking client with one connection at a time, as DELI's trainers read: objects, and ListObjectsV2 pages.
 //!
-//! Owns its socket and a read buffer. Speaks just enough for a bucket: `GET` with `Content-Length` or chunked bodies, and
-//! ListObjectsV2 pages. Never pipelines, never retries a failed answer; a connection the server closed between two
-//! requests is opened again once.
+//! Owns the connection, kept alive between requests. Never retries a failed answer.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use fuelrail_base::limits::{DOCUMENT_BYTES_MAX, RESPONSE_HEAD_BYTES_MAX};
+use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use ureq::Agent;
 
 /// Silence after which a read is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// Read buffer: a head and a small body arrive in one receive.
-const BUFFER_BYTES: usize = 16 << 10;
 
 /// One keep-alive connection to one bucket.
 #[derive(Debug)]
 pub(super) struct Client {
     addr: SocketAddr,
     bucket: String,
-    stream: Option<BufReader<TcpStream>>,
-    line: Vec<u8>,
+    agent: Agent,
 }
 
 /// One page of a listing.
@@ -32,24 +28,15 @@ pub(super) struct Page {
     pub(super) next: Option<String>,
 }
 
-/// What a head says of its body.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Framing {
-    Length(usize),
-    Chunked,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Head {
-    status: u16,
-    framing: Framing,
-    close: bool,
-}
-
 impl Client {
     /// A client of `bucket` at `addr`. Connects with the first request.
     pub(super) fn new(addr: SocketAddr, bucket: &str) -> Client {
-        Client { addr, bucket: bucket.to_owned(), stream: None, line: Vec::new() }
+        let config = Agent::config_builder()
+            .max_idle_connections_per_host(1)
+            .http_status_as_error(false)
+            .proxy(None)
+            .timeout_per_read(Some(SILENCE_MAX));
+        Client { addr, bucket: bucket.to_owned(), agent: config.build().new_agent() }
     }
 
     /// Appends the object's bytes to `out`. Keys need no escaping here: generated keys are plain ASCII.
@@ -66,166 +53,33 @@ impl Client {
     /// # Errors
     /// As [`Client::get`]; `Protocol` when the document is no listing.
     pub(super) fn list_page(&mut self, keys_max: usize, token: Option<&str>) -> Result<Page> {
-        let mut path = format!("/{}?list-type=2&max-keys={keys_max}", self.bucket);
-        if let Some(token) = token {
-            path.push_str("&continuation-token=");
-            path.push_str(&escape(token));
-        }
+        let token = token.map_or_else(String::new, |token| {
+            format!("&continuation-token={}", utf8_percent_encode(token, NON_ALPHANUMERIC))
+        });
+        let path = format!("/{}?list-type=2&max-keys={keys_max}{token}", self.bucket);
         let mut document = Vec::new();
         self.fetch(&path, &mut document)?;
         parse_page(&document)
     }
 
     fn fetch(&mut self, path: &str, out: &mut Vec<u8>) -> Result<()> {
-        let is_fresh = self.stream.is_none();
-        let from = out.len();
-        match self.exchange(path, out) {
-            // The server may have closed the idle connection: that is no failure of this request.
-            Err(Failure::Lost(_)) if !is_fresh => {
-                self.stream = None;
-                out.truncate(from);
-                self.exchange(path, out)
+        let addr = self.addr;
+        let lost = |error: ureq::Error| match error {
+            ureq::Error::Protocol(_) | ureq::Error::Http(_) | ureq::Error::BodyExceedsLimit(_) => {
+                Error::new(Kind::Protocol, format!("{addr}: {error}"))
             }
-            other => other,
-        }
-        .map_err(|failure| {
-            self.stream = None;
-            failure.into_error(self.addr)
-        })
-    }
-
-    fn exchange(&mut self, path: &str, out: &mut Vec<u8>) -> Result<(), Failure> {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.addr);
-        let stream = match &mut self.stream {
-            Some(stream) => stream,
-            closed => closed.insert(connect(self.addr)?),
+            error => Error::new(Kind::Network, format!("talking to {addr}: {error}")),
         };
-        stream.get_mut().write_all(request.as_bytes())?;
-        let head = read_head(stream, &mut self.line)?;
-        let from = out.len();
-        read_body(stream, head.framing, &mut self.line, out)?;
-        if head.close {
-            self.stream = None;
-        }
-        if head.status != 200 {
-            out.truncate(from);
-            return Err(Failure::Status(head.status));
+        let mut response = self.agent.get(format!("http://{addr}{path}")).call().map_err(lost)?;
+        // Read whatever it is: the connection is kept only behind a whole body.
+        let body = response.body_mut().with_config().limit(DOCUMENT_BYTES_MAX as u64).read_to_vec().map_err(lost)?;
+        match response.status().as_u16() {
+            200 => out.extend_from_slice(&body),
+            404 => return Err(Error::new(Kind::NotFound, format!("{addr} has no such object"))),
+            503 => return Err(Error::new(Kind::Throttled, format!("{addr} asks to slow down"))),
+            status => return Err(Error::new(Kind::Server, format!("{addr} answered with status {status}"))),
         }
         Ok(())
-    }
-}
-
-/// Why an exchange failed.
-#[derive(Debug)]
-enum Failure {
-    Lost(io::Error),
-    Garbled(&'static str),
-    Status(u16),
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        Failure::Lost(error)
-    }
-}
-
-impl Failure {
-    fn into_error(self, addr: SocketAddr) -> Error {
-        match self {
-            Failure::Lost(error) => Error::new(Kind::Network, format!("talking to {addr}: {error}")),
-            Failure::Garbled(what) => Error::new(Kind::Protocol, format!("{addr} answered with {what}")),
-            Failure::Status(404) => Error::new(Kind::NotFound, format!("{addr} has no such object")),
-            Failure::Status(503) => Error::new(Kind::Throttled, format!("{addr} asks to slow down")),
-            Failure::Status(status) => Error::new(Kind::Server, format!("{addr} answered with status {status}")),
-        }
-    }
-}
-
-fn connect(addr: SocketAddr) -> io::Result<BufReader<TcpStream>> {
-    let stream = TcpStream::connect(addr)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(SILENCE_MAX))?;
-    Ok(BufReader::with_capacity(BUFFER_BYTES, stream))
-}
-
-/// Reads one line into `line`, without its end, counting it against `left`.
-fn read_line(stream: &mut impl BufRead, line: &mut Vec<u8>, left: &mut usize) -> Result<(), Failure> {
-    line.clear();
-    let read = stream.take(*left as u64).read_until(b'\n', line)?;
-    if read == 0 && *left > 0 {
-        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-    }
-    if line.pop() != Some(b'\n') {
-        return Err(Failure::Garbled("a head that does not end"));
-    }
-    line.pop_if(|byte| *byte == b'\r');
-    *left -= read;
-    Ok(())
-}
-
-fn read_head(stream: &mut impl BufRead, line: &mut Vec<u8>) -> Result<Head, Failure> {
-    let mut left = RESPONSE_HEAD_BYTES_MAX;
-    read_line(stream, line, &mut left)?;
-    let status = str::from_utf8(line)
-        .ok()
-        .and_then(|line| line.strip_prefix("HTTP/1.1 "))
-        .and_then(|rest| rest.get(..3)?.parse().ok())
-        .ok_or(Failure::Garbled("something that is no HTTP/1.1"))?;
-    let (mut framing, mut close) = (None, false);
-    loop {
-        read_line(stream, line, &mut left)?;
-        if line.is_empty() {
-            break;
-        }
-        let (name, value) = str::from_utf8(line)
-            .ok()
-            .and_then(|line| line.split_once(':'))
-            .ok_or(Failure::Garbled("a header line without a colon"))?;
-        let value = value.trim();
-        if name.eq_ignore_ascii_case("content-length") {
-            let length = value.parse().map_err(|_| Failure::Garbled("a Content-Length that is no number"))?;
-            framing = Some(Framing::Length(length));
-        } else if name.eq_ignore_ascii_case("transfer-encoding") {
-            framing = Some(Framing::Chunked);
-        } else if name.eq_ignore_ascii_case("connection") {
-            close = value.eq_ignore_ascii_case("close");
-        }
-    }
-    let framing = framing.ok_or(Failure::Garbled("a body of unknown length"))?;
-    Ok(Head { status, framing, close })
-}
-
-fn read_body(
-    stream: &mut impl BufRead,
-    framing: Framing,
-    line: &mut Vec<u8>,
-    out: &mut Vec<u8>,
-) -> Result<(), Failure> {
-    let most = out.len() + DOCUMENT_BYTES_MAX;
-    let append = |stream: &mut dyn BufRead, length: usize, out: &mut Vec<u8>| {
-        if out.len() + length > most {
-            return Err(Failure::Garbled("a body larger than any object here"));
-        }
-        let from = out.len();
-        out.resize(from + length, 0);
-        Ok(stream.read_exact(&mut out[from..])?)
-    };
-    match framing {
-        Framing::Length(length) => append(stream, length, out),
-        Framing::Chunked => loop {
-            let mut left = RESPONSE_HEAD_BYTES_MAX;
-            read_line(stream, line, &mut left)?;
-            let length = str::from_utf8(line)
-                .ok()
-                .and_then(|line| usize::from_str_radix(line.split(';').next()?.trim(), 16).ok())
-                .ok_or(Failure::Garbled("a chunk without a size"))?;
-            append(stream, length, out)?;
-            // The end of the chunk, or of the (empty) trailers.
-            read_line(stream, line, &mut left)?;
-            if length == 0 {
-                break Ok(());
-            }
-        },
     }
 }
 
@@ -250,19 +104,6 @@ fn parse_page(document: &[u8]) -> Result<Page> {
 fn element<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str, &'a str)> {
     let (_, inside) = text.split_once(open)?;
     inside.split_once(close)
-}
-
-/// Escapes a continuation token for a query.
-fn escape(token: &str) -> String {
-    let mut out = String::with_capacity(token.len());
-    for byte in token.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -328,14 +169,9 @@ mod tests {
 
     #[test]
     fn garbage_is_named() {
-        let head = |text: &str| read_head(&mut text.as_bytes(), &mut Vec::new());
-        let whole = head("HTTP/1.1 206 Partial\r\nConnection: close\r\nContent-length:  7\r\n\r\n").unwrap();
-        assert_eq!(whole, Head { status: 206, framing: Framing::Length(7), close: true });
-        assert!(matches!(head("SSH-2.0-x\r\n\r\n"), Err(Failure::Garbled(_))));
-        assert!(matches!(head("HTTP/1.1 200 OK\r\n\r\n"), Err(Failure::Garbled(_))));
-        assert!(matches!(head("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"), Err(Failure::Garbled(_))));
-        assert!(matches!(head(&"x".repeat(RESPONSE_HEAD_BYTES_MAX + 1)), Err(Failure::Garbled(_))));
-        assert!(matches!(head("HTTP/1.1 200 OK\r\n"), Err(Failure::Lost(_))));
+        let (bucket, set) = bucket("garbage=1.0,per_key_max=9");
+        let error = Client::new(bucket.addr(), "bucket").get(&set.key(0), &mut Vec::new()).unwrap_err();
+        assert_eq!(error.kind(), Kind::Protocol, "{error}");
         assert_eq!(parse_page(b"<html></html>").unwrap_err().kind(), Kind::Protocol);
     }
 

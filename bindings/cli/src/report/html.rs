@@ -1,248 +1,166 @@
-//! `report.html`: one page that needs nothing else, in light and dark, on a desk and on a phone.
+//! `report.html`: the demo's page, in light and dark, on a desk and on a phone.
 //!
-//! Owns the page's order: the answer, the figures, the charts, the table, what is simulated, where it ran.
-
-use core::fmt::Write;
+//! Owns the charts and the figures that the template cannot take from the report as it is.
 
 use fuelrail_base::ByteSize;
+use serde_json::json;
 
 use super::Report;
-use super::bars::{cost, data_wait, epoch_time, miss_rates};
-use super::page::{figure, page};
-use super::svg::{escape, find, hue, percent, seconds};
-use super::timeline::timeline;
+use super::chart::{Axis, Bar, Curve, Hue, bars, curves};
+use super::page::{page, percent, seconds};
 use crate::deli::{Row, RowName};
 
 /// Standard deviation of the unlimited cache's miss rate, mean of three ranks, times the square root of a rank's samples:
 /// the three overlaps of two random divisions into thirds vary by two thirds of the samples.
 const SCATTER: f64 = 0.272;
+/// Waits shorter than this stand on the floor of the chart.
+const FLOOR_MS: f64 = 0.01;
+const SECONDS_LOG: Axis = Axis { log: true, tick: seconds };
 
 /// The page.
 #[must_use]
 pub fn html(report: &Report) -> String {
-    let body = [
-        headline(report),
-        tiles(report),
-        claims(report),
-        charts(report),
-        table(report),
-        simulated(report),
-        place(report),
-    ];
-    page("Fuelrail beside DELI: data wait from a bucket", &body.concat())
-}
-
-fn headline(report: &Report) -> String {
-    let cut = |name| find(&report.rows, name).map_or_else(String::new, |row| percent(row.wait_reduction));
     let scale = &report.config.scale;
-    format!(
-        "<header>\n<div class=\"kicker\">Fuelrail demo · DELI’s experiment (IC2E 2021), {} scale</div>\n\
-         <h1>DELI cuts the wait for a bucket’s data by <span class=\"deli\">{}</span>. Fuelrail cuts it by \
-         <span class=\"rail\">{}</span>, with the same cache bytes.</h1>\n\
-         <p>{} trainers share {} objects ({}) of a bucket that takes {} to answer, over {} epochs. Every delivered byte was \
-         compared with what the generator says it is.</p>\n</header>\n",
-        escape(&report.config.mode),
-        cut(RowName::Deli5050),
-        cut(RowName::Fuelrail),
-        scale.ranks,
-        thousands(report.config.objects),
-        ByteSize(report.config.object_bytes),
-        seconds(scale.get_latency().as_secs_f64()),
-        scale.epochs,
-    )
+    let epochs = || report.rows.iter().flat_map(|row| &row.epochs);
+    let shown = json!({
+        "report": report,
+        "deli": report.row(RowName::Deli5050),
+        "rail": report.row(RowName::Fuelrail),
+        "titles": report.rows.iter().map(|row| row.name.title()).collect::<Vec<_>>(),
+        "tiles": tiles(report),
+        "charts": charts(report),
+        "machine": report.machine.line(),
+        "get_latency_s": scale.get_latency().as_secs_f64(),
+        "step_s": scale.step_of(scale.batch_size as usize).as_secs_f64(),
+        "samples": epochs().map(|epoch| epoch.samples).sum::<u64>(),
+        "bytes": epochs().map(|epoch| epoch.bytes).sum::<u64>(),
+    });
+    page(include_str!("demo.html"), shown)
 }
 
-fn tiles(report: &Report) -> String {
-    let (Some(rail), Some(deli), Some(disk)) =
-        (report.row(RowName::Fuelrail), report.row(RowName::Deli5050), report.row(RowName::LocalDisk))
-    else {
-        return String::new();
-    };
-    let tile = |what: &str, big: String, beside: String| {
-        format!(
-            "<div class=\"tile\"><div class=\"what\">{what}</div><div class=\"big\">{big}</div>\
-             <div class=\"beside\">{beside}</div></div>\n"
-        )
-    };
-    let ratio = |row: &Row| row.epoch_s / disk.epoch_s.max(f64::MIN_POSITIVE);
-    let ms = |ms: f64| seconds(ms / 1e3);
-    let tiles = [
-        tile("Data wait per epoch", seconds(rail.data_wait_s), format!("DELI 50/50: {}", seconds(deli.data_wait_s))),
-        tile("Epoch against local disk", format!("×{:.3}", ratio(rail)), format!("DELI 50/50: ×{:.1}", ratio(deli))),
-        tile("Time to first batch", ms(rail.first_batch_ms), format!("DELI 50/50: {}", ms(deli.first_batch_ms))),
-        tile(
-            "99 % of batches wait less than",
-            ms(rail.batch_wait_p99_ms),
-            format!("DELI 50/50: {}", ms(deli.batch_wait_p99_ms)),
+/// What, of Fuelrail, of DELI's best setting.
+fn tiles(report: &Report) -> Option<[(&'static str, String, String); 4]> {
+    let (rail, deli) = (report.row(RowName::Fuelrail)?, report.row(RowName::Deli5050)?);
+    let disk_s = report.row(RowName::LocalDisk)?.epoch_s.max(f64::MIN_POSITIVE);
+    let of = |value: fn(&Row) -> f64| (seconds(value(rail)), seconds(value(deli)));
+    let (wait, deli_wait) = of(|row| row.data_wait_s);
+    let (first, deli_first) = of(|row| row.first_batch_ms / 1e3);
+    let (late, deli_late) = of(|row| row.batch_wait_p99_ms / 1e3);
+    Some([
+        ("Data wait per epoch", wait, deli_wait),
+        (
+            "Epoch against local disk",
+            format!("×{:.3}", rail.epoch_s / disk_s),
+            format!("×{:.1}", deli.epoch_s / disk_s),
         ),
-    ];
-    format!("<div class=\"tiles\">\n{}</div>\n", tiles.concat())
+        ("Time to first batch", first, deli_first),
+        ("99 % of batches wait less than", late, deli_late),
+    ])
 }
 
-fn claims(report: &Report) -> String {
-    if report.verdicts.is_empty() {
-        return "<section><p>A quick run shows that everything works. Its times mean nothing, so nothing is judged.</p></section>\n".into();
-    }
-    let mut list = String::new();
-    for verdict in &report.verdicts {
-        let (class, mark) = if verdict.holds { ("yes", "✓") } else { ("no", "✗") };
-        // Writing to a String cannot fail, here and below.
-        let _ = writeln!(list, "<li><span class=\"{class}\">{mark}</span>{}</li>", escape(&verdict.text));
-    }
-    format!("<section>\n<ul class=\"claims\">\n{list}</ul>\n</section>\n")
-}
-
-fn charts(report: &Report) -> String {
-    let figures = [
-        figure(
+/// Title, caption and drawing of every chart.
+fn charts(report: &Report) -> [(&'static str, String, String); 5] {
+    let scatter = SCATTER / (report.config.scale.samples_per_rank as f64).sqrt();
+    let share = Axis { log: false, tick: |rate| format!("{rate:.1}") };
+    [
+        (
             "Data wait",
-            "Time inside <code>next()</code> per epoch, and how much less that is than the bucket’s. Logarithmic. \
-             <span class=\"key tickmark\"></span>the paper’s share of its own bucket wait",
-            &data_wait(report),
+            "Time inside next() per epoch, and how much less that is than the bucket’s. Logarithmic. The mark is the paper’s \
+             share of its own bucket wait."
+                .to_owned(),
+            bars(&data_wait(report), SECONDS_LOG),
         ),
-        figure(
+        (
             "Epoch time against local disk",
-            "<span class=\"key step\"></span>simulated step <span class=\"key rail\"></span><span class=\"key deli\"></span>\
-             <span class=\"key disk\"></span>data wait. Bars that leave the picture are cut.",
-            &epoch_time(report),
+            "Simulated steps and data wait together. Logarithmic. The mark is the local disk’s.".to_owned(),
+            bars(&epoch_time(report), SECONDS_LOG),
         ),
-        figure(
-            "Where the trainers stood still",
-            "Data wait of every step, mean of the ranks, logarithmic. DELI stops whenever its fetch has not landed.",
-            &timeline(report),
+        (
+            "Data wait of every step",
+            "Mean of the ranks, step by step over all epochs. Logarithmic. Blue is Fuelrail, orange DELI 50/50, green \
+             local disk, grey the bucket. DELI stops whenever its fetch has not landed."
+                .to_owned(),
+            timeline(report),
         ),
-        figure(
+        (
             "Miss rates in epoch 2",
-            &format!(
+            format!(
                 "Every epoch is reshuffled over the nodes, so most of what a node keeps, another needs. From seed to seed the \
-                 rates scatter by about {:.3} (standard deviation) at this size. <span class=\"key ringmark\"></span>published",
-                SCATTER / (report.config.scale.samples_per_rank as f64).sqrt()
+                 rates scatter by about {scatter:.3} (standard deviation) at this size. The mark is the published rate."
             ),
-            &miss_rates(report),
+            bars(&miss_rates(report), share),
         ),
-        figure(
+        (
             "What it costs",
             "Processor time of all trainers, threads and shards over the whole row, the bucket’s left out; and the memory the \
-             row held for samples.",
-            &cost(report),
+             row held for samples."
+                .to_owned(),
+            bars(&cost(report), Axis { log: false, tick: seconds }),
         ),
-    ];
-    format!("<section class=\"charts\">\n{}</section>\n", figures.concat())
+    ]
 }
 
-fn table(report: &Report) -> String {
-    let heads = ["", "Data wait", "Reduction", "Epoch", "First batch", "Miss rate", "p99 wait", "CPU", "Peak memory"];
-    let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{head}</th>")).collect();
-    let mut rows = String::new();
-    for row in &report.rows {
-        let shared = if row.side_by_side.is_empty() { "" } else { "≤ " };
-        let cells = [
-            seconds(row.data_wait_s),
-            if row.name == RowName::Bucket { "–".to_owned() } else { percent(row.wait_reduction) },
-            seconds(row.epoch_s),
-            seconds(row.first_batch_ms / 1e3),
-            format!("{:.3}", row.miss_rate),
-            seconds(row.batch_wait_p99_ms / 1e3),
-            seconds(row.cpu_s),
-            format!("{shared}{}", ByteSize(row.peak_rss_bytes)),
-        ];
-        let cells: String = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
-        let title = escape(row.name.title());
-        let _ = writeln!(rows, "<tr class=\"{}\"><th scope=\"row\">{title}</th>{cells}</tr>", hue(row.name));
+fn hue(name: RowName) -> Hue {
+    match name {
+        RowName::Fuelrail => Hue::Rail,
+        RowName::DeliFullFetch | RowName::Deli5050 => Hue::Deli,
+        RowName::LocalDisk => Hue::Disk,
+        _ => Hue::Plain,
     }
-    let notes: String = report.columns.iter().map(|(name, text)| note(name, text)).collect();
-    format!(
-        "<section>\n<h2>All numbers</h2>\n<div class=\"wide\"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n\
-         </table></div>\n<dl>{notes}</dl>\n</section>\n"
-    )
 }
 
-fn note(name: &str, text: &str) -> String {
-    format!("<dt>{}</dt><dd>{}</dd>", escape(name), escape(text))
+fn bar(row: &Row, value: f64, text: String, mark: Option<f64>) -> Bar {
+    Bar { name: row.name.title().to_owned(), text, value, marks: mark.into_iter().collect(), hue: hue(row.name) }
 }
 
-fn simulated(report: &Report) -> String {
-    let list: String = report.simulated.iter().map(|line| format!("<li>{}</li>\n", escape(line))).collect();
-    format!("<section>\n<h2>What is simulated, and what is not</h2>\n<ul>\n{list}</ul>\n</section>\n")
+fn data_wait(report: &Report) -> Vec<Bar> {
+    let bucket_s = report.row(RowName::Bucket).map_or(0.0, |row| row.data_wait_s);
+    let bar_of = |row: &Row| {
+        let gone = match row.name {
+            RowName::Bucket => String::new(),
+            _ if row.wait_reduction < 0.0 => format!(" · +{}", percent(-row.wait_reduction)),
+            _ => format!(" · −{}", percent(row.wait_reduction)),
+        };
+        let published = report.published.iter().find(|paper| paper.name == row.name && row.name != RowName::Bucket);
+        let mark = published.map(|paper| (1.0 - paper.wait_reduction) * bucket_s);
+        bar(row, row.data_wait_s, format!("{}{gone}", seconds(row.data_wait_s)), mark)
+    };
+    report.rows.iter().map(bar_of).collect()
 }
 
-fn place(report: &Report) -> String {
-    let scale = &report.config.scale;
-    let machine = &report.machine;
-    let facts = [
-        ("machine", machine.line()),
-        ("program", program(machine)),
-        ("measured", format!("{}, in {}", machine.date, seconds(report.wall_s))),
-        (
-            "per rank and epoch",
-            format!(
-                "{} samples in batches of {}, step {}",
-                thousands(scale.samples_per_rank),
-                scale.batch_size,
-                seconds(scale.step_of(scale.batch_size as usize).as_secs_f64())
-            ),
-        ),
-        (
-            "cache",
-            format!(
-                "{} samples = {} a rank; Fuelrail’s batches in flight come out of the same bytes, its receive scratch does not",
-                scale.cache_samples,
-                ByteSize(report.config.cache_bytes_per_rank)
-            ),
-        ),
-        (
-            "DELI’s fetches",
-            format!(
-                "listing pages of {} keys, {} connections for the threads of a fetch",
-                scale.list_page_keys, scale.fetch_connections
-            ),
-        ),
-        ("bytes", verified(report)),
-    ];
-    let facts: String = facts.iter().map(|(name, text)| note(name, text)).collect();
-    let notices: String = report.notices.iter().map(|line| note("notice", line)).collect();
-    format!(
-        "<section>\n<h2>Where and how</h2>\n<dl>{facts}{notices}</dl>\n</section>\n\
-         <footer>Paper: Krichevsky, St. Louis, Guo, “Quantifying and Improving Performance of Distributed Deep Learning with \
-         Cloud Storage”, IC2E 2021; its numbers are means of the released data. Repeat with <code>fuelrail demo</code>; the \
-         published scale with <code>fuelrail demo --full</code>.</footer>\n"
-    )
+fn epoch_time(report: &Report) -> Vec<Bar> {
+    let disk_s = report.row(RowName::LocalDisk).map_or(0.0, |row| row.epoch_s).max(f64::MIN_POSITIVE);
+    let bar_of = |row: &Row| {
+        let times = row.epoch_s / disk_s;
+        let digits = if times < 1.995 { 3 } else { 1 };
+        bar(row, row.epoch_s, format!("{} · ×{times:.digits$}", seconds(row.epoch_s)), Some(disk_s))
+    };
+    report.rows.iter().map(bar_of).collect()
 }
 
-fn program(machine: &crate::machine::Machine) -> String {
-    let commit = machine.git_commit.as_deref().map_or(String::new(), |commit| format!(", commit {commit}"));
-    let build = if machine.optimised { "" } else { ", unoptimised: speeds say nothing" };
-    format!("fuelrail {}{commit}{build}", machine.version)
+fn miss_rates(report: &Report) -> Vec<Bar> {
+    let bar_of = |paper: &super::Published| {
+        let (row, published) = (report.row(paper.name)?, paper.miss_rate?);
+        Some(bar(row, row.miss_rate, format!("{:.3} · paper {published:.3}", row.miss_rate), Some(published)))
+    };
+    report.published.iter().filter_map(bar_of).collect()
 }
 
-fn verified(report: &Report) -> String {
-    let bytes: u64 = report.rows.iter().flat_map(|row| &row.epochs).map(|epoch| epoch.bytes).sum();
-    let samples: u64 = report.rows.iter().flat_map(|row| &row.epochs).map(|epoch| epoch.samples).sum();
-    let outcome = if report.verified_bytes { "all equal to the generator’s" } else { "not all checked" };
-    format!("{} samples, {} delivered over all rows, {outcome}", thousands(samples), ByteSize(bytes))
+fn cost(report: &Report) -> Vec<Bar> {
+    let text = |row: &Row| format!("{} · {}", seconds(row.cpu_s), ByteSize(row.held_bytes_max));
+    report.rows.iter().map(|row| bar(row, row.cpu_s, text(row), None)).collect()
 }
 
-/// A count with thin spaces between thousands.
-fn thousands(count: u64) -> String {
-    let digits = count.to_string();
-    let mut out = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push('\u{202f}');
-        }
-        out.push(digit);
-    }
-    out
-}
+/// Rows that say something different.
+const SHOWN: [RowName; 4] = [RowName::Bucket, RowName::Deli5050, RowName::LocalDisk, RowName::Fuelrail];
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_are_grouped() {
-        assert_eq!(thousands(42), "42");
-        assert_eq!(thousands(42_000), "42\u{202f}000");
-        assert_eq!(thousands(1_234_567), "1\u{202f}234\u{202f}567");
-    }
+fn timeline(report: &Report) -> String {
+    let curve = |name: &RowName| {
+        let row = report.row(*name)?;
+        let waits = row.epochs.iter().flat_map(|epoch| &epoch.step_wait_ms).map(|wait| wait.max(FLOOR_MS) / 1e3);
+        let points = (0u32..).map(f64::from).zip(waits).collect();
+        Some(Curve { points, hue: hue(*name) })
+    };
+    let all: Vec<Curve> = SHOWN.iter().filter_map(curve).collect();
+    curves(&all, Axis { log: false, tick: |step| format!("{step:.0}") }, SECONDS_LOG)
 }

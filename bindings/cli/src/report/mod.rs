@@ -3,12 +3,10 @@
 //!
 //! Owns the shape, the judgement against the paper and the page. Never measures, never writes files.
 
-mod bars;
+pub mod chart;
 mod html;
 pub mod page;
 mod published;
-pub mod svg;
-mod timeline;
 mod verdict;
 
 pub use html::html;

@@ -1,40 +1,69 @@
-//! What every page has: the document around its body, and figures with captions.
+//! Pages: a template with what it shows becomes one file that needs nothing else.
 //!
-//! Owns the style sheet.
+//! Owns the document around every page, the style sheet, and how templates write figures.
 
-use super::svg::escape;
+use fuelrail_base::ByteSize;
+use minijinja::value::Serde;
+use minijinja::{Environment, Value};
+use serde::Serialize;
 
-const STYLE: &str = include_str!("style.css");
-
-/// A whole document; `title` and `body` are markup already.
-pub fn page(title: &str, body: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
-    )
+/// The page of a template that extends `page.html`. Its filters beside the engine's own: `seconds`, `percent`, `bytes` and
+/// `thousands`; all text is escaped unless it is marked `safe`.
+///
+/// # Panics
+/// When the template is not one: templates are constants of this program.
+#[must_use]
+pub fn page(template: &str, shown: impl Serialize) -> String {
+    let mut pages = Environment::new();
+    pages.add_filter("seconds", seconds);
+    pages.add_filter("percent", percent);
+    pages.add_filter("thousands", thousands);
+    pages.add_filter("bytes", |bytes: u64| ByteSize(bytes).to_string());
+    let rendered = pages
+        .add_template("style.css", include_str!("style.css"))
+        .and_then(|()| pages.add_template("page.html", include_str!("page.html")))
+        .and_then(|()| pages.add_template("body.html", template))
+        .and_then(|()| pages.get_template("body.html")?.render(Value::from(Serde(shown))));
+    rendered.unwrap_or_else(|error| panic!("the page's template: {error:#}"))
 }
 
-/// A drawing with its caption; both are markup already.
-pub fn figure(title: &str, caption: &str, drawing: &str) -> String {
-    format!("<figure>\n<figcaption><h2>{title}</h2><p>{caption}</p></figcaption>\n{drawing}\n</figure>\n")
+/// Seconds in the unit people read them in.
+#[must_use]
+pub fn seconds(s: f64) -> String {
+    match s {
+        s if s >= 100.0 => format!("{s:.0} s"),
+        s if s >= 10.0 => format!("{s:.1} s"),
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 0.1 => format!("{:.0} ms", s * 1e3),
+        s if s >= 1e-3 => format!("{:.1} ms", s * 1e3),
+        s if s > 0.0 => format!("{:.0} µs", s * 1e6),
+        _ => "0".to_owned(),
+    }
 }
 
-/// A row of a table: its class, its name, and the cells behind that, as text.
-pub fn line(class: &str, name: &str, cells: &[String]) -> String {
-    let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
-    format!("<tr class=\"{class}\"><th scope=\"row\">{}</th>{cells}</tr>\n", escape(name))
+/// A share as a percentage, with more digits the nearer it is to the whole.
+pub(super) fn percent(share: f64) -> String {
+    let share = share * 100.0;
+    if share > 99.0 && share < 100.0 { format!("{share:.2} %") } else { format!("{share:.1} %") }
 }
 
-/// A table that may be wider than the page; `rows` is markup already.
-pub fn wide(heads: &[&str], rows: &str) -> String {
-    let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{head}</th>")).collect();
-    format!("<div class=\"wide\"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n")
+/// A count with thin spaces between thousands.
+fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| str::from_utf8(group).expect("digits are ASCII")).collect();
+    groups.join("\u{202f}")
 }
 
-/// Where and how something was measured: names of facts, and what they are.
-pub fn place(facts: &[(&str, String)]) -> String {
-    let facts: String = facts.iter().map(|(name, text)| format!("<dt>{name}</dt><dd>{}</dd>", escape(text))).collect();
-    format!("<section>\n<h2>Where and how</h2>\n<dl>{facts}</dl>\n</section>\n")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_carry_their_unit() {
+        let words: Vec<_> = [800.0, 41.23, 1.5, 0.25, 0.0042, 0.000_042, 0.0].into_iter().map(seconds).collect();
+        assert_eq!(words, ["800 s", "41.2 s", "1.50 s", "250 ms", "4.2 ms", "42 µs", "0"]);
+        assert_eq!((percent(0.9942), percent(0.86), percent(0.0)), ("99.42 %".into(), "86.0 %".into(), "0.0 %".into()));
+        assert_eq!((thousands(42), thousands(1_234_567)), ("42".into(), "1\u{202f}234\u{202f}567".into()));
+    }
 }
