@@ -20,9 +20,8 @@ use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, ShardId};
 use fuelrail_io::{Op, Region, Ring, ThreadMeter, Waker, Window};
-use fuelrail_plan::brain::{AskId, Brain, BrainConfig, Command, Fact, FetchId, GivenUp, Source};
+use fuelrail_plan::brain::{Brain, BrainConfig, Command, Fact, FetchId, GivenUp, Keep, Source, Waiters};
 use fuelrail_plan::run::Run;
-use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -30,12 +29,11 @@ mod disk;
 mod outcomes;
 mod report;
 
-/// An ask this shard owns the block of.
-struct OwnedAsk {
+/// One that waits for a block of this shard. The brain keeps it with the block.
+struct Waiter {
     home: ShardId,
     key: u32,
-    block: BlockId,
-    /// `None` only while a connection holds it.
+    /// `None` only while a connection or the disk fills it.
     window: Option<Window>,
     proof: Proof,
     /// What earlier attempts said about the bytes landed so far: a part fetched to complete them says less.
@@ -51,7 +49,7 @@ pub struct Shard<R: Ring> {
     region: Region,
     waker: Waker,
     objects: Arc<Objects>,
-    brain: Brain,
+    brain: Brain<Waiter>,
     fetch: FetchStage,
     hedges: Hedges,
     cache: Option<CacheStage>,
@@ -67,7 +65,6 @@ pub struct Shard<R: Ring> {
     /// How much of what the consumer tells of draws has been heard.
     heard: u64,
     board: Arc<Board>,
-    owned: Slab<OwnedAsk>,
     /// Under `Quarantine`, the blocks given up, with the reason: they are not asked for again, whichever shard wants them.
     quarantine: Option<HashMap<BlockId, Error>>,
     asks: Vec<Ask>,
@@ -128,7 +125,6 @@ impl<R: Ring> Shard<R> {
             consumer: ends.consumer,
             heard: 0,
             board: ends.board,
-            owned: Slab::with_capacity(1024),
             quarantine: (config.bad_samples == BadSamples::Quarantine).then(HashMap::new),
             asks: Vec::with_capacity(1024),
             arrived: VecDeque::with_capacity(1024),
@@ -334,7 +330,7 @@ impl<R: Ring> Shard<R> {
         }
     }
 
-    fn carry_out(&mut self, command: Command) {
+    fn carry_out(&mut self, command: Command<Waiter>) {
         match command {
             Command::Open { seq, bytes } => match self.region.alloc(bytes as usize) {
                 Some(slot) => {
@@ -347,65 +343,70 @@ impl<R: Ring> Shard<R> {
                 }
                 None => self.tell(Fact::NoRoom(seq)),
             },
-            Command::Serve { ask, block } => {
-                let owned = &mut self.owned[ask.0 as usize];
-                let window = owned.window.as_mut().expect("nobody else fills it");
-                owned.proof = self.cache.as_mut().expect("there is a cache to hit").serve(block, window);
+            Command::Serve { mut waiter, block } => {
+                let window = waiter.window.as_mut().expect("nobody else fills it");
+                let proof = self.cache.as_mut().expect("there is a cache to hit").serve(block, window);
+                self.reply(waiter, Ok((proof, Source::Cache)));
             }
-            Command::Fetch { fetch, ask, block } => {
-                let mut window = self.owned[ask.0 as usize].window.take().expect("one attempt at a time");
+            Command::Fetch { fetch, block } => {
+                let mut window = self.brain.first(fetch).window.take().expect("one attempt at a time");
                 if window.room() == 0 {
                     // It came from disk, and the planner does not believe it.
                     window.rewind(0);
                 }
-                let asked = self.asked(fetch, ask, block, window.filled() as u64);
+                let asked = self.asked(fetch, block, window.filled() as u64);
                 self.requests.entered(self.now);
                 self.fetch.request(asked, window, self.now);
             }
-            Command::Hedge { fetch, ask, block } => self.hedge(fetch, ask, block),
-            Command::Share { from, to } => {
-                let full = self.owned[from.0 as usize].window.take().expect("it has landed");
-                let proof = self.owned[from.0 as usize].proof;
-                let other = &mut self.owned[to.0 as usize];
-                self.shared_copied_bytes += other.window.as_mut().expect("nobody fills it").put(full.bytes()) as u64;
-                other.proof = proof;
-                self.owned[from.0 as usize].window = Some(full);
-            }
-            Command::Keep { block, ask } => {
-                let owned = &self.owned[ask.0 as usize];
-                let bytes = owned.window.as_ref().expect("it has landed").bytes();
-                self.cache.as_mut().expect("the brain keeps only within a capacity").keep(block, bytes, owned.proof);
-            }
-            Command::Spill { block, ask, segment, place } => self.spill_block(block, ask, (segment, place)),
-            Command::Restore { fetch, ask, block, spot } => self.restore_block(fetch, ask, block, spot),
+            Command::Hedge { fetch, block } => self.hedge(fetch, block),
+            Command::Restore { fetch, block, spot } => self.restore_block(fetch, block, spot),
             Command::Trim(segment) => self.trim_segment(segment),
             Command::Evict(block) => self.cache.as_mut().expect("only kept blocks are evicted").evict(block),
-            Command::Answer { ask, source } => {
-                let proof = self.owned[ask.0 as usize].proof;
-                self.reply(ask, Ok((proof, source)));
-            }
-            Command::Refuse { ask, failed, attempts, why } => {
-                let last = self.owned[failed.0 as usize].error.clone();
-                let error = given_up(last, why).attempts(attempts);
+            Command::Deliver { block, waiters, source, keep } => self.share_out(block, waiters, source, keep),
+            Command::Refuse { block, waiters: Waiters { mut first, others }, attempts, why } => {
+                let error = given_up(first.error.take(), why).attempts(attempts);
                 if let Some(quarantine) = &mut self.quarantine {
-                    quarantine.insert(self.owned[ask.0 as usize].block, error.clone());
+                    quarantine.insert(block, error.clone());
                 }
-                self.reply(ask, Err(error));
+                others.into_iter().for_each(|other| self.reply(other, Err(error.clone())));
+                self.reply(first, Err(error));
             }
         }
     }
 
+    /// Copies a block from the window of its first waiter to the others, keeps it, and hands all windows back.
+    fn share_out(&mut self, block: BlockId, waiters: Waiters<Waiter>, source: Source, keep: Option<Keep>) {
+        let Waiters { mut first, mut others } = waiters;
+        let (window, proof) = (first.window.as_mut().expect("it has landed"), first.proof);
+        for other in &mut others {
+            self.shared_copied_bytes += other.window.as_mut().expect("nobody fills it").put(window.bytes()) as u64;
+        }
+        match keep {
+            Some(Keep::Ram) => {
+                let cache = self.cache.as_mut().expect("the brain keeps only within a capacity");
+                cache.keep(block, window.bytes(), proof);
+            }
+            Some(Keep::Disk { segment, place }) => self.spill_block(block, window, proof, (segment, place)),
+            None => {}
+        }
+        self.reply(first, Ok((proof, source)));
+        for other in others.drain(..) {
+            self.reply(other, Ok((proof, Source::Shared)));
+        }
+        self.brain.recycle(others);
+    }
+
     /// What a request asks for when so much of the block has landed.
-    fn asked(&self, fetch: FetchId, ask: AskId, block: BlockId, landed: u64) -> Asked {
+    fn asked(&mut self, fetch: FetchId, block: BlockId, landed: u64) -> Asked {
+        let seen = self.brain.first(fetch).seen.etag;
         let catalog = self.objects.catalog();
         Asked {
             fetch,
-            ask,
             sample: block.sample,
             first: catalog.block_first(block) + landed,
             len: catalog.block_len(block) - landed,
             object_len: catalog.size(block.sample),
-            etag: self.objects.etag(block.sample).or(self.owned[ask.0 as usize].seen.etag),
+            etag: self.objects.etag(block.sample).or(seen),
             second: None,
         }
     }
@@ -428,23 +429,15 @@ impl<R: Ring> Shard<R> {
             let result = Err(error.clone());
             return self.answer(home, Answer { key, window, result });
         }
-        let window = Some(window);
-        let id = self.owned.insert(OwnedAsk {
-            home,
-            key,
-            block,
-            window,
-            proof: Proof::default(),
-            seen: Proof::default(),
-            error: None,
-        });
-        self.tell(Fact::Asked { ask: AskId(id as u32), block, at, fresh });
+        let (proof, window) = (Proof::default(), Some(window));
+        let waiter = Waiter { home, key, window, proof, seen: proof, error: None };
+        self.brain.ask(self.now, waiter, (block, at, fresh));
     }
 
-    fn reply(&mut self, ask: AskId, result: Result<(Proof, Source)>) {
-        let OwnedAsk { home, key, window, block, .. } = self.owned.remove(ask.0 as usize);
-        let window = window.expect("no connection holds an answered ask");
-        debug_assert!(result.is_err() || window.room() == 0, "an answered block is whole: {block:?}");
+    fn reply(&mut self, waiter: Waiter, result: Result<(Proof, Source)>) {
+        let Waiter { home, key, window, .. } = waiter;
+        let window = window.expect("no connection holds an answered one");
+        debug_assert!(result.is_err() || window.room() == 0, "an answered block is whole");
         self.answer(home, Answer { key, window, result });
     }
 

@@ -1,7 +1,7 @@
 //! The brain, fact by fact: what it commands, in which order, and what it leaves alone.
 
 use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, SampleId, ShardId};
-use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, FetchId, GivenUp, Source};
+use fuelrail_plan::brain::{Attempt, BrainConfig, Fact, FetchId, GivenUp, Keep, Source, Waiters};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
@@ -15,6 +15,10 @@ use fuelrail_plan::window::WindowConfig;
 use std::sync::Arc;
 
 mod hedges;
+
+/// Those that wait are numbers here.
+type Brain = fuelrail_plan::brain::Brain<u32>;
+type Command = fuelrail_plan::brain::Command<u32>;
 
 const SAMPLES: u64 = 8;
 const SAMPLE_BYTES: u64 = 100;
@@ -62,8 +66,24 @@ fn block(n: u32) -> BlockId {
     BlockId { sample: SampleId(n), index: 0 }
 }
 
-fn asked(ask: u32, n: u32, at: u64) -> Fact {
-    Fact::Asked { ask: AskId(ask), block: block(n), at: UseTime(at), fresh: false }
+/// What the brain can hear: a fact, or an ask.
+enum Told {
+    Fact(Fact),
+    Ask(u32, BlockId, UseTime, bool),
+}
+
+impl From<Fact> for Told {
+    fn from(fact: Fact) -> Told {
+        Told::Fact(fact)
+    }
+}
+
+fn asked(ask: u32, n: u32, at: u64) -> Told {
+    Told::Ask(ask, block(n), UseTime(at), false)
+}
+
+fn delivered(n: u32, first: u32, others: &[u32], source: Source, keep: Option<Keep>) -> Command {
+    Command::Deliver { block: block(n), waiters: Waiters { first, others: others.to_vec() }, source, keep }
 }
 
 fn landed(fetch: FetchId) -> Fact {
@@ -80,15 +100,18 @@ fn commands(brain: &mut Brain) -> Vec<Command> {
     core::iter::from_fn(|| brain.pop()).filter(|c| !matches!(c, Command::Open { .. })).collect()
 }
 
-fn tell(brain: &mut Brain, now: Instant, fact: Fact) -> Vec<Command> {
-    brain.tell(now, fact);
+fn tell(brain: &mut Brain, now: Instant, told: impl Into<Told>) -> Vec<Command> {
+    match told.into() {
+        Told::Fact(fact) => brain.tell(now, fact),
+        Told::Ask(ask, block, at, fresh) => brain.ask(now, ask, (block, at, fresh)),
+    }
     commands(brain)
 }
 
-/// The one command there is, a fetch of this block for this ask.
-fn the_fetch(commands: &[Command], ask: u32, n: u32) -> FetchId {
+/// The one command there is, a fetch of this block.
+fn the_fetch(commands: &[Command], n: u32) -> FetchId {
     match commands {
-        &[Command::Fetch { fetch, ask: a, block: b }] if (a, b) == (AskId(ask), block(n)) => fetch,
+        &[Command::Fetch { fetch, block: b }] if b == block(n) => fetch,
         other => panic!("{other:?}"),
     }
 }
@@ -96,13 +119,11 @@ fn the_fetch(commands: &[Command], ask: u32, n: u32) -> FetchId {
 #[test]
 fn a_missing_block_is_fetched_kept_and_answered_and_then_served() {
     let mut brain = brain(&config());
-    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
-    let keep = Command::Keep { block: block(5), ask: AskId(1) };
-    let answer = Command::Answer { ask: AskId(1), source: Source::Bucket };
-    assert_eq!(tell(&mut brain, Instant(1), landed(fetch)), [keep, answer], "kept while the window is still here");
-    let serve = Command::Serve { ask: AskId(2), block: block(5) };
-    let answer = Command::Answer { ask: AskId(2), source: Source::Cache };
-    assert_eq!(tell(&mut brain, Instant(2), asked(2, 5, 9)), [serve, answer]);
+    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 5);
+    assert_eq!(*brain.first(fetch), 1);
+    let kept = delivered(5, 1, &[], Source::Bucket, Some(Keep::Ram));
+    assert_eq!(tell(&mut brain, Instant(1), landed(fetch)), [kept]);
+    assert_eq!(tell(&mut brain, Instant(2), asked(2, 5, 9)), [Command::Serve { waiter: 2, block: block(5) }]);
     let stats = brain.stats();
     assert_eq!((stats.asks, stats.hits, stats.asked_bytes, stats.hit_bytes), (2, 1, 200, 100));
 }
@@ -110,16 +131,12 @@ fn a_missing_block_is_fetched_kept_and_answered_and_then_served() {
 #[test]
 fn a_block_under_way_is_shared() {
     let mut brain = brain(&config());
-    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
+    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 5);
     for ask in 2..4 {
         assert_eq!(tell(&mut brain, Instant(0), asked(ask, 5, 8)), []);
     }
     let out = tell(&mut brain, Instant(1), landed(fetch));
-    let share = |to| Command::Share { from: AskId(1), to: AskId(to) };
-    let answer = |ask, source| Command::Answer { ask: AskId(ask), source };
-    let keep = Command::Keep { block: block(5), ask: AskId(1) };
-    let answers = [answer(1, Source::Bucket), answer(2, Source::Shared), answer(3, Source::Shared)];
-    assert_eq!(out, [&[share(2), share(3), keep][..], &answers].concat(), "copied before any window leaves");
+    assert_eq!(out, [delivered(5, 1, &[2, 3], Source::Bucket, Some(Keep::Ram))]);
     assert_eq!(brain.stats().shared, 2);
 }
 
@@ -127,10 +144,10 @@ fn a_block_under_way_is_shared() {
 fn a_full_cache_drops_before_it_keeps() {
     let mut brain = brain(&config());
     for n in 0..3 {
-        let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(n, n, 0)), n, n);
+        let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(n, n, 0)), n);
         let out = tell(&mut brain, Instant(1), landed(fetch));
         let evicts = out.iter().position(|c| *c == Command::Evict(block(0)));
-        let keeps = out.iter().position(|c| *c == Command::Keep { block: block(n), ask: AskId(n) }).unwrap();
+        let keeps = out.iter().position(|c| *c == delivered(n, n, &[], Source::Bucket, Some(Keep::Ram))).unwrap();
         assert_eq!(evicts.is_some(), n == 2, "the cache holds two blocks");
         assert!(evicts.is_none_or(|at| at < keeps), "{out:?}");
     }
@@ -140,38 +157,38 @@ fn a_full_cache_drops_before_it_keeps() {
 #[test]
 fn a_fresh_ask_drops_what_is_cached_and_fetches_anew() {
     let mut brain = brain(&config());
-    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
+    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 5);
     tell(&mut brain, Instant(0), landed(fetch));
-    let again = Fact::Asked { ask: AskId(2), block: block(5), at: UseTime(0), fresh: true };
+    let again = Told::Ask(2, block(5), UseTime(0), true);
     let out = tell(&mut brain, Instant(1), again);
     assert_eq!(out[0], Command::Evict(block(5)));
-    the_fetch(&out[1..], 2, 5);
+    the_fetch(&out[1..], 5);
 }
 
 #[test]
 fn a_failed_fetch_is_tried_again_when_its_time_has_come_and_not_before() {
     let mut brain = brain(&config());
-    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
+    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 5);
     assert_eq!(tell(&mut brain, Instant(10), failed(fetch, Kind::Network, Attempt::Barren)), []);
     let due = brain.deadline().unwrap();
     assert!(due > Instant(10));
     assert_eq!(tell(&mut brain, Instant(due.0 - 1), Fact::Tick), []);
-    assert_eq!(the_fetch(&tell(&mut brain, due, Fact::Tick), 1, 5), fetch);
+    assert_eq!(the_fetch(&tell(&mut brain, due, Fact::Tick), 5), fetch);
     assert_eq!(brain.stats().retries, 1);
 }
 
 /// Fails the block's fetch again and again; returns the kinds of attempts it took until it was refused.
 fn until_refused(brain: &mut Brain, attempts: impl IntoIterator<Item = Attempt>) -> (usize, u32) {
-    let mut fetch = the_fetch(&tell(brain, Instant(0), asked(1, 5, 0)), 1, 5);
+    let mut fetch = the_fetch(&tell(brain, Instant(0), asked(1, 5, 0)), 5);
     let mut now = Instant(0);
     for (i, attempt) in attempts.into_iter().enumerate() {
         match *tell(brain, now, failed(fetch, Kind::Network, attempt)) {
             [] => {}
-            [Command::Refuse { ask: AskId(1), failed: AskId(1), attempts, .. }] => return (i + 1, attempts),
+            [Command::Refuse { waiters: Waiters { first: 1, .. }, attempts, .. }] => return (i + 1, attempts),
             ref other => panic!("{other:?}"),
         }
         now = brain.deadline().unwrap();
-        fetch = the_fetch(&tell(brain, now, Fact::Tick), 1, 5);
+        fetch = the_fetch(&tell(brain, now, Fact::Tick), 5);
     }
     panic!("never refused");
 }
@@ -189,21 +206,22 @@ fn attempts_are_counted_but_not_those_that_brought_something_or_were_excused() {
 #[test]
 fn what_cannot_be_helped_is_refused_at_once_to_all_who_asked() {
     let mut brain = brain(&config());
-    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
+    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 5);
     tell(&mut brain, Instant(0), asked(2, 5, 1));
     let out = tell(&mut brain, Instant(1), failed(fetch, Kind::NotFound, Attempt::Barren));
-    let refuse = |ask| Command::Refuse { ask: AskId(ask), failed: AskId(1), attempts: 1, why: GivenUp::Tried };
-    assert_eq!(out, [refuse(2), refuse(1)], "the one that holds the error last");
+    let waiters = Waiters { first: 1, others: vec![2] };
+    let refuse = Command::Refuse { block: block(5), waiters, attempts: 1, why: GivenUp::Tried };
+    assert_eq!(out, [refuse]);
     assert_eq!(brain.stats().given_up, 1);
-    the_fetch(&tell(&mut brain, Instant(2), asked(3, 5, 9)), 3, 5);
+    the_fetch(&tell(&mut brain, Instant(2), asked(3, 5, 9)), 5);
 }
 
 #[test]
 fn an_unserved_request_goes_out_again_at_once() {
     let mut brain = brain(&config());
-    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 1, 5);
+    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 5);
     for _ in 0..10 {
-        assert_eq!(the_fetch(&tell(&mut brain, Instant(0), Fact::Unserved(fetch)), 1, 5), fetch);
+        assert_eq!(the_fetch(&tell(&mut brain, Instant(0), Fact::Unserved(fetch)), 5), fetch);
     }
     assert_eq!(brain.stats().retries, 0);
 }
@@ -212,14 +230,14 @@ fn an_unserved_request_goes_out_again_at_once() {
 fn the_most_urgent_waits_least() {
     let window = WindowConfig { connections_start: 1, connections_max: 1, depth_max: 1, ..WindowConfig::default() };
     let mut brain = brain(&BrainConfig { window, ..config() });
-    let mut fetch = the_fetch(&tell(&mut brain, Instant(0), asked(0, 0, 0)), 0, 0);
+    let mut fetch = the_fetch(&tell(&mut brain, Instant(0), asked(0, 0, 0)), 0);
     for (ask, at) in [(1, 30), (2, 10), (3, 20), (4, 10)] {
         assert_eq!(tell(&mut brain, Instant(0), asked(ask, ask, at)), [], "one place, and it is taken");
     }
     assert_eq!(brain.queued(), 4);
     for ask in [2, 4, 3, 1] {
         let out = tell(&mut brain, Instant(1), landed(fetch));
-        fetch = the_fetch(&out[out.len() - 1..], ask, ask);
+        fetch = the_fetch(&out[out.len() - 1..], ask);
     }
 }
 
@@ -317,7 +335,7 @@ fn time_between_two_waits_is_not_counted_as_waiting() {
 fn requests_queue_on_a_connection_once_a_first_byte_was_timed() {
     let mut brain = brain(&BrainConfig { cache_bytes: 0, ..config() });
     assert_eq!(brain.depth(SAMPLE_BYTES), 1);
-    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(0, 5, 0)), 0, 5);
+    let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(0, 5, 0)), 5);
     let time = Duration::from_micros(500);
     tell(
         &mut brain,
@@ -357,12 +375,12 @@ fn experienced_in(config: &BrainConfig) -> (Brain, Instant, FetchId) {
     let ms = Duration::from_millis(20);
     let mut now = Instant(0);
     for ask in 0..64 {
-        let fetch = the_fetch(&tell(&mut brain, now, asked(ask, 5, 0)), ask, 5);
+        let fetch = the_fetch(&tell(&mut brain, now, asked(ask, 5, 0)), 5);
         now = now.after(ms);
         let fact = Fact::Landed { fetch, bytes: SAMPLE_BYTES, first_byte: ms, total: ms };
         assert_eq!(tell(&mut brain, now, fact).len(), 1);
     }
-    let fetch = the_fetch(&tell(&mut brain, now, asked(64, 5, 0)), 64, 5);
+    let fetch = the_fetch(&tell(&mut brain, now, asked(64, 5, 0)), 5);
     (brain, now, fetch)
 }
 

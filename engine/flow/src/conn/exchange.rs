@@ -4,7 +4,7 @@
 
 use fuelrail_base::{Error, Instant, Kind, Result, SampleId, WallTime};
 use fuelrail_io::Window;
-use fuelrail_plan::brain::{AskId, FetchId};
+use fuelrail_plan::brain::FetchId;
 use fuelrail_wire::tls::asks_for_tls;
 use fuelrail_wire::{Digest, Etag, Framing, ResponseHead};
 
@@ -17,8 +17,6 @@ pub(crate) struct RaceId(pub u32);
 pub(crate) struct Asked {
     /// The fetch it belongs to.
     pub fetch: FetchId,
-    /// The ask whose window receives it.
-    pub ask: AskId,
     /// The object.
     pub sample: SampleId,
     /// First byte wanted, in the object.

@@ -93,20 +93,11 @@ impl HeadPredictor {
 mod tests {
     use super::*;
     use fuelrail_base::SampleId;
-    use fuelrail_plan::brain::{AskId, FetchId};
+    use fuelrail_plan::brain::FetchId;
     use fuelrail_wire::{Parsed, parse_head};
 
     fn asked(first: u64, len: u64, object_len: u64) -> Asked {
-        Asked {
-            fetch: FetchId(0),
-            ask: AskId(0),
-            sample: SampleId(0),
-            first,
-            len,
-            object_len,
-            etag: None,
-            second: None,
-        }
+        Asked { fetch: FetchId(0), sample: SampleId(0), first, len, object_len, etag: None, second: None }
     }
 
     fn head(text: &str) -> (ResponseHead, usize) {

@@ -1,29 +1,28 @@
 //! What a shard does about its disk: commands to the spill stage, its outcomes to the brain, segments from the keeper.
 
 use super::Shard;
+use crate::conn::Proof;
 use crate::spill::{SpillOutcome, SpillStage};
 use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::{BlockId, Duration, Instant};
-use fuelrail_io::Ring;
-use fuelrail_plan::brain::{AskId, Fact, FetchId};
+use fuelrail_io::{Ring, Window};
+use fuelrail_plan::brain::{Fact, FetchId};
 use fuelrail_plan::spill::{SegmentId, Spot};
 
 /// How soon a sample that waits for the disk to be done with its memory is looked at again: nobody tells when.
 const LENT_PATIENCE: Duration = Duration::from_millis(1);
 
 impl<R: Ring> Shard<R> {
-    pub(super) fn spill_block(&mut self, block: BlockId, ask: AskId, to: (SegmentId, u64)) {
+    pub(super) fn spill_block(&mut self, block: BlockId, window: &mut Window, proof: Proof, to: (SegmentId, u64)) {
         canary::pass(self.id.0, Stage::Spill);
-        let owned = &mut self.owned[ask.0 as usize];
-        let window = owned.window.as_mut().expect("it has landed");
         let spill = self.spill.as_mut().expect("the brain spills only where there is a disk");
-        spill.spill(self.now, block, window, owned.proof, to);
+        spill.spill(self.now, block, window, proof, to);
     }
 
-    pub(super) fn restore_block(&mut self, fetch: FetchId, ask: AskId, block: BlockId, spot: Spot) {
-        let window = self.owned[ask.0 as usize].window.take().expect("one attempt at a time");
+    pub(super) fn restore_block(&mut self, fetch: FetchId, block: BlockId, spot: Spot) {
+        let window = self.brain.first(fetch).window.take().expect("one attempt at a time");
         let spill = self.spill.as_mut().expect("the brain restores only where there is a disk");
-        spill.restore(self.now, fetch, ask, block, spot, window);
+        spill.restore(self.now, fetch, block, spot, window);
     }
 
     pub(super) fn trim_segment(&mut self, segment: SegmentId) {
@@ -57,13 +56,13 @@ impl<R: Ring> Shard<R> {
 
     fn take_disk_outcome(&mut self, outcome: SpillOutcome) {
         match outcome {
-            SpillOutcome::Restored { fetch, ask, window, proof, total, writes } => {
-                let owned = &mut self.owned[ask.0 as usize];
-                (owned.window, owned.proof) = (Some(window), proof);
+            SpillOutcome::Restored { fetch, window, proof, total, writes } => {
+                let first = self.brain.first(fetch);
+                (first.window, first.proof) = (Some(window), proof);
                 self.tell(Fact::Restored { fetch, total, writes });
             }
-            SpillOutcome::Lost { fetch, ask, window } => {
-                self.owned[ask.0 as usize].window = Some(window);
+            SpillOutcome::Lost { fetch, window } => {
+                self.brain.first(fetch).window = Some(window);
                 self.tell(Fact::Lost(fetch));
             }
             SpillOutcome::Spilled { block, crc32c } => self.tell(Fact::Spilled { block, crc32c }),

@@ -3,7 +3,7 @@
 use crate::conn::Proof;
 use fuelrail_base::{BlockId, Duration, Instant, SampleId};
 use fuelrail_io::{Lent, Window};
-use fuelrail_plan::brain::{AskId, FetchId};
+use fuelrail_plan::brain::FetchId;
 use fuelrail_plan::spill::{SegmentId, Spot};
 
 /// A block on its way to the disk.
@@ -21,9 +21,9 @@ pub(super) struct Block {
 /// How something ended.
 pub(crate) enum SpillOutcome {
     /// The window is full, of what was written, and proved.
-    Restored { fetch: FetchId, ask: AskId, window: Window, proof: Proof, total: Duration, writes: usize },
+    Restored { fetch: FetchId, window: Window, proof: Proof, total: Duration, writes: usize },
     /// The window is empty.
-    Lost { fetch: FetchId, ask: AskId, window: Window },
+    Lost { fetch: FetchId, window: Window },
     /// The block is on disk.
     Spilled { block: BlockId, crc32c: u32 },
     /// The block is not.
@@ -35,7 +35,6 @@ pub(crate) enum SpillOutcome {
 /// A block being read.
 pub(super) struct Read {
     pub(super) fetch: FetchId,
-    pub(super) ask: AskId,
     pub(super) sample: SampleId,
     pub(super) segment: usize,
     pub(super) spot: Spot,

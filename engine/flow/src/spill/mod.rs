@@ -24,7 +24,7 @@ use fuelrail_base::limits::{DIRECT_BYTES_MIN, GATHER_BYTES};
 use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, SampleId};
 use fuelrail_io::{Region, Ring, Waker, Window};
-use fuelrail_plan::brain::{AskId, FetchId};
+use fuelrail_plan::brain::FetchId;
 use fuelrail_plan::spill::{PAGE_BYTES, SegmentId, Spill, Spot};
 use gather::{Gather, Short};
 use segments::Segments;
@@ -229,21 +229,12 @@ impl SpillStage {
     }
 
     /// Reads a block from disk.
-    pub(crate) fn restore(
-        &mut self,
-        now: Instant,
-        fetch: FetchId,
-        ask: AskId,
-        block: BlockId,
-        spot: Spot,
-        window: Window,
-    ) {
+    pub(crate) fn restore(&mut self, now: Instant, fetch: FetchId, block: BlockId, spot: Spot, window: Window) {
         match self.segments.key(spot.segment) {
             Some(segment) => {
                 self.segments.get(segment).busy += 1;
                 let read = Read {
                     fetch,
-                    ask,
                     sample: block.sample,
                     segment,
                     spot,
@@ -253,7 +244,7 @@ impl SpillStage {
                 };
                 self.reads.push_back(read);
             }
-            None => self.outcomes.push(SpillOutcome::Lost { fetch, ask, window }),
+            None => self.outcomes.push(SpillOutcome::Lost { fetch, window }),
         }
     }
 

@@ -261,14 +261,14 @@ impl SpillStage {
         if crc32c::crc32c(window.bytes()) != read.spot.crc32c && !canary::on(Mistake::SpillTrusts) {
             return self.lose(read);
         }
-        let Read { fetch, ask, sample, segment, window, began, writes, .. } = read;
+        let Read { fetch, sample, segment, window, began, writes, .. } = read;
         let total = now.since(began);
         let times = if writes == 0 { &mut self.stats.read_alone } else { &mut self.stats.read_beside };
         times.record(total);
         self.segments.ended(segment, true);
         let (window, proof) = (window.expect("seen above"), self.proof(segment, sample));
         self.segments.get(segment).busy -= 1;
-        self.outcomes.push(SpillOutcome::Restored { fetch, ask, window, proof, total, writes });
+        self.outcomes.push(SpillOutcome::Restored { fetch, window, proof, total, writes });
     }
 
     fn read_failed(&mut self, read: Read, errno: i32) {
@@ -277,11 +277,11 @@ impl SpillStage {
     }
 
     fn lose(&mut self, read: Read) {
-        let Read { fetch, ask, segment, window, .. } = read;
+        let Read { fetch, segment, window, .. } = read;
         self.segments.get(segment).busy -= 1;
         let mut window = window.expect("a lost read has its window");
         window.rewind(0);
-        self.outcomes.push(SpillOutcome::Lost { fetch, ask, window });
+        self.outcomes.push(SpillOutcome::Lost { fetch, window });
     }
 
     fn write_came_back(&mut self, now: Instant, token: usize, result: Result<(), i32>) {

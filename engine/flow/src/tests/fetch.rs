@@ -7,7 +7,7 @@ use crate::fetch::FetchStage;
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Instant, Kind, SampleId};
 use fuelrail_io::{Op, Region, Ring, SimFaults, SimRing, SimWorld};
-use fuelrail_plan::brain::{AskId, FetchId};
+use fuelrail_plan::brain::FetchId;
 use std::net::SocketAddr;
 
 const STALL_AFTER: Duration = Duration::from_secs(10);
@@ -38,8 +38,8 @@ impl Rig {
     fn request(&mut self, samples: impl Iterator<Item = u32>) {
         for n in samples {
             let len = self.sizes[n as usize];
-            let (fetch, ask, sample) = (FetchId(n), AskId(n), SampleId(n));
-            let asked = Asked { fetch, ask, sample, first: 0, len, object_len: len, etag: None, second: None };
+            let (fetch, sample) = (FetchId(n), SampleId(n));
+            let asked = Asked { fetch, sample, first: 0, len, object_len: len, etag: None, second: None };
             let window = window(&mut self.region, len as usize);
             self.fetch.request(asked, window, self.ring.now());
         }
@@ -265,8 +265,8 @@ fn open_conn(rig: &mut Rig, texts: &[&[u8]]) -> (Conn, Vec<Outcome>) {
 }
 
 fn request(rig: &mut Rig, conn: &mut Conn, text: &[u8]) {
-    let (fetch, ask, sample) = (FetchId(0), AskId(0), SampleId(0));
-    let asked = Asked { fetch, ask, sample, first: 0, len: 1, object_len: 1, etag: None, second: None };
+    let (fetch, sample) = (FetchId(0), SampleId(0));
+    let asked = Asked { fetch, sample, first: 0, len: 1, object_len: 1, etag: None, second: None };
     conn.request(Exchange::new(asked, window(&mut rig.region, 1), Instant::ZERO), text);
 }
 

@@ -9,7 +9,7 @@ use fuelrail_base::limits::FOLDER_FILES_MAX;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Kind, SampleId};
 use fuelrail_io::{Region, Ring, SimDiskFailure, SimFaults, SimRing, SimWorld};
-use fuelrail_plan::brain::{AskId, FetchId};
+use fuelrail_plan::brain::FetchId;
 use fuelrail_wire::Etag;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -59,8 +59,8 @@ impl Rig {
 
     fn ask(&mut self, n: u32, first: u64, len: u64, etag: Option<Etag>) {
         let object_len = self.sizes[n as usize];
-        let (fetch, ask, sample) = (FetchId(n), AskId(n), SampleId(n));
-        let asked = Asked { fetch, ask, sample, first, len, object_len, etag, second: None };
+        let (fetch, sample) = (FetchId(n), SampleId(n));
+        let asked = Asked { fetch, sample, first, len, object_len, etag, second: None };
         let window = window(&mut self.region, len as usize);
         self.fetch.request(asked, window, self.ring.now());
     }

@@ -133,7 +133,7 @@ impl Home {
         self.waits = waits;
     }
 
-    pub(super) fn open_next(&mut self, now: Instant, queued_fetches: u64, out: &mut VecDeque<Command>) -> bool {
+    pub(super) fn open_next<W>(&mut self, now: Instant, queued_fetches: u64, out: &mut VecDeque<Command<W>>) -> bool {
         if self.opening.is_some() || self.blocked || self.next >= self.end {
             return false;
         }

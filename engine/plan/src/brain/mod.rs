@@ -10,32 +10,34 @@ mod owner;
 mod restraint;
 mod words;
 
-pub use words::{AskId, Attempt, BrainConfig, BrainStats, Command, Fact, FetchId, GivenUp, Source};
+pub use words::{Attempt, BrainConfig, BrainStats, Command, Fact, FetchId, GivenUp, Keep, Source, Waiters};
 
 use crate::catalog::Catalog;
 use crate::importance::Known;
 use crate::run::Run;
+use crate::schedule::UseTime;
 use crate::spill::Spill;
 use core::fmt;
-use fuelrail_base::{Instant, Result};
+use fuelrail_base::{BlockId, Instant, Result};
 use home::Home;
 use owner::Owner;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The brain of one shard.
-pub struct Brain {
+/// The brain of one shard. `W` is what flow knows of one that waits for a block, its window above all: the brain keeps it with the
+/// block, from [`Brain::ask`] to the command that hands it back, and never looks into it.
+pub struct Brain<W> {
     home: Home,
-    owner: Owner,
-    commands: VecDeque<Command>,
+    owner: Owner<W>,
+    commands: VecDeque<Command<W>>,
 }
 
-impl Brain {
+impl<W> Brain<W> {
     /// A brain for this run over this catalog.
     ///
     /// # Errors
     /// `Usage` when the retry or window configuration is out of range.
-    pub fn new(config: &BrainConfig, run: Run, catalog: Arc<Catalog>) -> Result<Brain> {
+    pub fn new(config: &BrainConfig, run: Run, catalog: Arc<Catalog>) -> Result<Brain<W>> {
         Ok(Brain {
             owner: Owner::new(config, &run, Arc::clone(&catalog))?,
             home: Home::new(config, run, catalog),
@@ -55,7 +57,6 @@ impl Brain {
                 self.home.consumer(now, taken, waits);
                 self.owner.hedge_due(now, false, out);
             }
-            Fact::Asked { ask, block, at, fresh } => self.owner.asked(now, (ask, block, at, fresh), out),
             Fact::Landed { fetch, bytes, first_byte, total } => {
                 self.owner.landed(now, fetch, bytes, (first_byte, total), out);
             }
@@ -86,6 +87,24 @@ impl Brain {
         self.owner.issue(now, out);
     }
 
+    /// A home wants a block, in a window that `waiter` holds, for a sample that is due at `at`: what is due earlier is fetched first. `fresh`
+    /// when what is cached proved wrong and it must be fetched anew.
+    pub fn ask(&mut self, now: Instant, waiter: W, (block, at, fresh): (BlockId, UseTime, bool)) {
+        self.owner.asked(now, waiter, (block, at, fresh), &mut self.commands);
+        self.owner.tidy(&mut self.commands);
+        self.owner.issue(now, &mut self.commands);
+    }
+
+    /// Takes the emptied list of a delivered block's other waiters back, so that its memory is used again.
+    pub fn recycle(&mut self, others: Vec<W>) {
+        self.owner.recycle(others);
+    }
+
+    /// The first that waits for a fetch under way.
+    pub fn first(&mut self, fetch: FetchId) -> &mut W {
+        self.owner.first(fetch)
+    }
+
     /// The tier on disk, to hand it segments and what lies in them. `None` when there is none.
     pub fn spill(&mut self) -> Option<&mut Spill> {
         self.owner.spill()
@@ -104,7 +123,7 @@ impl Brain {
     }
 
     /// The next command to carry out.
-    pub fn pop(&mut self) -> Option<Command> {
+    pub fn pop(&mut self) -> Option<Command<W>> {
         self.commands.pop_front()
     }
 
@@ -151,7 +170,7 @@ impl Brain {
     }
 }
 
-impl fmt::Display for Brain {
+impl<W> fmt::Display for Brain<W> {
     /// One line for the watchdog: what is waited for.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {}", self.home, self.owner)

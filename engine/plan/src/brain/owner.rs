@@ -1,7 +1,7 @@
 //! The owner role: what is served from the cache, fetched, tried again, kept and dropped.
 
 use super::restraint::Restraint;
-use super::words::{AskId, BrainConfig, BrainStats, Command, FetchId, Source};
+use super::words::{BrainConfig, BrainStats, Command, FetchId, Keep, Source, Waiters};
 use crate::catalog::Catalog;
 use crate::hedge::Hedge;
 use crate::importance::Known;
@@ -22,19 +22,18 @@ use std::sync::Arc;
 mod failing;
 mod hedging;
 
+/// Lists of those that share a block under way, made at the start: few do.
+const LISTS_AT_START: usize = 64;
 /// Second requests one fetch can have, over all its attempts.
 const HEDGES_MAX: u32 = 2;
 
 /// One block on its way, over all attempts.
-struct Fetch {
+struct Fetch<W> {
     block: BlockId,
-    /// Receives the bytes.
-    ask: AskId,
-    /// The first and the last of those that share them.
-    sharers: Option<(usize, usize)>,
-    /// When the first ask is due: the urgency.
+    waiters: Waiters<W>,
+    /// When the first waiter's sample is due: the urgency.
     at: UseTime,
-    /// When the last ask is due: the next use lies behind it.
+    /// When the last one's is due: the next use lies behind it.
     last_at: UseTime,
     tries: Tries,
     /// When it failed first, outages aside.
@@ -75,14 +74,7 @@ impl Worth<'_> {
     }
 }
 
-/// One of the asks that share a fetch, and the next.
-#[derive(Clone, Copy)]
-struct Sharer {
-    ask: AskId,
-    next: Option<usize>,
-}
-
-pub(super) struct Owner {
+pub(super) struct Owner<W> {
     catalog: Arc<Catalog>,
     schedule: Schedule,
     policy: Box<dyn Policy>,
@@ -99,8 +91,9 @@ pub(super) struct Owner {
     /// How long a fetch may fail; zero without a limit.
     request_limit: Duration,
     hedge: Hedge,
-    fetches: Slab<Fetch>,
-    sharers: Slab<Sharer>,
+    fetches: Slab<Fetch<W>>,
+    /// Emptied lists of waiters: a warm shard allocates none.
+    spare: Vec<Vec<W>>,
     by_block: BlockMap<FetchId>,
     /// Fetches waiting for a place, most urgent first; the second field keeps equal ones in order of arrival.
     queue: BinaryHeap<Reverse<(UseTime, u64, FetchId)>>,
@@ -115,8 +108,8 @@ pub(super) struct Owner {
     stats: BrainStats,
 }
 
-impl Owner {
-    pub(super) fn new(config: &BrainConfig, run: &Run, catalog: Arc<Catalog>) -> Result<Owner> {
+impl<W> Owner<W> {
+    pub(super) fn new(config: &BrainConfig, run: &Run, catalog: Arc<Catalog>) -> Result<Owner<W>> {
         Ok(Owner {
             schedule: Schedule::new(run, config.horizon_epochs),
             policy: policy::build(config.policy, config.cache_bytes),
@@ -133,7 +126,7 @@ impl Owner {
             request_limit: Duration::from_micros(config.retry.request_limit_us),
             hedge: Hedge::new(config.hedge)?,
             fetches: Slab::with_capacity(1024),
-            sharers: Slab::with_capacity(1024),
+            spare: (0..LISTS_AT_START).map(|_| Vec::with_capacity(2)).collect(),
             by_block: BlockMap::with_capacity_and_hasher(1024, Default::default()),
             queue: BinaryHeap::with_capacity(1024),
             arrivals: 0,
@@ -154,8 +147,9 @@ impl Owner {
     pub(super) fn asked(
         &mut self,
         now: Instant,
-        (ask, block, at, fresh): (AskId, BlockId, UseTime, bool),
-        out: &mut VecDeque<Command>,
+        waiter: W,
+        (block, at, fresh): (BlockId, UseTime, bool),
+        out: &mut VecDeque<Command<W>>,
     ) {
         let bytes = self.catalog.block_len(block);
         self.stats.asks += 1;
@@ -163,15 +157,12 @@ impl Owner {
         self.now_at = self.now_at.max(at);
         if let Some(&fetch) = self.by_block.get(&block) {
             self.stats.shared += 1;
-            let at_end = self.sharers.insert(Sharer { ask, next: None });
             let shared = &mut self.fetches[fetch.0 as usize];
-            shared.sharers = match shared.sharers {
-                None => Some((at_end, at_end)),
-                Some((first, last)) => {
-                    self.sharers[last].next = Some(at_end);
-                    Some((first, at_end))
-                }
-            };
+            let others = &mut shared.waiters.others;
+            if others.is_empty() {
+                *others = self.spare.pop().unwrap_or_default();
+            }
+            others.push(waiter);
             shared.last_at = shared.last_at.max(at);
             shared.doubted |= fresh;
             return;
@@ -187,18 +178,16 @@ impl Owner {
         } else if self.policy.contains(&block) {
             self.stats.hits += 1;
             self.stats.hit_bytes += bytes;
-            out.push_back(Command::Serve { ask, block });
+            out.push_back(Command::Serve { waiter, block });
             let next = self.schedule.next_use(block.sample, at);
             self.policy.weigh(block, u32::from(self.schedule.rate(block.sample)));
             self.policy.hit(block, next, &mut self.evicted);
             self.evict(out);
-            out.push_back(Command::Answer { ask, source: Source::Cache });
             return;
         }
         let key = self.fetches.insert(Fetch {
             block,
-            ask,
-            sharers: None,
+            waiters: Waiters { first: waiter, others: Vec::new() },
             at,
             last_at: at,
             tries: Tries::default(),
@@ -211,7 +200,7 @@ impl Owner {
         self.by_block.insert(block, fetch);
         let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };
         match spot {
-            Some(spot) => out.push_back(Command::Restore { fetch, ask, block, spot }),
+            Some(spot) => out.push_back(Command::Restore { fetch, block, spot }),
             None => self.enqueue(fetch),
         }
     }
@@ -222,7 +211,7 @@ impl Owner {
         now: Instant,
         id: FetchId,
         (total, writes): (Duration, usize),
-        out: &mut VecDeque<Command>,
+        out: &mut VecDeque<Command<W>>,
     ) {
         let &Fetch { block, doubted, .. } = &self.fetches[id.0 as usize];
         let bytes = self.catalog.block_len(block);
@@ -236,9 +225,8 @@ impl Owner {
         if doubted {
             return self.enqueue(id);
         }
-        let Fetch { ask, sharers, .. } = self.take(id, out);
-        out.push_back(Command::Answer { ask, source: Source::Disk });
-        self.release(sharers, |ask| Command::Answer { ask, source: Source::Shared }, out);
+        let waiters = self.take(id).waiters;
+        out.push_back(Command::Deliver { block, waiters, source: Source::Disk, keep: None });
     }
 
     /// A block is not on disk after all: it is fetched like any other.
@@ -250,16 +238,20 @@ impl Owner {
         self.enqueue(id);
     }
 
-    /// Takes a fetch whose bytes are there out of the books, and shares them out.
-    fn take(&mut self, id: FetchId, out: &mut VecDeque<Command>) -> Fetch {
+    pub(super) fn first(&mut self, id: FetchId) -> &mut W {
+        &mut self.fetches[id.0 as usize].waiters.first
+    }
+
+    pub(super) fn recycle(&mut self, others: Vec<W>) {
+        if others.capacity() > 0 {
+            self.spare.push(others);
+        }
+    }
+
+    /// Takes a fetch that has ended out of the table.
+    fn take(&mut self, id: FetchId) -> Fetch<W> {
         let fetch = self.fetches.remove(id.0 as usize);
         self.by_block.remove(&fetch.block);
-        let mut at = fetch.sharers.map(|(first, _)| first);
-        while let Some(key) = at {
-            let Sharer { ask: to, next } = self.sharers[key];
-            out.push_back(Command::Share { from: fetch.ask, to });
-            at = next;
-        }
         fetch
     }
 
@@ -269,7 +261,7 @@ impl Owner {
         id: FetchId,
         bytes: u64,
         (first_byte, total): (Duration, Duration),
-        out: &mut VecDeque<Command>,
+        out: &mut VecDeque<Command<W>>,
     ) {
         self.hedge.took(bytes, total);
         self.fetched(now, id, bytes, (first_byte, total), out);
@@ -281,42 +273,26 @@ impl Owner {
         id: FetchId,
         bytes: u64,
         (first_byte, total): (Duration, Duration),
-        out: &mut VecDeque<Command>,
+        out: &mut VecDeque<Command<W>>,
     ) {
         self.over(id);
         self.window.landed(now, bytes, first_byte, total);
         self.restraint.landed(now, self.window.round_trip());
         self.retry.success();
-        let Fetch { block, ask, sharers, last_at, .. } = self.take(id, out);
+        let Fetch { block, waiters, last_at, .. } = self.take(id);
         if let Some(spill) = &mut self.spill {
             spill.fetched(now, Some(bytes));
         }
-        self.keep(block, ask, last_at, out);
-        out.push_back(Command::Answer { ask, source: Source::Bucket });
-        self.release(sharers, |ask| Command::Answer { ask, source: Source::Shared }, out);
+        let keep = self.keep(block, last_at, out);
+        out.push_back(Command::Deliver { block, waiters, source: Source::Bucket, keep });
     }
 
-    /// Tells the asks that shared a fetch, in the order they came, and forgets them.
-    fn release(
-        &mut self,
-        sharers: Option<(usize, usize)>,
-        command: impl Fn(AskId) -> Command,
-        out: &mut VecDeque<Command>,
-    ) {
-        let mut at = sharers.map(|(first, _)| first);
-        while let Some(key) = at {
-            let Sharer { ask, next } = self.sharers.remove(key);
-            out.push_back(command(ask));
-            at = next;
-        }
-    }
-
-    /// Finds a landed block its place, by its next use after the last ask that this fetch served: in RAM while there is
+    /// Finds a landed block its place, by its next use after the last one that waited for it: in RAM while there is
     /// room, if it is short enough to belong there; else on disk; else in RAM if it is worth more than what is there.
-    fn keep(&mut self, block: BlockId, ask: AskId, at: UseTime, out: &mut VecDeque<Command>) {
+    fn keep(&mut self, block: BlockId, at: UseTime, out: &mut VecDeque<Command<W>>) -> Option<Keep> {
         if self.policy.capacity_bytes() == 0 && self.spill.is_none() {
             // The order is searched only for what can be kept.
-            return;
+            return None;
         }
         let next = self.schedule.next_use(block.sample, at);
         let bytes = self.catalog.block_len(block);
@@ -326,23 +302,19 @@ impl Owner {
             let worth = Worth { catalog: &self.catalog, schedule: &self.schedule };
             let worth = worth.of_next(next, at);
             if let Some((segment, place)) = spill.offer(block, bytes, worth) {
-                out.push_back(Command::Spill { block, ask, segment, place });
-                return;
+                return Some(Keep::Disk { segment, place });
             }
             if spill.holds(block) {
-                return;
+                return None;
             }
         }
         self.policy.weigh(block, u32::from(self.schedule.rate(block.sample)));
-        if self.policy.offer(block, counted, next, &mut self.evicted) {
-            self.evict(out);
-            out.push_back(Command::Keep { block, ask });
-        } else {
-            self.evict(out);
-        }
+        let is_kept = self.policy.offer(block, counted, next, &mut self.evicted);
+        self.evict(out);
+        is_kept.then_some(Keep::Ram)
     }
 
-    fn evict(&mut self, out: &mut VecDeque<Command>) {
+    fn evict(&mut self, out: &mut VecDeque<Command<W>>) {
         self.stats.evictions += self.evicted.len() as u64;
         out.extend(self.evicted.drain(..).map(Command::Evict));
     }
@@ -370,7 +342,7 @@ impl Owner {
     }
 
     /// Housekeeping of the disk, a little at a time.
-    pub(super) fn tidy(&mut self, out: &mut VecDeque<Command>) {
+    pub(super) fn tidy(&mut self, out: &mut VecDeque<Command<W>>) {
         let Some(spill) = &mut self.spill else { return };
         let worth = Worth { catalog: &self.catalog, schedule: &self.schedule };
         out.extend(spill.tidy(self.now_at, &worth).map(Command::Trim));
@@ -394,7 +366,7 @@ impl Owner {
         self.enqueue(id);
     }
 
-    pub(super) fn idle(&mut self, now: Instant, out: &mut VecDeque<Command>) {
+    pub(super) fn idle(&mut self, now: Instant, out: &mut VecDeque<Command<W>>) {
         // What waits for leave does not wait for connections.
         let waiting = if self.restraint.holds_back(now) { 0 } else { self.queue.len() };
         self.idle_again = self.window.idle(now, self.in_flight, waiting);
@@ -408,7 +380,7 @@ impl Owner {
     }
 
     /// Hands out fetches while the window has room.
-    pub(super) fn issue(&mut self, now: Instant, out: &mut VecDeque<Command>) {
+    pub(super) fn issue(&mut self, now: Instant, out: &mut VecDeque<Command<W>>) {
         self.end_outage(now, out);
         while let Some(&Reverse((due, id))) = self.delayed.peek() {
             if due > now {
@@ -435,7 +407,7 @@ impl Owner {
             }
             let watched = fetch.hedges < HEDGES_MAX;
             self.hedge.sent(now, watched.then_some(id.0), self.catalog.block_len(fetch.block));
-            out.push_back(Command::Fetch { fetch: id, ask: fetch.ask, block: fetch.block });
+            out.push_back(Command::Fetch { fetch: id, block: fetch.block });
         }
     }
 
@@ -466,7 +438,7 @@ impl Owner {
     }
 }
 
-impl fmt::Display for Owner {
+impl<W> fmt::Display for Owner<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

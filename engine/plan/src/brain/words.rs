@@ -7,18 +7,22 @@ use crate::pace::Ledger;
 use crate::policy::PolicyName;
 use crate::prefetch::Strategy;
 use crate::retry::RetryConfig;
-use crate::schedule::UseTime;
 use crate::spill::{SegmentId, SpillConfig, SpillStats, Spot};
 use crate::window::WindowConfig;
 use fuelrail_base::{BatchSeq, BlockId, Duration, Kind, ShardId};
 
-/// Names one request of a home shard for one block; given by flow, unique while open.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub struct AskId(pub u32);
-
 /// Names one fetch of a block, over all its attempts; given by the brain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct FetchId(pub u32);
+
+/// Those that wait for one block, each as it was handed in with [`Brain::ask`](super::Brain::ask).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Waiters<W> {
+    /// The bytes land in its window.
+    pub first: W,
+    /// They get copies.
+    pub others: Vec<W>,
+}
 
 /// What happened, as flow tells it.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -38,18 +42,7 @@ pub enum Fact {
         /// Someone is inside `next_batch` with nothing to return.
         waits: bool,
     },
-    /// A home wants a block in a window that flow holds under `ask`.
-    Asked {
-        /// The ask.
-        ask: AskId,
-        /// The block.
-        block: BlockId,
-        /// When its sample is due; asks due earlier are fetched first.
-        at: UseTime,
-        /// What is cached proved wrong: fetch it anew.
-        fresh: bool,
-    },
-    /// A fetch put the whole block into the window of its first ask.
+    /// A fetch put the whole block into the window of its first waiter.
     Landed {
         /// The fetch.
         fetch: FetchId,
@@ -60,7 +53,7 @@ pub enum Fact {
         /// From the request to the last byte.
         total: Duration,
     },
-    /// The second request of a fetch put the whole block into the window of its first ask, before the first request did.
+    /// The second request of a fetch put the whole block into the window of its first waiter, before the first request did.
     Outrun {
         /// The fetch.
         fetch: FetchId,
@@ -95,7 +88,7 @@ pub enum Fact {
         /// How the attempt weighs.
         attempt: Attempt,
     },
-    /// A block came from disk, whole and proved, into the window of its first ask.
+    /// A block came from disk, whole and proved, into the window of its first waiter.
     Restored {
         /// The fetch.
         fetch: FetchId,
@@ -141,8 +134,8 @@ pub enum Attempt {
 }
 
 /// What flow shall do. Commands are carried out in the order given.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Command {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command<W> {
     /// Find `bytes` of contiguous room for a batch, then ask for its blocks. Answer with `Opened` or `NoRoom`.
     Open {
         /// The batch.
@@ -150,19 +143,17 @@ pub enum Command {
         /// Room needed, alignment included.
         bytes: u64,
     },
-    /// Copy a cached block into the window of `ask`.
+    /// Copy a cached block into the window of its waiter, and hand that back.
     Serve {
-        /// The ask.
-        ask: AskId,
+        /// Who waits for it.
+        waiter: W,
         /// The cached block.
         block: BlockId,
     },
-    /// Request the block, or what is missing of it, into the window of `ask`.
+    /// Request the block, or what is missing of it, into the window of its first waiter.
     Fetch {
         /// The fetch.
         fetch: FetchId,
-        /// Whose window receives it.
-        ask: AskId,
         /// The block.
         block: BlockId,
     },
@@ -171,44 +162,15 @@ pub enum Command {
     Hedge {
         /// The fetch.
         fetch: FetchId,
-        /// Whose window receives it.
-        ask: AskId,
         /// The block.
         block: BlockId,
-    },
-    /// Copy a landed block from one ask's window to another's: two batches wanted it at the same time.
-    Share {
-        /// The full window.
-        from: AskId,
-        /// The empty one.
-        to: AskId,
-    },
-    /// Copy a landed block into the cache.
-    Keep {
-        /// The block.
-        block: BlockId,
-        /// Whose window holds it.
-        ask: AskId,
     },
     /// Drop a block from the cache.
     Evict(BlockId),
-    /// Write a landed block to disk, from the window of `ask`. Answer with `Spilled` or `Unspilled`.
-    Spill {
-        /// The block.
-        block: BlockId,
-        /// Whose window holds it.
-        ask: AskId,
-        /// Where to.
-        segment: SegmentId,
-        /// First byte in the segment.
-        place: u64,
-    },
-    /// Read a block from disk into the window of `ask`. Answer with `Restored` or `Lost`. A `Fetch` may follow all the same.
+    /// Read a block from disk into the window of its first waiter. Answer with `Restored` or `Lost`. A `Fetch` may follow all the same.
     Restore {
         /// The fetch.
         fetch: FetchId,
-        /// Whose window receives it.
-        ask: AskId,
         /// The block.
         block: BlockId,
         /// Where it lies.
@@ -216,23 +178,41 @@ pub enum Command {
     },
     /// Give up a segment: nothing in it is wanted any more.
     Trim(SegmentId),
-    /// Hand the full window back to its home.
-    Answer {
-        /// The ask.
-        ask: AskId,
-        /// Where the bytes came from.
+    /// The block is in the window of its first waiter: copy it to the others, keep it, and hand all windows back.
+    Deliver {
+        /// The block.
+        block: BlockId,
+        /// All who wait for it.
+        waiters: Waiters<W>,
+        /// Where the first one's bytes came from.
         source: Source,
+        /// Where a copy stays, if one does.
+        keep: Option<Keep>,
     },
-    /// Hand the window back with the error of the last attempt, which was reported for `failed`.
+    /// Hand all windows back with the error of the last attempt.
     Refuse {
-        /// The ask.
-        ask: AskId,
-        /// The ask whose fetch failed.
-        failed: AskId,
+        /// The block.
+        block: BlockId,
+        /// All who wait for it.
+        waiters: Waiters<W>,
         /// How many attempts were made.
         attempts: u32,
         /// Why no further one is.
         why: GivenUp,
+    },
+}
+
+/// Where a landed block stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// In the RAM cache.
+    Ram,
+    /// On disk. Answer with `Spilled` or `Unspilled`.
+    Disk {
+        /// The segment.
+        segment: SegmentId,
+        /// First byte in the segment.
+        place: u64,
     },
 }
 
@@ -250,13 +230,13 @@ pub enum GivenUp {
 /// Where the bytes of an answer came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// Fetched for this ask.
+    /// Fetched for this waiter.
     Bucket,
     /// Already in the RAM cache.
     Cache,
     /// Read from local disk.
     Disk,
-    /// Fetched for another ask of the same time.
+    /// Fetched or read for another one of the same time.
     Shared,
 }
 

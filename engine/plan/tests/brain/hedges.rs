@@ -3,7 +3,7 @@
 use super::*;
 
 fn hedge(fetch: FetchId) -> Command {
-    Command::Hedge { fetch, ask: AskId(64), block: block(5) }
+    Command::Hedge { fetch, block: block(5) }
 }
 
 #[test]
@@ -17,8 +17,7 @@ fn a_late_fetch_is_asked_for_again_by_an_idle_core_and_answered_once() {
     let ms = Duration::from_millis(20);
     let waited = Duration::from_millis(90);
     let fact = Fact::Outrun { fetch, bytes: SAMPLE_BYTES, first_byte: ms, total: ms, waited };
-    let answer = Command::Answer { ask: AskId(64), source: Source::Bucket };
-    assert_eq!(tell(&mut brain, due.after(ms), fact), [answer]);
+    assert_eq!(tell(&mut brain, due.after(ms), fact), [delivered(5, 64, &[], Source::Bucket, None)]);
     let stats = brain.stats();
     assert_eq!((stats.hedges, stats.hedges_won, stats.retries), (1, 1, 0));
     assert_eq!(brain.deadline(), None);

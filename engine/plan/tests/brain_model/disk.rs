@@ -1,8 +1,9 @@
 //! The disk of the model: segments that come or do not, writes and reads that end in any order, well or not.
 
+use super::AskId;
 use fuelrail_base::BlockId;
 use fuelrail_base::prng::Prng;
-use fuelrail_plan::brain::{AskId, FetchId};
+use fuelrail_plan::brain::FetchId;
 use fuelrail_plan::spill::{Mount, PAGE_BYTES, SegmentId, Spill, SpillConfig, SpillPolicy, Spot};
 use std::collections::BTreeMap;
 

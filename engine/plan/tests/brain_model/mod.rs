@@ -6,7 +6,7 @@ mod disk;
 use disk::{Disk, Ended};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, ShardId};
-use fuelrail_plan::brain::{AskId, Attempt, Brain, BrainConfig, Command, Fact, FetchId, Source};
+use fuelrail_plan::brain::{Attempt, Brain, BrainConfig, Command, Fact, FetchId, Keep, Source, Waiters};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
@@ -19,6 +19,10 @@ use fuelrail_plan::schedule::{Schedule, UseTime};
 use fuelrail_plan::window::WindowConfig;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+
+/// Names an ask of the model: what the brain keeps for it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct AskId(u32);
 
 struct Ask {
     block: BlockId,
@@ -34,7 +38,7 @@ struct Ask {
 
 struct Model {
     prng: Prng,
-    brain: Brain,
+    brain: Brain<AskId>,
     run: Run,
     catalog: Arc<Catalog>,
     schedule: Schedule,
@@ -156,29 +160,29 @@ impl Model {
                 }
                 return;
             };
-            self.carry_out(command);
+            self.carry_out(&command);
             assert!(self.cached.values().sum::<u64>() <= self.config.cache_bytes, "{command:?} overfills the cache");
             let least = self.cached.len() as u64 * self.config.cached_block_bytes_min;
             assert!(least <= self.config.cache_bytes, "{command:?} caches more blocks than there is memory to know of");
         }
     }
 
-    fn carry_out(&mut self, command: Command) {
-        match command {
+    fn carry_out(&mut self, command: &Command<AskId>) {
+        match *command {
             Command::Open { seq, bytes } => self.open(seq, bytes),
-            Command::Serve { ask, block } => {
+            Command::Serve { waiter, block } => {
                 assert!(self.cached.contains_key(&block), "{command:?}: not cached");
                 self.counted.hits += 1;
-                self.fill(ask, block);
+                self.fill(waiter, block);
+                self.answered(waiter, Source::Cache);
             }
-            Command::Fetch { fetch, ask, block } => self.fetch(fetch, ask, block),
-            Command::Hedge { fetch, ask, block } => self.hedge(fetch, ask, block),
-            Command::Spill { block, ask, segment, place } => {
-                let ask = &self.asks[&ask];
-                assert!(ask.full && ask.block == block && !self.cached.contains_key(&block), "{command:?}");
-                self.disk.write(block, self.catalog.block_len(block), segment, place);
+            Command::Fetch { fetch, block } => {
+                let ask = *self.brain.first(fetch);
+                self.fetch(fetch, ask, block);
             }
-            Command::Restore { fetch, ask, block, spot } => {
+            Command::Hedge { fetch, block } => self.hedge(fetch, block),
+            Command::Restore { fetch, block, spot } => {
+                let ask = *self.brain.first(fetch);
                 let asked = self.asks.get_mut(&ask).expect("a read is for an open ask");
                 assert!(asked.block == block && !asked.full && asked.fetch.is_none(), "{command:?}");
                 asked.fetch = Some(fetch);
@@ -188,41 +192,48 @@ impl Model {
                 self.disk.trim(segment);
                 self.brain.spill().expect("it has a disk").trimmed(segment);
             }
-            Command::Share { from, to } => {
-                assert!(self.asks[&from].full, "{command:?}: nothing to share");
-                self.counted.shared += 1;
-                self.fill(to, self.asks[&from].block);
-            }
-            Command::Keep { block, ask } => {
-                let ask = &self.asks[&ask];
-                assert!(ask.full && ask.block == block, "{command:?}");
-                assert!(self.cached.insert(block, self.catalog.block_len(block)).is_none(), "{command:?}: kept twice");
-            }
             Command::Evict(block) => {
                 self.counted.evictions += 1;
                 assert!(self.cached.remove(&block).is_some(), "{command:?}: not cached");
             }
-            Command::Answer { ask, source } => {
-                let Ask { block, batch, full, at, .. } = self.asks.remove(&ask).expect("an ask is answered once");
-                assert!(full, "{command:?}: its window is not full");
-                if matches!(source, Source::Cache | Source::Disk) && self.prng.chance(0.1) {
-                    // The home finds that the cached copy is damaged.
-                    self.ask(block, batch, at, true);
-                } else {
-                    self.home(batch);
+            Command::Deliver { block, waiters: Waiters { first, ref others }, source, keep } => {
+                assert!(self.asks[&first].full && self.asks[&first].block == block, "{command:?}: nothing to share");
+                assert!(keep.is_none() || !self.cached.contains_key(&block), "{command:?}: kept twice");
+                let bytes = self.catalog.block_len(block);
+                match keep {
+                    Some(Keep::Ram) => drop(self.cached.insert(block, bytes)),
+                    Some(Keep::Disk { segment, place }) => self.disk.write(block, bytes, segment, place),
+                    None => {}
+                }
+                self.answered(first, source);
+                for &other in others {
+                    self.counted.shared += 1;
+                    self.fill(other, block);
+                    self.answered(other, Source::Shared);
                 }
             }
-            Command::Refuse { ask, failed, attempts, .. } => {
-                let refused = self.asks.remove(&ask).expect("an ask is answered once");
-                assert!(
-                    (!refused.full || refused.restored) && refused.fetch.is_none(),
-                    "{command:?}: its window is not home"
-                );
-                assert!(ask == failed || self.asks.contains_key(&failed), "{command:?}: the error is gone");
+            Command::Refuse { waiters: Waiters { first, ref others }, attempts, .. } => {
                 assert!((1..=self.config.retry.attempts_max).contains(&attempts), "{command:?}");
-                self.counted.given_up += u64::from(ask == failed);
-                self.home(refused.batch);
+                self.counted.given_up += 1;
+                for ask in others.iter().chain([&first]) {
+                    let refused = self.asks.remove(ask).expect("an ask is answered once");
+                    let is_home = (!refused.full || refused.restored) && refused.fetch.is_none();
+                    assert!(is_home, "{command:?}: its window is not home");
+                    self.home(refused.batch);
+                }
             }
+        }
+    }
+
+    /// An ask has its block.
+    fn answered(&mut self, ask: AskId, source: Source) {
+        let Ask { block, batch, full, at, .. } = self.asks.remove(&ask).expect("an ask is answered once");
+        assert!(full, "{ask:?}: its window is not full");
+        if matches!(source, Source::Cache | Source::Disk) && self.prng.chance(0.1) {
+            // The home finds that the cached copy is damaged.
+            self.ask(block, batch, at, true);
+        } else {
+            self.home(batch);
         }
     }
 
@@ -240,10 +251,8 @@ impl Model {
 
     /// A second request is sent, or cannot be, or takes the place of the first. One that has ended meanwhile is not hedged: flow
     /// carries commands out before it hears of anything else.
-    fn hedge(&mut self, fetch: FetchId, ask: AskId, block: BlockId) {
-        if self.in_flight.get(&fetch) != Some(&ask) || self.asks[&ask].block != block {
-            return;
-        }
+    fn hedge(&mut self, fetch: FetchId, block: BlockId) {
+        let Some(&ask) = self.in_flight.get(&fetch).filter(|ask| self.asks[*ask].block == block) else { return };
         match self.prng.below(3) {
             0 => self.tell(Fact::Unhedged(fetch)),
             1 => {
@@ -312,7 +321,7 @@ impl Model {
         self.next_ask += 1;
         self.counted.asks += 1;
         self.asks.insert(ask, Ask { block, batch, at, full: false, restored: false, fetch: None });
-        self.tell(Fact::Asked { ask, block, at, fresh });
+        self.brain.ask(self.now, ask, (block, at, fresh));
     }
 
     /// One of the fetches ends somehow.

@@ -4,7 +4,7 @@ use super::plain::{Case, End, Script};
 use crate::conn::Asked;
 use fuelrail_base::SampleId;
 use fuelrail_base::prng::Prng;
-use fuelrail_plan::brain::{AskId, FetchId};
+use fuelrail_plan::brain::FetchId;
 use fuelrail_wire::{Etag, Framing, Method, Parsed, parse_head};
 
 pub(super) const TAG: &str = "\"v1\"";
@@ -37,7 +37,6 @@ pub(super) fn case(prng: &mut Prng, at: u32) -> Case {
     let landed = if prng.chance(0.3) { prng.below(block_len) } else { 0 };
     let asked = Asked {
         fetch: FetchId(at),
-        ask: AskId(at),
         sample: SampleId(at),
         first: block_first + landed,
         len: block_len - landed,

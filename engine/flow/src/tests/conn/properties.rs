@@ -8,7 +8,6 @@ use fuelrail_base::Kind;
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::prng::Prng;
 use fuelrail_io::SimFaults;
-use fuelrail_plan::brain::AskId;
 
 /// A predictor that has seen some of this server, or none of it.
 fn some_predictor(prng: &mut Prng) -> HeadPredictor {
@@ -37,7 +36,7 @@ fn taught(cases: &[Case]) -> HeadPredictor {
     let mut predictor = HeadPredictor::default();
     for case in cases {
         let mut case = case.clone();
-        case.asked.ask.0 = 0;
+        case.asked.fetch.0 = 0;
         let script = whole(vec![cases::good(&mut Prng::new(0), &case, Heads::Constant)]);
         predictor = play(&[case], &script, Chops::none(), predictor).predictor;
     }
@@ -170,7 +169,7 @@ fn whatever_the_ring_does_windows_hold_a_right_start() {
 #[test]
 fn a_head_predicted_longer_than_the_scratch_memory_is_probed() {
     let case = |at, len| Case {
-        asked: Asked { first: 0, len, object_len: len, ask: AskId(at), ..cases::case(&mut Prng::new(0), at).asked },
+        asked: Asked { first: 0, len, object_len: len, ..cases::case(&mut Prng::new(0), at).asked },
         before: Vec::new(),
     };
     let cases = [case(0, 9), case(1, 10)];

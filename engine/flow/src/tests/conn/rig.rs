@@ -115,8 +115,8 @@ fn by_exchange(outcomes: Vec<Outcome>, exchanges: usize) -> Vec<Ended> {
             }
             Outcome::Unserved { asked, window, .. } => (asked, Ended::Unserved(window.bytes().to_vec())),
         };
-        let place = &mut sorted[asked.ask.0 as usize];
-        assert!(place.is_none(), "exchange {} ended twice", asked.ask.0);
+        let place = &mut sorted[asked.fetch.0 as usize];
+        assert!(place.is_none(), "exchange {} ended twice", asked.fetch.0);
         *place = Some(ended);
     }
     sorted.into_iter().enumerate().map(|(i, o)| o.unwrap_or_else(|| panic!("exchange {i} never ended"))).collect()
@@ -170,7 +170,7 @@ impl Rig {
             now = false;
             let (asked, window) = self.waiting.pop_front().unwrap();
             if self.conn.takes_requests() {
-                let text = format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", asked.ask.0);
+                let text = format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", asked.fetch.0);
                 self.conn.request(Exchange::new(asked, window, self.ring.now()), text.as_bytes());
             } else {
                 self.outcomes.push(Outcome::Unserved { asked, window, displaced: false });

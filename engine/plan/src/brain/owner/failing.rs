@@ -7,7 +7,7 @@ use core::cmp::Reverse;
 use fuelrail_base::{Duration, Instant, Kind};
 use std::collections::VecDeque;
 
-impl Owner {
+impl<W> Owner<W> {
     pub(in crate::brain) fn failed(
         &mut self,
         now: Instant,
@@ -15,7 +15,7 @@ impl Owner {
         kind: Kind,
         retry_after: Option<Duration>,
         attempt: Attempt,
-        out: &mut VecDeque<Command>,
+        out: &mut VecDeque<Command<W>>,
     ) {
         self.over(id);
         if let Some(spill) = &mut self.spill {
@@ -55,20 +55,16 @@ impl Owner {
         }
     }
 
-    fn give_up(&mut self, id: FetchId, why: GivenUp, out: &mut VecDeque<Command>) {
+    fn give_up(&mut self, id: FetchId, why: GivenUp, out: &mut VecDeque<Command<W>>) {
         self.stats.given_up += 1;
-        let Fetch { block, ask: failed, sharers, tries, .. } = self.fetches.remove(id.0 as usize);
-        self.by_block.remove(&block);
+        let Fetch { block, waiters, tries, .. } = self.take(id);
         // An excused attempt is not counted, and yet it was one.
         let attempts = tries.failed().max(1);
-        let refuse = |ask| Command::Refuse { ask, failed, attempts, why };
-        // The ask that holds the error goes last: the others copy it from there.
-        self.release(sharers, refuse, out);
-        out.push_back(refuse(failed));
+        out.push_back(Command::Refuse { block, waiters, attempts, why });
     }
 
     /// The server has been down for too long: nothing that waits is waited for any more.
-    pub(super) fn end_outage(&mut self, now: Instant, out: &mut VecDeque<Command>) {
+    pub(super) fn end_outage(&mut self, now: Instant, out: &mut VecDeque<Command<W>>) {
         let Some(unserved_for) = self.restraint.take_end(now) else { return };
         let queued = core::mem::take(&mut self.queue).into_iter().map(|Reverse((.., id))| id);
         let delayed = core::mem::take(&mut self.delayed).into_iter().map(|Reverse((_, id))| id);

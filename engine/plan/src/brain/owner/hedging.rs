@@ -5,9 +5,9 @@ use crate::brain::words::{Command, FetchId};
 use fuelrail_base::{Duration, Instant, Kind};
 use std::collections::VecDeque;
 
-impl Owner {
+impl<W> Owner<W> {
     /// Asks a second time for what is due.
-    pub(in crate::brain) fn hedge_due(&mut self, now: Instant, idle: bool, out: &mut VecDeque<Command>) {
+    pub(in crate::brain) fn hedge_due(&mut self, now: Instant, idle: bool, out: &mut VecDeque<Command<W>>) {
         while let Some(number) = self.hedge.due(now, idle) {
             self.stats.hedges += 1;
             let fetch = &mut self.fetches[number as usize];
@@ -16,7 +16,7 @@ impl Owner {
                 // The second may be slow, too.
                 self.hedge.again(now, number, self.catalog.block_len(fetch.block));
             }
-            out.push_back(Command::Hedge { fetch: FetchId(number), ask: fetch.ask, block: fetch.block });
+            out.push_back(Command::Hedge { fetch: FetchId(number), block: fetch.block });
         }
     }
 
@@ -28,7 +28,7 @@ impl Owner {
         bytes: u64,
         times: (Duration, Duration),
         waited: Duration,
-        out: &mut VecDeque<Command>,
+        out: &mut VecDeque<Command<W>>,
     ) {
         self.stats.hedges_won += 1;
         // What the first would have taken is at least this: estimates made from winners alone would sink with every hedge.
