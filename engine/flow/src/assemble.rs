@@ -4,7 +4,7 @@
 //! checked (one ETag over all its blocks, CRC-32C when the server offers it) and counted. Never fetches, never orders.
 
 use crate::conn::Proof;
-use crate::letter::{Answer, Ask};
+use crate::letter::{Answer, Ask, SpanId};
 use crate::objects::Objects;
 use crate::places::{Drawer, Placed, Places};
 use core::ops::Range;
@@ -89,14 +89,6 @@ impl Lists {
 /// Lists made at the start, of each kind: as many batches as are usually open. Memory nobody has written to costs nothing.
 const LISTS_AT_START: usize = 64;
 
-/// Where an answer belongs.
-#[derive(Clone, Copy)]
-struct Pending {
-    batch: usize,
-    sample: u32,
-    block: BlockId,
-}
-
 /// How often a sample whose proof fails is fetched anew.
 const RECHECKS_MAX: u32 = 2;
 
@@ -111,7 +103,6 @@ pub(crate) struct AssembleStage {
     spare: Vec<Lists>,
     /// Lists of batches that the consumer has dropped.
     drawer: Drawer,
-    pending: Slab<Pending>,
     quarantine: HashMap<SampleId, Error>,
     finished: Vec<Finished>,
     /// Samples to be asked for anew once no byte of their batch is lent to the disk.
@@ -132,7 +123,6 @@ impl AssembleStage {
             open: Slab::with_capacity(64),
             spare: (0..LISTS_AT_START).map(|_| Lists::with_capacity(samples)).collect(),
             drawer: Drawer::new(OPEN_BATCHES_MAX, LISTS_AT_START, samples),
-            pending: Slab::with_capacity(1024),
             quarantine: HashMap::new(),
             finished: Vec::with_capacity(64),
             postponed: Vec::new(),
@@ -166,8 +156,8 @@ impl AssembleStage {
                 let len = catalog.block_len(block) as usize;
                 let window = filling.carve_padded(len, len.next_multiple_of(unit));
                 let window = window.expect("the slot has the batch's room");
-                let key = self.pending.insert(Pending { batch, sample, block }) as u32;
-                asks.push(Ask { home: self.shard, key, block, at, window, fresh: false });
+                let span = SpanId { batch: batch as u32, sample, index };
+                asks.push(Ask { home: self.shard, span, block, at, window, fresh: false });
             }
             let first = lists.windows.len();
             lists.windows.resize_with(first + missing as usize, || None);
@@ -184,7 +174,8 @@ impl AssembleStage {
 
     /// An answer came home. May append asks when a sample has to be fetched anew.
     pub(crate) fn answer(&mut self, answer: Answer, asks: &mut Vec<Ask>) {
-        let Pending { batch, sample: at, block } = self.pending.remove(answer.key as usize);
+        let SpanId { batch, sample: at, index } = answer.span;
+        let batch = batch as usize;
         let open = &mut self.open[batch];
         let Lists { samples, windows } = &mut open.lists;
         let sample = &mut samples[at as usize];
@@ -200,7 +191,7 @@ impl AssembleStage {
                 sample.changed |= matches!((sample.proof.etag, proof.etag), (Some(a), Some(b)) if a != b);
                 sample.proof.etag = sample.proof.etag.or(proof.etag);
                 sample.proof.crc32c = sample.proof.crc32c.or(proof.crc32c);
-                windows[block.index as usize] = Some(answer.window);
+                windows[index as usize] = Some(answer.window);
             }
         }
         if sample.missing > 0 {
@@ -261,8 +252,8 @@ impl AssembleStage {
             let mut window = part.take().expect("all parts are home");
             window.rewind(0);
             let block = BlockId { sample: id, index: index as u32 };
-            let key = self.pending.insert(Pending { batch, sample: at, block }) as u32;
-            asks.push(Ask { home: self.shard, key, block, at: due, window, fresh: true });
+            let span = SpanId { batch: batch as u32, sample: at, index: index as u32 };
+            asks.push(Ask { home: self.shard, span, block, at: due, window, fresh: true });
         }
     }
 
@@ -304,7 +295,8 @@ impl AssembleStage {
             let key = stuck.map_or("", |s| self.objects.key(s.placed.id));
             format!(", oldest {} lacks {} samples, first '{}'", o.spec.seq.0, o.missing, key.escape_debug())
         });
-        format!("assemble: {} batches open, {} blocks awaited{oldest}", self.open.len(), self.pending.len())
+        let awaited: u32 = self.open.iter().flat_map(|(_, o)| &o.lists.samples).map(|sample| sample.missing).sum();
+        format!("assemble: {} batches open, {awaited} blocks awaited{oldest}", self.open.len())
     }
 }
 

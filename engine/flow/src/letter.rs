@@ -9,12 +9,22 @@ use fuelrail_io::Window;
 use fuelrail_plan::brain::Source;
 use fuelrail_plan::schedule::UseTime;
 
+/// Where a block belongs, in its home: all that an answer must say to find its place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct SpanId {
+    /// The open batch.
+    pub batch: u32,
+    /// The sample of it, by its place in the batch.
+    pub sample: u32,
+    /// The block of that, counted from 0.
+    pub index: u32,
+}
+
 /// A home wants a block.
 pub(crate) struct Ask {
     /// Who asks.
     pub home: ShardId,
-    /// The home's name for this ask.
-    pub key: u32,
+    pub span: SpanId,
     pub block: BlockId,
     pub at: UseTime,
     /// Empty, as long as the block.
@@ -25,7 +35,7 @@ pub(crate) struct Ask {
 
 /// The owner's reply.
 pub(crate) struct Answer {
-    pub key: u32,
+    pub span: SpanId,
     /// Full when `result` is `Ok`.
     pub window: Window,
     pub result: Result<(Proof, Source), Error>,

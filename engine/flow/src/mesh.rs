@@ -109,7 +109,7 @@ impl MeshEnds {
 
     /// Puts an ask in the queue for its owner.
     pub(crate) fn ask(&mut self, owner: usize, ask: Ask) {
-        if canary::on(Mistake::MeshLoses) && ask.key == 3 {
+        if canary::on(Mistake::MeshLoses) && ask.span.sample == 2 {
             return;
         }
         self.peers[owner].as_mut().expect("an ask to oneself does not travel").backlog.push_back(ask);

@@ -11,7 +11,7 @@ use crate::deliver::{Consumer, DeliverStage};
 use crate::fetch::FetchStage;
 use crate::gate::Gate;
 use crate::hedge::Hedges;
-use crate::letter::{Answer, Ask};
+use crate::letter::{Answer, Ask, SpanId};
 use crate::mesh::MeshEnds;
 use crate::objects::Objects;
 use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
@@ -32,7 +32,7 @@ mod report;
 /// One that waits for a block of this shard. The brain keeps it with the block.
 struct Waiter {
     home: ShardId,
-    key: u32,
+    span: SpanId,
     /// `None` only while a connection or the disk fills it.
     window: Option<Window>,
     proof: Proof,
@@ -424,21 +424,21 @@ impl<R: Ring> Shard<R> {
     }
 
     fn own(&mut self, ask: Ask) {
-        let Ask { home, key, block, at, window, fresh } = ask;
+        let Ask { home, span, block, at, window, fresh } = ask;
         if let Some(error) = self.quarantine.as_ref().and_then(|quarantine| quarantine.get(&block)) {
             let result = Err(error.clone());
-            return self.answer(home, Answer { key, window, result });
+            return self.answer(home, Answer { span, window, result });
         }
         let (proof, window) = (Proof::default(), Some(window));
-        let waiter = Waiter { home, key, window, proof, seen: proof, error: None };
+        let waiter = Waiter { home, span, window, proof, seen: proof, error: None };
         self.brain.ask(self.now, waiter, (block, at, fresh));
     }
 
     fn reply(&mut self, waiter: Waiter, result: Result<(Proof, Source)>) {
-        let Waiter { home, key, window, .. } = waiter;
+        let Waiter { home, span, window, .. } = waiter;
         let window = window.expect("no connection holds an answered one");
         debug_assert!(result.is_err() || window.room() == 0, "an answered block is whole");
-        self.answer(home, Answer { key, window, result });
+        self.answer(home, Answer { span, window, result });
     }
 
     fn answer(&mut self, home: ShardId, answer: Answer) {

@@ -53,13 +53,13 @@ impl Rig {
 
     fn answer(&mut self, mut ask: Ask, proof: Proof) {
         self.serve(&mut ask);
-        let answer = Answer { key: ask.key, window: ask.window, result: Ok((proof, Source::Bucket)) };
+        let answer = Answer { span: ask.span, window: ask.window, result: Ok((proof, Source::Bucket)) };
         self.stage.answer(answer, &mut self.asks);
     }
 
     fn refuse(&mut self, ask: Ask, kind: Kind) {
         let result = Err(Error::new(kind, "refused by the test"));
-        self.stage.answer(Answer { key: ask.key, window: ask.window, result }, &mut self.asks);
+        self.stage.answer(Answer { span: ask.span, window: ask.window, result }, &mut self.asks);
     }
 
     /// Answers all asks, new ones too, with `proof` of each.

@@ -2,7 +2,7 @@
 
 use super::memory::region;
 use crate::conn::Proof;
-use crate::letter::{Answer, Ask};
+use crate::letter::{Answer, Ask, SpanId};
 use crate::mesh::{MeshEnds, mesh};
 use fuelrail_base::limits::LANE_ENTRIES;
 use fuelrail_base::{BlockId, SampleId, ShardId};
@@ -13,11 +13,12 @@ use fuelrail_plan::schedule::UseTime;
 fn ask(filling: &mut Filling, home: u16, key: u32) -> Ask {
     let block = BlockId { sample: SampleId(key), index: 0 };
     let window = filling.carve(1).unwrap();
-    Ask { home: ShardId(home), key, block, at: UseTime(0), window, fresh: false }
+    let span = SpanId { batch: 0, sample: key, index: 0 };
+    Ask { home: ShardId(home), span, block, at: UseTime(0), window, fresh: false }
 }
 
 fn reply(ask: Ask) -> Answer {
-    Answer { key: ask.key, window: ask.window, result: Ok((Proof::default(), Source::Bucket)) }
+    Answer { span: ask.span, window: ask.window, result: Ok((Proof::default(), Source::Bucket)) }
 }
 
 fn open_and_queued(open: usize, queued: usize) -> String {
@@ -44,7 +45,7 @@ fn asks_beyond_the_lane_wait_and_every_one_is_answered_once() {
         for ask in asks {
             ends[1].answer(0, reply(ask));
         }
-        answered.extend(core::iter::from_fn(|| ends[0].next_answer()).map(|answer| answer.key));
+        answered.extend(core::iter::from_fn(|| ends[0].next_answer()).map(|answer| answer.span.sample));
         ends[0].flush();
         assert!(answered.len() > before);
     }
@@ -82,13 +83,13 @@ fn letters_reach_whom_they_are_for() {
     ends.iter_mut().for_each(MeshEnds::flush);
     for (owner, end) in ends.iter_mut().enumerate() {
         while let Some(ask) = end.next_ask() {
-            assert_eq!(ask.key as usize % 10, owner);
+            assert_eq!(ask.span.sample as usize % 10, owner);
             let home = usize::from(ask.home.0);
             end.answer(home, reply(ask));
         }
     }
     for (home, end) in ends.iter_mut().enumerate() {
-        let mut keys: Vec<u32> = core::iter::from_fn(|| end.next_answer()).map(|answer| answer.key).collect();
+        let mut keys: Vec<u32> = core::iter::from_fn(|| end.next_answer()).map(|answer| answer.span.sample).collect();
         keys.sort_unstable();
         let others = (0..3).filter(|owner| *owner != home);
         assert_eq!(keys, others.map(|owner| (10 * home + owner) as u32).collect::<Vec<u32>>());
