@@ -1,8 +1,8 @@
 //! Entity tags as fixed-size values: what a listing promised and what a response carries, compared without a heap.
 
-use fuelrail_base::prng::mix64;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// An entity tag, as a 128-bit hash of its text without the quotes. A weak tag (`W/"…"`) never equals a strong one.
+/// An entity tag, as the XXH3-128 of its text without the quotes. A weak tag (`W/"…"`) never equals a strong one.
 ///
 /// A hash keeps response heads free of heap memory. It tells changed objects apart; it is no defence against a server
 /// that lies, which could as well send wrong bytes under the right tag.
@@ -24,18 +24,7 @@ impl Etag {
             None => (false, text),
         };
         let opaque = quoted.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(quoted);
-        // Two lanes with different seeds and different mixing. Each step is a bijection of the lane for a given word,
-        // so tags of equal length that differ in one word differ in both lanes.
-        let mut low = mix64(opaque.len() as u64);
-        let mut high = mix64(u64::from(weak) + 1);
-        for chunk in opaque.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            let word = u64::from_le_bytes(word);
-            low = mix64(low ^ word);
-            high = mix64(high.rotate_left(29).wrapping_add(word));
-        }
-        Etag(u128::from(high) << 64 | u128::from(low))
+        Etag(xxh3_128_with_seed(opaque, u64::from(weak)))
     }
 
     /// The hash, the same on every machine and in every run.

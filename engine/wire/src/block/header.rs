@@ -7,7 +7,7 @@ use fuelrail_base::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use super::{PAGE_BYTES, RECORD_BYTES, is_sealed, sealed, u32_at, u64_at};
 
 const MAGIC: &[u8; 16] = b"fuelrail segment";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What a segment says of itself. Stands in the first 64 bytes; the rest of the page is zeroes, and not looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
