@@ -115,6 +115,16 @@ mod tests {
     use core::time::Duration;
 
     #[test]
+    fn refusals_of_ports_that_speak_tls_are_known() {
+        let nginx = "<center>The plain HTTP request was sent to HTTPS port</center>";
+        let apache = "You're speaking plain HTTP to an SSL-enabled server port.";
+        for text in [nginx, apache, "Client sent an HTTP request to an HTTPS server.\n"] {
+            assert!(asks_for_tls(text.as_bytes()), "{text}");
+        }
+        assert!(!asks_for_tls(b"400 Bad Request") && !asks_for_tls(b""));
+    }
+
+    #[test]
     fn days_have_names() {
         for (secs, text) in [
             (0, "1970-01-01"),
