@@ -19,6 +19,8 @@ pub(super) struct Client {
     addr: SocketAddr,
     bucket: String,
     agent: Agent,
+    /// A connection was kept behind an answer.
+    keeps: bool,
 }
 
 /// One page of a listing.
@@ -36,7 +38,7 @@ impl Client {
             .http_status_as_error(false)
             .proxy(None)
             .timeout_per_read(Some(SILENCE_MAX));
-        Client { addr, bucket: bucket.to_owned(), agent: config.build().new_agent() }
+        Client { addr, bucket: bucket.to_owned(), agent: config.build().new_agent(), keeps: false }
     }
 
     /// Appends the object's bytes to `out`. Keys need no escaping here: generated keys are plain ASCII.
@@ -70,9 +72,16 @@ impl Client {
             }
             error => Error::new(Kind::Network, format!("talking to {addr}: {error}")),
         };
-        let mut response = self.agent.get(format!("http://{addr}{path}")).call().map_err(lost)?;
+        let ask = || self.agent.get(format!("http://{addr}{path}")).call();
+        let asked = match ask() {
+            // The kept connection was closed meanwhile: the request goes over a new one.
+            Err(ureq::Error::Io(_)) if self.keeps => ask(),
+            asked => asked,
+        };
+        let mut response = asked.map_err(lost)?;
         // Read whatever it is: the connection is kept only behind a whole body.
         let body = response.body_mut().with_config().limit(DOCUMENT_BYTES_MAX as u64).read_to_vec().map_err(lost)?;
+        self.keeps = true;
         match response.status().as_u16() {
             200 => out.extend_from_slice(&body),
             404 => return Err(Error::new(Kind::NotFound, format!("{addr} has no such object"))),
