@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
@@ -25,6 +25,9 @@ use crate::tls::Tls;
 
 /// Most threads a bucket serves with.
 const THREADS_MAX: usize = 256;
+/// Connections the kernel keeps for us before they are accepted: with fewer, a loader that opens many at once has some of them tried
+/// again after a second.
+const BACKLOG: u32 = 1024;
 /// Accepted connections waiting for a thread to take them.
 const HANDED_OVER_MAX: usize = 1024;
 
@@ -139,7 +142,7 @@ impl Bucket {
         for _ in 0..config.threads {
             runtimes.push(runtime()?);
         }
-        let listener = listen(config.listen)?;
+        let listener = listen(config.listen, &runtimes[0])?;
         let addr = listener.local_addr().map_err(|e| Error::system("asking for the port", &e))?;
         let (senders, receivers): (Vec<_>, Vec<_>) = runtimes.iter().map(|_| mpsc::channel(HANDED_OVER_MAX)).unzip();
         let mut dealer = Some(deal(listener, senders));
@@ -236,17 +239,19 @@ fn runtime() -> Result<Runtime> {
         .map_err(|e| Error::system("starting a runtime", &e))
 }
 
-fn listen(addr: SocketAddr) -> Result<std::net::TcpListener> {
-    let listening = std::net::TcpListener::bind(addr).and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    });
-    listening.map_err(|e| Error::system(format!("listening on {addr}"), &e).cure("use port 0 for a free one"))
+fn listen(addr: SocketAddr, runtime: &Runtime) -> Result<TcpListener> {
+    let _inside = runtime.enter();
+    let listening = || {
+        let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        socket.bind(addr)?;
+        socket.listen(BACKLOG)
+    };
+    listening().map_err(|e| Error::system(format!("listening on {addr}"), &e).cure("use port 0 for a free one"))
 }
 
 /// Accepts connections and deals them to the threads in turn.
-async fn deal(listener: std::net::TcpListener, threads: Vec<mpsc::Sender<std::net::TcpStream>>) {
-    let listener = TcpListener::from_std(listener).expect("a listening socket, within a runtime");
+async fn deal(listener: TcpListener, threads: Vec<mpsc::Sender<std::net::TcpStream>>) {
     for thread in threads.iter().cycle() {
         let socket = loop {
             match listener.accept().await.and_then(|(socket, _)| socket.into_std()) {
