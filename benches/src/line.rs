@@ -292,7 +292,7 @@ impl Line {
                 }
             }
         } else if shape == ShapeName::First {
-            // From the start of a process nobody touches memory ahead of its use.
+            // Measured from the start of the process, so touching the arena first would be part of the time.
             cast.push(own("floor-epoll", "floor-epoll", &["--touch", "false", "--connections", "8"]));
         } else {
             cast.push(proved("floor-recv", "floor-recv", &[]));

@@ -1,5 +1,5 @@
-//! How a bucket is reached: which server its URI means, whom that must convince, and who asks; and where it is found when its server says
-//! that it is elsewhere.
+//! How a bucket is reached: which server its URI means, which certificates are accepted, and which credentials sign; and where it is found
+//! when its server says that it has moved.
 //!
 //! Reads the variables of the clouds' own tools from an environment it is given. Remembers for the process where buckets have moved for
 //! good. What may be followed is `wire`'s to judge.
@@ -22,7 +22,7 @@ pub struct Access {
     pub tls: Tls,
     /// Which server `s3://`, `gs://` and `az://` mean.
     pub cloud: Cloud,
-    /// Who asks.
+    /// What requests are signed with.
     pub credentials: Credentials,
 }
 

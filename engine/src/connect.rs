@@ -79,7 +79,7 @@ pub(crate) fn server_uri(server: &Endpoint) -> String {
 /// Speaks HTTP/1.1 on a connection, in a task of its own.
 async fn start<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: T) -> hyper::Result<SendRequest<Load>> {
     let (sender, connection) = handshake(TokioIo::new(io)).await?;
-    // What goes wrong on it is told to whoever waits for an answer.
+    // Its errors reach the caller through the pending request.
     tokio::spawn(async { drop(connection.await) });
     Ok(sender)
 }

@@ -124,7 +124,7 @@ struct BucketPlan {
 struct ReadPlan {
     /// Epochs that are read.
     epochs: u64,
-    /// The loader has one epoch more to come: it looks ahead at the end as it does before.
+    /// The loader is configured for one epoch more than is read, so that it looks ahead in the last one, too.
     #[serde(default)]
     ahead: bool,
     #[serde(default = "one")]

@@ -2,7 +2,7 @@
 //! itself and says, a JSON line each, where it listens and then which phase it is in and what it has served so far.
 //!
 //! Owns the bucket's process. The bucket listens on an address that no client of this machine is given as its own: a client
-//! that connects while nobody listens could else meet itself, or be given the port meanwhile.
+//! that connects while the bucket is away could otherwise connect to its own socket, or be assigned the bucket's port.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write, copy, sink};
@@ -155,8 +155,8 @@ impl Stand {
         Ok((Stand { config, bucket: Some(bucket), before: Served::default() }, address))
     }
 
-    /// Plays a phase's script, and goes away first where the phase says so: cuts all connections, listens to nobody for a
-    /// while, and comes back at the same address.
+    /// Plays a phase's script, and goes away first where the phase says so: closes all connections, stops listening for
+    /// a while, and listens at the same address again.
     fn play(&mut self, phase: &Phase) -> Result<()> {
         self.config.script = phase.script.parse().map_err(|error| of_bucket(&error))?;
         if let Some(away) = phase.away {

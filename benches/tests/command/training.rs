@@ -137,7 +137,7 @@ fn importance_is_told_by_epochs_against_the_uniform_run_of_the_same_set() {
 }
 
 #[test]
-fn a_failed_rank_is_heard_and_nobody_is_left() {
+fn a_failed_rank_is_reported_and_no_process_is_left() {
     let part = "if [ \"$RANK\" = 1 ]; then echo 'no such <gradient>' >&2; exit 3; fi\n\
                 sleep 600 & echo $! > \"$here/sleeper\"; echo $$ > \"$here/first\"; wait";
     let stage = Stage::new(part);

@@ -344,7 +344,7 @@ impl<R: Ring> Shard<R> {
                 None => self.tell(Fact::NoRoom(seq)),
             },
             Command::Serve { mut waiter, block } => {
-                let window = waiter.window.as_mut().expect("nobody else fills it");
+                let window = waiter.window.as_mut().expect("a waiter keeps its window until it is served");
                 let proof = self.cache.as_mut().expect("there is a cache to hit").serve(block, window);
                 self.reply(waiter, Ok((proof, Source::Cache)));
             }
@@ -379,7 +379,8 @@ impl<R: Ring> Shard<R> {
         let Waiters { mut first, mut others } = waiters;
         let (window, proof) = (first.window.as_mut().expect("it has landed"), first.proof);
         for other in &mut others {
-            self.shared_copied_bytes += other.window.as_mut().expect("nobody fills it").put(window.bytes()) as u64;
+            self.shared_copied_bytes +=
+                other.window.as_mut().expect("only the first waiter's window is lent").put(window.bytes()) as u64;
         }
         match keep {
             Some(Keep::Ram) => {

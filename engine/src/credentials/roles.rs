@@ -155,7 +155,7 @@ impl Sts<'_> {
         })
     }
 
-    /// Asks for the role, with what proves who asks: a parameter, keys, or both.
+    /// Requests the role. A parameter, a signature with keys, or both authenticate the request.
     async fn ask(
         &self,
         role: &Role,

@@ -20,7 +20,7 @@ const REFUSED_BYTES_MAX: u64 = 1 << 20;
 
 /// How the end of a body is known.
 enum Coding {
-    /// So many bytes are still to come.
+    /// By its length: the bytes not received yet.
     Length(u64),
     Chunked(Chunks),
 }
