@@ -22,7 +22,8 @@ use crate::tiers::{disk_unit, settle_for, start_keeper};
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Result, ShardId};
 use fuelrail_flow::{
-    BadSamples, Consumer, Listed, Objects, Outlet, cached_block_bytes, mesh, scratch_bytes, spill_memory_bytes,
+    BadSamples, Consumer, Listed, Objects, Outlet, cached_block_bytes, keep_for_others, mesh, scratch_bytes,
+    spill_memory_bytes,
 };
 use fuelrail_io::{Backend, EXTENT_GRANULE, Region, RingChoice, Topology, default_budget, lane};
 use fuelrail_plan::importance::Horizons;
@@ -306,7 +307,7 @@ fn start_shards(
     let seating = seat(&config, &topology, &mut notices);
     let (arena, regions, aside) = map_memory(&layout, seating.as_ref(), &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices)?;
-    let keepers = config.cache_limit_bytes > 0 || !directories.is_empty() || config.bad_samples == "quarantine";
+    let keepers = keep_for_others(config.cache_limit_bytes, !directories.is_empty(), config.bad_samples()?);
     let meshes = mesh(layout.shards, keepers);
     let memory = MemoryStats::new(&config, &objects, &layout, &arena, &meshes);
     let (mut starting, mut lanes, kept) = (Starting::default(), Vec::new(), arena.clone());

@@ -28,16 +28,21 @@ impl From<Error> for Failure {
 
 impl From<fuelrail_bucket::Error> for Failure {
     fn from(error: fuelrail_bucket::Error) -> Failure {
-        use fuelrail_bucket::ErrorKind;
-        let kind = match error.kind() {
-            ErrorKind::Usage => Kind::Usage,
-            // A port that is taken or not ours, threads that cannot be started: the machine says no.
-            ErrorKind::System => Kind::Environment,
-            ErrorKind::NotFound => Kind::NotFound,
-            _ => Kind::Mismatch,
-        };
-        Failure::Told(Error::new(kind, error.to_string()))
+        Failure::Told(of_bucket(&error))
     }
+}
+
+/// An error of the embedded bucket or its generator, in the one error type.
+pub(crate) fn of_bucket(error: &fuelrail_bucket::Error) -> Error {
+    use fuelrail_bucket::ErrorKind;
+    let kind = match error.kind() {
+        ErrorKind::Usage => Kind::Usage,
+        // A port that is taken or not ours, threads that cannot be started: the machine says no.
+        ErrorKind::System => Kind::Environment,
+        ErrorKind::NotFound => Kind::NotFound,
+        _ => Kind::Mismatch,
+    };
+    Error::new(kind, error.to_string())
 }
 
 /// Wrong use of the command line.

@@ -7,6 +7,8 @@ use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// The machine, the build and the day of a measurement.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -76,19 +78,10 @@ fn memory_total(meminfo: &str) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
-/// A moment as `YYYY-MM-DDThh:mm:ssZ`. The civil calendar from a day count, by eras of 400 years that start in March, so
-/// that the leap day is a year's last.
+/// A moment as `YYYY-MM-DDThh:mm:ssZ`.
 fn utc(since_1970_s: u64) -> String {
-    let (days, second) = (since_1970_s / 86_400, since_1970_s % 86_400);
-    let days = days + 719_468; // from the first of March of year 0
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+    let moment = OffsetDateTime::from_unix_timestamp(since_1970_s as i64).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    moment.format(&Rfc3339).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ pub use fetch::FetchStats;
 pub use gate::{Gate, GateFacts};
 pub use hedge::Spares;
 pub use listing::{Listed, Listing};
-pub use mesh::{MeshEnds, mesh};
+pub use mesh::{MeshEnds, keep_for_others, mesh};
 pub use objects::Objects;
 pub use places::{Placed, Places};
 pub use setup::{ShardConfig, ShardEnds, scratch_bytes};

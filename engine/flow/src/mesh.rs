@@ -3,6 +3,7 @@
 //! A home keeps at most as many asks open with one owner as a lane holds, so an answer always finds room: the mesh cannot
 //! lock up, however short the lanes are. Further asks wait at home.
 
+use crate::assemble::BadSamples;
 use crate::letter::{Answer, Ask};
 use fuelrail_base::BlockId;
 use fuelrail_base::canary::{self, Mistake};
@@ -31,8 +32,14 @@ struct Peer {
     unheard: bool,
 }
 
-/// Builds the mesh of `shards` shards; without `keepers` it has no lanes. A shard that keeps a block, in RAM, on disk or in quarantine, keeps
-/// it for all: then every block has one owner. Where none keeps any, each fetches the blocks of its own batches.
+/// Whether shards keep blocks for each other, in RAM, on disk or in quarantine: then every block has one owner.
+#[must_use]
+pub fn keep_for_others(cache_bytes: u64, has_disk: bool, bad_samples: BadSamples) -> bool {
+    cache_bytes > 0 || has_disk || bad_samples == BadSamples::Quarantine
+}
+
+/// Builds the mesh of `shards` shards; without `keepers` it has no lanes. Where
+/// [none keeps a block for others](keep_for_others), each shard fetches the blocks of its own batches.
 #[must_use]
 pub fn mesh(shards: u16, keepers: bool) -> Vec<MeshEnds> {
     let n = usize::from(shards);

@@ -11,7 +11,8 @@ use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Instant, Result, ShardId};
 use fuelrail_flow::{
-    BadSamples, Board, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, mesh, spill_memory_bytes,
+    BadSamples, Board, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, keep_for_others, mesh,
+    spill_memory_bytes,
 };
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, Ring as _, SimRing, SimWorld, Waker, lane};
 use fuelrail_plan::brain::BrainConfig;
@@ -101,7 +102,7 @@ impl Rank {
         let (consumer, ledger) = (Arc::new(Consumer::default()), Ledger::default());
         let boards: Vec<Arc<Board>> = (0..l.shards).map(|_| Arc::new(Board::default())).collect();
         let (mut shards, mut lanes, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
-        let keepers = l.cache_bytes > 0 || keeper.is_some() || l.bad_samples == "quarantine";
+        let keepers = keep_for_others(l.cache_bytes, keeper.is_some(), bad_samples(l.bad_samples));
         for ((id, region), mesh) in (0..l.shards).zip(regions).zip(mesh(l.shards, keepers)) {
             let (deliver, lane) = lane(l.deliver_entries);
             lanes.push(lane);
@@ -333,11 +334,7 @@ fn new_shard(
             },
             seed: make.seed ^ u64::from(id),
         },
-        bad_samples: match l.bad_samples {
-            "skip" => BadSamples::Skip,
-            "quarantine" => BadSamples::Quarantine,
-            _ => BadSamples::Raise,
-        },
+        bad_samples: bad_samples(l.bad_samples),
         connections_max: l.connections_max,
         scratch_bytes: SCRATCH_BYTES as u64,
         stall_after: Duration::from_millis(l.stall_after_ms),
@@ -364,5 +361,14 @@ fn strategy(look_ahead: LookAhead) -> Result<Strategy> {
         LookAhead::Watermarks { fetch_size, threshold } => {
             Watermarks::new(fetch_size, threshold).map(Strategy::Watermarks)
         }
+    }
+}
+
+/// A scenario's policy by its name.
+fn bad_samples(name: &str) -> BadSamples {
+    match name {
+        "skip" => BadSamples::Skip,
+        "quarantine" => BadSamples::Quarantine,
+        _ => BadSamples::Raise,
     }
 }

@@ -13,7 +13,6 @@ use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Latency, Script, Source};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-use super::fault::of_bucket;
 use super::feed::{Course, Feed, LocalDisk};
 use super::line::StartLine;
 use super::meter::{PeakMemory, cpu_without_bucket};
@@ -24,6 +23,7 @@ use super::rail::{Rail, budget_bytes};
 use super::remote::{Between, Remote};
 use super::scale::Scale;
 use super::trainer::{RankEpoch, RankRun, Seat, train};
+use crate::failure::of_bucket;
 
 /// The bucket's name.
 const BUCKET: &str = "bucket";

@@ -11,7 +11,6 @@
 
 mod cache;
 mod experiment;
-mod fault;
 mod feed;
 mod http;
 mod line;

@@ -9,7 +9,7 @@ use fuelrail::Listed;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_bucket::DataSet;
 
-use super::fault::of_bucket;
+use crate::failure::of_bucket;
 
 /// A generated data set, whole.
 #[derive(Debug)]

@@ -83,14 +83,18 @@ impl<W> Brain<W> {
             Fact::Idle => self.owner.idle(now, out),
             Fact::Tick => {}
         }
-        self.owner.tidy(out);
-        self.owner.issue(now, out);
+        self.follow_up(now);
     }
 
     /// A home wants a block, in a window that `waiter` holds, for a sample that is due at `at`: what is due earlier is fetched first. `fresh`
     /// when what is cached proved wrong and it must be fetched anew.
     pub fn ask(&mut self, now: Instant, waiter: W, (block, at, fresh): (BlockId, UseTime, bool)) {
         self.owner.asked(now, waiter, (block, at, fresh), &mut self.commands);
+        self.follow_up(now);
+    }
+
+    /// What any news may make possible.
+    fn follow_up(&mut self, now: Instant) {
         self.owner.tidy(&mut self.commands);
         self.owner.issue(now, &mut self.commands);
     }
