@@ -36,13 +36,13 @@ pub(super) fn case(prng: &mut Prng, at: u32) -> Case {
     let block_len = if prng.chance(0.3) { 1 + prng.below(object_len - block_first) } else { object_len - block_first };
     let landed = if prng.chance(0.3) { prng.below(block_len) } else { 0 };
     let asked = Asked {
-        fetch: FetchId(at),
+        fetch: FetchId { place: at, serial: 0 },
         sample: SampleId(at),
         first: block_first + landed,
         len: block_len - landed,
         object_len,
         etag: prng.chance(0.5).then(|| Etag::of(TAG)),
-        second: None,
+        second: false,
     };
     Case { asked, before: bytes(at, block_first, landed) }
 }
