@@ -63,7 +63,7 @@ fn brain(config: &BrainConfig) -> Brain {
 }
 
 fn block(n: u32) -> BlockId {
-    BlockId { sample: SampleId(n), index: 0 }
+    BlockId { sample: SampleId(n.into()), index: 0 }
 }
 
 /// What the brain can hear: a fact, or an ask.

@@ -64,7 +64,7 @@ impl Inner {
         let is_held = self.items.contains_key(&id);
         let stays = self.policy.offer(BlockId { sample: id, index: 0 }, 1, None, &mut self.evicted);
         for gone in self.evicted.drain(..) {
-            self.held_bytes -= self.items.remove(&gone.sample).map_or(0, |bytes| bytes.len() as u64);
+            self.held_bytes -= self.items.remove(&{ gone.sample }).map_or(0, |bytes| bytes.len() as u64);
         }
         if stays && !is_held {
             self.held_bytes += bytes.len() as u64;

@@ -303,7 +303,7 @@ mod tests {
         let bucket = bucket("");
         for (setting, fetches) in [(Setting::FullFetch, [40, 40, 80]), (Setting::HalfAndHalf, [40, 60, 80])] {
             let (mut sampler, cache) = sampler(setting, &bucket);
-            sampler.begin_epoch((0..SET as u32).rev().map(SampleId).collect()).unwrap();
+            sampler.begin_epoch((0..SET).rev().map(SampleId).collect()).unwrap();
             let mut taken = 0;
             for (until_taken, gets) in [1, 21, 41].into_iter().zip(fetches) {
                 sampler.take(until_taken - taken).unwrap();
@@ -314,8 +314,8 @@ mod tests {
             let lists = 80 / fetch_size * 3;
             assert_eq!(sampler.reads(), (80, lists), "{setting:?}");
             let mut out = Vec::new();
-            until("the last fetch is visible", || cache.read(SampleId(SET as u32 - 80), &mut Vec::new()));
-            assert!(cache.read(SampleId(SET as u32 - 41), &mut out) && !cache.read(SampleId(SET as u32 - 1), &mut out));
+            until("the last fetch is visible", || cache.read(SampleId(SET - 80), &mut Vec::new()));
+            assert!(cache.read(SampleId(SET - 41), &mut out) && !cache.read(SampleId(SET - 1), &mut out));
         }
     }
 
@@ -335,7 +335,7 @@ mod tests {
     fn a_failed_fetch_reaches_the_trainer() {
         let bucket = bucket("error=1.0,per_key_max=1000");
         let (mut sampler, _cache) = sampler(Setting::HalfAndHalf, &bucket);
-        sampler.begin_epoch((0..SET as u32).map(SampleId).collect()).unwrap();
+        sampler.begin_epoch((0..SET).map(SampleId).collect()).unwrap();
         let mut outcome = Ok(());
         for _ in 0..SET {
             outcome = sampler.take(1);

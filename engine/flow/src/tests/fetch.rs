@@ -38,7 +38,7 @@ impl Rig {
     fn request(&mut self, samples: impl Iterator<Item = u32>) {
         for n in samples {
             let len = self.sizes[n as usize];
-            let (fetch, sample) = (FetchId { place: n, serial: 0 }, SampleId(n));
+            let (fetch, sample) = (FetchId { place: n, serial: 0 }, SampleId(n.into()));
             let asked = Asked { fetch, sample, first: 0, len, object_len: len, etag: None, second: false };
             let window = window(&mut self.region, len as usize);
             self.fetch.request(asked, window, self.ring.now());

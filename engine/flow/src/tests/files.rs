@@ -59,7 +59,7 @@ impl Rig {
 
     fn ask(&mut self, n: u32, first: u64, len: u64, etag: Option<Etag>) {
         let object_len = self.sizes[n as usize];
-        let (fetch, sample) = (FetchId { place: n, serial: 0 }, SampleId(n));
+        let (fetch, sample) = (FetchId { place: n, serial: 0 }, SampleId(n.into()));
         let asked = Asked { fetch, sample, first, len, object_len, etag, second: false };
         let window = window(&mut self.region, len as usize);
         self.fetch.request(asked, window, self.ring.now());
@@ -116,7 +116,7 @@ fn files_land_whole_and_in_parts_however_narrow_the_ring_is() {
         let mut tags = Vec::new();
         for outcome in rig.ended.drain(..) {
             let Outcome { asked, window, end: End::Landed { proof, .. }, .. } = outcome else { panic!("{outcome:?}") };
-            let whole = content(asked.sample.0, asked.object_len);
+            let whole = content(asked.sample.0 as u32, asked.object_len);
             assert_eq!(window.bytes(), &whole[asked.first as usize..][..asked.len as usize]);
             tags.push((asked.sample, proof.etag.expect("a file has a mark")));
         }

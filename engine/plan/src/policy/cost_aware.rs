@@ -162,7 +162,7 @@ mod tests {
     use fuelrail_base::SampleId;
 
     fn block(sample: u32) -> BlockId {
-        BlockId { sample: SampleId(sample), index: 0 }
+        BlockId { sample: SampleId(sample.into()), index: 0 }
     }
 
     fn held(policy: &CostAware) -> Vec<u32> {

@@ -161,14 +161,14 @@ mod tests {
     use fuelrail_base::{SampleId, prng::Prng};
 
     fn block(sample: u32) -> BlockId {
-        BlockId { sample: SampleId(sample), index: 0 }
+        BlockId { sample: SampleId(sample.into()), index: 0 }
     }
 
     fn offer(cache: &mut Importance, sample: u32, weight: u32) -> (bool, Vec<u32>) {
         let mut evicted = Vec::new();
         cache.weigh(block(sample), weight);
         let taken = cache.offer(block(sample), 1, None, &mut evicted);
-        (taken, evicted.into_iter().map(|block| block.sample.0).collect())
+        (taken, evicted.into_iter().map(|block| block.sample.0 as u32).collect())
     }
 
     #[test]

@@ -161,7 +161,7 @@ mod tests {
         let (mut rank, mut map, mut prng) = (Rank::default(), BTreeMap::new(), Prng::new(3));
         let mut held = BTreeMap::new();
         for _ in 0..20_000 {
-            let block = BlockId { sample: SampleId(prng.below(200) as u32), index: prng.below(2) as u32 };
+            let block = BlockId { sample: SampleId(prng.below(200)), index: prng.below(2) as u32 };
             match (prng.below(3), held.get(&block)) {
                 (0, None) => {
                     let (use_time, bytes) = (UseTime(prng.below(50)), prng.below(9));
