@@ -175,11 +175,11 @@ impl Feed for Given {
 }
 
 /// `count` batches of four samples of three bytes; the label is their sum.
-fn sums(count: u32, first: u32) -> Given {
+fn sums(count: u64, first: u64) -> Given {
     Given((0..count).map(|n| batch_of_sums(first + 4 * n)).collect())
 }
 
-fn batch_of_sums(first: u32) -> TensorBatch {
+fn batch_of_sums(first: u64) -> TensorBatch {
     let rows: Vec<u8> = (0..4).flat_map(|i| [first + i, 2 * i, 3]).map(|n| (n % 7) as u8).collect();
     let labels: Vec<i64> = rows.chunks(3).map(|row| row.iter().map(|&b| i64::from(b)).sum()).collect();
     let ids = (first..first + 4).map(SampleId).collect();
@@ -343,8 +343,8 @@ fn every_rank_hears_the_losses_of_all() {
     let (losses, steps) = &heard[0];
     assert_eq!((losses.len(), steps.len()), (4, 4));
     for (n, (step, mean)) in losses.iter().zip(steps).enumerate() {
-        let first = 4 * n as u32;
-        let expected: Vec<u32> = (first..first + 4).chain(100 + first..104 + first).collect();
+        let first = 4 * n as u64;
+        let expected: Vec<u64> = (first..first + 4).chain(100 + first..104 + first).collect();
         assert_eq!(step.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), expected, "step {n}");
         let sum: f64 = step.iter().map(|(_, loss)| f64::from(*loss)).sum();
         assert!((sum / 8.0 - mean).abs() < 1e-3 * (1.0 + mean), "step {n}: {sum} and {mean}");

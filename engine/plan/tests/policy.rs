@@ -18,7 +18,7 @@ fn every_policy_conforms() {
 fn names_parse_and_print() {
     for name in PolicyName::ALL {
         assert_eq!(name.to_string().parse::<PolicyName>().unwrap(), name);
-        assert_eq!(build(name, 1).name(), name.word());
+        assert_eq!(build(name, 1).name(), name);
     }
     let error = "arc".parse::<PolicyName>().unwrap_err();
     assert_eq!((error.kind(), error.to_string().contains("next-use")), (Kind::Usage, true));

@@ -7,17 +7,15 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fuelrail_base::{BlockId, SampleId};
-use fuelrail_plan::policy::{Fifo, Policy};
+use fuelrail_plan::policy::{self, Policy, PolicyName};
 
 /// One node's cache.
-#[derive(Debug)]
 pub(super) struct ItemCache {
     inner: Mutex<Inner>,
 }
 
-#[derive(Debug)]
 struct Inner {
-    policy: Fifo,
+    policy: Box<dyn Policy>,
     items: HashMap<SampleId, Box<[u8]>>,
     evicted: Vec<BlockId>,
     held_bytes: u64,
@@ -27,7 +25,7 @@ struct Inner {
 impl ItemCache {
     /// An empty cache of `items_max` items.
     pub(super) fn new(items_max: u64) -> ItemCache {
-        let policy = Fifo::new(items_max);
+        let policy = policy::build(PolicyName::Fifo, items_max);
         let inner = Inner { policy, items: HashMap::new(), evicted: Vec::new(), held_bytes: 0, held_bytes_max: 0 };
         ItemCache { inner: Mutex::new(inner) }
     }
