@@ -10,10 +10,12 @@ use fuelrail_base::{BlockId, SampleId};
 use fuelrail_plan::policy::{self, Policy, PolicyName};
 
 /// One node's cache.
+#[derive(Debug)]
 pub(super) struct ItemCache {
     inner: Mutex<Inner>,
 }
 
+#[derive(Debug)]
 struct Inner {
     policy: Box<dyn Policy>,
     items: HashMap<SampleId, Box<[u8]>>,

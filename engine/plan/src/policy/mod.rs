@@ -65,6 +65,12 @@ pub trait Policy: Send {
     fn remove(&mut self, block: BlockId) -> bool;
 }
 
+impl fmt::Debug for dyn Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} of {} bytes", self.name(), self.used_bytes(), self.capacity_bytes())
+    }
+}
+
 /// The policies by name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum PolicyName {
