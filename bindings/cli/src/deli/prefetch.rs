@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use fuelrail_base::{Error, Kind, Result, SampleId};
-use fuelrail_plan::prefetch::{Prefetch, View, Watermarks};
+use fuelrail_plan::prefetch::{View, Watermarks};
 
 use super::cache::ItemCache;
 use super::http::Client;
