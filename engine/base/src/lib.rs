@@ -9,6 +9,7 @@ pub mod error;
 pub mod ids;
 pub mod limits;
 pub mod metrics;
+pub mod named;
 pub mod prng;
 pub mod sync;
 pub mod time;

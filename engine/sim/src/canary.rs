@@ -3,9 +3,6 @@
 //! They sit in the simulated world or around a shard's inputs and outputs; those inside the engine are `fuelrail_base::canary`'s.
 
 use crate::scenario::{FaultShares, LifeShape, LookAhead, RingShares, Scenario};
-use core::fmt;
-use core::str::FromStr;
-use fuelrail_base::{Error, Kind, Result};
 use serde::Serialize;
 
 /// A planted bug.
@@ -33,38 +30,22 @@ pub enum Canary {
     HiddenRetries,
 }
 
+fuelrail_base::named!(
+    Canary,
+    "a canary":
+    LostCompletion = "lost-completion",
+    LateTimer = "late-timer",
+    FlippedByte = "flipped-byte",
+    BatchTwice = "batch-twice",
+    SwappedSamples = "swapped-samples",
+    LeakedSlot = "leaked-slot",
+    EarlySlot = "early-slot",
+    SkippedStep = "skipped-step",
+    DoubleStep = "double-step",
+    HiddenRetries = "hidden-retries",
+);
+
 impl Canary {
-    /// All of them.
-    pub const ALL: [Canary; 10] = [
-        Canary::LostCompletion,
-        Canary::LateTimer,
-        Canary::FlippedByte,
-        Canary::BatchTwice,
-        Canary::SwappedSamples,
-        Canary::LeakedSlot,
-        Canary::EarlySlot,
-        Canary::SkippedStep,
-        Canary::DoubleStep,
-        Canary::HiddenRetries,
-    ];
-
-    /// The name on the command line.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Canary::LostCompletion => "lost-completion",
-            Canary::LateTimer => "late-timer",
-            Canary::FlippedByte => "flipped-byte",
-            Canary::BatchTwice => "batch-twice",
-            Canary::SwappedSamples => "swapped-samples",
-            Canary::LeakedSlot => "leaked-slot",
-            Canary::EarlySlot => "early-slot",
-            Canary::SkippedStep => "skipped-step",
-            Canary::DoubleStep => "double-step",
-            Canary::HiddenRetries => "hidden-retries",
-        }
-    }
-
     /// Makes the scenario one in which this bug has an effect: a run long enough, a fault where it needs one, a kill
     /// where it needs one, and nothing that would excuse it.
     pub(crate) fn prepare(self, scenario: &mut Scenario) {
@@ -97,22 +78,5 @@ impl Canary {
             _ => {}
         }
         (s.samples, s.total_bytes) = (count as u64, s.sizes.iter().sum());
-    }
-}
-
-impl fmt::Display for Canary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
-    }
-}
-
-impl FromStr for Canary {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Canary> {
-        Canary::ALL.into_iter().find(|canary| canary.word() == text).ok_or_else(|| {
-            let all = Canary::ALL.map(Canary::word).join(", ");
-            Error::new(Kind::Usage, format!("'{text}' is not a canary")).cure(format!("use one of: {all}"))
-        })
     }
 }

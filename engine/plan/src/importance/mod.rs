@@ -17,8 +17,6 @@ pub use rates::{ONE, REPLAY_MAX};
 pub use scores::Scores;
 pub use smoothing::Smoothing;
 
-use core::fmt;
-use core::str::FromStr;
 use fuelrail_base::{Error, Kind, Result};
 
 /// How an epoch is drawn.
@@ -36,38 +34,14 @@ pub enum Mode {
     On,
 }
 
-impl Mode {
-    /// All of them, for help texts and tests.
-    pub const ALL: [Mode; 4] = [Mode::Uniform, Mode::Shade, Mode::ShadeCorrected, Mode::On];
-
-    /// The name as written in configuration.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Mode::Uniform => "uniform",
-            Mode::Shade => "shade",
-            Mode::ShadeCorrected => "shade-corrected",
-            Mode::On => "on",
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
-    }
-}
-
-impl FromStr for Mode {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Mode> {
-        Mode::ALL.into_iter().find(|mode| mode.word() == text).ok_or_else(|| {
-            Error::new(Kind::Usage, format!("importance is '{text}'"))
-                .cure("use off, uniform, shade, shade-corrected or on")
-        })
-    }
-}
+fuelrail_base::named!(
+    Mode,
+    "a mode of importance, nor is it off":
+    Uniform = "uniform",
+    Shade = "shade",
+    ShadeCorrected = "shade-corrected",
+    On = "on",
+);
 
 /// What draws are made by.
 #[derive(Clone, Copy, PartialEq, Debug)]

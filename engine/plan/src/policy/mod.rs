@@ -17,9 +17,8 @@ pub use index::{BlockMap, map_bytes};
 
 use crate::schedule::UseTime;
 use core::fmt;
-use core::str::FromStr;
 use cost_aware::CostAware;
-use fuelrail_base::{BlockId, Error, Kind, Result};
+use fuelrail_base::BlockId;
 use importance::Importance;
 use ranked::{Ranked, Rule};
 use simple::{Fifo, Lru, NextUse, Pinned};
@@ -89,47 +88,16 @@ pub enum PolicyName {
     Pinned,
 }
 
-impl PolicyName {
-    /// All of them, for help texts and tests.
-    pub const ALL: [PolicyName; 6] = [
-        PolicyName::Fifo,
-        PolicyName::Lru,
-        PolicyName::NextUse,
-        PolicyName::Pinned,
-        PolicyName::Dlcache,
-        PolicyName::Importance,
-    ];
-
-    /// The name as written in configuration.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            PolicyName::Dlcache => "dlcache",
-            PolicyName::Fifo => "fifo",
-            PolicyName::Importance => "importance",
-            PolicyName::Lru => "lru",
-            PolicyName::NextUse => "next-use",
-            PolicyName::Pinned => "pinned",
-        }
-    }
-}
-
-impl fmt::Display for PolicyName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
-    }
-}
-
-impl FromStr for PolicyName {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<PolicyName> {
-        PolicyName::ALL.into_iter().find(|name| name.word() == text).ok_or_else(|| {
-            Error::new(Kind::Usage, format!("'{text}' is not a cache policy"))
-                .cure("use next-use, pinned, lru, fifo, dlcache or importance")
-        })
-    }
-}
+fuelrail_base::named!(
+    PolicyName,
+    "a cache policy":
+    Fifo = "fifo",
+    Lru = "lru",
+    NextUse = "next-use",
+    Pinned = "pinned",
+    Dlcache = "dlcache",
+    Importance = "importance",
+);
 
 /// Most bytes of memory a policy takes for each block it holds.
 #[must_use]

@@ -1,9 +1,7 @@
 //! What the disk tier is told and tells: configuration, segments, the worth of blocks, counters. Owns no state.
 
 use crate::schedule::UseTime;
-use core::fmt;
-use core::str::FromStr;
-use fuelrail_base::{BlockId, Error, Kind, Result};
+use fuelrail_base::BlockId;
 
 /// Which segment goes when room is wanted, and who gets in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -17,36 +15,7 @@ pub enum SpillPolicy {
     NextUse,
 }
 
-impl SpillPolicy {
-    /// All of them, for help texts and tests.
-    pub const ALL: [SpillPolicy; 3] = [SpillPolicy::Fifo, SpillPolicy::Lru, SpillPolicy::NextUse];
-
-    /// The name as written in configuration.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            SpillPolicy::Fifo => "fifo",
-            SpillPolicy::Lru => "lru",
-            SpillPolicy::NextUse => "next-use",
-        }
-    }
-}
-
-impl fmt::Display for SpillPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
-    }
-}
-
-impl FromStr for SpillPolicy {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<SpillPolicy> {
-        SpillPolicy::ALL.into_iter().find(|policy| policy.word() == text).ok_or_else(|| {
-            Error::new(Kind::Usage, format!("'{text}' is not a policy of the disk")).cure("use fifo, lru or next-use")
-        })
-    }
-}
+fuelrail_base::named!(SpillPolicy, "a policy of the disk": Fifo = "fifo", Lru = "lru", NextUse = "next-use");
 
 /// Plain configuration of the tier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
