@@ -1,21 +1,19 @@
 //! Building a loader: read the configuration, list the bucket, share the memory out, start the shards.
 
 use crate::audit::Audit;
+use crate::batch::Labels;
 use crate::config::Config;
 use crate::credentials::{CredentialProvider, SharedProvider};
 use crate::decode::{self, Decode, DecodeStage};
 use crate::environment::Environment;
 use crate::importance::{Reporter, drawn};
-use crate::labels::Labels;
-use crate::layout::{Layout, Wanted};
+use crate::layout::{Layout, Wanted, seat};
 use crate::listing::{KeptListing, Saved, given_or_listed};
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::memory::{MemoryStats, map_memory};
 use crate::names::addresses_of;
-use crate::near::seat;
-use crate::share;
 use crate::spill::{Directory, open_directories};
-use crate::starting::{Plan, Starting, spill_config};
+use crate::starting::{Plan, Starting, ledger, spill_config};
 use crate::state::{State, fingerprint};
 use crate::supply::Supply;
 use crate::tiers::{disk_unit, settle_for, start_keeper};
@@ -83,20 +81,14 @@ impl LoaderBuilder {
         region: &str => region = Some(region.into());
         /// The server that `s3://`, `gs://` and `az://` mean.
         endpoint: &str => endpoint = endpoint.into();
-        /// Where requests name the bucket: `auto`, `path` or `virtual`.
-        addressing: &str => addressing = addressing.into();
         /// A manifest instead of a listing.
         manifest: PathBuf => manifest = Some(manifest);
         /// Where the bucket's listing is kept, to be used again by later runs.
         listing_dir: PathBuf => listing_dir = Some(listing_dir);
-        /// A listing older than this is not used again, s; 0 uses none again.
-        listing_max_age_s: u64 => listing_max_age_s = listing_max_age_s;
         /// Under https, the authorities to believe instead of the system's, in PEM.
         ca_file: PathBuf => ca_file = Some(ca_file);
         /// Under https, believe any certificate: for trials only, and every use says so.
         tls_insecure: bool => tls_insecure = tls_insecure;
-        /// The profile of the AWS files whose keys are used.
-        profile: &str => profile = Some(profile.into());
         /// Sign nothing, or sign also what goes to a plain URI.
         anonymous: bool => anonymous = Some(anonymous);
         /// Who asks pays for it.
@@ -131,8 +123,6 @@ impl LoaderBuilder {
         spill_limit: ByteSize => spill_limit_bytes = spill_limit.0;
         /// Room to leave free on every directory's file system.
         spill_floor: ByteSize => spill_floor_bytes = spill_floor.0;
-        /// What the disk keeps.
-        spill_policy: &str => spill_policy = spill_policy.into();
         /// How far to look ahead.
         prefetch: &str => prefetch = prefetch.into();
         /// Longest span fetched as one.
@@ -147,8 +137,6 @@ impl LoaderBuilder {
         connections_max: usize => connections_max = connections_max;
         /// Most attempts per block without progress.
         attempts_max: u32 => attempts_max = attempts_max;
-        /// How long one block may fail while others are served, s; 0 leaves it to the attempts.
-        request_limit_s: u64 => request_limit_s = request_limit_s;
         /// How long a bucket that serves nothing any more is waited for, s; 0 leaves it to the attempts.
         outage_limit_s: u64 => outage_limit_s = outage_limit_s;
         /// Where loaders of this machine write down the rate of requests that a server asks for.
@@ -163,7 +151,6 @@ impl LoaderBuilder {
         ring: &str => ring = ring.into();
         /// Register the arena with the ring.
         register: bool => register = register;
-        /// The queue of a network card, `IFNAME:QUEUE`, to receive from without a copy by the kernel. For one shard.
         /// Threads that decode; 0 chooses.
         decode_threads: usize => decode_threads = decode_threads;
         /// Batches decoded ahead.
@@ -172,10 +159,6 @@ impl LoaderBuilder {
         importance: &str => importance = importance.into();
         /// Under `on`: the least rate of a sample, per cent of once an epoch.
         importance_coverage_percent: u32 => importance_coverage_percent = importance_coverage_percent;
-        /// The most often a sample comes in an epoch.
-        importance_replay: u32 => importance_replay = importance_replay;
-        /// Under `on`: deliver weights that make the mean over an epoch unbiased.
-        importance_weights: bool => importance_weights = importance_weights;
         /// Where to log what was delivered.
         audit: PathBuf => audit = Some(audit);
     }
@@ -323,7 +306,7 @@ fn start_shards(
         seating,
         spill,
         consumer: Arc::clone(&consumer),
-        pace: share::ledger(&config, objects.endpoint(), &mut notices),
+        pace: ledger(&config, objects.endpoint(), &mut notices),
     };
     let said = (&mut notices, Arc::clone(&report));
     let (keeper, disks) = start_keeper(&config, &layout, directories, &objects, said)?;
@@ -338,7 +321,7 @@ fn start_shards(
     let wakers = shards.iter().map(|s| s.waker.clone()).collect();
     let outlet = Outlet::new(lanes, wakers, Arc::clone(&consumer), run.batches());
     let supply = supply(&config, decoding.zip(aside), &objects, outlet, run.batches())?;
-    Loader::new(Parts {
+    let parts = Parts {
         config,
         objects,
         run,
@@ -355,8 +338,8 @@ fn start_shards(
         audit,
         keeper,
         reporter,
-        report: Box::new(move |text| report(text)),
-    })
+    };
+    Loader::new(parts, Box::new(move |text| report(text)))
 }
 
 /// The log of what is delivered, where one is wanted.

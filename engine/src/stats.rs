@@ -1,13 +1,32 @@
 //! What a loader measured: the consumer's side (data wait, readiness) and the shards' counters, added up.
 
-use crate::decode::DecodeStats;
+use crate::decode::{DecodeStats, Facts};
 use crate::memory::MemoryStats;
-use crate::quantiles::Quantiles;
 use crate::tiers::{DiskFacts, DiskTally};
 use fuelrail_base::Duration;
-use fuelrail_base::metrics::Histogram;
+use fuelrail_base::metrics::{Histogram, Summary};
 use fuelrail_flow::{GateFacts, Snapshot};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Quantiles of a latency, µs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// Median.
+    pub p50: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p999: u64,
+    /// Largest.
+    pub max: u64,
+}
+
+impl From<Summary> for Quantiles {
+    fn from(s: Summary) -> Quantiles {
+        Quantiles { p50: s.p50_us, p99: s.p99_us, p999: s.p999_us, max: s.max_us }
+    }
+}
 
 /// Counters and latencies since the loader was built.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -333,10 +352,11 @@ impl Stats {
     }
 
     /// The same, with what the decode stage has to tell.
-    pub(crate) fn with_decode(mut self, told: Option<(DecodeStats, [GateFacts; 2])>) -> Stats {
-        if let Some((decode, gates)) = told {
+    pub(crate) fn with_decode(mut self, told: Option<&Arc<Facts>>) -> Stats {
+        if let Some(facts) = told {
+            let decode = facts.stats();
             self.copied_bytes_per_byte = ratio(self.copied_bytes, decode.object_bytes);
-            self.gates.extend(gates.iter().map(GateStats::from));
+            self.gates.extend(facts.gates().iter().map(GateStats::from));
             self.decode = Some(decode);
         }
         self

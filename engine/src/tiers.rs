@@ -2,8 +2,8 @@
 
 use crate::config::Config;
 use crate::layout::Layout;
-use crate::quantiles::Quantiles;
 use crate::spill::{Directory, Keeper, KeeperConfig, Lengths, Limits};
+use crate::stats::Quantiles;
 use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{ByteSize, Result, SampleId};
 use fuelrail_flow::{Objects, Snapshot, SpillSetup};

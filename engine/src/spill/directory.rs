@@ -120,10 +120,10 @@ impl Directory {
             self.own.rename(&from, &to).map_err(|error| refused(&path, "renaming", &error))?;
             self.own.sync()
         });
-        let owned = Owned::new(file, whole, header);
+        let owned = Owned::new(file, whole.clone(), header);
         match made {
             Ok(()) if owned.is_in_place() => Ok(Some(owned)),
-            Ok(()) => Err(Error::new(Kind::File, format!("{} vanished while it was made", owned.path().display()))
+            Ok(()) => Err(Error::new(Kind::File, format!("{} vanished while it was made", whole.path().display()))
                 .cure("see who else removes files there")),
             Err(error) => {
                 let full = self.room().is_ok_and(|room| room.free_bytes < len);

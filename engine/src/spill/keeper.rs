@@ -4,8 +4,8 @@
 //! block: shards write and read them by their rings.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -50,37 +50,9 @@ pub(crate) struct KeeperFacts {
     pub(crate) directories_failed: u64,
 }
 
-#[derive(Debug, Default)]
-struct Counters {
-    made: AtomicU64,
-    taken_over: AtomicU64,
-    removed: AtomicU64,
-    reclaimed: AtomicU64,
-    failures: AtomicU64,
-    directories_failed: AtomicU64,
-}
-
-impl Counters {
-    fn facts(&self) -> KeeperFacts {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        KeeperFacts {
-            made: read(&self.made),
-            taken_over: read(&self.taken_over),
-            removed: read(&self.removed),
-            reclaimed: read(&self.reclaimed),
-            failures: read(&self.failures),
-            directories_failed: read(&self.directories_failed),
-        }
-    }
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
-
 /// The keeper's thread, from outside. Dropping it ends it and gives the locks up.
 pub(crate) struct Keeper {
-    counters: Arc<Counters>,
+    facts: Arc<Mutex<KeeperFacts>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -103,7 +75,7 @@ impl Keeper {
             |desk: &Arc<SpillDesk>| SpillSetup { desk: Arc::clone(desk), unit: u64::from(unit), found: Vec::new() };
         let mut setups: Vec<SpillSetup> = work.desks.iter().map(setup).collect();
         work.recover(objects, &mut setups);
-        let counters = Arc::clone(&work.counters);
+        let facts = Arc::clone(&work.facts);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("fuelrail-spill".into()).spawn(move || work.live(&stopped));
@@ -111,12 +83,12 @@ impl Keeper {
             Error::new(Kind::Environment, format!("starting a thread for the disk: {error}"))
                 .cure("raise the limit of threads (ulimit -u, or pids.max of the cgroup)")
         })?;
-        Ok((Keeper { counters, stop, thread: Some(thread) }, setups))
+        Ok((Keeper { facts, stop, thread: Some(thread) }, setups))
     }
 
     /// What it did so far.
     pub(crate) fn facts(&self) -> KeeperFacts {
-        self.counters.facts()
+        *self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -154,7 +126,7 @@ pub(super) struct Work {
     /// Segments that no shard knows yet, and their directories.
     ready: VecDeque<(usize, Owned)>,
     next_key: u64,
-    counters: Arc<Counters>,
+    facts: Arc<Mutex<KeeperFacts>>,
     tell: Tell,
 }
 
@@ -167,14 +139,18 @@ impl Work {
             kept: HashMap::new(),
             ready: VecDeque::new(),
             next_key: 0,
-            counters: Arc::default(),
+            facts: Arc::default(),
             tell,
         }
     }
 
     #[cfg(test)]
     pub(super) fn facts(&self) -> KeeperFacts {
-        self.counters.facts()
+        *self.facts.lock().unwrap()
+    }
+
+    fn count(&self, counted: impl FnOnce(&mut KeeperFacts)) {
+        counted(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Mounts what is there. A shard goes on with one segment that has room left; the others are full as they are.
@@ -187,7 +163,7 @@ impl Work {
                 Recovered::default()
             });
             for flaw in &recovered.flaws {
-                count(&self.counters.failures);
+                self.count(|facts| facts.failures += 1);
                 (self.tell)(flaw);
             }
             for found in recovered.segments {
@@ -199,7 +175,7 @@ impl Work {
     /// Gives a segment to those whose blocks are in it: to own to the first of them, and to read to the others.
     fn mount(&mut self, directory: usize, found: Found, setups: &mut [SpillSetup]) {
         let Found { named, header, direct, mut owned, mount, shares } = found;
-        self.counters.taken_over.fetch_add(u64::from(owned.is_some()), Ordering::Relaxed);
+        self.count(|facts| facts.taken_over += u64::from(owned.is_some()));
         for (shard, known) in shares {
             let segments = &setups[usize::from(shard.0)].found;
             let has_open = segments.iter().any(|(file, _)| matches!(file.mount, Mount::Open { .. }));
@@ -252,7 +228,7 @@ impl Work {
             }
             Wish::Trimmed(key) => {
                 self.trim(key);
-                count(&self.counters.removed);
+                self.count(|facts| facts.removed += 1);
             }
             Wish::Failed(key, error) => self.failed(key, &error),
         }
@@ -261,8 +237,7 @@ impl Work {
     /// An empty segment: one that is ready, or a new one, if the limits leave room for it or somebody dead makes room.
     pub(super) fn another(&mut self) -> Option<SegmentFile> {
         let (directory, owned) = self.ready.pop_front().or_else(|| self.make(true))?;
-        let direct = owned.segment().is_ok_and(|segment| segment.is_direct());
-        let (named, header) = (owned.named.clone(), owned.header);
+        let (named, header, direct) = (owned.0.named.clone(), owned.0.header, owned.0.is_direct());
         let key = self.keep(Kept { owned: Some(owned), named: named.clone(), directory });
         let mount = Mount::Open { end: fuelrail_plan::spill::PAGE_BYTES, records: 0 };
         Some(segment_file(key, &named, &header, direct, mount))
@@ -290,12 +265,15 @@ impl Work {
     fn make_of(&mut self, len: u64, wanted: bool) -> Option<(usize, Owned)> {
         loop {
             let kept = self.kept.values().map(|kept| kept.named.name);
-            let in_use: Vec<SegmentName> = kept.chain(self.ready.iter().map(|ready| ready.1.named.name)).collect();
+            let in_use: Vec<SegmentName> = kept.chain(self.ready.iter().map(|ready| ready.1.0.named.name)).collect();
             let reclaim = wanted.then_some(in_use.as_slice());
-            let (directory, made) = self.room.make(len, reclaim, || count(&self.counters.reclaimed))?;
+            let mut reclaimed = 0;
+            let made = self.room.make(len, reclaim, || reclaimed += 1);
+            self.count(|facts| facts.reclaimed += reclaimed);
+            let (directory, made) = made?;
             match made {
                 Ok(owned) => {
-                    count(&self.counters.made);
+                    self.count(|facts| facts.made += 1);
                     return Some((directory, owned));
                 }
                 Err(error) => self.give_up_directory(directory, &error),
@@ -324,9 +302,9 @@ impl Work {
 
     /// Says once what is wrong with a directory, and makes nothing in it any more.
     fn give_up_directory(&mut self, directory: usize, error: &Error) {
-        count(&self.counters.failures);
+        self.count(|facts| facts.failures += 1);
         if let Some(path) = self.room.give_up(directory) {
-            count(&self.counters.directories_failed);
+            self.count(|facts| facts.directories_failed += 1);
             let (gone, ready) = self.ready.drain(..).partition(|ready| ready.0 == directory);
             self.ready = ready;
             // What cannot be removed is empty, and found by the next opening.
@@ -343,9 +321,7 @@ impl Work {
     pub(super) fn leave(self) {
         let kept = self.kept.into_values().filter_map(|kept| kept.owned);
         for owned in kept.chain(self.ready.into_iter().map(|ready| ready.1)) {
-            let is_useless =
-                owned.segment().and_then(|segment| segment.scan()).is_ok_and(|found| found.records.is_empty());
-            if is_useless {
+            if owned.0.scan().is_ok_and(|found| found.records.is_empty()) {
                 // It stays when it cannot be removed: the next run tries again.
                 let _ = owned.remove();
             }

@@ -24,6 +24,7 @@ pub mod proxy;
 pub mod range;
 pub mod redirect;
 pub mod request;
+mod sealed;
 pub mod sign;
 pub mod tls;
 pub mod uri;

@@ -4,7 +4,7 @@ use crate::escape::{Flaw, decode, push_query, shown};
 use crate::etag;
 use crate::range::decimal;
 use crate::uri::{Dialect, Endpoint};
-use crate::xml::{Tag, Visit, walk};
+use crate::xml::{Visit, printable, walk};
 use fuelrail_base::{Error, Kind, Result, limits};
 use serde::{Deserialize, Serialize};
 
@@ -148,16 +148,11 @@ impl Refusal {
 }
 
 impl Visit for Refusal {
-    fn open(&mut self, _path: &[Tag], _name: &str) -> Result<()> {
-        Ok(())
-    }
-
-    fn close(&mut self, path: &[Tag], text: &str) -> Result<()> {
-        let printable = || text.trim().chars().take(256).collect::<String>().escape_debug().to_string();
+    fn close(&mut self, path: &str, text: &str) -> Result<()> {
         match path {
-            [Tag::Error, Tag::Code] if !text.trim().is_empty() => self.code = Some(printable()),
-            [Tag::Error, Tag::Message] => self.message = Some(printable()),
-            [Tag::Error, Tag::Region] if !text.trim().is_empty() => self.region = Some(printable()),
+            "/Error/Code" if !text.trim().is_empty() => self.code = Some(printable(text)),
+            "/Error/Message" => self.message = Some(printable(text)),
+            "/Error/Region" if !text.trim().is_empty() => self.region = Some(printable(text)),
             _ => {}
         }
         Ok(())
@@ -183,13 +178,13 @@ struct Reading {
 }
 
 impl Visit for Reading {
-    fn open(&mut self, path: &[Tag], name: &str) -> Result<()> {
+    fn open(&mut self, path: &str) -> Result<()> {
         match path {
-            [Tag::EnumerationResults] => self.is_azure = true,
-            [Tag::ListBucketResult | Tag::Error] => {}
-            [_] => {
-                let cause = format!("the answer is a <{}> document, not a listing", shown(name.as_bytes(), 64));
-                return Err(protocol(cause)
+            "/EnumerationResults" => self.is_azure = true,
+            "/ListBucketResult" | "/Error" => {}
+            _ if path.rfind('/') == Some(0) => {
+                let name = shown(&path.as_bytes()[1..], 64);
+                return Err(protocol(format!("the answer is a <{name}> document, not a listing"))
                     .cure("the server may have no ListObjectsV2: name the objects in a manifest instead"));
             }
             _ => {}
@@ -201,46 +196,40 @@ impl Visit for Reading {
         self.is_encoded = true;
     }
 
-    fn close(&mut self, path: &[Tag], text: &str) -> Result<()> {
-        use Tag::{
-            Blob, BlobPrefix, Blobs, CommonPrefixes, Contents, EnumerationResults, ListBucketResult, Properties,
-        };
+    fn close(&mut self, path: &str, text: &str) -> Result<()> {
         let is_encoded = core::mem::take(&mut self.is_encoded);
         let trimmed = || text.trim().to_owned();
         match path {
-            [ListBucketResult, Contents, Tag::Key] => once(&mut self.key, text.to_owned(), "Key"),
-            [ListBucketResult, Contents, Tag::Size] => once(&mut self.size, number(text, "Size")?, "Size"),
-            [ListBucketResult, Contents, Tag::Etag] => once(&mut self.etag, trimmed(), "ETag"),
-            [ListBucketResult, Contents] => self.object("Contents", "Key", "Size"),
-            [ListBucketResult, CommonPrefixes, Tag::Prefix] => once(&mut self.prefix, text.to_owned(), "Prefix"),
-            [ListBucketResult, CommonPrefixes] => self.prefix("CommonPrefixes", "Prefix"),
-            [ListBucketResult, Tag::IsTruncated] => {
-                let shown = || shown(text.as_bytes(), 64);
+            "/ListBucketResult/Contents/Key" => once(&mut self.key, text.to_owned(), "Key"),
+            "/ListBucketResult/Contents/Size" => once(&mut self.size, number(text, "Size")?, "Size"),
+            "/ListBucketResult/Contents/ETag" => once(&mut self.etag, trimmed(), "ETag"),
+            "/ListBucketResult/Contents" => self.object("Contents", "Key", "Size"),
+            "/ListBucketResult/CommonPrefixes/Prefix" => once(&mut self.prefix, text.to_owned(), "Prefix"),
+            "/ListBucketResult/CommonPrefixes" => self.prefix("CommonPrefixes", "Prefix"),
+            "/ListBucketResult/IsTruncated" => {
                 let truncated = text.trim().parse();
-                let truncated = truncated.map_err(|_| protocol(format!("unreadable <IsTruncated> '{}'", shown())))?;
-                once(&mut self.truncated, truncated, "IsTruncated")
+                let unreadable = || protocol(format!("unreadable <IsTruncated> '{}'", shown(text.as_bytes(), 64)));
+                once(&mut self.truncated, truncated.map_err(|_| unreadable())?, "IsTruncated")
             }
-            [ListBucketResult, Tag::NextContinuationToken] => {
+            "/ListBucketResult/NextContinuationToken" => {
                 once(&mut self.token, text.to_owned(), "NextContinuationToken")
             }
-            [ListBucketResult, Tag::EncodingType] => once(&mut self.encoding, trimmed(), "EncodingType"),
-            [EnumerationResults, Tag::NextMarker] => {
+            "/ListBucketResult/EncodingType" => once(&mut self.encoding, trimmed(), "EncodingType"),
+            "/EnumerationResults/NextMarker" => {
                 self.truncated = Some(!text.trim().is_empty());
                 once(&mut self.token, trimmed(), "NextMarker")
             }
-            [EnumerationResults, Blobs, Blob, Tag::Name] => once(&mut self.key, name_in(text, is_encoded)?, "Name"),
-            [EnumerationResults, Blobs, Blob, Properties, Tag::ContentLength] => {
+            "/EnumerationResults/Blobs/Blob/Name" => once(&mut self.key, name_in(text, is_encoded)?, "Name"),
+            "/EnumerationResults/Blobs/Blob/Properties/Content-Length" => {
                 once(&mut self.size, number(text, "Content-Length")?, "Content-Length")
             }
-            [EnumerationResults, Blobs, Blob, Properties, Tag::BlobEtag] => once(&mut self.etag, trimmed(), "Etag"),
-            [EnumerationResults, Blobs, Blob, Properties, Tag::ResourceType] => {
+            "/EnumerationResults/Blobs/Blob/Properties/Etag" => once(&mut self.etag, trimmed(), "Etag"),
+            "/EnumerationResults/Blobs/Blob/Properties/ResourceType" => {
                 once(&mut self.resource, trimmed(), "ResourceType")
             }
-            [EnumerationResults, Blobs, Blob] => self.object("Blob", "Name", "Content-Length"),
-            [EnumerationResults, Blobs, BlobPrefix, Tag::Name] => {
-                once(&mut self.prefix, name_in(text, is_encoded)?, "Name")
-            }
-            [EnumerationResults, Blobs, BlobPrefix] => self.prefix("BlobPrefix", "Name"),
+            "/EnumerationResults/Blobs/Blob" => self.object("Blob", "Name", "Content-Length"),
+            "/EnumerationResults/Blobs/BlobPrefix/Name" => once(&mut self.prefix, name_in(text, is_encoded)?, "Name"),
+            "/EnumerationResults/Blobs/BlobPrefix" => self.prefix("BlobPrefix", "Name"),
             _ => self.refusal.close(path, text),
         }
     }

@@ -14,8 +14,8 @@ use super::*;
 pub(super) fn left_behind(path: &Path, objects: &Objects, samples: core::ops::Range<u32>) -> PathBuf {
     let owned = open(path).make(MIB).unwrap().unwrap();
     let all: Vec<BlockId> = samples.flat_map(|sample| blocks(objects, sample)).collect();
-    spill(&owned.path(), objects, &all, 4096, 0);
-    owned.path()
+    spill(&owned.0.named.path(), objects, &all, 4096, 0);
+    owned.0.named.path()
 }
 
 #[test]

@@ -7,7 +7,6 @@
 mod aws;
 mod azure;
 mod credential;
-mod hash;
 mod jwt;
 mod refusal;
 mod signer;
@@ -17,9 +16,8 @@ mod unsigned;
 pub use aws::{Payload, Scope};
 pub(crate) use credential::spare;
 pub use credential::{Credential, Secret};
-pub use hash::sha256_hex;
 pub use jwt::{Grant, assertion};
 pub use refusal::refusal;
 pub use signer::{Realm, Signer};
 pub use sts::{parse_keys, parse_session};
-pub use unsigned::{Unsigned, is_covered};
+pub use unsigned::{Unsigned, is_covered, sha256_hex};

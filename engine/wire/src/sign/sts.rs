@@ -2,7 +2,7 @@
 
 use super::credential::{Credential, Secret};
 use crate::date;
-use crate::xml::{Tag, Visit, walk};
+use crate::xml::{Visit, printable, walk};
 use fuelrail_base::{Error, Kind, Result};
 use serde::Deserialize;
 use zeroize::Zeroizing;
@@ -19,20 +19,15 @@ struct Session {
 }
 
 impl Visit for Session {
-    fn open(&mut self, _path: &[Tag], _name: &str) -> Result<()> {
-        Ok(())
-    }
-
-    fn close(&mut self, path: &[Tag], text: &str) -> Result<()> {
-        let text = text.trim();
-        let printable = || text.chars().take(256).collect::<String>().escape_debug().to_string();
-        match path {
-            [.., Tag::Credentials, Tag::AccessKeyId] => self.id = Some(Zeroizing::new(text.into())),
-            [.., Tag::Credentials, Tag::SecretAccessKey] => self.secret = Some(Zeroizing::new(text.into())),
-            [.., Tag::Credentials, Tag::SessionToken] => self.token = Some(Zeroizing::new(text.into())),
-            [.., Tag::Credentials, Tag::Expiration] => self.expires = Some(text.into()),
-            [.., Tag::Error, Tag::Code] => self.code = Some(printable()),
-            [.., Tag::Error, Tag::Message] => self.message = Some(printable()),
+    fn close(&mut self, path: &str, text: &str) -> Result<()> {
+        let secret = || Some(Zeroizing::new(text.trim().to_owned()));
+        match path.rsplit_once('/').and_then(|(rest, name)| Some((rest.rsplit('/').next()?, name))) {
+            Some(("Credentials", "AccessKeyId")) => self.id = secret(),
+            Some(("Credentials", "SecretAccessKey")) => self.secret = secret(),
+            Some(("Credentials", "SessionToken")) => self.token = secret(),
+            Some(("Credentials", "Expiration")) => self.expires = Some(text.trim().into()),
+            Some(("Error", "Code")) => self.code = Some(printable(text)),
+            Some(("Error", "Message")) => self.message = Some(printable(text)),
             _ => {}
         }
         Ok(())
@@ -80,9 +75,8 @@ pub fn parse_keys(json: &[u8]) -> Result<Credential> {
         Error::new(Kind::Protocol, format!("the answer is no JSON of credentials (line {})", flaw.line()))
     })?;
     if let (Some(code), None) = (written.code.as_deref().filter(|code| *code != "Success"), &written.access_key_id) {
-        let said = |text: &str| text.chars().take(256).collect::<String>().escape_debug().to_string();
-        let message = written.message.as_deref().map_or(String::new(), |message| format!(": {}", said(message)));
-        return Err(Error::new(Kind::Denied, format!("{}{message}", said(code))));
+        let message = written.message.as_deref().map_or(String::new(), |message| format!(": {}", printable(message)));
+        return Err(Error::new(Kind::Denied, format!("{}{message}", printable(code))));
     }
     let (Some(id), Some(secret)) = (&written.access_key_id, &written.secret_access_key) else {
         return Err(Error::new(Kind::Protocol, "the answer holds no credentials"));
@@ -101,7 +95,6 @@ fn dated(credential: Credential, expires: Option<&str>) -> Result<Credential> {
 mod tests {
     use super::*;
     use fuelrail_base::WallTime;
-    use proptest::prelude::*;
 
     fn wanted(token: Option<&str>) -> Credential {
         Credential::aws("ASIAEXAMPLE", "wJal/x", token).unwrap().until(Some(WallTime(1_369_353_600)))
@@ -140,13 +133,6 @@ mod tests {
         for other in ["{}", "[", r#"{"AccessKeyId":"a","SecretAccessKey":"marked","Expiration":"soon"}"#] {
             let error = parse_keys(other.as_bytes()).unwrap_err();
             assert!(error.kind() == Kind::Protocol && !error.to_string().contains("marked"), "{error}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_answer_panics(bytes: Vec<u8>, text in "(<Credentials>|<AccessKeyId>|</AccessKeyId>|\\{\"AccessKeyId\":|x|\"|\\}){0,9}") {
-            let _ = (parse_session(&bytes), parse_keys(&bytes), parse_session(text.as_bytes()), parse_keys(text.as_bytes()));
         }
     }
 }
