@@ -4,7 +4,7 @@ use crate::audit::Audit;
 use crate::batch::Labels;
 use crate::config::Config;
 use crate::credentials::{CredentialProvider, SharedProvider};
-use crate::decode::{self, Decode, DecodeStage};
+use crate::decode::{Decode, DecodeStage};
 use crate::environment::Environment;
 use crate::importance::{Reporter, drawn};
 use crate::layout::{Layout, Wanted, seat};
@@ -23,7 +23,7 @@ use fuelrail_flow::{
     BadSamples, Consumer, Listed, Objects, Outlet, cached_block_bytes, keep_for_others, mesh, scratch_bytes,
     spill_memory_bytes,
 };
-use fuelrail_io::{Backend, EXTENT_GRANULE, Region, RingChoice, Topology, default_budget, lane};
+use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, default_budget, lane};
 use fuelrail_plan::importance::Horizons;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use std::path::PathBuf;
@@ -320,7 +320,13 @@ fn start_shards(
     let reporter = horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, &consumer, &shards));
     let wakers = shards.iter().map(|s| s.waker.clone()).collect();
     let outlet = Outlet::new(lanes, wakers, Arc::clone(&consumer), run.batches());
-    let supply = supply(&config, decoding.zip(aside), &objects, outlet, run.batches())?;
+    let supply = match decoding.zip(aside) {
+        None => Supply::Raw(outlet),
+        Some(decoding) => {
+            let stage = DecodeStage::start(&config, decoding, Arc::clone(&objects), outlet, run.batches())?;
+            Supply::Decoded(stage)
+        }
+    };
     let parts = Parts {
         config,
         objects,
@@ -347,27 +353,6 @@ fn audit(config: &Config, run: &Run, fingerprint: &str) -> Result<Option<Audit>>
     let Some(path) = &config.audit else { return Ok(None) };
     let start = state_at(run, fingerprint, &config.importance, run.config().start);
     Audit::create(path, config.rank, config.world, start).map(Some)
-}
-
-/// The consumer's side of the shards, with the decode stage between where there is something to decode.
-fn supply(
-    config: &Config,
-    decoding: Option<(Decode, Region)>,
-    objects: &Arc<Objects>,
-    outlet: Outlet,
-    batches: u64,
-) -> Result<Supply> {
-    let Some((decode, region)) = decoding else { return Ok(Supply::Raw(outlet)) };
-    let wanted = decode::Wanted {
-        decode,
-        threads: config.decode_threads,
-        depth: config.decode_depth,
-        batch_size: config.batch_size,
-        seed: config.seed,
-        bad_samples: config.bad_samples()?,
-        objects: Arc::clone(objects),
-    };
-    DecodeStage::start(wanted, outlet, region, batches).map(Supply::Decoded)
 }
 
 fn to_tracing() -> Arc<ReportFn> {

@@ -17,7 +17,7 @@ use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
 use fuelrail_wire::proxy::unknown_to_it;
 use fuelrail_wire::redirect::{Answer as Told, Moved, moved};
-use fuelrail_wire::sign::{self, Unsigned, is_covered};
+use fuelrail_wire::sign::{self, Unsigned, covered};
 use fuelrail_wire::tls::{Client as TlsClient, asks_for_tls};
 use fuelrail_wire::{Endpoint, Proxy, date, parse_error, parse_error_region};
 use http_body_util::{BodyExt, Full};
@@ -57,18 +57,9 @@ impl Route {
         Route { endpoint, tls: None, proxy: None, authority: None, moved: Mutex::default() }
     }
 
-    fn moved(&self) -> MutexGuard<'_, Option<Moved>> {
+    /// What the last refusal said of where the bucket is.
+    pub(crate) fn moved(&self) -> MutexGuard<'_, Option<Moved>> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a refusal said that the bucket is elsewhere.
-    pub(crate) fn is_moved(&self) -> bool {
-        self.moved().is_some()
-    }
-
-    /// Takes what the last refusal said of where the bucket is.
-    pub(crate) fn take_moved(&self) -> Option<Moved> {
-        self.moved().take()
     }
 
     /// Runs `work` with a client on a control thread and waits for it.
@@ -324,11 +315,10 @@ impl<'a> Client<'a> {
         }
         let mut query = String::new();
         if let Some(signatory) = &self.signatory {
-            let covered = |name: &str| is_covered(name) || name == CONTENT_LENGTH;
             let lines = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-            let covered: Vec<(&str, &[u8])> = lines.filter(|(name, _)| covered(name)).collect();
+            let lines: Vec<_> = lines.filter(|(name, _)| covered(name).is_some() || *name == CONTENT_LENGTH).collect();
             let (method, path_and_query) = (ask.method.as_str(), ask.path.as_str());
-            let unsigned = Unsigned { method, host: &authority, path_and_query, headers: &covered };
+            let unsigned = Unsigned { method, host: &authority, path_and_query, headers: &lines };
             let mut lines = Vec::new();
             signatory.borrow_mut().sign(&unsigned, &mut query, &mut lines)?;
             for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {

@@ -144,7 +144,7 @@ pub(crate) fn given_or_listed(
 fn look_up(route: &Route) -> Result<()> {
     route.run(async |client| {
         let refused = client.ask(&Ask::new(Method::HEAD, route.endpoint.bucket_path())).await.err();
-        refused.filter(|_| route.is_moved()).map_or(Ok(()), |refused| Err(refused.error))
+        refused.filter(|_| route.moved().is_some()).map_or(Ok(()), |refused| Err(refused.error))
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::layout::Layout;
-use crate::spill::{Directory, Keeper, KeeperConfig, Lengths, Limits};
+use crate::spill::{Directory, Keeper, Lengths, Limits};
 use crate::stats::Quantiles;
 use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{ByteSize, Result, SampleId};
@@ -53,9 +53,8 @@ pub(crate) fn start_keeper(
     let catalog = objects.catalog();
     let longest = (0..catalog.samples()).map(|sample| catalog.size(SampleId(sample as u32))).max().unwrap_or(0);
     let lengths = Lengths::new(limits, &directories, layout.shards, longest.min(catalog.block_bytes()));
-    let keeper = KeeperConfig { limits, lengths, shards: layout.shards };
     let tell = Box::new(move |line: &str| report(line));
-    let (keeper, setups) = Keeper::start(keeper, directories, objects, tell)?;
+    let (keeper, setups) = Keeper::start((limits, lengths, layout.shards), directories, objects, tell)?;
     let known = setups.iter().flat_map(|setup| &setup.found);
     let (segments, blocks) = known.fold((0, 0), |(s, b), (_, known)| (s + 1, b + known.len()));
     notices.push(format!(

@@ -6,9 +6,8 @@ use super::settings::Credentials;
 use super::source::{Fetched, Source, first};
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_io::wall_now;
+use fuelrail_wire::uri::REGION_DEFAULT;
 use futures_util::FutureExt;
-
-const REGION_DEFAULT: &str = "us-east-1";
 
 /// The profile in use, and whether somebody asked for it.
 fn profile(settings: &Credentials) -> (String, bool) {
@@ -44,15 +43,6 @@ pub(super) fn checked(region: String) -> Result<String> {
     Err(Error::new(Kind::Usage, format!("region is '{}'", region.escape_debug())).cure("write it as eu-central-1"))
 }
 
-/// The region that one of AWS's own hosts is of: `bucket.s3.REGION.amazonaws.com` and its kin.
-pub(super) fn region_of(host: &str) -> Option<&str> {
-    let rest = host.strip_suffix(".cn").unwrap_or(host).strip_suffix(".amazonaws.com")?;
-    let (before, region) = rest.rsplit_once('.')?;
-    let before = before.strip_suffix(".dualstack").unwrap_or(before);
-    let service = before.rsplit('.').next()?;
-    (service == "s3" || service == "s3-fips").then_some(region)
-}
-
 /// One walk along the chain.
 ///
 /// # Errors
@@ -78,30 +68,8 @@ pub(super) async fn fetch(settings: &Credentials) -> Result<Fetched> {
 async fn web_identity(service: &Sts<'_>) -> Result<Source> {
     let get = |name| service.environment.plain(name);
     let (Some(file), Some(arn)) = (get("AWS_WEB_IDENTITY_TOKEN_FILE"), get("AWS_ROLE_ARN")) else {
-        return Ok(Source::Nothing("AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN are not both set".into()));
+        return Ok(Err("AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN are not both set".into()));
     };
     let role = Role { arn, session: get("AWS_ROLE_SESSION_NAME"), ..Role::default() };
-    service.assume_with_token(&role, file.as_ref()).await.map(Source::Found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_tell_their_region() {
-        for (host, region) in [
-            ("bucket.s3.eu-west-1.amazonaws.com", Some("eu-west-1")),
-            ("s3.eu-west-1.amazonaws.com", Some("eu-west-1")),
-            ("a.b.s3.dualstack.us-east-2.amazonaws.com", Some("us-east-2")),
-            ("s3-fips.us-gov-west-1.amazonaws.com", Some("us-gov-west-1")),
-            ("bucket.s3.cn-north-1.amazonaws.com.cn", Some("cn-north-1")),
-            ("s3.amazonaws.com", None),
-            ("bucket.s3.amazonaws.com", None),
-            ("s3.eu-west-1.example.org", None),
-            ("127.0.0.1", None),
-        ] {
-            assert_eq!(region_of(host), region, "{host}");
-        }
-    }
+    service.assume_with_token(&role, file.as_ref()).await.map(Ok)
 }

@@ -47,7 +47,7 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
         }
         return Ok(None);
     };
-    let region = match (provider, aws::region_of(&endpoint.host), told) {
+    let region = match (provider, endpoint.region(), told) {
         // What the host is of is what it lets in.
         (Provider::Aws, Some(region), _) => region.to_string(),
         (Provider::Aws, None, Some(told)) => aws::checked(told)?,

@@ -103,12 +103,12 @@ impl Profiles {
                 format!("not in {}", files.join(" or "))
             };
             let cause = format!("no profile '{name}': {place}");
-            return if named { Err(Error::new(Kind::Usage, cause)) } else { Ok(Source::Nothing(cause)) };
+            return if named { Err(Error::new(Kind::Usage, cause)) } else { Ok(Err(cause)) };
         }
         match self.follow(name, service).await? {
-            Some(fetched) => Ok(Source::Found(fetched)),
+            Some(fetched) => Ok(Ok(fetched)),
             None if named => Err(Error::new(Kind::Usage, format!("the profile '{name}' has no keys, role or process"))),
-            None => Ok(Source::Nothing(format!("the profile '{name}' has no keys, role or process"))),
+            None => Ok(Err(format!("the profile '{name}' has no keys, role or process"))),
         }
     }
 
@@ -194,8 +194,8 @@ async fn from_source(name: &str, environment: &Environment) -> Result<Fetched> {
         }
     };
     match source {
-        Source::Found(fetched) => Ok(fetched),
-        Source::Nothing(why) => Err(Error::new(Kind::Denied, format!("credential_source {name}: {why}"))),
+        Ok(fetched) => Ok(fetched),
+        Err(why) => Err(Error::new(Kind::Denied, format!("credential_source {name}: {why}"))),
     }
 }
 
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!((get("default", "region"), get("work", "region")), (Some("eu-north-1"), Some("z")));
         assert_eq!((get("default", "max_concurrent_requests"), get("s", "sso_region")), (None, None));
         assert_eq!(get("work", "source_profile"), Some("default"));
-        let Ok(Source::Found(fetched)) = credential("default", false) else { panic!("it has keys") };
+        let Ok(Ok(fetched)) = credential("default", false) else { panic!("it has keys") };
         assert_eq!(fetched.credential, Credential::aws("AK", "marked/+=", None).unwrap());
         let error = Profiles::default().add("[a]\nmarked\n", false).unwrap_err().to_string();
         assert!(error.contains("line 2") && !error.contains("marked"), "{error}");
@@ -294,7 +294,7 @@ mod tests {
             assert!(error.contains(said) && !error.contains("marked"), "{name}: {error}");
         }
         for name in ["absent", "bare"] {
-            assert!(matches!(credential(name, false), Ok(Source::Nothing(_))), "{name}");
+            assert!(matches!(credential(name, false), Ok(Err(_))), "{name}");
         }
     }
 

@@ -17,14 +17,14 @@ use std::path::Path;
 /// `Usage` when there is half of them, or they cannot be keys.
 pub(super) fn from_environment(environment: &Environment) -> Result<Source> {
     let Some(id) = environment.get("AWS_ACCESS_KEY_ID") else {
-        return Ok(Source::Nothing("AWS_ACCESS_KEY_ID is not set".into()));
+        return Ok(Err("AWS_ACCESS_KEY_ID is not set".into()));
     };
     let Some(secret) = environment.get("AWS_SECRET_ACCESS_KEY") else {
         return Err(Error::new(Kind::Usage, "AWS_ACCESS_KEY_ID is set without AWS_SECRET_ACCESS_KEY"));
     };
     let token = environment.get("AWS_SESSION_TOKEN");
     let credential = Credential::aws(&id, &secret, token.as_deref().map(String::as_str))?;
-    Ok(Source::Found(Fetched { fixed: true, ..Fetched::new(credential) }))
+    Ok(Ok(Fetched { fixed: true, ..Fetched::new(credential) }))
 }
 
 const AGENT: &str = "http://169.254.170.2";
@@ -36,7 +36,7 @@ const AGENT: &str = "http://169.254.170.2";
 pub(super) async fn container(environment: &Environment) -> Result<Source> {
     let relative = environment.plain("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI").map(|path| format!("{AGENT}{path}"));
     let Some(uri) = relative.or_else(|| environment.plain("AWS_CONTAINER_CREDENTIALS_FULL_URI")) else {
-        return Ok(Source::Nothing("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and _FULL_URI are not set".into()));
+        return Ok(Err("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and _FULL_URI are not set".into()));
     };
     let endpoint: Endpoint = uri.split('?').next().unwrap_or_default().parse()?;
     if endpoint.scheme == Scheme::Http && !is_near(&endpoint.host) {
@@ -55,7 +55,7 @@ pub(super) async fn container(environment: &Environment) -> Result<Source> {
     if answer.status != 200 {
         return Err(Error::new(Kind::Denied, format!("{} answered {}", endpoint.authority(), answer.status)));
     }
-    Ok(Source::Found(Fetched { at: answer.at, ..Fetched::new(parse_keys(&answer.body)?) }))
+    Ok(Ok(Fetched { at: answer.at, ..Fetched::new(parse_keys(&answer.body)?) }))
 }
 
 /// Where the vendor's tools send a token without TLS.
@@ -74,7 +74,7 @@ const ROLES: &str = "latest/meta-data/iam/security-credentials/";
 /// When the service answers and hands nothing out.
 pub(super) async fn instance(environment: &Environment) -> Result<Source> {
     if environment.plain("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
-        return Ok(Source::Nothing("AWS_EC2_METADATA_DISABLED is set".into()));
+        return Ok(Err("AWS_EC2_METADATA_DISABLED is set".into()));
     }
     let named = environment.plain("AWS_EC2_METADATA_SERVICE_ENDPOINT");
     let service = named.as_deref().unwrap_or(IMDS).trim_end_matches('/');
@@ -88,9 +88,9 @@ pub(super) async fn instance(environment: &Environment) -> Result<Source> {
     let token = match ask(Method::PUT, "latest/api/token", lifetime).await {
         Ok(answer) if answer.status == 200 => answer,
         Ok(answer) => {
-            return Ok(Source::Nothing(format!("{service} answered {} instead of a session token", answer.status)));
+            return Ok(Err(format!("{service} answered {} instead of a session token", answer.status)));
         }
-        Err(error) if named.is_none() => return Ok(Source::Nothing(error.cause().to_string())),
+        Err(error) if named.is_none() => return Ok(Err(error.cause().to_string())),
         Err(error) => return Err(error),
     };
     let token = String::from_utf8_lossy(&token.body).trim().to_string();
@@ -98,13 +98,13 @@ pub(super) async fn instance(environment: &Environment) -> Result<Source> {
     let roles = ask(Method::GET, ROLES, with).await?;
     let text = String::from_utf8_lossy(&roles.body).into_owned();
     let Some(role) = text.lines().next().map(str::trim).filter(|role| roles.status == 200 && !role.is_empty()) else {
-        return Ok(Source::Nothing("the instance has no role".into()));
+        return Ok(Err("the instance has no role".into()));
     };
     let answer = ask(Method::GET, &format!("{ROLES}{role}"), with).await?;
     if answer.status != 200 {
         return Err(Error::new(Kind::Server, format!("{service} answered {} for its role", answer.status)));
     }
-    Ok(Source::Found(Fetched { at: answer.at, ..Fetched::new(parse_keys(&answer.body)?) }))
+    Ok(Ok(Fetched { at: answer.at, ..Fetched::new(parse_keys(&answer.body)?) }))
 }
 
 /// Clocks that differ by less agree.
@@ -147,8 +147,7 @@ impl Sts<'_> {
 
     /// The service's address: what the vendor's tools are told, or the region's own.
     fn uri(&self) -> String {
-        let named =
-            ["AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL"].into_iter().find_map(|name| self.environment.plain(name));
+        let named = self.environment.first(["AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL"]);
         named.unwrap_or_else(|| {
             let china = if self.region.starts_with("cn-") { ".cn" } else { "" };
             format!("https://sts.{}.amazonaws.com{china}", self.region)

@@ -1,11 +1,10 @@
 //! Where credentials come from: named sources, asked in turn, and the services behind them.
 
 use crate::environment::Environment;
-use crate::service::{Answer, Service};
+use crate::service::Service;
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_wire::sign::Credential;
 use futures_util::future::LocalBoxFuture;
-use hyper::Method;
 use std::path::Path;
 use zeroize::Zeroizing;
 
@@ -25,14 +24,8 @@ impl Fetched {
     }
 }
 
-/// What a source had.
-#[derive(Debug)]
-pub(super) enum Source {
-    /// A credential.
-    Found(Fetched),
-    /// Nothing, for this reason: the next one is asked.
-    Nothing(String),
-}
+/// What a source has: a credential, or none for this reason, and the next one is asked.
+pub(super) type Source = Result<Fetched, String>;
 
 /// The credential of the first source that has one.
 ///
@@ -45,8 +38,8 @@ pub(super) async fn first<'a>(
     let mut nothing = Vec::new();
     for (name, source) in sources {
         match source.await {
-            Ok(Source::Found(fetched)) => return Ok(fetched),
-            Ok(Source::Nothing(why)) => nothing.push(format!("{name}: {why}")),
+            Ok(Ok(fetched)) => return Ok(fetched),
+            Ok(Err(why)) => nothing.push(format!("{name}: {why}")),
             Err(error) => {
                 nothing.push(format!("{name}: {error}"));
                 return Err(Error::new(kind_of(&error), format!("no credentials: {}", nothing.join("; "))));
@@ -65,21 +58,11 @@ fn kind_of(error: &Error) -> Kind {
 /// The content of [`form`].
 pub(super) const FORM: &str = "application/x-www-form-urlencoded";
 /// For services that are set up.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A service somewhere that hands out tokens.
 pub(super) fn token_service<'a>(uri: &'a str, environment: &'a Environment) -> Service<'a> {
     Service { uri, patience: PATIENCE, attempts: 3, proxies: Some(environment), ca_file: None }
-}
-
-/// Asks a service beside this machine. One that nobody has named need not be there: then this is why there is no answer.
-pub(super) async fn ask_beside(uri: &str, header: (&'static str, &str), named: bool) -> Result<Result<Answer, String>> {
-    let patience = if named { PATIENCE } else { Duration::from_secs(1) };
-    let asked = Service { uri, patience, attempts: 3, ..Service::default() };
-    match asked.ask(Method::GET, &[header], String::new()).await {
-        Err(error) if !named => Ok(Err(error.cause().to_owned())),
-        answer => answer.map(Ok),
-    }
 }
 
 /// The token in a file that the platform replaces while it is valid: read anew each time.

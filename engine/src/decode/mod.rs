@@ -17,7 +17,7 @@ mod stage;
 pub use facts::DecodeStats;
 pub(crate) use facts::Facts;
 pub(crate) use picture::decoded;
-pub(crate) use stage::{DecodeStage, Wanted};
+pub(crate) use stage::DecodeStage;
 
 use fuelrail_base::limits::SAMPLE_SIDE_MAX;
 use fuelrail_base::{Error, Kind, Result};

@@ -4,26 +4,15 @@ use super::Decode;
 use super::facts::Facts;
 use super::feed::Feed;
 use super::pool::{Shared, serve};
+use crate::config::Config;
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::canary;
 use fuelrail_base::{Error, Kind, Result, Turns};
-use fuelrail_flow::{BadSamples, Consumer, Finished, Objects, Outlet};
+use fuelrail_flow::{Consumer, Finished, Objects, Outlet};
 use fuelrail_io::{Region, Waker};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::JoinHandle;
-
-/// What the stage is made from.
-pub(crate) struct Wanted {
-    pub decode: Decode,
-    pub threads: usize,
-    /// Batches decoded ahead.
-    pub depth: usize,
-    pub batch_size: u32,
-    pub seed: u64,
-    pub bad_samples: BadSamples,
-    pub objects: Arc<Objects>,
-}
 
 /// Decoded batches, in order.
 pub(crate) struct DecodeStage {
@@ -41,15 +30,21 @@ impl DecodeStage {
     ///
     /// # Errors
     /// `Environment` when a thread is refused.
-    pub(crate) fn start(wanted: Wanted, outlet: Outlet, region: Region, end: u64) -> Result<DecodeStage> {
-        let Wanted { decode, threads, depth, batch_size, seed, bad_samples, objects } = wanted;
+    pub(crate) fn start(
+        config: &Config,
+        (decode, region): (Decode, Region),
+        objects: Arc<Objects>,
+        outlet: Outlet,
+        end: u64,
+    ) -> Result<DecodeStage> {
+        let &Config { decode_threads: threads, decode_depth: depth, batch_size, seed, .. } = config;
         let feeder = Waker::sleeper();
         outlet.set_waker(&feeder);
         region.set_waker(feeder.clone());
         let shared = Arc::new(Shared {
             wanted: decode,
             seed,
-            bad_samples,
+            bad_samples: config.bad_samples()?,
             objects,
             jobs: ArrayQueue::new((depth * batch_size as usize).max(1)),
             finished: ArrayQueue::new(depth),

@@ -25,14 +25,6 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Who is told, in one line, what is wrong with a disk.
 pub(crate) type Tell = Box<dyn Fn(&str) + Send>;
 
-/// How much disk, for whom.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeeperConfig {
-    pub(crate) limits: Limits,
-    pub(crate) lengths: Lengths,
-    pub(crate) shards: u16,
-}
-
 /// What the keeper did since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct KeeperFacts {
@@ -64,13 +56,13 @@ impl Keeper {
     /// # Errors
     /// `Environment` when a thread is refused. Disks that fail are told of and left out.
     pub(crate) fn start(
-        config: KeeperConfig,
+        (limits, lengths, shards): (Limits, Lengths, u16),
         directories: Vec<Directory>,
         objects: &Objects,
         tell: Tell,
     ) -> Result<(Keeper, Vec<SpillSetup>)> {
         let unit = directories.iter().map(Directory::unit).max().unwrap_or(4096);
-        let mut work = Work::new(&config, directories, tell);
+        let mut work = Work::new((limits, lengths, shards), directories, tell);
         let setup =
             |desk: &Arc<SpillDesk>| SpillSetup { desk: Arc::clone(desk), unit: u64::from(unit), found: Vec::new() };
         let mut setups: Vec<SpillSetup> = work.desks.iter().map(setup).collect();
@@ -131,11 +123,15 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn new(config: &KeeperConfig, directories: Vec<Directory>, tell: Tell) -> Work {
+    pub(super) fn new(
+        (limits, lengths, shards): (Limits, Lengths, u16),
+        directories: Vec<Directory>,
+        tell: Tell,
+    ) -> Work {
         Work {
-            desks: (0..config.shards).map(|_| Arc::default()).collect(),
-            room: Room::new(directories, config.limits),
-            lengths: config.lengths,
+            desks: (0..shards).map(|_| Arc::default()).collect(),
+            room: Room::new(directories, limits),
+            lengths,
             kept: HashMap::new(),
             ready: VecDeque::new(),
             next_key: 0,

@@ -16,7 +16,7 @@ pub use census::{
     CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
 };
 pub(crate) use directory::Directory;
-pub(crate) use keeper::{Keeper, KeeperConfig};
+pub(crate) use keeper::Keeper;
 pub(crate) use room::{Lengths, Limits};
 
 use std::path::PathBuf;

@@ -7,7 +7,7 @@ use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use fuelrail_base::{Error, Kind, Result, WallTime};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject as _;
-use serde::Serialize;
+use serde_json::json;
 
 /// What is asserted.
 #[derive(Clone, Copy, Debug)]
@@ -26,23 +26,6 @@ pub struct Grant<'a> {
     pub lifetime_s: u64,
 }
 
-#[derive(Serialize)]
-struct Header<'a> {
-    alg: &'a str,
-    typ: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kid: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-struct Claims<'a> {
-    iss: &'a str,
-    scope: &'a str,
-    aud: &'a str,
-    iat: u64,
-    exp: u64,
-}
-
 /// `grant`, signed with the RSA key in `pem` (PKCS #8).
 ///
 /// # Errors
@@ -55,13 +38,14 @@ pub fn assertion(grant: &Grant<'_>, pem: &Secret) -> Result<Secret> {
     };
     let der = PrivatePkcs8KeyDer::from_pem_slice(pem.expose().as_bytes()).map_err(|_| unusable(()))?;
     let key = RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()).map_err(|_| unusable(()))?;
-    let header = serde_json::to_string(&Header { alg: "RS256", typ: "JWT", kid: key_id });
-    let (iat, exp) = (at.0, at.0.saturating_add(lifetime_s));
-    let claims = serde_json::to_string(&Claims { iss: issuer, scope, aud: audience, iat, exp });
-    let (Ok(header), Ok(claims)) = (header, claims) else {
-        return Err(Error::new(Kind::Usage, "the assertion cannot be written as JSON"));
+    let header = match key_id {
+        Some(key_id) => json!({ "alg": "RS256", "typ": "JWT", "kid": key_id }),
+        None => json!({ "alg": "RS256", "typ": "JWT" }),
     };
-    let mut token = format!("{}.{}", encode_url_safe(header.as_bytes()), encode_url_safe(claims.as_bytes()));
+    let exp = at.0.saturating_add(lifetime_s);
+    let claims = json!({ "iss": issuer, "scope": scope, "aud": audience, "iat": at.0, "exp": exp });
+    let [header, claims] = [header, claims].map(|part| encode_url_safe(part.to_string().as_bytes()));
+    let mut token = format!("{header}.{claims}");
     let mut signature = vec![0; key.public_modulus_len()];
     // This padding takes no randomness: the same text has the same signature.
     key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), token.as_bytes(), &mut signature)
@@ -117,7 +101,9 @@ mod tests {
         let said = format!("{}.{}", parts[0], parts[1]);
         let public = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, public);
         public.verify(said.as_bytes(), &bytes(parts[2])).expect("it is signed with this key");
-        assert_eq!(bytes(parts[0]), br#"{"alg":"RS256","typ":"JWT","kid":"k1"}"#);
-        assert_eq!(bytes(parts[1]), br#"{"iss":"a@b","scope":"s","aud":"https://t","iat":100,"exp":3700}"#);
+        let read = |part: &str| serde_json::from_slice::<serde_json::Value>(&bytes(part)).unwrap();
+        assert_eq!(read(parts[0]), json!({ "alg": "RS256", "typ": "JWT", "kid": "k1" }));
+        let claims = json!({ "iss": "a@b", "scope": "s", "aud": "https://t", "iat": 100, "exp": 3700 });
+        assert_eq!(read(parts[1]), claims);
     }
 }

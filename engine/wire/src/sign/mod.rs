@@ -20,4 +20,4 @@ pub use jwt::{Grant, assertion};
 pub use refusal::refusal;
 pub use signer::{Realm, Signer};
 pub use sts::{parse_keys, parse_session};
-pub use unsigned::{Unsigned, is_covered, sha256_hex};
+pub use unsigned::{Unsigned, covered, sha256_hex};

@@ -25,7 +25,7 @@ pub struct Unsigned<'a> {
     pub host: &'a str,
     /// Escaped, as in the request line.
     pub path_and_query: &'a str,
-    /// The other header lines: names in lower case. What [`is_covered`] names has to be among them if the request has it.
+    /// The other header lines: names in lower case. What [`covered`] names has to be among them if the request has it.
     pub headers: &'a [(&'a str, &'a [u8])],
 }
 
@@ -61,20 +61,20 @@ fn insert<T, const MAX: usize>(
         .map_err(|_| Error::new(Kind::Usage, format!("a request with more than {MAX} parts cannot be signed")))
 }
 
-/// Whether a signature covers a header of this name, in lower case: what says which bytes are asked for, and all that is the
-/// vendors' own, which they insist on.
+/// The name in lower case of a header that a signature covers: what says which bytes are asked for, and all that is the vendors' own,
+/// which they insist on; the latter are written in lower case here.
 #[must_use]
-pub fn is_covered(name: &str) -> bool {
-    COVERED.contains(&name) || COVERED_STARTS.iter().any(|start| name.starts_with(start))
+pub fn covered(name: &str) -> Option<&str> {
+    // Most lines are nobody's to sign, and begin with another letter than those that are.
+    match name.as_bytes().first()? | 0x20 {
+        b'x' => COVERED_STARTS.iter().any(|start| name.starts_with(start)).then_some(name),
+        b'c' | b'i' | b'r' => COVERED.into_iter().find(|covered| name.eq_ignore_ascii_case(covered)),
+        _ => None,
+    }
 }
 
 const COVERED: [&str; 5] = ["range", "if-match", "if-none-match", "content-type", "content-md5"];
 const COVERED_STARTS: [&str; 3] = ["x-amz-", "x-ms-", "x-goog-"];
-
-/// Whether what a header's name begins with leaves it open that the line matters to a signature: it is covered, or the host.
-pub(super) fn may_be_covered(first: u8) -> bool {
-    matches!(first | 0x20, b'c' | b'h' | b'i' | b'r' | b'x')
-}
 
 /// Appends a header's value as signatures have it: trimmed, runs of blanks made one.
 pub(super) fn push_value(out: &mut Vec<u8>, value: &[u8]) {
@@ -134,10 +134,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_covered_is_looked_at_and_little_else() {
-        for name in COVERED.into_iter().chain(COVERED_STARTS) {
-            assert!(is_covered(name) && may_be_covered(name.as_bytes()[0]), "{name}");
+    fn what_is_covered_is_found_in_any_case_and_little_else() {
+        for (name, lower) in
+            [("Range", Some("range")), ("IF-None-Match", Some("if-none-match")), ("x-ms-date", Some("x-ms-date"))]
+        {
+            assert_eq!(covered(name), lower);
         }
-        assert!(may_be_covered(b'H') && !may_be_covered(b'u') && !is_covered("host") && !is_covered("content-length"));
+        assert!(
+            ["Host", "content-length", "user-agent", "x-other", ""].into_iter().all(|name| covered(name).is_none())
+        );
     }
 }

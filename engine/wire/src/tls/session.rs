@@ -300,14 +300,6 @@ fn handshake_record_len(input: &[u8]) -> Result<Option<usize>> {
 struct Nobody;
 
 impl Plaintext for Nobody {
-    fn place(&mut self, _bytes: usize) -> Option<&mut [u8]> {
-        None
-    }
-
-    fn placed(&mut self, _bytes: usize) -> Result<()> {
-        Ok(())
-    }
-
     fn given(&mut self, _payload: &[u8]) -> Result<()> {
         Err(broken("payload came before anything was asked for"))
     }
