@@ -10,24 +10,6 @@ use fuelrail_wire::Cloud;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// Counts a lease as long as it lives.
-#[derive(Debug)]
-pub(crate) struct LeaseMark(Arc<AtomicUsize>);
-
-impl LeaseMark {
-    pub(crate) fn new(count: &Arc<AtomicUsize>) -> LeaseMark {
-        count.fetch_add(1, Ordering::Relaxed);
-        LeaseMark(Arc::clone(count))
-    }
-}
-
-impl Drop for LeaseMark {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// How often to look whether the disk is done with a batch that is to be changed.
 const LENT_LOOK: std::time::Duration = std::time::Duration::from_micros(100);
@@ -40,7 +22,8 @@ pub struct Batch {
     offsets: Vec<usize>,
     weights: Vec<f32>,
     shape: Option<Shape>,
-    _lease: LeaseMark,
+    /// Counted by the loader: it lives as long as the batch.
+    _lease: Arc<()>,
 }
 
 /// One sample of a batch.
@@ -60,7 +43,7 @@ impl Batch {
         labels: &Labels,
         shape: Option<Shape>,
         draw: Option<&Arc<Draw>>,
-        lease: LeaseMark,
+        lease: Arc<()>,
     ) -> Batch {
         let ids: Vec<SampleId> = inner.samples.iter().map(|s| s.id).collect();
         let classes = ids.iter().map(|id| labels.of[id.0 as usize]).collect();

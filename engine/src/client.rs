@@ -63,18 +63,12 @@ impl Route {
     }
 
     /// Runs `work` with a client on a control thread and waits for it.
-    ///
-    /// # Errors
-    /// As [`on_thread`].
     pub(crate) fn run<'a, T: Send>(&'a self, work: impl AsyncFnOnce(Client<'a>) -> Result<T> + Send) -> Result<T> {
         on_thread("fuelrail-control", async || work(Client::new(self, ANSWER_TIMEOUT)?).await)
     }
 }
 
 /// Runs `work` in a runtime of its own on a thread of this name, and waits for it: callers may be inside another runtime.
-///
-/// # Errors
-/// `Environment` when the thread or its runtime is refused; what `work` returns.
 pub(crate) fn on_thread<T: Send>(name: &str, work: impl AsyncFnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let spawned = std::thread::Builder::new().name(name.into()).spawn_scoped(scope, || {
@@ -143,9 +137,6 @@ impl Reply<'_> {
     }
 
     /// The whole body.
-    ///
-    /// # Errors
-    /// As [`Reply::more`], also when it is longer than any document.
     pub(crate) async fn read(mut self) -> Result<Answer> {
         let mut body = Vec::new();
         while let Some(bytes) = self.more().await? {
@@ -425,9 +416,6 @@ fn secret(value: &[u8]) -> Option<HeaderValue> {
 }
 
 /// Waits no longer than `limit`.
-///
-/// # Errors
-/// `Stalled` when it is over.
 pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T> {
     tokio::time::timeout(limit, work).await.map_err(|_| Error::new(Kind::Stalled, format!("no answer for {limit:?}")))
 }

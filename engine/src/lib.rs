@@ -37,7 +37,6 @@ mod listing;
 mod loader;
 mod memory;
 mod names;
-mod part;
 mod proxy;
 mod scores;
 mod service;
@@ -46,7 +45,6 @@ mod starting;
 mod state;
 mod stats;
 mod supply;
-mod tiers;
 mod tls;
 mod upload;
 mod warnings;
@@ -81,8 +79,7 @@ pub use spill::{
     CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
 };
 pub use state::State;
-pub use stats::{GateStats, Quantiles, ShardStats, Stats};
-pub use tiers::DiskFacts;
+pub use stats::{DiskFacts, GateStats, Quantiles, ShardStats, Stats};
 pub use tls::Tls;
 pub use upload::{
     PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload, put, put_as, put_with,

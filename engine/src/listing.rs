@@ -120,9 +120,6 @@ fn list_wherever(
 }
 
 /// What a loader's settings say: objects at hand, those of a manifest, or what the bucket says; and where the bucket was found.
-///
-/// # Errors
-/// As [`list_kept`]; as [`read_manifest`].
 pub(crate) fn given_or_listed(
     (given, manifest): (Option<Vec<Listed>>, Option<&Path>),
     dir: Option<ListingDir>,

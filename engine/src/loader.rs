@@ -1,7 +1,7 @@
 //! The loader: the consumer's end of the engine.
 
 use crate::audit::Audit;
-use crate::batch::{Batch, Labels, LeaseMark};
+use crate::batch::{Batch, Labels};
 use crate::config::Config;
 use crate::decode::{DecodeStage, Shape};
 use crate::importance::Reporter;
@@ -19,13 +19,14 @@ use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::run::{Cursor, Run};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Streams a bucket into batches. An iterator of `Result<Batch>`; after an error it ends.
 pub struct Loader {
     parts: Parts,
-    leases: Arc<AtomicUsize>,
+    /// Held by every batch that the caller has.
+    lease: Arc<()>,
     waiting: Arc<AtomicBool>,
     waker: Waker,
     /// How much of what it knows of draws the run has learnt.
@@ -119,7 +120,7 @@ impl Loader {
         let mut loader = Loader {
             cursor: parts.run.config().start,
             parts,
-            leases: Arc::default(),
+            lease: Arc::default(),
             waiting,
             waker,
             learnt: None,
@@ -140,18 +141,11 @@ impl Loader {
     /// The error of a sample under `raise`; `Budget` when all memory is held by batches the caller keeps;
     /// `Environment` when a shard could not go on or the process was forked; `File` when the audit log cannot be written.
     pub fn next_batch(&mut self) -> Option<Result<Batch>> {
-        if self.failed {
-            return None;
-        }
-        let outcome = self.guard.check().and_then(|()| self.take(None));
-        match outcome {
+        match self.guarded(None) {
             Ok(Taken::Over) => None,
             Ok(Taken::Batch(batch)) => Some(Ok(batch)),
             Ok(Taken::NotYet) => unreachable!("without a bound on patience a wait ends with a batch or an error"),
-            Err(error) => {
-                self.failed = true;
-                Some(Err(error))
-            }
+            Err(error) => Some(Err(error)),
         }
     }
 
@@ -161,10 +155,15 @@ impl Loader {
     /// # Errors
     /// As [`next_batch`](Loader::next_batch); afterwards the run is [`Taken::Over`].
     pub fn next_batch_within(&mut self, patience: Duration) -> Result<Taken> {
+        self.guarded(Some(patience))
+    }
+
+    /// An error is the last that is returned.
+    fn guarded(&mut self, patience: Option<Duration>) -> Result<Taken> {
         if self.failed {
             return Ok(Taken::Over);
         }
-        let outcome = self.guard.check().and_then(|()| self.take(Some(patience)));
+        let outcome = self.guard.check().and_then(|()| self.take(patience));
         self.failed |= outcome.is_err();
         outcome
     }
@@ -194,7 +193,7 @@ impl Loader {
         self.parts.saved.look_at(&assembled.left_out);
         let shape = self.parts.supply.stage().map(|stage| Shape::new(assembled.samples.len(), stage.decode()));
         let draw = self.parts.run.draw(assembled.spec.epoch);
-        let batch = Batch::new(assembled, &self.parts.labels, shape, draw, LeaseMark::new(&self.leases));
+        let batch = Batch::new(assembled, &self.parts.labels, shape, draw, Arc::clone(&self.lease));
         self.count(&batch, seq)?;
         Ok(Taken::Batch(batch))
     }
@@ -245,7 +244,7 @@ impl Loader {
                 waker.sleep(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)));
             }
             waker.disarm();
-            if self.leases.load(Ordering::Relaxed) == 0 || begun.elapsed() < LEASE_PATIENCE {
+            if self.leases() == 0 || begun.elapsed() < LEASE_PATIENCE {
                 held_since = None;
             } else if self.is_held_up_by_leases() {
                 let since = *held_since.get_or_insert_with(Instant::now);
@@ -261,13 +260,18 @@ impl Loader {
         outcome
     }
 
+    /// Batches that the caller holds.
+    fn leases(&self) -> usize {
+        Arc::strong_count(&self.lease) - 1
+    }
+
     fn is_held_up_by_leases(&self) -> bool {
         let shards = || snapshots(&self.parts.shards, LOOK_AGAIN).iter().any(|s| s.waits_for_leases);
         self.parts.supply.stage().map_or_else(shards, DecodeStage::is_starved)
     }
 
     fn lease_error(&self) -> Error {
-        let leases = self.leases.load(Ordering::Relaxed);
+        let leases = self.leases();
         let need = self.batch_bytes_max();
         Error::new(Kind::Budget, format!("the {leases} batches you hold leave no room for the next one"))
             .cure(format!("drop batches before asking for more, or raise memory_limit by at least {need} bytes"))

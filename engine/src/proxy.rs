@@ -12,9 +12,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The proxy that requests to `server` go through; `None` where they go straight.
-///
-/// # Errors
-/// `Usage` for a variable that names none as [`Proxy::parse`] wants it.
 pub(crate) fn proxy_for(environment: &Environment, server: &Endpoint) -> Result<Option<Arc<Proxy>>> {
     let names: &[&'static str] = match server.scheme {
         Scheme::File => return Ok(None),

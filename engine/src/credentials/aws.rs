@@ -16,9 +16,6 @@ fn profile(settings: &Credentials) -> (String, bool) {
 }
 
 /// The region that is signed for.
-///
-/// # Errors
-/// As reading the files of profiles.
 pub(crate) fn region(settings: &Credentials) -> Result<String> {
     let get = |name| settings.environment.plain(name);
     let told = settings.region.clone().or_else(|| get("AWS_REGION")).or_else(|| get("AWS_DEFAULT_REGION"));
@@ -33,9 +30,6 @@ pub(crate) fn region(settings: &Credentials) -> Result<String> {
 }
 
 /// A region's name that can be signed for, whoever says so.
-///
-/// # Errors
-/// `Usage` for what is no name of a region.
 pub(super) fn checked(region: String) -> Result<String> {
     if !region.is_empty() && region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Ok(region);
@@ -44,9 +38,6 @@ pub(super) fn checked(region: String) -> Result<String> {
 }
 
 /// One walk along the chain.
-///
-/// # Errors
-/// What every source had to say, when none has a credential or one does not work.
 pub(super) async fn fetch(settings: &Credentials) -> Result<Fetched> {
     let (environment, region) = (&settings.environment, region(settings)?);
     let service = Sts { environment, region: &region, now: wall_now() };

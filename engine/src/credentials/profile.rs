@@ -30,9 +30,6 @@ const DEPTH_MAX: usize = 8;
 
 impl Profiles {
     /// Reads what is there. A file that is not is none.
-    ///
-    /// # Errors
-    /// `File` when one is there and cannot be read, `Usage` when it is not understood.
     pub(super) fn read(environment: &Environment) -> Result<Profiles> {
         let mut profiles = Profiles::default();
         for (variable, usual, prefixed) in
@@ -91,9 +88,6 @@ impl Profiles {
     }
 
     /// What the profile called `name` has. `named` says that somebody asked for it, so that it has to be there.
-    ///
-    /// # Errors
-    /// When the profile is there and does not work.
     pub(super) async fn credential(&self, name: &str, named: bool, service: &Sts<'_>) -> Result<Source> {
         if !self.sections.contains_key(name) {
             let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();

@@ -12,9 +12,6 @@ use std::net::IpAddr;
 use std::path::Path;
 
 /// Keys in the environment itself.
-///
-/// # Errors
-/// `Usage` when there is half of them, or they cannot be keys.
 pub(super) fn from_environment(environment: &Environment) -> Result<Source> {
     let Some(id) = environment.get("AWS_ACCESS_KEY_ID") else {
         return Ok(Err("AWS_ACCESS_KEY_ID is not set".into()));
@@ -30,9 +27,6 @@ pub(super) fn from_environment(environment: &Environment) -> Result<Source> {
 const AGENT: &str = "http://169.254.170.2";
 
 /// What the agent has.
-///
-/// # Errors
-/// When one is named and hands nothing out.
 pub(super) async fn container(environment: &Environment) -> Result<Source> {
     let relative = environment.plain("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI").map(|path| format!("{AGENT}{path}"));
     let Some(uri) = relative.or_else(|| environment.plain("AWS_CONTAINER_CREDENTIALS_FULL_URI")) else {
@@ -69,9 +63,6 @@ const IMDS: &str = "http://169.254.169.254";
 const ROLES: &str = "latest/meta-data/iam/security-credentials/";
 
 /// What the instance's role has.
-///
-/// # Errors
-/// When the service answers and hands nothing out.
 pub(super) async fn instance(environment: &Environment) -> Result<Source> {
     if environment.plain("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return Ok(Err("AWS_EC2_METADATA_DISABLED is set".into()));
@@ -128,18 +119,12 @@ pub(super) struct Sts<'a> {
 
 impl Sts<'_> {
     /// The role, for the holder of `keys`.
-    ///
-    /// # Errors
-    /// `Denied` with what the service says, `Network` when it does not answer.
     pub(super) async fn assume(&self, role: &Role, keys: &Credential) -> Result<Fetched> {
         let external_id = role.external_id.as_deref().map(|id| ("ExternalId", id));
         self.ask(role, "AssumeRole", external_id, Some(keys)).await
     }
 
     /// The role, for who holds the token in `file`, which is read anew each time: it is replaced while it is valid.
-    ///
-    /// # Errors
-    /// As [`Sts::assume`]; `File` when there is no token.
     pub(super) async fn assume_with_token(&self, role: &Role, file: &Path) -> Result<Fetched> {
         let token = token_file(file)?;
         self.ask(role, "AssumeRoleWithWebIdentity", Some(("WebIdentityToken", &token)), None).await

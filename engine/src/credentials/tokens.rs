@@ -45,9 +45,6 @@ impl Seconds {
 }
 
 /// The token in an answer. Nothing of one that has none is repeated but its status and its error's name.
-///
-/// # Errors
-/// `Denied` when there is none.
 pub(super) fn token_in(answer: &Answer, make: impl FnOnce(&str) -> Result<Credential>) -> Result<Fetched> {
     let token: Option<Token> = serde_json::from_slice(&answer.body).ok();
     let Some(Token { access_token: Some(text), expires_in, expires_on, .. }) = token else {
@@ -90,9 +87,6 @@ pub(super) fn account_of(endpoint: &Endpoint) -> Option<String> {
 }
 
 /// One walk along the chain, for this account.
-///
-/// # Errors
-/// What every source had to say, when none has a credential or one does not work.
 pub(super) async fn azure(environment: &Environment, account: Option<&str>) -> Result<Fetched> {
     first([
         ("account key", async { account_key(environment, account) }.boxed_local()),
@@ -182,9 +176,6 @@ const TOKEN_URI: &str = "https://oauth2.googleapis.com/token";
 const LIFETIME_S: u64 = 3600;
 
 /// One walk along the chain.
-///
-/// # Errors
-/// What every source had to say, when none has a credential or one does not work.
 pub(super) async fn google(environment: &Environment) -> Result<Fetched> {
     const USUAL: &str = "application_default_credentials.json";
     let named = async {
@@ -240,9 +231,6 @@ async fn from_file(environment: &Environment, path: &Path, named: bool) -> Resul
 }
 
 /// Where a key file says that a token is to be had, and what is sent there for one.
-///
-/// # Errors
-/// `Usage` when a part of the file is missing or not understood.
 pub(super) fn exchange(text: &[u8], at: WallTime) -> Result<(String, String)> {
     let wrong = |why: String| Error::new(Kind::Usage, why);
     let file: KeyFile =

@@ -59,9 +59,6 @@ impl Decode {
     }
 
     /// Reads `HEIGHTxWIDTHxCHANNELS`.
-    ///
-    /// # Errors
-    /// `Usage` when it is none or out of range.
     pub(crate) fn parse(text: &str, fit: Fit, flip: bool) -> Result<Decode> {
         let refused = |cause: String| {
             Err(Error::new(Kind::Usage, cause).cure(

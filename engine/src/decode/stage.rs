@@ -27,9 +27,6 @@ pub(crate) struct DecodeStage {
 
 impl DecodeStage {
     /// Starts the threads between `outlet`, of a run of `end` batches, and the consumer. `region` holds the pixels.
-    ///
-    /// # Errors
-    /// `Environment` when a thread is refused.
     pub(crate) fn start(
         config: &Config,
         (decode, region): (Decode, Region),

@@ -40,9 +40,6 @@ pub(super) struct Journal {
 impl Journal {
     /// Takes the journal over, from an earlier process where it is young enough to go on from. `None` while another process
     /// has it.
-    ///
-    /// # Errors
-    /// `File` when it cannot be opened, locked or begun.
     pub(super) fn open(own: &OwnDirectory, name: &str, source: SourceId, now_s: u64) -> Result<Option<Journal>> {
         let (file, path) = (own.open_or_make_file(name)?, own.path().join(name));
         if !try_lock(&file, &path)? {
@@ -73,9 +70,6 @@ impl Journal {
     }
 
     /// Begins anew.
-    ///
-    /// # Errors
-    /// `File` when it cannot be written.
     pub(super) fn restart(&mut self, now_s: u64) -> Result<()> {
         let head = Header { holds: Holds::Journal, source: self.source, begun_s: now_s }.encode();
         let begun = self.file.set_len(0).and_then(|()| self.file.write_all_at(&head, 0));
@@ -137,7 +131,7 @@ mod tests {
 
     fn page(n: u32) -> ListPage {
         let entries = (0..n).map(|i| Entry { key: format!("k{n}/{i}"), size: u64::from(i), etag: None }).collect();
-        ListPage { entries, next: Some(format!("t{n}")), is_truncated: true, ..ListPage::default() }
+        ListPage { entries, next: Some(format!("t{n}")) }
     }
 
     const NAME: &str = "journal";

@@ -35,9 +35,6 @@ pub(super) struct OnDisk {
 
 impl Shelf {
     /// Opens this user's directory in `dir`, or makes it, and `dir`. Keys may tell something: nobody else reads it.
-    ///
-    /// # Errors
-    /// As [`OwnDirectory::open`]; `File` when `dir` is not there and cannot be made.
     pub(super) fn open(dir: &Path, source: SourceId) -> Result<Shelf> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.map_err(|error| refused(dir, "making", &error))?;

@@ -45,9 +45,6 @@ pub(crate) struct Turn {
 impl Directory {
     /// Opens this user's directory in `path`, or makes it. Makes `path`, too, in a directory that is there: a mount point that is
     /// missing is not filled in. Removes what processes left that died while they made a segment.
-    ///
-    /// # Errors
-    /// As [`OwnDirectory::open`]; `File` when there is no such directory and none can be made, or when it cannot be read.
     pub(crate) fn open(path: &Path) -> Result<Directory> {
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if !path.is_dir() => {
@@ -74,17 +71,11 @@ impl Directory {
     }
 
     /// Files that are named as segments, whole and new ones, by name.
-    ///
-    /// # Errors
-    /// `File` when the directory cannot be read.
     pub(crate) fn named(&self) -> Result<Vec<Named>> {
         named(&self.own)
     }
 
     /// Room of its file system.
-    ///
-    /// # Errors
-    /// `File` when it cannot be asked.
     pub(crate) fn room(&self) -> Result<VolumeRoom> {
         self.own.room()
     }

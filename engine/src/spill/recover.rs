@@ -36,9 +36,6 @@ pub(crate) struct Recovered {
 
 /// Looks through a directory. Dead processes' segments with blocks of this data set are taken over, and those with no record
 /// at all are removed; others stay as they are.
-///
-/// # Errors
-/// `File` when the directory cannot be read.
 pub(crate) fn recover(directory: &Directory, contents: &Contents<'_>, shards: u16) -> Result<Recovered> {
     let mut recovered = Recovered::default();
     for named in directory.named()?.iter().filter(|named| !named.name.new) {

@@ -69,9 +69,6 @@ impl Segment {
     }
 
     /// Reads its journal.
-    ///
-    /// # Errors
-    /// `File` when the disk refuses.
     pub(crate) fn scan(&self) -> Result<Scanned> {
         let mut scan = Scan::new(&self.header);
         let mut bytes = Vec::new();
@@ -84,9 +81,6 @@ impl Segment {
     }
 
     /// Whether a record's block is what it says.
-    ///
-    /// # Errors
-    /// `File` when the disk refuses.
     pub(crate) fn proves(&self, record: &Record, bytes: &mut Vec<u8>) -> Result<bool> {
         bytes.resize(record.len as usize, 0);
         self.read(bytes, record.place)?;
@@ -103,17 +97,11 @@ impl Segment {
     }
 
     /// Whether a living process owns it.
-    ///
-    /// # Errors
-    /// `File` when the file system has no locks.
     pub(crate) fn is_owned(&self) -> Result<bool> {
         is_locked(&self.file, &self.named.path())
     }
 
     /// Becomes its owner, if it has none. `None` when it has one, or when another file is under its name by now.
-    ///
-    /// # Errors
-    /// `File` when it cannot be opened for writing, or locked.
     pub(crate) fn try_own(&self) -> Result<Option<Owned>> {
         let Named { name, directory, .. } = &self.named;
         let Some(file) = directory.open_file(&name.to_string(), true)? else { return Ok(None) };
@@ -126,9 +114,6 @@ impl Segment {
     }
 
     /// Removes its name, whoever owns it; what is open already stays readable.
-    ///
-    /// # Errors
-    /// `File` when the name cannot be removed.
     pub(crate) fn remove(&self) -> Result<()> {
         remove(&self.file, &self.named)
     }
@@ -151,9 +136,6 @@ impl Owned {
     }
 
     /// Gives its room back, as soon as the last reader has closed it.
-    ///
-    /// # Errors
-    /// `File` when the name cannot be removed.
     pub(crate) fn remove(self) -> Result<()> {
         self.0.remove()
     }

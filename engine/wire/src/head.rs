@@ -9,7 +9,6 @@ use crate::escape::shown;
 use crate::etag::Etag;
 use crate::framing::Framing;
 use crate::range::{ContentRange, decimal};
-use crate::request::Method;
 use core::mem::MaybeUninit;
 use fuelrail_base::limits::{RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX};
 use fuelrail_base::{Error, Kind, Result, WallTime};
@@ -19,9 +18,9 @@ use fuelrail_base::{Error, Kind, Result, WallTime};
 pub struct ResponseHead {
     /// Status code, 200 to 599.
     pub status: u16,
-    /// How the body that follows is delimited. [`Framing::None`] for HEAD, 204 and 304.
+    /// How the body that follows is delimited. [`Framing::None`] for 204 and 304.
     pub framing: Framing,
-    /// The Content-Length line, bytes. For HEAD and 304: of the body a GET would have had.
+    /// The Content-Length line, bytes. For 304: of the body that it stands for.
     pub content_length: Option<u64>,
     /// Which bytes of the object the body carries. Only with status 206.
     pub content_range: Option<ContentRange>,
@@ -47,7 +46,7 @@ impl ResponseHead {
     pub fn of<'a>(status: u16, headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Result<ResponseHead> {
         let mut lines = Lines::default();
         headers.into_iter().try_for_each(|(name, value)| lines.take(status, name, value))?;
-        lines.into_head(Method::Get, status, 1)
+        lines.into_head(status, 1)
     }
 
     /// What kind of failure the status is, or `None` when it brings the object (200, 206).
@@ -87,12 +86,12 @@ pub enum Parsed {
     },
 }
 
-/// Parses the response head at the start of `buf`, the answer to a request by `method`.
+/// Parses the response head at the start of `buf`, the answer to a GET.
 ///
 /// # Errors
 /// [`Kind::Protocol`] when the bytes are no HTTP/1 head, exceed `RESPONSE_HEAD_BYTES_MAX` or `RESPONSE_HEADERS_MAX`,
 /// frame the body in two ways at once, contradict themselves, or announce a body in a content coding.
-pub fn parse_head(buf: &[u8], method: Method) -> Result<Parsed> {
+pub fn parse_head(buf: &[u8]) -> Result<Parsed> {
     let mut lines = [const { MaybeUninit::uninit() }; RESPONSE_HEADERS_MAX];
     let mut response = httparse::Response::new(&mut []);
     let outcome = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, buf, &mut lines);
@@ -114,7 +113,7 @@ pub fn parse_head(buf: &[u8], method: Method) -> Result<Parsed> {
     for header in response.headers.iter() {
         lines.take(status, header.name, header.value)?;
     }
-    Ok(Parsed::Complete { head: lines.into_head(method, status, version)?, len })
+    Ok(Parsed::Complete { head: lines.into_head(status, version)?, len })
 }
 
 /// The header lines seen so far.
@@ -190,8 +189,8 @@ impl Lines {
         Ok(())
     }
 
-    fn into_head(self, method: Method, status: u16, version: u8) -> Result<ResponseHead> {
-        let framing = self.framing(method, status, version)?;
+    fn into_head(self, status: u16, version: u8) -> Result<ResponseHead> {
+        let framing = self.framing(status, version)?;
         if let (Some(range), Some(length)) = (self.content_range, self.content_length)
             && range.span_bytes() != length
         {
@@ -216,14 +215,14 @@ impl Lines {
     }
 
     /// RFC 9112, section 6.3, without its leniences: what frames a body twice is how responses are smuggled.
-    fn framing(&self, method: Method, status: u16, version: u8) -> Result<Framing> {
+    fn framing(&self, status: u16, version: u8) -> Result<Framing> {
         if self.chunked && self.content_length.is_some() {
             return Err(protocol("both Content-Length and Transfer-Encoding frame the body"));
         }
         if self.chunked && version == 0 {
             return Err(protocol("Transfer-Encoding in an HTTP/1.0 response"));
         }
-        if method == Method::Head || status == 204 || status == 304 {
+        if status == 204 || status == 304 {
             return Ok(Framing::None);
         }
         Ok(match self.content_length {

@@ -321,7 +321,7 @@ pub fn asked(prefix: &str, start: PageStart<'_>) -> u32 {
 }
 
 impl Answer {
-    /// Appends the payload of a frame. Only what an answer to a listing without a delimiter has is in it.
+    /// Appends the payload of a frame.
     pub fn write(out: &mut Vec<u8>, (stretch, asked): (u32, u32), page: &ListPage) {
         push_number(out, stretch.into());
         out.extend_from_slice(&asked.to_le_bytes());
@@ -350,7 +350,7 @@ impl Answer {
         if token.is_empty() == is_truncated {
             return Err(Flaw::Absurd);
         }
-        let mut page = ListPage { next: is_truncated.then(|| token.to_owned()), is_truncated, ..ListPage::default() };
+        let mut page = ListPage { next: is_truncated.then(|| token.to_owned()), ..ListPage::default() };
         let mut objects = Unpacker::new(bytes);
         while let Some(Object { key, size, etag }) = objects.next()? {
             page.entries.push(Entry { key: key.to_owned(), size, etag: etag.map(str::to_owned) });

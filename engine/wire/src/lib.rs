@@ -37,5 +37,5 @@ pub use head::{Parsed, ResponseHead, parse_head};
 pub use list::{Entry, ListPage, PageStart, list_path, parse_error, parse_error_region, parse_list};
 pub use proxy::Proxy;
 pub use range::ContentRange;
-pub use request::{Method, Request, write_get};
+pub use request::write_get;
 pub use uri::{Addressing, Cloud, Dialect, Endpoint, Scheme, Source};

@@ -43,22 +43,8 @@ impl Entry {
 pub struct ListPage {
     /// Objects, in the server's order.
     pub entries: Vec<Entry>,
-    /// Key prefixes up to the next delimiter, where one was asked for.
-    pub common_prefixes: Vec<String>,
-    /// Token that fetches the next page. Present exactly when `is_truncated`.
+    /// Token that fetches the next page, where one follows.
     pub next: Option<String>,
-    /// Whether more pages follow.
-    pub is_truncated: bool,
-}
-
-impl ListPage {
-    /// Refuses entries that nothing could be done with.
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.entries.iter().find_map(|entry| Some((entry, entry.flaw()?))) {
-            None => Ok(()),
-            Some((entry, flaw)) => Err(protocol(format!("unusable entry in the listing: {flaw}")).object(&*entry.key)),
-        }
-    }
 }
 
 /// Where a page of a listing begins.
@@ -74,13 +60,7 @@ pub struct PageStart<'a> {
 /// servers answer with 1000 at most, Azure with 5000. ListObjectsV2, which Google Cloud Storage knows, too, is asked for URL-encoded keys,
 /// because XML cannot carry every key. Azure's List Blobs begins where a token says: there is no listing behind a key.
 #[must_use]
-pub fn list_path(
-    endpoint: &Endpoint,
-    prefix: &str,
-    start: PageStart<'_>,
-    max_keys: u32,
-    delimiter: Option<&str>,
-) -> String {
+pub fn list_path(endpoint: &Endpoint, prefix: &str, start: PageStart<'_>, max_keys: u32) -> String {
     let mut path = endpoint.bucket_path();
     let is_azure = endpoint.dialect == Dialect::Azure;
     let asked =
@@ -88,7 +68,6 @@ pub fn list_path(
     path.push_str(&format!("?{asked}={max_keys}"));
     let optional = [
         ("&prefix=", Some(prefix)),
-        ("&delimiter=", delimiter),
         ("&start-after=", start.after.filter(|_| !is_azure)),
         (if is_azure { "&marker=" } else { "&continuation-token=" }, start.token),
     ];
@@ -171,7 +150,6 @@ struct Reading {
     size: Option<u64>,
     etag: Option<String>,
     resource: Option<String>,
-    prefix: Option<String>,
     refusal: Refusal,
     /// Whether the element that is open says that its text is.
     is_encoded: bool,
@@ -204,8 +182,6 @@ impl Visit for Reading {
             "/ListBucketResult/Contents/Size" => once(&mut self.size, number(text, "Size")?, "Size"),
             "/ListBucketResult/Contents/ETag" => once(&mut self.etag, trimmed(), "ETag"),
             "/ListBucketResult/Contents" => self.object("Contents", "Key", "Size"),
-            "/ListBucketResult/CommonPrefixes/Prefix" => once(&mut self.prefix, text.to_owned(), "Prefix"),
-            "/ListBucketResult/CommonPrefixes" => self.prefix("CommonPrefixes", "Prefix"),
             "/ListBucketResult/IsTruncated" => {
                 let truncated = text.trim().parse();
                 let unreadable = || protocol(format!("unreadable <IsTruncated> '{}'", shown(text.as_bytes(), 64)));
@@ -228,8 +204,6 @@ impl Visit for Reading {
                 once(&mut self.resource, trimmed(), "ResourceType")
             }
             "/EnumerationResults/Blobs/Blob" => self.object("Blob", "Name", "Content-Length"),
-            "/EnumerationResults/Blobs/BlobPrefix/Name" => once(&mut self.prefix, name_in(text, is_encoded)?, "Name"),
-            "/EnumerationResults/Blobs/BlobPrefix" => self.prefix("BlobPrefix", "Name"),
             _ => self.refusal.close(path, text),
         }
     }
@@ -251,38 +225,33 @@ impl Reading {
         Ok(())
     }
 
-    fn prefix(&mut self, what: &str, name: &str) -> Result<()> {
-        let prefix = self.prefix.take().ok_or_else(|| protocol(format!("<{what}> without <{name}>")))?;
-        self.page.common_prefixes.push(prefix);
-        Ok(())
-    }
-
     fn into_page(self) -> Result<ListPage> {
         let Reading { mut page, is_azure, truncated, token, encoding, refusal, .. } = self;
         if let Some((code, message)) = refusal.said() {
             return Err(protocol(format!("the server answered the listing with error {code}: {message}")));
         }
         let says = if is_azure { "NextMarker" } else { "IsTruncated" };
-        page.is_truncated = truncated.ok_or_else(|| protocol(format!("the listing has no <{says}>")))?;
-        page.next = token.filter(|token| page.is_truncated && !token.is_empty());
-        if page.is_truncated && page.next.is_none() {
+        let truncated = truncated.ok_or_else(|| protocol(format!("the listing has no <{says}>")))?;
+        page.next = token.filter(|token| truncated && !token.is_empty());
+        if truncated && page.next.is_none() {
             return Err(protocol("the listing is truncated but has no <NextContinuationToken>")
                 .cure("the server may only speak ListObjects version 1: name the objects in a manifest instead"));
         }
         match encoding.as_deref() {
             None | Some("") => {}
             Some("url") => {
-                let keys = page.entries.iter_mut().map(|entry| &mut entry.key);
-                for text in keys.chain(page.common_prefixes.iter_mut()) {
-                    *text = url_decoded(text)?;
+                for entry in &mut page.entries {
+                    entry.key = url_decoded(&entry.key)?;
                 }
             }
             Some(other) => {
                 return Err(protocol(format!("unknown <EncodingType> '{}'", shown(other.as_bytes(), 64))));
             }
         }
-        page.check()?;
-        Ok(page)
+        match page.entries.iter().find_map(|entry| Some((entry, entry.flaw()?))) {
+            None => Ok(page),
+            Some((entry, flaw)) => Err(protocol(format!("unusable entry in the listing: {flaw}")).object(&*entry.key)),
+        }
     }
 }
 

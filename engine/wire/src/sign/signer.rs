@@ -141,7 +141,7 @@ fn push_bearer(lines: &mut Vec<u8>, token: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Method, Request, write_get};
+    use crate::request::write_get;
 
     const AT: WallTime = WallTime(1_369_353_600);
 
@@ -207,7 +207,7 @@ mod tests {
     fn a_new_day_and_a_new_secret_are_new_keys() {
         let signed = |signer: &mut Signer, credential: &Credential, at: WallTime| {
             let mut text = Vec::new();
-            Request::new(Method::Get, "h", "/k").write(&mut text).unwrap();
+            write_get(&mut text, "h", "/k", None, None).unwrap();
             signer.sign_head(credential, at, &mut text, 0).unwrap();
             String::from_utf8(text).unwrap()
         };
@@ -224,7 +224,7 @@ mod tests {
     fn a_request_with_too_much_to_sign_is_refused_and_left_as_it_was() {
         let many = format!("/k?{}", "a=1&".repeat(40));
         let mut text = Vec::new();
-        Request::new(Method::Get, "h", &many).write(&mut text).unwrap();
+        write_get(&mut text, "h", &many, None, None).unwrap();
         let before = text.clone();
         let error = Signer::new(realm(false)).sign_head(&keys(None), AT, &mut text, 0).unwrap_err();
         assert!(error.kind() == Kind::Usage && text == before, "{error}");

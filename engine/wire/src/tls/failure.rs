@@ -46,8 +46,8 @@ fn untrusted(cause: impl Into<String>, cure: &str) -> Error {
 
 fn certificate(why: &CertificateError) -> Error {
     use CertificateError::{
-        BadSignature, Expired, ExpiredContext, InvalidPurpose, InvalidPurposeContext, NotValidForName,
-        NotValidForNameContext, NotValidYet, NotValidYetContext, Other, UnknownIssuer,
+        BadSignature, ExpiredContext, InvalidPurposeContext, NotValidForNameContext, NotValidYetContext, Other,
+        UnknownIssuer,
     };
     let clock = "renew it on the server, and check this machine's clock";
     match why {
@@ -62,14 +62,11 @@ fn certificate(why: &CertificateError) -> Error {
         ExpiredContext { not_after, .. } => {
             untrusted(format!("the server's certificate expired on {}", date(*not_after)), clock)
         }
-        Expired => untrusted("the server's certificate has expired", clock),
         NotValidYetContext { not_before, .. } => {
             untrusted(format!("the server's certificate is not valid before {}", date(*not_before)), clock)
         }
-        NotValidYet => untrusted("the server's certificate is not valid yet", clock),
         NotValidForNameContext { expected, presented } => wrong_name(expected, presented),
-        NotValidForName => untrusted("the server's certificate is made out for another name", WRONG_NAME_CURE),
-        InvalidPurpose | InvalidPurposeContext { .. } => untrusted(
+        InvalidPurposeContext { .. } => untrusted(
             "the server's certificate is not meant for servers",
             "have one issued with the extended key usage serverAuth",
         ),
@@ -109,9 +106,6 @@ fn date(time: UnixTime) -> String {
 }
 
 /// What an alert after the handshake means: `Ok(true)` is the announced end of the connection, `Ok(false)` nothing.
-///
-/// # Errors
-/// As [`complaint`]; `Protocol` for what is no alert.
 pub(super) fn alert(content: &[u8]) -> Result<bool> {
     let &[_, code] = content else { return Err(broken("a TLS alert of a wrong length came")) };
     match AlertDescription::from(code) {

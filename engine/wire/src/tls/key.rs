@@ -16,9 +16,6 @@ pub(super) struct Key {
 
 impl Key {
     /// From what rustls gives, with the number of the next record.
-    ///
-    /// # Errors
-    /// `Environment` for a suite that this build has no opener for.
     pub(super) fn new((records, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Key> {
         use ConnectionTrafficSecrets::{Aes128Gcm, Aes256Gcm, Chacha20Poly1305};
         match &secrets {
@@ -52,18 +49,12 @@ impl Key {
     }
 
     /// Opens a record where it lies, and returns it without its tag.
-    ///
-    /// # Errors
-    /// As [`open_into`](Key::open_into).
     pub(super) fn open_in_place<'a>(&mut self, header: &[u8], sealed: &'a mut [u8]) -> Result<&'a mut [u8]> {
         let nonce = self.nonce()?;
         self.key.open_in_place(nonce, Aad::from(header), sealed).map_err(|_| forged())
     }
 
     /// Appends a sealed record whose inside (content, type, padding) is these parts.
-    ///
-    /// # Errors
-    /// `Protocol` when the key has sealed all it may.
     pub(super) fn seal(&mut self, inside: &[&[u8]], out: &mut Vec<u8>) -> Result<()> {
         let nonce = self.nonce()?;
         let sealed = inside.iter().map(|part| part.len()).sum::<usize>() + TAG_BYTES;
@@ -96,29 +87,6 @@ fn forged() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn key() -> Key {
-        Key::of(&AES_128_GCM, &[1; 16], &[2; 12], 0).unwrap()
-    }
-
-    #[test]
-    fn every_record_has_its_own_number() {
-        let (mut seal, mut open) = (key(), key());
-        let mut wire = Vec::new();
-        seal.seal(&[b"one", &[23]], &mut wire).unwrap();
-        let first = wire.len();
-        seal.seal(&[b"one", &[23]], &mut wire).unwrap();
-        assert_ne!(wire[..first], wire[first..]);
-        let (one, two) = wire.split_at(first);
-        let mut into = [0; 4];
-        open.open_into(&one[..5], &one[5..], &mut into).unwrap();
-        assert_eq!(&into, b"one\x17");
-        let error = open.open_into(&one[..5], &one[5..], &mut into).unwrap_err();
-        assert!(error.cause().contains("authentication"), "a replayed record is no record: {error}");
-        let mut late = Key::of(&AES_128_GCM, &[1; 16], &[2; 12], 1).unwrap();
-        late.open_into(&two[..5], &two[5..], &mut into).unwrap();
-        assert_eq!((&into, late.records()), (b"one\x17", 2));
-    }
 
     #[test]
     fn numbers_are_never_used_twice() {

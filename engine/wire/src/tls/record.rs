@@ -107,12 +107,4 @@ mod tests {
         longest.push(0);
         assert!(content(&longest).unwrap_err().cause().contains("more than allowed"));
     }
-
-    #[test]
-    fn a_wait_for_ciphertext_is_never_in_vain() {
-        assert_eq!(ciphertext_bytes_min(0), 0);
-        assert_eq!(ciphertext_bytes_min(1), 23);
-        assert_eq!(ciphertext_bytes_min(16384), 16406);
-        assert_eq!(ciphertext_bytes_min(16385), 16385 + 44);
-    }
 }

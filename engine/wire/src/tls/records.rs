@@ -50,21 +50,12 @@ pub trait Plaintext {
 /// Numbers and secrets that follow those in use, and a place for tickets.
 pub(super) trait Schedule {
     /// The next secrets of the server.
-    ///
-    /// # Errors
-    /// When there are none.
     fn next_opening(&mut self) -> Result<(u64, ConnectionTrafficSecrets)>;
 
     /// Our next secrets.
-    ///
-    /// # Errors
-    /// When there are none.
     fn next_sealing(&mut self) -> Result<(u64, ConnectionTrafficSecrets)>;
 
     /// Keeps a ticket: the inside of a NewSessionTicket message.
-    ///
-    /// # Errors
-    /// When it is none.
     fn ticket(&mut self, message: &[u8]) -> Result<()>;
 }
 
@@ -130,9 +121,6 @@ impl<S: Schedule> Records<S> {
     }
 
     /// Seals payload, in as many records as it takes.
-    ///
-    /// # Errors
-    /// When the schedule has no more keys.
     pub(super) fn seal(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
         for piece in payload.chunks(PAYLOAD_BYTES_MAX) {
             if self.sealing.records() >= SEALED_RECORDS_MAX {

@@ -2,7 +2,6 @@
 
 mod braces;
 mod cloud;
-mod folder;
 mod parse;
 #[cfg(test)]
 mod tests;
