@@ -3,6 +3,7 @@
 //!
 //! This machine itself is never asked through one, nor are services that hand credentials to the machine they run beside.
 
+use crate::connect::server_uri;
 use crate::environment::Environment;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::{Endpoint, Proxy, Scheme};
@@ -38,7 +39,7 @@ fn is_excepted(environment: &Environment, server: &Endpoint) -> Result<bool> {
         return Ok(false);
     };
     let entries = list.split(|c: char| c == ',' || c.is_whitespace()).filter_map(|entry| at_port(entry, server.port));
-    let uri = format!("{}://{}/", server.scheme.word(), server.authority());
+    let uri = server_uri(server);
     let uri: Uri = uri.parse().map_err(|e| Error::new(Kind::Usage, format!("{uri} is no address: {e}")))?;
     // It tells whether there is a proxy for a server, of which only the exceptions matter here.
     let matcher = Matcher::builder().all("http://any").no(entries.collect::<Vec<_>>().join(",")).build();

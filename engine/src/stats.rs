@@ -340,31 +340,6 @@ pub struct GateStats {
     pub wait_us_mean: f64,
 }
 
-impl From<&GateFacts> for GateStats {
-    fn from(g: &GateFacts) -> GateStats {
-        GateStats {
-            name: g.name.into(),
-            capacity: g.capacity,
-            passed: g.passed,
-            occupancy_mean: g.occupancy_mean,
-            wait_us_mean: g.wait_us_mean,
-        }
-    }
-}
-
-impl GateStats {
-    fn add(&mut self, g: &GateFacts) {
-        let all = self.passed + g.passed;
-        if all > 0 {
-            let total_us = self.wait_us_mean * self.passed as f64 + g.wait_us_mean * g.passed as f64;
-            self.wait_us_mean = total_us / all as f64;
-        }
-        self.passed = all;
-        self.capacity += g.capacity;
-        self.occupancy_mean += g.occupancy_mean;
-    }
-}
-
 /// What the consumer's side counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
@@ -444,10 +419,31 @@ impl Stats {
         if let Some(facts) = told {
             let decode = facts.stats();
             self.copied_bytes_per_byte = ratio(self.copied_bytes, decode.object_bytes);
-            self.gates.extend(facts.gates().iter().map(GateStats::from));
+            facts.gates().iter().for_each(|gate| self.add_gate(gate));
             self.decode = Some(decode);
         }
         self
+    }
+
+    /// Adds a gate to those of its name.
+    fn add_gate(&mut self, gate: &GateFacts) {
+        let at = self.gates.iter().position(|known| known.name == gate.name).unwrap_or(self.gates.len());
+        if at == self.gates.len() {
+            self.gates.push(GateStats {
+                name: gate.name.into(),
+                wait_us_mean: gate.wait_us_mean,
+                ..GateStats::default()
+            });
+        }
+        let sum = &mut self.gates[at];
+        let all = sum.passed + gate.passed;
+        if all > 0 {
+            let total_us = sum.wait_us_mean * sum.passed as f64 + gate.wait_us_mean * gate.passed as f64;
+            sum.wait_us_mean = total_us / all as f64;
+        }
+        sum.passed = all;
+        sum.capacity += gate.capacity;
+        sum.occupancy_mean += gate.occupancy_mean;
     }
 
     fn add(&mut self, shard: &Snapshot) {
@@ -477,12 +473,7 @@ impl Stats {
         self.copied_bytes += shard.copied_bytes;
         self.unproved += shard.unproved;
         self.operations += shard.operations as u64;
-        for gate in &shard.gates {
-            match self.gates.iter_mut().find(|g| g.name == gate.name) {
-                Some(sum) => sum.add(gate),
-                None => self.gates.push(GateStats::from(gate)),
-            }
-        }
+        shard.gates.iter().for_each(|gate| self.add_gate(gate));
         if let Some(ring) = &shard.ring {
             self.enters += ring.counts.enters;
             self.completions += ring.counts.completions;

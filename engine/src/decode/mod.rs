@@ -2,11 +2,10 @@
 //! their own, straight into the slot that is delivered.
 //!
 //! What is asked for (`Decode`), how one picture becomes one sample (`picture`, `cut`, `png`, `jpeg`), and the stage that
-//! does it (`stage`, `feed`, `pool`). Never fetches, never orders: batches come and go in the order of their numbers.
+//! does it (`stage`, `pool`). Never fetches, never orders: batches come and go in the order of their numbers.
 
 mod cut;
 mod facts;
-mod feed;
 mod format;
 mod jpeg;
 mod picture;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_io::{OwnDirectory, VolumeRoom, direct_unit, preallocate, try_lock};
+use fuelrail_io::{OwnDirectory, direct_unit, preallocate, try_lock};
 use fuelrail_wire::block::{PAGE_BYTES, SegmentHeader, SegmentName};
 
 use super::segment::{Named, Owned, refused, remove};
@@ -61,23 +61,13 @@ impl Directory {
             _ => Some(UNIT_BYTES_INDIRECT),
         };
         let directory = Directory { own, direct, refusal };
-        clear_dead(&directory.named()?);
+        clear_dead(&named(&directory.own)?);
         Ok(directory)
     }
 
     /// What direct transfers here are multiples of, or would be.
     pub(crate) fn unit(&self) -> u32 {
         self.direct.unwrap_or(UNIT_BYTES_INDIRECT)
-    }
-
-    /// Files that are named as segments, whole and new ones, by name.
-    pub(crate) fn named(&self) -> Result<Vec<Named>> {
-        named(&self.own)
-    }
-
-    /// Room of its file system.
-    pub(crate) fn room(&self) -> Result<VolumeRoom> {
-        self.own.room()
     }
 
     /// Waits for the turn with this directory, and no longer than its patience.
@@ -117,7 +107,7 @@ impl Directory {
             Ok(()) => Err(Error::new(Kind::File, format!("{} vanished while it was made", whole.path().display()))
                 .cure("see who else removes files there")),
             Err(error) => {
-                let full = self.room().is_ok_and(|room| room.free_bytes < len);
+                let full = self.own.room().is_ok_and(|room| room.free_bytes < len);
                 // Whichever of the names it has by now; what cannot be removed is found by the next opening.
                 let _ = self.own.remove(&from);
                 let _ = owned.remove();
@@ -127,7 +117,7 @@ impl Directory {
     }
 }
 
-/// As [`Directory::named`].
+/// Files that are named as segments, whole and new ones, by name.
 pub(crate) fn named(own: &Arc<OwnDirectory>) -> Result<Vec<Named>> {
     let files = own.files().map_err(|error| refused(own.path(), "reading the directory", &error))?;
     let named =

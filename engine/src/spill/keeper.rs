@@ -3,19 +3,18 @@
 //! Owns the segments' locks for as long as it lives, so that no other process takes them for a dead one's. Never touches a
 //! block: shards write and read them by their rings.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fuelrail_base::{Error, Kind, Result};
-use fuelrail_flow::{Contents, Objects, SegmentFile, SpillDesk, SpillSetup, Supply, Wish};
+use fuelrail_base::{Error, Kind, Result, ShardId};
+use fuelrail_flow::{Contents, Known, Objects, SegmentFile, SpillDesk, SpillSetup, Supply, Wish, resume};
 use fuelrail_plan::spill::Mount;
 use fuelrail_wire::block::{SegmentHeader, SegmentName};
 
-use super::directory::Directory;
-use super::recover::{Found, Recovered, recover};
+use super::directory::{Directory, named};
 use super::room::{Lengths, Limits, Room};
 use super::segment::{Named, Owned, Segment, Unfit};
 
@@ -323,4 +322,68 @@ impl Work {
             }
         }
     }
+}
+
+/// A segment with blocks of this data set.
+#[derive(Debug)]
+struct Found {
+    named: Named,
+    header: SegmentHeader,
+    direct: bool,
+    /// The lock, if its owner is dead.
+    owned: Option<Owned>,
+    /// What its owner may do with it.
+    mount: Mount,
+    /// Whose blocks are in it: first of whom most are.
+    shares: Vec<(ShardId, Vec<Known>)>,
+}
+
+/// What a directory holds.
+#[derive(Debug, Default)]
+struct Recovered {
+    segments: Vec<Found>,
+    /// Files that are named as segments and are none, or cannot be read: one line each.
+    flaws: Vec<String>,
+}
+
+/// Looks through a directory. Dead processes' segments with blocks of this data set are taken over, and those with no record
+/// at all are removed; others stay as they are.
+fn recover(directory: &Directory, contents: &Contents<'_>, shards: u16) -> Result<Recovered> {
+    let mut recovered = Recovered::default();
+    for named in named(&directory.own)?.iter().filter(|named| !named.name.new) {
+        match look(named, contents, shards) {
+            Ok(found) => recovered.segments.extend(found),
+            Err(Unfit::Gone) => {}
+            Err(Unfit::Flawed(why)) => {
+                recovered.flaws.push(format!("disk: {} is left alone: {why}", named.path().display()));
+            }
+            Err(Unfit::Failed(error)) => recovered.flaws.push(format!("disk: {error}")),
+        }
+    }
+    Ok(recovered)
+}
+
+fn look(named: &Named, contents: &Contents<'_>, shards: u16) -> Result<Option<Found>, Unfit> {
+    let segment = Segment::open(named)?;
+    let scanned = segment.scan().map_err(Unfit::Failed)?;
+    if scanned.records.is_empty() {
+        // Nothing will ever be found in it. A living owner has only just made it, and keeps it.
+        if let Ok(Some(owned)) = segment.try_own() {
+            owned.remove().map_err(Unfit::Failed)?;
+        }
+        return Ok(None);
+    }
+    let mut shares: BTreeMap<ShardId, Vec<Known>> = BTreeMap::new();
+    for known in contents.known(&scanned) {
+        shares.entry(known.block.owner(shards)).or_default().push(known);
+    }
+    let mut shares: Vec<_> = shares.into_iter().collect();
+    shares.sort_by_key(|share| core::cmp::Reverse(share.1.len()));
+    if shares.is_empty() {
+        return Ok(None);
+    }
+    // A disk that takes no locks, or no writes, is read all the same.
+    let owned = segment.try_own().unwrap_or(None);
+    let (mount, direct) = (resume(segment.header.len, &scanned), segment.is_direct());
+    Ok(Some(Found { named: segment.named, header: segment.header, direct, owned, mount, shares }))
 }

@@ -6,7 +6,6 @@
 mod census;
 mod directory;
 mod keeper;
-mod recover;
 mod room;
 mod segment;
 #[cfg(test)]

@@ -29,7 +29,7 @@ fn a_segment_is_made_whole_and_owned() {
     assert!(tag.starts_with("Signature: 8a477f597d28d172789f06886806bc55"), "{tag}");
     let owned = directory.make(MIB).unwrap().expect("there is room");
     assert_eq!(names(&path), [owned.0.named.path()]);
-    let [named] = directory.named().unwrap().try_into().unwrap();
+    let [named] = super::super::directory::named(&directory.own).unwrap().try_into().unwrap();
     assert_eq!((named.len, named.name.new), (MIB, false));
     let segment = Segment::open(&named).unwrap();
     assert_eq!(segment.header, owned.0.header);

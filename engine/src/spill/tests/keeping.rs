@@ -194,7 +194,7 @@ fn the_limit_is_used_to_its_end() {
 fn the_floor_is_left_free() {
     let scratch = tempdir().unwrap();
     let told = Told::default();
-    let free = open(scratch.path()).room().unwrap().free_bytes;
+    let free = open(scratch.path()).own.room().unwrap().free_bytes;
     let limits = Limits { limit_bytes: 0, floor_bytes: free + (1 << 40) };
     let config = (limits, ONE_MIB, 1);
     let mut poor = Work::new(config, vec![open(scratch.path())], told.tell());

@@ -11,7 +11,6 @@
 
 mod client;
 mod failure;
-mod key;
 mod record;
 mod records;
 mod session;

@@ -4,9 +4,8 @@
 //! [`Schedule`]'s: rustls in life, fixed keys under test.
 
 use super::failure::alert;
-use super::key::Key;
 use super::record::{
-    ALERT, APPLICATION, HANDSHAKE, HEADER_BYTES, PAYLOAD_BYTES_MAX, TAG_BYTES, broken, content, sealed_len,
+    ALERT, APPLICATION, HANDSHAKE, HEADER_BYTES, Key, PAYLOAD_BYTES_MAX, TAG_BYTES, broken, content, sealed_len,
 };
 use fuelrail_base::Result;
 use rustls::ConnectionTrafficSecrets;

@@ -5,8 +5,7 @@
 
 use super::client::Client;
 use super::failure::{explain, no_tls};
-use super::key::Key;
-use super::record::{APPLICATION, CHANGE_CIPHER_SPEC, RECORD_BYTES_MAX, broken, record_len};
+use super::record::{APPLICATION, CHANGE_CIPHER_SPEC, Key, RECORD_BYTES_MAX, broken, record_len};
 use super::records::{Plaintext, Records, Schedule};
 use core::fmt;
 use fuelrail_base::{Error, Kind, Result};

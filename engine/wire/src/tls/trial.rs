@@ -2,8 +2,7 @@
 //!
 //! Fuzz targets and the corpus test run [`records`]. Nothing here is for users of the crate.
 
-use super::key::Key;
-use super::record::{APPLICATION, HEADER_BYTES, PAYLOAD_BYTES_MAX, record_len};
+use super::record::{APPLICATION, HEADER_BYTES, Key, PAYLOAD_BYTES_MAX, record_len};
 use super::records::{Plaintext, Records, Schedule};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Error, Kind, Result};
