@@ -41,9 +41,6 @@ impl From<&Tls> for Access {
 impl Access {
     /// The same, with what is not set filled from the variables and files that the cloud's own tools read here: the server and the
     /// signature have to be for one region.
-    ///
-    /// # Errors
-    /// `File` and `Usage` for files of AWS's that cannot be read.
     pub(crate) fn settled(mut self, uri: &str) -> Result<Access> {
         let environment = self.credentials.environment.clone();
         self.take_vendors(uri, |name| environment.plain(name));
@@ -56,17 +53,11 @@ impl Access {
     }
 
     /// The bucket and the prefixes that `uri` stands for.
-    ///
-    /// # Errors
-    /// `Usage` saying what to write.
     pub(crate) fn source(&self, uri: &str) -> Result<Source> {
         settled(self.cloud.source(uri)?)
     }
 
     /// Reads certificates, and gets a credential where requests are signed.
-    ///
-    /// # Errors
-    /// As [`Tls::client`], [`proxy_for`] and [`authority_for`].
     pub(crate) fn open(&self, origin: &Origin) -> Result<Route> {
         let plain = Route::new(origin.endpoint.clone());
         if origin.endpoint.scheme == Scheme::File {
@@ -102,9 +93,6 @@ impl Access {
 }
 
 /// Where requests name the bucket; `None` for `auto`.
-///
-/// # Errors
-/// `Usage` for an unknown name.
 pub(crate) fn parse_addressing(text: &str) -> Result<Option<Addressing>> {
     match text {
         "" | "auto" => Ok(None),
@@ -136,9 +124,6 @@ struct Place {
 
 /// Does `work` where the bucket is: at `endpoint`, which somebody calls `uri`, or where its server sends it from there. What was
 /// done before it is sent on is done again.
-///
-/// # Errors
-/// As [`Access::open`]; what `work` returns.
 pub(crate) fn wherever<T>(
     access: &Access,
     uri: &str,
@@ -159,7 +144,8 @@ pub(crate) fn wherever<T>(
     loop {
         let route = access.open(&origin)?;
         let outcome = work(&route);
-        match (outcome, route.take_moved()) {
+        let moved = route.moved().take();
+        match (outcome, moved) {
             (Err(_), Some(moved)) if hops < HOPS_MAX => {
                 hops += 1;
                 if moved.lasting {
@@ -257,13 +243,5 @@ mod tests {
         assert_eq!(host(&[config], &[("profile", "far")]), "bucket.s3.ap-east-1.amazonaws.com");
         assert_eq!(host(&[config, ("AWS_REGION", "us-west-2")], &[]), "bucket.s3.us-west-2.amazonaws.com");
         assert_eq!(host(&[], &[]), "bucket.s3.us-east-1.amazonaws.com");
-    }
-
-    #[test]
-    fn bad_values_are_named() {
-        for (name, value) in [("addressing", "sideways"), ("tls_insecure", "maybe")] {
-            let error = Access::load("s3://bucket/", [], &pairs(&[(name, value)])).unwrap_err();
-            assert!(error.kind() == Kind::Usage && error.to_string().contains(value), "{error}");
-        }
     }
 }

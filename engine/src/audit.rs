@@ -136,9 +136,6 @@ impl EpochVerdict {
 
 impl Audit {
     /// Begins a new log.
-    ///
-    /// # Errors
-    /// `Usage` when the file is there already, `File` when it cannot be written.
     pub(crate) fn create(path: &Path, rank: u32, world: u32, start: State) -> Result<Audit> {
         let failed = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::AlreadyExists => {
@@ -327,18 +324,6 @@ mod tests {
             .map(|&(from, next, ids)| Line { epoch: 0, from, next: (0, next), ids: ids.to_vec(), left_out: vec![] })
             .collect();
         Audit { header, lines, drawn: Vec::new(), file: None, said: None }
-    }
-
-    #[test]
-    fn joins_a_crashed_run_with_its_successor() {
-        // Two ranks; the second step was delivered by one of them, then lost; one rank went on from position 2.
-        let logs = [
-            log(0, 2, 0, &[(0, 2, &[5]), (2, 4, &[1])]),
-            log(1, 2, 0, &[(1, 2, &[0])]),
-            log(0, 1, 2, &[(2, 4, &[1, 2]), (4, 6, &[3, 4])]),
-        ];
-        let verdict = Audit::join(&logs).unwrap();
-        assert!(verdict.exactly_once, "{verdict:?}");
     }
 
     #[test]

@@ -1,31 +1,15 @@
 //! A batch: samples delivered together in one stretch of pinned memory. Holding it is a lease: dropping it gives the
-//! memory back to the shard that filled it.
+//! memory back to the shard that filled it. And labels from keys: the class of a sample is the first directory of its key below the
+//! prefix.
 
 use crate::decode::Shape;
-use crate::labels::Labels;
-use fuelrail_base::{Error, SampleId};
+use fuelrail_base::{Error, Result, SampleId};
 use fuelrail_flow::Assembled;
 use fuelrail_plan::importance::Draw;
+use fuelrail_wire::Cloud;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// Counts a lease as long as it lives.
-#[derive(Debug)]
-pub(crate) struct LeaseMark(Arc<AtomicUsize>);
-
-impl LeaseMark {
-    pub(crate) fn new(count: &Arc<AtomicUsize>) -> LeaseMark {
-        count.fetch_add(1, Ordering::Relaxed);
-        LeaseMark(Arc::clone(count))
-    }
-}
-
-impl Drop for LeaseMark {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// How often to look whether the disk is done with a batch that is to be changed.
 const LENT_LOOK: std::time::Duration = std::time::Duration::from_micros(100);
@@ -38,7 +22,8 @@ pub struct Batch {
     offsets: Vec<usize>,
     weights: Vec<f32>,
     shape: Option<Shape>,
-    _lease: LeaseMark,
+    /// Counted by the loader: it lives as long as the batch.
+    _lease: Arc<()>,
 }
 
 /// One sample of a batch.
@@ -58,7 +43,7 @@ impl Batch {
         labels: &Labels,
         shape: Option<Shape>,
         draw: Option<&Arc<Draw>>,
-        lease: LeaseMark,
+        lease: Arc<()>,
     ) -> Batch {
         let ids: Vec<SampleId> = inner.samples.iter().map(|s| s.id).collect();
         let classes = ids.iter().map(|id| labels.of[id.0 as usize]).collect();
@@ -188,5 +173,55 @@ impl fmt::Debug for Batch {
             .field("samples", &self.len())
             .field("bytes", &self.payload_bytes())
             .finish_non_exhaustive()
+    }
+}
+
+/// The label of a sample whose key has no directory below the prefix.
+pub const NO_LABEL: u32 = u32::MAX;
+
+/// The classes of the samples under `uri`, in order: what a loader over it will number its labels by.
+///
+/// # Errors
+/// `Usage` for a bad URI.
+pub fn classes_of<'a>(uri: &str, keys: impl Iterator<Item = &'a str> + Clone) -> Result<Vec<String>> {
+    let source = Cloud::default().source(uri)?;
+    Ok(Labels::new(&source.endpoint.prefix, keys).classes)
+}
+
+/// Class names in order, and every sample's class.
+#[derive(Debug)]
+pub(crate) struct Labels {
+    pub classes: Vec<String>,
+    pub of: Vec<u32>,
+}
+
+impl Labels {
+    /// Classes are numbered by name.
+    pub(crate) fn new<'a>(prefix: &str, keys: impl Iterator<Item = &'a str> + Clone) -> Labels {
+        let base = prefix.rfind('/').map_or(0, |at| at + 1);
+        let class = |key: &'a str| key.get(base..).and_then(|rest| rest.split_once('/')).map(|(class, _)| class);
+        let mut numbers: BTreeMap<&str, u32> = keys.clone().filter_map(class).map(|name| (name, 0)).collect();
+        for (n, number) in (0..).zip(numbers.values_mut()) {
+            *number = n;
+        }
+        let of = keys.map(|key| class(key).map_or(NO_LABEL, |name| numbers[name])).collect();
+        Labels { classes: numbers.keys().map(ToString::to_string).collect(), of }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_directory_below_the_prefix() {
+        let keys = ["training/b/1.png", "training/a/2.png", "training/loose.png", "training/b/c/3.png"];
+        let labels = Labels::new("training/", keys.into_iter());
+        assert_eq!(labels.classes, ["a", "b"]);
+        assert_eq!(labels.of, [1, 0, NO_LABEL, 1]);
+        assert_eq!(classes_of("http://h:1/bucket/training/", keys.into_iter()).unwrap(), labels.classes);
+        assert_eq!(classes_of("http://h:1/bucket/training/{a,b}/", keys.into_iter()).unwrap(), labels.classes);
+        assert_eq!(Labels::new("", keys.into_iter()).classes, ["training"]);
+        assert_eq!(Labels::new("train", keys.into_iter()).classes, ["training"]);
     }
 }

@@ -1,31 +1,28 @@
 //! Building a loader: read the configuration, list the bucket, share the memory out, start the shards.
 
 use crate::audit::Audit;
+use crate::batch::Labels;
 use crate::config::Config;
 use crate::credentials::{CredentialProvider, SharedProvider};
-use crate::decode::{self, Decode, DecodeStage};
+use crate::decode::{Decode, DecodeStage};
 use crate::environment::Environment;
 use crate::importance::{Reporter, drawn};
-use crate::labels::Labels;
-use crate::layout::{Layout, Wanted};
+use crate::layout::{Layout, Wanted, seat};
 use crate::listing::{KeptListing, Saved, given_or_listed};
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::memory::{MemoryStats, map_memory};
 use crate::names::addresses_of;
-use crate::near::seat;
-use crate::share;
-use crate::spill::{Directory, open_directories};
-use crate::starting::{Plan, Starting, spill_config};
+use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_keeper};
+use crate::starting::{Plan, Starting, ledger, spill_config};
 use crate::state::{State, fingerprint};
 use crate::supply::Supply;
-use crate::tiers::{disk_unit, settle_for, start_keeper};
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Result, ShardId};
 use fuelrail_flow::{
     BadSamples, Consumer, Listed, Objects, Outlet, cached_block_bytes, keep_for_others, mesh, scratch_bytes,
     spill_memory_bytes,
 };
-use fuelrail_io::{Backend, EXTENT_GRANULE, Region, RingChoice, Topology, default_budget, lane};
+use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, default_budget, lane};
 use fuelrail_plan::importance::Horizons;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use std::path::PathBuf;
@@ -34,7 +31,7 @@ use std::sync::Arc;
 /// Collects settings, then builds a [`Loader`]. Every setter overrides the field of [`Config`] of the same name.
 #[derive(Clone, Debug, Default)]
 pub struct LoaderBuilder {
-    pub(crate) config: Config,
+    config: Config,
     listing: Option<Vec<Listed>>,
     state: Option<State>,
     scores: Option<Vec<u8>>,
@@ -53,8 +50,8 @@ impl std::fmt::Debug for WatchReporter {
 }
 
 macro_rules! setters {
-    ($($(#[$doc:meta])* $name:ident: $kind:ty => $field:ident = $value:expr;)*) => {
-        $($(#[$doc])*
+    ($($name:ident: $kind:ty => $field:ident = $value:expr;)*) => {
+        $(#[doc = concat!("Sets [`Config::", stringify!($field), "`].")]
         #[must_use]
         pub fn $name(mut self, $name: $kind) -> LoaderBuilder {
             self.config.$field = $value;
@@ -79,104 +76,48 @@ impl LoaderBuilder {
     }
 
     setters! {
-        /// The region of an `s3://` bucket.
         region: &str => region = Some(region.into());
-        /// The server that `s3://`, `gs://` and `az://` mean.
         endpoint: &str => endpoint = endpoint.into();
-        /// Where requests name the bucket: `auto`, `path` or `virtual`.
-        addressing: &str => addressing = addressing.into();
-        /// A manifest instead of a listing.
         manifest: PathBuf => manifest = Some(manifest);
-        /// Where the bucket's listing is kept, to be used again by later runs.
         listing_dir: PathBuf => listing_dir = Some(listing_dir);
-        /// A listing older than this is not used again, s; 0 uses none again.
-        listing_max_age_s: u64 => listing_max_age_s = listing_max_age_s;
-        /// Under https, the authorities to believe instead of the system's, in PEM.
         ca_file: PathBuf => ca_file = Some(ca_file);
-        /// Under https, believe any certificate: for trials only, and every use says so.
         tls_insecure: bool => tls_insecure = tls_insecure;
-        /// The profile of the AWS files whose keys are used.
-        profile: &str => profile = Some(profile.into());
-        /// Sign nothing, or sign also what goes to a plain URI.
         anonymous: bool => anonymous = Some(anonymous);
-        /// Who asks pays for it.
         requester_pays: bool => requester_pays = requester_pays;
-        /// Where the variables of the clouds' tools are read, instead of from what the process was started with.
         environment: Environment => environment = environment;
-        /// What hands out credentials in the place of what the clouds' tools would use: static keys, or a provider of the program's own.
         credentials: impl CredentialProvider + 'static => credentials = Some(SharedProvider::new(credentials));
-        /// Samples per batch and rank.
         batch_size: u32 => batch_size = batch_size;
-        /// Epochs of the whole run.
         epochs: u64 => epochs = epochs;
-        /// Seed of the order.
         seed: u64 => seed = seed;
-        /// Shuffled epochs, or key order.
         shuffle: bool => shuffle = shuffle;
-        /// Which shuffle, `global` or `sticky`.
         order: &str => order = order.into();
-        /// Drop the last step of an epoch when it is not full.
         drop_last: bool => drop_last = drop_last;
-        /// Threads; 0 chooses.
         shards: u16 => shards = shards;
-        /// All buffers together.
         memory_limit: ByteSize => memory_limit_bytes = memory_limit.0;
-        /// RAM cache inside that.
         cache_limit: ByteSize => cache_limit_bytes = cache_limit.0;
-        /// What the cache keeps.
         cache_policy: &str => cache_policy = cache_policy.into();
-        /// Directories on local disks for blocks that RAM has no room for.
         spill_dirs: Vec<PathBuf> => spill_dirs = spill_dirs;
-        /// Disk for blocks in all directories together, whoever wrote them.
         spill_limit: ByteSize => spill_limit_bytes = spill_limit.0;
-        /// Room to leave free on every directory's file system.
         spill_floor: ByteSize => spill_floor_bytes = spill_floor.0;
-        /// What the disk keeps.
-        spill_policy: &str => spill_policy = spill_policy.into();
-        /// How far to look ahead.
         prefetch: &str => prefetch = prefetch.into();
-        /// Longest span fetched as one.
         block_size: ByteSize => block_bytes = block_size.0;
-        /// Silence after which a busy connection is given up, ms.
         stall_after_ms: u64 => stall_after_ms = stall_after_ms;
-        /// No progress for this long is reported, ms; 0 never.
         watchdog_after_ms: u64 => watchdog_after_ms = watchdog_after_ms;
-        /// Answer SIGUSR1 with the report of the watchdog.
         report_on_sigusr1: bool => report_on_sigusr1 = report_on_sigusr1;
-        /// Most connections per shard.
         connections_max: usize => connections_max = connections_max;
-        /// Most attempts per block without progress.
         attempts_max: u32 => attempts_max = attempts_max;
-        /// How long one block may fail while others are served, s; 0 leaves it to the attempts.
-        request_limit_s: u64 => request_limit_s = request_limit_s;
-        /// How long a bucket that serves nothing any more is waited for, s; 0 leaves it to the attempts.
         outage_limit_s: u64 => outage_limit_s = outage_limit_s;
-        /// Where loaders of this machine write down the rate of requests that a server asks for.
         share_dir: PathBuf => share_dir = Some(share_dir);
-        /// Requests sent a second time because the first takes far longer than usual, in per cent of all at most; 0 sends none.
         hedge_percent: u32 => hedge_percent = hedge_percent;
-        /// Bind each shard to a core.
         pin: bool => pin = pin;
-        /// Count processor cycles and instructions of every shard.
+        near: u16 => near = Some(near);
         cycles: bool => cycles = cycles;
-        /// The interface to the kernel: `auto`, `uring`, `poll`, …
         ring: &str => ring = ring.into();
-        /// Register the arena with the ring.
         register: bool => register = register;
-        /// The queue of a network card, `IFNAME:QUEUE`, to receive from without a copy by the kernel. For one shard.
-        /// Threads that decode; 0 chooses.
         decode_threads: usize => decode_threads = decode_threads;
-        /// Batches decoded ahead.
         decode_depth: usize => decode_depth = decode_depth;
-        /// Which samples an epoch takes more than once, and which not at all: `off`, `on`, …
         importance: &str => importance = importance.into();
-        /// Under `on`: the least rate of a sample, per cent of once an epoch.
         importance_coverage_percent: u32 => importance_coverage_percent = importance_coverage_percent;
-        /// The most often a sample comes in an epoch.
-        importance_replay: u32 => importance_replay = importance_replay;
-        /// Under `on`: deliver weights that make the mean over an epoch unbiased.
-        importance_weights: bool => importance_weights = importance_weights;
-        /// Where to log what was delivered.
         audit: PathBuf => audit = Some(audit);
     }
 
@@ -234,6 +175,45 @@ impl LoaderBuilder {
     #[must_use]
     pub fn on_stall(mut self, report: impl Fn(&str) + Send + Sync + 'static) -> LoaderBuilder {
         self.report = Some(WatchReporter(Arc::new(report)));
+        self
+    }
+
+    /// The settings so far.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// This loader becomes part `part` of `parts` that share what is set: each is a rank of its own, and gets an equal part of
+    /// memory, cache, shards and decoding threads; an audit log gets the part's number behind its name.
+    ///
+    /// # Panics
+    /// When there is no such part.
+    #[must_use]
+    pub fn part(mut self, part: u16, parts: u16) -> LoaderBuilder {
+        assert!(part < parts, "part {part} of {parts}");
+        let config = &mut self.config;
+        if config.memory_limit_bytes == 0 {
+            config.memory_limit_bytes = default_budget().bytes;
+        }
+        if config.shards == 0 {
+            config.shards = u16::try_from(Topology::here().shards()).unwrap_or(u16::MAX);
+        }
+        if !config.decode.is_empty() {
+            let left = Topology::here().cores.len().saturating_sub(usize::from(config.shards));
+            let threads = if config.decode_threads == 0 { left } else { config.decode_threads };
+            config.decode_threads = (threads / usize::from(parts)).max(1);
+        }
+        (config.rank, config.world) =
+            (config.rank * u32::from(parts) + u32::from(part), config.world * u32::from(parts));
+        config.memory_limit_bytes /= u64::from(parts);
+        config.cache_limit_bytes /= u64::from(parts);
+        config.shards = (config.shards / parts).max(1);
+        if let Some(path) = config.audit.as_mut().filter(|_| parts > 1) {
+            let mut name = path.clone().into_os_string();
+            name.push(format!(".{part}"));
+            *path = name.into();
+        }
         self
     }
 
@@ -323,7 +303,7 @@ fn start_shards(
         seating,
         spill,
         consumer: Arc::clone(&consumer),
-        pace: share::ledger(&config, objects.endpoint(), &mut notices),
+        pace: ledger(&config, objects.endpoint(), &mut notices),
     };
     let said = (&mut notices, Arc::clone(&report));
     let (keeper, disks) = start_keeper(&config, &layout, directories, &objects, said)?;
@@ -337,8 +317,14 @@ fn start_shards(
     let reporter = horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, &consumer, &shards));
     let wakers = shards.iter().map(|s| s.waker.clone()).collect();
     let outlet = Outlet::new(lanes, wakers, Arc::clone(&consumer), run.batches());
-    let supply = supply(&config, decoding.zip(aside), &objects, outlet, run.batches())?;
-    Loader::new(Parts {
+    let supply = match decoding.zip(aside) {
+        None => Supply::Raw(outlet),
+        Some(decoding) => {
+            let stage = DecodeStage::start(&config, decoding, Arc::clone(&objects), outlet, run.batches())?;
+            Supply::Decoded(stage)
+        }
+    };
+    let parts = Parts {
         config,
         objects,
         run,
@@ -355,8 +341,8 @@ fn start_shards(
         audit,
         keeper,
         reporter,
-        report: Box::new(move |text| report(text)),
-    })
+    };
+    Loader::new(parts, Box::new(move |text| report(text)))
 }
 
 /// The log of what is delivered, where one is wanted.
@@ -364,27 +350,6 @@ fn audit(config: &Config, run: &Run, fingerprint: &str) -> Result<Option<Audit>>
     let Some(path) = &config.audit else { return Ok(None) };
     let start = state_at(run, fingerprint, &config.importance, run.config().start);
     Audit::create(path, config.rank, config.world, start).map(Some)
-}
-
-/// The consumer's side of the shards, with the decode stage between where there is something to decode.
-fn supply(
-    config: &Config,
-    decoding: Option<(Decode, Region)>,
-    objects: &Arc<Objects>,
-    outlet: Outlet,
-    batches: u64,
-) -> Result<Supply> {
-    let Some((decode, region)) = decoding else { return Ok(Supply::Raw(outlet)) };
-    let wanted = decode::Wanted {
-        decode,
-        threads: config.decode_threads,
-        depth: config.decode_depth,
-        batch_size: config.batch_size,
-        seed: config.seed,
-        bad_samples: config.bad_samples()?,
-        objects: Arc::clone(objects),
-    };
-    DecodeStage::start(wanted, outlet, region, batches).map(Supply::Decoded)
 }
 
 fn to_tracing() -> Arc<ReportFn> {
@@ -454,4 +419,30 @@ fn settle_decoding(
         ));
     }
     Ok(Some(decode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_ranks_that_share_what_is_set() {
+        let whole = LoaderBuilder::new(Config {
+            memory_limit_bytes: 1 << 20,
+            cache_limit_bytes: 1 << 10,
+            shards: 5,
+            audit: Some("log".into()),
+            ..Config::default()
+        });
+        let whole = whole.rank(1, 3);
+        let part = whole.clone().part(1, 2);
+        let config = part.config();
+        assert_eq!((config.rank, config.world, config.shards), (3, 6, 2));
+        assert_eq!((config.memory_limit_bytes, config.cache_limit_bytes), (1 << 19, 1 << 9));
+        assert_eq!(config.audit.as_deref(), Some("log.1".as_ref()));
+        assert_eq!(whole.clone().part(0, 1).config(), whole.config(), "one part is the whole");
+        let chosen = LoaderBuilder::new(Config::default()).part(0, 2);
+        assert!(chosen.config().memory_limit_bytes > 0 && chosen.config().shards >= 1, "what is chosen is shared too");
+        assert_eq!(whole.part(0, 64).config().shards, 1);
+    }
 }

@@ -17,7 +17,7 @@ use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
 use fuelrail_wire::proxy::unknown_to_it;
 use fuelrail_wire::redirect::{Answer as Told, Moved, moved};
-use fuelrail_wire::sign::{self, Unsigned, is_covered};
+use fuelrail_wire::sign::{self, Unsigned, covered};
 use fuelrail_wire::tls::{Client as TlsClient, asks_for_tls};
 use fuelrail_wire::{Endpoint, Proxy, date, parse_error, parse_error_region};
 use http_body_util::{BodyExt, Full};
@@ -57,33 +57,18 @@ impl Route {
         Route { endpoint, tls: None, proxy: None, authority: None, moved: Mutex::default() }
     }
 
-    fn moved(&self) -> MutexGuard<'_, Option<Moved>> {
+    /// What the last refusal said of where the bucket is.
+    pub(crate) fn moved(&self) -> MutexGuard<'_, Option<Moved>> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a refusal said that the bucket is elsewhere.
-    pub(crate) fn is_moved(&self) -> bool {
-        self.moved().is_some()
-    }
-
-    /// Takes what the last refusal said of where the bucket is.
-    pub(crate) fn take_moved(&self) -> Option<Moved> {
-        self.moved().take()
-    }
-
     /// Runs `work` with a client on a control thread and waits for it.
-    ///
-    /// # Errors
-    /// As [`on_thread`].
     pub(crate) fn run<'a, T: Send>(&'a self, work: impl AsyncFnOnce(Client<'a>) -> Result<T> + Send) -> Result<T> {
         on_thread("fuelrail-control", async || work(Client::new(self, ANSWER_TIMEOUT)?).await)
     }
 }
 
 /// Runs `work` in a runtime of its own on a thread of this name, and waits for it: callers may be inside another runtime.
-///
-/// # Errors
-/// `Environment` when the thread or its runtime is refused; what `work` returns.
 pub(crate) fn on_thread<T: Send>(name: &str, work: impl AsyncFnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let spawned = std::thread::Builder::new().name(name.into()).spawn_scoped(scope, || {
@@ -152,9 +137,6 @@ impl Reply<'_> {
     }
 
     /// The whole body.
-    ///
-    /// # Errors
-    /// As [`Reply::more`], also when it is longer than any document.
     pub(crate) async fn read(mut self) -> Result<Answer> {
         let mut body = Vec::new();
         while let Some(bytes) = self.more().await? {
@@ -324,11 +306,10 @@ impl<'a> Client<'a> {
         }
         let mut query = String::new();
         if let Some(signatory) = &self.signatory {
-            let covered = |name: &str| is_covered(name) || name == CONTENT_LENGTH;
             let lines = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-            let covered: Vec<(&str, &[u8])> = lines.filter(|(name, _)| covered(name)).collect();
+            let lines: Vec<_> = lines.filter(|(name, _)| covered(name).is_some() || *name == CONTENT_LENGTH).collect();
             let (method, path_and_query) = (ask.method.as_str(), ask.path.as_str());
-            let unsigned = Unsigned { method, host: &authority, path_and_query, headers: &covered };
+            let unsigned = Unsigned { method, host: &authority, path_and_query, headers: &lines };
             let mut lines = Vec::new();
             signatory.borrow_mut().sign(&unsigned, &mut query, &mut lines)?;
             for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -435,9 +416,6 @@ fn secret(value: &[u8]) -> Option<HeaderValue> {
 }
 
 /// Waits no longer than `limit`.
-///
-/// # Errors
-/// `Stalled` when it is over.
 pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T> {
     tokio::time::timeout(limit, work).await.map_err(|_| Error::new(Kind::Stalled, format!("no answer for {limit:?}")))
 }

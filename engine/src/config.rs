@@ -453,9 +453,6 @@ impl Config {
     }
 
     /// The bucket and the prefixes that `uri` stands for, and how it is reached.
-    ///
-    /// # Errors
-    /// `Usage` saying what to write.
     pub(crate) fn source(&self) -> Result<(Access, Source)> {
         let access = self.access()?.settled(&self.uri)?;
         let source = access.source(&self.uri)?;

@@ -58,6 +58,11 @@ impl Environment {
         self.get(name).map(|value| value.to_string())
     }
 
+    /// The value of the first of these variables that has one.
+    pub(crate) fn first<const N: usize>(&self, names: [&str; N]) -> Option<String> {
+        names.into_iter().find_map(|name| self.plain(name))
+    }
+
     pub(crate) fn path(&self, name: &str) -> Option<PathBuf> {
         self.plain(name).map(PathBuf::from)
     }

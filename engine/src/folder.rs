@@ -22,9 +22,6 @@ const TOLD_EVERY: u64 = 1000;
 
 /// The same data set, with folders that are named without their last slash found: they mean what is in them. Of a bucket nothing
 /// changes.
-///
-/// # Errors
-/// As [`Source::of_folders`].
 pub(crate) fn settled(source: Source) -> Result<Source> {
     if source.endpoint.scheme != Scheme::File {
         return Ok(source);

@@ -31,11 +31,8 @@ struct Shared {
     shards: Vec<Waker>,
 }
 
-struct Draws {
-    horizons: Horizons,
-    /// How often an epoch was settled.
-    settled: u64,
-}
+/// What is drawn, and how often an epoch was settled.
+type Draws = (Horizons, u64);
 
 impl Reporter {
     pub(crate) fn new(
@@ -45,7 +42,7 @@ impl Reporter {
         consumer: &Arc<Consumer>,
         shards: &[Watched],
     ) -> Reporter {
-        let drawn = Mutex::new(Draws { horizons, settled: 0 });
+        let drawn = Mutex::new((horizons, 0));
         let shards = shards.iter().map(|shard| shard.waker.clone()).collect();
         let (run, listing, consumer) = (run.clone(), listing.into(), Arc::clone(consumer));
         Reporter(Arc::new(Shared { run, listing, drawn, consumer, shards }))
@@ -65,7 +62,7 @@ impl Reporter {
         }
         let mut drawn = self.lock();
         let end = moment(&shared.run, shared.run.cursor_after(BatchSeq(seq)));
-        if drawn.horizons.report(end, ids, losses)? {
+        if drawn.0.report(end, ids, losses)? {
             self.tell(&mut drawn);
         }
         Ok(())
@@ -78,33 +75,33 @@ impl Reporter {
     /// `Usage` when the state is older than the draws that are kept.
     pub fn scores(&self, state: &State) -> Result<Vec<u8>> {
         let at = Cursor { epoch: state.epoch, position: state.position };
-        let kept = self.lock().horizons.keepsake(moment(&self.0.run, at));
+        let kept = self.lock().0.keepsake(moment(&self.0.run, at));
         Table { seed: state.seed, listing: self.0.listing.clone(), at, kept }.to_bytes()
     }
 
     /// Weights of samples of an epoch; 1 where it is not drawn.
     #[must_use]
     pub fn weights(&self, epoch: u64, ids: &[SampleId]) -> Vec<f32> {
-        let draw = self.lock().horizons.draw(epoch).cloned();
+        let draw = self.lock().0.draw(epoch).cloned();
         ids.iter().map(|id| draw.as_ref().map_or(1.0, |draw| draw.weight(*id))).collect()
     }
 
     /// The consumer wants the batch at this cursor. What is known of draws, when that is more than at `seen`.
     pub(crate) fn asked(&self, at: Cursor, seen: &mut Option<u64>) -> Option<Known> {
         let mut drawn = self.lock();
-        if drawn.horizons.asked(moment(&self.0.run, at)) {
+        if drawn.0.asked(moment(&self.0.run, at)) {
             self.tell(&mut drawn);
         }
-        if *seen == Some(drawn.settled) {
+        if *seen == Some(drawn.1) {
             return None;
         }
-        *seen = Some(drawn.settled);
-        Some(drawn.horizons.known())
+        *seen = Some(drawn.1);
+        Some(drawn.0.known())
     }
 
     fn tell(&self, drawn: &mut Draws) {
-        drawn.settled += 1;
-        self.0.consumer.tell(drawn.horizons.known());
+        drawn.1 += 1;
+        self.0.consumer.tell(drawn.0.known());
         self.0.shards.iter().for_each(Waker::wake);
     }
 

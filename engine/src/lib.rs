@@ -31,28 +31,20 @@ mod folder;
 #[doc(hidden)]
 pub mod fuzz;
 mod get;
-
 mod importance;
-mod labels;
 mod layout;
 mod listing;
 mod loader;
 mod memory;
 mod names;
-mod near;
-mod part;
-mod posting;
 mod proxy;
-mod quantiles;
 mod scores;
 mod service;
-mod share;
 mod spill;
 mod starting;
 mod state;
 mod stats;
 mod supply;
-mod tiers;
 mod tls;
 mod upload;
 mod warnings;
@@ -60,7 +52,7 @@ mod watch;
 
 pub use access::Access;
 pub use audit::{Audit, AuditVerdict, EpochVerdict};
-pub use batch::{Batch, Sample};
+pub use batch::{Batch, NO_LABEL, Sample, classes_of};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
 pub use credentials::{CredentialProvider, Credentials, SharedProvider};
@@ -79,18 +71,15 @@ pub use fuelrail_wire::sign::Credential;
 pub use fuelrail_wire::{Addressing, Cloud};
 pub use get::{get, get_with};
 pub use importance::Reporter;
-pub use labels::{NO_LABEL, classes_of};
 pub use listing::{KeptListing, ListingDir, list, list_kept, list_packed, list_with, read_manifest, write_manifest};
 pub use loader::{Loader, Memory, Remains, Taken};
 pub use memory::MemoryStats;
-pub use quantiles::Quantiles;
 pub use service::{IMDS_ADDRESS, ask_imds, ask_metadata};
 pub use spill::{
     CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
 };
 pub use state::State;
-pub use stats::{GateStats, ShardStats, Stats};
-pub use tiers::DiskFacts;
+pub use stats::{DiskFacts, GateStats, Quantiles, ShardStats, Stats};
 pub use tls::Tls;
 pub use upload::{
     PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload, put, put_as, put_with,

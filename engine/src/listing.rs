@@ -12,7 +12,7 @@ pub(crate) use shelf::Saved;
 use crate::access::{Access, wherever};
 use crate::client::{Ask, Client, Route};
 use crate::folder;
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_io::wall_now;
 use fuelrail_wire::kept::{NameKind, SourceId};
@@ -20,7 +20,7 @@ use fuelrail_wire::tls::Client as TlsClient;
 use fuelrail_wire::{Entry, Scheme, Source, manifest};
 use hyper::Method;
 use journal::Journal;
-use shelf::{OnDisk, Shelf, ago, saved_line};
+use shelf::{OnDisk, Shelf, ago};
 use std::path::{Path, PathBuf};
 use walk::walk;
 
@@ -120,9 +120,6 @@ fn list_wherever(
 }
 
 /// What a loader's settings say: objects at hand, those of a manifest, or what the bucket says; and where the bucket was found.
-///
-/// # Errors
-/// As [`list_kept`]; as [`read_manifest`].
 pub(crate) fn given_or_listed(
     (given, manifest): (Option<Vec<Listed>>, Option<&Path>),
     dir: Option<ListingDir>,
@@ -144,7 +141,7 @@ pub(crate) fn given_or_listed(
 fn look_up(route: &Route) -> Result<()> {
     route.run(async |client| {
         let refused = client.ask(&Ask::new(Method::HEAD, route.endpoint.bucket_path())).await.err();
-        refused.filter(|_| route.is_moved()).map_or(Ok(()), |refused| Err(refused.error))
+        refused.filter(|_| route.moved().is_some()).map_or(Ok(()), |refused| Err(refused.error))
     })
 }
 
@@ -268,9 +265,9 @@ impl Keeping<'_> {
     /// Lists on from where a journal ends. One that the server will not go on from is left, once.
     async fn go_on(&mut self, journal: &mut Journal, progress: &mut impl FnMut(u64)) -> Result<Listing> {
         let first = walk(self.client, self.source, Some(journal), progress).await;
-        let taken = journal.taken();
+        let taken = journal.taken;
         if taken > 0 {
-            let age = ago(self.now_s.saturating_sub(journal.begun_s()));
+            let age = ago(self.now_s.saturating_sub(journal.begun_s));
             self.say(&format!("{taken} pages are those of a listing that was begun {age} and interrupted"));
         }
         match first {
@@ -292,20 +289,19 @@ impl Keeping<'_> {
 
     /// Saves what is worth it, and tells what is wrong with the disk.
     fn save(&mut self, listing: &Listing, journal: Journal) -> Saved {
-        if let Some(error) = journal.broken() {
+        if let Some(error) = &journal.broken {
             self.say(&format!("{error}; had this listing been interrupted, it could not have gone on"));
         }
-        let (begun_s, path) = (journal.begun_s(), self.shelf.path(NameKind::Whole));
+        let (begun_s, path) = (journal.begun_s, self.shelf.path(NameKind::Whole));
         let saved = if listing.len() < probe::OBJECTS_MIN {
             Ok(Saved::default())
         } else {
             self.shelf.save(listing, begun_s).map(|bytes| {
-                self.notices.push(saved_line(listing.len(), &path, bytes));
+                self.say(&format!("{} objects kept in {}, {}", listing.len(), path.display(), ByteSize(bytes)));
                 self.shelf.saved(begun_s)
             })
         };
-        let (saved, emptied) = (saved, journal.finish());
-        if let Err(error) = emptied {
+        if let Err(error) = journal.finish() {
             self.say(&error.to_string());
         }
         saved.unwrap_or_else(|error| {
@@ -320,7 +316,6 @@ impl Keeping<'_> {
 }
 
 /// Whether an error is about what was asked, not about whether anybody could be asked.
-fn is_refusal(error: &fuelrail_base::Error) -> bool {
-    use fuelrail_base::Kind::{Mismatch, NotFound, Protocol, Usage};
-    matches!(error.kind(), Protocol | Mismatch | NotFound | Usage)
+fn is_refusal(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Protocol | Kind::Mismatch | Kind::NotFound | Kind::Usage)
 }

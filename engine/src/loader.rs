@@ -1,10 +1,10 @@
 //! The loader: the consumer's end of the engine.
 
 use crate::audit::Audit;
-use crate::batch::{Batch, LeaseMark};
+use crate::batch::{Batch, Labels};
 use crate::config::Config;
+use crate::decode::{DecodeStage, Shape};
 use crate::importance::Reporter;
-use crate::labels::Labels;
 use crate::listing::Saved;
 use crate::memory::MemoryStats;
 use crate::spill::Keeper;
@@ -12,34 +12,23 @@ use crate::starting::ShardThread;
 use crate::state::{State, VERSION};
 use crate::stats::{Stats, Tally};
 use crate::supply::Supply;
-use crate::watch::{Watch, Watchdog, Watched, snapshots};
+use crate::watch::{Report, Watch, Watchdog, Watched, snapshots};
 use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
 use fuelrail_flow::{Consumer, Finished, Objects};
 use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::run::{Cursor, Run};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Streams a bucket into batches. An iterator of `Result<Batch>`; after an error it ends.
 pub struct Loader {
-    config: Config,
-    objects: Arc<Objects>,
-    run: Run,
-    labels: Labels,
-    fingerprint: String,
-    saved: Saved,
-    supply: Supply,
-    shards: Vec<Watched>,
-    threads: Vec<ShardThread>,
-    consumer: Arc<Consumer>,
-    notices: Vec<String>,
-    audit: Option<Audit>,
-    leases: Arc<AtomicUsize>,
+    parts: Parts,
+    /// Held by every batch that the caller has.
+    lease: Arc<()>,
     waiting: Arc<AtomicBool>,
     waker: Waker,
-    reporter: Option<Reporter>,
     /// How much of what it knows of draws the run has learnt.
     learnt: Option<u64>,
     tally: Tally,
@@ -48,10 +37,6 @@ pub struct Loader {
     failed: bool,
     guard: ForkGuard,
     watchdog: Option<Watchdog>,
-    arena: Arena,
-    memory: MemoryStats,
-    /// Makes and removes segments of the disk as long as the shards live.
-    keeper: Option<Keeper>,
 }
 
 /// What [`Loader::next_batch_within`] found.
@@ -110,8 +95,8 @@ pub(crate) struct Parts {
     pub notices: Vec<String>,
     pub audit: Option<Audit>,
     pub reporter: Option<Reporter>,
+    /// Makes and removes segments of the disk as long as the shards live.
     pub keeper: Option<Keeper>,
-    pub report: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 /// The longest sleep of a waiting consumer before it looks whether a shard died or leases hold all memory.
@@ -120,49 +105,33 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const LEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Loader {
-    pub(crate) fn new(parts: Parts) -> Result<Loader> {
-        let Parts { config, objects, run, labels, fingerprint, saved, supply, arena, memory, .. } = parts;
-        let Parts { shards, threads, consumer, notices, audit, reporter, report, keeper, .. } = parts;
-        let waiting = Arc::new(AtomicBool::new(false));
-        let waker = Waker::sleeper();
-        supply.set_waker(&waker);
-        consumer.failure.wakes(&waker);
+    pub(crate) fn new(parts: Parts, report: Box<Report>) -> Result<Loader> {
+        let (waiting, waker) = (Arc::new(AtomicBool::new(false)), Waker::sleeper());
+        parts.supply.set_waker(&waker);
+        parts.consumer.failure.wakes(&waker);
+        let watchdog = Watchdog::start(Watch {
+            shards: parts.shards.clone(),
+            decode: parts.supply.stage().map(|stage| Arc::clone(stage.facts())),
+            waiting: Arc::clone(&waiting),
+            after: Duration::from_millis(parts.config.watchdog_after_ms),
+            on_signal: parts.config.report_on_sigusr1,
+            report,
+        });
         let mut loader = Loader {
-            cursor: run.config().start,
-            config,
-            objects,
-            run,
-            labels,
-            fingerprint,
-            saved,
-            supply,
-            shards,
-            threads,
-            consumer,
-            notices,
-            audit,
-            leases: Arc::default(),
+            cursor: parts.run.config().start,
+            parts,
+            lease: Arc::default(),
             waiting,
             waker,
-            reporter,
             learnt: None,
             tally: Tally::default(),
             started: Instant::now(),
             failed: false,
             guard: ForkGuard::new(),
             watchdog: None,
-            arena,
-            memory,
-            keeper,
         };
-        loader.watchdog = Some(Watchdog::start(Watch {
-            shards: loader.shards.clone(),
-            decode: loader.supply.decode_facts(),
-            waiting: Arc::clone(&loader.waiting),
-            after: Duration::from_millis(loader.config.watchdog_after_ms),
-            on_signal: loader.config.report_on_sigusr1,
-            report,
-        })?);
+        // From here on a failure stops and joins what stands.
+        loader.watchdog = Some(watchdog?);
         Ok(loader)
     }
 
@@ -172,18 +141,11 @@ impl Loader {
     /// The error of a sample under `raise`; `Budget` when all memory is held by batches the caller keeps;
     /// `Environment` when a shard could not go on or the process was forked; `File` when the audit log cannot be written.
     pub fn next_batch(&mut self) -> Option<Result<Batch>> {
-        if self.failed {
-            return None;
-        }
-        let outcome = self.guard.check().and_then(|()| self.take(None));
-        match outcome {
+        match self.guarded(None) {
             Ok(Taken::Over) => None,
             Ok(Taken::Batch(batch)) => Some(Ok(batch)),
             Ok(Taken::NotYet) => unreachable!("without a bound on patience a wait ends with a batch or an error"),
-            Err(error) => {
-                self.failed = true;
-                Some(Err(error))
-            }
+            Err(error) => Some(Err(error)),
         }
     }
 
@@ -193,24 +155,31 @@ impl Loader {
     /// # Errors
     /// As [`next_batch`](Loader::next_batch); afterwards the run is [`Taken::Over`].
     pub fn next_batch_within(&mut self, patience: Duration) -> Result<Taken> {
+        self.guarded(Some(patience))
+    }
+
+    /// An error is the last that is returned.
+    fn guarded(&mut self, patience: Option<Duration>) -> Result<Taken> {
         if self.failed {
             return Ok(Taken::Over);
         }
-        let outcome = self.guard.check().and_then(|()| self.take(Some(patience)));
+        let outcome = self.guard.check().and_then(|()| self.take(patience));
         self.failed |= outcome.is_err();
         outcome
     }
 
     /// The next batch, or that there is none, or after `patience` that there is none yet.
     fn take(&mut self, patience: Option<Duration>) -> Result<Taken> {
-        if self.supply.is_finished() {
+        if self.parts.supply.is_finished() {
             return Ok(Taken::Over);
         }
-        if let Some(known) = self.reporter.as_ref().and_then(|reporter| reporter.asked(self.cursor, &mut self.learnt)) {
-            self.run.learn(&known);
+        if let Some(known) =
+            self.parts.reporter.as_ref().and_then(|reporter| reporter.asked(self.cursor, &mut self.learnt))
+        {
+            self.parts.run.learn(&known);
         }
         let begun = Instant::now();
-        let at_once = self.supply.try_take();
+        let at_once = self.parts.supply.try_take();
         let ready = at_once.is_some() && self.tally.waiting.is_zero();
         let taken = match at_once {
             Some(finished) => Some(Ok(finished)),
@@ -220,11 +189,11 @@ impl Loader {
         let Some(taken) = taken else { return Ok(Taken::NotYet) };
         self.tally.end_call(ready);
         let Finished { seq, result } = taken?;
-        let assembled = result.map_err(|error| self.saved.judged(error))?;
-        self.saved.look_at(&assembled.left_out);
-        let shape = self.supply.shape(assembled.samples.len());
-        let draw = self.run.draw(assembled.spec.epoch);
-        let batch = Batch::new(assembled, &self.labels, shape, draw, LeaseMark::new(&self.leases));
+        let assembled = result.map_err(|error| self.parts.saved.judged(error))?;
+        self.parts.saved.look_at(&assembled.left_out);
+        let shape = self.parts.supply.stage().map(|stage| Shape::new(assembled.samples.len(), stage.decode()));
+        let draw = self.parts.run.draw(assembled.spec.epoch);
+        let batch = Batch::new(assembled, &self.parts.labels, shape, draw, Arc::clone(&self.lease));
         self.count(&batch, seq)?;
         Ok(Taken::Batch(batch))
     }
@@ -239,12 +208,12 @@ impl Loader {
         self.tally.left_out += batch.left_out().len() as u64;
         self.tally.begin(
             batch.epoch(),
-            self.run.config().samples,
-            self.run.draw(batch.epoch()).map(|draw| draw.distinct()),
+            self.parts.run.config().samples,
+            self.parts.run.draw(batch.epoch()).map(|draw| draw.distinct()),
         );
-        let next = self.run.cursor_after(seq);
-        if let Some(audit) = &mut self.audit {
-            audit.observe(batch, next, self.run.draw(batch.epoch()))?;
+        let next = self.parts.run.cursor_after(seq);
+        if let Some(audit) = &mut self.parts.audit {
+            audit.observe(batch, next, self.parts.run.draw(batch.epoch()))?;
         }
         self.cursor = next;
         Ok(())
@@ -253,14 +222,14 @@ impl Loader {
     /// Sleeps until the next batch comes or patience ends, looking up now and then for what would make that impossible.
     fn wait(&mut self, begun: Instant, patience: Option<Duration>) -> Result<Option<Finished>> {
         let waker = self.waker.clone();
-        self.supply.set_waiting(true);
+        self.parts.supply.set_waiting(true);
         self.waiting.store(true, Ordering::Release);
         let mut held_since: Option<Instant> = None;
         let outcome = loop {
             let sleep = waker.arm();
             // Looked at first: what was delivered before the run failed is there then.
-            let failed = self.consumer.failure.cause();
-            if let Some(finished) = self.supply.try_take() {
+            let failed = self.parts.consumer.failure.cause();
+            if let Some(finished) = self.parts.supply.try_take() {
                 break Ok(Some(finished));
             }
             if let Some(cause) = failed {
@@ -275,7 +244,7 @@ impl Loader {
                 waker.sleep(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)));
             }
             waker.disarm();
-            if self.leases.load(Ordering::Relaxed) == 0 || begun.elapsed() < LEASE_PATIENCE {
+            if self.leases() == 0 || begun.elapsed() < LEASE_PATIENCE {
                 held_since = None;
             } else if self.is_held_up_by_leases() {
                 let since = *held_since.get_or_insert_with(Instant::now);
@@ -287,17 +256,22 @@ impl Loader {
             }
         };
         self.waiting.store(false, Ordering::Release);
-        self.supply.set_waiting(false);
+        self.parts.supply.set_waiting(false);
         outcome
     }
 
+    /// Batches that the caller holds.
+    fn leases(&self) -> usize {
+        Arc::strong_count(&self.lease) - 1
+    }
+
     fn is_held_up_by_leases(&self) -> bool {
-        let shards = || snapshots(&self.shards, LOOK_AGAIN).iter().any(|s| s.waits_for_leases);
-        self.supply.is_starved().unwrap_or_else(shards)
+        let shards = || snapshots(&self.parts.shards, LOOK_AGAIN).iter().any(|s| s.waits_for_leases);
+        self.parts.supply.stage().map_or_else(shards, DecodeStage::is_starved)
     }
 
     fn lease_error(&self) -> Error {
-        let leases = self.leases.load(Ordering::Relaxed);
+        let leases = self.leases();
         let need = self.batch_bytes_max();
         Error::new(Kind::Budget, format!("the {leases} batches you hold leave no room for the next one"))
             .cure(format!("drop batches before asking for more, or raise memory_limit by at least {need} bytes"))
@@ -306,13 +280,13 @@ impl Loader {
     /// Where the run stands behind the last batch taken.
     #[must_use]
     pub fn state(&self) -> State {
-        state_at(&self.run, &self.fingerprint, &self.config.importance, self.cursor)
+        state_at(&self.parts.run, &self.parts.fingerprint, &self.parts.config.importance, self.cursor)
     }
 
     /// Where losses are reported to, where epochs are drawn by importance.
     #[must_use]
     pub fn reporter(&self) -> Option<Reporter> {
-        self.reporter.clone()
+        self.parts.reporter.clone()
     }
 
     /// Takes the losses of one global step: see [`Reporter::report`]. Where epochs are not drawn nothing is done.
@@ -320,7 +294,7 @@ impl Loader {
     /// # Errors
     /// As [`Reporter::report`].
     pub fn report(&self, seq: u64, ids: &[SampleId], losses: &[f32]) -> Result<()> {
-        self.reporter.as_ref().map_or(Ok(()), |reporter| reporter.report(seq, ids, losses))
+        self.parts.reporter.as_ref().map_or(Ok(()), |reporter| reporter.report(seq, ids, losses))
     }
 
     /// Counters and latencies so far. In a forked child only what was taken before the fork.
@@ -329,15 +303,16 @@ impl Loader {
         if !self.guard.holds() {
             return Stats::new(&self.tally, self.started.elapsed(), &[]);
         }
-        let shards = snapshots(&self.shards, Duration::from_secs(1));
-        let slots = self.arena.outstanding() as u64;
-        let stats = Stats::new(&self.tally, self.started.elapsed(), &shards).with_decode(self.supply.decode_stats());
-        let disk = match &self.keeper {
+        let shards = snapshots(&self.parts.shards, Duration::from_secs(1));
+        let slots = self.parts.arena.outstanding() as u64;
+        let stats = Stats::new(&self.tally, self.started.elapsed(), &shards)
+            .with_decode(self.parts.supply.stage().map(|stage| stage.facts()));
+        let disk = match &self.parts.keeper {
             Some(keeper) => stats.disk.map(|disk| disk.with_keeper(keeper)),
             None => None,
         };
         let on_disk = disk.as_ref().map_or(0, |disk| disk.index_bytes);
-        let memory = MemoryStats { tables_bytes: self.memory.tables_bytes + on_disk, ..self.memory };
+        let memory = MemoryStats { tables_bytes: self.parts.memory.tables_bytes + on_disk, ..self.parts.memory };
         Stats { slots, disk, memory, ..stats }
     }
 
@@ -347,7 +322,7 @@ impl Loader {
         if !self.guard.holds() {
             return Remains::default();
         }
-        let (arena, shards) = (self.arena.clone(), self.shards.clone());
+        let (arena, shards) = (self.parts.arena.clone(), self.parts.shards.clone());
         drop(self);
         let operations = shards.iter().map(|shard| shard.board.latest().operations as u64).sum();
         Remains { operations, slots: arena.outstanding() as u64 }
@@ -356,44 +331,47 @@ impl Loader {
     /// The memory that all batches lie in. Whoever registers it elsewhere keeps this until it is registered no more.
     #[must_use]
     pub fn memory(&self) -> Memory {
-        Memory(self.arena.clone())
+        Memory(self.parts.arena.clone())
     }
 
     /// The most room that one batch can take, bytes: what a device buffer must hold.
     #[must_use]
     pub fn batch_bytes_max(&self) -> u64 {
-        let raw = || batch_room_max(&self.config, self.objects.catalog());
-        self.supply.decoded_bytes(self.config.batch_size).unwrap_or_else(raw)
+        let config = &self.parts.config;
+        match self.parts.supply.stage() {
+            Some(stage) => u64::from(config.batch_size) * stage.decode().sample_bytes(),
+            None => batch_room_max(config, self.parts.objects.catalog()),
+        }
     }
 
     /// The effective configuration: zeroes that stand for a choice are replaced by what was chosen.
     #[must_use]
     pub fn config(&self) -> &Config {
-        &self.config
+        &self.parts.config
     }
 
     /// What is not as fast or as safe as it could be, each with cause and cure. Print them.
     #[must_use]
     pub fn notices(&self) -> &[String] {
-        &self.notices
+        &self.parts.notices
     }
 
     /// Samples in the data set.
     #[must_use]
     pub fn samples(&self) -> u64 {
-        self.objects.catalog().samples()
+        self.parts.objects.catalog().samples()
     }
 
     /// Batches of this rank in this run, from its start.
     #[must_use]
     pub fn batches(&self) -> u64 {
-        self.run.batches()
+        self.parts.run.batches()
     }
 
     /// Bytes of the data set.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.objects.catalog().total_bytes()
+        self.parts.objects.catalog().total_bytes()
     }
 
     /// The key of a sample.
@@ -402,7 +380,7 @@ impl Loader {
     /// When the id is not of this data set.
     #[must_use]
     pub fn key(&self, sample: SampleId) -> &str {
-        self.objects.key(sample)
+        self.parts.objects.key(sample)
     }
 
     /// The listed length of a sample, bytes.
@@ -411,13 +389,13 @@ impl Loader {
     /// When the id is not of this data set.
     #[must_use]
     pub fn size(&self, sample: SampleId) -> u64 {
-        self.objects.catalog().size(sample)
+        self.parts.objects.catalog().size(sample)
     }
 
     /// Names of the classes; a batch's labels index them.
     #[must_use]
     pub fn classes(&self) -> &[String] {
-        &self.labels.classes
+        &self.parts.labels.classes
     }
 }
 
@@ -456,14 +434,14 @@ impl Drop for Loader {
         if !self.guard.holds() {
             // In a forked child no thread of it exists: there is nothing to stop, nobody to wait for, and no lock to trust.
             core::mem::forget(self.watchdog.take());
-            self.threads.drain(..).for_each(core::mem::forget);
-            self.supply.forget();
-            core::mem::forget(self.keeper.take());
+            self.parts.threads.drain(..).for_each(core::mem::forget);
+            self.parts.supply.forget();
+            core::mem::forget(self.parts.keeper.take());
             return;
         }
         self.watchdog = None;
-        self.shards.iter().for_each(Watched::stop);
-        for thread in self.threads.drain(..) {
+        self.parts.shards.iter().for_each(Watched::stop);
+        for thread in self.parts.threads.drain(..) {
             // Why it ended was returned by next_batch, if anybody asked.
             let _ = thread.join();
         }
@@ -472,6 +450,9 @@ impl Drop for Loader {
 
 impl std::fmt::Debug for Loader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Loader").field("config", &self.config).field("cursor", &self.cursor).finish_non_exhaustive()
+        f.debug_struct("Loader")
+            .field("config", &self.parts.config)
+            .field("cursor", &self.cursor)
+            .finish_non_exhaustive()
     }
 }

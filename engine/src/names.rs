@@ -20,47 +20,33 @@ const ADDRESSES_MAX: usize = 64;
 
 /// The addresses that connections to `endpoint` go to, looked up now, and again for as long as anybody reads them where the host has
 /// a name: the endpoint's own, or those of the proxy before it.
-///
-/// # Errors
-/// `Network` when the name cannot be resolved, `Environment` when the thread is refused.
 pub(crate) fn addresses_of(endpoint: &Endpoint, proxy: Option<&Proxy>) -> Result<Arc<AddressBook>> {
     if endpoint.scheme == Scheme::File {
         return Ok(Arc::new(AddressBook::new(Vec::new()).0));
     }
-    let at = match proxy {
-        Some(proxy) => Host { name: proxy.host.clone(), port: proxy.port, given_by: proxy.variable.clone() },
-        None => Host { name: endpoint.host.clone(), port: endpoint.port, given_by: "the host name in the URI".into() },
+    let (name, port, given_by) = match proxy {
+        Some(proxy) => (proxy.host.clone(), proxy.port, proxy.variable.clone()),
+        None => (endpoint.host.clone(), endpoint.port, "the host name in the URI".into()),
     };
-    let found = at.resolve()?;
-    let is_name = at.name.parse::<IpAddr>().is_err();
+    let is_name = name.parse::<IpAddr>().is_err();
+    let look = move || {
+        let failed = |why: &dyn std::fmt::Display| {
+            let error = Error::new(Kind::Network, format!("cannot resolve '{name}': {why}"));
+            error.cure(format!("check {given_by}"))
+        };
+        let found: Vec<_> = (name.as_str(), port).to_socket_addrs().map_err(|e| failed(&e))?.collect();
+        if found.is_empty() { Err(failed(&"it has no address")) } else { Ok(found) }
+    };
+    let found = look()?;
     let (book, closed) = AddressBook::new(found.clone());
     let book = Arc::new(book);
     if is_name {
         let reader = Arc::downgrade(&book);
-        let keep = move || keep(&reader, &closed, Seen::new(found, Instant::now()), EVERY, || at.resolve());
+        let keep = move || keep(&reader, &closed, Seen::new(found, Instant::now()), EVERY, look);
         let thread = std::thread::Builder::new().name("fuelrail-names".into()).spawn(keep);
         thread.map_err(|e| Error::new(Kind::Environment, format!("starting the thread that looks names up: {e}")))?;
     }
     Ok(book)
-}
-
-/// What is looked up, and what to check where it is not found.
-struct Host {
-    name: String,
-    port: u16,
-    given_by: String,
-}
-
-impl Host {
-    fn resolve(&self) -> Result<Vec<SocketAddr>> {
-        let failed = |why: String| {
-            let error = Error::new(Kind::Network, format!("cannot resolve '{}': {why}", self.name));
-            error.cure(format!("check {}", self.given_by))
-        };
-        let found = (self.name.as_str(), self.port).to_socket_addrs();
-        let found: Vec<SocketAddr> = found.map_err(|e| failed(e.to_string()))?.collect();
-        if found.is_empty() { Err(failed("it has no address".into())) } else { Ok(found) }
-    }
 }
 
 fn keep(

@@ -1,27 +1,37 @@
-//! Shards on their way up: what each is built from, and its thread until its ring stands.
+//! Shards on their way up: what each is built from, and its thread's life from opening the ring, whose back-end is chosen here, to the
+//! last operation.
 //!
 //! Owns the threads until a loader does. A start that fails before stops and joins them.
 
 use crate::config::Config;
 use crate::layout::{Layout, Seating};
-use crate::posting::{Greeting, Posting};
 use crate::watch::Watched;
 use fuelrail_base::canary;
 use fuelrail_base::{Duration, Error, Kind, Result, SampleId, ShardId};
-use fuelrail_flow::{Board, Consumer, Finished, MeshEnds, Objects, ShardConfig, ShardEnds, SpillSetup};
-use fuelrail_io::{Arena, Backend, Region, Sender, UringConfig, Waker};
+use fuelrail_flow::{Board, Consumer, Finished, MeshEnds, Objects, Shard, ShardConfig, ShardEnds, SpillSetup};
+#[cfg(feature = "glommio")]
+use fuelrail_io::GlommioRing;
+#[cfg(feature = "tokio-uring")]
+use fuelrail_io::TokioUringRing;
+use fuelrail_io::{
+    Arena, Backend, Division, OwnDirectory, PollRing, Region, Ring, Sender, SharedWords, ThreadMeter, UringConfig,
+    UringRing, Waker, pin_current_thread,
+};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::catalog::Catalog;
-use fuelrail_plan::pace::Ledger;
+use fuelrail_plan::pace::{LEDGER_WORDS, Ledger, SLOT_WORDS, SLOTS_FROM};
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;
 use fuelrail_plan::schedule::horizon_epochs;
 use fuelrail_plan::spill::SpillConfig;
 use fuelrail_plan::window::WindowConfig;
+use fuelrail_wire::{Endpoint, Scheme};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// What all shards are built from.
 pub(crate) struct Plan {
@@ -62,23 +72,25 @@ impl Starting {
         let shard = shard_config(config, plan, id)?;
         let ends = ShardEnds { mesh, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board), spill };
         let (tell, greeting) = mpsc::channel();
-        let posting = Posting {
-            ring: UringConfig {
-                entries: ring_entries(config.connections_max, plan.spill.is_some()),
-                sockets: (config.connections_max as u32 * 2).next_power_of_two(),
-                register: config.register.then(|| plan.arena.clone()),
-            },
-            region,
-            objects: Arc::clone(&plan.objects),
-            run: plan.run.clone(),
-            shard,
-            ends,
-            core: plan.seating.as_ref().and_then(|seating| seating.core(id.0)),
-            cycles: config.cycles,
-            tell,
+        let ring = UringConfig {
+            entries: ring_entries(config.connections_max, plan.spill.is_some()),
+            sockets: (config.connections_max as u32 * 2).next_power_of_two(),
+            register: config.register.then(|| plan.arena.clone()),
         };
-        let backend = plan.backend;
-        let work = canary::inherited(move || posting.serve(backend));
+        let (objects, run) = (Arc::clone(&plan.objects), plan.run.clone());
+        let core = plan.seating.as_ref().and_then(|seating| seating.core(id.0));
+        let (backend, cycles) = (plan.backend, config.cycles);
+        let work = canary::inherited(move || {
+            let posting = Posting { region, objects, run, shard, ends, core, cycles, tell };
+            match backend {
+                Backend::Uring => posting.serve(|| UringRing::new(&ring)),
+                Backend::Poll => posting.serve(|| PollRing::new(&ring)),
+                #[cfg(feature = "tokio-uring")]
+                Backend::TokioUring => posting.serve(|| TokioUringRing::new(&ring)),
+                #[cfg(feature = "glommio")]
+                Backend::Glommio => posting.serve(|| GlommioRing::new(&ring)),
+            }
+        });
         let thread = std::thread::Builder::new().name(format!("fuelrail-{}", id.0)).spawn(work);
         let thread =
             thread.map_err(|e| Error::new(Kind::Environment, format!("starting the thread of shard {}: {e}", id.0)))?;
@@ -126,6 +138,52 @@ impl Drop for Starting {
         for thread in self.threads.drain(..) {
             // A panic of it has been printed; the error that ended the start is the one to report.
             let _ = thread.join();
+        }
+    }
+}
+
+/// What a shard's thread tells once its ring stands.
+type Greeting = Result<(Waker, Vec<String>)>;
+
+/// All a shard's thread is given.
+struct Posting {
+    region: Region,
+    objects: Arc<Objects>,
+    run: Run,
+    shard: ShardConfig,
+    ends: ShardEnds,
+    /// The core to bind to.
+    core: Option<usize>,
+    /// Whether to count cycles.
+    cycles: bool,
+    tell: mpsc::Sender<Greeting>,
+}
+
+impl Posting {
+    /// Runs the shard on this ring, to its end: below this everything is compiled for one ring. Errors before it runs go into the
+    /// greeting; what ends it without its being told to is the run's failure.
+    fn serve<R: Ring>(self, open: impl FnOnce() -> Result<R>) {
+        let Posting { region, objects, run, shard, ends, core, cycles, tell } = self;
+        let (id, consumer) = (shard.brain.shard.0, Arc::clone(&ends.consumer));
+        let pinned = core.map_or(Ok(()), pin_current_thread);
+        let built = open().and_then(|ring| {
+            let mut notices = ring.facts().refusals;
+            notices.extend(pinned.err().map(|e| format!("pinning: {e}")));
+            let meter = if cycles { ThreadMeter::with_cycles() } else { ThreadMeter::plain() };
+            notices.extend(meter.refusal().map(str::to_owned));
+            let waker = ring.waker();
+            Shard::new(ring, region, objects, &run, &shard, ends).map(|shard| (shard.metered(meter), waker, notices))
+        });
+        match built {
+            Ok((mut shard, waker, notices)) => {
+                // The builder may have given up on another shard; then the board says stop.
+                let _ = tell.send(Ok((waker, notices)));
+                // One that panicked is only dropped: what it would save may be half done.
+                if consumer.failure.guard(format_args!("shard {id}"), || shard.run()).is_some() {
+                    shard.end();
+                }
+            }
+            Err(error) => drop(tell.send(Err(error))),
         }
     }
 }
@@ -215,3 +273,31 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
 
 /// Of the connections, one in so many is kept for second requests.
 const CONNECTIONS_KEPT_SHARE: usize = 16;
+
+/// The ledger of this loader's shards, shared with other loaders where the configuration says so.
+pub(crate) fn ledger(config: &Config, endpoint: &Endpoint, notices: &mut Vec<String>) -> Ledger {
+    let Some(dir) = config.share_dir.as_ref().filter(|_| endpoint.scheme != Scheme::File) else {
+        return Ledger::default();
+    };
+    shared(dir, endpoint).unwrap_or_else(|error| {
+        notices.push(format!("share_dir: {error}; this loader finds the server's rate limit for itself"));
+        Ledger::default()
+    })
+}
+
+/// A file that cannot be used costs one line, and the loader keeps to a rate of its own.
+fn shared(dir: &Path, endpoint: &Endpoint) -> Result<Ledger> {
+    std::fs::create_dir_all(dir).map_err(|error| {
+        let errno = error.raw_os_error().unwrap_or(0);
+        Error::from_errno(Kind::File, &format!("making {}", dir.display()), errno)
+            .cure("choose a directory that this user may write to")
+    })?;
+    let name = format!("fuelrail-pace-{:016x}", xxh3_64(endpoint.authority().as_bytes()));
+    let words = SharedWords::open(
+        &OwnDirectory::open(dir)?,
+        &name,
+        Division { words: LEDGER_WORDS, from: SLOTS_FROM, slot: SLOT_WORDS },
+    )?;
+    let slot = words.slot();
+    Ok(Ledger::new(Arc::new(words), slot))
+}

@@ -70,24 +70,18 @@ impl State {
 
     /// Checks that this state belongs to the run that has the other one.
     pub(crate) fn check(&self, run: &State) -> Result<()> {
-        let differs = |what: &str, was: String, is: String| {
-            Err(Error::new(Kind::Usage, format!("the state was saved with {what} {was}, this run has {is}"))
-                .cure("resume with the same data set, seed, shuffle and order, or start without a state"))
-        };
-        if self.samples != run.samples {
-            return differs("a number of samples of", self.samples.to_string(), run.samples.to_string());
-        }
-        if self.listing != run.listing {
-            return differs("listing", self.listing.clone(), run.listing.clone());
-        }
-        if self.seed != run.seed {
-            return differs("seed", self.seed.to_string(), run.seed.to_string());
-        }
-        if self.shuffle != run.shuffle {
-            return differs("shuffle", self.shuffle.to_string(), run.shuffle.to_string());
-        }
-        if self.order != run.order {
-            return differs("order", self.order.clone(), run.order.clone());
+        for (what, was, is) in [
+            ("a number of samples of", self.samples.to_string(), run.samples.to_string()),
+            ("listing", self.listing.clone(), run.listing.clone()),
+            ("seed", self.seed.to_string(), run.seed.to_string()),
+            ("shuffle", self.shuffle.to_string(), run.shuffle.to_string()),
+            ("order", self.order.clone(), run.order.clone()),
+        ] {
+            if was != is {
+                let cause = format!("the state was saved with {what} {was}, this run has {is}");
+                return Err(Error::new(Kind::Usage, cause)
+                    .cure("resume with the same data set, seed, shuffle and order, or start without a state"));
+            }
         }
         if self.position >= run.samples {
             let cause = format!("the state's position {} is not below {} samples", self.position, run.samples);

@@ -1,13 +1,32 @@
 //! What a loader measured: the consumer's side (data wait, readiness) and the shards' counters, added up.
 
-use crate::decode::DecodeStats;
+use crate::decode::{DecodeStats, Facts};
 use crate::memory::MemoryStats;
-use crate::quantiles::Quantiles;
-use crate::tiers::{DiskFacts, DiskTally};
+use crate::spill::Keeper;
 use fuelrail_base::Duration;
-use fuelrail_base::metrics::Histogram;
+use fuelrail_base::metrics::{Histogram, Summary};
 use fuelrail_flow::{GateFacts, Snapshot};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Quantiles of a latency, µs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// Median.
+    pub p50: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p999: u64,
+    /// Largest.
+    pub max: u64,
+}
+
+impl From<Summary> for Quantiles {
+    fn from(s: Summary) -> Quantiles {
+        Quantiles { p50: s.p50_us, p99: s.p99_us, p999: s.p999_us, max: s.max_us }
+    }
+}
 
 /// Counters and latencies since the loader was built.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -220,6 +239,91 @@ impl ShardStats {
 
 const MIB: f64 = (1u64 << 20) as f64;
 
+/// What the disk brought and took since the loader was built.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DiskFacts {
+    /// Blocks served from disk.
+    pub hits: u64,
+    /// … their payload bytes.
+    pub hit_bytes: u64,
+    /// Blocks that were there at the start: of an earlier run, or of another process.
+    pub adopted: u64,
+    /// Blocks written.
+    pub written: u64,
+    /// … their payload bytes.
+    pub written_bytes: u64,
+    /// Blocks worth keeping that found no room.
+    pub refused: u64,
+    /// Blocks not kept because writes were behind.
+    pub skipped: u64,
+    /// Blocks that could not be written.
+    pub write_failures: u64,
+    /// Blocks that could not be read, or were not what was written: fetched again.
+    pub lost: u64,
+    /// Segments given up for better blocks.
+    pub trims: u64,
+    /// Segments lost with their disk.
+    pub broken: u64,
+    /// Segments made, of dead processes taken over at the start, and of dead processes removed to have their room.
+    pub segments_made: u64,
+    /// See `segments_made`.
+    pub segments_taken_over: u64,
+    /// See `segments_made`.
+    pub segments_reclaimed: u64,
+    /// Operations that failed, on files and on directories.
+    pub failures: u64,
+    /// Directories nothing is kept in any more because they failed.
+    pub directories_failed: u64,
+    /// Bytes read from disk, rounded up to its units.
+    pub read_bytes: u64,
+    /// Bytes written to disk, padding and journal included.
+    pub device_written_bytes: u64,
+    /// Payload bytes of short blocks that the CPU copied on their way to the disk and back.
+    pub copied_bytes: u64,
+    /// From the command to the last byte of reads while nothing was being written, µs.
+    pub read_alone_us: Quantiles,
+    /// … of reads that met writes, µs.
+    pub read_beside_writes_us: Quantiles,
+    /// Memory that knowing where blocks lie takes, bytes.
+    pub index_bytes: u64,
+    /// Blocks on disk now.
+    pub blocks: u64,
+}
+
+impl DiskFacts {
+    /// The same, with what the keeper has to tell.
+    pub(crate) fn with_keeper(mut self, keeper: &Keeper) -> DiskFacts {
+        let told = keeper.facts();
+        self.segments_made = told.made;
+        self.segments_taken_over = told.taken_over;
+        self.segments_reclaimed = told.reclaimed;
+        self.failures += told.failures;
+        self.directories_failed = told.directories_failed;
+        self
+    }
+
+    pub(crate) fn add(&mut self, shard: &Snapshot) {
+        let (brain, disk) = (&shard.brain.spill, &shard.disk);
+        self.hits += brain.hits;
+        self.hit_bytes += brain.hit_bytes;
+        self.adopted += brain.adopted;
+        self.written += brain.written;
+        self.written_bytes += brain.written_bytes;
+        self.refused += brain.refused;
+        self.skipped += brain.skipped;
+        self.write_failures += brain.write_failures;
+        self.lost += brain.lost;
+        self.trims += brain.trims;
+        self.broken += brain.broken;
+        self.failures += disk.failures;
+        self.read_bytes += disk.read_bytes;
+        self.device_written_bytes += disk.written_bytes;
+        self.copied_bytes += disk.copied_bytes;
+        self.index_bytes += shard.index_bytes;
+        self.blocks += shard.disk_blocks;
+    }
+}
+
 /// One gate over all shards.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GateStats {
@@ -234,31 +338,6 @@ pub struct GateStats {
     pub occupancy_mean: f64,
     /// Mean time inside, µs.
     pub wait_us_mean: f64,
-}
-
-impl From<&GateFacts> for GateStats {
-    fn from(g: &GateFacts) -> GateStats {
-        GateStats {
-            name: g.name.into(),
-            capacity: g.capacity,
-            passed: g.passed,
-            occupancy_mean: g.occupancy_mean,
-            wait_us_mean: g.wait_us_mean,
-        }
-    }
-}
-
-impl GateStats {
-    fn add(&mut self, g: &GateFacts) {
-        let all = self.passed + g.passed;
-        if all > 0 {
-            let total_us = self.wait_us_mean * self.passed as f64 + g.wait_us_mean * g.passed as f64;
-            self.wait_us_mean = total_us / all as f64;
-        }
-        self.passed = all;
-        self.capacity += g.capacity;
-        self.occupancy_mean += g.occupancy_mean;
-    }
 }
 
 /// What the consumer's side counts.
@@ -302,7 +381,7 @@ impl Tally {
 
 impl Stats {
     pub(crate) fn new(tally: &Tally, wall: Duration, shards: &[Snapshot]) -> Stats {
-        let mut gets = Histogram::new();
+        let (mut gets, mut alone, mut beside) = (Histogram::new(), Histogram::new(), Histogram::new());
         let mut stats = Stats {
             batches: tally.batches,
             samples: tally.samples,
@@ -316,14 +395,17 @@ impl Stats {
             batch_wait_us: tally.waits.summary().into(),
             ..Stats::default()
         };
-        let mut disk = DiskTally::default();
+        let mut disk = DiskFacts::default();
         for shard in shards {
             stats.add(shard);
             disk.add(shard);
             gets.merge(&shard.get_latency);
+            alone.merge(&shard.disk.read_alone);
+            beside.merge(&shard.disk.read_beside);
         }
+        (disk.read_alone_us, disk.read_beside_writes_us) = (alone.summary().into(), beside.summary().into());
         stats.get_latency_us = gets.summary().into();
-        stats.disk = disk.facts();
+        stats.disk = (disk.index_bytes > 0).then_some(disk);
         stats.hit_ratio = ratio(stats.hits + stats.disk.as_ref().map_or(0, |disk| disk.hits), stats.asks);
         stats.copied_bytes_per_byte = ratio(stats.copied_bytes, stats.bytes);
         let received: u64 = stats.shards.iter().map(|shard| shard.received_bytes).sum();
@@ -333,13 +415,35 @@ impl Stats {
     }
 
     /// The same, with what the decode stage has to tell.
-    pub(crate) fn with_decode(mut self, told: Option<(DecodeStats, [GateFacts; 2])>) -> Stats {
-        if let Some((decode, gates)) = told {
+    pub(crate) fn with_decode(mut self, told: Option<&Arc<Facts>>) -> Stats {
+        if let Some(facts) = told {
+            let decode = facts.stats();
             self.copied_bytes_per_byte = ratio(self.copied_bytes, decode.object_bytes);
-            self.gates.extend(gates.iter().map(GateStats::from));
+            facts.gates().iter().for_each(|gate| self.add_gate(gate));
             self.decode = Some(decode);
         }
         self
+    }
+
+    /// Adds a gate to those of its name.
+    fn add_gate(&mut self, gate: &GateFacts) {
+        let at = self.gates.iter().position(|known| known.name == gate.name).unwrap_or(self.gates.len());
+        if at == self.gates.len() {
+            self.gates.push(GateStats {
+                name: gate.name.into(),
+                wait_us_mean: gate.wait_us_mean,
+                ..GateStats::default()
+            });
+        }
+        let sum = &mut self.gates[at];
+        let all = sum.passed + gate.passed;
+        if all > 0 {
+            let total_us = sum.wait_us_mean * sum.passed as f64 + gate.wait_us_mean * gate.passed as f64;
+            sum.wait_us_mean = total_us / all as f64;
+        }
+        sum.passed = all;
+        sum.capacity += gate.capacity;
+        sum.occupancy_mean += gate.occupancy_mean;
     }
 
     fn add(&mut self, shard: &Snapshot) {
@@ -369,12 +473,7 @@ impl Stats {
         self.copied_bytes += shard.copied_bytes;
         self.unproved += shard.unproved;
         self.operations += shard.operations as u64;
-        for gate in &shard.gates {
-            match self.gates.iter_mut().find(|g| g.name == gate.name) {
-                Some(sum) => sum.add(gate),
-                None => self.gates.push(GateStats::from(gate)),
-            }
-        }
+        shard.gates.iter().for_each(|gate| self.add_gate(gate));
         if let Some(ring) = &shard.ring {
             self.enters += ring.counts.enters;
             self.completions += ring.counts.completions;

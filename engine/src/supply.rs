@@ -1,9 +1,8 @@
 //! Where finished batches come from: the shards themselves, or the decode stage behind them.
 
-use crate::decode::{DecodeStage, DecodeStats, Facts, Shape};
-use fuelrail_flow::{Finished, GateFacts, Outlet};
+use crate::decode::DecodeStage;
+use fuelrail_flow::{Finished, Outlet};
 use fuelrail_io::Waker;
-use std::sync::Arc;
 
 /// The consumer's side of whatever stands before it.
 pub(crate) enum Supply {
@@ -42,41 +41,12 @@ impl Supply {
         }
     }
 
-    /// Whether only the consumer can make room for the next batch. `None` where the shards know.
-    pub(crate) fn is_starved(&self) -> Option<bool> {
+    /// What decodes, where anything is decoded.
+    pub(crate) fn stage(&self) -> Option<&DecodeStage> {
         match self {
             Supply::Raw(_) => None,
-            Supply::Decoded(stage) => Some(stage.is_starved()),
+            Supply::Decoded(stage) => Some(stage),
         }
-    }
-
-    /// What so many decoded samples are.
-    pub(crate) fn shape(&self, samples: usize) -> Option<Shape> {
-        match self {
-            Supply::Raw(_) => None,
-            Supply::Decoded(stage) => Some(Shape::new(samples, stage.decode())),
-        }
-    }
-
-    /// Bytes of so many decoded samples.
-    pub(crate) fn decoded_bytes(&self, samples: u32) -> Option<u64> {
-        match self {
-            Supply::Raw(_) => None,
-            Supply::Decoded(stage) => Some(u64::from(samples) * stage.decode().sample_bytes()),
-        }
-    }
-
-    /// For the watchdog, which outlives no stage it looks at.
-    pub(crate) fn decode_facts(&self) -> Option<Arc<Facts>> {
-        match self {
-            Supply::Raw(_) => None,
-            Supply::Decoded(stage) => Some(Arc::clone(stage.facts())),
-        }
-    }
-
-    pub(crate) fn decode_stats(&self) -> Option<(DecodeStats, [GateFacts; 2])> {
-        let facts = self.decode_facts()?;
-        Some((facts.stats(), facts.gates()))
     }
 
     /// In a forked child: lets go without waiting for threads that do not exist there.

@@ -107,7 +107,7 @@ fn what_is_on_disk_is_not_believed_when_it_is_damaged() {
     let cases: [(Vec<u8>, &str); 6] = [
         (Vec::new(), "ends too early"),
         (good[..good.len() / 3].to_vec(), "ends too early"),
-        ([&good[..], b"x"].concat(), "says what no listing says"),
+        ([&good[..], b"x"].concat(), "holds values that are never written"),
         (flipped, "is damaged"),
         ([b"something", &good[..]].concat(), "something else"),
         ([&good[..16], b"\x02", &good[17..]].concat(), "version 2"),

@@ -3,12 +3,11 @@
 use super::profile::Profiles;
 use super::roles::{Role, Sts, container, from_environment, instance};
 use super::settings::Credentials;
-use super::source::{Fetched, Source, first};
+use super::{Fetched, Source, first};
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_io::wall_now;
+use fuelrail_wire::uri::REGION_DEFAULT;
 use futures_util::FutureExt;
-
-const REGION_DEFAULT: &str = "us-east-1";
 
 /// The profile in use, and whether somebody asked for it.
 fn profile(settings: &Credentials) -> (String, bool) {
@@ -17,9 +16,6 @@ fn profile(settings: &Credentials) -> (String, bool) {
 }
 
 /// The region that is signed for.
-///
-/// # Errors
-/// As reading the files of profiles.
 pub(crate) fn region(settings: &Credentials) -> Result<String> {
     let get = |name| settings.environment.plain(name);
     let told = settings.region.clone().or_else(|| get("AWS_REGION")).or_else(|| get("AWS_DEFAULT_REGION"));
@@ -34,9 +30,6 @@ pub(crate) fn region(settings: &Credentials) -> Result<String> {
 }
 
 /// A region's name that can be signed for, whoever says so.
-///
-/// # Errors
-/// `Usage` for what is no name of a region.
 pub(super) fn checked(region: String) -> Result<String> {
     if !region.is_empty() && region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Ok(region);
@@ -44,19 +37,7 @@ pub(super) fn checked(region: String) -> Result<String> {
     Err(Error::new(Kind::Usage, format!("region is '{}'", region.escape_debug())).cure("write it as eu-central-1"))
 }
 
-/// The region that one of AWS's own hosts is of: `bucket.s3.REGION.amazonaws.com` and its kin.
-pub(super) fn region_of(host: &str) -> Option<&str> {
-    let rest = host.strip_suffix(".cn").unwrap_or(host).strip_suffix(".amazonaws.com")?;
-    let (before, region) = rest.rsplit_once('.')?;
-    let before = before.strip_suffix(".dualstack").unwrap_or(before);
-    let service = before.rsplit('.').next()?;
-    (service == "s3" || service == "s3-fips").then_some(region)
-}
-
 /// One walk along the chain.
-///
-/// # Errors
-/// What every source had to say, when none has a credential or one does not work.
 pub(super) async fn fetch(settings: &Credentials) -> Result<Fetched> {
     let (environment, region) = (&settings.environment, region(settings)?);
     let service = Sts { environment, region: &region, now: wall_now() };
@@ -78,30 +59,8 @@ pub(super) async fn fetch(settings: &Credentials) -> Result<Fetched> {
 async fn web_identity(service: &Sts<'_>) -> Result<Source> {
     let get = |name| service.environment.plain(name);
     let (Some(file), Some(arn)) = (get("AWS_WEB_IDENTITY_TOKEN_FILE"), get("AWS_ROLE_ARN")) else {
-        return Ok(Source::Nothing("AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN are not both set".into()));
+        return Ok(Err("AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN are not both set".into()));
     };
     let role = Role { arn, session: get("AWS_ROLE_SESSION_NAME"), ..Role::default() };
-    service.assume_with_token(&role, file.as_ref()).await.map(Source::Found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_tell_their_region() {
-        for (host, region) in [
-            ("bucket.s3.eu-west-1.amazonaws.com", Some("eu-west-1")),
-            ("s3.eu-west-1.amazonaws.com", Some("eu-west-1")),
-            ("a.b.s3.dualstack.us-east-2.amazonaws.com", Some("us-east-2")),
-            ("s3-fips.us-gov-west-1.amazonaws.com", Some("us-gov-west-1")),
-            ("bucket.s3.cn-north-1.amazonaws.com.cn", Some("cn-north-1")),
-            ("s3.amazonaws.com", None),
-            ("bucket.s3.amazonaws.com", None),
-            ("s3.eu-west-1.example.org", None),
-            ("127.0.0.1", None),
-        ] {
-            assert_eq!(region_of(host), region, "{host}");
-        }
-    }
+    service.assume_with_token(&role, file.as_ref()).await.map(Ok)
 }

@@ -2,8 +2,8 @@
 //!
 //! Begins minutes before a credential ends; while there is no new one the old one serves. Ends with the last who signs.
 
+use super::Fetched;
 use super::settings::{CredentialProvider, Credentials, Origin, Provider, Signing};
-use super::source::Fetched;
 use super::{aws, tokens};
 use crate::client::on_thread;
 use fuelrail_base::{Duration, Error, Kind, Result};
@@ -47,7 +47,7 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
         }
         return Ok(None);
     };
-    let region = match (provider, aws::region_of(&endpoint.host), told) {
+    let region = match (provider, endpoint.region(), told) {
         // What the host is of is what it lets in.
         (Provider::Aws, Some(region), _) => region.to_string(),
         (Provider::Aws, None, Some(told)) => aws::checked(told)?,

@@ -4,7 +4,7 @@
 //! read the format; a crate for it would know neither its nested settings nor which of the two files wins.
 
 use super::roles::{Role, Sts, container, from_environment, instance};
-use super::source::{Fetched, Source};
+use super::{Fetched, Source};
 use crate::environment::Environment;
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_wire::sign::{Credential, parse_keys};
@@ -30,9 +30,6 @@ const DEPTH_MAX: usize = 8;
 
 impl Profiles {
     /// Reads what is there. A file that is not is none.
-    ///
-    /// # Errors
-    /// `File` when one is there and cannot be read, `Usage` when it is not understood.
     pub(super) fn read(environment: &Environment) -> Result<Profiles> {
         let mut profiles = Profiles::default();
         for (variable, usual, prefixed) in
@@ -91,9 +88,6 @@ impl Profiles {
     }
 
     /// What the profile called `name` has. `named` says that somebody asked for it, so that it has to be there.
-    ///
-    /// # Errors
-    /// When the profile is there and does not work.
     pub(super) async fn credential(&self, name: &str, named: bool, service: &Sts<'_>) -> Result<Source> {
         if !self.sections.contains_key(name) {
             let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
@@ -103,12 +97,12 @@ impl Profiles {
                 format!("not in {}", files.join(" or "))
             };
             let cause = format!("no profile '{name}': {place}");
-            return if named { Err(Error::new(Kind::Usage, cause)) } else { Ok(Source::Nothing(cause)) };
+            return if named { Err(Error::new(Kind::Usage, cause)) } else { Ok(Err(cause)) };
         }
         match self.follow(name, service).await? {
-            Some(fetched) => Ok(Source::Found(fetched)),
+            Some(fetched) => Ok(Ok(fetched)),
             None if named => Err(Error::new(Kind::Usage, format!("the profile '{name}' has no keys, role or process"))),
-            None => Ok(Source::Nothing(format!("the profile '{name}' has no keys, role or process"))),
+            None => Ok(Err(format!("the profile '{name}' has no keys, role or process"))),
         }
     }
 
@@ -194,8 +188,8 @@ async fn from_source(name: &str, environment: &Environment) -> Result<Fetched> {
         }
     };
     match source {
-        Source::Found(fetched) => Ok(fetched),
-        Source::Nothing(why) => Err(Error::new(Kind::Denied, format!("credential_source {name}: {why}"))),
+        Ok(fetched) => Ok(fetched),
+        Err(why) => Err(Error::new(Kind::Denied, format!("credential_source {name}: {why}"))),
     }
 }
 
@@ -274,7 +268,7 @@ mod tests {
         assert_eq!((get("default", "region"), get("work", "region")), (Some("eu-north-1"), Some("z")));
         assert_eq!((get("default", "max_concurrent_requests"), get("s", "sso_region")), (None, None));
         assert_eq!(get("work", "source_profile"), Some("default"));
-        let Ok(Source::Found(fetched)) = credential("default", false) else { panic!("it has keys") };
+        let Ok(Ok(fetched)) = credential("default", false) else { panic!("it has keys") };
         assert_eq!(fetched.credential, Credential::aws("AK", "marked/+=", None).unwrap());
         let error = Profiles::default().add("[a]\nmarked\n", false).unwrap_err().to_string();
         assert!(error.contains("line 2") && !error.contains("marked"), "{error}");
@@ -294,7 +288,7 @@ mod tests {
             assert!(error.contains(said) && !error.contains("marked"), "{name}: {error}");
         }
         for name in ["absent", "bare"] {
-            assert!(matches!(credential(name, false), Ok(Source::Nothing(_))), "{name}");
+            assert!(matches!(credential(name, false), Ok(Err(_))), "{name}");
         }
     }
 

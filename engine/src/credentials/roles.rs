@@ -1,7 +1,7 @@
 //! What AWS hands keys out with: the environment, the agent beside a container, the metadata service of an instance, and the Security Token
 //! Service, which gives a role instead of one's own keys.
 
-use super::source::{FORM, Fetched, Source, form, token_file, token_service};
+use super::{FORM, Fetched, Source, form, token_file, token_service};
 use crate::environment::Environment;
 use crate::service::Service;
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
@@ -12,31 +12,25 @@ use std::net::IpAddr;
 use std::path::Path;
 
 /// Keys in the environment itself.
-///
-/// # Errors
-/// `Usage` when there is half of them, or they cannot be keys.
 pub(super) fn from_environment(environment: &Environment) -> Result<Source> {
     let Some(id) = environment.get("AWS_ACCESS_KEY_ID") else {
-        return Ok(Source::Nothing("AWS_ACCESS_KEY_ID is not set".into()));
+        return Ok(Err("AWS_ACCESS_KEY_ID is not set".into()));
     };
     let Some(secret) = environment.get("AWS_SECRET_ACCESS_KEY") else {
         return Err(Error::new(Kind::Usage, "AWS_ACCESS_KEY_ID is set without AWS_SECRET_ACCESS_KEY"));
     };
     let token = environment.get("AWS_SESSION_TOKEN");
     let credential = Credential::aws(&id, &secret, token.as_deref().map(String::as_str))?;
-    Ok(Source::Found(Fetched { fixed: true, ..Fetched::new(credential) }))
+    Ok(Ok(Fetched { fixed: true, ..Fetched::new(credential) }))
 }
 
 const AGENT: &str = "http://169.254.170.2";
 
 /// What the agent has.
-///
-/// # Errors
-/// When one is named and hands nothing out.
 pub(super) async fn container(environment: &Environment) -> Result<Source> {
     let relative = environment.plain("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI").map(|path| format!("{AGENT}{path}"));
     let Some(uri) = relative.or_else(|| environment.plain("AWS_CONTAINER_CREDENTIALS_FULL_URI")) else {
-        return Ok(Source::Nothing("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and _FULL_URI are not set".into()));
+        return Ok(Err("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and _FULL_URI are not set".into()));
     };
     let endpoint: Endpoint = uri.split('?').next().unwrap_or_default().parse()?;
     if endpoint.scheme == Scheme::Http && !is_near(&endpoint.host) {
@@ -55,7 +49,7 @@ pub(super) async fn container(environment: &Environment) -> Result<Source> {
     if answer.status != 200 {
         return Err(Error::new(Kind::Denied, format!("{} answered {}", endpoint.authority(), answer.status)));
     }
-    Ok(Source::Found(Fetched { at: answer.at, ..Fetched::new(parse_keys(&answer.body)?) }))
+    Ok(Ok(Fetched { at: answer.at, ..Fetched::new(parse_keys(&answer.body)?) }))
 }
 
 /// Where the vendor's tools send a token without TLS.
@@ -69,12 +63,9 @@ const IMDS: &str = "http://169.254.169.254";
 const ROLES: &str = "latest/meta-data/iam/security-credentials/";
 
 /// What the instance's role has.
-///
-/// # Errors
-/// When the service answers and hands nothing out.
 pub(super) async fn instance(environment: &Environment) -> Result<Source> {
     if environment.plain("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
-        return Ok(Source::Nothing("AWS_EC2_METADATA_DISABLED is set".into()));
+        return Ok(Err("AWS_EC2_METADATA_DISABLED is set".into()));
     }
     let named = environment.plain("AWS_EC2_METADATA_SERVICE_ENDPOINT");
     let service = named.as_deref().unwrap_or(IMDS).trim_end_matches('/');
@@ -88,9 +79,9 @@ pub(super) async fn instance(environment: &Environment) -> Result<Source> {
     let token = match ask(Method::PUT, "latest/api/token", lifetime).await {
         Ok(answer) if answer.status == 200 => answer,
         Ok(answer) => {
-            return Ok(Source::Nothing(format!("{service} answered {} instead of a session token", answer.status)));
+            return Ok(Err(format!("{service} answered {} instead of a session token", answer.status)));
         }
-        Err(error) if named.is_none() => return Ok(Source::Nothing(error.cause().to_string())),
+        Err(error) if named.is_none() => return Ok(Err(error.cause().to_string())),
         Err(error) => return Err(error),
     };
     let token = String::from_utf8_lossy(&token.body).trim().to_string();
@@ -98,13 +89,13 @@ pub(super) async fn instance(environment: &Environment) -> Result<Source> {
     let roles = ask(Method::GET, ROLES, with).await?;
     let text = String::from_utf8_lossy(&roles.body).into_owned();
     let Some(role) = text.lines().next().map(str::trim).filter(|role| roles.status == 200 && !role.is_empty()) else {
-        return Ok(Source::Nothing("the instance has no role".into()));
+        return Ok(Err("the instance has no role".into()));
     };
     let answer = ask(Method::GET, &format!("{ROLES}{role}"), with).await?;
     if answer.status != 200 {
         return Err(Error::new(Kind::Server, format!("{service} answered {} for its role", answer.status)));
     }
-    Ok(Source::Found(Fetched { at: answer.at, ..Fetched::new(parse_keys(&answer.body)?) }))
+    Ok(Ok(Fetched { at: answer.at, ..Fetched::new(parse_keys(&answer.body)?) }))
 }
 
 /// Clocks that differ by less agree.
@@ -128,18 +119,12 @@ pub(super) struct Sts<'a> {
 
 impl Sts<'_> {
     /// The role, for the holder of `keys`.
-    ///
-    /// # Errors
-    /// `Denied` with what the service says, `Network` when it does not answer.
     pub(super) async fn assume(&self, role: &Role, keys: &Credential) -> Result<Fetched> {
         let external_id = role.external_id.as_deref().map(|id| ("ExternalId", id));
         self.ask(role, "AssumeRole", external_id, Some(keys)).await
     }
 
     /// The role, for who holds the token in `file`, which is read anew each time: it is replaced while it is valid.
-    ///
-    /// # Errors
-    /// As [`Sts::assume`]; `File` when there is no token.
     pub(super) async fn assume_with_token(&self, role: &Role, file: &Path) -> Result<Fetched> {
         let token = token_file(file)?;
         self.ask(role, "AssumeRoleWithWebIdentity", Some(("WebIdentityToken", &token)), None).await
@@ -147,8 +132,7 @@ impl Sts<'_> {
 
     /// The service's address: what the vendor's tools are told, or the region's own.
     fn uri(&self) -> String {
-        let named =
-            ["AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL"].into_iter().find_map(|name| self.environment.plain(name));
+        let named = self.environment.first(["AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL"]);
         named.unwrap_or_else(|| {
             let china = if self.region.starts_with("cn-") { ".cn" } else { "" };
             format!("https://sts.{}.amazonaws.com{china}", self.region)

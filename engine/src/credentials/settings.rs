@@ -134,9 +134,10 @@ impl Credentials {
             Dialect::Azure => return (Provider::Azure, false),
             _ => {}
         }
-        let named =
-            ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"].into_iter().find_map(|name| self.environment.plain(name));
-        let named = named.and_then(|url| url.parse::<Endpoint>().ok());
+        let named = self
+            .environment
+            .first(["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"])
+            .and_then(|url| url.parse::<Endpoint>().ok());
         let is_named =
             named.is_some_and(|named| (named.scheme, named.authority()) == (endpoint.scheme, endpoint.authority()));
         (Provider::Aws, is_named || self.profile.is_some())

@@ -5,10 +5,10 @@
 //! `x-amz-` headers), so such a key is used as an AWS one against that endpoint. Google's own GOOG4 names the same
 //! algorithm anew and brings nothing besides.
 
-use super::source::{FORM, Fetched, Source, ask_beside, first, form, token_file, token_service};
+use super::{FORM, Fetched, PATIENCE, Source, first, form, token_file, token_service};
 use crate::environment::Environment;
-use crate::service::Answer;
-use fuelrail_base::{Error, Kind, Result, WallTime};
+use crate::service::{Answer, Service};
+use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_io::wall_now;
 use fuelrail_wire::Endpoint;
 use fuelrail_wire::sign::{Credential, Grant, Secret, assertion};
@@ -45,9 +45,6 @@ impl Seconds {
 }
 
 /// The token in an answer. Nothing of one that has none is repeated but its status and its error's name.
-///
-/// # Errors
-/// `Denied` when there is none.
 pub(super) fn token_in(answer: &Answer, make: impl FnOnce(&str) -> Result<Credential>) -> Result<Fetched> {
     let token: Option<Token> = serde_json::from_slice(&answer.body).ok();
     let Some(Token { access_token: Some(text), expires_in, expires_on, .. }) = token else {
@@ -63,6 +60,21 @@ pub(super) fn token_in(answer: &Answer, make: impl FnOnce(&str) -> Result<Creden
     Ok(Fetched { at: answer.at, ..Fetched::new(credential) })
 }
 
+/// The token of a service beside this machine. One that nobody has named need not be there: then this is why it has none.
+async fn token_beside(
+    uri: &str,
+    header: (&'static str, &str),
+    named: bool,
+    make: impl FnOnce(&str) -> Result<Credential>,
+) -> Result<Source> {
+    let patience = if named { PATIENCE } else { Duration::from_secs(1) };
+    let service = Service { uri, patience, attempts: 3, ..Service::default() };
+    match service.ask(Method::GET, &[header], String::new()).await {
+        Err(error) if !named => Ok(Err(error.cause().to_owned())),
+        answer => token_in(&answer?, make).map(Ok),
+    }
+}
+
 const RESOURCE: &str = "https://storage.azure.com/";
 
 /// The account that a bucket is of: named in the path on a server of many, in the host elsewhere.
@@ -75,9 +87,6 @@ pub(super) fn account_of(endpoint: &Endpoint) -> Option<String> {
 }
 
 /// One walk along the chain, for this account.
-///
-/// # Errors
-/// What every source had to say, when none has a credential or one does not work.
 pub(super) async fn azure(environment: &Environment, account: Option<&str>) -> Result<Fetched> {
     first([
         ("account key", async { account_key(environment, account) }.boxed_local()),
@@ -90,13 +99,12 @@ pub(super) async fn azure(environment: &Environment, account: Option<&str>) -> R
 
 fn account_key(environment: &Environment, account: Option<&str>) -> Result<Source> {
     let key = ["AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY"].into_iter().find_map(|name| environment.get(name));
-    let Some(key) = key else { return Ok(Source::Nothing("AZURE_STORAGE_KEY is not set".into())) };
+    let Some(key) = key else { return Ok(Err("AZURE_STORAGE_KEY is not set".into())) };
     // A key that the environment ties to one account is no other one's.
-    let tied =
-        ["AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME"].into_iter().find_map(|name| environment.plain(name));
+    let tied = environment.first(["AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME"]);
     let account = match (account, tied) {
         (Some(account), Some(tied)) if account != tied => {
-            return Ok(Source::Nothing(format!("AZURE_STORAGE_KEY is of the account '{tied}', not of '{account}'")));
+            return Ok(Err(format!("AZURE_STORAGE_KEY is of the account '{tied}', not of '{account}'")));
         }
         (Some(account), _) => account.to_string(),
         (None, Some(tied)) => tied,
@@ -105,21 +113,21 @@ fn account_key(environment: &Environment, account: Option<&str>) -> Result<Sourc
                 .cure("set AZURE_STORAGE_ACCOUNT"));
         }
     };
-    Ok(Source::Found(Fetched { fixed: true, ..Fetched::new(Credential::azure_key(&account, &key)?) }))
+    Ok(Ok(Fetched { fixed: true, ..Fetched::new(Credential::azure_key(&account, &key)?) }))
 }
 
 fn signature(environment: &Environment) -> Result<Source> {
     let Some(query) = environment.get("AZURE_STORAGE_SAS_TOKEN") else {
-        return Ok(Source::Nothing("AZURE_STORAGE_SAS_TOKEN is not set".into()));
+        return Ok(Err("AZURE_STORAGE_SAS_TOKEN is not set".into()));
     };
-    Ok(Source::Found(Fetched { fixed: true, ..Fetched::new(Credential::azure_sas(&query)?) }))
+    Ok(Ok(Fetched { fixed: true, ..Fetched::new(Credential::azure_sas(&query)?) }))
 }
 
 /// A service principal, by its secret or by a token that the platform keeps in a file.
 async fn principal(environment: &Environment) -> Result<Source> {
     let (Some(tenant), Some(client)) = (environment.plain("AZURE_TENANT_ID"), environment.plain("AZURE_CLIENT_ID"))
     else {
-        return Ok(Source::Nothing("AZURE_TENANT_ID and AZURE_CLIENT_ID are not both set".into()));
+        return Ok(Err("AZURE_TENANT_ID and AZURE_CLIENT_ID are not both set".into()));
     };
     let scope = format!("{RESOURCE}.default");
     let mut pairs =
@@ -134,14 +142,14 @@ async fn principal(environment: &Environment) -> Result<Source> {
             pairs.push(("client_assertion", token.as_str()));
         }
         (None, None) => {
-            return Ok(Source::Nothing("neither AZURE_CLIENT_SECRET nor AZURE_FEDERATED_TOKEN_FILE is set".into()));
+            return Ok(Err("neither AZURE_CLIENT_SECRET nor AZURE_FEDERATED_TOKEN_FILE is set".into()));
         }
     }
     let service =
         environment.plain("AZURE_AUTHORITY_HOST").unwrap_or_else(|| "https://login.microsoftonline.com".into());
     let uri = format!("{}/{tenant}/oauth2/v2.0/token", service.trim_end_matches('/'));
     let answer = token_service(&uri, environment).ask(Method::POST, &[("content-type", FORM)], form(&pairs)).await?;
-    token_in(&answer, Credential::azure_bearer).map(Source::Found)
+    token_in(&answer, Credential::azure_bearer).map(Ok)
 }
 
 /// The identity of the machine or of the application service.
@@ -160,11 +168,7 @@ async fn managed(environment: &Environment) -> Result<Source> {
         }
     };
     let (name, value) = header;
-    let beside = ask_beside(&uri, (name, &value), named).await?;
-    beside.map_or_else(
-        |why| Ok(Source::Nothing(why)),
-        |answer| token_in(&answer, Credential::azure_bearer).map(Source::Found),
-    )
+    token_beside(&uri, (name, &value), named, Credential::azure_bearer).await
 }
 
 const SCOPE: &str = "https://www.googleapis.com/auth/devstorage.read_write";
@@ -172,22 +176,19 @@ const TOKEN_URI: &str = "https://oauth2.googleapis.com/token";
 const LIFETIME_S: u64 = 3600;
 
 /// One walk along the chain.
-///
-/// # Errors
-/// What every source had to say, when none has a credential or one does not work.
 pub(super) async fn google(environment: &Environment) -> Result<Fetched> {
     const USUAL: &str = "application_default_credentials.json";
     let named = async {
         match environment.path("GOOGLE_APPLICATION_CREDENTIALS") {
             Some(path) => from_file(environment, &path, true).await,
-            None => Ok(Source::Nothing("GOOGLE_APPLICATION_CREDENTIALS is not set".into())),
+            None => Ok(Err("GOOGLE_APPLICATION_CREDENTIALS is not set".into())),
         }
     };
     let own = async {
         let folder = environment.path("CLOUDSDK_CONFIG").or_else(|| environment.at_home(".config/gcloud"));
         match folder.map(|folder| folder.join(USUAL)) {
             Some(path) => from_file(environment, &path, false).await,
-            None => Ok(Source::Nothing("HOME is not set".into())),
+            None => Ok(Err("HOME is not set".into())),
         }
     };
     let metadata = from_metadata(environment);
@@ -217,7 +218,7 @@ async fn from_file(environment: &Environment, path: &Path, named: bool) -> Resul
     let text = match std::fs::read(path) {
         Ok(text) => Zeroizing::new(text),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !named => {
-            return Ok(Source::Nothing(format!("{} is not there", path.display())));
+            return Ok(Err(format!("{} is not there", path.display())));
         }
         Err(e) => return Err(Error::new(Kind::File, format!("{}: {e}", path.display()))),
     };
@@ -226,13 +227,10 @@ async fn from_file(environment: &Environment, path: &Path, named: bool) -> Resul
         e.because(cause)
     })?;
     let answer = token_service(&uri, environment).ask(Method::POST, &[("content-type", FORM)], body).await?;
-    token_in(&answer, Credential::bearer).map(Source::Found)
+    token_in(&answer, Credential::bearer).map(Ok)
 }
 
 /// Where a key file says that a token is to be had, and what is sent there for one.
-///
-/// # Errors
-/// `Usage` when a part of the file is missing or not understood.
 pub(super) fn exchange(text: &[u8], at: WallTime) -> Result<(String, String)> {
     let wrong = |why: String| Error::new(Kind::Usage, why);
     let file: KeyFile =
@@ -270,9 +268,7 @@ async fn from_metadata(environment: &Environment) -> Result<Source> {
     let named = environment.plain("GCE_METADATA_HOST");
     let host = named.as_deref().unwrap_or("metadata.google.internal");
     let uri = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
-    let beside = ask_beside(&uri, ("metadata-flavor", "Google"), named.is_some()).await?;
-    beside
-        .map_or_else(|why| Ok(Source::Nothing(why)), |answer| token_in(&answer, Credential::bearer).map(Source::Found))
+    token_beside(&uri, ("metadata-flavor", "Google"), named.is_some(), Credential::bearer).await
 }
 
 #[cfg(test)]
@@ -289,12 +285,12 @@ mod tests {
         };
         let (key, tied) = (("AZURE_STORAGE_KEY", "a2V5"), ("AZURE_STORAGE_ACCOUNT", "acc"));
         for (variables, account) in [(&[key][..], Some("acc")), (&[key, tied], Some("acc")), (&[key, tied], None)] {
-            let Ok(Source::Found(fetched)) = found(variables, account) else { panic!("{account:?}") };
+            let Ok(Ok(fetched)) = found(variables, account) else { panic!("{account:?}") };
             assert_eq!(fetched.credential, Credential::azure_key("acc", "a2V5").unwrap());
         }
         assert!(found(&[key], None).unwrap_err().to_string().contains("AZURE_STORAGE_ACCOUNT"));
-        assert!(matches!(found(&[key, tied], Some("other")), Ok(Source::Nothing(_))));
-        assert!(matches!(found(&[], Some("acc")), Ok(Source::Nothing(_))));
+        assert!(matches!(found(&[key, tied], Some("other")), Ok(Err(_))));
+        assert!(matches!(found(&[], Some("acc")), Ok(Err(_))));
         for (uri, account) in [
             ("az://acc/container/", Some("acc")),
             ("https://acc.blob.core.windows.net/container/", Some("acc")),

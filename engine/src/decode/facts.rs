@@ -1,6 +1,6 @@
 //! What the decode stage shows to the outside: counters, gates and one line for the watchdog.
 //!
-//! Owns numbers only. Threads write them with relaxed stores; nobody waits for anybody here but at the gates, once a batch.
+//! Owns numbers only, behind a lock that is held for a few additions, once a sample.
 
 use fuelrail_flow::{Gate, GateFacts};
 use fuelrail_io::monotonic_now;
@@ -30,14 +30,7 @@ pub struct DecodeStats {
 /// Shared between the stage's threads and whoever watches them.
 #[derive(Debug)]
 pub(crate) struct Facts {
-    threads: usize,
     depth: usize,
-    samples: AtomicU64,
-    refused: AtomicU64,
-    object_bytes: AtomicU64,
-    bytes: AtomicU64,
-    /// Of all threads, as of the last samples each decoded.
-    cpu_ns: AtomicU64,
     beats: AtomicU64,
     /// Batches let in, whether they are still inside or not.
     pub(super) opened: AtomicU64,
@@ -45,28 +38,34 @@ pub(crate) struct Facts {
     pub(super) taken: AtomicU64,
     /// Nothing is inside, and there is no room for the next batch: only the consumer can make some.
     pub(super) starved: AtomicBool,
+    counted: Mutex<Counted>,
+}
+
+#[derive(Debug)]
+struct Counted {
+    stats: DecodeStats,
     /// Batches from their raw bytes to their last pixel, and from there to the consumer.
-    decoding: Mutex<Gate>,
-    decoded: Mutex<Gate>,
+    decoding: Gate,
+    decoded: Gate,
 }
 
 impl Facts {
     pub(super) fn new(threads: usize, depth: usize) -> Facts {
+        let stats = DecodeStats { threads, ..DecodeStats::default() };
+        let (decoding, decoded) = (Gate::new("decode", depth), Gate::new("decoded", depth));
         Facts {
-            threads,
             depth,
-            samples: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            object_bytes: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            cpu_ns: AtomicU64::new(0),
             beats: AtomicU64::new(0),
             opened: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             starved: AtomicBool::new(false),
-            decoding: Mutex::new(Gate::new("decode", depth)),
-            decoded: Mutex::new(Gate::new("decoded", depth)),
+            counted: Mutex::new(Counted { stats, decoding, decoded }),
         }
+    }
+
+    /// The numbers are whole at every moment: a thread that died at one has not spoilt them.
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn beat(&self) {
@@ -75,37 +74,38 @@ impl Facts {
 
     /// A sample came to its end: what its object held and what was made of it, or nothing.
     pub(super) fn ended(&self, made: Option<(usize, usize)>) {
+        let stats = &mut self.counted().stats;
         match made {
             Some((object, pixels)) => {
-                self.samples.fetch_add(1, Ordering::Relaxed);
-                self.object_bytes.fetch_add(object as u64, Ordering::Relaxed);
-                self.bytes.fetch_add(pixels as u64, Ordering::Relaxed);
+                stats.samples += 1;
+                stats.object_bytes += object as u64;
+                stats.bytes += pixels as u64;
             }
-            None => drop(self.refused.fetch_add(1, Ordering::Relaxed)),
+            None => stats.refused += 1,
         }
         self.beat();
     }
 
     pub(super) fn spent(&self, cpu: Duration) {
-        self.cpu_ns.fetch_add(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.counted().stats.cpu_s += cpu.as_secs_f64();
     }
 
     pub(super) fn batch_opened(&self) {
         // The gate first: whoever sees the batch opened may already see it finished.
-        open(&self.decoding).entered(monotonic_now());
+        self.counted().decoding.entered(monotonic_now());
         self.opened.fetch_add(1, Ordering::Release);
         self.beat();
     }
 
     pub(super) fn batch_finished(&self) {
-        let now = monotonic_now();
-        open(&self.decoding).passed(now);
-        open(&self.decoded).entered(now);
+        let (now, mut counted) = (monotonic_now(), self.counted());
+        counted.decoding.passed(now);
+        counted.decoded.entered(now);
         self.beat();
     }
 
     pub(super) fn batch_taken(&self) {
-        open(&self.decoded).passed(monotonic_now());
+        self.counted().decoded.passed(monotonic_now());
         self.taken.fetch_add(1, Ordering::Release);
     }
 
@@ -121,36 +121,23 @@ impl Facts {
     }
 
     pub(crate) fn stats(&self) -> DecodeStats {
-        DecodeStats {
-            threads: self.threads,
-            samples: self.samples.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
-            object_bytes: self.object_bytes.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
-            cpu_s: Duration::from_nanos(self.cpu_ns.load(Ordering::Relaxed)).as_secs_f64(),
-        }
+        self.counted().stats.clone()
     }
 
     pub(crate) fn gates(&self) -> [GateFacts; 2] {
-        [open(&self.decoding).facts(), open(&self.decoded).facts()]
+        let counted = self.counted();
+        [counted.decoding.facts(), counted.decoded.facts()]
     }
 
     /// One line for the watchdog.
     pub(crate) fn describe(&self) -> String {
-        let DecodeStats { threads, samples, refused, cpu_s, .. } = self.stats();
+        let Counted { stats, decoding, decoded } = &*self.counted();
+        let DecodeStats { threads, samples, refused, cpu_s, .. } = stats;
         let waits = if self.starved.load(Ordering::Relaxed) { ", no room for the next batch" } else { "" };
+        let (inside, depth) = (self.inside(), self.depth);
         format!(
-            "decode: {} of {} batches inside, {samples} samples decoded, {refused} refused, {threads} threads, \
-             {cpu_s:.1} CPU-s{waits}; {}; {}",
-            self.inside(),
-            self.depth,
-            open(&self.decoding),
-            open(&self.decoded)
+            "decode: {inside} of {depth} batches inside, {samples} samples decoded, {refused} refused, {threads} threads, \
+             {cpu_s:.1} CPU-s{waits}; {decoding}; {decoded}"
         )
     }
-}
-
-/// A gate's numbers are whole at every moment: a thread that died at one has not spoilt them.
-fn open(gate: &Mutex<Gate>) -> MutexGuard<'_, Gate> {
-    gate.lock().unwrap_or_else(PoisonError::into_inner)
 }

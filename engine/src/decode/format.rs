@@ -2,14 +2,7 @@
 //! of an object that is not the picture that was asked for.
 
 use fuelrail_base::limits::PICTURE_PIXELS_MAX;
-use fuelrail_base::{Error, Kind, Result};
-
-/// What a header says.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Header {
-    pub width: u32,
-    pub height: u32,
-}
+use fuelrail_base::{Error, Kind};
 
 /// What a decoder makes of a pixel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,11 +20,11 @@ impl Pixels {
 }
 
 /// A picture whose header has been read.
-pub(super) trait Picture {
-    fn header(&self) -> Header;
-    fn pixels(&self) -> Pixels;
-    /// Decodes into exactly as many bytes as header and pixels say.
-    fn decode_into(&mut self, out: &mut [u8]) -> Result<()>;
+pub(super) struct Picture<D> {
+    pub width: u32,
+    pub height: u32,
+    pub pixels: Pixels,
+    pub decoder: D,
 }
 
 /// An object that is not the picture that was asked for.

@@ -4,7 +4,7 @@
 //! before it is decoded, what is wrong inside the pixels is an error, and so is a file that has fewer pixels than its header
 //! says (see `until_the_end`).
 
-use super::format::{Header, Picture, Pixels, too_large, undecodable};
+use super::format::{Picture, Pixels, too_large, undecodable};
 use fuelrail_base::{Error, Result};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;
@@ -17,60 +17,45 @@ pub(super) const SIGNATURE: [u8; 3] = [0xFF, 0xD8, 0xFF];
 const END: [u8; 2] = [0xFF, 0xD9];
 const SIDE_MAX: usize = u16::MAX as usize;
 
-pub(super) struct Jpeg<'a> {
-    decoder: JpegDecoder<ZCursor<&'a [u8]>>,
-    header: Header,
-    pixels: Pixels,
+pub(super) type Jpeg<'a> = Picture<JpegDecoder<ZCursor<&'a [u8]>>>;
+
+/// Reads as far as the pixels. `grey` where colour is not wanted; `scratch` for another form of the file.
+pub(super) fn open<'a>(bytes: &'a [u8], grey: bool, scratch: &'a mut Vec<u8>) -> Result<Jpeg<'a>> {
+    let outline = Outline::of(bytes);
+    if let Some(kind) = outline.frame.and_then(foreign) {
+        return Err(unread(kind));
+    }
+    if outline.finer_later {
+        return Err(unread("its first component is not its finest"));
+    }
+    let Some(end) = outline.end(bytes) else {
+        return Err(undecodable("the JPEG ends before its end marker: it is truncated"));
+    };
+    let bytes = if outline.is_one_stretch() { until_the_end(bytes, end, scratch) } else { bytes };
+    // Oddities between the headers are common and harmless.
+    let lenient = DecoderOptions::default().set_max_width(SIDE_MAX).set_max_height(SIDE_MAX).set_strict_mode(false);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), lenient);
+    decoder.decode_headers().map_err(|e| failed(&e))?;
+    let (width, height) = decoder.dimensions().ok_or_else(|| undecodable("the JPEG says no size"))?;
+    let (width, height) = (width as u32, height as u32);
+    if let Some(error) = too_large(width, height) {
+        return Err(error);
+    }
+    let pixels = match decoder.input_colorspace() {
+        Some(ColorSpace::Luma) => Pixels::Grey,
+        Some(ColorSpace::YCbCr) if grey => Pixels::Grey,
+        Some(ColorSpace::YCbCr | ColorSpace::RGB | ColorSpace::CMYK | ColorSpace::YCCK) => Pixels::Rgb,
+        other => return Err(undecodable(&format!("the JPEG's colours are not known: {other:?}"))),
+    };
+    let out = if pixels == Pixels::Grey { ColorSpace::Luma } else { ColorSpace::RGB };
+    // Inside the pixels nothing is forgiven: what is lost would be filled with grey.
+    decoder.set_options(lenient.set_strict_mode(true).jpeg_set_out_colorspace(out));
+    Ok(Picture { width, height, pixels, decoder })
 }
 
-impl<'a> Jpeg<'a> {
-    /// Reads as far as the pixels. `grey` where colour is not wanted; `scratch` for another form of the file.
-    pub(super) fn open(bytes: &'a [u8], grey: bool, scratch: &'a mut Vec<u8>) -> Result<Jpeg<'a>> {
-        let outline = Outline::of(bytes);
-        if let Some(kind) = outline.frame.and_then(foreign) {
-            return Err(unread(kind));
-        }
-        if outline.finer_later {
-            return Err(unread("its first component is not its finest"));
-        }
-        let Some(end) = outline.end(bytes) else {
-            return Err(undecodable("the JPEG ends before its end marker: it is truncated"));
-        };
-        let bytes = if outline.is_one_stretch() { until_the_end(bytes, end, scratch) } else { bytes };
-        // Oddities between the headers are common and harmless.
-        let lenient = DecoderOptions::default().set_max_width(SIDE_MAX).set_max_height(SIDE_MAX).set_strict_mode(false);
-        let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), lenient);
-        decoder.decode_headers().map_err(|e| failed(&e))?;
-        let (width, height) = decoder.dimensions().ok_or_else(|| undecodable("the JPEG says no size"))?;
-        let header = Header { width: width as u32, height: height as u32 };
-        if let Some(error) = too_large(header.width, header.height) {
-            return Err(error);
-        }
-        let pixels = match decoder.input_colorspace() {
-            Some(ColorSpace::Luma) => Pixels::Grey,
-            Some(ColorSpace::YCbCr) if grey => Pixels::Grey,
-            Some(ColorSpace::YCbCr | ColorSpace::RGB | ColorSpace::CMYK | ColorSpace::YCCK) => Pixels::Rgb,
-            other => return Err(undecodable(&format!("the JPEG's colours are not known: {other:?}"))),
-        };
-        let out = if pixels == Pixels::Grey { ColorSpace::Luma } else { ColorSpace::RGB };
-        // Inside the pixels nothing is forgiven: what is lost would be filled with grey.
-        decoder.set_options(lenient.set_strict_mode(true).jpeg_set_out_colorspace(out));
-        Ok(Jpeg { decoder, header, pixels })
-    }
-}
-
-impl Picture for Jpeg<'_> {
-    fn header(&self) -> Header {
-        self.header
-    }
-
-    fn pixels(&self) -> Pixels {
-        self.pixels
-    }
-
-    fn decode_into(&mut self, out: &mut [u8]) -> Result<()> {
-        self.decoder.decode_into(out).map_err(|e| failed(&e))
-    }
+/// Decodes into exactly as many bytes as size and pixels say.
+pub(super) fn decode(picture: &mut Jpeg<'_>, out: &mut [u8]) -> Result<()> {
+    picture.decoder.decode_into(out).map_err(|e| failed(&e))
 }
 
 /// What is known without decoding: the headers are walked by their lengths.
@@ -135,19 +120,10 @@ impl Outline {
 /// with zeroes, which are pixels of some kind; ones are no code of any picture, so that it must notice. A sound file is read
 /// a few bytes past its last pixel at most, and is filled up with ones itself.
 fn until_the_end<'a>(bytes: &[u8], end: usize, scratch: &'a mut Vec<u8>) -> &'a [u8] {
-    /// A byte of ones is written with a zero behind it, so that it is no marker.
-    const ONES: [u8; 64] = {
-        let mut ones = [0; 64];
-        let mut at = 0;
-        while at < ones.len() {
-            ones[at] = 0xFF;
-            at += 2;
-        }
-        ones
-    };
     scratch.clear();
     scratch.extend_from_slice(&bytes[..end]);
-    scratch.extend_from_slice(&ONES);
+    // A byte of ones is written with a zero behind it, so that it is no marker.
+    scratch.extend_from_slice([[0xFF, 0]; 32].as_flattened());
     scratch.extend_from_slice(&END);
     scratch
 }

@@ -2,11 +2,10 @@
 //! their own, straight into the slot that is delivered.
 //!
 //! What is asked for (`Decode`), how one picture becomes one sample (`picture`, `cut`, `png`, `jpeg`), and the stage that
-//! does it (`stage`, `feed`, `pool`). Never fetches, never orders: batches come and go in the order of their numbers.
+//! does it (`stage`, `pool`). Never fetches, never orders: batches come and go in the order of their numbers.
 
 mod cut;
 mod facts;
-mod feed;
 mod format;
 mod jpeg;
 mod picture;
@@ -17,7 +16,7 @@ mod stage;
 pub use facts::DecodeStats;
 pub(crate) use facts::Facts;
 pub(crate) use picture::decoded;
-pub(crate) use stage::{DecodeStage, Wanted};
+pub(crate) use stage::DecodeStage;
 
 use fuelrail_base::limits::SAMPLE_SIDE_MAX;
 use fuelrail_base::{Error, Kind, Result};
@@ -59,9 +58,6 @@ impl Decode {
     }
 
     /// Reads `HEIGHTxWIDTHxCHANNELS`.
-    ///
-    /// # Errors
-    /// `Usage` when it is none or out of range.
     pub(crate) fn parse(text: &str, fit: Fit, flip: bool) -> Result<Decode> {
         let refused = |cause: String| {
             Err(Error::new(Kind::Usage, cause).cure(

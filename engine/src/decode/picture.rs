@@ -4,7 +4,7 @@
 //! Owns the scratch memory of one thread. Never believes a header before it has been compared with the limits.
 
 use super::cut::{Cut, Occasion, cut};
-use super::format::{Header, Picture, Pixels, undecodable};
+use super::format::{Picture, Pixels, undecodable};
 use super::{Decode, jpeg, png};
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
@@ -40,11 +40,11 @@ impl Easel {
     /// `Undecodable`, without the object's name.
     pub(super) fn paint(&mut self, bytes: &[u8], occasion: Occasion, out: &mut [u8]) -> Result<()> {
         let painted = if bytes.starts_with(&png::SIGNATURE) {
-            png::Png::open(bytes).and_then(|mut picture| self.finish(&mut picture, occasion, out))
+            png::open(bytes).and_then(|picture| self.finish(picture, png::decode, occasion, out))
         } else if bytes.starts_with(&jpeg::SIGNATURE) {
             let mut file = core::mem::take(&mut self.file);
-            let opened = jpeg::Jpeg::open(bytes, self.wanted.channels == 1, &mut file);
-            let painted = opened.and_then(|mut picture| self.finish(&mut picture, occasion, out));
+            let opened = jpeg::open(bytes, self.wanted.channels == 1, &mut file);
+            let painted = opened.and_then(|picture| self.finish(picture, jpeg::decode, occasion, out));
             self.file = file;
             painted
         } else {
@@ -54,20 +54,26 @@ impl Easel {
         painted
     }
 
-    fn finish(&mut self, picture: &mut impl Picture, occasion: Occasion, out: &mut [u8]) -> Result<()> {
+    fn finish<D>(
+        &mut self,
+        mut picture: Picture<D>,
+        decode: impl FnOnce(&mut Picture<D>, &mut [u8]) -> Result<()>,
+        occasion: Occasion,
+        out: &mut [u8],
+    ) -> Result<()> {
         let Easel { wanted, decoded, converted, resizer, .. } = self;
-        let (Header { width, height }, pixels) = (picture.header(), picture.pixels());
+        let Picture { width, height, pixels, .. } = picture;
         let cut = cut(wanted, width, height, occasion).ok_or_else(|| wrong_size(wanted, width, height))?;
         let is_whole = (cut.width, cut.height) == (width, height);
         let fits = is_whole && (width, height) == (wanted.width, wanted.height);
         let channels = wanted.channels as usize;
         let matches = pixels.bytes() == channels;
         if fits && matches {
-            picture.decode_into(out)?;
+            decode(&mut picture, out)?;
         } else {
             let count = width as usize * height as usize;
             let source = sized(decoded, count * pixels.bytes());
-            picture.decode_into(source)?;
+            decode(&mut picture, source)?;
             let source = match (fits, matches) {
                 (true, _) => {
                     convert(pixels, source, channels, out);
@@ -81,7 +87,7 @@ impl Easel {
                 }
             };
             if let Some(source) = source {
-                resize(resizer, wanted, source, Header { width, height }, &cut, out)?;
+                resize(resizer, wanted, (source, width, height), &cut, out)?;
             }
         }
         if cut.flip {
@@ -116,14 +122,13 @@ fn sized(scratch: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
 fn resize(
     resizer: &mut Resizer,
     wanted: &Decode,
-    source: &[u8],
-    whole: Header,
+    (source, width, height): (&[u8], u32, u32),
     cut: &Cut,
     out: &mut [u8],
 ) -> Result<()> {
     let odd = |what: &dyn core::fmt::Display| undecodable(&format!("it cannot be resized: {what}"));
     let kind = if wanted.channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
-    let source = ImageRef::new(whole.width, whole.height, source, kind).map_err(|e| odd(&e))?;
+    let source = ImageRef::new(width, height, source, kind).map_err(|e| odd(&e))?;
     let part = CroppedImage::new(&source, cut.left, cut.top, cut.width, cut.height).map_err(|e| odd(&e))?;
     let mut target = Image::from_slice_u8(wanted.width, wanted.height, out, kind).map_err(|e| odd(&e))?;
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).use_alpha(false);

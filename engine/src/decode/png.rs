@@ -1,7 +1,7 @@
 //! PNG, by the `png` crate: every colour type, depth and interlacing; 16 bits keep their upper eight, an animation its
 //! first picture. Alpha is dropped, the colours stay as they are stored.
 
-use super::format::{Header, Picture, Pixels, too_large, undecodable};
+use super::format::{Picture, Pixels, too_large, undecodable};
 use fuelrail_base::{Error, Result};
 use png::{Decoder, DecodingError, Limits, Reader, Transformations};
 use std::io::Cursor;
@@ -12,47 +12,32 @@ pub(super) const SIGNATURE: [u8; 8] = [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1
 /// What chunks beside the pixels may take.
 const BYTES_MAX: usize = 16 << 20;
 
-pub(super) struct Png<'a> {
-    reader: Reader<Cursor<&'a [u8]>>,
-    header: Header,
-    pixels: Pixels,
+pub(super) type Png<'a> = Picture<Reader<Cursor<&'a [u8]>>>;
+
+/// Reads as far as the pixels.
+pub(super) fn open(bytes: &[u8]) -> Result<Png<'_>> {
+    let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: BYTES_MAX });
+    decoder.set_ignore_text_chunk(true);
+    decoder.set_ignore_iccp_chunk(true);
+    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+    let (width, height) = decoder.read_header_info().map_err(|e| failed(&e))?.size();
+    // Before anything is made for the pixels that the header claims.
+    if let Some(error) = too_large(width, height) {
+        return Err(error);
+    }
+    let reader = decoder.read_info().map_err(|e| failed(&e))?;
+    let pixels = match reader.output_color_type().0.samples() {
+        1 => Pixels::Grey,
+        2 => Pixels::GreyAlpha,
+        3 => Pixels::Rgb,
+        _ => Pixels::RgbAlpha,
+    };
+    Ok(Picture { width, height, pixels, decoder: reader })
 }
 
-impl<'a> Png<'a> {
-    /// Reads as far as the pixels.
-    pub(super) fn open(bytes: &'a [u8]) -> Result<Png<'a>> {
-        let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: BYTES_MAX });
-        decoder.set_ignore_text_chunk(true);
-        decoder.set_ignore_iccp_chunk(true);
-        decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
-        let (width, height) = decoder.read_header_info().map_err(|e| failed(&e))?.size();
-        // Before anything is made for the pixels that the header claims.
-        if let Some(error) = too_large(width, height) {
-            return Err(error);
-        }
-        let reader = decoder.read_info().map_err(|e| failed(&e))?;
-        let pixels = match reader.output_color_type().0.samples() {
-            1 => Pixels::Grey,
-            2 => Pixels::GreyAlpha,
-            3 => Pixels::Rgb,
-            _ => Pixels::RgbAlpha,
-        };
-        Ok(Png { reader, header: Header { width, height }, pixels })
-    }
-}
-
-impl Picture for Png<'_> {
-    fn header(&self) -> Header {
-        self.header
-    }
-
-    fn pixels(&self) -> Pixels {
-        self.pixels
-    }
-
-    fn decode_into(&mut self, out: &mut [u8]) -> Result<()> {
-        self.reader.next_frame(out).map(drop).map_err(|e| failed(&e))
-    }
+/// Decodes into exactly as many bytes as size and pixels say.
+pub(super) fn decode(picture: &mut Png<'_>, out: &mut [u8]) -> Result<()> {
+    picture.decoder.next_frame(out).map(drop).map_err(|e| failed(&e))
 }
 
 fn failed(error: &DecodingError) -> Error {

@@ -88,10 +88,6 @@ impl Shared {
         self.facts.batch_finished();
         let queued = self.finished.push(finished);
         debug_assert!(queued.is_ok(), "the queue holds every batch let in");
-        self.wake_consumer();
-    }
-
-    pub(super) fn wake_consumer(&self) {
         if let Some(waker) = self.consumer.get() {
             waker.wake();
         }

@@ -1,29 +1,18 @@
-//! The decode stage as the loader holds it: its threads, and the consumer's end that takes decoded batches in order.
+//! The decode stage as the loader holds it: its threads, the one that lets batches in, and the consumer's end that takes decoded batches
+//! in order.
 
 use super::Decode;
 use super::facts::Facts;
-use super::feed::Feed;
-use super::pool::{Shared, serve};
+use super::pool::{Job, LOOK_AGAIN, Shared, Work, serve};
+use crate::config::Config;
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::canary;
 use fuelrail_base::{Error, Kind, Result, Turns};
-use fuelrail_flow::{BadSamples, Consumer, Finished, Objects, Outlet};
-use fuelrail_io::{Region, Waker};
+use fuelrail_flow::{Assembled, Consumer, Finished, Objects, Outlet};
+use fuelrail_io::{Region, Slot, Waker};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::JoinHandle;
-
-/// What the stage is made from.
-pub(crate) struct Wanted {
-    pub decode: Decode,
-    pub threads: usize,
-    /// Batches decoded ahead.
-    pub depth: usize,
-    pub batch_size: u32,
-    pub seed: u64,
-    pub bad_samples: BadSamples,
-    pub objects: Arc<Objects>,
-}
 
 /// Decoded batches, in order.
 pub(crate) struct DecodeStage {
@@ -38,18 +27,21 @@ pub(crate) struct DecodeStage {
 
 impl DecodeStage {
     /// Starts the threads between `outlet`, of a run of `end` batches, and the consumer. `region` holds the pixels.
-    ///
-    /// # Errors
-    /// `Environment` when a thread is refused.
-    pub(crate) fn start(wanted: Wanted, outlet: Outlet, region: Region, end: u64) -> Result<DecodeStage> {
-        let Wanted { decode, threads, depth, batch_size, seed, bad_samples, objects } = wanted;
+    pub(crate) fn start(
+        config: &Config,
+        (decode, region): (Decode, Region),
+        objects: Arc<Objects>,
+        outlet: Outlet,
+        end: u64,
+    ) -> Result<DecodeStage> {
+        let &Config { decode_threads: threads, decode_depth: depth, batch_size, seed, .. } = config;
         let feeder = Waker::sleeper();
         outlet.set_waker(&feeder);
         region.set_waker(feeder.clone());
         let shared = Arc::new(Shared {
             wanted: decode,
             seed,
-            bad_samples,
+            bad_samples: config.bad_samples()?,
             objects,
             jobs: ArrayQueue::new((depth * batch_size as usize).max(1)),
             finished: ArrayQueue::new(depth),
@@ -150,4 +142,85 @@ fn spawn(run: &Arc<Consumer>, name: String, work: impl FnOnce() + Send + 'static
         Error::new(Kind::Environment, format!("starting a decoding thread: {e}"))
             .cure("ask for fewer with decode_threads, or raise the limit of processes (ulimit -u)")
     })
+}
+
+/// The thread that lets batches in: it takes them from the shards in order, gives each a slot for its pixels, and queues their samples.
+/// Owns the outlet of the shards and the region of the decoded batches. Never decodes.
+struct Feed {
+    shared: Arc<Shared>,
+    outlet: Outlet,
+    region: Region,
+    /// Bytes of a full decoded batch. Every slot has as many, so that no gap between two is too short for a third.
+    batch_bytes: usize,
+    /// Batches let in and not taken by the consumer, at most.
+    depth: u64,
+    /// Memory for the next batch.
+    slot: Option<Slot>,
+}
+
+impl Feed {
+    fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        while !shared.is_stopped() {
+            let sleeps = shared.feeder.arm();
+            if !self.turn() && sleeps {
+                shared.feeder.sleep(LOOK_AGAIN);
+            }
+            shared.feeder.disarm();
+        }
+    }
+
+    /// Lets in what there is, up to the depth and the memory. True when something was let in.
+    fn turn(&mut self) -> bool {
+        let (shared, mut moved) = (Arc::clone(&self.shared), false);
+        let mut room = true;
+        while !shared.is_stopped() && shared.facts.inside() < self.depth {
+            if self.slot.is_none() {
+                self.slot = self.region.alloc(self.batch_bytes);
+            }
+            room = self.slot.is_some();
+            if !room {
+                break;
+            }
+            let Some(Finished { seq, result }) = self.outlet.try_take() else { break };
+            moved = true;
+            shared.facts.batch_opened();
+            match (result, self.slot.take()) {
+                (Ok(raw), Some(slot)) => self.open(raw, slot),
+                (Err(error), slot) => {
+                    self.slot = slot;
+                    shared.hand_over(Finished { seq, result: Err(error) });
+                }
+                (Ok(_), None) => unreachable!("there was room"),
+            }
+        }
+        let empty = shared.facts.inside() == 0;
+        let more = !self.outlet.is_finished();
+        shared.facts.starved.store(!room && empty && more, Ordering::Release);
+        // Only a consumer that waits for the bucket opens the look-ahead; one that waits for decoders would not be helped.
+        self.outlet.set_waiting(room && empty && more && shared.waits.load(Ordering::Acquire));
+        moved
+    }
+
+    /// Queues the samples of a batch.
+    fn open(&mut self, raw: Assembled, slot: Slot) {
+        let (samples, bytes) = (raw.samples.len(), self.shared.wanted.sample_bytes() as usize);
+        let mut filling = slot.fill();
+        let windows: Vec<_> = (0..samples).map_while(|_| filling.carve(bytes)).collect();
+        debug_assert_eq!(windows.len(), samples, "the slot has the batch's room");
+        let work = Work { raw, filling, bad: Mutex::default() };
+        if samples == 0 {
+            return self.shared.finish(work);
+        }
+        let work = Arc::new(work);
+        let jobs = windows.into_iter().enumerate().map(|(index, window)| {
+            let work = Arc::clone(&work);
+            Job { work, index, window }
+        });
+        self.shared.push(jobs);
+        // The threads may have been faster than this one.
+        if let Some(work) = Arc::into_inner(work) {
+            self.shared.finish(work);
+        }
+    }
 }

@@ -7,8 +7,9 @@ use super::shelf::refused;
 use fuelrail_base::{Error, Result};
 use fuelrail_io::{OwnDirectory, try_lock};
 use fuelrail_wire::ListPage;
-use fuelrail_wire::kept::{Answer, FRAME_HEAD_BYTES, FrameHead, Frames, HEADER_BYTES, Header, Holds, SourceId};
+use fuelrail_wire::kept::{Answer, FRAME_HEAD_BYTES, Frames, HEADER_BYTES, Header, Holds, SourceId};
 use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -26,22 +27,19 @@ pub(super) struct Journal {
     /// Where the next frame belongs.
     end: u64,
     /// When the first of its pages was asked for, s since 1970.
-    begun_s: u64,
+    pub(super) begun_s: u64,
     /// Pages taken from it.
-    taken: u64,
+    pub(super) taken: u64,
     /// Pages written to it since.
     written: u64,
     /// Why nothing can be written to it any more.
-    broken: Option<Error>,
+    pub(super) broken: Option<Error>,
     text: Vec<u8>,
 }
 
 impl Journal {
     /// Takes the journal over, from an earlier process where it is young enough to go on from. `None` while another process
     /// has it.
-    ///
-    /// # Errors
-    /// `File` when it cannot be opened, locked or begun.
     pub(super) fn open(own: &OwnDirectory, name: &str, source: SourceId, now_s: u64) -> Result<Option<Journal>> {
         let (file, path) = (own.open_or_make_file(name)?, own.path().join(name));
         if !try_lock(&file, &path)? {
@@ -72,9 +70,6 @@ impl Journal {
     }
 
     /// Begins anew.
-    ///
-    /// # Errors
-    /// `File` when it cannot be written.
     pub(super) fn restart(&mut self, now_s: u64) -> Result<()> {
         let head = Header { holds: Holds::Journal, source: self.source, begun_s: now_s }.encode();
         let begun = self.file.set_len(0).and_then(|()| self.file.write_all_at(&head, 0));
@@ -86,20 +81,12 @@ impl Journal {
 
     /// The next page it has, for which `whose` finds somebody. `None` at its end: the first frame that is torn or nobody's.
     pub(super) fn next<T>(&mut self, whose: impl FnOnce(&Answer) -> Option<T>) -> Option<(T, ListPage)> {
-        let mut head = [0; FRAME_HEAD_BYTES];
-        self.file.read_exact_at(&mut head, self.end).ok()?;
-        let head = FrameHead::decode(head).ok()?;
-        let behind = self.end + (FRAME_HEAD_BYTES + head.len) as u64;
-        if self.file.metadata().ok()?.len() < behind {
-            return None;
-        }
-        self.text.resize(head.len, 0);
-        self.file.read_exact_at(&mut self.text, self.end + FRAME_HEAD_BYTES as u64).ok()?;
-        let mut frames = self.frames;
-        frames.proved(head, &self.text).ok()?;
+        let (mut frames, mut from) = (self.frames, &self.file);
+        from.seek(SeekFrom::Start(self.end)).ok()?;
+        frames.read(&mut from, &mut self.text).ok()?;
         let answer = Answer::decode(&self.text).ok()?;
         let found = whose(&answer)?;
-        (self.frames, self.end) = (frames, behind);
+        (self.frames, self.end) = (frames, self.end + (FRAME_HEAD_BYTES + self.text.len()) as u64);
         self.taken += 1;
         Some((found, answer.page))
     }
@@ -123,24 +110,9 @@ impl Journal {
         }
     }
 
-    /// When the first of its pages was asked for, s since 1970.
-    pub(super) fn begun_s(&self) -> u64 {
-        self.begun_s
-    }
-
-    /// Pages taken from it.
-    pub(super) fn taken(&self) -> u64 {
-        self.taken
-    }
-
     /// Pages it has.
     pub(super) fn pages(&self) -> u64 {
         self.taken + self.written
-    }
-
-    /// Why nothing was written to it any more.
-    pub(super) fn broken(&self) -> Option<&Error> {
-        self.broken.as_ref()
     }
 
     /// Empties it: the listing is whole. The file stays, for its lock.
@@ -159,7 +131,7 @@ mod tests {
 
     fn page(n: u32) -> ListPage {
         let entries = (0..n).map(|i| Entry { key: format!("k{n}/{i}"), size: u64::from(i), etag: None }).collect();
-        ListPage { entries, next: Some(format!("t{n}")), is_truncated: true, ..ListPage::default() }
+        ListPage { entries, next: Some(format!("t{n}")) }
     }
 
     const NAME: &str = "journal";
@@ -190,7 +162,7 @@ mod tests {
 
     fn push(journal: &mut Journal, pages: core::ops::Range<u32>) {
         pages.for_each(|n| journal.push(n, n + 100, &page(n)));
-        assert!(journal.broken().is_none());
+        assert!(journal.broken.is_none());
     }
 
     /// A journal of five pages, and where each ends.
@@ -215,7 +187,7 @@ mod tests {
             for bytes in [&good[..at], &rotten[..]] {
                 std::fs::write(&path, bytes).unwrap();
                 let mut journal = open(&own, NOW_S + 1);
-                let begun = journal.begun_s();
+                let begun = journal.begun_s;
                 assert_eq!(pages(&mut journal), whole, "at {at}");
                 assert!(begun == NOW_S || at < HEADER_BYTES, "at {at}");
                 journal.go_on();
@@ -250,26 +222,12 @@ mod tests {
             std::fs::write(&path, &good).unwrap();
             let mut journal = open(&own, now_s);
             assert_eq!(pages(&mut journal), left, "{now_s}");
-            assert_eq!(journal.begun_s(), if left == 5 { NOW_S } else { now_s });
+            assert_eq!(journal.begun_s, if left == 5 { NOW_S } else { now_s });
         }
         std::fs::write(&path, &good).unwrap();
         let mut other = Journal::open(&own, NAME, SourceId([8; 16]), NOW_S).unwrap().unwrap();
         assert_eq!(pages(&mut other), 0);
         other.finish().unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
-    }
-
-    #[test]
-    fn one_process_has_it() {
-        let (_dir, own, _) = place();
-        let mut journal = open(&own, NOW_S);
-        push(&mut journal, 0..1);
-        assert!(Journal::open(&own, NAME, SOURCE, NOW_S).unwrap().is_none());
-        push(&mut journal, 1..2);
-        drop(journal);
-        assert_eq!(pages(&mut open(&own, NOW_S)), 2);
-        std::fs::create_dir(own.path().join("folder")).unwrap();
-        let folder = Journal::open(&own, "folder", SOURCE, NOW_S).unwrap_err();
-        assert!(folder.to_string().contains("is not a regular file"), "{folder}");
     }
 }

@@ -24,9 +24,6 @@ struct Probe {
 }
 
 /// A key that is not as it was listed, if one is found.
-///
-/// # Errors
-/// What the server answers after retries.
 pub(super) async fn difference(
     client: &Client<'_>,
     source: &Source,
@@ -124,12 +121,7 @@ mod tests {
             .map(|object| Entry { key: object.key, size: object.size, etag: object.etag })
             .collect();
         let next = (all.len() > keys).then(|| "more".to_owned());
-        ListPage {
-            entries: all.into_iter().take(keys).collect(),
-            is_truncated: next.is_some(),
-            next,
-            ..ListPage::default()
-        }
+        ListPage { entries: all.into_iter().take(keys).collect(), next }
     }
 
     fn look(source: &Source, kept: &Listing, now: &Listing, seed: u64) -> Option<String> {

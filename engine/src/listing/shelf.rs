@@ -2,12 +2,11 @@
 //!
 //! Owns names and words; a file that is torn, rotten or something else's costs one line and a new listing.
 
-use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
+use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::Listing;
 use fuelrail_io::OwnDirectory;
 use fuelrail_wire::kept::{
-    FRAME_HEAD_BYTES, Flaw, FrameHead, Frames, HEADER_BYTES, Header, Holds, Name, NameKind, Object, Packer, SourceId,
-    Unpacker,
+    Flaw, Frames, HEADER_BYTES, Header, Holds, Name, NameKind, Object, Packer, SourceId, Unpacker,
 };
 use std::fs::{self, DirBuilder};
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -36,9 +35,6 @@ pub(super) struct OnDisk {
 
 impl Shelf {
     /// Opens this user's directory in `dir`, or makes it, and `dir`. Keys may tell something: nobody else reads it.
-    ///
-    /// # Errors
-    /// As [`OwnDirectory::open`]; `File` when `dir` is not there and cannot be made.
     pub(super) fn open(dir: &Path, source: SourceId) -> Result<Shelf> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.map_err(|error| refused(dir, "making", &error))?;
@@ -56,7 +52,7 @@ impl Shelf {
     /// The listing that is there, begun then.
     pub(super) fn saved(&self, begun_s: u64) -> Saved {
         let (own, name) = (Arc::clone(&self.own), self.name(NameKind::Whole));
-        Saved { file: Some(SavedFile { path: own.path().join(&name), own, name, begun_s }) }
+        Saved(Some(SavedFile { path: own.path().join(&name), own, name, begun_s }))
     }
 
     /// The listing that was saved, if `wanted` says yes to when it was begun.
@@ -70,7 +66,7 @@ impl Shelf {
         let named = |why: &dyn core::fmt::Display| format!("{}: {why}", path.display());
         let mut file = BufReader::with_capacity(BUFFER_BYTES, file);
         let mut head = [0; HEADER_BYTES];
-        file.read_exact(&mut head).map_err(|error| named(&flaw_of(&error)))?;
+        file.read_exact(&mut head).map_err(|_| named(&Flaw::Short))?;
         let header = Header::decode(&head).map_err(|flaw| named(&flaw))?;
         let Holds::Whole(objects) = header.holds else { return Err(named(&Flaw::Foreign)) };
         if header.source != self.source {
@@ -135,16 +131,7 @@ fn write(file: &mut fs::File, listing: &Listing, header: &Header) -> std::io::Re
 fn read(file: &mut impl Read, mut frames: Frames, objects: u64) -> Result<Listing, Flaw> {
     let (mut listing, mut text) = (Listing::default(), Vec::new());
     while (listing.len() as u64) < objects {
-        let mut head = [0; FRAME_HEAD_BYTES];
-        file.read_exact(&mut head).map_err(|error| flaw_of(&error))?;
-        let head = FrameHead::decode(head)?;
-        text.clear();
-        // No more is taken than there is, whatever the head says.
-        file.take(head.len as u64).read_to_end(&mut text).map_err(|error| flaw_of(&error))?;
-        if text.len() < head.len {
-            return Err(Flaw::Short);
-        }
-        frames.proved(head, &text)?;
+        frames.read(file, &mut text)?;
         let mut reader = Unpacker::new(&text);
         while let Some(Object { key, size, etag }) = reader.next()? {
             let before = listing.len().checked_sub(1);
@@ -154,20 +141,13 @@ fn read(file: &mut impl Read, mut frames: Frames, objects: u64) -> Result<Listin
             listing.push(key, size, etag);
         }
     }
-    let is_over = file.read(&mut [0]).map_err(|error| flaw_of(&error))? == 0;
+    let is_over = matches!(file.read(&mut [0]), Ok(0));
     if listing.len() as u64 == objects && is_over { Ok(listing) } else { Err(Flaw::Absurd) }
-}
-
-/// A disk that cannot be read is no better than a file that is damaged.
-fn flaw_of(error: &std::io::Error) -> Flaw {
-    if error.kind() == std::io::ErrorKind::UnexpectedEof { Flaw::Short } else { Flaw::Damaged }
 }
 
 /// The file a loader's listing is saved in. Dropped from the disk when an object turns out to be not as listed.
 #[derive(Debug, Default)]
-pub(crate) struct Saved {
-    file: Option<SavedFile>,
-}
+pub(crate) struct Saved(Option<SavedFile>);
 
 #[derive(Debug)]
 struct SavedFile {
@@ -179,16 +159,12 @@ struct SavedFile {
 
 impl Saved {
     pub(super) fn path(&self) -> Option<&Path> {
-        self.file.as_ref().map(|file| file.path.as_path())
+        self.0.as_ref().map(|file| file.path.as_path())
     }
 
     /// Looks at what a batch had to be delivered without.
     pub(crate) fn look_at(&mut self, left_out: &[(SampleId, Error)]) {
-        for (_, error) in left_out {
-            if self.file.is_some() {
-                let _ = self.judged(error.clone());
-            }
-        }
+        left_out.iter().for_each(|(_, error)| drop(self.judged(error.clone())));
     }
 
     /// Looks at an error of a sample. One that says the listing is old drops what is saved, and tells so.
@@ -196,7 +172,7 @@ impl Saved {
         if !matches!(error.kind(), Kind::Changed | Kind::NotFound | Kind::Mismatch) {
             return error;
         }
-        let Some(SavedFile { own, name, path, begun_s }) = self.file.take() else { return error };
+        let Some(SavedFile { own, name, path, begun_s }) = self.0.take() else { return error };
         // Another process may have saved a newer one meanwhile.
         let mut head = [0; HEADER_BYTES];
         let opened = own.open_file(&name, false).ok().flatten();
@@ -216,11 +192,6 @@ pub(super) fn refused(path: &Path, doing: &str, error: &std::io::Error) -> Error
     let errno = error.raw_os_error().unwrap_or(0);
     Error::from_errno(Kind::File, &format!("{doing} {}", path.display()), errno)
         .cure("choose a directory that this user may write to, on a disk with room")
-}
-
-/// What was saved, for people.
-pub(super) fn saved_line(objects: usize, path: &Path, bytes: u64) -> String {
-    format!("listing: {objects} objects kept in {}, {}", path.display(), ByteSize(bytes))
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ const AZURE_PAGE_KEYS: u32 = 5000;
 /// One page of the keys that begin with `prefix`.
 pub(super) async fn page(client: &Client<'_>, source: &Source, prefix: &str, start: PageStart<'_>) -> Result<ListPage> {
     let keys = if source.endpoint.dialect == Dialect::Azure { AZURE_PAGE_KEYS } else { PAGE_KEYS };
-    let path = list_path(&source.endpoint, prefix, start, keys, None);
+    let path = list_path(&source.endpoint, prefix, start, keys);
     let request = Request::new(Method::GET, path);
     let attempt = async || {
         let answer = client.ask(&request).await?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_io::{OwnDirectory, VolumeRoom, direct_unit, preallocate, try_lock};
+use fuelrail_io::{OwnDirectory, direct_unit, preallocate, try_lock};
 use fuelrail_wire::block::{PAGE_BYTES, SegmentHeader, SegmentName};
 
 use super::segment::{Named, Owned, refused, remove};
@@ -45,9 +45,6 @@ pub(crate) struct Turn {
 impl Directory {
     /// Opens this user's directory in `path`, or makes it. Makes `path`, too, in a directory that is there: a mount point that is
     /// missing is not filled in. Removes what processes left that died while they made a segment.
-    ///
-    /// # Errors
-    /// As [`OwnDirectory::open`]; `File` when there is no such directory and none can be made, or when it cannot be read.
     pub(crate) fn open(path: &Path) -> Result<Directory> {
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if !path.is_dir() => {
@@ -64,29 +61,13 @@ impl Directory {
             _ => Some(UNIT_BYTES_INDIRECT),
         };
         let directory = Directory { own, direct, refusal };
-        clear_dead(&directory.named()?);
+        clear_dead(&named(&directory.own)?);
         Ok(directory)
     }
 
     /// What direct transfers here are multiples of, or would be.
     pub(crate) fn unit(&self) -> u32 {
         self.direct.unwrap_or(UNIT_BYTES_INDIRECT)
-    }
-
-    /// Files that are named as segments, whole and new ones, by name.
-    ///
-    /// # Errors
-    /// `File` when the directory cannot be read.
-    pub(crate) fn named(&self) -> Result<Vec<Named>> {
-        named(&self.own)
-    }
-
-    /// Room of its file system.
-    ///
-    /// # Errors
-    /// `File` when it cannot be asked.
-    pub(crate) fn room(&self) -> Result<VolumeRoom> {
-        self.own.room()
     }
 
     /// Waits for the turn with this directory, and no longer than its patience.
@@ -120,13 +101,13 @@ impl Directory {
             self.own.rename(&from, &to).map_err(|error| refused(&path, "renaming", &error))?;
             self.own.sync()
         });
-        let owned = Owned::new(file, whole, header);
+        let owned = Owned::new(file, whole.clone(), header);
         match made {
             Ok(()) if owned.is_in_place() => Ok(Some(owned)),
-            Ok(()) => Err(Error::new(Kind::File, format!("{} vanished while it was made", owned.path().display()))
+            Ok(()) => Err(Error::new(Kind::File, format!("{} vanished while it was made", whole.path().display()))
                 .cure("see who else removes files there")),
             Err(error) => {
-                let full = self.room().is_ok_and(|room| room.free_bytes < len);
+                let full = self.own.room().is_ok_and(|room| room.free_bytes < len);
                 // Whichever of the names it has by now; what cannot be removed is found by the next opening.
                 let _ = self.own.remove(&from);
                 let _ = owned.remove();
@@ -136,7 +117,7 @@ impl Directory {
     }
 }
 
-/// As [`Directory::named`].
+/// Files that are named as segments, whole and new ones, by name.
 pub(crate) fn named(own: &Arc<OwnDirectory>) -> Result<Vec<Named>> {
     let files = own.files().map_err(|error| refused(own.path(), "reading the directory", &error))?;
     let named =

@@ -3,19 +3,18 @@
 //! Owns the segments' locks for as long as it lives, so that no other process takes them for a dead one's. Never touches a
 //! block: shards write and read them by their rings.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fuelrail_base::{Error, Kind, Result};
-use fuelrail_flow::{Contents, Objects, SegmentFile, SpillDesk, SpillSetup, Supply, Wish};
+use fuelrail_base::{Error, Kind, Result, ShardId};
+use fuelrail_flow::{Contents, Known, Objects, SegmentFile, SpillDesk, SpillSetup, Supply, Wish, resume};
 use fuelrail_plan::spill::Mount;
 use fuelrail_wire::block::{SegmentHeader, SegmentName};
 
-use super::directory::Directory;
-use super::recover::{Found, Recovered, recover};
+use super::directory::{Directory, named};
 use super::room::{Lengths, Limits, Room};
 use super::segment::{Named, Owned, Segment, Unfit};
 
@@ -24,14 +23,6 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// Who is told, in one line, what is wrong with a disk.
 pub(crate) type Tell = Box<dyn Fn(&str) + Send>;
-
-/// How much disk, for whom.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeeperConfig {
-    pub(crate) limits: Limits,
-    pub(crate) lengths: Lengths,
-    pub(crate) shards: u16,
-}
 
 /// What the keeper did since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -50,37 +41,9 @@ pub(crate) struct KeeperFacts {
     pub(crate) directories_failed: u64,
 }
 
-#[derive(Debug, Default)]
-struct Counters {
-    made: AtomicU64,
-    taken_over: AtomicU64,
-    removed: AtomicU64,
-    reclaimed: AtomicU64,
-    failures: AtomicU64,
-    directories_failed: AtomicU64,
-}
-
-impl Counters {
-    fn facts(&self) -> KeeperFacts {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        KeeperFacts {
-            made: read(&self.made),
-            taken_over: read(&self.taken_over),
-            removed: read(&self.removed),
-            reclaimed: read(&self.reclaimed),
-            failures: read(&self.failures),
-            directories_failed: read(&self.directories_failed),
-        }
-    }
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
-
 /// The keeper's thread, from outside. Dropping it ends it and gives the locks up.
 pub(crate) struct Keeper {
-    counters: Arc<Counters>,
+    facts: Arc<Mutex<KeeperFacts>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -92,18 +55,18 @@ impl Keeper {
     /// # Errors
     /// `Environment` when a thread is refused. Disks that fail are told of and left out.
     pub(crate) fn start(
-        config: KeeperConfig,
+        (limits, lengths, shards): (Limits, Lengths, u16),
         directories: Vec<Directory>,
         objects: &Objects,
         tell: Tell,
     ) -> Result<(Keeper, Vec<SpillSetup>)> {
         let unit = directories.iter().map(Directory::unit).max().unwrap_or(4096);
-        let mut work = Work::new(&config, directories, tell);
+        let mut work = Work::new((limits, lengths, shards), directories, tell);
         let setup =
             |desk: &Arc<SpillDesk>| SpillSetup { desk: Arc::clone(desk), unit: u64::from(unit), found: Vec::new() };
         let mut setups: Vec<SpillSetup> = work.desks.iter().map(setup).collect();
         work.recover(objects, &mut setups);
-        let counters = Arc::clone(&work.counters);
+        let facts = Arc::clone(&work.facts);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("fuelrail-spill".into()).spawn(move || work.live(&stopped));
@@ -111,12 +74,12 @@ impl Keeper {
             Error::new(Kind::Environment, format!("starting a thread for the disk: {error}"))
                 .cure("raise the limit of threads (ulimit -u, or pids.max of the cgroup)")
         })?;
-        Ok((Keeper { counters, stop, thread: Some(thread) }, setups))
+        Ok((Keeper { facts, stop, thread: Some(thread) }, setups))
     }
 
     /// What it did so far.
     pub(crate) fn facts(&self) -> KeeperFacts {
-        self.counters.facts()
+        *self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -154,27 +117,35 @@ pub(super) struct Work {
     /// Segments that no shard knows yet, and their directories.
     ready: VecDeque<(usize, Owned)>,
     next_key: u64,
-    counters: Arc<Counters>,
+    facts: Arc<Mutex<KeeperFacts>>,
     tell: Tell,
 }
 
 impl Work {
-    pub(super) fn new(config: &KeeperConfig, directories: Vec<Directory>, tell: Tell) -> Work {
+    pub(super) fn new(
+        (limits, lengths, shards): (Limits, Lengths, u16),
+        directories: Vec<Directory>,
+        tell: Tell,
+    ) -> Work {
         Work {
-            desks: (0..config.shards).map(|_| Arc::default()).collect(),
-            room: Room::new(directories, config.limits),
-            lengths: config.lengths,
+            desks: (0..shards).map(|_| Arc::default()).collect(),
+            room: Room::new(directories, limits),
+            lengths,
             kept: HashMap::new(),
             ready: VecDeque::new(),
             next_key: 0,
-            counters: Arc::default(),
+            facts: Arc::default(),
             tell,
         }
     }
 
     #[cfg(test)]
     pub(super) fn facts(&self) -> KeeperFacts {
-        self.counters.facts()
+        *self.facts.lock().unwrap()
+    }
+
+    fn count(&self, counted: impl FnOnce(&mut KeeperFacts)) {
+        counted(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Mounts what is there. A shard goes on with one segment that has room left; the others are full as they are.
@@ -187,7 +158,7 @@ impl Work {
                 Recovered::default()
             });
             for flaw in &recovered.flaws {
-                count(&self.counters.failures);
+                self.count(|facts| facts.failures += 1);
                 (self.tell)(flaw);
             }
             for found in recovered.segments {
@@ -199,7 +170,7 @@ impl Work {
     /// Gives a segment to those whose blocks are in it: to own to the first of them, and to read to the others.
     fn mount(&mut self, directory: usize, found: Found, setups: &mut [SpillSetup]) {
         let Found { named, header, direct, mut owned, mount, shares } = found;
-        self.counters.taken_over.fetch_add(u64::from(owned.is_some()), Ordering::Relaxed);
+        self.count(|facts| facts.taken_over += u64::from(owned.is_some()));
         for (shard, known) in shares {
             let segments = &setups[usize::from(shard.0)].found;
             let has_open = segments.iter().any(|(file, _)| matches!(file.mount, Mount::Open { .. }));
@@ -252,7 +223,7 @@ impl Work {
             }
             Wish::Trimmed(key) => {
                 self.trim(key);
-                count(&self.counters.removed);
+                self.count(|facts| facts.removed += 1);
             }
             Wish::Failed(key, error) => self.failed(key, &error),
         }
@@ -261,8 +232,7 @@ impl Work {
     /// An empty segment: one that is ready, or a new one, if the limits leave room for it or somebody dead makes room.
     pub(super) fn another(&mut self) -> Option<SegmentFile> {
         let (directory, owned) = self.ready.pop_front().or_else(|| self.make(true))?;
-        let direct = owned.segment().is_ok_and(|segment| segment.is_direct());
-        let (named, header) = (owned.named.clone(), owned.header);
+        let (named, header, direct) = (owned.0.named.clone(), owned.0.header, owned.0.is_direct());
         let key = self.keep(Kept { owned: Some(owned), named: named.clone(), directory });
         let mount = Mount::Open { end: fuelrail_plan::spill::PAGE_BYTES, records: 0 };
         Some(segment_file(key, &named, &header, direct, mount))
@@ -290,12 +260,15 @@ impl Work {
     fn make_of(&mut self, len: u64, wanted: bool) -> Option<(usize, Owned)> {
         loop {
             let kept = self.kept.values().map(|kept| kept.named.name);
-            let in_use: Vec<SegmentName> = kept.chain(self.ready.iter().map(|ready| ready.1.named.name)).collect();
+            let in_use: Vec<SegmentName> = kept.chain(self.ready.iter().map(|ready| ready.1.0.named.name)).collect();
             let reclaim = wanted.then_some(in_use.as_slice());
-            let (directory, made) = self.room.make(len, reclaim, || count(&self.counters.reclaimed))?;
+            let mut reclaimed = 0;
+            let made = self.room.make(len, reclaim, || reclaimed += 1);
+            self.count(|facts| facts.reclaimed += reclaimed);
+            let (directory, made) = made?;
             match made {
                 Ok(owned) => {
-                    count(&self.counters.made);
+                    self.count(|facts| facts.made += 1);
                     return Some((directory, owned));
                 }
                 Err(error) => self.give_up_directory(directory, &error),
@@ -324,9 +297,9 @@ impl Work {
 
     /// Says once what is wrong with a directory, and makes nothing in it any more.
     fn give_up_directory(&mut self, directory: usize, error: &Error) {
-        count(&self.counters.failures);
+        self.count(|facts| facts.failures += 1);
         if let Some(path) = self.room.give_up(directory) {
-            count(&self.counters.directories_failed);
+            self.count(|facts| facts.directories_failed += 1);
             let (gone, ready) = self.ready.drain(..).partition(|ready| ready.0 == directory);
             self.ready = ready;
             // What cannot be removed is empty, and found by the next opening.
@@ -343,12 +316,74 @@ impl Work {
     pub(super) fn leave(self) {
         let kept = self.kept.into_values().filter_map(|kept| kept.owned);
         for owned in kept.chain(self.ready.into_iter().map(|ready| ready.1)) {
-            let is_useless =
-                owned.segment().and_then(|segment| segment.scan()).is_ok_and(|found| found.records.is_empty());
-            if is_useless {
+            if owned.0.scan().is_ok_and(|found| found.records.is_empty()) {
                 // It stays when it cannot be removed: the next run tries again.
                 let _ = owned.remove();
             }
         }
     }
+}
+
+/// A segment with blocks of this data set.
+#[derive(Debug)]
+struct Found {
+    named: Named,
+    header: SegmentHeader,
+    direct: bool,
+    /// The lock, if its owner is dead.
+    owned: Option<Owned>,
+    /// What its owner may do with it.
+    mount: Mount,
+    /// Whose blocks are in it: first of whom most are.
+    shares: Vec<(ShardId, Vec<Known>)>,
+}
+
+/// What a directory holds.
+#[derive(Debug, Default)]
+struct Recovered {
+    segments: Vec<Found>,
+    /// Files that are named as segments and are none, or cannot be read: one line each.
+    flaws: Vec<String>,
+}
+
+/// Looks through a directory. Dead processes' segments with blocks of this data set are taken over, and those with no record
+/// at all are removed; others stay as they are.
+fn recover(directory: &Directory, contents: &Contents<'_>, shards: u16) -> Result<Recovered> {
+    let mut recovered = Recovered::default();
+    for named in named(&directory.own)?.iter().filter(|named| !named.name.new) {
+        match look(named, contents, shards) {
+            Ok(found) => recovered.segments.extend(found),
+            Err(Unfit::Gone) => {}
+            Err(Unfit::Flawed(why)) => {
+                recovered.flaws.push(format!("disk: {} is left alone: {why}", named.path().display()));
+            }
+            Err(Unfit::Failed(error)) => recovered.flaws.push(format!("disk: {error}")),
+        }
+    }
+    Ok(recovered)
+}
+
+fn look(named: &Named, contents: &Contents<'_>, shards: u16) -> Result<Option<Found>, Unfit> {
+    let segment = Segment::open(named)?;
+    let scanned = segment.scan().map_err(Unfit::Failed)?;
+    if scanned.records.is_empty() {
+        // Nothing will ever be found in it. A living owner has only just made it, and keeps it.
+        if let Ok(Some(owned)) = segment.try_own() {
+            owned.remove().map_err(Unfit::Failed)?;
+        }
+        return Ok(None);
+    }
+    let mut shares: BTreeMap<ShardId, Vec<Known>> = BTreeMap::new();
+    for known in contents.known(&scanned) {
+        shares.entry(known.block.owner(shards)).or_default().push(known);
+    }
+    let mut shares: Vec<_> = shares.into_iter().collect();
+    shares.sort_by_key(|share| core::cmp::Reverse(share.1.len()));
+    if shares.is_empty() {
+        return Ok(None);
+    }
+    // A disk that takes no locks, or no writes, is read all the same.
+    let owned = segment.try_own().unwrap_or(None);
+    let (mount, direct) = (resume(segment.header.len, &scanned), segment.is_direct());
+    Ok(Some(Found { named: segment.named, header: segment.header, direct, owned, mount, shares }))
 }

@@ -6,7 +6,6 @@
 mod census;
 mod directory;
 mod keeper;
-mod recover;
 mod room;
 mod segment;
 #[cfg(test)]
@@ -16,10 +15,16 @@ pub use census::{
     CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
 };
 pub(crate) use directory::Directory;
-pub(crate) use keeper::{Keeper, KeeperConfig};
-pub(crate) use room::{Lengths, Limits};
+pub(crate) use keeper::Keeper;
 
+use crate::config::Config;
+use crate::layout::Layout;
+use fuelrail_base::{ByteSize, Result, SampleId};
+use fuelrail_flow::{Objects, SpillSetup};
+use fuelrail_wire::{Endpoint, Scheme};
+use room::{Lengths, Limits};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Opens the directories that can be opened, each once; a line about each of the others.
 pub(crate) fn open_directories(paths: &[PathBuf], notices: &mut Vec<String>) -> Vec<Directory> {
@@ -32,4 +37,54 @@ pub(crate) fn open_directories(paths: &[PathBuf], notices: &mut Vec<String>) -> 
         }
     }
     directories
+}
+
+/// Who is told of disks that fail.
+type Report = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What direct transfers to these directories are multiples of, bytes; `None` without any.
+pub(crate) fn disk_unit(directories: &[Directory]) -> Option<u64> {
+    directories.iter().map(|directory| u64::from(directory.unit())).max()
+}
+
+/// Leaves out what has no sense where the data set is a folder of this machine: a disk below it, and second requests.
+pub(crate) fn settle_for(endpoint: &Endpoint, config: &mut Config, notices: &mut Vec<String>) {
+    if endpoint.scheme != Scheme::File {
+        return;
+    }
+    config.hedge_percent = 0;
+    if !config.spill_dirs.is_empty() {
+        config.spill_dirs.clear();
+        notices.push(
+            "spill_dirs: nothing is kept there, because the data set is on a disk of this machine already; cache_limit keeps \
+             it in memory"
+                .into(),
+        );
+    }
+}
+
+/// Starts the keeper of these directories: it, and what each shard begins with. Says what was found there.
+pub(crate) fn start_keeper(
+    config: &Config,
+    layout: &Layout,
+    directories: Vec<Directory>,
+    objects: &Objects,
+    (notices, report): (&mut Vec<String>, Report),
+) -> Result<(Option<Keeper>, Vec<Option<SpillSetup>>)> {
+    if directories.is_empty() {
+        return Ok((None, (0..layout.shards).map(|_| None).collect()));
+    }
+    let limits = Limits { limit_bytes: config.spill_limit_bytes, floor_bytes: config.spill_floor_bytes };
+    let catalog = objects.catalog();
+    let longest = (0..catalog.samples()).map(|sample| catalog.size(SampleId(sample))).max().unwrap_or(0);
+    let lengths = Lengths::new(limits, &directories, layout.shards, longest.min(catalog.block_bytes()));
+    let tell = Box::new(move |line: &str| report(line));
+    let (keeper, setups) = Keeper::start((limits, lengths, layout.shards), directories, objects, tell)?;
+    let known = setups.iter().flat_map(|setup| &setup.found);
+    let (segments, blocks) = known.fold((0, 0), |(s, b), (_, known)| (s + 1, b + known.len()));
+    notices.push(format!(
+        "disk: {blocks} blocks of this data set found in {segments} segments; new ones have {}",
+        ByteSize(lengths.usual)
+    ));
+    Ok((Some(keeper), setups.into_iter().map(Some).collect()))
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use fuelrail_base::Result;
 use fuelrail_wire::block::SegmentName;
 
-use super::directory::Directory;
+use super::directory::{Directory, named};
 use super::segment::{Named, Owned, Segment};
 
 /// How much disk may be used.
@@ -92,7 +92,7 @@ impl Room {
         if let Some(refusal) = &directory.refusal {
             return Err(refusal.clone());
         }
-        let volume = directory.room()?;
+        let volume = directory.own.room()?;
         let floor = match self.limits.floor_bytes {
             0 => volume.total_bytes / FLOOR_SHARE,
             floor => floor,
@@ -103,16 +103,16 @@ impl Room {
 
     /// Bytes of everything that is named as a segment. A directory that cannot be read says so when it is written to.
     fn used_bytes(&self) -> u64 {
-        let all = self.directories().filter_map(|directory| directory.named().ok());
+        let all = self.directories().filter_map(|directory| named(&directory.own).ok());
         all.flatten().map(|named| named.len).sum()
     }
 
     /// Removes the oldest segment whose owner is dead. False when there is none.
     fn reclaim(&self, in_use: &[SegmentName]) -> bool {
         let working = self.places.iter().filter(|place| place.1);
-        let named = working.filter_map(|place| place.0.named().ok()).flatten();
+        let found = working.filter_map(|place| named(&place.0.own).ok()).flatten();
         let free = |named: &Named| !named.name.new && !in_use.contains(&named.name);
-        let opened = named.filter(free).filter_map(|named| Segment::open(&named).ok());
+        let opened = found.filter(free).filter_map(|named| Segment::open(&named).ok());
         let mut segments: Vec<Segment> = opened.collect();
         segments.sort_unstable_by_key(|segment| segment.header.created_s);
         let mut dead = segments.iter().filter_map(|segment| segment.try_own().ok().flatten());
@@ -134,7 +134,7 @@ impl Lengths {
     /// blocks. No block is longer than `block_bytes`.
     pub(crate) fn new(limits: Limits, directories: &[Directory], shards: u16, block_bytes: u64) -> Lengths {
         use fuelrail_base::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_PAGE_BYTES};
-        let volumes = directories.iter().filter_map(|directory| directory.room().ok());
+        let volumes = directories.iter().filter_map(|directory| directory.own.room().ok());
         let free: u64 = volumes.map(|volume| volume.free_bytes - volume.free_bytes / FLOOR_SHARE).sum();
         let bytes = if limits.limit_bytes == 0 { free } else { limits.limit_bytes.min(free) };
         let share = bytes / u64::from(shards.max(1));

@@ -69,9 +69,6 @@ impl Segment {
     }
 
     /// Reads its journal.
-    ///
-    /// # Errors
-    /// `File` when the disk refuses.
     pub(crate) fn scan(&self) -> Result<Scanned> {
         let mut scan = Scan::new(&self.header);
         let mut bytes = Vec::new();
@@ -84,9 +81,6 @@ impl Segment {
     }
 
     /// Whether a record's block is what it says.
-    ///
-    /// # Errors
-    /// `File` when the disk refuses.
     pub(crate) fn proves(&self, record: &Record, bytes: &mut Vec<u8>) -> Result<bool> {
         bytes.resize(record.len as usize, 0);
         self.read(bytes, record.place)?;
@@ -103,76 +97,47 @@ impl Segment {
     }
 
     /// Whether a living process owns it.
-    ///
-    /// # Errors
-    /// `File` when the file system has no locks.
     pub(crate) fn is_owned(&self) -> Result<bool> {
         is_locked(&self.file, &self.named.path())
     }
 
     /// Becomes its owner, if it has none. `None` when it has one, or when another file is under its name by now.
-    ///
-    /// # Errors
-    /// `File` when it cannot be opened for writing, or locked.
     pub(crate) fn try_own(&self) -> Result<Option<Owned>> {
         let Named { name, directory, .. } = &self.named;
         let Some(file) = directory.open_file(&name.to_string(), true)? else { return Ok(None) };
         if !try_lock(&file, &self.named.path())? || !directory.holds(&name.to_string(), &self.file) {
             return Ok(None);
         }
-        let owned = Owned { file, named: self.named.clone(), header: self.header };
+        let owned = Owned::new(file, self.named.clone(), self.header);
         // Its owner may have removed it between opening and locking.
         Ok(owned.is_in_place().then_some(owned))
     }
 
     /// Removes its name, whoever owns it; what is open already stays readable.
-    ///
-    /// # Errors
-    /// `File` when the name cannot be removed.
     pub(crate) fn remove(&self) -> Result<()> {
         remove(&self.file, &self.named)
     }
 }
 
-/// A segment this process owns: it alone appends to it, and may remove it.
+/// A segment this process owns, open to be written: it alone appends to it, and may remove it.
 #[derive(Debug)]
-pub(crate) struct Owned {
-    file: File,
-    pub(crate) named: Named,
-    pub(crate) header: SegmentHeader,
-}
+pub(crate) struct Owned(pub(crate) Segment);
 
 impl Owned {
     /// Around a file just made, locked and given its header.
     pub(super) fn new(file: File, named: Named, header: SegmentHeader) -> Owned {
-        Owned { file, named, header }
-    }
-
-    /// Where it is; for people.
-    pub(crate) fn path(&self) -> PathBuf {
-        self.named.path()
+        Owned(Segment { file, named, header })
     }
 
     /// Whether it is still what is found under its name.
     pub(crate) fn is_in_place(&self) -> bool {
-        self.named.directory.holds(&self.named.name.to_string(), &self.file)
-    }
-
-    /// To be read.
-    ///
-    /// # Errors
-    /// `File` when there is no descriptor left.
-    pub(crate) fn segment(&self) -> Result<Segment> {
-        let file = self.file.try_clone().map_err(|error| refused(&self.path(), "opening", &error))?;
-        Ok(Segment { file, named: self.named.clone(), header: self.header })
+        let Segment { named, file, .. } = &self.0;
+        named.directory.holds(&named.name.to_string(), file)
     }
 
     /// Gives its room back, as soon as the last reader has closed it.
-    ///
-    /// # Errors
-    /// `File` when the name cannot be removed.
     pub(crate) fn remove(self) -> Result<()> {
-        remove(&self.file, &self.named)
+        self.0.remove()
     }
 }
 

@@ -7,7 +7,7 @@ use super::one::{PIECE_BYTES, check_end, md5_of, read_more, rewind};
 use crate::client::{ANSWER_TIMEOUT, Answer, Ask, Refused, UNDER_WAY};
 use crate::connect::Load;
 use fuelrail_base::{Duration, Error, Kind, Result};
-use fuelrail_wire::multipart::{self, PartTaken};
+use fuelrail_wire::multipart::{self, PartTaken, with_query};
 use fuelrail_wire::{Dialect, parse_error};
 use futures_util::StreamExt;
 use futures_util::stream::{self, FuturesUnordered};
@@ -104,7 +104,7 @@ pub(super) async fn put(
 
 /// Begins an upload and returns its id.
 async fn begin(exchange: &Exchange<'_>) -> Result<String, Refused> {
-    let ask = Ask::new(Method::POST, multipart::begin_path(&exchange.path));
+    let ask = Ask::new(Method::POST, with_query(&exchange.path, &[("uploads", "")]));
     let ask = ask.header("content-type", "application/octet-stream");
     let ask = match exchange.dialect() {
         // Without it, S3 would refuse the checksums of the parts.
@@ -176,8 +176,11 @@ impl Journey<'_> {
         (crc32c, md5): (u32, Option<[u8; 16]>),
     ) -> Result<String, Refused> {
         let path = match &self.name {
-            Name::Id(id) => multipart::part_path(&self.exchange.path, id, number),
-            Name::Blocks(upload) => multipart::block_path(&self.exchange.path, &multipart::block_id(*upload, number)),
+            Name::Id(id) => with_query(&self.exchange.path, &[("partNumber", &number.to_string()), ("uploadId", id)]),
+            Name::Blocks(upload) => {
+                let block = multipart::block_id(*upload, number);
+                with_query(&self.exchange.path, &[("comp", "block"), ("blockid", &block)])
+            }
         };
         let ask = Ask::new(Method::PUT, path).header("content-length", bytes.len());
         let ask = self.exchange.promise(ask, crc32c, md5);
@@ -257,11 +260,15 @@ impl Journey<'_> {
         let (method, path, document) = match &self.name {
             Name::Id(id) => {
                 let with_checksums = exchange.dialect() == Dialect::S3;
-                (Method::POST, multipart::upload_path(path, id), multipart::complete_document(parts, with_checksums))
+                (
+                    Method::POST,
+                    with_query(path, &[("uploadId", id)]),
+                    multipart::complete_document(parts, with_checksums),
+                )
             }
             Name::Blocks(upload) => {
                 let document = multipart::block_list_document(*upload, parts.len() as u64);
-                (Method::PUT, multipart::block_list_path(path), document)
+                (Method::PUT, with_query(path, &[("comp", "blocklist")]), document)
             }
         };
         let ask = exchange.conditional(Ask::new(method, path).header("content-type", "application/xml"));
@@ -294,7 +301,7 @@ impl Journey<'_> {
     async fn give_up(&self, error: Error) -> Error {
         // Blocks of Azure's that no list names go by themselves.
         let Name::Id(id) = &self.name else { return error };
-        let remove = Ask::new(Method::DELETE, multipart::upload_path(&self.exchange.path, id));
+        let remove = Ask::new(Method::DELETE, with_query(&self.exchange.path, &[("uploadId", id)]));
         match self.exchange.persist(&remove).await {
             Err(refused) if !is_over(&refused) => {
                 let cause = format!("{error}; and the parts it left could not be removed: {}", refused.error.cause());

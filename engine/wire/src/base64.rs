@@ -42,46 +42,13 @@ pub fn decode_array<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
-    fn the_standards_own_examples() {
-        for (plain, coded) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-            ("fooba", "Zm9vYmE="),
-            ("foobar", "Zm9vYmFy"),
-        ] {
-            assert_eq!(encode(plain.as_bytes()), coded);
-            assert_eq!(decode(coded.as_bytes()).unwrap(), plain.as_bytes());
-        }
-        assert_eq!(encode_url_safe(&[0xFB, 0xFF]), "-_8");
-    }
-
-    #[test]
-    fn what_is_not_base64_is_refused() {
+    fn what_is_not_one_text_of_bytes_is_refused() {
         for text in ["A", "AA", "AAA", "====", "A===", "AA=A", "AB==", "AAB=", "AA A", "-_8=", "AAAA=", "AAAAA==="] {
-            assert_eq!(decode(text.as_bytes()), None, "{text}");
+            assert_eq!((decode(text.as_bytes()), decode_array::<1>(text.as_bytes())), (None, None), "{text}");
         }
-    }
-
-    proptest! {
-        #[test]
-        fn comes_back(bytes: Vec<u8>) {
-            prop_assert_eq!(decode(encode(&bytes).as_bytes()).unwrap(), bytes);
-        }
-
-        #[test]
-        fn only_one_text_stands_for_bytes(text in "[A-Za-z0-9+/]{0,9}={0,2}") {
-            let bytes = decode(text.as_bytes());
-            let four = bytes.as_deref().and_then(|bytes| bytes.try_into().ok());
-            prop_assert_eq!(decode_array::<4>(text.as_bytes()), four);
-            if let Some(bytes) = bytes {
-                prop_assert_eq!(encode(&bytes), text);
-            }
-        }
+        assert_eq!((decode_array(b"AQI="), decode_array::<3>(b"AQI=")), (Some([1, 2]), None));
+        assert_eq!(encode_url_safe(&[0xFB, 0xFF]), "-_8");
     }
 }

@@ -60,13 +60,6 @@ pub fn parse_iso(text: &str) -> Option<WallTime> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    fn http(time: WallTime) -> String {
-        let mut out = Vec::new();
-        push_http(&mut out, time);
-        String::from_utf8(out).unwrap()
-    }
 
     #[test]
     fn known_dates_in_every_form() {
@@ -78,7 +71,9 @@ mod tests {
         ] {
             let time = WallTime(seconds);
             assert_eq!(core::str::from_utf8(&compact(time)).unwrap(), compacted);
-            assert_eq!((http(time).as_str(), iso(time).as_str()), (said, iso_said));
+            let mut http = Vec::new();
+            push_http(&mut http, time);
+            assert_eq!((http.as_slice(), iso(time).as_str()), (said.as_bytes(), iso_said));
             assert_eq!((parse_http(said.as_bytes()), parse_iso(iso_said)), (Some(time), Some(time)));
         }
         let time = Some(WallTime(1_369_353_600));
@@ -106,20 +101,6 @@ mod tests {
         for text in ["", "Fri, 24 May 2013 00:00:00", "Friday, 24-May-13 00:00:00 GMT", "Fri, 24 Mai 2013 00:00:00 GMT"]
         {
             assert_eq!(parse_http(text.as_bytes()), None, "{text}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn comes_back(seconds in 0..=LAST) {
-            let time = WallTime(seconds);
-            prop_assert_eq!(parse_iso(&iso(time)), Some(time));
-            prop_assert_eq!(parse_http(http(time).as_bytes()), Some(time));
-        }
-
-        #[test]
-        fn no_text_panics(text in "\\PC{0,40}", dated in "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{0,12}[Z+-][0-9:]{0,6}") {
-            let _ = (parse_iso(&text), parse_http(text.as_bytes()), parse_iso(&dated));
         }
     }
 }

@@ -53,16 +53,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_only_unreserved() {
-        let mut path = String::new();
-        push_path(&mut path, "a/b c+d%~é_-.");
-        assert_eq!(path, "a/b%20c%2Bd%25~%C3%A9_-.");
-        let mut query = String::new();
-        push_query(&mut query, "a/b=&");
-        assert_eq!(query, "a%2Fb%3D%26");
-    }
-
-    #[test]
     fn decodes_strictly() {
         assert_eq!(decode("a%20+%25").unwrap(), "a +%");
         assert_eq!(decode("%2"), Err(Flaw::Percent));

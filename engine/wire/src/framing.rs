@@ -12,9 +12,10 @@ pub const CHUNK_LINE_BYTES_MAX: u32 = 4 << 10;
 pub const TRAILER_BYTES_MAX: u32 = 8 << 10;
 
 /// How a body is delimited.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Framing {
     /// There is no body.
+    #[default]
     None,
     /// Exactly this many bytes.
     Length(u64),

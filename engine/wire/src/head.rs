@@ -9,19 +9,18 @@ use crate::escape::shown;
 use crate::etag::Etag;
 use crate::framing::Framing;
 use crate::range::{ContentRange, decimal};
-use crate::request::Method;
 use core::mem::MaybeUninit;
 use fuelrail_base::limits::{RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX};
 use fuelrail_base::{Error, Kind, Result, WallTime};
 
 /// What a response's head says, as far as it matters here.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ResponseHead {
     /// Status code, 200 to 599.
     pub status: u16,
-    /// How the body that follows is delimited. [`Framing::None`] for HEAD, 204 and 304.
+    /// How the body that follows is delimited. [`Framing::None`] for 204 and 304.
     pub framing: Framing,
-    /// The Content-Length line, bytes. For HEAD and 304: of the body a GET would have had.
+    /// The Content-Length line, bytes. For 304: of the body that it stands for.
     pub content_length: Option<u64>,
     /// Which bytes of the object the body carries. Only with status 206.
     pub content_range: Option<ContentRange>,
@@ -47,7 +46,7 @@ impl ResponseHead {
     pub fn of<'a>(status: u16, headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Result<ResponseHead> {
         let mut lines = Lines::default();
         headers.into_iter().try_for_each(|(name, value)| lines.take(status, name, value))?;
-        lines.into_head(Method::Get, status, 1)
+        lines.into_head(status, 1)
     }
 
     /// What kind of failure the status is, or `None` when it brings the object (200, 206).
@@ -87,12 +86,12 @@ pub enum Parsed {
     },
 }
 
-/// Parses the response head at the start of `buf`, the answer to a request by `method`.
+/// Parses the response head at the start of `buf`, the answer to a GET.
 ///
 /// # Errors
 /// [`Kind::Protocol`] when the bytes are no HTTP/1 head, exceed `RESPONSE_HEAD_BYTES_MAX` or `RESPONSE_HEADERS_MAX`,
 /// frame the body in two ways at once, contradict themselves, or announce a body in a content coding.
-pub fn parse_head(buf: &[u8], method: Method) -> Result<Parsed> {
+pub fn parse_head(buf: &[u8]) -> Result<Parsed> {
     let mut lines = [const { MaybeUninit::uninit() }; RESPONSE_HEADERS_MAX];
     let mut response = httparse::Response::new(&mut []);
     let outcome = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, buf, &mut lines);
@@ -114,23 +113,17 @@ pub fn parse_head(buf: &[u8], method: Method) -> Result<Parsed> {
     for header in response.headers.iter() {
         lines.take(status, header.name, header.value)?;
     }
-    Ok(Parsed::Complete { head: lines.into_head(method, status, version)?, len })
+    Ok(Parsed::Complete { head: lines.into_head(status, version)?, len })
 }
 
-/// The header lines seen so far.
+/// What the header lines seen so far say.
 #[derive(Default)]
 struct Lines {
-    content_length: Option<u64>,
+    head: ResponseHead,
     chunked: bool,
-    content_range: Option<ContentRange>,
-    etag: Option<Etag>,
-    crc32c: Option<u32>,
-    digest: Option<Digest>,
     composite: bool,
     close: bool,
     keep_alive: bool,
-    retry_after_s: Option<u32>,
-    date: Option<WallTime>,
 }
 
 impl Lines {
@@ -139,11 +132,11 @@ impl Lines {
         if is("content-length") {
             let length =
                 decimal(value).ok_or_else(|| protocol(format!("unreadable Content-Length '{}'", shown(value, 64))))?;
-            once(&mut self.content_length, length, "Content-Length")?;
+            once(&mut self.head.content_length, length, "Content-Length")?;
         } else if is("etag") {
-            once(&mut self.etag, Etag::of_bytes(value), "ETag")?;
+            once(&mut self.head.etag, Etag::of_bytes(value), "ETag")?;
         } else if is("content-range") && status == 206 {
-            once(&mut self.content_range, ContentRange::parse(value)?, "Content-Range")?;
+            once(&mut self.head.content_range, ContentRange::parse(value)?, "Content-Range")?;
         } else if is("connection") {
             for token in tokens(value) {
                 self.close |= token.eq_ignore_ascii_case(b"close");
@@ -162,14 +155,14 @@ impl Lines {
             if !value.contains(&b'-') {
                 let crc = checksum(value)
                     .ok_or_else(|| protocol(format!("unreadable x-amz-checksum-crc32c '{}'", shown(value, 64))))?;
-                once(&mut self.crc32c, crc, "x-amz-checksum-crc32c")?;
+                once(&mut self.head.crc32c, crc, "x-amz-checksum-crc32c")?;
             }
         } else if is("x-goog-hash") && status == 200 {
             // One line or several; an MD5 stands beside it, and costs a pass over the body that nobody has time for.
             for crc in tokens(value).filter_map(|token| token.strip_prefix(b"crc32c=")) {
                 let crc =
                     checksum(crc).ok_or_else(|| protocol(format!("unreadable x-goog-hash '{}'", shown(value, 64))))?;
-                once(&mut self.crc32c, crc, "x-goog-hash")?;
+                once(&mut self.head.crc32c, crc, "x-goog-hash")?;
             }
         } else if status == 200
             && let Some(digest) = Digest::parse(name, value)
@@ -177,56 +170,51 @@ impl Lines {
             // "…-7" is one over those of seven parts, as above.
             if !value.contains(&b'-') {
                 let digest = digest.map_err(|()| protocol(format!("unreadable {name} '{}'", shown(value, 64))))?;
-                let cheaper = self.digest.is_none_or(|known| digest.rank() < known.rank());
-                self.digest = if cheaper { Some(digest) } else { self.digest };
+                let cheaper = self.head.digest.is_none_or(|known| digest.rank() < known.rank());
+                self.head.digest = if cheaper { Some(digest) } else { self.head.digest };
             }
         } else if is("x-amz-checksum-type") {
             self.composite |= value.eq_ignore_ascii_case(b"composite");
         } else if is("retry-after") {
-            self.retry_after_s = decimal(value).map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
+            self.head.retry_after_s = decimal(value).map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
         } else if is("date") && status >= 400 {
-            self.date = date::parse_http(value);
+            self.head.date = date::parse_http(value);
         }
         Ok(())
     }
 
-    fn into_head(self, method: Method, status: u16, version: u8) -> Result<ResponseHead> {
-        let framing = self.framing(method, status, version)?;
-        if let (Some(range), Some(length)) = (self.content_range, self.content_length)
+    fn into_head(self, status: u16, version: u8) -> Result<ResponseHead> {
+        let framing = self.framing(status, version)?;
+        let Lines { head, composite, close, keep_alive, .. } = self;
+        if let (Some(range), Some(length)) = (head.content_range, head.content_length)
             && range.span_bytes() != length
         {
             let (first, last) = (range.first, range.last);
             return Err(protocol(format!("Content-Length {length} contradicts Content-Range {first}-{last}")));
         }
-        let persistent = if version == 0 { self.keep_alive } else { true };
+        let is_whole = |digest: &Digest| head.crc32c.is_none() && (!composite || matches!(digest, Digest::Md5(_)));
         Ok(ResponseHead {
             status,
             framing,
-            content_length: self.content_length,
-            content_range: self.content_range,
-            etag: self.etag,
-            crc32c: self.crc32c.filter(|_| !self.composite),
-            digest: self
-                .digest
-                .filter(|digest| self.crc32c.is_none() && (!self.composite || matches!(digest, Digest::Md5(_)))),
-            keep_alive: persistent && !self.close && framing != Framing::UntilClose,
-            retry_after_s: self.retry_after_s,
-            date: self.date,
+            crc32c: head.crc32c.filter(|_| !composite),
+            digest: head.digest.filter(is_whole),
+            keep_alive: (keep_alive || version > 0) && !close && framing != Framing::UntilClose,
+            ..head
         })
     }
 
     /// RFC 9112, section 6.3, without its leniences: what frames a body twice is how responses are smuggled.
-    fn framing(&self, method: Method, status: u16, version: u8) -> Result<Framing> {
-        if self.chunked && self.content_length.is_some() {
+    fn framing(&self, status: u16, version: u8) -> Result<Framing> {
+        if self.chunked && self.head.content_length.is_some() {
             return Err(protocol("both Content-Length and Transfer-Encoding frame the body"));
         }
         if self.chunked && version == 0 {
             return Err(protocol("Transfer-Encoding in an HTTP/1.0 response"));
         }
-        if method == Method::Head || status == 204 || status == 304 {
+        if status == 204 || status == 304 {
             return Ok(Framing::None);
         }
-        Ok(match self.content_length {
+        Ok(match self.head.content_length {
             _ if self.chunked => Framing::Chunked,
             Some(length) => Framing::Length(length),
             None => Framing::UntilClose,

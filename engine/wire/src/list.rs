@@ -4,7 +4,7 @@ use crate::escape::{Flaw, decode, push_query, shown};
 use crate::etag;
 use crate::range::decimal;
 use crate::uri::{Dialect, Endpoint};
-use crate::xml::{Tag, Visit, walk};
+use crate::xml::{Visit, printable, walk};
 use fuelrail_base::{Error, Kind, Result, limits};
 use serde::{Deserialize, Serialize};
 
@@ -43,22 +43,8 @@ impl Entry {
 pub struct ListPage {
     /// Objects, in the server's order.
     pub entries: Vec<Entry>,
-    /// Key prefixes up to the next delimiter, where one was asked for.
-    pub common_prefixes: Vec<String>,
-    /// Token that fetches the next page. Present exactly when `is_truncated`.
+    /// Token that fetches the next page, where one follows.
     pub next: Option<String>,
-    /// Whether more pages follow.
-    pub is_truncated: bool,
-}
-
-impl ListPage {
-    /// Refuses entries that nothing could be done with.
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.entries.iter().find_map(|entry| Some((entry, entry.flaw()?))) {
-            None => Ok(()),
-            Some((entry, flaw)) => Err(protocol(format!("unusable entry in the listing: {flaw}")).object(&*entry.key)),
-        }
-    }
 }
 
 /// Where a page of a listing begins.
@@ -74,13 +60,7 @@ pub struct PageStart<'a> {
 /// servers answer with 1000 at most, Azure with 5000. ListObjectsV2, which Google Cloud Storage knows, too, is asked for URL-encoded keys,
 /// because XML cannot carry every key. Azure's List Blobs begins where a token says: there is no listing behind a key.
 #[must_use]
-pub fn list_path(
-    endpoint: &Endpoint,
-    prefix: &str,
-    start: PageStart<'_>,
-    max_keys: u32,
-    delimiter: Option<&str>,
-) -> String {
+pub fn list_path(endpoint: &Endpoint, prefix: &str, start: PageStart<'_>, max_keys: u32) -> String {
     let mut path = endpoint.bucket_path();
     let is_azure = endpoint.dialect == Dialect::Azure;
     let asked =
@@ -88,7 +68,6 @@ pub fn list_path(
     path.push_str(&format!("?{asked}={max_keys}"));
     let optional = [
         ("&prefix=", Some(prefix)),
-        ("&delimiter=", delimiter),
         ("&start-after=", start.after.filter(|_| !is_azure)),
         (if is_azure { "&marker=" } else { "&continuation-token=" }, start.token),
     ];
@@ -148,16 +127,11 @@ impl Refusal {
 }
 
 impl Visit for Refusal {
-    fn open(&mut self, _path: &[Tag], _name: &str) -> Result<()> {
-        Ok(())
-    }
-
-    fn close(&mut self, path: &[Tag], text: &str) -> Result<()> {
-        let printable = || text.trim().chars().take(256).collect::<String>().escape_debug().to_string();
+    fn close(&mut self, path: &str, text: &str) -> Result<()> {
         match path {
-            [Tag::Error, Tag::Code] if !text.trim().is_empty() => self.code = Some(printable()),
-            [Tag::Error, Tag::Message] => self.message = Some(printable()),
-            [Tag::Error, Tag::Region] if !text.trim().is_empty() => self.region = Some(printable()),
+            "/Error/Code" if !text.trim().is_empty() => self.code = Some(printable(text)),
+            "/Error/Message" => self.message = Some(printable(text)),
+            "/Error/Region" if !text.trim().is_empty() => self.region = Some(printable(text)),
             _ => {}
         }
         Ok(())
@@ -176,20 +150,19 @@ struct Reading {
     size: Option<u64>,
     etag: Option<String>,
     resource: Option<String>,
-    prefix: Option<String>,
     refusal: Refusal,
     /// Whether the element that is open says that its text is.
     is_encoded: bool,
 }
 
 impl Visit for Reading {
-    fn open(&mut self, path: &[Tag], name: &str) -> Result<()> {
+    fn open(&mut self, path: &str) -> Result<()> {
         match path {
-            [Tag::EnumerationResults] => self.is_azure = true,
-            [Tag::ListBucketResult | Tag::Error] => {}
-            [_] => {
-                let cause = format!("the answer is a <{}> document, not a listing", shown(name.as_bytes(), 64));
-                return Err(protocol(cause)
+            "/EnumerationResults" => self.is_azure = true,
+            "/ListBucketResult" | "/Error" => {}
+            _ if path.rfind('/') == Some(0) => {
+                let name = shown(&path.as_bytes()[1..], 64);
+                return Err(protocol(format!("the answer is a <{name}> document, not a listing"))
                     .cure("the server may have no ListObjectsV2: name the objects in a manifest instead"));
             }
             _ => {}
@@ -201,46 +174,36 @@ impl Visit for Reading {
         self.is_encoded = true;
     }
 
-    fn close(&mut self, path: &[Tag], text: &str) -> Result<()> {
-        use Tag::{
-            Blob, BlobPrefix, Blobs, CommonPrefixes, Contents, EnumerationResults, ListBucketResult, Properties,
-        };
+    fn close(&mut self, path: &str, text: &str) -> Result<()> {
         let is_encoded = core::mem::take(&mut self.is_encoded);
         let trimmed = || text.trim().to_owned();
         match path {
-            [ListBucketResult, Contents, Tag::Key] => once(&mut self.key, text.to_owned(), "Key"),
-            [ListBucketResult, Contents, Tag::Size] => once(&mut self.size, number(text, "Size")?, "Size"),
-            [ListBucketResult, Contents, Tag::Etag] => once(&mut self.etag, trimmed(), "ETag"),
-            [ListBucketResult, Contents] => self.object("Contents", "Key", "Size"),
-            [ListBucketResult, CommonPrefixes, Tag::Prefix] => once(&mut self.prefix, text.to_owned(), "Prefix"),
-            [ListBucketResult, CommonPrefixes] => self.prefix("CommonPrefixes", "Prefix"),
-            [ListBucketResult, Tag::IsTruncated] => {
-                let shown = || shown(text.as_bytes(), 64);
+            "/ListBucketResult/Contents/Key" => once(&mut self.key, text.to_owned(), "Key"),
+            "/ListBucketResult/Contents/Size" => once(&mut self.size, number(text, "Size")?, "Size"),
+            "/ListBucketResult/Contents/ETag" => once(&mut self.etag, trimmed(), "ETag"),
+            "/ListBucketResult/Contents" => self.object("Contents", "Key", "Size"),
+            "/ListBucketResult/IsTruncated" => {
                 let truncated = text.trim().parse();
-                let truncated = truncated.map_err(|_| protocol(format!("unreadable <IsTruncated> '{}'", shown())))?;
-                once(&mut self.truncated, truncated, "IsTruncated")
+                let unreadable = || protocol(format!("unreadable <IsTruncated> '{}'", shown(text.as_bytes(), 64)));
+                once(&mut self.truncated, truncated.map_err(|_| unreadable())?, "IsTruncated")
             }
-            [ListBucketResult, Tag::NextContinuationToken] => {
+            "/ListBucketResult/NextContinuationToken" => {
                 once(&mut self.token, text.to_owned(), "NextContinuationToken")
             }
-            [ListBucketResult, Tag::EncodingType] => once(&mut self.encoding, trimmed(), "EncodingType"),
-            [EnumerationResults, Tag::NextMarker] => {
+            "/ListBucketResult/EncodingType" => once(&mut self.encoding, trimmed(), "EncodingType"),
+            "/EnumerationResults/NextMarker" => {
                 self.truncated = Some(!text.trim().is_empty());
                 once(&mut self.token, trimmed(), "NextMarker")
             }
-            [EnumerationResults, Blobs, Blob, Tag::Name] => once(&mut self.key, name_in(text, is_encoded)?, "Name"),
-            [EnumerationResults, Blobs, Blob, Properties, Tag::ContentLength] => {
+            "/EnumerationResults/Blobs/Blob/Name" => once(&mut self.key, name_in(text, is_encoded)?, "Name"),
+            "/EnumerationResults/Blobs/Blob/Properties/Content-Length" => {
                 once(&mut self.size, number(text, "Content-Length")?, "Content-Length")
             }
-            [EnumerationResults, Blobs, Blob, Properties, Tag::BlobEtag] => once(&mut self.etag, trimmed(), "Etag"),
-            [EnumerationResults, Blobs, Blob, Properties, Tag::ResourceType] => {
+            "/EnumerationResults/Blobs/Blob/Properties/Etag" => once(&mut self.etag, trimmed(), "Etag"),
+            "/EnumerationResults/Blobs/Blob/Properties/ResourceType" => {
                 once(&mut self.resource, trimmed(), "ResourceType")
             }
-            [EnumerationResults, Blobs, Blob] => self.object("Blob", "Name", "Content-Length"),
-            [EnumerationResults, Blobs, BlobPrefix, Tag::Name] => {
-                once(&mut self.prefix, name_in(text, is_encoded)?, "Name")
-            }
-            [EnumerationResults, Blobs, BlobPrefix] => self.prefix("BlobPrefix", "Name"),
+            "/EnumerationResults/Blobs/Blob" => self.object("Blob", "Name", "Content-Length"),
             _ => self.refusal.close(path, text),
         }
     }
@@ -262,38 +225,33 @@ impl Reading {
         Ok(())
     }
 
-    fn prefix(&mut self, what: &str, name: &str) -> Result<()> {
-        let prefix = self.prefix.take().ok_or_else(|| protocol(format!("<{what}> without <{name}>")))?;
-        self.page.common_prefixes.push(prefix);
-        Ok(())
-    }
-
     fn into_page(self) -> Result<ListPage> {
         let Reading { mut page, is_azure, truncated, token, encoding, refusal, .. } = self;
         if let Some((code, message)) = refusal.said() {
             return Err(protocol(format!("the server answered the listing with error {code}: {message}")));
         }
         let says = if is_azure { "NextMarker" } else { "IsTruncated" };
-        page.is_truncated = truncated.ok_or_else(|| protocol(format!("the listing has no <{says}>")))?;
-        page.next = token.filter(|token| page.is_truncated && !token.is_empty());
-        if page.is_truncated && page.next.is_none() {
+        let truncated = truncated.ok_or_else(|| protocol(format!("the listing has no <{says}>")))?;
+        page.next = token.filter(|token| truncated && !token.is_empty());
+        if truncated && page.next.is_none() {
             return Err(protocol("the listing is truncated but has no <NextContinuationToken>")
                 .cure("the server may only speak ListObjects version 1: name the objects in a manifest instead"));
         }
         match encoding.as_deref() {
             None | Some("") => {}
             Some("url") => {
-                let keys = page.entries.iter_mut().map(|entry| &mut entry.key);
-                for text in keys.chain(page.common_prefixes.iter_mut()) {
-                    *text = url_decoded(text)?;
+                for entry in &mut page.entries {
+                    entry.key = url_decoded(&entry.key)?;
                 }
             }
             Some(other) => {
                 return Err(protocol(format!("unknown <EncodingType> '{}'", shown(other.as_bytes(), 64))));
             }
         }
-        page.check()?;
-        Ok(page)
+        match page.entries.iter().find_map(|entry| Some((entry, entry.flaw()?))) {
+            None => Ok(page),
+            Some((entry, flaw)) => Err(protocol(format!("unusable entry in the listing: {flaw}")).object(&*entry.key)),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::base64;
 use crate::escape::push_query;
 use crate::etag;
 use crate::list::{once, protocol};
-use crate::xml::{Tag, Visit, walk};
+use crate::xml::{Visit, walk};
 use fuelrail_base::Result;
 
 /// Most parts of one upload of S3 and Google. Azure takes more.
@@ -22,40 +22,19 @@ pub struct PartTaken {
     pub crc32c: u32,
 }
 
-/// Path and query of what begins an upload of the object with this path.
+/// The path of an object, and behind it a query of these names and values.
 #[must_use]
-pub fn begin_path(object_path: &str) -> String {
-    format!("{object_path}?uploads")
-}
-
-/// … of what brings a part. Numbers begin at 1.
-#[must_use]
-pub fn part_path(object_path: &str, upload: &str, number: u64) -> String {
-    let mut path = format!("{object_path}?partNumber={number}&uploadId=");
-    push_query(&mut path, upload);
+pub fn with_query(object_path: &str, query: &[(&str, &str)]) -> String {
+    let mut path = object_path.to_owned();
+    for (at, (name, value)) in query.iter().enumerate() {
+        path.push(if at == 0 { '?' } else { '&' });
+        path.push_str(name);
+        if !value.is_empty() {
+            path.push('=');
+            push_query(&mut path, value);
+        }
+    }
     path
-}
-
-/// … of what completes an upload (`POST`) or gives it up (`DELETE`).
-#[must_use]
-pub fn upload_path(object_path: &str, upload: &str) -> String {
-    let mut path = format!("{object_path}?uploadId=");
-    push_query(&mut path, upload);
-    path
-}
-
-/// … of what brings a block of Azure's.
-#[must_use]
-pub fn block_path(object_path: &str, id: &str) -> String {
-    let mut path = format!("{object_path}?comp=block&blockid=");
-    push_query(&mut path, id);
-    path
-}
-
-/// … of what makes an object of Azure's blocks.
-#[must_use]
-pub fn block_list_path(object_path: &str) -> String {
-    format!("{object_path}?comp=blocklist")
 }
 
 /// The id of a block: alike in length, as Azure wants it of all blocks of an object, and no other upload's.
@@ -64,12 +43,12 @@ pub fn block_id(upload: u64, number: u64) -> String {
     base64::encode(format!("{upload:016x}-{number:07}").as_bytes())
 }
 
-/// The id of an upload, from the answer to [`begin_path`].
+/// The id of an upload, from the answer to what begins it (`POST …?uploads`).
 ///
 /// # Errors
 /// [`fuelrail_base::Kind::Protocol`] when it is no such answer.
 pub fn parse_begun(xml: &[u8]) -> Result<String> {
-    let id = named(xml, Tag::UploadId)?.filter(|id| !id.is_empty() && id.len() <= UPLOAD_ID_BYTES_MAX);
+    let id = named(xml, "UploadId")?.filter(|id| !id.is_empty() && id.len() <= UPLOAD_ID_BYTES_MAX);
     id.ok_or_else(|| protocol("the answer to the beginning of an upload holds no <UploadId>"))
 }
 
@@ -78,33 +57,35 @@ pub fn parse_begun(xml: &[u8]) -> Result<String> {
 /// # Errors
 /// [`fuelrail_base::Kind::Protocol`] when it is no such answer: an error document, say, which S3 may send with status 200.
 pub fn parse_completed(xml: &[u8]) -> Result<String> {
-    let etag = named(xml, Tag::Etag)?.filter(|etag| etag::is_sound(etag));
+    let etag = named(xml, "ETag")?.filter(|etag| etag::is_sound(etag));
     etag.ok_or_else(|| protocol("the answer to the completion of an upload holds no <ETag>"))
 }
 
 /// One element of a document that is no error. Servers do not agree on what the document is called.
-fn named(xml: &[u8], inner: Tag) -> Result<Option<String>> {
+fn named(xml: &[u8], inner: &'static str) -> Result<Option<String>> {
     let mut reading = Reading { inner, found: None };
     walk(xml, &mut reading)?;
     Ok(reading.found)
 }
 
 struct Reading {
-    inner: Tag,
+    inner: &'static str,
     found: Option<String>,
 }
 
 impl Visit for Reading {
-    fn open(&mut self, path: &[Tag], name: &str) -> Result<()> {
+    fn open(&mut self, path: &str) -> Result<()> {
         match path {
-            [Tag::Error] => Err(protocol(format!("the answer to an upload is a document <{name}>"))),
+            "/Error" => Err(protocol("the answer to an upload is a document <Error>")),
             _ => Ok(()),
         }
     }
 
-    fn close(&mut self, path: &[Tag], text: &str) -> Result<()> {
-        match path {
-            [_, inner] if *inner == self.inner => once(&mut self.found, text.trim().to_owned(), "UploadId or ETag"),
+    fn close(&mut self, path: &str, text: &str) -> Result<()> {
+        match path[1..].split_once('/') {
+            Some((_, inner)) if inner == self.inner => {
+                once(&mut self.found, text.trim().to_owned(), "UploadId or ETag")
+            }
             _ => Ok(()),
         }
     }
@@ -153,13 +134,14 @@ mod tests {
 
     #[test]
     fn ids_and_paths() {
-        assert_eq!(begin_path("/b/k"), "/b/k?uploads");
-        assert_eq!(part_path("/b/k", "a+/=", 7), "/b/k?partNumber=7&uploadId=a%2B%2F%3D");
-        assert_eq!(upload_path("/b/k", "x"), "/b/k?uploadId=x");
-        assert_eq!(block_list_path("/a/c/k"), "/a/c/k?comp=blocklist");
+        assert_eq!(with_query("/b/k", &[("uploads", "")]), "/b/k?uploads");
+        assert_eq!(
+            with_query("/b/k", &[("partNumber", "7"), ("uploadId", "a+/=")]),
+            "/b/k?partNumber=7&uploadId=a%2B%2F%3D"
+        );
         let ids = [block_id(0, 1), block_id(u64::MAX, 50_000)];
         assert_eq!((ids[0].len(), ids[0].len() % 4), (ids[1].len(), 0));
-        assert!(ids[0].len() <= 88 && !block_path("/k", &ids[0]).contains("=="), "{ids:?}");
+        assert!(ids[0].len() <= 88, "{ids:?}");
     }
 
     #[test]

@@ -164,15 +164,6 @@ mod tests {
     }
 
     #[test]
-    fn a_store_of_ones_own_names_the_region_to_sign_for() {
-        let from: Endpoint = "http://minio:9000/bucket/".parse().unwrap();
-        let answer = Answer { status: 400, location: None, region: Some("home-1") };
-        let found = moved(&from, "/bucket/k", answer, true).unwrap().unwrap();
-        assert_eq!((found.endpoint, found.region.as_deref()), (from.clone(), Some("home-1")));
-        assert_eq!(moved(&from, "/bucket/k", answer, false).unwrap(), None);
-    }
-
-    #[test]
     fn a_location_moves_the_host_and_keeps_the_key() {
         let from: Endpoint = "http://h:9000/bucket/set/".parse().unwrap();
         let path = from.object_path("k/é");

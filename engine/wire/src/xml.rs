@@ -1,7 +1,6 @@
 //! A walk over small XML documents: calls a visitor at each opening and closing tag, with bounded depth.
 //!
-//! Knows the element names that matter; all others are [`Tag::Other`]. Resolves the five predefined entities and
-//! character references only and refuses document types, so nothing can expand.
+//! Resolves the five predefined entities and character references only and refuses document types, so nothing can expand.
 
 use crate::escape::shown;
 use fuelrail_base::{Error, Kind, Result, limits};
@@ -11,88 +10,16 @@ use quick_xml::reader::Reader;
 /// Deepest nesting followed. Listings need four levels (ListBucketResult, Contents, Owner, ID).
 const DEPTH_MAX: usize = 16;
 
-/// The elements that matter in listings, error documents, answers to uploads and those that bring credentials.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Tag {
-    ListBucketResult,
-    Contents,
-    Key,
-    Size,
-    Etag,
-    CommonPrefixes,
-    Prefix,
-    IsTruncated,
-    NextContinuationToken,
-    EncodingType,
-    EnumerationResults,
-    Blobs,
-    Blob,
-    BlobPrefix,
-    BlobEtag,
-    Name,
-    Properties,
-    ContentLength,
-    ResourceType,
-    NextMarker,
-    Error,
-    Code,
-    Message,
-    Region,
-    Credentials,
-    AccessKeyId,
-    SecretAccessKey,
-    SessionToken,
-    Expiration,
-    UploadId,
-    Other,
-}
-
-impl Tag {
-    fn of(name: &str) -> Tag {
-        match name {
-            "ListBucketResult" => Tag::ListBucketResult,
-            "Contents" => Tag::Contents,
-            "Key" => Tag::Key,
-            "Size" => Tag::Size,
-            "ETag" => Tag::Etag,
-            "CommonPrefixes" => Tag::CommonPrefixes,
-            "Prefix" => Tag::Prefix,
-            "IsTruncated" => Tag::IsTruncated,
-            "NextContinuationToken" => Tag::NextContinuationToken,
-            "EncodingType" => Tag::EncodingType,
-            "EnumerationResults" => Tag::EnumerationResults,
-            "Blobs" => Tag::Blobs,
-            "Blob" => Tag::Blob,
-            "BlobPrefix" => Tag::BlobPrefix,
-            "Etag" => Tag::BlobEtag,
-            "Name" => Tag::Name,
-            "Properties" => Tag::Properties,
-            "Content-Length" => Tag::ContentLength,
-            "ResourceType" => Tag::ResourceType,
-            "NextMarker" => Tag::NextMarker,
-            "Error" => Tag::Error,
-            "Code" => Tag::Code,
-            "Message" => Tag::Message,
-            "Region" => Tag::Region,
-            "Credentials" => Tag::Credentials,
-            "AccessKeyId" => Tag::AccessKeyId,
-            "SecretAccessKey" => Tag::SecretAccessKey,
-            "SessionToken" => Tag::SessionToken,
-            "Expiration" => Tag::Expiration,
-            "UploadId" => Tag::UploadId,
-            _ => Tag::Other,
-        }
-    }
-}
-
-/// What a walk reports to. `path` runs from the root to the element concerned.
+/// What a walk reports to. `path` runs from the root to the element concerned, a slash before each local name.
 pub(crate) trait Visit {
-    /// An element opens; `name` is its local name.
-    fn open(&mut self, path: &[Tag], name: &str) -> Result<()>;
+    /// An element opens.
+    fn open(&mut self, _path: &str) -> Result<()> {
+        Ok(())
+    }
     /// The element that has just opened says that its text is percent-encoded: `Encoded="true"`.
     fn encoded(&mut self) {}
     /// An element closes; `text` is what stood in it since its last inner element.
-    fn close(&mut self, path: &[Tag], text: &str) -> Result<()>;
+    fn close(&mut self, path: &str, text: &str) -> Result<()>;
 }
 
 /// Walks the whole document.
@@ -109,9 +36,8 @@ pub(crate) fn walk(document: &[u8], visitor: &mut impl Visit) -> Result<()> {
         .map_err(|flaw| broken(format!("it is not UTF-8 at byte {}", flaw.valid_up_to())))?;
     let mut reader = Reader::from_str(xml);
     reader.config_mut().expand_empty_elements = true;
-    let mut path: Vec<Tag> = Vec::with_capacity(DEPTH_MAX);
-    let mut text = String::new();
-    let mut roots = 0;
+    let (mut path, mut text) = (String::new(), String::new());
+    let (mut depth, mut roots) = (0, 0);
     loop {
         let event = reader.read_event().map_err(|flaw| {
             let at = reader.error_position();
@@ -119,24 +45,26 @@ pub(crate) fn walk(document: &[u8], visitor: &mut impl Visit) -> Result<()> {
         })?;
         match event {
             Event::Start(tag) => {
-                if path.len() == DEPTH_MAX {
+                if depth == DEPTH_MAX {
                     return Err(broken(format!("elements nest deeper than {DEPTH_MAX}")));
                 }
-                roots += usize::from(path.is_empty());
+                roots += usize::from(depth == 0);
                 if roots > 1 {
                     return Err(broken("a second document follows the first"));
                 }
-                let name = tag.local_name();
-                path.push(Tag::of(name.as_ref()));
+                depth += 1;
+                path.push('/');
+                path.push_str(tag.local_name().as_ref());
                 text.clear();
-                visitor.open(&path, name.as_ref())?;
+                visitor.open(&path)?;
                 if tag.attributes().flatten().any(|it| it.key.as_ref() == "Encoded" && &*it.value == "true") {
                     visitor.encoded();
                 }
             }
             Event::End(_) => {
                 visitor.close(&path, &text)?;
-                path.pop();
+                path.truncate(path.rfind('/').unwrap_or(0));
+                depth -= 1;
                 text.clear();
             }
             Event::Text(piece) => text.push_str(&piece.xml10_content()),
@@ -147,7 +75,7 @@ pub(crate) fn walk(document: &[u8], visitor: &mut impl Visit) -> Result<()> {
             Event::Empty(_) | Event::Comment(_) | Event::Decl(_) | Event::PI(_) => {}
         }
     }
-    match (roots, path.len()) {
+    match (roots, depth) {
         (0, _) => Err(broken("it holds no element")),
         (_, 0) => Ok(()),
         (_, open) => Err(broken(format!("it ends with {open} elements open"))),
@@ -171,4 +99,9 @@ fn resolved(entity: &BytesRef<'_>) -> Result<char> {
 
 fn broken(why: impl core::fmt::Display) -> Error {
     Error::new(Kind::Protocol, format!("the XML document is broken: {why}"))
+}
+
+/// At most 256 characters of a text, escaped for printing.
+pub(crate) fn printable(text: &str) -> String {
+    text.trim().chars().take(256).collect::<String>().escape_debug().to_string()
 }

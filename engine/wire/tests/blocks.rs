@@ -1,8 +1,8 @@
 //! The format of blocks on disk is pinned: what one version wrote, every later one reads, or says that it does not.
 
 use fuelrail_wire::block::{
-    Entry, Fingerprint, HeaderFlaw, PAGE_BYTES, RECORD_BYTES, Record, Scan, Scanned, SegmentHeader, SegmentName,
-    entries, journal_page, records,
+    Entry, Fingerprint, Flaw, PAGE_BYTES, RECORD_BYTES, Record, Scan, Scanned, SegmentHeader, SegmentName, entries,
+    journal_page, records,
 };
 use fuelrail_wire::{Endpoint, Etag};
 use proptest::prelude::*;
@@ -82,11 +82,11 @@ fn a_header_that_is_none_says_why() {
         page[at] = byte;
         SegmentHeader::decode(&page)
     };
-    assert_eq!(SegmentHeader::decode(&page[..PAGE_BYTES - 1]), Err(HeaderFlaw::Short));
-    assert_eq!(SegmentHeader::decode(&[0; PAGE_BYTES]), Err(HeaderFlaw::Foreign));
-    assert_eq!(with(0, b'F'), Err(HeaderFlaw::Foreign));
-    assert_eq!(with(16, 9), Err(HeaderFlaw::Version(9)));
-    assert_eq!(with(24, 9), Err(HeaderFlaw::Damaged));
+    assert_eq!(SegmentHeader::decode(&page[..PAGE_BYTES - 1]), Err(Flaw::Short));
+    assert_eq!(SegmentHeader::decode(&[0; PAGE_BYTES]), Err(Flaw::Foreign));
+    assert_eq!(with(0, b'F'), Err(Flaw::Foreign));
+    assert_eq!(with(16, 9), Err(Flaw::Version(9, 2)));
+    assert_eq!(with(24, 9), Err(Flaw::Damaged));
     assert_eq!(with(100, 9), Ok(header()), "behind the header nothing is looked at");
     for absurd in [
         SegmentHeader { unit: 1024, ..header() },
@@ -94,7 +94,7 @@ fn a_header_that_is_none_says_why() {
         SegmentHeader { len: 1 << 19, ..header() },
         SegmentHeader { len: 1 << 31, ..header() },
     ] {
-        assert_eq!(SegmentHeader::decode(&absurd.encode()), Err(HeaderFlaw::Absurd), "{absurd:?}");
+        assert_eq!(SegmentHeader::decode(&absurd.encode()), Err(Flaw::Absurd), "{absurd:?}");
     }
 }
 

@@ -2,11 +2,11 @@
 
 use fuelrail_base::limits::{RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX};
 use fuelrail_base::{Error, Kind, WallTime};
-use fuelrail_wire::{ContentRange, Etag, Framing, Method, Parsed, ResponseHead, parse_head};
+use fuelrail_wire::{ContentRange, Etag, Framing, Parsed, ResponseHead, parse_head};
 use proptest::prelude::*;
 
-fn complete(text: &str, method: Method) -> ResponseHead {
-    match parse_head(text.as_bytes(), method) {
+fn complete(text: &str) -> ResponseHead {
+    match parse_head(text.as_bytes()) {
         Ok(Parsed::Complete { head, len }) => {
             assert_eq!(len, text.len(), "{text}");
             head
@@ -16,11 +16,11 @@ fn complete(text: &str, method: Method) -> ResponseHead {
 }
 
 fn get(lines: &str) -> ResponseHead {
-    complete(&format!("HTTP/1.1 200 OK\r\n{lines}\r\n"), Method::Get)
+    complete(&format!("HTTP/1.1 200 OK\r\n{lines}\r\n"))
 }
 
 fn refused(text: &str) -> Error {
-    let error = parse_head(text.as_bytes(), Method::Get).expect_err(text);
+    let error = parse_head(text.as_bytes()).expect_err(text);
     assert_eq!(error.kind(), Kind::Protocol, "{text}");
     error
 }
@@ -31,7 +31,6 @@ fn an_s3_partial_response() {
         "HTTP/1.1 206 Partial Content\r\nx-amz-id-2: Zq\r\nx-amz-request-id: 8D\r\nDate: Tue, 02 Jan 2024 03:04:05 GMT\r\n\
          ETag: \"b54357faf0632cce46e942fa68356b38\"\r\nx-amz-checksum-crc32c: yZRlqg==\r\nAccept-Ranges: bytes\r\n\
          Content-Range: bytes 100-199/1000\r\nContent-Type: image/jpeg\r\nServer: AmazonS3\r\nContent-Length: 100\r\n\r\n",
-        Method::Get,
     );
     assert_eq!(
         head,
@@ -54,26 +53,21 @@ fn an_s3_partial_response() {
 #[test]
 fn refusals_are_dated() {
     let dated = |status| {
-        complete(
-            &format!("HTTP/1.1 {status} x\r\nDate: Fri, 24 May 2013 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n"),
-            Method::Get,
-        )
-        .date
+        complete(&format!("HTTP/1.1 {status} x\r\nDate: Fri, 24 May 2013 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n"))
+            .date
     };
     assert_eq!((dated(403), dated(200)), (Some(WallTime(1_369_353_600)), None));
-    assert_eq!(complete("HTTP/1.1 403 x\r\nDate: soon\r\nContent-Length: 0\r\n\r\n", Method::Get).date, None);
+    assert_eq!(complete("HTTP/1.1 403 x\r\nDate: soon\r\nContent-Length: 0\r\n\r\n").date, None);
 }
 
 #[test]
-fn framing_follows_method_status_and_lines() {
+fn framing_follows_status_and_lines() {
     assert_eq!(get("Content-Length: 0\r\n").framing, Framing::Length(0));
     assert_eq!(get("transfer-encoding: Chunked\r\n").framing, Framing::Chunked);
     assert_eq!(get("").framing, Framing::UntilClose);
     assert_eq!(get("Content-Length: 5\r\ncontent-length: 5\r\n").framing, Framing::Length(5));
-    let head = complete("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Method::Head);
-    assert_eq!((head.framing, head.content_length, head.keep_alive), (Framing::None, Some(5), true));
     for status in [204, 304] {
-        let head = complete(&format!("HTTP/1.1 {status} x\r\nContent-Length: 5\r\n\r\n"), Method::Get);
+        let head = complete(&format!("HTTP/1.1 {status} x\r\nContent-Length: 5\r\n\r\n"));
         assert_eq!(head.framing, Framing::None, "{status}");
     }
 }
@@ -91,7 +85,7 @@ fn keep_alive_follows_version_and_tokens() {
         (0, "Connection: keep-alive-not\r\n", false),
     ] {
         let text = format!("HTTP/1.{version} 200 OK\r\nContent-Length: 1\r\n{line}\r\n");
-        assert_eq!(complete(&text, Method::Get).keep_alive, expected, "{text}");
+        assert_eq!(complete(&text).keep_alive, expected, "{text}");
     }
     assert!(!get("Connection: keep-alive\r\n").keep_alive, "only closing ends a body without a length");
 }
@@ -99,8 +93,8 @@ fn keep_alive_follows_version_and_tokens() {
 #[test]
 fn interim_heads_are_told_apart() {
     let text = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n";
-    assert_eq!(parse_head(text, Method::Get).unwrap(), Parsed::Interim { len: 25 });
-    assert_eq!(parse_head(&text[25..], Method::Get).unwrap(), Parsed::Partial);
+    assert_eq!(parse_head(text).unwrap(), Parsed::Interim { len: 25 });
+    assert_eq!(parse_head(&text[25..]).unwrap(), Parsed::Partial);
     assert!(refused("HTTP/1.1 101 Switching Protocols\r\n\r\n").to_string().contains("101"));
 }
 
@@ -133,9 +127,9 @@ fn what_could_smuggle_a_body_is_refused() {
 #[test]
 fn codings_and_ranges_are_ignored_where_they_mean_nothing() {
     assert_eq!(get("Content-Encoding: identity\r\nContent-Length: 5\r\n").framing, Framing::Length(5));
-    let head = complete("HTTP/1.1 404 x\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\n", Method::Get);
+    let head = complete("HTTP/1.1 404 x\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\n");
     assert_eq!(head.failure(), Some(Kind::NotFound), "an error page may be compressed");
-    let head = complete("HTTP/1.1 416 x\r\nContent-Range: bytes */10\r\nContent-Length: 0\r\n\r\n", Method::Get);
+    let head = complete("HTTP/1.1 416 x\r\nContent-Range: bytes */10\r\nContent-Length: 0\r\n\r\n");
     assert_eq!((head.content_range, head.failure()), (None, Some(Kind::Mismatch)));
 }
 
@@ -156,16 +150,16 @@ fn googles_hash_is_a_checksum_of_whole_objects() {
     assert_eq!(get("x-goog-hash: md5=Ojk9c3dhfxgoKVVHYwFbHQ==,crc32c=AAAAAA==\r\n").crc32c, Some(0));
     assert_eq!(get("x-goog-hash: md5=Ojk9c3dhfxgoKVVHYwFbHQ==\r\n").crc32c, None);
     let head = "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-0/2\r\nContent-Length: 1\r\nx-goog-hash: crc32c=AAAAAA==\r\n\r\n";
-    assert_eq!(complete(head, Method::Get).crc32c, None, "it is not that of a part");
+    assert_eq!(complete(head).crc32c, None, "it is not that of a part");
     for bad in ["crc32c=AAAA", "crc32c=AAAAAA==,crc32c=/////w=="] {
         let text = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nx-goog-hash: {bad}\r\n\r\n");
-        assert_eq!(parse_head(text.as_bytes(), Method::Get).unwrap_err().kind(), Kind::Protocol, "{bad}");
+        assert_eq!(parse_head(text.as_bytes()).unwrap_err().kind(), Kind::Protocol, "{bad}");
     }
 }
 
 #[test]
 fn slow_down_says_how_long() {
-    let head = complete("HTTP/1.1 503 Slow Down\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n", Method::Get);
+    let head = complete("HTTP/1.1 503 Slow Down\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n");
     assert_eq!((head.failure(), head.retry_after_s), (Some(Kind::Throttled), Some(7)));
     assert_eq!(get("Retry-After: Tue, 02 Jan 2024 03:04:05 GMT\r\n").retry_after_s, None);
     assert_eq!(get("Retry-After: 99999999999\r\n").retry_after_s, Some(u32::MAX));
@@ -184,7 +178,7 @@ fn statuses_have_kinds() {
         (429, Some(Kind::Throttled)),
         (500, Some(Kind::Server)),
     ] {
-        let head = complete(&format!("HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n"), Method::Get);
+        let head = complete(&format!("HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n"));
         assert_eq!(head.failure(), kind, "{status}");
     }
     refused("HTTP/1.1 600 x\r\n\r\n");
@@ -195,7 +189,7 @@ fn statuses_have_kinds() {
 fn garbage_is_shown_with_a_cure() {
     let error = refused("SSH-2.0-OpenSSH_9.6\r\n");
     assert!(error.to_string().contains("'SSH-2.0-OpenSSH_9.6\\r\\n'"), "{error}");
-    let tls = parse_head(b"\x15\x03\x01\x00\x02\x02\x16", Method::Get).unwrap_err();
+    let tls = parse_head(b"\x15\x03\x01\x00\x02\x02\x16").unwrap_err();
     assert!(tls.to_string().contains("TLS"), "{tls}");
 }
 
@@ -205,12 +199,12 @@ fn heads_are_bounded() {
         let frame = "HTTP/1.1 200 OK\r\nX: \r\n\r\n".len();
         format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "y".repeat(bytes - frame))
     };
-    complete(&exactly(RESPONSE_HEAD_BYTES_MAX), Method::Get);
+    complete(&exactly(RESPONSE_HEAD_BYTES_MAX));
     assert!(refused(&exactly(RESPONSE_HEAD_BYTES_MAX + 1)).to_string().contains("longer than 16384 bytes"));
     let endless = exactly(RESPONSE_HEAD_BYTES_MAX + 1);
-    assert_eq!(parse_head(&endless.as_bytes()[..RESPONSE_HEAD_BYTES_MAX - 1], Method::Get).unwrap(), Parsed::Partial);
+    assert_eq!(parse_head(&endless.as_bytes()[..RESPONSE_HEAD_BYTES_MAX - 1]).unwrap(), Parsed::Partial);
     refused(&endless[..RESPONSE_HEAD_BYTES_MAX]);
-    complete(&format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(RESPONSE_HEADERS_MAX)), Method::Get);
+    complete(&format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(RESPONSE_HEADERS_MAX)));
     let error = refused(&format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(RESPONSE_HEADERS_MAX + 1)));
     assert!(error.to_string().contains("more than 96 lines"), "{error}");
 }
@@ -244,15 +238,15 @@ proptest! {
         text in any_head(),
         rest in proptest::collection::vec(any::<u8>(), 0..40),
     ) {
-        let whole = parse_head(text.as_bytes(), Method::Get).unwrap();
+        let whole = parse_head(text.as_bytes()).unwrap();
         match whole {
             Parsed::Complete { len, .. } | Parsed::Interim { len } => prop_assert_eq!(len, text.len()),
             Parsed::Partial => prop_assert!(false, "{} is whole", text),
         }
         for cut in 0..text.len() {
-            prop_assert_eq!(parse_head(&text.as_bytes()[..cut], Method::Get).unwrap(), Parsed::Partial);
+            prop_assert_eq!(parse_head(&text.as_bytes()[..cut]).unwrap(), Parsed::Partial);
         }
         let followed = [text.as_bytes(), &rest].concat();
-        prop_assert_eq!(parse_head(&followed, Method::Get).unwrap(), whole);
+        prop_assert_eq!(parse_head(&followed).unwrap(), whole);
     }
 }

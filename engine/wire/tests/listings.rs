@@ -21,14 +21,14 @@ const LAST: &str = "<IsTruncated>false</IsTruncated>";
 fn paths_are_escaped_as_queries() {
     let endpoint: Endpoint = "http://h/my bucket/tr+ain/a&b=é".parse().unwrap();
     assert_eq!(
-        list_path(&endpoint, &endpoint.prefix, PageStart { after: None, token: Some("1/a+b==") }, 1000, Some("/")),
-        "/my%20bucket?list-type=2&encoding-type=url&max-keys=1000&prefix=tr%2Bain%2Fa%26b%3D%C3%A9&delimiter=%2F\
+        list_path(&endpoint, &endpoint.prefix, PageStart { after: None, token: Some("1/a+b==") }, 1000),
+        "/my%20bucket?list-type=2&encoding-type=url&max-keys=1000&prefix=tr%2Bain%2Fa%26b%3D%C3%A9\
          &continuation-token=1%2Fa%2Bb%3D%3D"
     );
     let bare: Endpoint = "http://h/".parse().unwrap();
-    assert_eq!(list_path(&bare, "", PageStart::default(), 7, None), "/?list-type=2&encoding-type=url&max-keys=7");
+    assert_eq!(list_path(&bare, "", PageStart::default(), 7), "/?list-type=2&encoding-type=url&max-keys=7");
     let after = PageStart { after: Some("a b/é"), token: None };
-    assert!(list_path(&bare, "", after, 7, None).ends_with("max-keys=7&start-after=a%20b%2F%C3%A9"));
+    assert!(list_path(&bare, "", after, 7).ends_with("max-keys=7&start-after=a%20b%2F%C3%A9"));
 }
 
 #[test]
@@ -42,7 +42,6 @@ fn an_s3_page() {
     <Size>110592</Size><StorageClass>STANDARD</StorageClass>
     <Owner><ID>75aa57</ID><Key>not this one</Key><DisplayName>x &amp; y</DisplayName></Owner></Contents>
   <Contents><Size>0</Size><Key>train/empty</Key><ETag/></Contents>
-  <CommonPrefixes><Prefix>train/x+y/</Prefix></CommonPrefixes>
 </ListBucketResult>"#;
     let expected = ListPage {
         entries: vec![
@@ -53,9 +52,7 @@ fn an_s3_page() {
             },
             Entry { key: "train/empty".into(), size: 0, etag: None },
         ],
-        common_prefixes: vec!["train/x y/".into()],
         next: Some("1ueGcxLPRx1Tr/XYExHnhbYLgveDs2J/wm36Hy4vbOwM=".into()),
-        is_truncated: true,
     };
     assert_eq!(parse_list(xml.as_bytes()).unwrap(), expected);
 }
@@ -94,7 +91,6 @@ fn missing_repeated_and_unreadable_fields() {
     refused(&entry("<Key/><Size>1</Size>"), "the key is empty");
     refused(&entry(&format!("<Key>{}</Key><Size>1</Size>", "k".repeat(KEY_BYTES_MAX + 1))), "1025 bytes long");
     refused(&entry("<Key>k</Key><Size>1</Size><ETag>a&#13;&#10;X: y</ETag>"), "does not fit a header line");
-    refused(&format!("{LAST}<CommonPrefixes/>"), "<CommonPrefixes> without <Prefix>");
     refused(&format!("{LAST}<EncodingType>rot13</EncodingType>"), "unknown <EncodingType> 'rot13'");
     let encoded =
         |key: &str| format!("{}<EncodingType>url</EncodingType>", entry(&format!("<Key>{key}</Key><Size>1</Size>")));
@@ -165,16 +161,13 @@ fn written(page: &ListPage, url: bool) -> String {
         }
         xml += "</Contents>";
     }
-    for prefix in &page.common_prefixes {
-        xml += &format!("<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>", text(prefix));
-    }
     if let Some(token) = &page.next {
         xml += &format!("<NextContinuationToken>{token}</NextContinuationToken>");
     }
     if url {
         xml += "<EncodingType>url</EncodingType>";
     }
-    xml + &format!("<IsTruncated>{}</IsTruncated></ListBucketResult>", page.is_truncated)
+    xml + &format!("<IsTruncated>{}</IsTruncated></ListBucketResult>", page.next.is_some())
 }
 
 fn any_key() -> impl Strategy<Value = String> {
@@ -188,12 +181,7 @@ fn any_page() -> impl Strategy<Value = ListPage> {
         .prop_map(|(key, size, etag)| Entry { key, size, etag });
     let entries = proptest::collection::vec(entry, 0..6);
     let next = proptest::option::of("[A-Za-z0-9+/=]{1,40}");
-    (entries, proptest::collection::vec(any_key(), 0..3), next).prop_map(|(entries, common_prefixes, next)| ListPage {
-        entries,
-        common_prefixes,
-        is_truncated: next.is_some(),
-        next,
-    })
+    (entries, next).prop_map(|(entries, next)| ListPage { entries, next })
 }
 
 proptest! {

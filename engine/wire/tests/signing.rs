@@ -75,7 +75,7 @@ proptest! {
         at in 0u64..4_000_000_000,
     ) {
         let endpoint = Endpoint { prefix, ..format!("http://{host}/bu%20cket/").parse::<Endpoint>().unwrap() };
-        let path = if listing { list_path(&endpoint, &endpoint.prefix, PageStart { after: Some(&key), token: Some(&key) }, 7, Some("/")) } else { endpoint.object_path(&key) };
+        let path = if listing { list_path(&endpoint, &endpoint.prefix, PageStart { after: Some(&key), token: Some(&key) }, 7) } else { endpoint.object_path(&key) };
         let host = endpoint.authority();
         let range = range.map(|(first, more)| (first, first + more));
         let mut text = Vec::new();

@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 use fuelrail_base::Result;
 use fuelrail_base::limits::{RESPONSE_HEAD_BYTES_MAX, SCATTER_PIECES_MAX};
 use fuelrail_io::{Landed, Scatter};
-use fuelrail_wire::{Expect, Method, Parsed, parse_head};
+use fuelrail_wire::{Expect, Parsed, parse_head};
 
 /// Receives stop growing over pipelined responses at this many bytes.
 const RECEIVE_BYTES_TARGET: usize = 1 << 20;
@@ -150,10 +150,10 @@ impl Responses {
         }
         let asked = self.front()?.asked;
         let parsed = if before == 0 {
-            parse_head(bytes, Method::Get)?
+            parse_head(bytes)?
         } else {
             self.head.extend_from_slice(bytes);
-            parse_head(&self.head, Method::Get)?
+            parse_head(&self.head)?
         };
         match parsed {
             Parsed::Complete { head, len } if len == before + bytes.len() && asked.is_answered_in_place(&head) => {

@@ -109,7 +109,7 @@ mod tests {
     }
 
     fn head(text: &str) -> (ResponseHead, usize) {
-        match parse_head(text.as_bytes(), fuelrail_wire::Method::Get).unwrap() {
+        match parse_head(text.as_bytes()).unwrap() {
             Parsed::Complete { head, len } => (head, len),
             other => panic!("{other:?}"),
         }

@@ -8,7 +8,7 @@ use super::outcome::{self, Context};
 use super::pace::Pace;
 use fuelrail_base::limits::{PIPELINE_DEPTH_MAX, RESPONSE_HEAD_BYTES_MAX};
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_wire::{Body, Expect, Framing, Method, Parsed, ResponseHead, parse_head};
+use fuelrail_wire::{Body, Expect, Framing, Parsed, ResponseHead, parse_head};
 use std::collections::VecDeque;
 
 pub(super) struct Responses {
@@ -172,7 +172,7 @@ impl Responses {
         let before = self.head.len();
         let taken = bytes.len().min(RESPONSE_HEAD_BYTES_MAX.saturating_sub(before));
         self.head.extend_from_slice(&bytes[..taken]);
-        let len = match parse_head(&self.head, Method::Get)? {
+        let len = match parse_head(&self.head)? {
             Parsed::Partial => return Ok(taken),
             Parsed::Interim { len } => {
                 self.interim_bytes += len;

@@ -28,11 +28,11 @@ fn a_segment_is_made_whole_and_owned() {
     let tag = fs::read_to_string(directory.own.path().join("CACHEDIR.TAG")).unwrap();
     assert!(tag.starts_with("Signature: 8a477f597d28d172789f06886806bc55"), "{tag}");
     let owned = directory.make(MIB).unwrap().expect("there is room");
-    assert_eq!(names(&path), [owned.path()]);
-    let [named] = directory.named().unwrap().try_into().unwrap();
+    assert_eq!(names(&path), [owned.0.named.path()]);
+    let [named] = super::super::directory::named(&directory.own).unwrap().try_into().unwrap();
     assert_eq!((named.len, named.name.new), (MIB, false));
     let segment = Segment::open(&named).unwrap();
-    assert_eq!(segment.header, owned.header);
+    assert_eq!(segment.header, owned.0.header);
     let facts = fs::metadata(named.path()).unwrap();
     assert!(facts.blocks() * 512 >= MIB && facts.mode() & 0o777 == 0o600, "its room is taken, and it is private");
     assert!(segment.is_owned().unwrap() && segment.try_own().unwrap().is_none(), "two owners");
@@ -151,7 +151,7 @@ fn rot_is_found_and_costs_what_it_hit() {
     let objects = objects("e");
     let owned = open(scratch.path()).make(MIB).unwrap().unwrap();
     let all: Vec<BlockId> = (0..12).flat_map(|sample| blocks(&objects, sample)).collect();
-    spill(&owned.path(), &objects, &all, 4096, 0);
+    spill(&owned.0.named.path(), &objects, &all, 4096, 0);
     let verdict = || {
         let mut all = Vec::new();
         verify_cache(scratch.path(), |verdict| {
@@ -165,7 +165,7 @@ fn rot_is_found_and_costs_what_it_hit() {
     };
     let n = all.len() as u64;
     assert_eq!(verdict(), (n, 0, 0));
-    let file = File::options().read(true).write(true).open(owned.path()).unwrap();
+    let file = File::options().read(true).write(true).open(owned.0.named.path()).unwrap();
     let flip = |at: u64| {
         let mut byte = [0];
         file.read_exact_at(&mut byte, at).unwrap();
@@ -186,7 +186,7 @@ fn removing_spares_the_living_unless_it_is_forced() {
     let scratch = tempdir().unwrap();
     let directory = open(scratch.path());
     let (living, dead) = (directory.make(MIB).unwrap().unwrap(), directory.make(MIB).unwrap().unwrap());
-    let (living_path, dead_path) = (living.path(), dead.path());
+    let (living_path, dead_path) = (living.0.named.path(), dead.0.named.path());
     drop(dead);
     let mine = directory.own.path().join("mine");
     fs::write(&mine, "x").unwrap();

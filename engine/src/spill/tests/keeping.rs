@@ -14,8 +14,8 @@ use super::*;
 pub(super) fn left_behind(path: &Path, objects: &Objects, samples: core::ops::Range<u32>) -> PathBuf {
     let owned = open(path).make(MIB).unwrap().unwrap();
     let all: Vec<BlockId> = samples.flat_map(|sample| blocks(objects, sample)).collect();
-    spill(&owned.path(), objects, &all, 4096, 0);
-    owned.path()
+    spill(&owned.0.named.path(), objects, &all, 4096, 0);
+    owned.0.named.path()
 }
 
 #[test]
@@ -182,8 +182,8 @@ fn the_limit_is_used_to_its_end() {
     let scratch = tempdir().unwrap();
     let told = Told::default();
     let limits = Limits { limit_bytes: 15 * MIB, floor_bytes: 1 };
-    let config = KeeperConfig { limits, lengths: Lengths { usual: 8 * MIB, least: 2 * MIB }, shards: 1 };
-    let mut work = Work::new(&config, vec![open(scratch.path())], told.tell());
+    let config = (limits, Lengths { usual: 8 * MIB, least: 2 * MIB }, 1);
+    let mut work = Work::new(config, vec![open(scratch.path())], told.tell());
     let mut lens = vec![work.another().unwrap().len / MIB];
     assert!(!work.stock(), "less than a usual segment is left");
     lens.extend(core::iter::from_fn(|| work.another()).map(|file| file.len / MIB));
@@ -194,10 +194,10 @@ fn the_limit_is_used_to_its_end() {
 fn the_floor_is_left_free() {
     let scratch = tempdir().unwrap();
     let told = Told::default();
-    let free = open(scratch.path()).room().unwrap().free_bytes;
+    let free = open(scratch.path()).own.room().unwrap().free_bytes;
     let limits = Limits { limit_bytes: 0, floor_bytes: free + (1 << 40) };
-    let config = KeeperConfig { limits, lengths: ONE_MIB, shards: 1 };
-    let mut poor = Work::new(&config, vec![open(scratch.path())], told.tell());
+    let config = (limits, ONE_MIB, 1);
+    let mut poor = Work::new(config, vec![open(scratch.path())], told.tell());
     assert!(poor.another().is_none() && names(scratch.path()).is_empty() && told.lines().is_empty());
 }
 
@@ -249,7 +249,7 @@ fn the_keeper_comes_and_goes() {
     let limits = Limits::default();
     let lengths = Lengths::new(limits, &directories, 2, 10_000);
     assert!(lengths.usual.is_power_of_two() && (MIB..=1 << 30).contains(&lengths.usual) && lengths.least == MIB);
-    let config = KeeperConfig { limits, lengths, shards: 2 };
+    let config = (limits, lengths, 2);
     let (keeper, setups) = Keeper::start(config, directories, &objects, told.tell()).unwrap();
     assert_eq!((setups.len(), keeper.facts().taken_over), (2, 1));
     assert!(setups.iter().map(|setup| setup.found.len()).sum::<usize>() >= 1 && setups[0].unit >= 512);

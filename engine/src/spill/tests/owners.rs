@@ -38,7 +38,7 @@ fn in_a_directory_that_everybody_may_write_to_there_is_one_of_our_own() {
     let scratch = tempdir().unwrap();
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let directory = open(scratch.path());
-    let facts = fs::metadata(directory.make(MIB).unwrap().unwrap().path().parent().unwrap()).unwrap();
+    let facts = fs::metadata(directory.make(MIB).unwrap().unwrap().0.named.path().parent().unwrap()).unwrap();
     assert_eq!((facts.mode() & 0o7777, facts.uid()), (0o700, fs::metadata(scratch.path()).unwrap().uid()));
 }
 

@@ -3,8 +3,7 @@
 //! Spoken to in one version of its interface, which every request names.
 
 use super::credential::Secret;
-use super::hash::LastKey;
-use super::unsigned::{Parameters, Unsigned, push_value};
+use super::unsigned::{LastKey, Lines, Parameters, Unsigned, insert_line, push_value};
 use crate::{base64, date};
 use aws_lc_rs::hmac;
 use fuelrail_base::{Result, WallTime};
@@ -69,11 +68,11 @@ impl AzureSigner {
             }
             out.push(b'\n');
         }
-        let mut own = super::unsigned::Lines::new();
-        super::unsigned::insert_line(&mut own, "x-ms-date", dated)?;
-        super::unsigned::insert_line(&mut own, "x-ms-version", VERSION)?;
+        let mut own = Lines::new();
+        insert_line(&mut own, "x-ms-date", dated)?;
+        insert_line(&mut own, "x-ms-version", VERSION)?;
         for (name, value) in request.headers.iter().filter(|(name, _)| name.starts_with("x-ms-")) {
-            super::unsigned::insert_line(&mut own, name, value)?;
+            insert_line(&mut own, name, value)?;
         }
         for (name, value) in &own {
             out.extend_from_slice(name.as_bytes());

@@ -3,7 +3,7 @@
 use super::aws::{AwsSigner, Payload, Scope};
 use super::azure::AzureSigner;
 use super::credential::{Credential, Proof};
-use super::unsigned::{HEADERS_MAX, Unsigned, is_covered, may_be_covered};
+use super::unsigned::{HEADERS_MAX, Unsigned, covered};
 use arrayvec::ArrayVec;
 use fuelrail_base::{Error, Kind, Result, WallTime};
 
@@ -104,39 +104,23 @@ impl Signer {
         (query, lines): (&mut String, &mut Vec<u8>),
     ) -> Result<usize> {
         const HEAD: &str = "a request was written just before";
-        let mut written = lines_of(head.strip_suffix(b"\r\n\r\n").expect(HEAD));
-        let first = core::str::from_utf8(written.next().expect(HEAD)).expect(HEAD);
-        let (method, rest) = first.split_once(' ').expect(HEAD);
-        let (path_and_query, _) = rest.split_once(' ').expect(HEAD);
-        let mut names = ArrayVec::<[u8; NAME_BYTES_MAX], HEADERS_MAX>::new();
-        let mut values = ArrayVec::<(usize, &[u8]), HEADERS_MAX>::new();
-        let mut host = "";
-        for line in written {
-            // Most lines are nobody's to sign, and begin with another letter than those that are.
-            if !line.first().is_some_and(|first| may_be_covered(*first)) {
-                continue;
+        let mut lines_read = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut read = httparse::Request::new(&mut lines_read);
+        match read.parse(head) {
+            Err(httparse::Error::TooManyHeaders) => {
+                let cause = format!("a request with more than {HEADERS_MAX} headers cannot be signed");
+                return Err(Error::new(Kind::Usage, cause));
             }
-            let colon = line.iter().position(|byte| *byte == b':').expect(HEAD);
-            let mut name = [0; NAME_BYTES_MAX];
-            let Some(place) = name.get_mut(..colon) else { continue };
-            place.copy_from_slice(&line[..colon]);
-            place.make_ascii_lowercase();
-            let value = line[colon + 1..].trim_ascii();
-            let spelt = core::str::from_utf8(place).expect(HEAD);
-            if spelt == "host" {
-                host = core::str::from_utf8(value).expect(HEAD);
-            } else if is_covered(spelt) {
-                if names.is_full() {
-                    let cause = format!("a request with more than {HEADERS_MAX} headers cannot be signed");
-                    return Err(Error::new(Kind::Usage, cause));
-                }
-                names.push(name);
-                values.push((colon, value));
-            }
+            parsed => assert_eq!(parsed, Ok(httparse::Status::Complete(head.len())), "{HEAD}"),
         }
-        let mut headers = ArrayVec::<(&str, &[u8]), HEADERS_MAX>::new();
-        for (name, (len, value)) in names.iter().zip(&values) {
-            headers.push((core::str::from_utf8(&name[..*len]).expect(HEAD), *value));
+        let (method, path_and_query) = (read.method.expect(HEAD), read.path.expect(HEAD));
+        let (mut headers, mut host) = (ArrayVec::<(&str, &[u8]), HEADERS_MAX>::new(), "");
+        for header in read.headers.iter() {
+            match covered(header.name) {
+                Some(name) => headers.push((name, header.value)),
+                None if header.name == "Host" => host = core::str::from_utf8(header.value).expect(HEAD),
+                None => {}
+            }
         }
         let request = Unsigned { method, host, path_and_query, headers: &headers };
         query.push(if path_and_query.contains('?') { '&' } else { '?' });
@@ -148,30 +132,16 @@ impl Signer {
     }
 }
 
-/// Longer header names are nobody's that has to be signed.
-const NAME_BYTES_MAX: usize = 64;
-
 fn push_bearer(lines: &mut Vec<u8>, token: &str) {
     for piece in ["Authorization: Bearer ", token, "\r\n"] {
         lines.extend_from_slice(piece.as_bytes());
     }
 }
 
-/// The lines of a head, without their line feeds.
-fn lines_of(head: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = Some(head);
-    core::iter::from_fn(move || {
-        let text = rest?;
-        let end = memchr::memchr(b'\n', text);
-        rest = end.map(|end| &text[end + 1..]);
-        Some(&text[..end.unwrap_or(text.len())])
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Method, Request, write_get};
+    use crate::request::write_get;
 
     const AT: WallTime = WallTime(1_369_353_600);
 
@@ -235,32 +205,26 @@ mod tests {
 
     #[test]
     fn a_new_day_and_a_new_secret_are_new_keys() {
-        let mut signer = Signer::new(realm(false));
-        let mut signed = |credential: &Credential, at: WallTime| {
+        let signed = |signer: &mut Signer, credential: &Credential, at: WallTime| {
             let mut text = Vec::new();
-            Request::new(Method::Get, "h", "/k").write(&mut text).unwrap();
+            write_get(&mut text, "h", "/k", None, None).unwrap();
             signer.sign_head(credential, at, &mut text, 0).unwrap();
             String::from_utf8(text).unwrap()
         };
         let other = Credential::aws("AKIAIOSFODNN7EXAMPLE", "another", None).unwrap();
-        let first = signed(&keys(None), AT);
-        let (tomorrow, elsewhere) = (signed(&keys(None), AT.shifted(86_400)), signed(&other, AT));
-        assert_eq!(signed(&keys(None), AT), first);
-        assert!(first != tomorrow && first != elsewhere);
-        let fresh = |credential: &Credential, at| {
-            let mut text = Vec::new();
-            Request::new(Method::Get, "h", "/k").write(&mut text).unwrap();
-            Signer::new(realm(false)).sign_head(credential, at, &mut text, 0).unwrap();
-            String::from_utf8(text).unwrap()
-        };
-        assert_eq!((tomorrow, elsewhere), (fresh(&keys(None), AT.shifted(86_400)), fresh(&other, AT)));
+        let mut signer = Signer::new(realm(false));
+        let all = [(keys(None), AT), (keys(None), AT.shifted(86_400)), (other, AT), (keys(None), AT)];
+        let warm = all.each_ref().map(|(credential, at)| signed(&mut signer, credential, *at));
+        let fresh = all.each_ref().map(|(credential, at)| signed(&mut Signer::new(realm(false)), credential, *at));
+        assert_eq!(warm, fresh);
+        assert!(warm[0] != warm[1] && warm[0] != warm[2]);
     }
 
     #[test]
     fn a_request_with_too_much_to_sign_is_refused_and_left_as_it_was() {
         let many = format!("/k?{}", "a=1&".repeat(40));
         let mut text = Vec::new();
-        Request::new(Method::Get, "h", &many).write(&mut text).unwrap();
+        write_get(&mut text, "h", &many, None, None).unwrap();
         let before = text.clone();
         let error = Signer::new(realm(false)).sign_head(&keys(None), AT, &mut text, 0).unwrap_err();
         assert!(error.kind() == Kind::Usage && text == before, "{error}");

@@ -1,6 +1,9 @@
-//! A request as a signer sees it: the parts that a signature can cover.
+//! A request as a signer sees it: the parts that a signature can cover. And what signatures are made of: SHA-256 and its keyed form,
+//! through aws-lc-rs, and the key that was used last.
 
+use super::credential::Secret;
 use arrayvec::ArrayVec;
+use aws_lc_rs::{digest, hmac};
 use fuelrail_base::{Error, Kind, Result};
 
 /// Header lines that one signature covers at most.
@@ -22,7 +25,7 @@ pub struct Unsigned<'a> {
     pub host: &'a str,
     /// Escaped, as in the request line.
     pub path_and_query: &'a str,
-    /// The other header lines: names in lower case. What [`is_covered`] names has to be among them if the request has it.
+    /// The other header lines: names in lower case. What [`covered`] names has to be among them if the request has it.
     pub headers: &'a [(&'a str, &'a [u8])],
 }
 
@@ -58,20 +61,20 @@ fn insert<T, const MAX: usize>(
         .map_err(|_| Error::new(Kind::Usage, format!("a request with more than {MAX} parts cannot be signed")))
 }
 
-/// Whether a signature covers a header of this name, in lower case: what says which bytes are asked for, and all that is the
-/// vendors' own, which they insist on.
+/// The name in lower case of a header that a signature covers: what says which bytes are asked for, and all that is the vendors' own,
+/// which they insist on; the latter are written in lower case here.
 #[must_use]
-pub fn is_covered(name: &str) -> bool {
-    COVERED.contains(&name) || COVERED_STARTS.iter().any(|start| name.starts_with(start))
+pub fn covered(name: &str) -> Option<&str> {
+    // Most lines are nobody's to sign, and begin with another letter than those that are.
+    match name.as_bytes().first()? | 0x20 {
+        b'x' => COVERED_STARTS.iter().any(|start| name.starts_with(start)).then_some(name),
+        b'c' | b'i' | b'r' => COVERED.into_iter().find(|covered| name.eq_ignore_ascii_case(covered)),
+        _ => None,
+    }
 }
 
 const COVERED: [&str; 5] = ["range", "if-match", "if-none-match", "content-type", "content-md5"];
 const COVERED_STARTS: [&str; 3] = ["x-amz-", "x-ms-", "x-goog-"];
-
-/// Whether what a header's name begins with leaves it open that the line matters to a signature: it is covered, or the host.
-pub(super) fn may_be_covered(first: u8) -> bool {
-    matches!(first | 0x20, b'c' | b'h' | b'i' | b'r' | b'x')
-}
 
 /// Appends a header's value as signatures have it: trimmed, runs of blanks made one.
 pub(super) fn push_value(out: &mut Vec<u8>, value: &[u8]) {
@@ -88,15 +91,57 @@ pub(super) fn push_value(out: &mut Vec<u8>, value: &[u8]) {
     }
 }
 
+/// Appends `bytes` in lower-case hexadecimal.
+pub(super) fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    out.extend(digits.map(|digit| b"0123456789abcdef"[usize::from(digit)]));
+}
+
+/// SHA-256 of `bytes` in hexadecimal, as signatures have it.
+#[must_use]
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    let mut out = Vec::with_capacity(64);
+    push_hex(&mut out, sha256(bytes).as_ref());
+    String::from_utf8(out).expect("hexadecimal is ASCII")
+}
+
+pub(super) fn sha256(bytes: &[u8]) -> digest::Digest {
+    digest::digest(&digest::SHA256, bytes)
+}
+
+pub(super) fn keyed(key: &[u8], bytes: &[u8]) -> hmac::Tag {
+    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), bytes)
+}
+
+/// The key made last, kept while what it was made from stays the same.
+#[derive(Default)]
+pub(super) struct LastKey {
+    made: Option<(Secret, [u8; 8], hmac::Key)>,
+}
+
+impl LastKey {
+    /// The key for `secret` on `day`; `make` is asked when it is another one than before.
+    pub(super) fn get(&mut self, secret: &Secret, day: [u8; 8], make: impl FnOnce() -> hmac::Key) -> &hmac::Key {
+        if !self.made.as_ref().is_some_and(|(of, at, _)| of == secret && *at == day) {
+            self.made = None;
+        }
+        &self.made.get_or_insert_with(|| (secret.clone(), day, make())).2
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_covered_is_looked_at_and_little_else() {
-        for name in COVERED.into_iter().chain(COVERED_STARTS) {
-            assert!(is_covered(name) && may_be_covered(name.as_bytes()[0]), "{name}");
+    fn what_is_covered_is_found_in_any_case_and_little_else() {
+        for (name, lower) in
+            [("Range", Some("range")), ("IF-None-Match", Some("if-none-match")), ("x-ms-date", Some("x-ms-date"))]
+        {
+            assert_eq!(covered(name), lower);
         }
-        assert!(may_be_covered(b'H') && !may_be_covered(b'u') && !is_covered("host") && !is_covered("content-length"));
+        assert!(
+            ["Host", "content-length", "user-agent", "x-other", ""].into_iter().all(|name| covered(name).is_none())
+        );
     }
 }

@@ -1,12 +1,13 @@
 //! What all connections to one server share: its name, whom to believe, and the tickets it gave.
 
-use super::insecure::Anybody;
-use super::roots::Roots;
 use core::fmt;
 use fuelrail_base::{Error, Kind, Result};
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::time_provider::TimeProvider;
+use rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme};
 use std::sync::Arc;
 
 /// Whose certificates are believed.
@@ -83,5 +84,86 @@ impl Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Certificates of authorities.
+#[derive(Clone, Debug)]
+pub struct Roots {
+    store: RootCertStore,
+}
+
+impl Roots {
+    /// From certificates as systems store them. Those that are no authority's (some systems carry a few) are left out.
+    ///
+    /// # Errors
+    /// `Usage` when none is left.
+    pub fn new<'a>(certificates: impl IntoIterator<Item = CertificateDer<'a>>) -> Result<Roots> {
+        let mut store = RootCertStore::empty();
+        store.add_parsable_certificates(certificates);
+        if store.is_empty() {
+            return Err(Error::new(Kind::Usage, "it holds no certificate of an authority"));
+        }
+        Ok(Roots { store })
+    }
+
+    /// From a file's text: one or more `BEGIN CERTIFICATE` sections.
+    ///
+    /// # Errors
+    /// `Usage` when a section is broken, or none is an authority's certificate.
+    pub fn from_pem(text: &[u8]) -> Result<Roots> {
+        let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+        let certificates = parsed.map_err(|why| Error::new(Kind::Usage, format!("it is no PEM text: {why}")))?;
+        if certificates.is_empty() {
+            return Err(Error::new(Kind::Usage, "it has no BEGIN CERTIFICATE section")
+                .cure("give the certificate of the authority, in PEM"));
+        }
+        Roots::new(certificates)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.store.len()
+    }
+}
+
+/// Believes every certificate. The handshake's signature is still checked, so the peer holds the key of the certificate it shows; but
+/// anybody can show one.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -1,11 +1,10 @@
-//! What rustls refuses, said so that somebody can do something about it.
+//! What rustls refuses and what a server says in alerts, each with what can be done about it.
 
-use super::alert::complaint;
 use super::record::broken;
 use crate::date::iso;
-use fuelrail_base::{Error, Kind, WallTime};
+use fuelrail_base::{Error, Kind, Result, WallTime};
 use rustls::pki_types::{ServerName, UnixTime};
-use rustls::{CertificateError, Error as TlsError, InvalidMessage};
+use rustls::{AlertDescription, CertificateError, Error as TlsError, InvalidMessage};
 
 /// The error a failed handshake, or a failed TLS 1.2 connection, stands for: what rustls says, with a cure.
 #[must_use]
@@ -47,8 +46,8 @@ fn untrusted(cause: impl Into<String>, cure: &str) -> Error {
 
 fn certificate(why: &CertificateError) -> Error {
     use CertificateError::{
-        BadSignature, Expired, ExpiredContext, InvalidPurpose, InvalidPurposeContext, NotValidForName,
-        NotValidForNameContext, NotValidYet, NotValidYetContext, Other, UnknownIssuer,
+        BadSignature, ExpiredContext, InvalidPurposeContext, NotValidForNameContext, NotValidYetContext, Other,
+        UnknownIssuer,
     };
     let clock = "renew it on the server, and check this machine's clock";
     match why {
@@ -63,14 +62,11 @@ fn certificate(why: &CertificateError) -> Error {
         ExpiredContext { not_after, .. } => {
             untrusted(format!("the server's certificate expired on {}", date(*not_after)), clock)
         }
-        Expired => untrusted("the server's certificate has expired", clock),
         NotValidYetContext { not_before, .. } => {
             untrusted(format!("the server's certificate is not valid before {}", date(*not_before)), clock)
         }
-        NotValidYet => untrusted("the server's certificate is not valid yet", clock),
         NotValidForNameContext { expected, presented } => wrong_name(expected, presented),
-        NotValidForName => untrusted("the server's certificate is made out for another name", WRONG_NAME_CURE),
-        InvalidPurpose | InvalidPurposeContext { .. } => untrusted(
+        InvalidPurposeContext { .. } => untrusted(
             "the server's certificate is not meant for servers",
             "have one issued with the extended key usage serverAuth",
         ),
@@ -109,6 +105,43 @@ fn date(time: UnixTime) -> String {
     iso(WallTime(time.as_secs())).chars().take("2026-11-21".len()).collect()
 }
 
+/// What an alert after the handshake means: `Ok(true)` is the announced end of the connection, `Ok(false)` nothing.
+pub(super) fn alert(content: &[u8]) -> Result<bool> {
+    let &[_, code] = content else { return Err(broken("a TLS alert of a wrong length came")) };
+    match AlertDescription::from(code) {
+        AlertDescription::CloseNotify => Ok(true),
+        AlertDescription::UserCanceled => Ok(false),
+        description => Err(complaint(description)),
+    }
+}
+
+/// The error a fatal alert stands for.
+fn complaint(description: AlertDescription) -> Error {
+    use AlertDescription::{
+        AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateUnknown, HandshakeFailure,
+        InsufficientSecurity, NoCertificate, ProtocolVersion, UnknownCA, UnrecognisedName, UnsupportedCertificate,
+    };
+    let said = format!("the server ended the connection with the TLS alert {description:?}");
+    let (kind, cure) = match description {
+        AccessDenied
+        | BadCertificate
+        | CertificateExpired
+        | CertificateRequired
+        | CertificateUnknown
+        | NoCertificate
+        | UnknownCA
+        | UnsupportedCertificate => {
+            (Kind::Denied, "it may ask for a client certificate, and this loader has none: let it in without")
+        }
+        UnrecognisedName => (Kind::Denied, "the server has no certificate for this name: check the host in the URI"),
+        HandshakeFailure | InsufficientSecurity | ProtocolVersion => {
+            (Kind::Protocol, "it must offer TLS 1.3, or TLS 1.2 with ECDHE and AES-GCM or ChaCha20-Poly1305")
+        }
+        _ => (Kind::Protocol, "see the server's logs"),
+    };
+    Error::new(kind, said).cure(cure)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,17 +158,22 @@ mod tests {
     }
 
     #[test]
-    fn days_have_names() {
-        for (secs, text) in [
-            (0, "1970-01-01"),
-            (951_782_399, "2000-02-28"),
-            (951_782_400, "2000-02-29"),
-            (951_868_800, "2000-03-01"),
-            (1_767_225_599, "2025-12-31"),
-            (1_795_219_200, "2026-11-21"),
-            (4_107_542_400, "2100-03-01"),
+    fn alerts_end_the_connection_or_say_why() {
+        assert_eq!(alert(&[1, 0]), Ok(true));
+        assert_eq!(alert(&[1, 90]), Ok(false));
+        for (code, kind, says) in [
+            (116, Kind::Denied, "client certificate"),
+            (112, Kind::Denied, "host in the URI"),
+            (40, Kind::Protocol, "TLS 1.3"),
+            (70, Kind::Protocol, "TLS 1.3"),
+            (80, Kind::Protocol, "InternalError"),
+            (200, Kind::Protocol, "alert"),
         ] {
-            assert_eq!(date(UnixTime::since_unix_epoch(Duration::from_secs(secs))), text);
+            let error = alert(&[2, code]).unwrap_err();
+            assert!(error.kind() == kind && error.to_string().contains(says), "{code}: {error}");
+        }
+        for wrong in [&[][..], &[1], &[1, 0, 0]] {
+            assert_eq!(alert(wrong).unwrap_err().kind(), Kind::Protocol);
         }
     }
 

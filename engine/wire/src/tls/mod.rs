@@ -9,22 +9,16 @@
 //! A session never says goodbye: a connection given up is closed without `close_notify`. Everything we say is a request
 //! that ends by its own framing, so a cut is no news to the server.
 
-mod alert;
 mod client;
 mod failure;
-mod insecure;
-mod key;
-mod plaintext;
 mod record;
 mod records;
-mod roots;
 mod session;
 #[doc(hidden)]
 pub mod trial;
 
-pub use client::{Client, Trust};
+pub use client::{Client, Roots, Trust};
 pub use failure::{asks_for_tls, explain};
-pub use plaintext::Plaintext;
 pub use record::{RECORD_BYTES_MAX, ciphertext_bytes_min};
-pub use roots::Roots;
+pub use records::Plaintext;
 pub use session::{Agreed, Session};

@@ -3,11 +3,9 @@
 //! Owns the keys of both directions and the handshake message under way. What a message means for keys and tickets is
 //! [`Schedule`]'s: rustls in life, fixed keys under test.
 
-use super::alert::alert;
-use super::key::Key;
-use super::plaintext::Plaintext;
+use super::failure::alert;
 use super::record::{
-    ALERT, APPLICATION, HANDSHAKE, HEADER_BYTES, PAYLOAD_BYTES_MAX, TAG_BYTES, broken, content, sealed_len,
+    ALERT, APPLICATION, HANDSHAKE, HEADER_BYTES, Key, PAYLOAD_BYTES_MAX, TAG_BYTES, broken, content, sealed_len,
 };
 use fuelrail_base::Result;
 use rustls::ConnectionTrafficSecrets;
@@ -24,24 +22,39 @@ const BARREN_RECORDS_MAX: u32 = 32;
 /// Records sealed with one key before it is changed: AES-GCM bears 2^24.5 of them (RFC 8446, 5.5).
 const SEALED_RECORDS_MAX: u64 = 1 << 23;
 
+/// Takes the payload of a session, in order. Nothing reaches it that was not authenticated.
+pub trait Plaintext {
+    /// Memory where the next payload belongs, at least `bytes` long (payload, one byte more, and any padding), or `None`
+    /// to be [given](Plaintext::given) it instead. The memory is written to before it is known whether the record is
+    /// genuine: nothing in it counts until [`placed`](Plaintext::placed) says so, and what lies behind that is scrap.
+    fn place(&mut self, _bytes: usize) -> Option<&mut [u8]> {
+        None
+    }
+
+    /// The first `bytes` bytes of the place last offered are payload.
+    ///
+    /// # Errors
+    /// What the payload means; the session ends.
+    fn placed(&mut self, _bytes: usize) -> Result<()> {
+        Ok(())
+    }
+
+    /// Payload that had no place.
+    ///
+    /// # Errors
+    /// As for [`placed`](Plaintext::placed).
+    fn given(&mut self, payload: &[u8]) -> Result<()>;
+}
+
 /// Numbers and secrets that follow those in use, and a place for tickets.
 pub(super) trait Schedule {
     /// The next secrets of the server.
-    ///
-    /// # Errors
-    /// When there are none.
     fn next_opening(&mut self) -> Result<(u64, ConnectionTrafficSecrets)>;
 
     /// Our next secrets.
-    ///
-    /// # Errors
-    /// When there are none.
     fn next_sealing(&mut self) -> Result<(u64, ConnectionTrafficSecrets)>;
 
     /// Keeps a ticket: the inside of a NewSessionTicket message.
-    ///
-    /// # Errors
-    /// When it is none.
     fn ticket(&mut self, message: &[u8]) -> Result<()>;
 }
 
@@ -107,9 +120,6 @@ impl<S: Schedule> Records<S> {
     }
 
     /// Seals payload, in as many records as it takes.
-    ///
-    /// # Errors
-    /// When the schedule has no more keys.
     pub(super) fn seal(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
         for piece in payload.chunks(PAYLOAD_BYTES_MAX) {
             if self.sealing.records() >= SEALED_RECORDS_MAX {

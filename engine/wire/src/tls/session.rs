@@ -5,10 +5,8 @@
 
 use super::client::Client;
 use super::failure::{explain, no_tls};
-use super::key::Key;
-use super::plaintext::Plaintext;
-use super::record::{APPLICATION, CHANGE_CIPHER_SPEC, RECORD_BYTES_MAX, broken, record_len};
-use super::records::{Records, Schedule};
+use super::record::{APPLICATION, CHANGE_CIPHER_SPEC, Key, RECORD_BYTES_MAX, broken, record_len};
+use super::records::{Plaintext, Records, Schedule};
 use core::fmt;
 use fuelrail_base::{Error, Kind, Result};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
@@ -301,14 +299,6 @@ fn handshake_record_len(input: &[u8]) -> Result<Option<usize>> {
 struct Nobody;
 
 impl Plaintext for Nobody {
-    fn place(&mut self, _bytes: usize) -> Option<&mut [u8]> {
-        None
-    }
-
-    fn placed(&mut self, _bytes: usize) -> Result<()> {
-        Ok(())
-    }
-
     fn given(&mut self, _payload: &[u8]) -> Result<()> {
         Err(broken("payload came before anything was asked for"))
     }

@@ -1,7 +1,7 @@
 //! The clouds' own forms: which server a bucket named by `s3://`, `gs://` or `az://` is on.
 
 use super::parse::{FORM, host_name, plain, refuse_length, server, user_information, web_scheme};
-use super::{AZURE_SUFFIXES, Addressing, Dialect, Endpoint, Scheme, expand, folder, usage};
+use super::{AZURE_SUFFIXES, Addressing, Dialect, Endpoint, Scheme, expand, usage};
 use core::net::Ipv4Addr;
 use core::str::FromStr;
 use fuelrail_base::{Error, Result};
@@ -47,7 +47,7 @@ impl Cloud {
             return Err(usage("the URI holds a control character", "write it as %XX if a key really contains it"));
         }
         let Some((word, rest)) = uri.split_once("://") else {
-            return folder::of_path(uri);
+            return folder_of_path(uri);
         };
         if let Some(scheme) = web_scheme(word) {
             return plain(scheme, rest);
@@ -57,7 +57,7 @@ impl Cloud {
             "gs" | "gcs" => self.google(rest),
             "az" => self.azure(rest),
             "abfs" | "abfss" => self.data_lake(rest),
-            "file" => folder::of_uri(rest),
+            "file" => folder_of_uri(rest),
             _ => Err(usage("the URI's scheme is none of http, https, s3, gs, az, abfss", FORM)),
         }
     }
@@ -67,30 +67,26 @@ impl Cloud {
     /// # Errors
     /// As [`Cloud::endpoint`] and [`expand`]; `Usage` when the braces stand for several buckets.
     pub fn source(&self, uri: &str) -> Result<Source> {
-        let mut endpoints = expand(uri)?.into_iter().map(|uri| self.endpoint(&uri));
-        let mut endpoint = endpoints.next().ok_or_else(|| usage("the URI is empty", FORM))??;
+        let mut all = Vec::new();
+        for uri in expand(uri)? {
+            all.push(self.endpoint(&uri)?);
+        }
+        let mut endpoint = all.first().cloned().ok_or_else(|| usage("the URI is empty", FORM))?;
         if endpoint.scheme == Scheme::File {
-            let mut all = vec![endpoint];
-            for other in endpoints {
-                all.push(other?);
-            }
             return folder_source(&all);
         }
-        let mut prefixes = vec![endpoint.prefix.clone()];
-        for other in endpoints {
-            let other = other?;
-            prefixes.push(other.prefix.clone());
-            if (Endpoint { prefix: endpoint.prefix.clone(), ..other }) != endpoint {
-                return Err(usage(
-                    "the braces of the URI stand for several buckets",
-                    "a data set lies in one bucket: use braces behind its name",
-                ));
-            }
+        let elsewhere = |other: &Endpoint| (Endpoint { prefix: endpoint.prefix.clone(), ..other.clone() }) != endpoint;
+        if all.iter().any(elsewhere) {
+            return Err(usage(
+                "the braces of the URI stand for several buckets",
+                "a data set lies in one bucket: use braces behind its name",
+            ));
         }
+        let mut prefixes: Vec<String> = all.into_iter().map(|one| one.prefix).collect();
         prefixes.sort_unstable();
         // In order, what a prefix covers stands right behind it.
         prefixes.dedup_by(|later, earlier| later.starts_with(earlier.as_str()));
-        endpoint.prefix = folder::common_start(&prefixes).to_owned();
+        endpoint.prefix = common_start(&prefixes).to_owned();
         Ok(Source { endpoint, prefixes })
     }
 
@@ -232,9 +228,15 @@ impl Source {
     ///
     /// # Errors
     /// `Usage` when there is none.
-    pub fn of_folders(paths: Vec<String>) -> Result<Source> {
-        let (endpoint, prefixes) = folder::gathered(paths)?;
-        Ok(Source { endpoint, prefixes })
+    pub fn of_folders(mut paths: Vec<String>) -> Result<Source> {
+        paths.sort_unstable();
+        paths.dedup_by(|later, earlier| later.starts_with(earlier.as_str()));
+        let common = common_start(&paths);
+        let Some((folder, _)) = common.rsplit_once('/') else {
+            return Err(usage("the paths have no folder in common", "write all of them from the root"));
+        };
+        let prefixes: Vec<String> = paths.iter().map(|path| path[folder.len() + 1..].to_owned()).collect();
+        Ok(Source { endpoint: folder_endpoint(folder, common_start(&prefixes)), prefixes })
     }
 }
 
@@ -248,4 +250,56 @@ fn folder_source(all: &[Endpoint]) -> Result<Source> {
         path
     };
     Source::of_folders(all.iter().map(path).collect())
+}
+
+/// What is behind `file://`.
+fn folder_of_uri(rest: &str) -> Result<Endpoint> {
+    let path = rest.strip_prefix("localhost").unwrap_or(rest);
+    if !path.starts_with('/') {
+        return Err(usage(
+            "the URI names a file of another machine",
+            "write file:///FOLDER/ with three slashes, or its path",
+        ));
+    }
+    folder_of_path(path)
+}
+
+/// A path that begins with a slash or a dot: what is before its last slash is the bucket.
+fn folder_of_path(path: &str) -> Result<Endpoint> {
+    if path.starts_with('~') {
+        return Err(usage("the path begins with '~', which shells write out", "write the path from the root"));
+    }
+    if !path.starts_with(['/', '.']) {
+        return Err(usage("the URI has no scheme", FORM));
+    }
+    let (folder, prefix) = match path.rsplit_once('/') {
+        Some((folder, prefix)) => (folder, prefix),
+        None if matches!(path, "." | "..") => (path, ""),
+        None => (".", path),
+    };
+    refuse_length(folder, prefix)?;
+    Ok(folder_endpoint(folder, prefix))
+}
+
+fn folder_endpoint(folder: &str, prefix: &str) -> Endpoint {
+    // Slashes in a row are one to the system: a folder is written in one way.
+    let folder = folder.trim_end_matches('/');
+    let bucket = if folder.is_empty() { "/" } else { folder };
+    Endpoint {
+        scheme: Scheme::File,
+        dialect: Dialect::S3,
+        addressing: Addressing::Path,
+        host: String::new(),
+        port: Scheme::File.port_default(),
+        base: String::new(),
+        bucket: bucket.to_owned(),
+        prefix: prefix.to_owned(),
+    }
+}
+
+/// What all of them begin with.
+fn common_start(sorted: &[String]) -> &str {
+    let (Some(first), Some(last)) = (sorted.first(), sorted.last()) else { return "" };
+    let same = first.chars().zip(last.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
+    &first[..same]
 }

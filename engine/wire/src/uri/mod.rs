@@ -2,7 +2,6 @@
 
 mod braces;
 mod cloud;
-mod folder;
 mod parse;
 #[cfg(test)]
 mod tests;
@@ -177,31 +176,29 @@ impl Endpoint {
         [self.base.as_str(), bucket].into_iter().filter(|part| !part.is_empty())
     }
 
-    /// The region in the name of one of Amazon's hosts: `eu-west-1` of `s3.eu-west-1.amazonaws.com`.
+    /// The region in the name of one of Amazon's hosts: `eu-west-1` of `s3.eu-west-1.amazonaws.com` and its kin.
     #[must_use]
     pub fn region(&self) -> Option<&str> {
-        let (_, at) = self.amazon()?;
-        Some(&self.host[at])
+        Some(&self.host[self.region_at()?])
     }
 
     /// The same bucket where Amazon says it is. `None` for other servers, whose regions have no names we know.
     #[must_use]
     pub fn in_region(&self, region: &str) -> Option<Endpoint> {
-        let (before, at) = self.amazon()?;
+        let at = self.region_at()?;
         let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if region.is_empty() || !region.bytes().all(fits) {
             return None;
         }
-        let host = format!("{before}{region}{}", &self.host[at.end..]);
+        let host = format!("{}{region}{}", &self.host[..at.start], &self.host[at.end..]);
         Some(Endpoint { host, ..self.clone() })
     }
 
-    /// What of the host stands before the region, and where that is.
-    fn amazon(&self) -> Option<(&str, core::ops::Range<usize>)> {
-        let end = self.host.find(".amazonaws.com")?;
-        let bucket = if self.addressing == Addressing::VirtualHost { self.bucket.len() + 1 } else { 0 };
-        let start = bucket + self.host.get(bucket..end)?.strip_prefix("s3.").map(|_| "s3.".len())?;
-        Some((&self.host[..start], start..end))
+    fn region_at(&self) -> Option<core::ops::Range<usize>> {
+        let rest = self.host.strip_suffix(".cn").unwrap_or(&self.host).strip_suffix(".amazonaws.com")?;
+        let (before, _) = rest.rsplit_once('.')?;
+        let service = before.strip_suffix(".dualstack").unwrap_or(before).rsplit('.').next()?;
+        matches!(service, "s3" | "s3-fips").then_some(before.len() + 1..rest.len())
     }
 }
 

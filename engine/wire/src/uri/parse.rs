@@ -27,17 +27,14 @@ pub(super) fn plain(scheme: Scheme, rest: &str) -> Result<Endpoint> {
 
 /// The setting that names a server for the clouds' own forms: `http[s]://HOST[:PORT][/BASE]`.
 pub(super) fn server(text: &str) -> Result<(Scheme, String, u16, String)> {
-    let within =
-        |error: fuelrail_base::Error| usage(&format!("endpoint: {}", error.cause()), "write http[s]://HOST[:PORT]");
-    let (word, rest) =
-        text.split_once("://").ok_or_else(|| usage("endpoint: it has no scheme", "write http[s]://HOST[:PORT]"))?;
-    let scheme = web_scheme(word)
-        .ok_or_else(|| usage("endpoint: its scheme is neither http nor https", "write http[s]://HOST[:PORT]"))?;
+    const CURE: &str = "write http[s]://HOST[:PORT]";
+    let within = |error: fuelrail_base::Error| usage(&format!("endpoint: {}", error.cause()), CURE);
+    let (word, rest) = text.split_once("://").ok_or_else(|| usage("endpoint: it has no scheme", CURE))?;
     refuse_query(rest).map_err(within)?;
     let (authority, base) = rest.split_once('/').unwrap_or((rest, ""));
-    let (host, port) = host_and_port(authority).map_err(within)?;
+    let (scheme, host, port) = host_of_server(word, authority).map_err(within)?;
     let base = decoded(base.trim_matches('/'), "path").map_err(within)?;
-    Ok((scheme, host, port.unwrap_or(scheme.port_default()), base))
+    Ok((scheme, host, port, base))
 }
 
 /// Scheme, host and port of a server: the word before `://` and what is behind it up to the path.

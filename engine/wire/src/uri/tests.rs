@@ -192,6 +192,14 @@ fn regions_are_part_of_amazons_hosts() {
     let china = cloud("cn-north-1").endpoint("s3://my.bucket/x").unwrap();
     assert_eq!((china.authority().as_str(), china.region()), ("s3.cn-north-1.amazonaws.com.cn", Some("cn-north-1")));
     assert_eq!(china.in_region("cn-northwest-1").unwrap().authority(), "s3.cn-northwest-1.amazonaws.com.cn");
+    for (host, region) in [
+        ("a.b.s3.dualstack.us-east-2.amazonaws.com", Some("us-east-2")),
+        ("s3-fips.us-gov-west-1.amazonaws.com", Some("us-gov-west-1")),
+        ("bucket.s3.amazonaws.com", None),
+        ("s3.eu-west-1.example.org", None),
+    ] {
+        assert_eq!(parsed(&format!("https://{host}/b")).region(), region, "{host}");
+    }
     for hostile in ["", "evil.example/", "x.evil", "a b"] {
         assert_eq!(e.in_region(hostile), None, "{hostile:?}");
         assert!(hostile.is_empty() || cloud(hostile).endpoint("s3://bucket/x").is_err());

@@ -5,7 +5,7 @@ use crate::conn::Asked;
 use fuelrail_base::SampleId;
 use fuelrail_base::prng::Prng;
 use fuelrail_plan::brain::FetchId;
-use fuelrail_wire::{Etag, Framing, Method, Parsed, parse_head};
+use fuelrail_wire::{Etag, Framing, Parsed, parse_head};
 
 pub(super) const TAG: &str = "\"v1\"";
 
@@ -66,7 +66,7 @@ pub(super) fn script(prng: &mut Prng, cases: &[Case]) -> Script {
 /// Only the end of the connection ends it, so the server closes behind it.
 fn is_unframed(mut response: &[u8]) -> bool {
     loop {
-        match parse_head(response, Method::Get) {
+        match parse_head(response) {
             Ok(Parsed::Interim { len }) => response = &response[len..],
             Ok(Parsed::Complete { head, .. }) => return head.framing == Framing::UntilClose,
             _ => return false,

@@ -3,7 +3,7 @@
 use crate::conn::Asked;
 use fuelrail_base::Kind;
 use fuelrail_base::limits::RESPONSE_HEAD_BYTES_MAX;
-use fuelrail_wire::{Body, Expect, Framing, Method, Parsed, ResponseHead, parse_head};
+use fuelrail_wire::{Body, Expect, Framing, Parsed, ResponseHead, parse_head};
 
 /// How the server's stream ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,7 +111,7 @@ fn failed(kind: Kind, case: &Case, kept: &[u8], payload: &[u8]) -> Ended {
 fn head(rest: &mut &[u8], end: End) -> Result<ResponseHead, Kind> {
     let mut interim_bytes = 0;
     loop {
-        match parse_head(rest, Method::Get).map_err(|e| e.kind())? {
+        match parse_head(rest).map_err(|e| e.kind())? {
             Parsed::Complete { head, len } => {
                 *rest = &rest[len..];
                 return Ok(head);
