@@ -6,6 +6,7 @@
 use arrayvec::ArrayVec;
 use fuelrail_base::limits::SCATTER_PIECES_MAX;
 
+use crate::ring::TRANSFER_BYTES_MAX;
 use crate::slot::{Slot, Window};
 
 /// One piece of a receive, and how much of it arrived.
@@ -167,6 +168,12 @@ impl Scatter {
             Landed::Head { from, asked, .. } => (scratch.target(*from, *asked), *asked),
             Landed::Body { window, asked, .. } => (window.target(*asked), *asked),
         })
+    }
+
+    /// The first of them, which there must be; no longer than a transfer can be.
+    pub(crate) fn first_target(&mut self) -> (*mut u8, usize) {
+        let (target, len) = self.targets().next().expect("a receive asks for at least one byte");
+        (target, len.min(TRANSFER_BYTES_MAX))
     }
 
     /// Whether the whole list is one piece of a window (no scratch memory).

@@ -7,13 +7,14 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::PoisonError;
 
 use fuelrail_base::sync::atomic::{AtomicU8, Ordering, fence};
 use fuelrail_base::sync::{Condvar, Mutex, OnceLock, sleep_while};
 use fuelrail_base::{Duration, Error, Kind, Result};
+use rustix::event::EventfdFlags;
 
 const IDLE: u8 = 0;
 const ARMED: u8 = 1;
@@ -63,16 +64,11 @@ impl Waker {
     /// # Errors
     /// `Environment` when the process has no file descriptor left.
     pub(crate) fn eventfd() -> Result<Waker> {
-        // SAFETY: no memory is passed to the kernel.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-            return Err(Error::from_errno(Kind::Environment, "creating an eventfd", errno)
-                .cure("raise the limit of open files (ulimit -n)"));
-        }
-        // SAFETY: `fd` was just returned by the kernel and nobody else owns it; the File closes it with the last clone.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-        Ok(Waker::new(Means::Event(file)))
+        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| {
+            Error::from_errno(Kind::Environment, "creating an eventfd", errno.raw_os_error())
+                .cure("raise the limit of open files (ulimit -n)")
+        })?;
+        Ok(Waker::new(Means::Event(File::from(fd))))
     }
 
     /// A waker whose owner reads the other end of this descriptor, a pipe or socket.
@@ -82,9 +78,9 @@ impl Waker {
     }
 
     /// The eventfd behind this waker, for the ring that polls it.
-    pub(crate) fn event_fd(&self) -> Option<RawFd> {
+    pub(crate) fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.bell.means {
-            Means::Event(file) => Some(file.as_raw_fd()),
+            Means::Event(file) => Some(file.as_fd()),
             Means::Sleeper(..) | Means::Flag => None,
         }
     }

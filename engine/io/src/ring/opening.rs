@@ -10,6 +10,7 @@ use fuelrail_base::{Error, Kind, Result};
 use rustix::fs::OFlags;
 
 use super::file::FileMark;
+use super::last_errno;
 use super::table::FileId;
 
 /// How files are opened by an operation: for reading, without waiting for what is no regular file.
@@ -131,8 +132,4 @@ impl fmt::Debug for FileFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FileFacts({}, regular: {})", self.mark(), self.is_regular())
     }
-}
-
-fn last_errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

@@ -8,9 +8,8 @@ use io_uring::IoUring;
 
 use super::config::UringConfig;
 use crate::arena::Mapping;
+use crate::ring::requests::BUFFER_BYTES_MAX;
 
-/// Most bytes one registered buffer may have: the kernel's limit.
-pub(in crate::ring) const BUFFER_BYTES_MAX: usize = 1 << 30;
 /// Most registered buffers of one ring: the kernel's limit.
 const BUFFERS_MAX: usize = 1 << 14;
 
