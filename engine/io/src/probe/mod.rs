@@ -13,11 +13,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fuelrail_base::{ByteSize, Result};
+use rustix::process::{Resource, getrlimit};
 
-use crate::affinity::allowed_cores;
 use crate::arena::{Budget, THP_ENABLED, ThpMode, budget_under, cgroup_limit, free_huge_pages, thp_mode};
-use crate::ring::uring::memlock_bytes;
-use crate::topology::Topology;
+use crate::topology::{Topology, allowed_cores};
 
 pub use abilities::Features;
 pub use disk::Disk;
@@ -87,13 +86,13 @@ pub fn probe_under(config: &ProbeConfig) -> Probe {
     Probe {
         kernel: read_line(&root.join("proc/sys/kernel/osrelease")),
         io_uring: abilities::features(),
-        memlock_bytes: memlock_bytes(),
+        memlock_bytes: getrlimit(Resource::Memlock).current,
         huge_pages_free: free_huge_pages(root),
         transparent_huge_pages: thp_word(thp_mode(root)),
         cgroup_limit: cgroup_limit(root),
         default_budget: budget_under(root),
         topology: Topology::under(root, &allowed_cores()),
-        open_files_max: open_files_max(),
+        open_files_max: getrlimit(Resource::Nofile).current,
         nics: network::nics(root),
         disk: disk::disk(root, &config.folder),
         folder: config.folder.clone(),
@@ -185,13 +184,6 @@ fn thp_word(mode: ThpMode) -> &'static str {
         ThpMode::Never => "never",
         ThpMode::Absent => "absent",
     }
-}
-
-fn open_files_max() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel writes one `rlimit` into `limit`, which lives until after the call.
-    let rc = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    (rc == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
 fn read_line(path: &Path) -> String {

@@ -41,7 +41,7 @@ mod wires;
 /// Longest single transfer handed to the kernel; it may be cut short anyway.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
-fn last_errno() -> i32 {
+pub(crate) fn last_errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 

@@ -9,7 +9,7 @@ pub(super) mod setup;
 
 pub use config::UringConfig;
 pub use setup::{Kernel, io_uring_refusal};
-pub(crate) use setup::{Mode, memlock_bytes, refusal};
+pub(crate) use setup::{Mode, refusal};
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
