@@ -52,20 +52,13 @@ struct Places {
 
 impl Scatter {
     /// An empty list over this scratch memory; head pieces fill it from byte 0.
-    #[must_use]
-    pub fn new(scratch: Slot) -> Scatter {
-        Scatter::starting_at(scratch, 0)
-    }
-
-    /// The same, with the first `from` bytes of the scratch memory kept (the start of a head received earlier).
     ///
     /// # Panics
-    /// When the scratch memory is shorter than `from`, or lent.
+    /// When the scratch memory is lent.
     #[must_use]
-    pub fn starting_at(scratch: Slot, from: usize) -> Scatter {
-        assert!(from <= scratch.len(), "the kept part lies inside the scratch memory");
+    pub fn new(scratch: Slot) -> Scatter {
         assert!(!scratch.is_lent(), "scratch memory is not received into while it is lent");
-        Scatter(Box::new(Places { scratch, kept: from, next_head: from, asked: 0, step: 0, pieces: ArrayVec::new() }))
+        Scatter(Box::new(Places { scratch, kept: 0, next_head: 0, asked: 0, step: 0, pieces: ArrayVec::new() }))
     }
 
     /// Adds the next `len` bytes of the scratch memory. False, and nothing is added, when it has no such room, when the

@@ -89,7 +89,8 @@ impl Target {
         let mut scratch = stage.slot(256);
         while filled.iter().sum::<usize>() < total {
             scratch[..].fill(FENCE);
-            let mut into = Scatter::starting_at(scratch, 5);
+            let mut into = Scatter::new(scratch);
+            into.keep(5);
             let mut windows = core::mem::take(&mut self.windows).into_iter();
             let mut offered = Vec::new();
             let mut kept = Vec::new();

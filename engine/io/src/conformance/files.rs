@@ -9,10 +9,9 @@ use fuelrail_base::{Error, Kind};
 
 use super::stage::{Stage, all_home, received};
 use super::venue::{Script, Venue, recital};
-use crate::lent::Lent;
 use crate::ring::file::FileOptions;
 use crate::ring::{Done, FileId, Op, Ring};
-use crate::slot::{Filling, Window};
+use crate::slot::{Filling, Lent, Window};
 
 /// To be made and written.
 pub(super) const NEW: FileOptions = FileOptions { write: true, create: true, direct: false, len: None };

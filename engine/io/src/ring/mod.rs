@@ -13,9 +13,8 @@ use self::opening::{FileFacts, Opening};
 use self::table::Name;
 pub use self::table::{FileId, OpId, SockId};
 use crate::directory::OwnDirectory;
-use crate::lent::Lent;
 use crate::scatter::Scatter;
-use crate::slot::Window;
+use crate::slot::{Lent, Window};
 use crate::wake::Waker;
 
 #[cfg(any(feature = "tokio-uring", feature = "glommio"))]

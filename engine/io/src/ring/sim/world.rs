@@ -205,7 +205,7 @@ impl World {
         let conn = self.next_conn;
         let id = self.seat(ring).desk.take_in(Held::Conn(conn), false).map_err(|_| sockets_open())?;
         self.next_conn += 1;
-        self.conns.insert(conn, Conn::new());
+        self.conns.insert(conn, Conn::default());
         Ok(id.into())
     }
 
