@@ -5,6 +5,7 @@
 
 use core::ffi::c_void;
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use fuelrail::{SampleId, State};
@@ -96,7 +97,7 @@ impl DeviceBatch {
     /// Where the bytes begin on the device.
     #[must_use]
     pub fn pointer(&self) -> u64 {
-        self.ring.cell(self.token()).memory.at()
+        self.ring.cell(self.token()).memory.handle()
     }
 
     /// Bytes copied, those between samples included.
@@ -245,12 +246,12 @@ impl Drop for DeviceBatch {
         self.ring.tally.come_back();
         match marked {
             Ok(()) => {
-                self.ring.cell(&token).was_held.store(true, core::sync::atomic::Ordering::Release);
+                self.ring.cell(&token).was_held.store(true, Ordering::Release);
                 self.ring.send_home(token);
             }
             Err(error) => {
                 // Nothing tells when the consumer's work on the buffer ends: it is neither written again nor freed.
-                self.ring.keep();
+                self.ring.kept.store(true, Ordering::Release);
                 let text = format!("marking the end of batch {} on the consumer's stream: {error}", token.note.seq);
                 self.ring.fail(Error::new(Kind::Environment, text));
             }

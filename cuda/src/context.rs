@@ -81,61 +81,72 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// A stream of ours.
-pub(crate) struct Stream {
+/// Something of ours in a context, given back when dropped: a stream, an event or memory.
+pub(crate) struct Owned<T: Copy> {
     context: Arc<Context>,
-    handle: CUstream,
+    handle: T,
+    give_back: unsafe fn(&Driver, T) -> Code,
 }
 
-// SAFETY: a stream's handle may be used by any thread; the driver locks.
-unsafe impl Send for Stream {}
+// SAFETY: handles of streams, events and memory, of which alone these are made, may be used by any thread; the driver locks.
+unsafe impl<T: Copy> Send for Owned<T> {}
+// SAFETY: as above.
+unsafe impl<T: Copy> Sync for Owned<T> {}
 
-impl Stream {
-    /// A stream in the current context.
-    pub(crate) fn new(context: &Arc<Context>) -> Result<Stream> {
-        let mut handle = core::ptr::null_mut();
-        // SAFETY: writes one handle, to a variable that lives through the call.
-        let code = unsafe { context.driver.cuStreamCreate(&raw mut handle, STREAM_NON_BLOCKING) };
-        context.driver.check(code, "making the copy stream")?;
-        Ok(Stream { context: Arc::clone(context), handle })
+impl<T: Copy> Owned<T> {
+    /// What `make` writes the handle of, in the current context.
+    fn new(
+        context: &Arc<Context>,
+        nothing: T,
+        make: impl FnOnce(&Driver, *mut T) -> Code,
+        give_back: unsafe fn(&Driver, T) -> Code,
+    ) -> Result<Owned<T>, Code> {
+        let mut handle = nothing;
+        match make(context.driver, &raw mut handle) {
+            Code::SUCCESS => Ok(Owned { context: Arc::clone(context), handle, give_back }),
+            code => Err(code),
+        }
     }
 
-    pub(crate) fn handle(&self) -> CUstream {
+    pub(crate) fn handle(&self) -> T {
         self.handle
     }
 }
 
-impl Drop for Stream {
+impl<T: Copy> Drop for Owned<T> {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: the handle is ours and used by nobody after this; work still queued ends all the same.
-            let _ = unsafe { self.context.driver.cuStreamDestroy_v2(self.handle) };
+            // SAFETY: the handle is ours and used by nobody after this. Work queued on a stream ends all the same, the driver keeps an
+            // event until streams have passed it, and whoever drops memory has seen that no work touches it any more.
+            let _ = unsafe { (self.give_back)(self.context.driver, self.handle) };
         }
     }
 }
 
-/// A moment in a stream.
-pub(crate) struct Event {
-    context: Arc<Context>,
-    handle: CUevent,
+/// A stream of ours.
+pub(crate) type Stream = Owned<CUstream>;
+
+/// A stream in the current context.
+pub(crate) fn new_stream(context: &Arc<Context>) -> Result<Stream> {
+    // SAFETY: writes one handle, where `Owned::new` says.
+    let make = |driver: &Driver, at| unsafe { driver.cuStreamCreate(at, STREAM_NON_BLOCKING) };
+    Owned::new(context, core::ptr::null_mut(), make, Driver::cuStreamDestroy_v2)
+        .map_err(|code| context.driver.error(code, "making the copy stream"))
 }
 
-// SAFETY: an event's handle may be used by any thread; the driver locks.
-unsafe impl Send for Event {}
-// SAFETY: as above.
-unsafe impl Sync for Event {}
+/// A moment in a stream.
+pub(crate) type Event = Owned<CUevent>;
+
+/// An event in the current context; one that keeps time costs the device a little more.
+pub(crate) fn new_event(context: &Arc<Context>, keeps_time: bool) -> Result<Event> {
+    let flags = if keeps_time { 0 } else { EVENT_DISABLE_TIMING };
+    // SAFETY: writes one handle, where `Owned::new` says.
+    let make = |driver: &Driver, at| unsafe { driver.cuEventCreate(at, flags) };
+    Owned::new(context, core::ptr::null_mut(), make, Driver::cuEventDestroy_v2)
+        .map_err(|code| context.driver.error(code, "making an event"))
+}
 
 impl Event {
-    /// An event in the current context; one that keeps time costs the device a little more.
-    pub(crate) fn new(context: &Arc<Context>, keeps_time: bool) -> Result<Event> {
-        let mut handle = core::ptr::null_mut();
-        let flags = if keeps_time { 0 } else { EVENT_DISABLE_TIMING };
-        // SAFETY: writes one handle, to a variable that lives through the call.
-        let code = unsafe { context.driver.cuEventCreate(&raw mut handle, flags) };
-        context.driver.check(code, "making an event")?;
-        Ok(Event { context: Arc::clone(context), handle })
-    }
-
     /// Marks the end of what the stream has been given so far.
     ///
     /// # Safety
@@ -174,48 +185,16 @@ impl Event {
     }
 }
 
-impl Drop for Event {
-    fn drop(&mut self) {
-        if let Ok(_entered) = self.context.enter() {
-            // SAFETY: the handle is ours and used by nobody after this; the driver keeps it until streams have passed it.
-            let _ = unsafe { self.context.driver.cuEventDestroy_v2(self.handle) };
-        }
-    }
-}
-
 /// Memory of the device. Dropped only when no work of any stream touches it.
-pub(crate) struct DeviceMemory {
-    context: Arc<Context>,
-    at: CUdeviceptr,
-    len: usize,
-}
+pub(crate) type DeviceMemory = Owned<CUdeviceptr>;
 
-impl DeviceMemory {
-    /// Memory in the current context, for ever at one address; `None` when the device has not that much.
-    pub(crate) fn new(context: &Arc<Context>, len: usize) -> Result<Option<DeviceMemory>> {
-        let mut at = 0;
-        // SAFETY: writes one address, to a variable that lives through the call.
-        match unsafe { context.driver.cuMemAlloc_v2(&raw mut at, len.max(1)) } {
-            Code::SUCCESS => Ok(Some(DeviceMemory { context: Arc::clone(context), at, len })),
-            Code::OUT_OF_MEMORY => Ok(None),
-            code => Err(context.driver.error(code, "taking device memory")),
-        }
-    }
-
-    pub(crate) fn at(&self) -> CUdeviceptr {
-        self.at
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-}
-
-impl Drop for DeviceMemory {
-    fn drop(&mut self) {
-        if let Ok(_entered) = self.context.enter() {
-            // SAFETY: the address is ours; whoever drops this has seen that no work touches it any more.
-            let _ = unsafe { self.context.driver.cuMemFree_v2(self.at) };
-        }
+/// Memory in the current context, for ever at one address; `None` when the device has not that much.
+pub(crate) fn new_memory(context: &Arc<Context>, len: usize) -> Result<Option<DeviceMemory>> {
+    // SAFETY: writes one address, where `Owned::new` says.
+    let make = |driver: &Driver, at| unsafe { driver.cuMemAlloc_v2(at, len.max(1)) };
+    match Owned::new(context, 0, make, Driver::cuMemFree_v2) {
+        Ok(memory) => Ok(Some(memory)),
+        Err(Code::OUT_OF_MEMORY) => Ok(None),
+        Err(code) => Err(context.driver.error(code, "taking device memory")),
     }
 }

@@ -116,7 +116,7 @@ impl Copier {
             }
         }
         self.wind_up();
-        ring.finish();
+        ring.finished.store(true, Ordering::Release);
         let loader = self.loader.take().filter(|_| self.flights.is_empty());
         loader.map(Loader::close)
     }
@@ -156,7 +156,7 @@ impl Copier {
 
     /// The feed is gone, or the consumer's side has failed.
     fn is_unwanted(&self) -> bool {
-        self.ties.ring.is_closed() || self.ties.ring.has_failed()
+        self.ties.ring.closed.load(Ordering::Acquire) || self.ties.ring.has_failed()
     }
 
     /// Every buffer is with the consumer or being filled: waits for one, looking at copies in between.
@@ -176,7 +176,7 @@ impl Copier {
         let Some(loader) = &self.loader else { return Ok(Ok(())) };
         token.note.take_down(&batch, loader.state());
         let (at, bytes) = (batch.bytes().as_ptr(), batch.bytes().len());
-        let (seq, room) = (token.note.seq, self.ties.ring.cell(&token).memory.len());
+        let (seq, room) = (token.note.seq, self.ties.ring.bytes);
         if bytes > room {
             return Ok(Err(too_large(seq, bytes, room)));
         }
@@ -213,8 +213,9 @@ impl Copier {
             let driver = ring.context.driver;
             // SAFETY: the source is the caller's promise; the target is a buffer at least that long, which nobody else uses
             // before `landed` (the stream has waited for the consumer before), and which lives until its events were seen.
-            let code =
-                unsafe { driver.cuMemcpyHtoDAsync_v2(cell.memory.at(), at.cast::<c_void>(), token.note.bytes, stream) };
+            let code = unsafe {
+                driver.cuMemcpyHtoDAsync_v2(cell.memory.handle(), at.cast::<c_void>(), token.note.bytes, stream)
+            };
             driver.check(code, "starting the copy")?;
         }
         // SAFETY: as above.
@@ -326,7 +327,7 @@ impl Drop for Copier {
             unsafe { ManuallyDrop::drop(&mut self.device) };
             return;
         }
-        self.ties.ring.keep();
+        self.ties.ring.kept.store(true, Ordering::Release);
         let bytes: usize = self.flights.iter().map(|flight| flight.bytes).sum();
         for flight in self.flights.drain(..) {
             forget(flight.batch);

@@ -91,10 +91,18 @@ struct Holder<T> {
 }
 
 impl ManagedTensor {
-    fn new<T: Send>(mut tensor: DlTensor, shape: &[i64], kept: T) -> ManagedTensor {
+    fn new<T: Send>(elements: *mut c_void, device: DlDevice, shape: &[i64], kept: T) -> ManagedTensor {
         let mut lengths = [0; 4];
         lengths[..shape.len()].copy_from_slice(shape);
-        tensor.dimensions = shape.len() as i32;
+        let tensor = DlTensor {
+            elements,
+            device,
+            dimensions: shape.len() as i32,
+            dtype: BYTE,
+            shape: core::ptr::null_mut(),
+            strides: core::ptr::null_mut(),
+            byte_offset: 0,
+        };
         let managed = DlManagedTensor { tensor, context: core::ptr::null_mut(), deleter: Some(give_back::<T>) };
         let holder = Box::into_raw(Box::new(Holder { managed, shape: lengths, kept }));
         // SAFETY: the holder was just made and is nobody else's; the shape stays where it is until the deleter frees the box.
@@ -148,17 +156,10 @@ impl DeviceBatch {
     /// `Environment` when the stream is refused.
     pub fn into_dlpack(mut self, stream: RawStream) -> Result<ManagedTensor> {
         self.move_to(stream)?;
-        let tensor = DlTensor {
-            elements: core::ptr::without_provenance_mut(self.pointer() as usize),
-            device: DlDevice { kind: CUDA, ordinal: self.device().cast_signed() },
-            dimensions: 0,
-            dtype: BYTE,
-            shape: core::ptr::null_mut(),
-            strides: core::ptr::null_mut(),
-            byte_offset: 0,
-        };
+        let elements = core::ptr::without_provenance_mut(self.pointer() as usize);
+        let device = DlDevice { kind: CUDA, ordinal: self.device().cast_signed() };
         let shape = self.shape().to_owned();
-        Ok(ManagedTensor::new(tensor, &shape, self))
+        Ok(ManagedTensor::new(elements, device, &shape, self))
     }
 }
 
@@ -171,16 +172,8 @@ impl ManagedTensor {
             Some(shape) => [shape.samples, shape.height, shape.width, shape.channels].map(|n| n as i64).to_vec(),
             None => vec![batch.bytes().len() as i64],
         };
-        let tensor = DlTensor {
-            elements: batch.bytes_mut().as_mut_ptr().cast(),
-            device: DlDevice { kind: if kind == HostKind::Plain { CPU } else { CUDA_HOST }, ordinal: 0 },
-            dimensions: 0,
-            dtype: BYTE,
-            shape: core::ptr::null_mut(),
-            strides: core::ptr::null_mut(),
-            byte_offset: 0,
-        };
-        ManagedTensor::new(tensor, &shape, batch)
+        let device = DlDevice { kind: if kind == HostKind::Plain { CPU } else { CUDA_HOST }, ordinal: 0 };
+        ManagedTensor::new(batch.bytes_mut().as_mut_ptr().cast(), device, &shape, batch)
     }
 }
 
@@ -205,23 +198,16 @@ mod tests {
 
     #[test]
     fn whoever_is_left_with_it_gives_it_back_once() {
-        let plain = || DlTensor {
-            elements: core::ptr::null_mut(),
-            device: DlDevice { kind: CPU, ordinal: 0 },
-            dimensions: 0,
-            dtype: BYTE,
-            shape: core::ptr::null_mut(),
-            strides: core::ptr::null_mut(),
-            byte_offset: 0,
-        };
+        let host = DlDevice { kind: CPU, ordinal: 0 };
         let kept = Arc::new(());
-        let tensor = ManagedTensor::new(plain(), &[2, 3, 5], Arc::clone(&kept));
+        let tensor = ManagedTensor::new(core::ptr::null_mut(), host, &[2, 3, 5], Arc::clone(&kept));
         assert_eq!((tensor.tensor().dimensions, tensor.tensor().dtype.code, tensor.tensor().dtype.bits), (3, 1, 8));
         // SAFETY: the shape has as many lengths as there are dimensions and lives as long as the tensor.
         assert_eq!(unsafe { core::slice::from_raw_parts(tensor.tensor().shape, 3) }, [2, 3, 5]);
         drop(tensor);
         assert_eq!(Arc::strong_count(&kept), 1, "never handed over: drop gives back");
-        let raw = ManagedTensor::new(plain(), &[], Arc::clone(&kept)).into_raw().cast::<DlManagedTensor>();
+        let tensor = ManagedTensor::new(core::ptr::null_mut(), host, &[], Arc::clone(&kept));
+        let raw = tensor.into_raw().cast::<DlManagedTensor>();
         assert_eq!(Arc::strong_count(&kept), 2, "handed over: it is the receiver's");
         // SAFETY: what a receiver does, once.
         unsafe { (*raw).deleter.unwrap()(raw) };

@@ -3,6 +3,7 @@
 //! Owns the copy thread and the consumer's end of the hand-off. Never makes the consumer's thread wait for the device: its
 //! streams do.
 
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel, sync_channel};
 use std::sync::{Arc, PoisonError};
@@ -14,7 +15,7 @@ use fuelrail_base::{Error, Kind, Result};
 
 use crate::batch::{DeviceBatch, RawStream};
 use crate::canary::{Canary, Step};
-use crate::context::Stream;
+use crate::context::new_stream;
 use crate::copier::{Copier, DeviceSide, Question, Ties};
 use crate::device::{Device, DeviceFacts};
 use crate::pinned::{Pinned, kept};
@@ -110,7 +111,7 @@ impl Feed {
         let pinned = Pinned::register(&device, loader.memory())?;
         let device_side = {
             let _entered = device.context().enter()?;
-            let stream = Stream::new(device.context())?;
+            let stream = new_stream(device.context())?;
             DeviceSide { stream, pinned: Some(pinned) }
         };
         let about = About {
@@ -163,7 +164,7 @@ impl Feed {
         }
         match token {
             Some(token) => self.hand_over(token?, stream, at_once).map(Some),
-            None if self.ring.is_finished() => Ok(None),
+            None if self.ring.finished.load(Ordering::Acquire) => Ok(None),
             None => Err(Error::new(Kind::Environment, "the copy thread panicked: a bug of the feed")
                 .cure("report it with the message above")),
         }
@@ -272,7 +273,7 @@ impl Feed {
             core::mem::forget(thread);
             return None;
         }
-        self.ring.close();
+        self.ring.closed.store(true, Ordering::Release);
         let (begun, patience) = (Instant::now(), STOP_PATIENCE + Duration::from_millis(self.config.copy_timeout_ms));
         while !thread.is_finished() {
             if begun.elapsed() > patience {

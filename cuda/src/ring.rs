@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
-use crate::context::{Context, DeviceMemory, Event};
+use crate::context::{Context, DeviceMemory, Event, new_event, new_memory};
 use crate::device::Device;
 use crate::note::Note;
 use crate::pinned::kept;
@@ -53,13 +53,18 @@ pub(crate) struct Ring {
     pub(crate) context: Arc<Context>,
     pub(crate) ordinal: u32,
     pub(crate) tally: Tally,
+    /// Length of each buffer.
+    pub(crate) bytes: usize,
     cells: ManuallyDrop<Box<[Cell]>>,
     home: SyncSender<Token>,
     failure: Mutex<Option<Error>>,
     failed: AtomicBool,
-    closed: AtomicBool,
-    finished: AtomicBool,
-    kept: AtomicBool,
+    /// The feed is gone: no more copies.
+    pub(crate) closed: AtomicBool,
+    /// The copy thread has come to its end in order.
+    pub(crate) finished: AtomicBool,
+    /// Something may touch the device's buffers for ever: they are never freed.
+    pub(crate) kept: AtomicBool,
     patience: Duration,
 }
 
@@ -78,12 +83,12 @@ impl Ring {
         let context = device.context();
         let _entered = context.enter()?;
         let cell = |n: usize| {
-            let memory = DeviceMemory::new(context, bytes)?;
+            let memory = new_memory(context, bytes)?;
             Ok(Cell {
                 memory: memory.ok_or_else(|| no_room(device, (depth, bytes), n * bytes))?,
-                begun: Event::new(context, true)?,
-                landed: Event::new(context, true)?,
-                released: Event::new(context, false)?,
+                begun: new_event(context, true)?,
+                landed: new_event(context, true)?,
+                released: new_event(context, false)?,
                 was_held: AtomicBool::new(false),
             })
         };
@@ -92,6 +97,7 @@ impl Ring {
             context: Arc::clone(context),
             ordinal: device.facts().ordinal,
             tally: Tally::default(),
+            bytes,
             cells: ManuallyDrop::new(cells.into()),
             home,
             failure: Mutex::new(None),
@@ -142,29 +148,6 @@ impl Ring {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The feed is gone: no more copies.
-    pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
-    /// The copy thread has come to its end in order.
-    pub(crate) fn finish(&self) {
-        self.finished.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn is_finished(&self) -> bool {
-        self.finished.load(Ordering::Acquire)
-    }
-
-    /// Something may touch the device's buffers for ever: they are never freed.
-    pub(crate) fn keep(&self) {
-        self.kept.store(true, Ordering::Release);
-    }
-
     /// Waits, within patience, until no work touches any buffer.
     fn settle(&self) -> Result<bool> {
         let begun = Instant::now();
@@ -196,8 +179,7 @@ impl Drop for Ring {
             Ok(false) => "a stream may still use them".to_owned(),
             Err(error) => error.to_string(),
         };
-        let bytes: usize = self.cells.iter().map(|c| c.memory.len()).sum();
-        let bytes = ByteSize(bytes as u64);
+        let bytes = ByteSize((self.cells.len() * self.bytes) as u64);
         kept(&format!("{bytes} of buffers on GPU {} stay taken until the process ends: {why}", self.ordinal));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Owns the counting. Reads no clock: what took how long is told.
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a feed has done so far.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -28,64 +28,49 @@ pub struct FeedStats {
     pub held: u64,
 }
 
+/// The counters of a running feed. Of the shares, the numbers of batches are kept; taken once or twice a batch, so a lock will do.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
-    batches: AtomicU64,
-    ready: AtomicU64,
-    landed: AtomicU64,
-    waited_us: AtomicU64,
-    copies: AtomicU64,
-    copied_bytes: AtomicU64,
-    copied_ns: AtomicU64,
-    copied_ns_max: AtomicU64,
-    held: AtomicUsize,
-}
+pub(crate) struct Tally(Mutex<FeedStats>);
 
 impl Tally {
+    fn counts(&self) -> MutexGuard<'_, FeedStats> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A batch goes to the consumer.
     pub(crate) fn give(&self, at_once: bool, landed: bool) {
-        self.held.fetch_add(1, Ordering::AcqRel);
-        self.batches.fetch_add(1, Ordering::Relaxed);
-        self.ready.fetch_add(u64::from(at_once), Ordering::Relaxed);
-        self.landed.fetch_add(u64::from(landed), Ordering::Relaxed);
+        let mut counts = self.counts();
+        counts.held += 1;
+        counts.batches += 1;
+        counts.readiness += f64::from(at_once);
+        counts.landed += f64::from(landed);
     }
 
     /// A batch comes back.
     pub(crate) fn come_back(&self) {
-        self.held.fetch_sub(1, Ordering::AcqRel);
+        self.counts().held -= 1;
     }
 
     /// Batches the consumer holds.
     pub(crate) fn held(&self) -> usize {
-        self.held.load(Ordering::Acquire)
+        self.counts().held as usize
     }
 
     pub(crate) fn wait(&self, time: Duration) {
-        self.waited_us.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+        self.counts().data_wait_s += time.as_secs_f64();
     }
 
     pub(crate) fn copy(&self, bytes: usize, time: Duration) {
-        let ns = time.as_nanos() as u64;
-        self.copies.fetch_add(1, Ordering::Relaxed);
-        self.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.copied_ns.fetch_add(ns, Ordering::Relaxed);
-        self.copied_ns_max.fetch_max(ns, Ordering::Relaxed);
+        let mut counts = self.counts();
+        counts.copies += 1;
+        counts.copied_bytes += bytes as u64;
+        counts.copy_s += time.as_secs_f64();
+        counts.copy_s_max = counts.copy_s_max.max(time.as_secs_f64());
     }
 
     pub(crate) fn stats(&self) -> FeedStats {
-        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let batches = get(&self.batches);
-        let share = |part: u64| if batches == 0 { 1.0 } else { part as f64 / batches as f64 };
-        FeedStats {
-            batches,
-            copies: get(&self.copies),
-            copied_bytes: get(&self.copied_bytes),
-            copy_s: get(&self.copied_ns) as f64 / 1e9,
-            copy_s_max: get(&self.copied_ns_max) as f64 / 1e9,
-            data_wait_s: get(&self.waited_us) as f64 / 1e6,
-            readiness: share(get(&self.ready)),
-            landed: share(get(&self.landed)),
-            held: self.held() as u64,
-        }
+        let counts = *self.counts();
+        let share = |part: f64| if counts.batches == 0 { 1.0 } else { part / counts.batches as f64 };
+        FeedStats { readiness: share(counts.readiness), landed: share(counts.landed), ..counts }
     }
 }

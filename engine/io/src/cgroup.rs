@@ -10,12 +10,9 @@ use std::path::{Path, PathBuf};
 /// path may name a folder of the host that cannot be seen; its limit then stands at the mount itself, which is always among
 /// them. Folders need not exist.
 pub(crate) fn folders(root: &Path, controller: &str) -> Vec<PathBuf> {
+    // Lines of `id:controllers:path`, version 2 with no controllers.
     let membership = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    under(&root.join("sys/fs/cgroup"), &membership, controller)
-}
-
-/// `membership` is `/proc/self/cgroup`: lines of `id:controllers:path`, version 2 with no controllers.
-pub(crate) fn under(mount: &Path, membership: &str, controller: &str) -> Vec<PathBuf> {
+    let mount = root.join("sys/fs/cgroup");
     let mut found = Vec::new();
     for line in membership.lines() {
         let mut parts = line.splitn(3, ':');
@@ -23,7 +20,7 @@ pub(crate) fn under(mount: &Path, membership: &str, controller: &str) -> Vec<Pat
         let relative = Path::new(path.trim_start_matches('/'));
         let mut climb = |mount: PathBuf| found.extend(relative.ancestors().map(|folder| mount.join(folder)));
         if controllers.is_empty() {
-            climb(mount.to_owned());
+            climb(mount.clone());
             // Hybrid hierarchies keep version 2 in a folder of its own.
             climb(mount.join("unified"));
         } else if controllers.split(',').any(|one| one == controller) {

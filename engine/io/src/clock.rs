@@ -1,27 +1,20 @@
 //! The one place that reads the machine's clocks: the monotonic one for all that waits, wall time for what is signed.
 
 use fuelrail_base::{Instant, WallTime};
+use rustix::time::{ClockId, clock_gettime};
 
 /// The monotonic clock as an [`Instant`]: nanoseconds since the machine's boot-time origin, the same for every thread
 /// and every real ring of this machine, so instants taken on different shards compare.
 #[must_use]
 pub fn monotonic_now() -> Instant {
-    let spec = read(libc::CLOCK_MONOTONIC);
-    Instant(spec.tv_sec as u64 * 1_000_000_000 + spec.tv_nsec as u64)
+    let now = clock_gettime(ClockId::Monotonic);
+    Instant(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
 /// Wall time, as of the kernel's last tick: a few milliseconds old, and cheaper for it. Signatures are dated with it.
 #[must_use]
 pub fn wall_now() -> WallTime {
-    WallTime(u64::try_from(read(libc::CLOCK_REALTIME_COARSE).tv_sec).unwrap_or(0))
-}
-
-fn read(clock: libc::clockid_t) -> libc::timespec {
-    let mut spec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes only into `spec`, which lives on this stack until after the call.
-    let rc = unsafe { libc::clock_gettime(clock, &mut spec) };
-    assert_eq!(rc, 0, "these clocks exist on every Linux");
-    spec
+    WallTime(u64::try_from(clock_gettime(ClockId::RealtimeCoarse).tv_sec).unwrap_or(0))
 }
 
 #[cfg(test)]

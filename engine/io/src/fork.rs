@@ -61,18 +61,3 @@ impl ForkGuard {
         .cure("open the loader after the fork, or start workers with spawn or forkserver instead of fork"))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::conformance::in_fork;
-
-    #[test]
-    fn a_child_is_told_and_the_parent_is_not() {
-        let guard = ForkGuard::new();
-        guard.check().unwrap();
-        let code = in_fork(std::time::Duration::from_secs(60), || if guard.holds() { 1 } else { 42 });
-        assert_eq!(code, Some(42), "the child must see the fork");
-        guard.check().unwrap();
-    }
-}

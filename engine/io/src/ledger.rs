@@ -6,17 +6,19 @@
 
 use core::fmt;
 use core::ops::Range;
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use fuelrail_base::{Error, Kind, Result};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 
+use crate::arena::Mapping;
 use crate::directory::OwnDirectory;
+use crate::volume::lock;
 
 /// What a file of this kind begins with, and its version.
 const MAGIC: u64 = u64::from_le_bytes(*b"fuelpace");
@@ -35,17 +37,11 @@ pub struct Division {
 
 /// Words shared with other processes, and one slot in them that is ours.
 pub struct SharedWords {
-    base: NonNull<AtomicU64>,
-    words: usize,
+    mapping: Mapping,
     slot: usize,
     /// Holds the lock on the slot.
     _file: File,
 }
-
-// SAFETY: the words are atomics in a mapping that lives as long as this value; any thread may use them.
-unsafe impl Send for SharedWords {}
-// SAFETY: as above.
-unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
     /// Opens the file of this name in the directory, making it where there is none, and takes a free slot in it.
@@ -65,7 +61,7 @@ impl SharedWords {
         let slots = (division.words - division.from) / division.slot;
         let begins = |slot| division.from + slot * division.slot;
         let slot = (0..slots).find_map(|slot| {
-            match lock(&file, begins(slot)..begins(slot + 1), libc::F_OFD_SETLK, libc::F_WRLCK) {
+            match lock(&file, bytes_of(begins(slot)..begins(slot + 1)), libc::F_OFD_SETLK, libc::F_WRLCK) {
                 Ok(true) => Some(Ok(slot)),
                 Ok(false) => None,
                 Err(errno) => Some(Err(errno)),
@@ -82,16 +78,9 @@ impl SharedWords {
                 return Err(Error::new(Kind::File, cause).cure("give some of them another directory"));
             }
         };
-        // SAFETY: a new shared mapping of a file as long as that, at an address the kernel chooses.
-        let base = unsafe {
-            let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-            libc::mmap(core::ptr::null_mut(), bytes as usize, access, kind, file.as_raw_fd(), 0)
-        };
-        if base == libc::MAP_FAILED {
-            return Err(failed("mapping", path, &io::Error::last_os_error()));
-        }
-        let base = NonNull::new(base.cast::<AtomicU64>()).expect("a mapping is nowhere near zero");
-        let shared = SharedWords { base, words: division.words, slot, _file: file };
+        let mapping = Mapping::new(bytes as usize, libc::MAP_SHARED, Some(&file))
+            .map_err(|error| failed("mapping", path, &error))?;
+        let shared = SharedWords { mapping, slot, _file: file };
         shared.sign(division, path)?;
         Ok(shared)
     }
@@ -118,17 +107,10 @@ impl SharedWords {
 
 impl AsRef<[AtomicU64]> for SharedWords {
     fn as_ref(&self) -> &[AtomicU64] {
+        let (base, bytes) = self.mapping.range();
         // SAFETY: the mapping has so many words, page-aligned, and lives until this value is dropped, which the borrow
         // outlives not. Other processes write to it as to atomics.
-        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.words) }
-    }
-}
-
-impl Drop for SharedWords {
-    fn drop(&mut self) {
-        // SAFETY: the range is our own mapping, and nothing borrows its words any more.
-        let rc = unsafe { libc::munmap(self.base.as_ptr().cast(), self.words * size_of::<u64>()) };
-        debug_assert_eq!(rc, 0, "the range is our own mapping");
+        unsafe { core::slice::from_raw_parts(base.cast(), bytes / size_of::<u64>()) }
     }
 }
 
@@ -141,44 +123,24 @@ impl fmt::Debug for SharedWords {
 /// Gives the file its length and all its blocks: a store into a mapping whose block the disk has no room for ends the process
 /// with SIGBUS. Changes nothing that is there.
 fn reserve(file: &File, division: Division, bytes: u64) -> io::Result<()> {
-    // SAFETY: takes no memory; the descriptor is open as long as `file` is borrowed.
-    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as libc::off_t) } == 0 {
-        return Ok(());
-    }
-    let refused = io::Error::last_os_error();
-    if !matches!(refused.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) {
-        return Err(refused);
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        reserved => return Ok(reserved?),
     }
     // One of the processes that find it empty writes the zeroes, before any of them stores a word. The lock on the first words
     // ends with the write, or with the process.
-    lock(file, 0..division.from, libc::F_OFD_SETLKW, libc::F_WRLCK).map_err(io::Error::from_raw_os_error)?;
+    lock(file, bytes_of(0..division.from), libc::F_OFD_SETLKW, libc::F_WRLCK).map_err(io::Error::from_raw_os_error)?;
     let written = match file.metadata()?.len() {
         0 => file.write_all_at(&vec![0; bytes as usize], 0).inspect_err(|_| drop(file.set_len(0))),
         _ => Ok(()),
     };
-    lock(file, 0..division.from, libc::F_OFD_SETLK, libc::F_UNLCK).map_err(io::Error::from_raw_os_error)?;
+    lock(file, bytes_of(0..division.from), libc::F_OFD_SETLK, libc::F_UNLCK).map_err(io::Error::from_raw_os_error)?;
     written
 }
 
-/// Locks the bytes of some words, until they are unlocked or the file is closed, which the end of the process does, too. False when
-/// another process has them and the command does not wait.
-fn lock(file: &File, words: Range<usize>, command: libc::c_int, kind: libc::c_int) -> Result<bool, i32> {
-    let bytes = |words: usize| (words * size_of::<u64>()) as libc::off_t;
-    let mut lock = libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: bytes(words.start),
-        l_len: bytes(words.len()),
-        l_pid: 0,
-    };
-    // SAFETY: the kernel reads the description during the call only; the descriptor is open as long as `file` is borrowed.
-    if unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) } == 0 {
-        return Ok(true);
-    }
-    match io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) {
-        libc::EAGAIN | libc::EACCES => Ok(false),
-        errno => Err(errno),
-    }
+fn bytes_of(words: Range<usize>) -> Range<u64> {
+    let bytes = |words: usize| (words * size_of::<u64>()) as u64;
+    bytes(words.start)..bytes(words.end)
 }
 
 fn failed(doing: &str, path: &Path, error: &io::Error) -> Error {

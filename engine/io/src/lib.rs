@@ -5,20 +5,17 @@
 //! of kernel, cgroup and processor. Knows nothing of HTTP, of blocks or of batches. It is the only crate of the engine
 //! with `unsafe`; every such block says who keeps the memory alive, and until what event.
 
-mod affinity;
 mod arena;
 mod cgroup;
 mod clock;
 #[doc(hidden)]
 pub mod conformance;
-mod counters;
 mod directory;
 mod extent;
 mod fork;
 mod heap;
 mod home;
 mod ledger;
-mod lent;
 mod mesh;
 #[cfg(all(test, loom))]
 mod models;
@@ -34,18 +31,15 @@ mod usage;
 mod volume;
 mod wake;
 
-pub use affinity::{allowed_cores, pin_current_thread};
 pub use arena::{Arena, ArenaConfig, ArenaReport, Budget, Huge, HugePages, default_budget};
 pub use clock::{monotonic_now, wall_now};
-pub use counters::{ThreadMeter, ThreadUse};
 pub use directory::OwnDirectory;
 pub use extent::{EXTENT_GRANULE, Extents};
 pub use fork::ForkGuard;
 pub use heap::give_back_freed;
 pub use ledger::{Division, SharedWords};
-pub use lent::Lent;
 pub use mesh::{Receiver, Sender, lane};
-pub use probe::{Confinement, Disk, Features, Finding, Gpus, Grade, Nic, Probe, ProbeConfig, probe, probe_under};
+pub use probe::{Finding, Grade, Nic, Probe, ProbeConfig, probe, probe_under};
 pub use region::Region;
 pub use ring::choice::{Backend, RingChoice};
 pub use ring::file::{FileMark, FileOptions, not_regular, open_refusal, open_regular};
@@ -61,8 +55,8 @@ pub use ring::uring::{Kernel, io_uring_refusal};
 pub use ring::uring::{UringConfig, UringRing};
 pub use ring::{Done, FileId, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId, Times};
 pub use scatter::{Landed, Scatter};
-pub use slot::{Filling, Slot, Window};
-pub use topology::{Core, CpuQuota, Topology};
-pub use usage::{MemoryUse, memory_use, process_cpu, thread_cpu};
+pub use slot::{Filling, Lent, Slot, Window};
+pub use topology::{Core, CpuQuota, Topology, allowed_cores, pin_current_thread};
+pub use usage::{MemoryUse, ThreadMeter, ThreadUse, memory_use, process_cpu, thread_cpu};
 pub use volume::{DIRECT_UNIT_BYTES_MIN, VolumeRoom, direct_unit, is_locked, preallocate, sync_directory, try_lock};
 pub use wake::{Waker, WakerCell};

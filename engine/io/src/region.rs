@@ -80,12 +80,6 @@ impl Region {
         self.extents.free_bytes()
     }
 
-    /// Length of the longest free piece, as of the last [`collect`](Region::collect).
-    #[must_use]
-    pub fn largest_free(&self) -> u64 {
-        self.extents.largest()
-    }
-
     /// Slots (or fillings, or windows of a dropped filling) that are still held by someone.
     #[must_use]
     pub fn outstanding(&self) -> usize {

@@ -6,6 +6,7 @@
 use arrayvec::ArrayVec;
 use fuelrail_base::limits::SCATTER_PIECES_MAX;
 
+use crate::ring::TRANSFER_BYTES_MAX;
 use crate::slot::{Slot, Window};
 
 /// One piece of a receive, and how much of it arrived.
@@ -51,20 +52,13 @@ struct Places {
 
 impl Scatter {
     /// An empty list over this scratch memory; head pieces fill it from byte 0.
-    #[must_use]
-    pub fn new(scratch: Slot) -> Scatter {
-        Scatter::starting_at(scratch, 0)
-    }
-
-    /// The same, with the first `from` bytes of the scratch memory kept (the start of a head received earlier).
     ///
     /// # Panics
-    /// When the scratch memory is shorter than `from`, or lent.
+    /// When the scratch memory is lent.
     #[must_use]
-    pub fn starting_at(scratch: Slot, from: usize) -> Scatter {
-        assert!(from <= scratch.len(), "the kept part lies inside the scratch memory");
+    pub fn new(scratch: Slot) -> Scatter {
         assert!(!scratch.is_lent(), "scratch memory is not received into while it is lent");
-        Scatter(Box::new(Places { scratch, kept: from, next_head: from, asked: 0, step: 0, pieces: ArrayVec::new() }))
+        Scatter(Box::new(Places { scratch, kept: 0, next_head: 0, asked: 0, step: 0, pieces: ArrayVec::new() }))
     }
 
     /// Adds the next `len` bytes of the scratch memory. False, and nothing is added, when it has no such room, when the
@@ -167,6 +161,12 @@ impl Scatter {
             Landed::Head { from, asked, .. } => (scratch.target(*from, *asked), *asked),
             Landed::Body { window, asked, .. } => (window.target(*asked), *asked),
         })
+    }
+
+    /// The first of them, which there must be; no longer than a transfer can be.
+    pub(crate) fn first_target(&mut self) -> (*mut u8, usize) {
+        let (target, len) = self.targets().next().expect("a receive asks for at least one byte");
+        (target, len.min(TRANSFER_BYTES_MAX))
     }
 
     /// Whether the whole list is one piece of a window (no scratch memory).

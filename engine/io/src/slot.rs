@@ -11,8 +11,7 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
-use crate::home::Hold;
-use crate::lent::Lent;
+use crate::home::{Hold, Loan};
 
 /// Unique owner of a piece of the arena. Dropped on any thread, it goes home to its region.
 pub struct Slot {
@@ -267,8 +266,7 @@ impl Window {
     #[must_use]
     pub fn lend(&mut self) -> Lent {
         self.was_lent = true;
-        // The filled bytes lie inside the slot, and are initialised.
-        Lent::new(self.hold.lend(), self.ptr, self.filled)
+        Lent { _loan: self.hold.lend(), ptr: self.ptr, len: self.filled }
     }
 
     /// Lends the whole window, rounded up to `unit` bytes by its padding: a direct write takes nothing else. `None` when
@@ -282,7 +280,7 @@ impl Window {
         let len = self.len.checked_next_multiple_of(unit).filter(|len| *len <= self.len + self.padding)?;
         self.was_lent = true;
         // The padding lies inside the slot, behind this window, and is initialised.
-        Some(Lent::new(self.hold.lend(), self.ptr, len))
+        Some(Lent { _loan: self.hold.lend(), ptr: self.ptr, len })
     }
 
     /// Copies from `bytes` with the CPU; returns how many fitted.
@@ -396,5 +394,45 @@ impl Window {
 impl fmt::Debug for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Window({} of {} bytes)", self.filled, self.len)
+    }
+}
+
+/// A read-only claim on bytes of a slot: what a write to a file takes along while their window travels on, is delivered or dropped.
+/// The slot does not go home, and nobody writes to it, before this is dropped, on whatever thread that happens.
+pub struct Lent {
+    /// Keeps the memory.
+    _loan: Loan,
+    /// These bytes lie in the loan's slot and are initialised.
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the loan keeps the mapping alive until it is dropped, on whatever thread that happens, and its count is atomic;
+// the bytes are only read.
+unsafe impl Send for Lent {}
+// SAFETY: as above.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the bytes lie in the mapping, which the loan keeps alive; they are initialised, and nobody writes them
+        // while there is a loan of their slot: every way to do so asks first.
+        unsafe { core::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl Deref for Lent {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lent({} bytes)", self.len)
     }
 }

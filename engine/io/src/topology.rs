@@ -1,14 +1,43 @@
 //! The cores, NUMA nodes and processor time this process may use, and the order in which shards take the cores.
 //!
 //! Owns the reading of `/sys` and of the cgroup's processor quota, below a root folder so that tests can build a machine of
-//! their own. Puts no thread anywhere.
+//! their own; and putting a thread on a core.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::affinity::allowed_cores;
+use fuelrail_base::{Error, Kind, Result};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 use crate::cgroup;
+
+/// Cores the calling thread may run on, in ascending order. Respects `taskset` and the cgroup's cpuset.
+#[must_use]
+pub fn allowed_cores() -> Vec<usize> {
+    match sched_getaffinity(None) {
+        Ok(set) => (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect(),
+        // Refused by a seccomp profile, or more than 1 024 cores: any core may be tried.
+        Err(_) => (0..std::thread::available_parallelism().map_or(1, usize::from)).collect(),
+    }
+}
+
+/// Keeps the calling thread on `core`.
+///
+/// # Errors
+/// `Environment` when the process may not use this core.
+pub fn pin_current_thread(core: usize) -> Result<()> {
+    let refused = |why: String| {
+        Error::new(Kind::Environment, format!("pinning a thread to core {core}: {why}"))
+            .cure(format!("use one of the cores this process is allowed: {:?}", allowed_cores()))
+    };
+    if core >= CpuSet::MAX_CPU {
+        return Err(refused(format!("core numbers end at {}", CpuSet::MAX_CPU - 1)));
+    }
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set).map_err(|errno| refused(errno.to_string()))
+}
 
 /// A logical core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,6 +196,22 @@ fn quota_of(folder: &Path) -> Option<CpuQuota> {
 mod tests {
     use super::*;
     use crate::tree::Tree;
+
+    #[test]
+    fn pins_a_thread_and_refuses_cores_that_are_not_there() {
+        std::thread::spawn(|| {
+            let core = *allowed_cores().last().unwrap();
+            pin_current_thread(core).unwrap();
+            assert_eq!(allowed_cores(), [core]);
+            for absent in [1_023, 1 << 20] {
+                let error = pin_current_thread(absent).unwrap_err();
+                assert_eq!(error.kind(), Kind::Environment);
+                assert!(error.to_string().contains(&format!("core {absent}")), "{error}");
+            }
+        })
+        .join()
+        .unwrap();
+    }
 
     /// Two nodes of two physical cores with two threads each, numbered as kernels do: siblings are four apart.
     fn dual_node(name: &str, more: &[(&str, &str)]) -> Tree {

@@ -2,11 +2,15 @@
 //!
 //! Owns nothing: a lock lives in the open file it was taken on. Every call may wait for the disk, so no shard makes one.
 
+use core::ops::Range;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use fuelrail_base::{ByteSize, Error, Kind, Result};
+use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
+
+use crate::ring::last_errno;
 
 /// Most alignment direct access may ask for and still be used: a page.
 const UNIT_BYTES_MAX: u32 = 4096;
@@ -20,15 +24,7 @@ pub const DIRECT_UNIT_BYTES_MIN: u32 = 512;
 /// # Errors
 /// `File` when the file system has no locks.
 pub fn try_lock(file: &File, path: &Path) -> Result<bool> {
-    let mut lock = whole_file();
-    // SAFETY: the kernel reads the description during the call only; the descriptor is open as long as `file` is borrowed.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) } == 0 {
-        return Ok(true);
-    }
-    match last_errno() {
-        libc::EAGAIN | libc::EACCES => Ok(false),
-        errno => Err(no_locks(path, errno)),
-    }
+    lock(file, WHOLE, libc::F_OFD_SETLK, libc::F_WRLCK).map_err(|errno| no_locks(path, errno))
 }
 
 /// Whether another open file has the lock.
@@ -36,22 +32,34 @@ pub fn try_lock(file: &File, path: &Path) -> Result<bool> {
 /// # Errors
 /// As [`try_lock`].
 pub fn is_locked(file: &File, path: &Path) -> Result<bool> {
-    let mut lock = whole_file();
-    // SAFETY: as above; the kernel writes to the description during the call only.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } {
-        0 => Ok(lock.l_type != libc::F_UNLCK as libc::c_short),
-        _ => Err(no_locks(path, last_errno())),
-    }
+    let free = lock(file, WHOLE, libc::F_OFD_GETLK, libc::F_WRLCK).map_err(|errno| no_locks(path, errno))?;
+    Ok(!free)
 }
 
-/// An exclusive lock on all bytes of a file, present and to come.
-fn whole_file() -> libc::flock {
-    libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
+/// All bytes of a file, present and to come.
+const WHOLE: Range<u64> = 0..0;
+
+/// Locks these bytes, unlocks them, or asks whether they could be locked. False when another open file has them and the command does
+/// not wait; else the error number.
+pub(crate) fn lock(
+    file: &File,
+    bytes: Range<u64>,
+    command: libc::c_int,
+    kind: libc::c_int,
+) -> core::result::Result<bool, i32> {
+    let mut lock = libc::flock {
+        l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
+        l_start: bytes.start as libc::off_t,
+        l_len: (bytes.end - bytes.start) as libc::off_t,
         l_pid: 0,
+    };
+    // SAFETY: the kernel reads and writes the description during the call only; the descriptor is open as long as `file` is borrowed.
+    let rc = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) };
+    match if rc == 0 { 0 } else { last_errno() } {
+        0 => Ok(command != libc::F_OFD_GETLK || lock.l_type == libc::F_UNLCK as libc::c_short),
+        libc::EAGAIN | libc::EACCES => Ok(false),
+        errno => Err(errno),
     }
 }
 
@@ -68,17 +76,14 @@ fn no_locks(path: &Path, errno: i32) -> Error {
 pub fn preallocate(file: &File, path: &Path, len: u64) -> Result<()> {
     let size = ByteSize(len);
     let doing = format!("taking {size} of disk for {}", path.display());
-    let Ok(len) = libc::off_t::try_from(len) else {
+    if len > i64::MAX as u64 {
         return Err(Error::new(Kind::Usage, format!("{doing}: a file has at most 2^63 - 1 bytes")));
-    };
+    }
     if len == 0 {
         return Ok(());
     }
-    // SAFETY: no memory is passed to the kernel; the descriptor is open as long as `file` is borrowed.
-    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) } == 0 {
-        return Ok(());
-    }
-    let errno = last_errno();
+    let Err(errno) = rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) else { return Ok(()) };
+    let errno = errno.raw_os_error();
     let cure = match errno {
         libc::ENOSPC | libc::EDQUOT => "free some space, ask for less, or use another disk",
         libc::EOPNOTSUPP => "use a file system that can preallocate: ext4, XFS, btrfs or tmpfs",
@@ -92,16 +97,9 @@ pub fn preallocate(file: &File, path: &Path, len: u64) -> Result<()> {
 /// where direct access is not to be had. A kernel that does not say (before 6.1) is taken to mean 4096.
 #[must_use]
 pub fn direct_unit(file: &File) -> Option<u32> {
-    let mut facts = core::mem::MaybeUninit::<libc::statx>::zeroed();
-    // SAFETY: the kernel reads the empty string and writes the facts during the call only; the descriptor is open as long as
-    // `file` is borrowed.
-    let rc = unsafe {
-        libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, facts.as_mut_ptr())
-    };
-    // SAFETY: all zeroes are a value of this type, and the kernel wrote over them, or did not.
-    let facts = unsafe { facts.assume_init() };
-    let said = rc == 0 && facts.stx_mask & libc::STATX_DIOALIGN != 0;
-    said_unit(said.then_some((facts.stx_dio_mem_align, facts.stx_dio_offset_align)))
+    let facts = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    let said = facts.ok().filter(|facts| facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
+    said_unit(said.map(|facts| (facts.stx_dio_mem_align, facts.stx_dio_offset_align)))
 }
 
 fn said_unit(said: Option<(u32, u32)>) -> Option<u32> {
@@ -133,10 +131,6 @@ pub fn sync_directory(path: &Path) -> Result<()> {
         Error::from_errno(Kind::File, &format!("syncing the directory {}", path.display()), errno)
             .cure("look at the kernel's log (dmesg), or use another disk")
     })
-}
-
-fn last_errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
 #[cfg(test)]

@@ -18,10 +18,12 @@ fn refusals_name_cause_and_cure() {
         (libc::EPERM, "2", false, "switched off for everyone", "io_uring_disabled=0"),
         (libc::EPERM, "1", true, "unprivileged", "io_uring_group"),
         (libc::EPERM, "0", true, "seccomp filter", "seccomp profile"),
-        (libc::EPERM, "", true, "seccomp filter", "seccomp profile"),
+        (libc::EACCES, "0", false, "security module", "SELinux"),
         (libc::EPERM, "0", false, "security module", "SELinux"),
         (libc::ENOSYS, "", true, "seccomp filter", "seccomp profile"),
         (libc::ENOSYS, "", false, "no io_uring", "kernel 5.13"),
+        (libc::EMFILE, "0", false, "file descriptor", "ulimit -n"),
+        (libc::EINVAL, "0", false, "opening", "kernel 5.13"),
         (libc::ENOMEM, "0", false, "no memory", "locked-memory limit (ulimit -l)"),
     ] {
         let refusal = io_uring_refusal(errno, disabled, filtered);

@@ -41,20 +41,8 @@ pub(crate) fn budget_under(root: &Path) -> Budget {
 /// The smallest limit set on this process's cgroups, and the file that says so, on the machine below `root`. `None` when
 /// there is none.
 pub(crate) fn cgroup_limit(root: &Path) -> Option<Budget> {
-    let membership = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    limit_under(&root.join("sys/fs/cgroup"), &membership)
-}
-
-fn physical_bytes() -> u64 {
-    // SAFETY: both calls take a number and return one.
-    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
-    u64::try_from(pages).unwrap_or(0) * u64::try_from(page).unwrap_or(0)
-}
-
-/// `membership` is `/proc/self/cgroup`.
-fn limit_under(mount: &Path, membership: &str) -> Option<Budget> {
     let mut limits = Vec::new();
-    for folder in cgroup::under(mount, membership, "memory") {
+    for folder in cgroup::folders(root, "memory") {
         for full in ["memory.max", "memory.limit_in_bytes"].map(|file| folder.join(file)) {
             let Ok(text) = fs::read_to_string(&full) else { continue };
             // "max" does not parse; version 1 says "unlimited" as a number close to 2^63.
@@ -66,6 +54,12 @@ fn limit_under(mount: &Path, membership: &str) -> Option<Budget> {
     limits.into_iter().min_by_key(|limit: &Budget| limit.bytes)
 }
 
+fn physical_bytes() -> u64 {
+    // SAFETY: both calls take a number and return one.
+    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    u64::try_from(pages).unwrap_or(0) * u64::try_from(page).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,28 +67,24 @@ mod tests {
 
     #[test]
     fn the_smallest_limit_up_the_hierarchy_wins() {
-        let tree = Tree::new(
-            "v2",
-            &[("memory.max", "max\n"), ("pod/memory.max", "1073741824\n"), ("pod/box/memory.max", "4294967296\n")],
-        );
-        let limit = limit_under(tree.root(), "0::/pod/box\n").unwrap();
+        let tree = Tree::new("v2", &[("proc/self/cgroup", "0::/pod/box\n")]);
+        tree.add("sys/fs/cgroup/memory.max", "max\n");
+        tree.add("sys/fs/cgroup/pod/memory.max", "1073741824\n");
+        tree.add("sys/fs/cgroup/pod/box/memory.max", "4294967296\n");
+        let limit = cgroup_limit(tree.root()).unwrap();
         assert_eq!(limit.bytes, 1 << 30);
         assert!(limit.from.ends_with("pod/memory.max"), "{}", limit.from);
     }
 
     #[test]
     fn version_one_and_paths_that_cannot_be_seen() {
-        let tree = Tree::new(
-            "v1",
-            &[
-                ("memory/memory.limit_in_bytes", "536870912\n"),
-                ("memory/x/memory.limit_in_bytes", "9223372036854771712\n"),
-            ],
-        );
-        let membership = "9:cpu,cpuacct:/x\n4:memory:/docker/abc\n0::/elsewhere\n";
-        assert_eq!(limit_under(tree.root(), membership).unwrap().bytes, 512 << 20);
-        assert_eq!(limit_under(tree.root(), "4:memory:/x\n").unwrap().bytes, 512 << 20);
-        assert_eq!(limit_under(&tree.root().join("nothing"), membership), None);
+        let tree = Tree::new("v1", &[("sys/fs/cgroup/memory/memory.limit_in_bytes", "536870912\n")]);
+        assert_eq!(cgroup_limit(tree.root()), None);
+        tree.add("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "9223372036854771712\n");
+        for membership in ["9:cpu,cpuacct:/x\n4:memory:/docker/abc\n0::/elsewhere\n", "4:memory:/x\n"] {
+            tree.add("proc/self/cgroup", membership);
+            assert_eq!(cgroup_limit(tree.root()).unwrap().bytes, 512 << 20);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Mapping the arena, on the largest pages there are.
 
-use core::ptr::{NonNull, null_mut};
+use core::ptr::NonNull;
 use std::path::Path;
 
 use fuelrail_base::{ByteSize, Error, Kind, Result};
@@ -132,13 +132,7 @@ fn aligned(bytes: usize) -> Result<Mapping> {
 
 /// A private anonymous mapping: zeroes, populated when touched.
 pub(crate) fn anonymous(bytes: usize, more_flags: libc::c_int) -> Option<Mapping> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | more_flags;
-    // SAFETY: asks for a new range anywhere; no existing memory is affected.
-    let base = unsafe { libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-    if base == libc::MAP_FAILED {
-        return None;
-    }
-    Some(Mapping { base: NonNull::new(base.cast())?, len: bytes })
+    Mapping::new(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | more_flags, None).ok()
 }
 
 fn refused(bytes: u64) -> Error {

@@ -3,7 +3,9 @@
 use core::fmt;
 use core::ops::Range;
 use core::ptr::NonNull;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 
 use fuelrail_base::{Error, Kind, Result};
 
@@ -19,6 +21,20 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    /// A new mapping anywhere, to be read and written, of so many bytes of the file or else of zeroes. Populated when touched.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn new(len: usize, flags: libc::c_int, file: Option<&File>) -> io::Result<Mapping> {
+        let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.map_or(-1, AsRawFd::as_raw_fd));
+        // SAFETY: asks for a new range anywhere; no existing memory is affected.
+        let base = unsafe { libc::mmap(core::ptr::null_mut(), len, access, flags, fd, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Mapping { base: NonNull::new(base.cast()).expect("a mapping is nowhere near zero"), len })
+    }
+
     /// No memory: for those who only count.
     #[cfg(all(test, loom))]
     pub(crate) fn none() -> std::sync::Arc<Mapping> {
@@ -86,7 +102,7 @@ impl Drop for Mapping {
         if self.len == 0 {
             return;
         }
-        // SAFETY: the range was mapped by `huge` and belongs to this value. Every slot, window and operation holds
+        // SAFETY: the range was mapped and belongs to this value. Every slot, window and operation holds
         // this mapping through its home, and every ring that registered it holds it too, so nobody can reach it now.
         let rc = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert_eq!(rc, 0, "the range is our own mapping");

@@ -4,84 +4,72 @@ use fuelrail_base::Duration;
 use fuelrail_base::prng::Prng;
 
 use super::stage::{Stage, received};
-use super::venue::{Check, Script, Venue, Verdict, ensure, recital};
+use super::venue::{Script, Venue, recital};
 use crate::ring::{Op, Ring, SockId};
 use crate::scatter::{Landed, Scatter};
 use crate::slot::Window;
 
-pub(super) fn checks<V: Venue>() -> Vec<Check<V>> {
-    vec![
-        ("connects and is refused", connects_and_is_refused),
-        ("echo of a large message", echo_of_a_large_message),
-        ("scatter at every split", scatter_at_every_split),
-        ("pieces resume where they stopped", pieces_resume_where_they_stopped),
-        ("end of stream and reset", end_of_stream_and_reset),
-        ("many connections at once", many_connections_at_once),
-    ]
-}
-
-fn connects_and_is_refused<V: Venue>(venue: &mut V) -> Verdict {
-    let mut stage = Stage::new(venue, 16)?;
-    let good = stage.connect(Script::Echo)?;
+pub(super) fn connects_and_is_refused<V: Venue>(venue: &mut V) {
+    let mut stage = Stage::new(venue, 16);
+    let good = stage.connect(Script::Echo);
     let addr = stage.venue.nobody();
-    let sock = stage.ring.socket(&addr).map_err(|error| error.to_string())?;
-    stage.push(Op::Connect { sock, addr })?;
-    let done = stage.next()?;
-    ensure!(done.result == Err(libc::ECONNREFUSED), "connecting to nobody: {:?}", done.result);
+    let sock = stage.ring.socket(&addr).unwrap();
+    let done = stage.run(Op::Connect { sock, addr });
+    assert!(done.result == Err(libc::ECONNREFUSED), "connecting to nobody: {:?}", done.result);
     let times = done.times;
-    ensure!(times.pushed <= times.submitted && times.submitted <= times.reaped, "times run backwards: {times:?}");
-    stage.send_all(good, b"still works".to_vec())?;
+    assert!(times.pushed <= times.submitted && times.submitted <= times.reaped, "times run backwards: {times:?}");
+    stage.send_all(good, b"still works".to_vec());
     stage.ring.close(sock);
     stage.ring.close(good);
-    stage.strike()
+    stage.strike();
 }
 
 /// Sends and receives at the same time, more than any socket buffer holds.
-fn echo_of_a_large_message<V: Venue>(venue: &mut V) -> Verdict {
+pub(super) fn echo_of_a_large_message<V: Venue>(venue: &mut V) {
     const LEN: usize = 3 << 20;
-    let mut stage = Stage::new(venue, 16)?;
-    let sock = stage.connect(Script::Echo)?;
+    let mut stage = Stage::new(venue, 16);
+    let sock = stage.connect(Script::Echo);
     let message: Vec<u8> = (0..LEN).map(|i| recital(7, i)).collect();
     let (mut sent, mut echoed) = (0, Vec::with_capacity(LEN));
-    let mut window = stage.slot(LEN)?.fill().carve(LEN);
-    let mut scratch = Some(stage.slot(64)?);
-    stage.push(Op::Send { sock, bytes: message.clone(), from: 0 })?;
+    let mut window = stage.slot(LEN).fill().carve(LEN);
+    let mut scratch = Some(stage.slot(64));
+    stage.push(Op::Send { sock, bytes: message.clone(), from: 0 });
     loop {
         if let (Some(window), Some(scratch)) = (window.take(), scratch.take()) {
             let mut into = Scatter::new(scratch);
-            into.push_body(window, 1 << 20).map_err(|_| "the window has room")?;
-            stage.push(Op::Recv { sock, into })?;
+            into.push_body(window, 1 << 20).expect("the window has room");
+            stage.push(Op::Recv { sock, into });
         }
-        let done = stage.next()?;
-        let n = done.result.map_err(|errno| format!("error {errno} after {} bytes", echoed.len()))?;
+        let done = stage.next();
+        let n = done.result.unwrap_or_else(|errno| panic!("error {errno} after {} bytes", echoed.len()));
         match done.op {
             Op::Send { bytes, from, .. } => {
-                ensure!(from == sent && n > 0 && from + n <= LEN, "send at {from} took {n}");
+                assert!(from == sent && n > 0 && from + n <= LEN, "send at {from} took {n}");
                 sent += n;
                 if sent < LEN {
-                    stage.push(Op::Send { sock, bytes, from: sent })?;
+                    stage.push(Op::Send { sock, bytes, from: sent });
                 }
             }
             Op::Recv { into, .. } => {
                 let (back, pieces) = into.finish();
                 let Some(Landed::Body { window: piece, got, .. }) = pieces.into_iter().next() else {
-                    return Err("the body piece did not come back".into());
+                    panic!("the body piece did not come back");
                 };
-                ensure!(n == got && n > 0, "{n} reported, {got} accounted for");
+                assert!(n == got && n > 0, "{n} reported, {got} accounted for");
                 echoed.extend_from_slice(&piece.bytes()[piece.filled() - got..]);
                 if echoed.len() == LEN {
                     break;
                 }
                 (window, scratch) = (Some(piece), Some(back));
             }
-            other => return Err(format!("nobody asked for {other:?}")),
+            other => panic!("nobody asked for {other:?}"),
         }
     }
-    ensure!(echoed == message, "the echo differs");
+    assert!(echoed == message, "the echo differs");
     let counts = stage.ring.facts().counts;
-    ensure!(counts.sent_bytes == LEN as u64 && counts.received_bytes == LEN as u64, "counters: {counts:?}");
+    assert!(counts.sent_bytes == LEN as u64 && counts.received_bytes == LEN as u64, "counters: {counts:?}");
     stage.ring.close(sock);
-    stage.strike()
+    stage.strike();
 }
 
 /// What lies around the pieces, and must stay as it was.
@@ -96,12 +84,13 @@ struct Target {
 
 impl Target {
     /// Receives until `total` bytes are in their places. Every receive offers all unfilled pieces.
-    fn fill<V: Venue>(mut self, stage: &mut Stage<'_, V>, sock: SockId, total: usize) -> Result<Target, String> {
+    fn fill<V: Venue>(mut self, stage: &mut Stage<'_, V>, sock: SockId, total: usize) -> Target {
         let mut filled = vec![0usize; self.lens.len()];
-        let mut scratch = stage.slot(256)?;
+        let mut scratch = stage.slot(256);
         while filled.iter().sum::<usize>() < total {
             scratch[..].fill(FENCE);
-            let mut into = Scatter::starting_at(scratch, 5);
+            let mut into = Scatter::new(scratch);
+            into.keep(5);
             let mut windows = core::mem::take(&mut self.windows).into_iter();
             let mut offered = Vec::new();
             let mut kept = Vec::new();
@@ -109,29 +98,28 @@ impl Target {
                 let rest = len - filled[i];
                 if i % 2 == 0 {
                     if rest > 0 {
-                        ensure!(into.push_head(rest), "no room for a head of {rest}");
+                        assert!(into.push_head(rest), "no room for a head of {rest}");
                         offered.push(i);
                     }
                 } else if let Some(window) = windows.next() {
-                    ensure!(window.filled() == filled[i], "a window's cursor moved on its own");
+                    assert!(window.filled() == filled[i], "a window's cursor moved on its own");
                     match into.push_body(window, rest) {
                         Ok(()) => offered.push(i),
                         Err(window) => kept.push((i, window)),
                     }
                 }
             }
-            stage.push(Op::Recv { sock, into })?;
-            let done = stage.next()?;
-            let n = done.result.map_err(|errno| format!("error {errno}"))?;
-            ensure!(n > 0, "the peer finished early");
-            let Op::Recv { into, .. } = done.op else { return Err("not a receive".into()) };
+            let done = stage.run(Op::Recv { sock, into });
+            let n = done.result.unwrap();
+            assert!(n > 0, "the peer finished early");
+            let Op::Recv { into, .. } = done.op else { panic!("not a receive") };
             let (back, pieces) = into.finish();
-            ensure!(back[..5].iter().all(|b| *b == FENCE), "the kept part of the scratch memory was written");
+            assert!(back[..5].iter().all(|b| *b == FENCE), "the kept part of the scratch memory was written");
             let mut seen = 0;
             for (i, piece) in offered.into_iter().zip(pieces) {
                 let got = match piece {
                     Landed::Head { from, got, asked } => {
-                        ensure!(back[from + got..from + asked].iter().all(|b| *b == FENCE), "written past `got`");
+                        assert!(back[from + got..from + asked].iter().all(|b| *b == FENCE), "written past `got`");
                         self.heads.extend_from_slice(&back[from..from + got]);
                         got
                     }
@@ -143,140 +131,132 @@ impl Target {
                 filled[i] += got;
                 seen += got;
             }
-            ensure!(seen == n, "{n} reported, {seen} accounted for");
+            assert!(seen == n, "{n} reported, {seen} accounted for");
             kept.sort_by_key(|(i, _)| *i);
             self.windows = kept.into_iter().map(|(_, window)| window).collect();
             scratch = back;
         }
-        Ok(self)
+        self
     }
 }
 
 /// Head and body by turns, with every length of the first head: each byte lands in its place and nowhere else.
-fn scatter_at_every_split<V: Venue>(venue: &mut V) -> Verdict {
+pub(super) fn scatter_at_every_split<V: Venue>(venue: &mut V) {
     const TOTAL: usize = 97;
-    let mut stage = Stage::new(venue, 16)?;
-    let sock = stage.connect(Script::Echo)?;
+    let mut stage = Stage::new(venue, 16);
+    let sock = stage.connect(Script::Echo);
     for head in 1..64 {
         let lens = vec![head, 17, 3, TOTAL - head - 20];
         let message: Vec<u8> = (0..TOTAL).map(|i| recital(head as u64, i)).collect();
-        let mut slot = stage.slot(256)?;
+        let mut slot = stage.slot(256);
         slot[..].fill(FENCE);
         let mut filling = slot.fill();
         filling.skip(3);
-        let first = filling.carve(lens[1]).ok_or("room for the first window")?;
+        let first = filling.carve(lens[1]).expect("room for the first window");
         filling.skip(7);
-        let second = filling.carve(lens[3]).ok_or("room for the second window")?;
-        stage.send_all(sock, message.clone())?;
+        let second = filling.carve(lens[3]).expect("room for the second window");
+        stage.send_all(sock, message.clone());
         let target = Target { windows: vec![first, second], lens: lens.clone(), heads: Vec::new() };
-        let target = target.fill(&mut stage, sock, TOTAL)?;
+        let target = target.fill(&mut stage, sock, TOTAL);
         let (a, b, c) = (head, head + 17, head + 20);
         let heads = [&message[..a], &message[b..c]].concat();
-        ensure!(target.heads == heads, "heads differ at split {head}");
-        ensure!(filling.windows_out() == 2, "{} windows out of 2", filling.windows_out());
+        assert!(target.heads == heads, "heads differ at split {head}");
+        assert!(filling.windows_out() == 2, "{} windows out of 2", filling.windows_out());
         drop(target);
-        let slot = filling.seal().map_err(|_| "windows are back, yet the filling does not seal")?;
+        let slot = filling.seal().expect("windows are back, yet the filling does not seal");
         let mut expected = vec![FENCE; 256];
         expected[3..20].copy_from_slice(&message[a..b]);
         expected[27..27 + lens[3]].copy_from_slice(&message[c..]);
-        ensure!(slot[..] == expected[..], "the slot differs at split {head}");
+        assert!(slot[..] == expected[..], "the slot differs at split {head}");
     }
     stage.ring.close(sock);
-    stage.strike()
+    stage.strike();
 }
 
 /// A window filled by receives of random sizes is the message.
-fn pieces_resume_where_they_stopped<V: Venue>(venue: &mut V) -> Verdict {
+pub(super) fn pieces_resume_where_they_stopped<V: Venue>(venue: &mut V) {
     const LEN: usize = 100_000;
-    let mut stage = Stage::new(venue, 16)?;
+    let mut stage = Stage::new(venue, 16);
     let script = Script::Recite { seed: 3, len: LEN, chunk: 1_777, pause: Duration::ZERO };
-    let sock = stage.connect(script)?;
-    stage.send_all(sock, b"go".to_vec())?;
+    let sock = stage.connect(script);
+    stage.send_all(sock, b"go".to_vec());
     let mut prng = Prng::new(11);
-    let mut filling = stage.slot(LEN)?.fill();
-    let mut window = filling.carve(LEN).ok_or("room")?;
+    let mut window = stage.room(LEN).0;
     while window.room() > 0 {
-        let mut into = Scatter::new(stage.slot(64)?);
+        let mut into = Scatter::new(stage.slot(64));
         let at_most = 1 + prng.below(5_000) as usize;
-        into.push_body(window, at_most).map_err(|_| "room")?;
-        stage.push(Op::Recv { sock, into })?;
-        let done = stage.next()?;
-        ensure!(matches!(done.result, Ok(n) if n > 0 && n <= at_most), "{:?} of {at_most}", done.result);
-        let Op::Recv { into, .. } = done.op else { return Err("not a receive".into()) };
-        let Some(Landed::Body { window: back, .. }) = into.finish().1.pop() else { return Err("no body".into()) };
+        into.push_body(window, at_most).expect("room");
+        let done = stage.run(Op::Recv { sock, into });
+        assert!(matches!(done.result, Ok(n) if n > 0 && n <= at_most), "{:?} of {at_most}", done.result);
+        let Op::Recv { into, .. } = done.op else { panic!("not a receive") };
+        let Some(Landed::Body { window: back, .. }) = into.finish().1.pop() else { panic!("no body") };
         window = back;
     }
-    ensure!((0..LEN).all(|i| window.bytes()[i] == recital(3, i)), "the recital differs");
-    ensure!(stage.receive(sock, 10)? == Ok(Vec::new()), "no end of stream after the last byte");
-    drop((window, filling));
+    assert!((0..LEN).all(|i| window.bytes()[i] == recital(3, i)), "the recital differs");
+    assert!(stage.receive(sock, 10) == Ok(Vec::new()), "no end of stream after the last byte");
+    drop(window);
     stage.ring.close(sock);
-    stage.strike()
+    stage.strike();
 }
 
-fn end_of_stream_and_reset<V: Venue>(venue: &mut V) -> Verdict {
-    let mut stage = Stage::new(venue, 16)?;
-    let ending = stage.connect(Script::Recite { seed: 1, len: 0, chunk: 1, pause: Duration::ZERO })?;
-    stage.send_all(ending, b"go".to_vec())?;
+pub(super) fn end_of_stream_and_reset<V: Venue>(venue: &mut V) {
+    let mut stage = Stage::new(venue, 16);
+    let ending = stage.connect(Script::Recite { seed: 1, len: 0, chunk: 1, pause: Duration::ZERO });
+    stage.send_all(ending, b"go".to_vec());
     for _ in 0..2 {
-        let end = stage.receive(ending, 100)?;
-        ensure!(end == Ok(Vec::new()), "end of stream: {end:?}");
+        let end = stage.receive(ending, 100);
+        assert!(end == Ok(Vec::new()), "end of stream: {end:?}");
     }
-    let resetting = stage.connect(Script::Reset)?;
-    let (into, _filling) = stage.one_window(100)?;
-    stage.push(Op::Recv { sock: resetting, into })?;
-    stage.push(Op::Send { sock: resetting, bytes: b"x".to_vec(), from: 0 })?;
+    let resetting = stage.connect(Script::Reset);
+    let into = stage.one_window(100).0;
+    stage.push(Op::Recv { sock: resetting, into });
+    stage.push(Op::Send { sock: resetting, bytes: b"x".to_vec(), from: 0 });
     for _ in 0..2 {
-        let done = stage.next()?;
+        let done = stage.next();
         if let Op::Recv { .. } = done.op {
-            let outcome = received(done)?;
-            ensure!(outcome == Err(libc::ECONNRESET), "receive on a reset connection: {outcome:?}");
+            let outcome = received(done);
+            assert!(outcome == Err(libc::ECONNRESET), "receive on a reset connection: {outcome:?}");
         }
     }
-    drop(_filling);
     stage.ring.close(ending);
     stage.ring.close(resetting);
-    stage.strike()
+    stage.strike();
 }
 
 /// Sixteen recitals at once, each whole and in order.
-fn many_connections_at_once<V: Venue>(venue: &mut V) -> Verdict {
+pub(super) fn many_connections_at_once<V: Venue>(venue: &mut V) {
     const CONNS: usize = 16;
     const LEN: usize = 50_000;
-    let mut stage = Stage::new(venue, 64)?;
+    let mut stage = Stage::new(venue, 64);
     let mut got: Vec<(SockId, Vec<u8>)> = Vec::new();
     for seed in 0..CONNS {
         let script = Script::Recite { seed: seed as u64, len: LEN, chunk: 9_000 + seed, pause: Duration::ZERO };
-        let sock = stage.connect(script)?;
-        stage.send_all(sock, b"go".to_vec())?;
+        let sock = stage.connect(script);
+        stage.send_all(sock, b"go".to_vec());
         got.push((sock, Vec::new()));
     }
-    let mut fillings = Vec::new();
     for (sock, _) in &got {
-        let (into, filling) = stage.one_window(LEN)?;
-        fillings.push(filling);
-        stage.push(Op::Recv { sock: *sock, into })?;
+        let into = stage.one_window(LEN).0;
+        stage.push(Op::Recv { sock: *sock, into });
     }
     let mut open = CONNS;
     while open > 0 {
-        let done = stage.next()?;
-        let sock = done.op.sock().ok_or("an operation without a socket")?;
-        let bytes = received(done)?.map_err(|errno| format!("error {errno}"))?;
+        let done = stage.next();
+        let sock = done.op.sock().expect("an operation without a socket");
+        let bytes = received(done).unwrap();
         if bytes.is_empty() {
             open -= 1;
             continue;
         }
-        let (_, so_far) = got.iter_mut().find(|(id, _)| *id == sock).ok_or("an unknown socket")?;
+        let (_, so_far) = got.iter_mut().find(|(id, _)| *id == sock).expect("an unknown socket");
         so_far.extend(bytes);
-        let (into, filling) = stage.one_window(LEN)?;
-        fillings.push(filling);
-        stage.push(Op::Recv { sock, into })?;
-        fillings.retain(|filling| filling.windows_out() > 0);
+        let into = stage.one_window(LEN).0;
+        stage.push(Op::Recv { sock, into });
     }
-    drop(fillings);
     for (seed, (sock, bytes)) in got.into_iter().enumerate() {
-        ensure!(bytes.len() == LEN, "recital {seed} has {} bytes", bytes.len());
-        ensure!(bytes.iter().enumerate().all(|(i, b)| *b == recital(seed as u64, i)), "recital {seed} differs");
+        assert!(bytes.len() == LEN, "recital {seed} has {} bytes", bytes.len());
+        assert!(bytes.iter().enumerate().all(|(i, b)| *b == recital(seed as u64, i)), "recital {seed} differs");
         stage.ring.close(sock);
     }
-    stage.strike()
+    stage.strike();
 }

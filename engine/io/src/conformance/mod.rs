@@ -1,8 +1,8 @@
 //! One suite for every back-end of [`Ring`](crate::Ring): what any ring must do, checked against peers that follow a script.
 //!
 //! A [`Venue`] is a place where rings of one kind meet such peers: real sockets on the loopback interface
-//! ([`TcpPeers`]), or a simulated host ([`ScriptedHost`]). Each check gets a fresh venue and returns what it found
-//! wrong; a check never blocks without a limit, so that a broken ring fails instead of hanging.
+//! ([`TcpPeers`]), or a simulated host ([`ScriptedHost`]). Each check gets a fresh venue and panics with what it
+//! finds wrong; a check never blocks without a limit, so that a broken ring fails instead of hanging.
 
 mod bytes;
 mod files;
@@ -11,25 +11,35 @@ mod life;
 mod loans;
 mod opening;
 mod peers;
-mod scratch;
 mod stage;
 mod venue;
 mod waking;
 
 pub use fork::in_fork;
-pub use peers::{ScriptedHost, TcpPeers};
-pub use scratch::ScratchFiles;
-pub use venue::{Check, Script, Venue, Verdict, recital};
+pub use peers::{ScratchFiles, ScriptedHost, TcpPeers};
+pub use venue::{Check, Script, Venue, recital};
+
+macro_rules! named {
+    ($($module:ident: $($check:ident)*;)*) => { vec![$($((stringify!($check), $module::$check::<V>)),*),*] };
+}
 
 /// All checks, by name.
 #[must_use]
 pub fn suite<V: Venue>() -> Vec<Check<V>> {
-    let mut checks: Vec<Check<V>> = Vec::new();
-    checks.extend(bytes::checks::<V>());
-    checks.extend(files::checks::<V>());
-    checks.extend(life::checks::<V>());
-    checks.extend(loans::checks::<V>());
-    checks.extend(opening::checks::<V>());
-    checks.extend(waking::checks::<V>());
-    checks
+    named! {
+        bytes: connects_and_is_refused echo_of_a_large_message scatter_at_every_split pieces_resume_where_they_stopped
+            end_of_stream_and_reset many_connections_at_once;
+        files: what_is_written_is_read a_file_ends_where_it_ends files_open_as_they_are_asked_to files_run_out_and_come_back
+            many_file_operations_at_once direct_access_is_aligned_or_refused file_operations_are_cancelled_or_done
+            a_file_closed_at_work_gives_all_back sockets_and_files_together dropped_over_files_memory_is_left_alone;
+        life: cancel_races_lose_nothing close_with_operations_in_flight a_full_ring_gives_the_operation_back
+            stale_names_are_refused sockets_run_out_and_come_back dropped_in_flight_memory_is_left_alone
+            dropped_busy_everything_comes_home;
+        loans: lent_bytes_outlive_their_batch a_batch_is_sealed_and_read_while_it_is_lent
+            a_lent_write_asked_back_gives_its_bytes_back dropped_at_work_a_ring_gives_loans_back
+            a_padded_window_is_written_and_read_whole;
+        opening: a_file_is_marked_by_what_was_written an_operation_opens_a_file_and_examines_it
+            an_opening_is_cancelled_or_done openings_run_out_of_files dropped_over_openings_no_file_stays_open;
+        waking: a_wait_ends_in_time a_wake_ends_a_wait no_wake_up_is_lost wakes_do_not_disturb_operations;
+    }
 }

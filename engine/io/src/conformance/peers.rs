@@ -1,11 +1,12 @@
-//! Peers that follow a script: threads on real sockets, and a simulated host.
+//! Peers that follow a script: threads on real sockets, and a simulated host; and a place for files.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 use fuelrail_base::{Duration, Instant};
@@ -89,16 +90,15 @@ fn play(script: Script, mut stream: TcpStream) -> std::io::Result<()> {
         Script::Silent => while stream.read(&mut buffer)? > 0 {},
         Script::Reset => {
             stream.read_exact(&mut buffer[..1])?;
-            let abrupt = libc::linger { l_onoff: 1, l_linger: 0 };
-            // SAFETY: the kernel reads `abrupt`, which lives until after the call.
-            unsafe {
-                let value = (&raw const abrupt).cast();
-                let len = size_of_val(&abrupt) as libc::socklen_t;
-                libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, len);
-            }
+            rustix::net::sockopt::set_socket_linger(&stream, Some(core::time::Duration::ZERO))?;
         }
     }
     Ok(())
+}
+
+thread_local! {
+    /// What simulated hosts do, by port.
+    static SCRIPTS: RefCell<Vec<Script>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The same peers in a simulated world: one host, a script per port.
@@ -115,25 +115,17 @@ impl ScriptedHost {
         ScriptedHost { conns: BTreeMap::new(), latency }
     }
 
-    /// The address that stands for a script. Recitals keep seed below 256, length below 2^32, chunk below 2^16 and pause
-    /// in whole milliseconds.
+    /// The address that stands for a script, on this thread.
     #[must_use]
     pub fn addr(script: Script) -> SocketAddr {
-        let (kind, numbers) = match script {
-            Script::Echo => (1, [0; 4]),
-            Script::Recite { seed, len, chunk, pause } => {
-                (2, [seed as u32, len as u32, chunk as u32, pause.as_millis() as u32])
-            }
-            Script::Silent => (3, [0; 4]),
-            Script::Reset => (4, [0; 4]),
-        };
-        let mut octets = [0u8; 16];
-        octets[0] = 0xfd;
-        octets[1] = numbers[0] as u8;
-        octets[2..6].copy_from_slice(&numbers[1].to_be_bytes());
-        octets[6..8].copy_from_slice(&(numbers[2] as u16).to_be_bytes());
-        octets[8..12].copy_from_slice(&numbers[3].to_be_bytes());
-        SocketAddr::from((octets, kind))
+        let port = SCRIPTS.with_borrow_mut(|scripts| {
+            let at = scripts.iter().position(|known| *known == script).unwrap_or_else(|| {
+                scripts.push(script);
+                scripts.len() - 1
+            });
+            at as u16
+        });
+        SocketAddr::from(([127, 0, 0, 2], port))
     }
 
     /// An address where nobody listens.
@@ -141,29 +133,14 @@ impl ScriptedHost {
     pub fn nobody() -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], 9))
     }
-
-    fn script(addr: SocketAddr) -> Option<Script> {
-        let SocketAddr::V6(v6) = addr else { return None };
-        let octets = v6.ip().octets();
-        let word = |at: usize| u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]);
-        match v6.port() {
-            1 => Some(Script::Echo),
-            2 => Some(Script::Recite {
-                seed: u64::from(octets[1]),
-                len: word(2) as usize,
-                chunk: usize::from(u16::from_be_bytes([octets[6], octets[7]])),
-                pause: Duration::from_millis(u64::from(word(8))),
-            }),
-            3 => Some(Script::Silent),
-            4 => Some(Script::Reset),
-            _ => None,
-        }
-    }
 }
 
 impl Host for ScriptedHost {
     fn connect(&mut self, conn: u64, addr: SocketAddr, _now: Instant) -> (Duration, Result<(), i32>) {
-        let Some(script) = ScriptedHost::script(addr) else { return (self.latency, Err(libc::ECONNREFUSED)) };
+        if addr == ScriptedHost::nobody() {
+            return (self.latency, Err(libc::ECONNREFUSED));
+        }
+        let script = SCRIPTS.with_borrow(|scripts| scripts[usize::from(addr.port())]);
         self.conns.insert(conn, (script, false));
         (self.latency, Ok(()))
     }
@@ -187,5 +164,41 @@ impl Host for ScriptedHost {
 
     fn closed(&mut self, conn: u64, _now: Instant) {
         self.conns.remove(&conn);
+    }
+}
+
+/// A directory of its own, removed with all that is in it when this is dropped.
+#[derive(Debug)]
+pub struct ScratchFiles {
+    dir: PathBuf,
+    given: u32,
+}
+
+impl Default for ScratchFiles {
+    /// A new directory, in the one for temporary files.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    fn default() -> ScratchFiles {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("fuelrail-ring-{}-{number}", std::process::id()));
+        std::fs::create_dir(&dir).expect("a directory for temporary files");
+        ScratchFiles { dir, given: 0 }
+    }
+}
+
+impl ScratchFiles {
+    /// The path of a file that does not exist, each time another.
+    pub fn path(&mut self) -> PathBuf {
+        self.given += 1;
+        self.dir.join(self.given.to_string())
+    }
+}
+
+impl Drop for ScratchFiles {
+    fn drop(&mut self) {
+        // What cannot be removed is the owner's of the directory to find; the check has its verdict.
+        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }

@@ -5,36 +5,16 @@ use fuelrail_base::Result;
 use super::finding::Finding;
 use crate::ring::uring::{Mode, refusal};
 
-/// io_uring abilities of this kernel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Features {
-    /// Completion work waits for the thread to ask for it (kernel 6.1).
-    pub defer_taskrun: bool,
-    /// Completion work does not interrupt the thread (kernel 5.19).
-    pub coop_taskrun: bool,
-    /// Waits take a time limit and polls repeat (kernel 5.13). Without them there is no `uring` back-end.
-    pub timed_waits: bool,
-    /// Sockets can be registered in a table (kernel 5.19).
-    pub registered_files: bool,
-    /// Receives and sends can carry several buffers at once (kernel 6.10).
-    pub bundles: bool,
-}
-
-/// Asks the kernel, on small rings that are closed again.
+/// Asks the kernel, on small rings that are closed again: a line for each ability.
 ///
 /// # Errors
 /// `Environment` with cause and cure when there is no io_uring for this process.
-pub(super) fn features() -> Result<Features> {
-    let mut features = Features::default();
-    let mut first = None;
+pub(super) fn abilities() -> Result<Vec<Finding>> {
+    let (mut first, mut deferred) = (None, false);
     for mode in Mode::BEST_FIRST {
         match mode.build(8, 32) {
             Ok(ring) => {
-                match mode {
-                    Mode::Deferred => features.defer_taskrun = true,
-                    Mode::Cooperative => features.coop_taskrun = true,
-                    Mode::Plain => {}
-                }
+                deferred |= mode == Mode::Deferred;
                 first.get_or_insert(ring);
             }
             Err(error) => match error.raw_os_error() {
@@ -44,31 +24,24 @@ pub(super) fn features() -> Result<Features> {
         }
     }
     let ring = first.ok_or_else(|| refusal(libc::EINVAL))?;
-    features.timed_waits = ring.params().is_feature_ext_arg() && ring.params().is_feature_resource_tagging();
-    features.registered_files = ring.submitter().register_files_sparse(4).is_ok();
-    features.bundles = ring.params().is_feature_recvsend_bundle();
-    Ok(features)
+    let timed_waits = ring.params().is_feature_ext_arg() && ring.params().is_feature_resource_tagging();
+    let registered_files = ring.submitter().register_files_sparse(4).is_ok();
+    Ok(lines(timed_waits, deferred, registered_files, ring.params().is_feature_recvsend_bundle()))
 }
 
-pub(super) fn findings(io_uring: &Result<Features>) -> Vec<Finding> {
-    let name = "io_uring";
-    let features = match io_uring {
-        Ok(features) => features,
-        Err(error) => {
-            let (value, text) = (error.cause().to_owned(), error.to_string());
-            let cure = text.strip_prefix(&value).unwrap_or(&text).trim_start_matches("; ").to_owned();
-            return vec![Finding::refused(name, value, cure)];
-        }
-    };
+/// `timed_waits`: waits take a limit and polls repeat (kernel 5.13). Without them there is no `uring` back-end.
+pub(super) fn lines(timed_waits: bool, deferred: bool, registered_files: bool, bundles: bool) -> Vec<Finding> {
     let one = |name: &str, has: bool, cure: &str| {
         if has { Finding::good(name, "yes") } else { Finding::degraded(name, "no", cure) }
     };
-    let usable = Finding::good(name, "yes");
-    let too_old = || Finding::refused(name, "too old", "use kernel 5.13 or later (6.1 for full speed)");
     vec![
-        if features.timed_waits { usable } else { too_old() },
-        one("  deferred completions", features.defer_taskrun, "kernel 6.1 has them"),
-        one("  registered files", features.registered_files, "kernel 5.19 has them"),
-        one("  bundles", features.bundles, "kernel 6.10 has them"),
+        if timed_waits {
+            Finding::good("io_uring", "yes")
+        } else {
+            Finding::refused("io_uring", "too old", "use kernel 5.13 or later (6.1 for full speed)")
+        },
+        one("  deferred completions", deferred, "kernel 6.1 has them"),
+        one("  registered files", registered_files, "kernel 5.19 has them"),
+        one("  bundles", bundles, "kernel 6.10 has them"),
     ]
 }

@@ -7,33 +7,8 @@ use super::finding::Finding;
 use crate::cgroup;
 use crate::topology::Topology;
 
-/// NVIDIA GPUs and what is there to use them.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Gpus {
-    /// Cards on the PCI bus.
-    pub cards: usize,
-    /// Device files `/dev/nvidiaN`.
-    pub devices: usize,
-    /// Version line of the kernel driver.
-    pub driver: Option<String>,
-    /// Whether `libcuda.so.1` can be loaded; `None` when another machine's files were looked at.
-    pub cuda_library: Option<bool>,
-}
-
-/// Who confines this process, and where it runs.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Confinement {
-    /// Whether a seccomp filter is on.
-    pub seccomp_filter: bool,
-    /// The clock the kernel reads time from.
-    pub clock_source: Option<String>,
-    /// Times the cgroup's quota has stopped this process or its siblings, of so many periods.
-    pub throttled: Option<(u64, u64)>,
-    /// Whether firmware or hypervisor say that this is Amazon EC2.
-    pub ec2: bool,
-}
-
-pub(super) fn gpus(root: &Path) -> Gpus {
+/// NVIDIA GPUs, and what is there to use them.
+pub(super) fn gpu(root: &Path) -> Finding {
     let pci = fs::read_dir(root.join("sys/bus/pci/devices")).into_iter().flatten().flatten();
     let is_card = |folder: &Path| {
         let starts =
@@ -46,12 +21,34 @@ pub(super) fn gpus(root: &Path) -> Gpus {
         number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
     });
     let version = fs::read_to_string(root.join("proc/driver/nvidia/version")).ok();
-    Gpus {
-        cards: pci.filter(|entry| is_card(&entry.path())).count(),
-        devices: devices.count(),
-        driver: version
-            .and_then(|text| Some(text.lines().next()?.trim_start_matches("NVRM version:").trim().to_owned())),
-        cuda_library: (root == Path::new("/")).then(loads_cuda),
+    let driver = version.as_deref().and_then(|text| text.lines().next());
+    let driver = driver.map(|line| line.trim_start_matches("NVRM version:").trim());
+    let cards = pci.filter(|entry| is_card(&entry.path())).count();
+    // What another machine's linker would say is not known.
+    let loads = (root == Path::new("/")).then(loads_cuda);
+    gpu_line(cards, devices.count(), driver, loads)
+}
+
+fn gpu_line(cards: usize, devices: usize, driver: Option<&str>, loads: Option<bool>) -> Finding {
+    let name = "gpu";
+    match (driver, loads) {
+        (None, Some(false) | None) if cards + devices == 0 => Finding::good(name, "none: batches stay in host memory"),
+        (None, _) => Finding::degraded(
+            name,
+            format!("{} NVIDIA card(s), no driver", cards.max(devices)),
+            "install the NVIDIA driver on the host",
+        ),
+        (Some(driver), _) if devices == 0 => Finding::degraded(
+            name,
+            format!("driver {driver}, no device file"),
+            "give the container its GPUs: docker run --gpus all, or nvidia.com/gpu in the pod",
+        ),
+        (Some(driver), Some(false)) => Finding::degraded(
+            name,
+            format!("{devices} device(s), driver {driver}, libcuda.so.1 cannot be loaded"),
+            "the driver's library belongs into the container: NVIDIA container toolkit, with capability compute",
+        ),
+        (Some(driver), _) => Finding::good(name, format!("{devices} device(s), driver {driver}")),
     }
 }
 
@@ -65,20 +62,47 @@ fn loads_cuda() -> bool {
     }
 }
 
-pub(super) fn confinement(root: &Path) -> Confinement {
+/// Who confines this process, the clock the kernel reads time from, and whether firmware or hypervisor say that this is EC2.
+pub(super) fn confinement(root: &Path, topology: &Topology) -> Vec<Finding> {
     let line = |path: &str| fs::read_to_string(root.join(path)).ok().map(|text| text.trim().to_owned());
     let status = line("proc/self/status").unwrap_or_default();
+    let filtered = status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"));
+    let clock = line("sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let clock = clock.as_deref().unwrap_or("not told");
+    let cure = "reading the clock costs a system call or more: boot with clocksource=tsc (xen: kvm-clock or tsc)";
+    let mut findings = vec![
+        Finding::good("seccomp filter", if filtered { "on" } else { "none" }),
+        match clock {
+            "hpet" | "acpi_pm" | "jiffies" | "refined-jiffies" | "xen" => {
+                Finding::degraded("clock source", clock, cure)
+            }
+            _ => Finding::good("clock source", clock),
+        },
+        quota(root, topology),
+    ];
     let dmi = ["sys_vendor", "board_vendor", "product_uuid"].map(|file| line(&format!("sys/class/dmi/id/{file}")));
     let is_ec2 = |text: &String| text == "Amazon EC2" || text.to_ascii_lowercase().starts_with("ec2");
-    Confinement {
-        seccomp_filter: status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2")),
-        clock_source: line("sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        throttled: throttled(root),
-        ec2: dmi.into_iter().chain([line("sys/hypervisor/uuid")]).flatten().any(|text| is_ec2(&text)),
+    if dmi.into_iter().chain([line("sys/hypervisor/uuid")]).flatten().any(|text| is_ec2(&text)) {
+        findings.push(Finding::good("instance metadata", "Amazon EC2; not asked (fuelrail doctor --imds asks it)"));
+    }
+    findings
+}
+
+fn quota(root: &Path, topology: &Topology) -> Finding {
+    let name = "cgroup processor quota";
+    let Some(quota) = &topology.quota else { return Finding::good(name, "none") };
+    let value = format!("{} cores ({})", quota.cores, quota.from);
+    match throttled(root) {
+        Some((stopped, periods)) if stopped > 0 => Finding::degraded(
+            name,
+            format!("{value}; stopped in {stopped} of {periods} periods"),
+            "a stopped shard holds its batches up: raise the limit (cpu.max, resources.limits.cpu), or run fewer shards",
+        ),
+        _ => Finding::good(name, value),
     }
 }
 
-/// From the innermost cgroup that counts.
+/// Times the cgroup's quota has stopped this process or its siblings, of so many periods: from the innermost that counts.
 fn throttled(root: &Path) -> Option<(u64, u64)> {
     let stats = cgroup::folders(root, "cpu").into_iter().map(|folder| fs::read_to_string(folder.join("cpu.stat")));
     stats.flatten().find_map(|text| {
@@ -90,63 +114,6 @@ fn throttled(root: &Path) -> Option<(u64, u64)> {
     })
 }
 
-pub(super) fn gpu_finding(gpus: &Gpus) -> Finding {
-    let name = "gpu";
-    match (&gpus.driver, gpus.cuda_library, gpus.cards + gpus.devices) {
-        (None, Some(false) | None, 0) => Finding::good(name, "none: batches stay in host memory"),
-        (None, _, _) => Finding::degraded(
-            name,
-            format!("{} NVIDIA card(s), no driver", gpus.cards.max(gpus.devices)),
-            "install the NVIDIA driver on the host",
-        ),
-        (Some(driver), _, _) if gpus.devices == 0 => Finding::degraded(
-            name,
-            format!("driver {driver}, no device file"),
-            "give the container its GPUs: docker run --gpus all, or nvidia.com/gpu in the pod",
-        ),
-        (Some(driver), Some(false), _) => Finding::degraded(
-            name,
-            format!("{} device(s), driver {driver}, libcuda.so.1 cannot be loaded", gpus.devices),
-            "the driver's library belongs into the container: NVIDIA container toolkit, with capability compute",
-        ),
-        (Some(driver), _, _) => Finding::good(name, format!("{} device(s), driver {driver}", gpus.devices)),
-    }
-}
-
-pub(super) fn findings(host: &Confinement, topology: &Topology) -> Vec<Finding> {
-    let clock = host.clock_source.as_deref().unwrap_or("not told");
-    let slow = matches!(clock, "hpet" | "acpi_pm" | "jiffies" | "refined-jiffies" | "xen");
-    let mut findings = vec![
-        Finding::good("seccomp filter", if host.seccomp_filter { "on" } else { "none" }),
-        if slow {
-            let cure =
-                "reading the clock costs a system call or more: boot with clocksource=tsc (xen: kvm-clock or tsc)";
-            Finding::degraded("clock source", clock, cure)
-        } else {
-            Finding::good("clock source", clock)
-        },
-        quota_finding(host, topology),
-    ];
-    if host.ec2 {
-        findings.push(Finding::good("instance metadata", "Amazon EC2; not asked (fuelrail doctor --imds asks it)"));
-    }
-    findings
-}
-
-fn quota_finding(host: &Confinement, topology: &Topology) -> Finding {
-    let name = "cgroup processor quota";
-    let Some(quota) = &topology.quota else { return Finding::good(name, "none") };
-    let value = format!("{} cores ({})", quota.cores, quota.from);
-    match host.throttled {
-        Some((stopped, periods)) if stopped > 0 => Finding::degraded(
-            name,
-            format!("{value}; stopped in {stopped} of {periods} periods"),
-            "a stopped shard holds its batches up: raise the limit (cpu.max, resources.limits.cpu), or run fewer shards",
-        ),
-        _ => Finding::good(name, value),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,22 +123,18 @@ mod tests {
     #[test]
     fn cards_driver_and_library_are_told_apart() {
         let tree = Tree::new("gpu", &[("dev/nvidiactl", ""), ("dev/null", "")]);
-        assert_eq!(gpus(tree.root()), Gpus::default());
-        assert_eq!(gpu_finding(&gpus(tree.root())).grade, Grade::Good);
+        assert_eq!(gpu(tree.root()).grade, Grade::Good);
         tree.add("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n");
         tree.add("sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n");
         tree.add("sys/bus/pci/devices/0000:02:00.0/vendor", "0x10de\n");
         tree.add("sys/bus/pci/devices/0000:02:00.0/class", "0x068000\n");
-        let bare = gpu_finding(&gpus(tree.root()));
+        let bare = gpu(tree.root());
         assert!(bare.value.contains("1 NVIDIA card(s), no driver") && bare.cure.is_some(), "{bare}");
         tree.add("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64  570.86\nGCC version: 12\n");
-        assert!(gpu_finding(&gpus(tree.root())).cure.unwrap().contains("--gpus"));
+        assert!(gpu(tree.root()).cure.unwrap().contains("--gpus"));
         tree.add("dev/nvidia0", "");
-        let found = gpus(tree.root());
-        assert_eq!((found.cards, found.devices, found.cuda_library), (1, 1, None));
-        assert_eq!(gpu_finding(&found).value, "1 device(s), driver NVIDIA UNIX x86_64  570.86");
-        let unloadable = Gpus { cuda_library: Some(false), ..found };
-        assert!(gpu_finding(&unloadable).cure.unwrap().contains("toolkit"));
+        assert_eq!(gpu(tree.root()).value, "1 device(s), driver NVIDIA UNIX x86_64  570.86");
+        assert!(gpu_line(1, 1, Some("570.86"), Some(false)).cure.unwrap().contains("toolkit"));
     }
 
     #[test]
@@ -182,21 +145,14 @@ mod tests {
         tree.add("proc/self/cgroup", "0::/box\n");
         tree.add("sys/fs/cgroup/box/cpu.max", "150000 100000\n");
         tree.add("sys/fs/cgroup/box/cpu.stat", "usage_usec 9\nnr_periods 40\nnr_throttled 7\nthrottled_usec 3\n");
-        let host = confinement(tree.root());
-        let wanted = Confinement {
-            seccomp_filter: true,
-            clock_source: Some("hpet".into()),
-            throttled: Some((7, 40)),
-            ec2: true,
-        };
-        assert_eq!(host, wanted);
-        let lines = findings(&host, &Topology::under(tree.root(), &[0, 1]));
+        let lines = confinement(tree.root(), &Topology::under(tree.root(), &[0, 1]));
         let named = |name: &str| lines.iter().find(|line| line.name == name).unwrap();
         assert_eq!(named("seccomp filter").value, "on");
-        assert!(named("clock source").cure.is_some());
+        assert!(named("clock source").value == "hpet" && named("clock source").cure.is_some());
         assert!(named("cgroup processor quota").value.contains("stopped in 7 of 40"), "{lines:?}");
         assert!(named("instance metadata").value.contains("--imds"));
-        let silent = confinement(Tree::new("silent-host", &[]).root());
-        assert_eq!(silent, Confinement::default());
+        let silent = Tree::new("silent-host", &[]);
+        let lines = confinement(silent.root(), &Topology::under(silent.root(), &[0]));
+        assert!(lines.len() == 3 && lines.iter().all(|line| line.grade == Grade::Good), "{lines:?}");
     }
 }

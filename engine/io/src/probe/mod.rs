@@ -10,19 +10,15 @@ mod host;
 mod network;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use fuelrail_base::{ByteSize, Result};
+use fuelrail_base::{ByteSize, Error, Result};
+use rustix::process::{Resource, getrlimit};
 
-use crate::affinity::allowed_cores;
 use crate::arena::{Budget, THP_ENABLED, ThpMode, budget_under, cgroup_limit, free_huge_pages, thp_mode};
-use crate::ring::uring::memlock_bytes;
-use crate::topology::Topology;
+use crate::topology::{Topology, allowed_cores};
 
-pub use abilities::Features;
-pub use disk::Disk;
 pub use finding::{Finding, Grade};
-pub use host::{Confinement, Gpus};
 pub use network::Nic;
 
 /// Where to look.
@@ -41,37 +37,20 @@ impl Default for ProbeConfig {
     }
 }
 
-/// Everything that was found.
+/// What was found: what programs decide by, and the lines for people.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Probe {
-    /// Kernel release, as `uname -r` says it.
-    pub kernel: String,
-    /// io_uring, or why not and what to do (`Environment`).
-    pub io_uring: Result<Features>,
+    /// Whether there is io_uring, or why not and what to do (`Environment`).
+    pub io_uring: Result<()>,
     /// Limit on locked memory, bytes; `None` when there is none.
     pub memlock_bytes: Option<u64>,
-    /// Reserved huge pages that are free.
-    pub huge_pages_free: u64,
-    /// Mode of transparent huge pages: `always`, `madvise`, `never`, or `absent`.
-    pub transparent_huge_pages: &'static str,
-    /// The smallest memory limit of this process's cgroups, and the file that says so.
-    pub cgroup_limit: Option<Budget>,
     /// What a loader takes when it is not told.
     pub default_budget: Budget,
     /// Cores, NUMA nodes and the cgroup's processor quota.
     pub topology: Topology,
-    /// Most open files.
-    pub open_files_max: Option<u64>,
     /// Network cards that are up.
     pub nics: Vec<Nic>,
-    /// The disk under [`ProbeConfig::folder`]; `None` when there is no such folder.
-    pub disk: Option<Disk>,
-    /// The folder that was asked about.
-    pub folder: PathBuf,
-    /// GPUs and their driver.
-    pub gpus: Gpus,
-    /// Confinement, clock and cloud.
-    pub confinement: Confinement,
+    findings: Vec<Finding>,
 }
 
 /// Looks at this machine. Opens and closes small rings; changes nothing.
@@ -84,118 +63,102 @@ pub fn probe() -> Probe {
 #[must_use]
 pub fn probe_under(config: &ProbeConfig) -> Probe {
     let root = config.root.as_path();
-    Probe {
-        kernel: read_line(&root.join("proc/sys/kernel/osrelease")),
-        io_uring: abilities::features(),
-        memlock_bytes: memlock_bytes(),
-        huge_pages_free: free_huge_pages(root),
-        transparent_huge_pages: thp_word(thp_mode(root)),
-        cgroup_limit: cgroup_limit(root),
-        default_budget: budget_under(root),
-        topology: Topology::under(root, &allowed_cores()),
-        open_files_max: open_files_max(),
-        nics: network::nics(root),
-        disk: disk::disk(root, &config.folder),
-        folder: config.folder.clone(),
-        gpus: host::gpus(root),
-        confinement: host::confinement(root),
-    }
+    let (memlock_bytes, open_files) = (getrlimit(Resource::Memlock).current, getrlimit(Resource::Nofile).current);
+    let (topology, nics) = (Topology::under(root, &allowed_cores()), network::nics(root));
+    let (default_budget, abilities) = (budget_under(root), abilities::abilities());
+    let kernel = fs::read_to_string(root.join("proc/sys/kernel/osrelease"));
+    let mut findings = vec![Finding::good("kernel", kernel.as_deref().map_or("unknown", str::trim))];
+    let io_uring = match abilities {
+        Ok(lines) => {
+            findings.extend(lines);
+            Ok(())
+        }
+        Err(error) => {
+            findings.push(refused(&error));
+            Err(error)
+        }
+    };
+    findings.push(memlock(memlock_bytes));
+    findings.push(huge_pages(free_huge_pages(root), thp_mode(root)));
+    let limit = cgroup_limit(root).map(|limit| format!("{} ({})", ByteSize(limit.bytes), limit.from));
+    findings.push(Finding::good("cgroup memory limit", limit.unwrap_or_else(|| "none".to_owned())));
+    let budget = format!("{}, {}", ByteSize(default_budget.bytes), default_budget.from);
+    findings.push(Finding::good("default memory budget", budget));
+    findings.push(cores(&topology));
+    findings.push(nodes(&topology));
+    findings.push(open_files_line(open_files));
+    findings.extend(network::findings(&nics));
+    findings.push(disk::disk(root, &config.folder));
+    findings.push(host::gpu(root));
+    findings.extend(host::confinement(root, &topology));
+    Probe { io_uring, memlock_bytes, default_budget, topology, nics, findings }
 }
 
 impl Probe {
     /// One line each, in the order to be printed.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
-        let mut findings = vec![Finding::good("kernel", self.kernel.clone())];
-        findings.extend(abilities::findings(&self.io_uring));
-        findings.push(self.memlock_finding());
-        findings.push(self.huge_page_finding());
-        findings.push(match &self.cgroup_limit {
-            Some(limit) => Finding::good("cgroup memory limit", format!("{} ({})", ByteSize(limit.bytes), limit.from)),
-            None => Finding::good("cgroup memory limit", "none"),
-        });
-        let budget = &self.default_budget;
-        findings.push(Finding::good("default memory budget", format!("{}, {}", ByteSize(budget.bytes), budget.from)));
-        findings.push(self.cores_finding());
-        findings.push(self.node_finding());
-        findings.push(self.open_files_finding());
-        findings.extend(network::findings(&self.nics));
-        findings.push(disk::finding(self.disk.as_ref(), &self.folder));
-        findings.push(host::gpu_finding(&self.gpus));
-        findings.extend(host::findings(&self.confinement, &self.topology));
-        findings
-    }
-
-    fn memlock_finding(&self) -> Finding {
-        let name = "locked-memory limit";
-        match self.memlock_bytes {
-            None => Finding::good(name, "none"),
-            Some(bytes) => Finding::degraded(
-                name,
-                ByteSize(bytes).to_string(),
-                "unprivileged processes cannot register more memory than this: ulimit -l unlimited, \
-                 LimitMEMLOCK=infinity, or docker --ulimit memlock=-1",
-            ),
-        }
-    }
-
-    fn huge_page_finding(&self) -> Finding {
-        let name = "huge pages";
-        let value = format!("{} reserved and free, transparent: {}", self.huge_pages_free, self.transparent_huge_pages);
-        if self.huge_pages_free > 0 || matches!(self.transparent_huge_pages, "always" | "madvise") {
-            Finding::good(name, value)
-        } else {
-            Finding::degraded(name, value, format!("echo madvise > {THP_ENABLED}, or sysctl vm.nr_hugepages=N"))
-        }
-    }
-
-    fn cores_finding(&self) -> Finding {
-        let cores = &self.topology.cores;
-        let ids = cores.iter().map(|core| core.id.to_string()).collect::<Vec<_>>().join(",");
-        let physical = self.topology.physical_cores();
-        Finding::good("cores", format!("{} on {physical} physical ({ids})", cores.len()))
-    }
-
-    fn node_finding(&self) -> Finding {
-        let Topology { cores, nodes, memory_nodes, .. } = &self.topology;
-        let foreign: Vec<_> = cores.iter().filter(|core| !memory_nodes.contains(&core.node)).collect();
-        let value = format!("{}, memory from {memory_nodes:?}", nodes.len());
-        if foreign.is_empty() {
-            return Finding::good("numa nodes", value);
-        }
-        let value = format!("{value}; {} core(s) of other nodes", foreign.len());
-        Finding::degraded("numa nodes", value, "give the cpuset cores and memory of the same nodes (cpuset.mems)")
-    }
-
-    fn open_files_finding(&self) -> Finding {
-        let name = "open-files limit";
-        let value = self.open_files_max.map_or("none".into(), |most| most.to_string());
-        if self.open_files_max.is_none_or(|most| most >= 1024) {
-            Finding::good(name, value)
-        } else {
-            Finding::degraded(name, value, "few connections fit: ulimit -n 65536")
-        }
+        self.findings.clone()
     }
 }
 
-fn thp_word(mode: ThpMode) -> &'static str {
-    match mode {
+fn refused(error: &Error) -> Finding {
+    let (cause, text) = (error.cause(), error.to_string());
+    let cure = text.strip_prefix(cause).unwrap_or(&text).trim_start_matches("; ");
+    Finding::refused("io_uring", cause, cure)
+}
+
+fn memlock(bytes: Option<u64>) -> Finding {
+    let name = "locked-memory limit";
+    bytes.map_or(Finding::good(name, "none"), |bytes| {
+        Finding::degraded(
+            name,
+            ByteSize(bytes).to_string(),
+            "unprivileged processes cannot register more memory than this: ulimit -l unlimited, LimitMEMLOCK=infinity, or \
+             docker --ulimit memlock=-1",
+        )
+    })
+}
+
+fn huge_pages(free: u64, transparent: ThpMode) -> Finding {
+    let mode = match transparent {
         ThpMode::Always => "always",
         ThpMode::Madvise => "madvise",
         ThpMode::Never => "never",
         ThpMode::Absent => "absent",
+    };
+    let value = format!("{free} reserved and free, transparent: {mode}");
+    if free > 0 || matches!(transparent, ThpMode::Always | ThpMode::Madvise) {
+        Finding::good("huge pages", value)
+    } else {
+        Finding::degraded("huge pages", value, format!("echo madvise > {THP_ENABLED}, or sysctl vm.nr_hugepages=N"))
     }
 }
 
-fn open_files_max() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel writes one `rlimit` into `limit`, which lives until after the call.
-    let rc = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    (rc == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+fn cores(topology: &Topology) -> Finding {
+    let ids = topology.cores.iter().map(|core| core.id.to_string()).collect::<Vec<_>>().join(",");
+    let (cores, physical) = (topology.cores.len(), topology.physical_cores());
+    Finding::good("cores", format!("{cores} on {physical} physical ({ids})"))
 }
 
-fn read_line(path: &Path) -> String {
-    fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_else(|_| "unknown".to_owned())
+fn nodes(topology: &Topology) -> Finding {
+    let Topology { cores, nodes, memory_nodes, .. } = topology;
+    let foreign = cores.iter().filter(|core| !memory_nodes.contains(&core.node)).count();
+    let value = format!("{}, memory from {memory_nodes:?}", nodes.len());
+    if foreign == 0 {
+        return Finding::good("numa nodes", value);
+    }
+    let value = format!("{value}; {foreign} core(s) of other nodes");
+    Finding::degraded("numa nodes", value, "give the cpuset cores and memory of the same nodes (cpuset.mems)")
+}
+
+fn open_files_line(most: Option<u64>) -> Finding {
+    let (name, value) = ("open-files limit", most.map_or("none".into(), |most| most.to_string()));
+    if most.is_none_or(|most| most >= 1024) {
+        Finding::good(name, value)
+    } else {
+        Finding::degraded(name, value, "few connections fit: ulimit -n 65536")
+    }
 }
 
 #[cfg(test)]
@@ -203,13 +166,11 @@ mod tests {
     use super::*;
     use crate::topology::Core;
     use crate::tree::Tree;
-    use fuelrail_base::{Error, Kind};
+    use fuelrail_base::Kind;
 
     #[test]
     fn this_machine_is_described() {
-        let probe = probe();
-        assert!(!probe.kernel.is_empty() && !probe.topology.cores.is_empty() && !probe.topology.nodes.is_empty());
-        let findings = probe.findings();
+        let findings = probe().findings();
         for name in
             ["kernel", "io_uring", "locked-memory limit", "huge pages", "default memory budget", "cores", "disk", "gpu"]
         {
@@ -226,48 +187,33 @@ mod tests {
         tree.add("sys/fs/cgroup/pod/memory.max", "1073741824\n");
         tree.add("sys/fs/cgroup/pod/cpu.max", "200000 100000\n");
         let probe = probe_under(&ProbeConfig { root: tree.root().to_owned(), folder: tree.root().join("spill") });
-        assert_eq!((probe.kernel.as_str(), probe.huge_pages_free), ("5.10.0-cloud", 512));
-        assert_eq!((probe.transparent_huge_pages, probe.default_budget.bytes), ("never", 512 << 20));
+        assert_eq!(probe.default_budget.bytes, 512 << 20);
         let lines: Vec<String> = probe.findings().iter().map(ToString::to_string).collect();
-        for what in ["5.10.0-cloud", "512 reserved", "1.0 GiB", "2 cores (", "none is visible", "stay in host memory"] {
+        for what in [
+            "5.10.0-cloud",
+            "512 reserved and free, transparent: never",
+            "1.0 GiB",
+            "2 cores (",
+            "none is visible",
+            "stay in host memory",
+        ] {
             assert!(lines.iter().any(|line| line.contains(what)), "{what}: {lines:#?}");
         }
     }
 
     #[test]
     fn all_that_is_not_good_has_a_cure() {
-        let refused = Error::from_errno(Kind::Environment, "a seccomp filter refuses io_uring", libc::EPERM)
-            .cure("allow it in the profile");
+        let error = Error::from_errno(Kind::Environment, "a seccomp filter refuses io_uring", libc::EPERM);
+        let io_uring = refused(&error.cure("allow it in the profile"));
+        assert!(io_uring.to_string().ends_with("; allow it in the profile"), "{io_uring}");
         let core = |id, node| Core { id, node, package: 0, physical: id };
-        let worst = Probe {
-            kernel: "4.18".into(),
-            io_uring: Err(refused),
-            memlock_bytes: Some(64 << 10),
-            huge_pages_free: 0,
-            transparent_huge_pages: "never",
-            cgroup_limit: None,
-            default_budget: Budget { bytes: 1 << 30, from: "half of 2.0 GiB".into() },
-            topology: Topology {
-                cores: vec![core(0, 0), core(3, 1)],
-                nodes: vec![0, 1],
-                memory_nodes: vec![0],
-                quota: None,
-            },
-            open_files_max: Some(256),
-            nics: Vec::new(),
-            disk: None,
-            folder: "/nowhere".into(),
-            gpus: Gpus { cards: 1, ..Gpus::default() },
-            confinement: Confinement { clock_source: Some("hpet".into()), ..Confinement::default() },
-        };
-        let poor = Probe { io_uring: Ok(Features::default()), ..worst.clone() };
-        for finding in worst.findings().into_iter().chain(poor.findings()) {
-            assert_eq!(finding.grade == Grade::Good, finding.cure.is_none(), "{finding:?}");
-            assert!(finding.cure.as_deref() != Some(""), "{finding:?}");
+        let cores = vec![core(0, 0), core(3, 1)];
+        let topology = Topology { cores, nodes: vec![0, 1], memory_nodes: vec![0], quota: None };
+        let mut poor = abilities::lines(false, false, false, false);
+        poor.extend([io_uring, memlock(Some(64 << 10)), huge_pages(0, ThpMode::Never), nodes(&topology)]);
+        poor.push(open_files_line(Some(256)));
+        for finding in poor {
+            assert!(finding.grade != Grade::Good && finding.cure.as_deref() != Some(""), "{finding:?}");
         }
-        let text = worst.findings()[1].to_string();
-        assert!(text.contains("refused") && text.ends_with("; allow it in the profile"), "{text}");
-        let degraded = poor.findings().iter().filter(|finding| finding.grade != Grade::Good).count();
-        assert!(degraded >= 11, "{:#?}", poor.findings());
     }
 }

@@ -11,7 +11,7 @@ use fuelrail_base::limits::RING_FILES_MAX;
 
 use super::opening::Opening;
 use super::table::{Name, Table};
-use super::{Done, FileId, Full, Op, RingCounts, SockId, Times};
+use super::{Done, FileId, Full, Op, RingCounts, Times};
 
 struct Flight {
     op: Op,
@@ -32,7 +32,7 @@ struct Holding<S> {
     closing: bool,
 }
 
-pub(super) struct Desk<S> {
+pub struct Desk<S> {
     flights: Table<Flight>,
     holdings: Table<Holding<S>>,
     /// Places left for sockets and for files: neither takes the other's.
@@ -66,19 +66,12 @@ impl<S> Desk<S> {
         }
     }
 
-    /// Takes a socket in; gives it back when all are open.
-    pub(super) fn open(&mut self, inner: S) -> Result<SockId, S> {
-        let name = self.take_in(inner, false)?;
-        Ok(name.into())
+    pub(super) fn has_place_for_file(&self) -> bool {
+        self.files_left > 0
     }
 
-    /// Takes a file in; gives it back when all are open.
-    pub(super) fn open_file(&mut self, inner: S) -> Result<FileId, S> {
-        let name = self.take_in(inner, true)?;
-        Ok(name.into())
-    }
-
-    fn take_in(&mut self, inner: S, is_file: bool) -> Result<Name, S> {
+    /// Takes a socket or a file in; gives it back when all of its kind are open.
+    pub(super) fn take_in(&mut self, inner: S, is_file: bool) -> Result<Name, S> {
         let left = if is_file { &mut self.files_left } else { &mut self.sockets_left };
         if *left == 0 {
             return Err(inner);
@@ -114,29 +107,24 @@ impl<S> Desk<S> {
         Ok((name, flies))
     }
 
-    /// An operation that is out, and its socket or file.
-    pub(super) fn flight(&mut self, name: Name) -> Option<(&mut Op, &S)> {
+    /// An operation that is out, and its socket or file; none where one is to be opened.
+    pub(super) fn flight(&mut self, name: Name) -> Option<(&mut Op, Option<&mut S>)> {
         let flight = self.flights.get_mut(name).filter(|flight| flight.result.is_none())?;
-        let holding = self.holdings.get(flight.op.holding())?;
-        Some((&mut flight.op, &holding.inner))
-    }
-
-    /// An operation that is out, whatever it is about.
-    pub(super) fn op(&mut self, name: Name) -> Option<&mut Op> {
-        self.flights.get_mut(name).filter(|flight| flight.result.is_none()).map(|flight| &mut flight.op)
+        let holding = self.holdings.get_mut(flight.op.holding());
+        Some((&mut flight.op, holding.map(|holding| &mut holding.inner)))
     }
 
     /// A file to be opened that is out.
     pub(super) fn opening(&mut self, name: Name) -> Option<&mut Opening> {
-        match self.op(name) {
-            Some(Op::Open(opening)) => Some(opening),
+        match self.flight(name) {
+            Some((Op::Open(opening), _)) => Some(opening),
             _ => None,
         }
     }
 
     /// Takes in what an operation opened; gives it back when all files are open.
     pub(super) fn opened(&mut self, name: Name, inner: S) -> Result<FileId, S> {
-        let file = self.open_file(inner)?;
+        let file = FileId::from(self.take_in(inner, true)?);
         if let Some(opening) = self.opening(name) {
             opening.file = Some(file);
         }
@@ -160,38 +148,26 @@ impl<S> Desk<S> {
         self.flights.get(name).is_some_and(|flight| flight.cancelled)
     }
 
-    /// Starts closing a socket or a file: stale to the caller from now on. The operations to be cancelled are put in `out`.
-    pub(super) fn close(&mut self, id: impl Into<Name>, out: &mut Vec<Name>) {
-        let id = id.into();
-        let Some(holding) = self.holdings.get_mut(id).filter(|holding| !holding.closing) else { return };
+    /// Starts closing a socket or a file: stale to the caller from now on. Returns the operations to be cancelled.
+    pub(super) fn close(&mut self, id: Name) -> Vec<Name> {
+        let Some(holding) = self.holdings.get_mut(id).filter(|holding| !holding.closing) else { return Vec::new() };
         holding.closing = true;
         if holding.in_flight == 0 {
             self.closable.push(id);
-            return;
+            return Vec::new();
         }
-        out.extend(self.flying().filter(|(_, op)| op.holding() == id).map(|(name, _)| name));
-        for name in out.iter() {
-            self.mark_cancelled(*name);
-        }
+        self.out(|op| op.holding() == id)
     }
 
-    /// The kernel has come back with an operation on the socket.
-    fn release(&mut self, id: Name) {
-        if let Some(holding) = self.holdings.get_mut(id) {
-            holding.in_flight -= 1;
-            if holding.closing && holding.in_flight == 0 {
-                self.closable.push(id);
-            }
-        }
+    /// Operations that have not come back and are such.
+    pub(super) fn out(&self, such: impl Fn(&Op) -> bool) -> Vec<Name> {
+        let out = self.flights.iter().filter(|(_, flight)| flight.result.is_none() && such(&flight.op));
+        out.map(|(name, _)| name).collect()
     }
 
-    /// Operations that have not come back.
-    pub(super) fn flying(&self) -> impl Iterator<Item = (Name, &Op)> {
-        self.flights.iter().filter(|(_, flight)| flight.result.is_none()).map(|(name, flight)| (name, &flight.op))
-    }
-
-    /// Stamps what the next submission takes along.
+    /// Stamps what the next submission takes along, and starts a turn.
     pub(super) fn submitting(&mut self, now: Instant) {
+        self.turn = now;
         for name in self.fresh.drain(..) {
             if let Some(flight) = self.flights.get_mut(name) {
                 flight.times.submitted = now;
@@ -236,7 +212,12 @@ impl<S> Desk<S> {
         let id = flight.op.holding();
         self.ready.push_back(name);
         self.in_flight -= 1;
-        self.release(id);
+        if let Some(holding) = self.holdings.get_mut(id) {
+            holding.in_flight -= 1;
+            if holding.closing && holding.in_flight == 0 {
+                self.closable.push(id);
+            }
+        }
     }
 
     /// Takes out the next closing socket or file whose last operation came back: its place in the table and what is kept.
@@ -246,21 +227,20 @@ impl<S> Desk<S> {
     }
 
     /// Takes a socket or file out at once that no operation is on.
-    pub(super) fn discard(&mut self, id: impl Into<Name>) -> Option<S> {
-        let holding = self.holdings.remove(id.into())?;
+    pub(super) fn discard(&mut self, id: Name) -> Option<S> {
+        let holding = self.holdings.remove(id)?;
         *(if holding.is_file { &mut self.files_left } else { &mut self.sockets_left }) += 1;
         Some(holding.inner)
     }
 
-    /// What is kept per open socket and file.
-    pub(super) fn holdings(&self) -> impl Iterator<Item = &S> {
-        self.holdings.iter().map(|(_, holding)| &holding.inner)
+    /// What is kept of an open socket or file.
+    pub(super) fn held(&self, id: Name) -> Option<&S> {
+        self.holdings.get(id).map(|holding| &holding.inner)
     }
 
-    /// Names of all open sockets and files.
-    #[cfg(feature = "glommio")]
-    pub(super) fn names(&self) -> impl Iterator<Item = Name> {
-        self.holdings.iter().map(|(name, _)| name)
+    /// Open sockets and files, and what is kept of each.
+    pub(super) fn holdings(&self) -> impl Iterator<Item = (Name, &S)> {
+        self.holdings.iter().map(|(name, holding)| (name, &holding.inner))
     }
 
     pub(super) fn has_ready(&self) -> bool {

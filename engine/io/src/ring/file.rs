@@ -1,13 +1,14 @@
 //! Opening the files of a ring. Owns nothing: the descriptor goes to the caller.
 
 use core::fmt;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use fuelrail_base::{Error, Kind, Result};
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::directory::{OwnDirectory, checked};
 use crate::volume::preallocate;
@@ -74,40 +75,31 @@ impl fmt::Display for FileMark {
 /// As [`Ring::open`](crate::Ring::open), the ring's table aside.
 pub(super) fn open_file(directory: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<OwnedFd> {
     options.validate()?;
-    if let Some(directory) = directory {
-        return open_own(directory, path, options);
-    }
-    let direct = if options.direct { libc::O_DIRECT } else { 0 };
-    let file = OpenOptions::new()
-        .read(true)
-        .write(options.write)
-        .create(options.create)
-        .mode(0o600)
-        .custom_flags(direct | libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
-        .map_err(|error| refusal(path, options, error.raw_os_error().unwrap_or(libc::EIO)))?;
-    if !file.metadata().is_ok_and(|facts| facts.is_file()) {
+    let refused = |errno: Errno| refusal(path, options, errno.raw_os_error());
+    let access = if options.write { OFlags::RDWR } else { OFlags::RDONLY };
+    let direct = if options.direct { OFlags::DIRECT } else { OFlags::empty() };
+    let (file, regular) = if let Some(directory) = directory {
+        let file = directory.open_at(path, access | direct).map_err(refused)?;
+        let regular = checked(&file, path)?;
+        (file, regular)
+    } else {
+        let made = if options.create { OFlags::CREATE } else { OFlags::empty() };
+        let flags = access | direct | made | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let open = || rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
+        let file = rustix::io::retry_on_intr(open).map_err(refused)?;
+        let regular = rustix::fs::fstat(&file).is_ok_and(|facts| FileType::from_raw_mode(facts.st_mode).is_file());
+        (file, regular)
+    };
+    if !regular {
         return Err(not_regular(path));
     }
-    rustix::fs::fcntl_setfl(&file, OFlags::from_bits_retain(direct as u32))
-        .map_err(|errno| refusal(path, options, errno.raw_os_error()))?;
+    // A ring would not wait for the disk of a file that is open with `O_NONBLOCK`.
+    rustix::fs::fcntl_setfl(&file, direct).map_err(refused)?;
+    let file = File::from(file);
     if let Some(len) = options.len {
         preallocate(&file, path, len)?;
     }
     Ok(file.into())
-}
-
-fn open_own(directory: &OwnDirectory, path: &Path, options: &FileOptions) -> Result<OwnedFd> {
-    let access = if options.write { OFlags::RDWR } else { OFlags::RDONLY };
-    let direct = if options.direct { OFlags::DIRECT } else { OFlags::empty() };
-    let opened = directory.open_at(path, access | direct);
-    let file = opened.map_err(|errno| refusal(path, options, errno.raw_os_error()))?;
-    if !checked(&file, path)? {
-        return Err(not_regular(path));
-    }
-    // A ring would not wait for the disk of a file that is open with it.
-    rustix::fs::fcntl_setfl(&file, direct).map_err(|errno| refusal(path, options, errno.raw_os_error()))?;
-    Ok(file)
 }
 
 /// What an operation that opens or examines a file says to whoever asked for it.

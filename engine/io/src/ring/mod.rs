@@ -13,21 +13,22 @@ use self::opening::{FileFacts, Opening};
 use self::table::Name;
 pub use self::table::{FileId, OpId, SockId};
 use crate::directory::OwnDirectory;
-use crate::lent::Lent;
 use crate::scatter::Scatter;
-use crate::slot::Window;
+use crate::slot::{Lent, Window};
 use crate::wake::Waker;
 
 #[cfg(any(feature = "tokio-uring", feature = "glommio"))]
 mod bells;
+mod calls;
 pub(crate) mod choice;
 mod desk;
 pub(crate) mod file;
 #[cfg(feature = "glommio")]
 pub(crate) mod glommio;
+mod kernel;
 pub(crate) mod opening;
-mod patience;
 pub(crate) mod poll;
+mod requests;
 pub(crate) mod sim;
 mod socket;
 mod table;
@@ -35,6 +36,13 @@ mod table;
 pub(crate) mod tokio_uring;
 pub(crate) mod uring;
 mod wires;
+
+/// Longest single transfer handed to the kernel; it may be cut short anyway.
+pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
+
+pub(crate) fn last_errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
 
 /// What the kernel is asked to do, with everything it needs for it.
 #[derive(Debug)]
@@ -130,7 +138,7 @@ impl Op {
             Op::ReadAt { file, .. } | Op::WriteAt { file, .. } | Op::Stat { file, .. } | Op::SyncData { file } => {
                 Name::from(*file)
             }
-            Op::Open(_) => Name { index: u32::MAX, generation: u32::MAX },
+            Op::Open(_) => Name::NOBODY,
         }
     }
 

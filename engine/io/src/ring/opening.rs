@@ -3,13 +3,14 @@
 use core::fmt;
 use core::mem::MaybeUninit;
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use fuelrail_base::{Error, Kind, Result};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 
 use super::file::FileMark;
+use super::last_errno;
 use super::table::FileId;
 
 /// How files are opened by an operation: for reading, without waiting for what is no regular file.
@@ -57,14 +58,13 @@ impl Opening {
 
     /// Opens it on this thread, however long that takes: zero, or a negative error number.
     pub(super) fn run(&mut self) -> i32 {
-        // SAFETY: the kernel reads the path during the call only.
-        let fd = unsafe { libc::open(self.path.as_ptr(), OPEN_FLAGS) };
-        if fd < 0 {
-            return -last_errno();
+        match rustix::fs::open(self.path.as_c_str(), OFlags::from_bits_retain(OPEN_FLAGS as u32), Mode::empty()) {
+            Ok(fd) => {
+                self.fd = Some(fd);
+                0
+            }
+            Err(errno) => -errno.raw_os_error(),
         }
-        // SAFETY: just opened, and nobody else's.
-        self.fd = Some(unsafe { OwnedFd::from_raw_fd(fd) });
-        0
     }
 
     /// The descriptor, once. A ring waits for the disk of a file that is open without `O_NONBLOCK` only.
@@ -131,8 +131,4 @@ impl fmt::Debug for FileFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FileFacts({}, regular: {})", self.mark(), self.is_regular())
     }
-}
-
-fn last_errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

@@ -1,14 +1,14 @@
-//! Making the sockets of a ring. Owns nothing: the descriptor goes to the caller.
+//! Making the sockets of a ring, and how many bytes wake their reader.
 
-use core::mem;
 use std::net::SocketAddr;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use fuelrail_base::{Error, Kind, Result};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with, sockopt};
 
 /// Whether a call on a socket that is not ready waits, or says `EAGAIN`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Blocking {
+pub enum Blocking {
     /// For io_uring, which never blocks on a socket, but would hand `EAGAIN` back from a non-blocking one.
     Yes,
     /// For back-ends that try and then wait for readiness.
@@ -17,31 +17,17 @@ pub(super) enum Blocking {
 
 /// A TCP socket of the address's family, with Nagle's algorithm off.
 pub(super) fn tcp_socket(addr: &SocketAddr, blocking: Blocking) -> Result<OwnedFd> {
-    let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let failed = |doing: &str| {
-        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-        Error::from_errno(Kind::Environment, doing, errno)
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = match blocking {
+        Blocking::Yes => SocketFlags::CLOEXEC,
+        Blocking::No => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
     };
-    let mode = match blocking {
-        Blocking::Yes => 0,
-        Blocking::No => libc::SOCK_NONBLOCK,
+    let failed = |errno: rustix::io::Errno| {
+        Error::from_errno(Kind::Environment, "opening a socket", errno.raw_os_error())
+            .cure("raise the limit of open files (ulimit -n)")
     };
-    // SAFETY: no memory is passed to the kernel.
-    let raw = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | mode, libc::IPPROTO_TCP) };
-    if raw < 0 {
-        return Err(failed("opening a socket").cure("raise the limit of open files (ulimit -n)"));
-    }
-    // SAFETY: `raw` was just returned by the kernel and nobody else owns it.
-    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-    let one: libc::c_int = 1;
-    // SAFETY: the kernel reads `one`, which lives until after the call.
-    let rc = unsafe {
-        let value = (&raw const one).cast();
-        libc::setsockopt(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, value, mem::size_of_val(&one) as libc::socklen_t)
-    };
-    if rc != 0 {
-        return Err(failed("setting TCP_NODELAY"));
-    }
+    let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)).map_err(failed)?;
+    sockopt::set_tcp_nodelay(&fd, true).map_err(failed)?;
     Ok(fd)
 }
 
@@ -49,4 +35,36 @@ pub(super) fn tcp_socket(addr: &SocketAddr, blocking: Blocking) -> Result<OwnedF
 pub(super) fn sockets_open() -> Error {
     Error::new(Kind::Budget, "all sockets of this ring are open")
         .cure("close some first, or give the ring a larger socket table")
+}
+
+/// An open socket or file, and the low-water mark (`SO_RCVLOWAT`) that the kernel was told for it; zero: none.
+#[derive(Debug)]
+pub struct Descriptor {
+    pub(super) fd: OwnedFd,
+    low_water: usize,
+}
+
+impl From<OwnedFd> for Descriptor {
+    fn from(fd: OwnedFd) -> Descriptor {
+        Descriptor { fd, low_water: 0 }
+    }
+}
+
+impl Descriptor {
+    /// The next receive on this socket is woken when `step_bytes` have come; zero: for any. Where the kernel refuses, it
+    /// wakes more often: nothing is lost but time.
+    pub(super) fn wake_for(&mut self, step_bytes: usize) {
+        if self.low_water == step_bytes {
+            return;
+        }
+        let value = i32::try_from(step_bytes.max(1)).unwrap_or(i32::MAX);
+        // SAFETY: the kernel reads `value`, which lives until after the call.
+        let rc = unsafe {
+            let (at, len) = ((&raw const value).cast(), size_of_val(&value) as libc::socklen_t);
+            libc::setsockopt(self.fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, at, len)
+        };
+        if rc == 0 {
+            self.low_water = step_bytes;
+        }
+    }
 }

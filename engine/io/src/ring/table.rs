@@ -4,12 +4,15 @@
 
 /// Name of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Name {
+pub struct Name {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
 impl Name {
+    /// What no entry is called.
+    pub(crate) const NOBODY: Name = Name { index: u32::MAX, generation: u32::MAX };
+
     /// As one number, for the kernel to carry.
     pub(crate) fn to_bits(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)

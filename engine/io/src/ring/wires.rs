@@ -4,16 +4,18 @@
 //! message header also write) an entry from the submission of its operation to its completion, so entries are only
 //! reached through raw pointers, and written only when their operation is being made.
 
-use core::mem;
+use core::mem::{self, MaybeUninit};
 use core::ptr::NonNull;
 use std::net::SocketAddr;
 
 use fuelrail_base::limits::SCATTER_PIECES_MAX;
+use rustix::net::SocketAddrAny;
+use rustix::net::addr::SocketAddrArg;
 
 struct Wire {
     msg: libc::msghdr,
     pieces: [libc::iovec; SCATTER_PIECES_MAX],
-    addr: libc::sockaddr_storage,
+    addr: MaybeUninit<SocketAddrAny>,
 }
 
 /// One entry per operation of the ring.
@@ -24,7 +26,7 @@ pub(super) struct Wires {
 
 impl Wires {
     pub(super) fn new(count: u32) -> Wires {
-        // SAFETY: a wire is made of integers and raw pointers; all zeroes is a valid value of each.
+        // SAFETY: a wire is made of integers, raw pointers and what need not be initialised; all zeroes is a valid value of each.
         let entries: Box<[Wire]> = (0..count).map(|_| unsafe { mem::zeroed() }).collect();
         let base = NonNull::from(Box::leak(entries)).cast();
         Wires { base, count: count as usize }
@@ -60,32 +62,10 @@ impl Wires {
     /// Describes a peer; returns address and length for the kernel. The operation at `index` must be new.
     pub(super) fn address(&mut self, index: u32, peer: &SocketAddr) -> (*const libc::sockaddr, libc::socklen_t) {
         let wire = self.entry(index);
-        // SAFETY: the entry lives in this table and the kernel does not know it yet; `sockaddr_storage` is large and
-        // aligned enough for both families.
+        // SAFETY: the entry lives in this table and the kernel does not know it yet.
         unsafe {
-            let addr = &raw mut (*wire).addr;
-            let len = match peer {
-                SocketAddr::V4(v4) => {
-                    addr.cast::<libc::sockaddr_in>().write(libc::sockaddr_in {
-                        sin_family: libc::AF_INET as libc::sa_family_t,
-                        sin_port: v4.port().to_be(),
-                        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
-                        sin_zero: [0; 8],
-                    });
-                    mem::size_of::<libc::sockaddr_in>()
-                }
-                SocketAddr::V6(v6) => {
-                    addr.cast::<libc::sockaddr_in6>().write(libc::sockaddr_in6 {
-                        sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                        sin6_port: v6.port().to_be(),
-                        sin6_flowinfo: v6.flowinfo(),
-                        sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
-                        sin6_scope_id: v6.scope_id(),
-                    });
-                    mem::size_of::<libc::sockaddr_in6>()
-                }
-            };
-            (addr.cast_const().cast(), len as libc::socklen_t)
+            let addr = (*wire).addr.write(peer.as_any());
+            (addr.as_ptr().cast(), addr.addr_len())
         }
     }
 }

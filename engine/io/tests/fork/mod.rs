@@ -1,17 +1,9 @@
 //! A fork while a ring is at work, for any ring.
 
+use crate::steps::next;
 use fuelrail_base::{Duration, Kind};
 use fuelrail_io::conformance::{Script, TcpPeers, in_fork};
-use fuelrail_io::{Arena, ArenaConfig, Done, HugePages, Op, Ring, Scatter};
-
-fn next(ring: &mut impl Ring) -> Done {
-    loop {
-        if let Some(done) = ring.pop() {
-            return done;
-        }
-        ring.wait(None).unwrap();
-    }
-}
+use fuelrail_io::{Arena, ArenaConfig, HugePages, Op, Ring, Scatter};
 
 /// The child's ring refuses to work, whatever is asked of it, and the parent's goes on with what was in flight.
 pub(crate) fn fork_at_work(mut ring: impl Ring) {

@@ -10,16 +10,13 @@ use std::rc::Rc;
 use glommio::GlommioError;
 use glommio::io::{BufferedFile, DmaFile, OpenOptions, ReadResult};
 
-use crate::ring::Op;
 use crate::ring::file::FileOptions;
 use crate::ring::opening::{FileFacts, OPEN_FLAGS, Opening, patient};
-
-/// Longest single transfer; an operation may be cut short anyway.
-const TRANSFER_BYTES_MAX: usize = 1 << 30;
+use crate::ring::{Op, TRANSFER_BYTES_MAX};
 
 /// An open file. Jobs hold on to it while they run.
 #[derive(Clone)]
-pub(super) enum Paper {
+pub enum Paper {
     Direct(Rc<DmaFile>),
     Buffered(Rc<BufferedFile>),
 }
@@ -90,7 +87,17 @@ impl Paper {
                 let bytes = &from.bytes()[*start..];
                 let (offset, bytes) = (*offset, &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)]);
                 self.check_aligned(offset, bytes.len())?;
-                Ok(self.write(offset, bytes))
+                Ok(match paper {
+                    Paper::Direct(file) => {
+                        let mut copy = file.alloc_dma_buffer(bytes.len());
+                        copy.as_bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+                        written(async move { file.write_at(copy, offset).await })
+                    }
+                    Paper::Buffered(file) => {
+                        let copy = bytes.to_vec();
+                        written(async move { file.write_at(copy, offset).await })
+                    }
+                })
             }
             Op::SyncData { .. } => Ok(Box::pin(async move {
                 let result = match paper {
@@ -117,25 +124,6 @@ impl Paper {
         }
     }
 
-    fn write(&self, offset: u64, bytes: &[u8]) -> Job {
-        match self {
-            Paper::Direct(file) => {
-                let file = file.clone();
-                let mut copy = file.alloc_dma_buffer(bytes.len());
-                copy.as_bytes_mut()[..bytes.len()].copy_from_slice(bytes);
-                Box::pin(
-                    async move { file.write_at(copy, offset).await.map(Answer::Count).map_err(|error| errno(&error)) },
-                )
-            }
-            Paper::Buffered(file) => {
-                let (file, copy) = (file.clone(), bytes.to_vec());
-                Box::pin(
-                    async move { file.write_at(copy, offset).await.map(Answer::Count).map_err(|error| errno(&error)) },
-                )
-            }
-        }
-    }
-
     /// What the kernel would say of an unaligned direct transfer. glommio's own memory is aligned always.
     fn check_aligned(&self, offset: u64, len: usize) -> Result<(), i32> {
         match self {
@@ -156,6 +144,10 @@ impl Paper {
             }
         }
     }
+}
+
+fn written(write: impl Future<Output = Result<usize, GlommioError<()>>> + 'static) -> Job {
+    Box::pin(async move { write.await.map(Answer::Count).map_err(|error| errno(&error)) })
 }
 
 pub(super) fn errno(error: &GlommioError<()>) -> i32 {

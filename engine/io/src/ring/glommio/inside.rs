@@ -4,7 +4,6 @@
 //! for each operation (its job, when it is on a file), then one for the waker. Operations on one side of a connection
 //! take turns; each job is on its own.
 
-use core::cell::RefCell;
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll};
@@ -20,21 +19,28 @@ use glommio::timer::Timer;
 use super::conn::Conn;
 use super::files::{Answer, Job, Paper};
 use crate::clock::monotonic_now;
+use crate::ring::Op;
 use crate::ring::bells::Bells;
 use crate::ring::desk::Desk;
 use crate::ring::table::Name;
 use crate::ring::uring::UringConfig;
 use crate::ring::wires::Wires;
-use crate::ring::{FileId, Full, Op, OpId, SockId};
 
 /// A socket or a file.
-pub(super) enum Holding {
-    Conn(Box<RefCell<Conn>>),
+pub enum Holding {
+    Conn(Conn),
     Paper(Paper),
+}
+
+impl From<OwnedFd> for Holding {
+    fn from(fd: OwnedFd) -> Holding {
+        Holding::Conn(Conn::new(fd))
+    }
 }
 
 pub(super) struct Inside {
     pub(super) desk: Desk<Holding>,
+    /// Describes the one operation that is being tried.
     wires: Wires,
     /// Operations on each side of each connection, the first of them being worked on, at the number of their bell. May name
     /// operations that came back long ago.
@@ -45,7 +51,7 @@ pub(super) struct Inside {
     /// Bells that rang, kept for its memory.
     rung: Vec<u32>,
     /// Operations to be begun by the next turn.
-    backlog: Vec<Name>,
+    pub(super) backlog: Vec<Name>,
     /// What wakers write to.
     wakes: UnixStream,
     woken: bool,
@@ -61,7 +67,7 @@ impl Inside {
         let wakes = unsafe { UnixStream::from_raw_fd(wakes.into_raw_fd()) };
         let mut inside = Inside {
             desk: Desk::new(entries, config.sockets, monotonic_now()),
-            wires: Wires::new(entries),
+            wires: Wires::new(1),
             queues: (0..2 * places).map(|_| VecDeque::new()).collect(),
             jobs: (0..entries).map(|_| None).collect(),
             bells: Bells::new(2 * places + entries + 1),
@@ -79,48 +85,35 @@ impl Inside {
         self.queues.len() as u32
     }
 
-    pub(super) fn take_in_socket(&mut self, fd: OwnedFd) -> Option<SockId> {
-        self.desk.open(Holding::Conn(Box::new(RefCell::new(Conn::new(fd))))).ok()
-    }
-
-    /// `None`, and the file is closed, when all places are taken.
-    pub(super) fn take_in_file(&mut self, paper: Paper) -> Option<FileId> {
-        self.desk.open_file(Holding::Paper(paper)).map_err(|holding| self.end(holding)).ok()
-    }
-
-    pub(super) fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
-        let (name, flies) = self.desk.book(op, token)?;
-        if flies {
-            self.backlog.push(name);
-        }
-        Ok(name.into())
-    }
-
     /// Begins everything queued. In the executor's context.
     pub(super) fn submit(&mut self) {
-        let now = monotonic_now();
-        self.desk.submitting(now);
-        self.desk.begin_turn(now);
         let mut backlog = core::mem::take(&mut self.backlog);
         for name in backlog.drain(..) {
             // Landed already: asked back before it was begun.
-            if let Some(opening) = self.desk.opening(name) {
-                self.jobs[name.index as usize] = Some((name, Paper::start_open(opening)));
-                self.look_at_job(name.index);
-                continue;
-            }
-            let Some((op, _)) = self.desk.flight(name) else { continue };
-            let side = match op {
-                Op::Recv { .. } => 0,
-                Op::Connect { .. } | Op::Send { .. } => 1,
-                Op::ReadAt { .. } | Op::WriteAt { .. } | Op::Open(_) | Op::Stat { .. } | Op::SyncData { .. } => {
-                    self.start_job(name);
+            let Some((op, held)) = self.desk.flight(name) else { continue };
+            let copied = match op {
+                Op::WriteAt { from, start, .. } => from.len() - *start,
+                _ => 0,
+            };
+            let started = match (op, held) {
+                (op, Some(Holding::Conn(_))) => {
+                    let number = 2 * op.holding().index + u32::from(!matches!(op, Op::Recv { .. }));
+                    self.queues[number as usize].push_back(name);
+                    self.work(number);
                     continue;
                 }
+                (Op::Open(opening), _) => Ok(Paper::start_open(opening)),
+                (op, Some(Holding::Paper(paper))) => paper.start(op),
+                (op, None) => unreachable!("{op:?} is on something open"),
             };
-            let number = 2 * op.holding().index + side;
-            self.queues[number as usize].push_back(name);
-            self.work(number);
+            match started {
+                Ok(job) => {
+                    self.desk.counts.copied_bytes += copied as u64;
+                    self.jobs[name.index as usize] = Some((name, job));
+                    self.look_at_job(name.index);
+                }
+                Err(errno) => self.desk.land(name, -errno),
+            }
         }
         self.backlog = backlog;
     }
@@ -170,11 +163,11 @@ impl Inside {
             let step = match self.desk.flight(name) {
                 // Came back already: asked for.
                 None => Poll::Ready(None),
-                Some((op, Holding::Conn(conn))) => {
+                Some((op, Some(Holding::Conn(conn)))) => {
                     let mut context = Context::from_waker(self.bells.waker(number));
-                    conn.borrow_mut().advance(name, op, &mut self.wires, &mut context).map(Some)
+                    conn.advance(op, &mut self.wires, &mut context).map(Some)
                 }
-                Some((op, Holding::Paper(_))) => unreachable!("{op:?} is on a file"),
+                Some((op, _)) => unreachable!("{op:?} is on a file"),
             };
             let Poll::Ready(result) = step else { return };
             self.queues[number as usize].pop_front();
@@ -184,31 +177,13 @@ impl Inside {
         }
     }
 
-    fn start_job(&mut self, name: Name) {
-        let Some((op, Holding::Paper(paper))) = self.desk.flight(name) else {
-            unreachable!("checked to be out, and on a file")
-        };
-        let copied = match op {
-            Op::WriteAt { from, start, .. } => from.len() - *start,
-            _ => 0,
-        };
-        match paper.start(op) {
-            Ok(job) => {
-                self.desk.counts.copied_bytes += copied as u64;
-                self.jobs[name.index as usize] = Some((name, job));
-                self.look_at_job(name.index);
-            }
-            Err(errno) => self.desk.land(name, -errno),
-        }
-    }
-
     fn look_at_job(&mut self, index: u32) {
         let Some((name, job)) = &mut self.jobs[index as usize] else { return };
         let name = *name;
         let mut context = Context::from_waker(self.bells.waker(self.queues.len() as u32 + index));
         let Poll::Ready(result) = job.as_mut().poll(&mut context) else { return };
         self.jobs[index as usize] = None;
-        let result = match (result, self.desk.op(name)) {
+        let result = match (result, self.desk.flight(name).map(|(op, _)| op)) {
             (Ok(Answer::Bytes(bytes)), Some(Op::ReadAt { into, .. })) => {
                 // The books move the cursor.
                 into.read_in(&bytes);
@@ -246,36 +221,17 @@ impl Inside {
 
     /// Asks for an operation back: at once, unless it is on a file and under way, when it takes the time it takes.
     pub(super) fn ask_back(&mut self, name: Name) {
-        if self.desk.mark_cancelled(name) && self.jobs[name.index as usize].is_none() {
+        if self.jobs[name.index as usize].is_none() {
             self.desk.land(name, -libc::ECANCELED);
         }
     }
 
-    pub(super) fn ask_all_back(&mut self) {
-        let flying: Vec<Name> = self.desk.flying().map(|(name, _)| name).collect();
-        for name in flying {
-            self.ask_back(name);
+    /// Ends what had this place in the table.
+    pub(super) fn end_at(&mut self, index: u32, holding: Holding) {
+        for side in 0..2 {
+            self.queues[(2 * index + side) as usize].clear();
         }
-    }
-
-    /// Closes a socket or a file.
-    pub(super) fn put_away(&mut self, id: Name) {
-        let mut flying = Vec::new();
-        self.desk.close(id, &mut flying);
-        for name in flying {
-            self.ask_back(name);
-        }
-        self.end_idle();
-    }
-
-    /// Ends the sockets and files that are closed and that nothing is on any more.
-    pub(super) fn end_idle(&mut self) {
-        while let Some((index, holding)) = self.desk.take_closable() {
-            for side in 0..2 {
-                self.queues[(2 * index + side) as usize].clear();
-            }
-            self.end(holding);
-        }
+        self.end(holding);
     }
 
     fn end(&mut self, holding: Holding) {
@@ -294,9 +250,9 @@ impl Inside {
 
     /// Closes everything. Nothing may be under way. In the executor's context.
     pub(super) async fn close_all(&mut self) {
-        let all: Vec<Name> = self.desk.names().collect();
+        let all: Vec<Name> = self.desk.holdings().map(|(id, _)| id).collect();
         for id in all {
-            self.put_away(id);
+            self.desk.discard(id).into_iter().for_each(|holding| self.end(holding));
         }
         self.close_ended().await;
     }

@@ -3,12 +3,19 @@
 //! Edge-triggered, and for both directions at once: a connection is announced once for life instead of before every wait,
 //! and what is known to be ready is not asked about again.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use fuelrail_base::{Duration, Error, Kind, Result};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+use crate::ring::last_errno;
 
 /// Most events taken with one call.
 const EVENTS_MAX: usize = 256;
+
+/// Longest single wait: as much as older kernels take, and half.
+const WAIT_MOST: Duration = Duration::from_secs(1 << 20);
 
 /// What the kernel said of one descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,102 +31,78 @@ pub(super) struct Event {
 /// An epoll instance.
 pub(super) struct Epoll {
     fd: OwnedFd,
-    events: Box<[libc::epoll_event]>,
-    seen: usize,
+    /// What the last wait brought.
+    events: Vec<epoll::Event>,
     /// The kernel takes nanoseconds (5.11).
     fine: bool,
 }
 
 impl Epoll {
     pub(super) fn new() -> Result<Epoll> {
-        // SAFETY: no memory is passed to the kernel.
-        let raw = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if raw < 0 {
-            return Err(Error::from_errno(Kind::Environment, "creating an epoll instance", last_errno())
-                .cure("raise the limit of open files (ulimit -n)"));
-        }
-        // SAFETY: `raw` was just returned by the kernel and nobody else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-        let events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX].into();
-        Ok(Epoll { fd, events, seen: 0, fine: true })
+        let fd = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| {
+            Error::from_errno(Kind::Environment, "creating an epoll instance", errno.raw_os_error())
+                .cure("raise the limit of open files (ulimit -n)")
+        })?;
+        Ok(Epoll { fd, events: Vec::with_capacity(EVENTS_MAX), fine: true })
     }
 
     /// Announces a descriptor for good. What it is ready for already is the first event.
-    pub(super) fn add(&self, fd: RawFd, number: u64) -> core::result::Result<(), i32> {
-        let edges = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
-        let mut event = libc::epoll_event { events: edges as u32, u64: number };
-        // SAFETY: the kernel reads `event`, which lives until after the call.
-        match unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } {
-            0 => Ok(()),
-            _ => Err(last_errno()),
-        }
+    pub(super) fn add(&self, fd: impl AsFd, number: u64) -> core::result::Result<(), i32> {
+        let edges = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        epoll::add(&self.fd, fd, EventData::new_u64(number), edges).map_err(|errno| errno.raw_os_error())
     }
 
     /// Forgets a descriptor about to be closed. Closing alone would not do where a forked child holds it, too.
-    pub(super) fn remove(&self, fd: RawFd) {
-        // SAFETY: no memory is passed to the kernel. Refused only for a descriptor it does not know.
-        unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
+    pub(super) fn remove(&self, fd: impl AsFd) {
+        // Refused only for a descriptor it does not know.
+        let _ = epoll::delete(&self.fd, fd);
     }
 
     /// Waits for events, at most so long (`None`: for ever). An interruption by a signal is an early return.
     pub(super) fn wait(&mut self, limit: Option<Duration>) -> core::result::Result<(), i32> {
-        self.seen = 0;
-        let seen = loop {
-            let seen = if self.fine { self.wait_fine(limit) } else { self.wait_coarse(limit) };
-            match seen {
+        self.events.clear();
+        let limit = limit.map(|limit| limit.min(WAIT_MOST));
+        let limit =
+            limit.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });
+        if self.fine {
+            match self.wait_fine(limit.as_ref()) {
                 // An older kernel, or a seccomp filter older than the call.
-                Err(libc::ENOSYS | libc::EPERM) if self.fine => self.fine = false,
-                Err(libc::EINTR) => break 0,
-                seen => break seen?,
+                Err(libc::ENOSYS | libc::EPERM) => self.fine = false,
+                Err(libc::EINTR) => return Ok(()),
+                seen => return seen,
             }
-        };
-        self.seen = seen;
-        Ok(())
+        }
+        // To the next full millisecond: late by less than one, never early again and again.
+        match epoll::wait(&self.fd, rustix::buffer::spare_capacity(&mut self.events), limit.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.raw_os_error()),
+        }
     }
 
     /// What the last wait brought.
     pub(super) fn events(&self) -> impl Iterator<Item = Event> + '_ {
-        self.events[..self.seen].iter().map(|event| {
-            let bits = event.events as i32;
-            let broken = bits & (libc::EPOLLHUP | libc::EPOLLERR) != 0;
-            let over = broken || bits & libc::EPOLLRDHUP != 0;
-            Event {
-                number: event.u64,
-                readable: over || bits & libc::EPOLLIN != 0,
-                writable: broken || bits & libc::EPOLLOUT != 0,
-                over,
-            }
+        self.events.iter().map(|event| {
+            let (flags, number) = (event.flags, event.data.u64());
+            let broken = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+            let over = broken || flags.contains(EventFlags::RDHUP);
+            let (readable, writable) = (flags.contains(EventFlags::IN), flags.contains(EventFlags::OUT));
+            Event { number, readable: over || readable, writable: broken || writable, over }
         })
     }
 
-    fn wait_fine(&mut self, limit: Option<Duration>) -> core::result::Result<usize, i32> {
-        let spec = limit.map(|limit| libc::timespec {
-            tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_nsec: limit.subsec_nanos().into(),
-        });
-        let spec = spec.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // SAFETY: the kernel writes at most as many events as there is room for, and reads `spec`; both live until after
+    /// rustix asks for whole milliseconds only.
+    fn wait_fine(&mut self, limit: Option<&Timespec>) -> core::result::Result<(), i32> {
+        let limit = limit.map_or(core::ptr::null(), core::ptr::from_ref);
+        let (fd, events) = (self.fd.as_raw_fd(), self.events.as_mut_ptr());
+        // SAFETY: the kernel writes at most as many events as there is room for, and reads `limit`; both live until after
         // the call. No signal mask is passed.
-        let seen = unsafe {
-            let (events, room) = (self.events.as_mut_ptr(), self.events.len());
-            libc::syscall(libc::SYS_epoll_pwait2, self.fd.as_raw_fd(), events, room as i32, spec, 0usize, 0usize)
-        };
-        usize::try_from(seen).map_err(|_| last_errno())
+        let seen =
+            unsafe { libc::syscall(libc::SYS_epoll_pwait2, fd, events, EVENTS_MAX as i32, limit, 0usize, 0usize) };
+        let seen = usize::try_from(seen).map_err(|_| last_errno())?;
+        // SAFETY: the kernel wrote so many, and there is room for them: the list was made with it and is cleared only.
+        unsafe { self.events.set_len(seen) };
+        Ok(())
     }
-
-    /// To the next full millisecond: late by less than one, never early again and again.
-    fn wait_coarse(&mut self, limit: Option<Duration>) -> core::result::Result<usize, i32> {
-        let millis = limit.map_or(-1, |limit| i32::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
-        // SAFETY: as above.
-        let seen = unsafe {
-            libc::epoll_wait(self.fd.as_raw_fd(), self.events.as_mut_ptr(), self.events.len() as i32, millis)
-        };
-        usize::try_from(seen).map_err(|_| last_errno())
-    }
-}
-
-fn last_errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
 #[cfg(test)]
@@ -138,7 +121,7 @@ mod tests {
         for fine in [true, false] {
             let mut epoll = Epoll { fine, ..Epoll::new().unwrap() };
             let (near, mut far) = UnixStream::pair().unwrap();
-            epoll.add(near.as_raw_fd(), 7).unwrap();
+            epoll.add(&near, 7).unwrap();
             let first = Event { number: 7, readable: false, writable: true, over: false };
             assert_eq!(wait(&mut epoll, Duration::ZERO), [first]);
             let before = std::time::Instant::now();
@@ -151,8 +134,8 @@ mod tests {
             drop(far);
             let last = Event { over: true, ..second };
             assert_eq!(wait(&mut epoll, Duration::from_secs(10)), [last]);
-            epoll.remove(near.as_raw_fd());
-            epoll.add(near.as_raw_fd(), 8).unwrap();
+            epoll.remove(&near);
+            epoll.add(&near, 8).unwrap();
         }
     }
 }

@@ -20,9 +20,9 @@ pub(super) struct Way {
 #[derive(Debug, Default)]
 pub(super) struct Line {
     /// Receives.
-    pub(super) inward: Way,
+    inward: Way,
     /// Connects and sends.
-    pub(super) outward: Way,
+    outward: Way,
     /// Announced to epoll: from then on an edge follows whatever was found wanting.
     pub(super) watched: bool,
     /// The stream has ended or broken: no more edges follow, and calls say how it is.
@@ -32,6 +32,10 @@ pub(super) struct Line {
 }
 
 impl Line {
+    pub(super) fn way(&mut self, inward: bool) -> &mut Way {
+        if inward { &mut self.inward } else { &mut self.outward }
+    }
+
     /// An operation that moved fewer bytes than it asked for has found the end of what there was. That is believed where
     /// an edge follows when there is more, and saves the call that would say so.
     pub(super) fn drained(&self) -> bool {

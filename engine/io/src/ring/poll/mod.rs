@@ -4,51 +4,56 @@
 //! kernel's hands outside a call, so cancelling is certain and immediate, except for a file operation that a thread has
 //! begun: its memory is the pool's until it is done.
 
-mod calls;
 mod epoll;
 mod lines;
 mod pool;
 
-use core::marker::PhantomData;
 use std::fs::File;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use fuelrail_base::limits::RING_FILES_MAX;
-use fuelrail_base::{Duration, Error, Instant, Kind, Result};
+use fuelrail_base::{Duration, Error, Kind, Result};
 
-use self::calls::on_socket;
 use self::epoll::Epoll;
 use self::lines::Lines;
 use self::pool::{Job, Outcome, Pool};
+use super::calls::on_socket;
 use super::desk::Desk;
-use super::file::{FileOptions, files_open, open_file};
+use super::file::FileOptions;
+use super::kernel::{Backend, KernelRing};
 use super::opening::Opening;
-use super::patience::Patience;
-use super::socket::{Blocking, sockets_open, tcp_socket};
+use super::socket::{Blocking, Descriptor};
 use super::table::Name;
 use super::uring::UringConfig;
 use super::wires::Wires;
-use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
+use super::{FileId, Op};
 use crate::clock::monotonic_now;
 use crate::directory::OwnDirectory;
-use crate::fork::ForkGuard;
 use crate::wake::Waker;
 
 /// The waker's number for epoll. No place in the table has it.
 const WAKE: u64 = u64::MAX;
 
 /// What the ring holds open.
-enum Held {
-    Sock(OwnedFd),
+pub enum Held {
+    Sock(Descriptor),
     /// Shared with the threads that work on it.
     File(Arc<File>),
 }
 
+impl From<OwnedFd> for Held {
+    fn from(fd: OwnedFd) -> Held {
+        Held::Sock(fd.into())
+    }
+}
+
 /// A ring on epoll. Must be used on the thread that made it.
-pub struct PollRing {
+pub type PollRing = KernelRing<Poll>;
+
+/// The way to the kernel through epoll.
+pub struct Poll {
     desk: Desk<Held>,
     lines: Lines,
     epoll: Epoll,
@@ -58,12 +63,8 @@ pub struct PollRing {
     outcomes: Vec<Outcome>,
     /// Describes the one operation that is being tried.
     wires: Wires,
-    patience: Patience,
     /// The last turn did not look at epoll, because there was something to do anyway.
     overdue: bool,
-    waker: Waker,
-    guard: ForkGuard,
-    not_send: PhantomData<*const ()>,
 }
 
 impl PollRing {
@@ -73,59 +74,59 @@ impl PollRing {
     /// As [`UringConfig::validate`]; `Environment` when the process has no file descriptor left.
     pub fn new(config: &UringConfig) -> Result<PollRing> {
         config.validate()?;
-        let places = config.sockets + RING_FILES_MAX;
         let (waker, epoll) = (Waker::eventfd()?, Epoll::new()?);
         if let Some(fd) = waker.event_fd() {
             // The counter is never read: every write is an edge.
             epoll.add(fd, WAKE).map_err(|errno| Error::from_errno(Kind::Environment, "polling an eventfd", errno))?;
         }
-        Ok(PollRing {
+        let poll = Poll {
             desk: Desk::new(config.entries, config.sockets, monotonic_now()),
-            lines: Lines::new(places),
+            lines: Lines::new(config.sockets + RING_FILES_MAX),
             epoll,
             pool: Pool::new(waker.clone()),
             jobs: Vec::new(),
             outcomes: Vec::new(),
             wires: Wires::new(1),
-            patience: Patience::new(places),
             overdue: false,
-            waker,
-            guard: ForkGuard::new(),
-            not_send: PhantomData,
-        })
+        };
+        Ok(KernelRing::over(poll, waker, vec!["edge-triggered epoll", "file threads"], Vec::new()))
     }
+}
 
+impl Poll {
     /// Tries what waits on every line that is worth a try.
     fn serve(&mut self) {
         while let Some(index) = self.lines.next_due() {
-            while self.lines.line(index).inward.open && self.serve_next(index, true) {}
-            while self.lines.line(index).outward.open && self.serve_next(index, false) {}
+            for inward in [true, false] {
+                while self.lines.line(index).way(inward).open && self.serve_next(index, inward) {}
+            }
         }
     }
 
     /// Tries the oldest operation of one direction. False when there is none or it must wait.
     fn serve_next(&mut self, index: u32, inward: bool) -> bool {
         let line = self.lines.line(index);
-        let way = if inward { &mut line.inward } else { &mut line.outward };
-        let Some(name) = way.queue.front().copied() else { return false };
-        let Some((op, Held::Sock(fd))) = self.desk.flight(name) else { unreachable!("{name:?} waits on a socket") };
+        let Some(name) = line.way(inward).queue.front().copied() else { return false };
+        let Some((op, Some(Held::Sock(sock)))) = self.desk.flight(name) else {
+            unreachable!("{name:?} waits on a socket")
+        };
         let asked = match op {
             Op::Recv { into, .. } => {
-                self.patience.wake_for(index, fd, into.patience_bytes());
+                sock.wake_for(into.patience_bytes());
                 into.asked()
             }
             Op::Send { bytes, from, .. } => bytes.len() - *from,
             _ => 0,
         };
-        let mut result = on_socket(op, fd.as_raw_fd(), &mut self.wires);
+        let mut result = on_socket(op, sock.fd.as_raw_fd(), &mut self.wires);
         if result == -libc::EAGAIN {
-            way.open = false;
+            line.way(inward).open = false;
             if line.watched {
                 self.desk.counts.enters += 1;
                 return false;
             }
             line.watched = true;
-            match self.epoll.add(fd.as_raw_fd(), u64::from(index)) {
+            match self.epoll.add(&sock.fd, u64::from(index)) {
                 Ok(()) => {
                     self.desk.counts.enters += 2;
                     return false;
@@ -134,11 +135,9 @@ impl PollRing {
             }
         }
         self.desk.counts.enters += 1;
-        let drained = line.drained();
-        let way = if inward { &mut line.inward } else { &mut line.outward };
-        way.queue.pop_front();
-        if drained && (1..asked as i64).contains(&i64::from(result)) {
-            way.open = false;
+        line.way(inward).queue.pop_front();
+        if line.drained() && (1..asked as i64).contains(&i64::from(result)) {
+            line.way(inward).open = false;
         }
         self.desk.land(name, result);
         true
@@ -174,34 +173,68 @@ impl PollRing {
         self.outcomes = outcomes;
     }
 
-    /// Moves a file operation out of the books; a sync of the same file stands in for it.
-    fn job(&mut self, name: Name) -> Option<Job> {
-        let file = match self.desk.flight(name) {
-            Some((_, Held::File(file))) => Some(file.clone()),
-            _ => None,
-        };
-        let op = self.desk.op(name)?;
-        let stand_in = Op::SyncData { file: FileId::from(op.holding()) };
-        Some(Job { name, op: core::mem::replace(op, stand_in), file })
-    }
-
     fn put_back(&mut self, name: Name, op: Op) {
-        if let Some(place) = self.desk.op(name) {
+        if let Some((place, _)) = self.desk.flight(name) {
             *place = op;
         }
     }
+}
 
-    /// Asks for an operation back. In a forked child nothing may be touched: epoll is the parent's, too, and the pool's lock
-    /// may be held by a thread that does not exist here.
-    fn ask_back(&mut self, name: Name) {
-        if self.guard.holds() && self.desk.mark_cancelled(name) {
-            self.recall(name);
+impl Backend for Poll {
+    type Held = Held;
+    const NAME: &'static str = "poll";
+    const BLOCKING: Blocking = Blocking::No;
+
+    fn desk(&self) -> &Desk<Held> {
+        &self.desk
+    }
+
+    fn desk_mut(&mut self) -> &mut Desk<Held> {
+        &mut self.desk
+    }
+
+    fn hold_file(&mut self, fd: OwnedFd, _: Option<&OwnDirectory>, _: &Path, _: &FileOptions) -> Result<Held> {
+        self.pool.start()?;
+        Ok(Held::File(Arc::new(File::from(fd))))
+    }
+
+    fn taken_in(&mut self, id: Name) -> Result<()> {
+        self.lines.begin(id.index);
+        Ok(())
+    }
+
+    fn end(&mut self, index: u32, held: Held) {
+        if let Held::Sock(sock) = held
+            && self.lines.line(index).watched
+        {
+            self.epoll.remove(&sock.fd);
         }
     }
 
-    /// Brings an operation just marked as asked back home, unless a thread has begun it.
-    fn recall(&mut self, name: Name) {
-        if let Some((op, Held::Sock(_))) = self.desk.flight(name) {
+    /// One that opens a file needs a thread. Without, it is as when the ring has no room: later there may be one to be had.
+    fn admits(&mut self, op: &Op) -> bool {
+        !matches!(op, Op::Open(_)) || self.pool.start().is_ok()
+    }
+
+    fn start(&mut self, name: Name) {
+        let Some((op, held)) = self.desk.flight(name) else { unreachable!("{name:?} was just registered") };
+        let file = match held {
+            Some(Held::File(file)) => Some(file.clone()),
+            Some(Held::Sock(_)) => {
+                let (index, inward) = (op.holding().index, matches!(op, Op::Recv { .. }));
+                self.lines.line(index).way(inward).queue.push_back(name);
+                return self.lines.list(index);
+            }
+            None => None,
+        };
+        // A sync of the same file stands in for the operation, which moves to the thread.
+        let stand_in = Op::SyncData { file: FileId::from(op.holding()) };
+        self.jobs.push(Job { name, op: core::mem::replace(op, stand_in), file });
+    }
+
+    /// Brings an operation home, unless a thread has begun it.
+    fn ask_back(&mut self, name: Name) {
+        if let Some((op, Some(Held::Sock(_)))) = self.desk.flight(name) {
             let index = op.holding().index;
             self.lines.give_up(index, name);
             return self.desk.land(name, -libc::ECANCELED);
@@ -213,136 +246,23 @@ impl PollRing {
         }
     }
 
-    /// Closes a socket or a file; in a forked child it stays open, as said above.
-    fn put_away(&mut self, id: Name) {
-        if !self.guard.holds() {
-            return;
-        }
-        let mut flying = Vec::new();
-        self.desk.close(id, &mut flying);
-        for name in flying {
-            self.recall(name);
-        }
-        self.close_idle();
-    }
-
-    fn close_idle(&mut self) {
-        while let Some((index, held)) = self.desk.take_closable() {
-            if let Held::Sock(fd) = held
-                && self.lines.line(index).watched
-            {
-                self.epoll.remove(fd.as_raw_fd());
-            }
-        }
-    }
-}
-
-impl Ring for PollRing {
-    fn now(&self) -> Instant {
-        monotonic_now()
-    }
-
-    fn socket(&mut self, addr: &SocketAddr) -> Result<SockId> {
-        self.guard.check()?;
-        let id = self.desk.open(Held::Sock(tcp_socket(addr, Blocking::No)?)).map_err(|_| sockets_open())?;
-        self.lines.begin(id.index);
-        self.patience.reset(id.index);
-        Ok(id)
-    }
-
-    fn close(&mut self, sock: SockId) {
-        self.put_away(sock.into());
-    }
-
-    fn open_in(&mut self, directory: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<FileId> {
-        self.guard.check()?;
-        self.pool.start()?;
-        let file = Arc::new(File::from(open_file(directory, path, options)?));
-        self.desk.open_file(Held::File(file)).map_err(|_| files_open())
-    }
-
-    fn close_file(&mut self, file: FileId) {
-        self.put_away(file.into());
-    }
-
-    fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
-        op.check();
-        let (inward, on_file) = (matches!(op, Op::Recv { .. }), op.sock().is_none());
-        let index = op.holding().index;
-        if matches!(op, Op::Open(_)) && self.pool.start().is_err() {
-            // As when the ring has no room: later there may be a thread to be had.
-            return Err(Full(op));
-        }
-        let (name, flies) = self.desk.book(op, token)?;
-        if flies && on_file {
-            let job = self.job(name);
-            self.jobs.extend(job);
-        } else if flies {
-            let line = self.lines.line(index);
-            let way = if inward { &mut line.inward } else { &mut line.outward };
-            way.queue.push_back(name);
-            self.lines.list(index);
-        }
-        Ok(name.into())
-    }
-
-    fn cancel(&mut self, op: OpId) {
-        self.ask_back(op.into());
-    }
-
-    fn wait(&mut self, until: Option<Instant>) -> Result<()> {
-        self.guard.check()?;
-        let now = monotonic_now();
-        self.desk.begin_turn(now);
-        self.desk.submitting(now);
+    fn submit(&mut self) {
         self.pool.submit(&mut self.jobs);
         self.serve();
-        let limit = until.map(|until| until.since(now));
-        let busy = self.desk.has_ready();
+    }
+
+    fn enter(&mut self, sleep: bool, limit: Option<Duration>) -> Result<()> {
         // What is done already is handed over first; but never twice without a look at what else has come.
-        self.overdue = busy && !self.overdue;
-        if !self.overdue {
-            let sleeps = !busy && limit != Some(Duration::ZERO);
-            let asleep = sleeps && self.waker.arm();
-            let looked = self.look(if asleep { limit } else { Some(Duration::ZERO) });
-            if sleeps {
-                self.waker.disarm();
-            }
-            looked?;
-            self.serve();
+        self.overdue = self.desk.has_ready() && !self.overdue;
+        if self.overdue {
+            return Ok(());
         }
-        self.collect();
-        self.close_idle();
+        self.look(if sleep { limit } else { Some(Duration::ZERO) })?;
+        self.serve();
         Ok(())
     }
 
-    fn pop(&mut self) -> Option<Done> {
-        self.desk.pop()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.desk.in_flight
-    }
-
-    fn waker(&self) -> Waker {
-        self.waker.clone()
-    }
-
-    fn facts(&self) -> RingFacts {
-        RingFacts {
-            backend: "poll",
-            abilities: vec!["edge-triggered epoll", "file threads"],
-            refusals: Vec::new(),
-            counts: self.desk.counts,
-        }
-    }
-}
-
-impl Drop for PollRing {
-    fn drop(&mut self) {
-        if !self.guard.holds() {
-            // The threads, and what they work on, are the parent's.
-            self.pool.forget();
-        }
+    fn reap(&mut self) {
+        self.collect();
     }
 }

@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 
 use fuelrail_base::{Error, Kind, Result};
 
-use super::calls::on_file;
 use crate::ring::Op;
+use crate::ring::calls::on_file;
 use crate::ring::table::Name;
 use crate::wake::Waker;
 
@@ -115,11 +115,6 @@ impl Pool {
         if !self.threads.is_empty() {
             out.append(&mut self.shared.queues().done);
         }
-    }
-
-    /// Ends the pool without waiting: its threads do not exist in a forked child.
-    pub(super) fn forget(&mut self) {
-        self.threads.drain(..).for_each(core::mem::forget);
     }
 }
 

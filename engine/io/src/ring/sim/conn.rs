@@ -9,8 +9,9 @@ use super::host::Reply;
 /// An operation of one of the rings: ring number and name as bits, which sort.
 pub(super) type FlightKey = (usize, u64);
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Phase {
+    #[default]
     Fresh,
     Connecting,
     Open,
@@ -19,7 +20,7 @@ pub(super) enum Phase {
 }
 
 /// A connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Conn {
     pub(super) phase: Phase,
     /// The host accepted it and was not told of its end.
@@ -37,18 +38,6 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new() -> Conn {
-        Conn {
-            phase: Phase::Fresh,
-            host_knows: false,
-            inbox: VecDeque::new(),
-            finished: false,
-            stalled: false,
-            last_arrival: Instant::ZERO,
-            receivers: VecDeque::new(),
-        }
-    }
-
     /// An answer of the peer arrives. A broken connection hears nothing.
     pub(super) fn arrive(&mut self, reply: Reply) {
         if matches!(self.phase, Phase::Broken(_)) {

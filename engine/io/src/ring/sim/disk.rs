@@ -2,7 +2,7 @@
 //!
 //! A file is what was opened: it stays readable through its open files when its name is gone, as files do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use fuelrail_base::prng::Prng;
@@ -94,7 +94,7 @@ impl Disk {
     pub(super) fn open(&mut self, path: &Path, options: &FileOptions) -> Result<Opened> {
         options.validate()?;
         let refuse = |errno| Err(Error::from_errno(Kind::File, &format!("opening {}", path.display()), errno));
-        let found = self.names.find(path);
+        let found = self.names.live().get(path).copied();
         if found.is_none() && !options.create {
             let cause = format!("opening {}: there is no such file", path.display());
             return Err(Error::new(Kind::NotFound, cause).cure("check the path"));
@@ -227,7 +227,7 @@ impl Disk {
     /// All bytes of a file.
     pub(super) fn read_file(&self, path: &Path) -> Result<Vec<u8>> {
         let refuse = |errno| Error::from_errno(Kind::File, &format!("reading {}", path.display()), errno);
-        let inode = self.names.find(path).ok_or_else(|| refuse(libc::ENOENT))?;
+        let inode = self.names.live().get(path).copied().ok_or_else(|| refuse(libc::ENOENT))?;
         match self.failure(path).reads {
             Some(errno) => Err(refuse(errno)),
             None => Ok(self.files.get(&inode).map_or_else(Vec::new, |image| image.live.clone())),
@@ -249,7 +249,9 @@ impl Disk {
 
     /// Flips one bit of a file, wherever the dice say; for good. False when it has none.
     pub(super) fn rot(&mut self, path: &Path, prng: &mut Prng) -> bool {
-        let Some(image) = self.names.find(path).and_then(|inode| self.files.get_mut(&inode)) else { return false };
+        let Some(image) = self.names.live().get(path).copied().and_then(|inode| self.files.get_mut(&inode)) else {
+            return false;
+        };
         if image.live.is_empty() {
             return false;
         }
@@ -287,7 +289,7 @@ impl Disk {
     }
 
     fn free_bytes(&self) -> u64 {
-        let named = self.names.named();
+        let named: BTreeSet<&Inode> = self.names.live().values().collect();
         let taken = self.files.iter().filter(|(inode, image)| image.opened > 0 || named.contains(inode));
         let used: u64 = taken.map(|(_, image)| image.live.len() as u64).sum();
         self.settings.capacity_bytes.saturating_sub(used)

@@ -10,7 +10,6 @@ use super::host::{Replies, Reply};
 use super::world::{Event, Held, Stage, World};
 use crate::ring::Op;
 use crate::ring::file::FileOptions;
-use crate::ring::opening::Opening;
 use crate::ring::table::Name;
 
 impl World {
@@ -29,11 +28,8 @@ impl World {
             self.counts.no_memory += 1;
             return self.land(key, -libc::ENOMEM);
         }
-        if self.opening(key).is_some() {
-            return self.start_disk(key);
-        }
         let Some((op, held)) = self.flight(key) else { return };
-        let &Held::Conn(conn) = held else { return self.start_disk(key) };
+        let Some(&mut Held::Conn(conn)) = held else { return self.start_disk(key) };
         let connecting = matches!(op, Op::Connect { .. });
         if self.prng.chance(self.faults.transient_errno) {
             self.counts.transient_errnos += 1;
@@ -82,14 +78,14 @@ impl World {
             self.counts.disk_errnos += 1;
             return self.land(key, -libc::EIO);
         }
-        if let Some(opening) = self.opening(key) {
+        if let Some((Op::Open(opening), _)) = self.flight(key) {
             let path = opening.path().to_owned();
             return self.finish_open(key, &path);
         }
         let (short_read, short_write) = (self.faults.short_read, self.faults.short_write);
         let World { seats, disk, prng, counts, .. } = self;
         let Some(seat) = seats[key.0].as_mut() else { return };
-        let Some((op, Held::File(file))) = seat.desk.flight(Name::from_bits(key.1)) else { return };
+        let Some((op, Some(Held::File(file)))) = seat.desk.flight(Name::from_bits(key.1)) else { return };
         let unit = file.unit();
         let mut cut = |chance: f64, n: usize, cuts: &mut u64| {
             if n <= unit || !prng.chance(chance) {
@@ -136,15 +132,11 @@ impl World {
         self.land(key, result);
     }
 
-    fn opening(&mut self, (ring, bits): FlightKey) -> Option<&mut Opening> {
-        self.seats[ring].as_mut()?.desk.opening(Name::from_bits(bits))
-    }
-
     /// The ring of an operation is dropped, or its process killed: a write that was with the disk may be done all the same.
     pub(super) fn abandon_disk(&mut self, key: FlightKey) {
         let World { seats, disk, prng, .. } = self;
         let flight = seats[key.0].as_mut().and_then(|seat| seat.desk.flight(Name::from_bits(key.1)));
-        if let Some((Op::WriteAt { offset, from, start, .. }, Held::File(file))) = flight
+        if let Some((Op::WriteAt { offset, from, start, .. }, Some(Held::File(file)))) = flight
             && prng.chance(0.5)
         {
             // Whether it worked, nobody is left to hear.
@@ -294,7 +286,7 @@ impl World {
         self.serve_receivers(id);
     }
 
-    fn flight(&mut self, (ring, bits): FlightKey) -> Option<(&mut Op, &Held)> {
+    fn flight(&mut self, (ring, bits): FlightKey) -> Option<(&mut Op, Option<&mut Held>)> {
         self.seats[ring].as_mut()?.desk.flight(Name::from_bits(bits))
     }
 

@@ -38,7 +38,7 @@ impl SimWorld {
     /// The names of all files.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
-        self.world.borrow().disk.names.paths().map(Path::to_owned).collect()
+        self.world.borrow().disk.names.live().keys().cloned().collect()
     }
 
     /// Renames a file, over one that is there; a power cut may undo it until [`sync_names`](SimWorld::sync_names) or a

@@ -46,7 +46,7 @@ impl SimWorld {
     /// Virtual time.
     #[must_use]
     pub fn now(&self) -> Instant {
-        self.world.borrow().now()
+        self.world.borrow().now
     }
 
     /// Jumps to the next event or to the next instant a ring waits for, whichever is first, and lets it happen. Stays
@@ -59,7 +59,7 @@ impl SimWorld {
     /// What was injected so far.
     #[must_use]
     pub fn counts(&self) -> SimCounts {
-        self.world.borrow().counts()
+        self.world.borrow().counts
     }
 }
 
@@ -89,13 +89,13 @@ impl SimRing {
     /// advancing the world all the same hides a loop that spins.
     #[must_use]
     pub fn sleeps(&self) -> bool {
-        self.world.borrow().sleeps(self.id)
+        self.world.borrow_mut().seat(self.id).sleeps
     }
 }
 
 impl Ring for SimRing {
     fn now(&self) -> Instant {
-        self.world.borrow().now()
+        self.world.borrow().now
     }
 
     fn socket(&mut self, _addr: &SocketAddr) -> Result<SockId> {
@@ -117,11 +117,21 @@ impl Ring for SimRing {
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
         op.check();
-        self.world.borrow_mut().push(self.id, op, token)
+        let mut world = self.world.borrow_mut();
+        let seat = world.seat(self.id);
+        let (name, flies) = seat.desk.book(op, token)?;
+        if flies {
+            seat.queued.push(name);
+        }
+        Ok(name.into())
     }
 
     fn cancel(&mut self, op: OpId) {
-        self.world.borrow_mut().cancel(self.id, op.into());
+        let mut world = self.world.borrow_mut();
+        let seat = world.seat(self.id);
+        if seat.desk.mark_cancelled(op.into()) {
+            seat.cancels.push((op.into(), false));
+        }
     }
 
     /// Never sleeps: notes `until` as a wake-up the world must not jump over.
@@ -131,11 +141,11 @@ impl Ring for SimRing {
     }
 
     fn pop(&mut self) -> Option<Done> {
-        self.world.borrow_mut().pop(self.id)
+        self.world.borrow_mut().seat(self.id).desk.pop()
     }
 
     fn in_flight(&self) -> usize {
-        self.world.borrow().in_flight(self.id)
+        self.world.borrow_mut().seat(self.id).desk.in_flight
     }
 
     fn waker(&self) -> Waker {
@@ -147,7 +157,7 @@ impl Ring for SimRing {
             backend: "sim",
             abilities: vec!["virtual time"],
             refusals: Vec::new(),
-            counts: self.world.borrow().ring_counts(self.id),
+            counts: self.world.borrow_mut().seat(self.id).desk.counts,
         }
     }
 }

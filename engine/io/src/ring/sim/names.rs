@@ -1,7 +1,7 @@
 //! The names of the simulated disk's files, and which of them a power cut leaves.
 //!
-//! Changes are journaled: they reach the disk in their order, and a cut keeps those up to some point of it. Syncing a file
-//! or a directory brings all of them there, as the journals of ext4 and XFS do.
+//! Changes reach the disk in their order, and a cut keeps those up to some point of it. Syncing a file or a directory brings
+//! all of them there, as the journals of ext4 and XFS do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,96 +11,60 @@ use fuelrail_base::prng::Prng;
 /// A file, whatever it is called.
 pub(super) type Inode = u64;
 
-#[derive(Clone, Debug)]
-enum Change {
-    Made(PathBuf, Inode),
-    Renamed(PathBuf, PathBuf),
-    Removed(PathBuf),
-}
+/// All names before and after each change since the last sync: a cut leaves one of these, and the last is what everybody sees.
+#[derive(Debug)]
+pub(super) struct Names(Vec<BTreeMap<PathBuf, Inode>>);
 
-#[derive(Debug, Default)]
-pub(super) struct Names {
-    live: BTreeMap<PathBuf, Inode>,
-    durable: BTreeMap<PathBuf, Inode>,
-    /// From the durable names to the live ones, oldest first.
-    journal: Vec<Change>,
+impl Default for Names {
+    fn default() -> Names {
+        Names(vec![BTreeMap::new()])
+    }
 }
 
 impl Names {
-    pub(super) fn find(&self, path: &Path) -> Option<Inode> {
-        self.live.get(path).copied()
-    }
-
-    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.live.keys().map(PathBuf::as_path)
+    /// The names as everybody sees them.
+    pub(super) fn live(&self) -> &BTreeMap<PathBuf, Inode> {
+        self.0.last().expect("the names before the first change are there")
     }
 
     pub(super) fn make(&mut self, path: &Path, inode: Inode) {
-        self.change(Change::Made(path.to_owned(), inode));
+        let mut names = self.live().clone();
+        names.insert(path.to_owned(), inode);
+        self.0.push(names);
     }
 
     /// False when there is no such file.
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> bool {
-        let is = self.live.contains_key(from);
-        if is {
-            self.change(Change::Renamed(from.to_owned(), to.to_owned()));
-        }
-        is
+        let mut names = self.live().clone();
+        let Some(inode) = names.remove(from) else { return false };
+        names.insert(to.to_owned(), inode);
+        self.0.push(names);
+        true
     }
 
     /// False when there is no such file.
     pub(super) fn remove(&mut self, path: &Path) -> bool {
-        let is = self.live.contains_key(path);
+        let mut names = self.live().clone();
+        let is = names.remove(path).is_some();
         if is {
-            self.change(Change::Removed(path.to_owned()));
+            self.0.push(names);
         }
         is
     }
 
-    fn change(&mut self, change: Change) {
-        apply(&mut self.live, &change);
-        self.journal.push(change);
-    }
-
     /// Everything so far survives a power cut.
     pub(super) fn commit(&mut self) {
-        self.durable.clone_from(&self.live);
-        self.journal.clear();
+        self.0.drain(..self.0.len() - 1);
     }
 
     /// Leaves the changes up to some point, as the dice say.
     pub(super) fn cut_power(&mut self, prng: &mut Prng) {
-        let kept = prng.below(self.journal.len() as u64 + 1) as usize;
-        for change in &self.journal[..kept] {
-            apply(&mut self.durable, change);
-        }
-        self.live.clone_from(&self.durable);
-        self.journal.clear();
-    }
-
-    /// Files that have a name.
-    pub(super) fn named(&self) -> BTreeSet<Inode> {
-        self.live.values().copied().collect()
+        self.0.truncate(1 + prng.below(self.0.len() as u64) as usize);
+        self.commit();
     }
 
     /// Files that have a name, or may have one again after a power cut.
     pub(super) fn reachable(&self) -> BTreeSet<Inode> {
-        let made = self.journal.iter().filter_map(|change| match change {
-            Change::Made(_, inode) => Some(*inode),
-            Change::Renamed(..) | Change::Removed(_) => None,
-        });
-        self.live.values().chain(self.durable.values()).copied().chain(made).collect()
-    }
-}
-
-fn apply(names: &mut BTreeMap<PathBuf, Inode>, change: &Change) {
-    match change {
-        Change::Made(path, inode) => drop(names.insert(path.clone(), *inode)),
-        Change::Renamed(from, to) => {
-            if let Some(inode) = names.remove(from) {
-                names.insert(to.clone(), inode);
-            }
-        }
-        Change::Removed(path) => drop(names.remove(path)),
+        self.0.iter().flat_map(BTreeMap::values).copied().collect()
     }
 }

@@ -17,7 +17,7 @@ use crate::ring::desk::Desk;
 use crate::ring::file::{FileOptions, files_open};
 use crate::ring::socket::sockets_open;
 use crate::ring::table::Name;
-use crate::ring::{Done, FileId, Full, Op, OpId, RingCounts, SockId};
+use crate::ring::{FileId, SockId};
 use crate::wake::Waker;
 
 #[derive(Debug)]
@@ -83,7 +83,7 @@ pub(super) struct Seat {
     /// Some of them did not fit into its queue of completions.
     overflown: bool,
     /// The last wait found no completion and no wake-up, and its deadline was in the future.
-    sleeps: bool,
+    pub(super) sleeps: bool,
     /// When the ring wants to be woken.
     pub(super) wanted: Option<Instant>,
 }
@@ -117,14 +117,6 @@ impl World {
             disk: Disk::default(),
             stages: BTreeMap::new(),
         }
-    }
-
-    pub(super) fn now(&self) -> Instant {
-        self.now
-    }
-
-    pub(super) fn counts(&self) -> SimCounts {
-        self.counts
     }
 
     pub(super) fn advance(&mut self) -> bool {
@@ -195,31 +187,31 @@ impl World {
             self.unstage(key);
         }
         let Some(seat) = self.seats[ring].take() else { return };
-        for held in seat.desk.holdings() {
+        for (_, held) in seat.desk.holdings() {
             self.let_go(held);
         }
     }
 
-    fn seat(&mut self, ring: usize) -> &mut Seat {
+    pub(super) fn seat(&mut self, ring: usize) -> &mut Seat {
         self.seats[ring].as_mut().expect("a ring has its seat until it is dropped")
     }
 
     pub(super) fn socket(&mut self, ring: usize) -> Result<SockId> {
-        let others = self.seat(ring).desk.holdings().any(|held| matches!(held, Held::Conn(_)));
+        let others = self.seat(ring).desk.holdings().any(|(_, held)| matches!(held, Held::Conn(_)));
         if others && self.strikes(self.faults.no_descriptor) {
             self.counts.no_descriptor += 1;
             return Err(Error::from_errno(Kind::Environment, "opening a socket", libc::EMFILE));
         }
         let conn = self.next_conn;
-        let id = self.seat(ring).desk.open(Held::Conn(conn)).map_err(|_| sockets_open())?;
+        let id = self.seat(ring).desk.take_in(Held::Conn(conn), false).map_err(|_| sockets_open())?;
         self.next_conn += 1;
-        self.conns.insert(conn, Conn::new());
-        Ok(id)
+        self.conns.insert(conn, Conn::default());
+        Ok(id.into())
     }
 
     pub(super) fn open_file(&mut self, ring: usize, path: &Path, options: &FileOptions) -> Result<FileId> {
         let held = self.open_there(path, options)?;
-        self.seat(ring).desk.open_file(held).map_err(|held| {
+        self.seat(ring).desk.take_in(held, true).map(FileId::from).map_err(|held| {
             self.let_go(&held);
             files_open()
         })
@@ -235,27 +227,12 @@ impl World {
 
     /// Closes a socket or a file.
     pub(super) fn close(&mut self, ring: usize, id: Name) {
-        let mut flying = Vec::new();
         let seat = self.seat(ring);
-        seat.desk.close(id, &mut flying);
-        seat.cancels.extend(flying.into_iter().map(|name| (name, true)));
+        for name in seat.desk.close(id) {
+            seat.desk.mark_cancelled(name);
+            seat.cancels.push((name, true));
+        }
         self.close_idle(ring);
-    }
-
-    pub(super) fn push(&mut self, ring: usize, op: Op, token: u64) -> Result<OpId, Full> {
-        let seat = self.seat(ring);
-        let (name, flies) = seat.desk.book(op, token)?;
-        if flies {
-            seat.queued.push(name);
-        }
-        Ok(name.into())
-    }
-
-    pub(super) fn cancel(&mut self, ring: usize, name: Name) {
-        let seat = self.seat(ring);
-        if seat.desk.mark_cancelled(name) {
-            seat.cancels.push((name, false));
-        }
     }
 
     pub(super) fn wait(&mut self, ring: usize, until: Option<Instant>) {
@@ -282,22 +259,6 @@ impl World {
         seat.sleeps = sleeps;
         seat.desk.counts.sleeps += u64::from(sleeps);
         seat.desk.counts.enters += u64::from(sleeps || !queued.is_empty() || !cancels.is_empty());
-    }
-
-    pub(super) fn pop(&mut self, ring: usize) -> Option<Done> {
-        self.seat(ring).desk.pop()
-    }
-
-    pub(super) fn in_flight(&self, ring: usize) -> usize {
-        self.seats[ring].as_ref().map_or(0, |seat| seat.desk.in_flight)
-    }
-
-    pub(super) fn sleeps(&self, ring: usize) -> bool {
-        self.seats[ring].as_ref().is_some_and(|seat| seat.sleeps)
-    }
-
-    pub(super) fn ring_counts(&self, ring: usize) -> RingCounts {
-        self.seats[ring].as_ref().map_or(RingCounts::default(), |seat| seat.desk.counts)
     }
 
     fn reap(&mut self, ring: usize) {

@@ -8,7 +8,8 @@ use tokio_uring::buf::fixed::FixedBufRegistry;
 use tokio_uring::buf::{IoBuf, IoBufMut};
 
 use crate::arena::Mapping;
-use crate::ring::uring::setup::{BUFFER_BYTES_MAX, registering_refused};
+use crate::ring::requests::BUFFER_BYTES_MAX;
+use crate::ring::uring::setup::registering_refused;
 
 /// Most buffers the runtime's registry takes; it leaves out the rest in silence.
 const BUFFERS_MAX: usize = 1024;

@@ -8,59 +8,51 @@
 //! nothing: their memory stays in the ring's books until they come back, and the runtime is dropped only when all have.
 
 mod memory;
-mod requests;
 #[cfg(test)]
 mod tests;
 
-use core::mem::ManuallyDrop;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll};
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
 use std::sync::Arc;
 
-use fuelrail_base::{Duration, Error, Instant, Kind, Result};
+use fuelrail_base::{Duration, Error, Kind, Result};
+use io_uring_06 as io_uring;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio_uring::Runtime;
+use tokio_uring::{InFlightOneshot, OneshotOutputTransform, Runtime, UnsubmittedOneshot};
 
-use self::requests::{Flight, Registered};
 use super::bells::Bells;
 use super::desk::Desk;
-use super::file::{FileOptions, files_open, open_file};
+use super::kernel::{Backend, KernelRing};
 use super::opening::patient;
-use super::socket::{Blocking, sockets_open, tcp_socket};
+use super::requests::request;
+use super::socket::{Blocking, Descriptor};
 use super::table::Name;
 use super::uring::{UringConfig, refusal};
 use super::wires::Wires;
-use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
 use crate::arena::Mapping;
 use crate::clock::monotonic_now;
-use crate::directory::OwnDirectory;
-use crate::fork::ForkGuard;
 use crate::wake::Waker;
 
-/// How long a dropped ring waits for the kernel to give its operations back.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
-
 /// A ring on tokio-uring. Must be made on the thread that uses it, outside every other async runtime.
-pub struct TokioUringRing {
-    runtime: ManuallyDrop<Runtime>,
-    inside: ManuallyDrop<Inside>,
-    waker: Waker,
-    guard: ForkGuard,
-    abilities: Vec<&'static str>,
-    refusals: Vec<String>,
+pub type TokioUringRing = KernelRing<TokioUring>;
+
+/// The way to the kernel through tokio-uring.
+pub struct TokioUring {
+    inside: Inside,
+    /// Goes after what is registered with it.
+    runtime: Runtime,
 }
 
 /// What a turn of the runtime works on.
 struct Inside {
-    desk: Desk<OwnedFd>,
+    desk: Desk<Descriptor>,
     /// What the kernel reads while an operation flies.
     wires: Wires,
-    /// The operations in the runtime's hands, by their place in the table.
-    flights: Box<[Option<Flight>]>,
+    /// The operations in the runtime's hands, by their place in the table. They own nothing: no drop of one, or of the runtime, can
+    /// free what the kernel writes to.
+    flights: Box<[Option<InFlightOneshot<(), Outcome>>]>,
     bells: Bells,
     /// Bells that rang, kept for its memory.
     rung: Vec<u32>,
@@ -78,7 +70,19 @@ struct WakeEvent(Waker);
 
 impl AsRawFd for WakeEvent {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.event_fd().expect("made by Waker::eventfd")
+        self.0.event_fd().expect("made by Waker::eventfd").as_raw_fd()
+    }
+}
+
+/// What comes of an operation: whose it is, and what the kernel says of it.
+struct Outcome(Name);
+
+impl OneshotOutputTransform for Outcome {
+    type Output = (Name, i32);
+    type StoredData = ();
+
+    fn transform_oneshot_output(self, (): (), entry: io_uring::cqueue::Entry) -> (Name, i32) {
+        (self.0, entry.result())
     }
 }
 
@@ -110,15 +114,16 @@ impl TokioUringRing {
             Error::from_errno(Kind::Environment, "watching an eventfd with tokio", errno)
         })?;
         let (mut abilities, mut refusals) = (vec!["coop_taskrun"], Vec::new());
-        let registered = config.register.as_ref().map(crate::arena::Arena::mapping);
-        let registered = registered.filter(|mapping| match memory::register(&runtime, mapping) {
-            Ok(()) => {
-                abilities.push("registered memory");
-                true
-            }
-            Err(why) => {
-                refusals.push(why);
-                false
+        let registered = config.register.as_ref().map(crate::arena::Arena::mapping).filter(|mapping| {
+            match memory::register(&runtime, mapping) {
+                Ok(()) => {
+                    abilities.push("registered memory");
+                    true
+                }
+                Err(why) => {
+                    refusals.push(why);
+                    false
+                }
             }
         });
         let entries = config.entries as usize;
@@ -133,48 +138,7 @@ impl TokioUringRing {
             registered,
             wakes,
         };
-        Ok(TokioUringRing {
-            runtime: ManuallyDrop::new(runtime),
-            inside: ManuallyDrop::new(inside),
-            waker,
-            guard: ForkGuard::new(),
-            abilities,
-            refusals,
-        })
-    }
-
-    /// Enters the runtime: submits what is queued and looks at what came back; stays until something did when `sleep`, at
-    /// most for `limit`.
-    fn turn(&mut self, sleep: bool, limit: Option<Duration>) {
-        let inside = &mut *self.inside;
-        inside.desk.counts.enters += 1;
-        inside.desk.counts.sleeps += u64::from(sleep);
-        self.runtime.block_on(async {
-            let submitted = inside.submit();
-            if sleep {
-                inside.stay(limit).await;
-            } else {
-                inside.pass(submitted).await;
-            }
-        });
-        inside.bells.unlisten();
-        inside.close_idle();
-    }
-
-    /// Cancels everything and waits until the kernel owns nothing, within limits. Returns whether it does.
-    fn drain(&mut self) -> bool {
-        let deadline = monotonic_now().after(DRAIN_PATIENCE);
-        while self.inside.desk.in_flight > 0 {
-            if monotonic_now() > deadline {
-                return false;
-            }
-            let flying: Vec<Name> = self.inside.desk.flying().map(|(name, _)| name).collect();
-            for name in flying {
-                self.inside.ask_back(name);
-            }
-            self.turn(true, Some(Duration::from_millis(50)));
-        }
-        true
+        Ok(KernelRing::over(TokioUring { inside, runtime }, waker, abilities, refusals))
     }
 }
 
@@ -183,27 +147,25 @@ impl Inside {
     /// queue full make the driver flush it; all others go to the kernel when the thread parks. Whether there were any.
     fn submit(&mut self) -> bool {
         let Inside { desk, wires, flights, bells, backlog, unwanted, registered, .. } = self;
-        desk.submitting(monotonic_now());
         let any = !backlog.is_empty() || !unwanted.is_empty();
-        let registered = Registered(registered.as_ref());
         for name in backlog.drain(..) {
             // Landed already: asked back before it was submitted.
-            let (entry, fixed) = if let Some(opening) = desk.opening(name) {
-                (requests::open(opening), false)
-            } else if let Some((op, fd)) = desk.flight(name) {
-                requests::entry(name, op, fd, wires, &registered)
-            } else {
-                continue;
-            };
+            let Some((op, held)) = desk.flight(name) else { continue };
+            let (entry, fixed) = request(name, op, held, false, wires, registered.as_deref());
             desk.counts.fixed_receives += u64::from(fixed);
-            let mut flight = requests::submit(name, entry);
+            // SAFETY: each version's entry is the kernel's `struct io_uring_sqe` and nothing else, which is plain numbers.
+            let entry: io_uring::squeue::Entry = unsafe { core::mem::transmute(entry) };
+            let mut flight = UnsubmittedOneshot::new((), Outcome(name), entry).submit();
             let mut context = Context::from_waker(bells.waker(name.index));
             let early = Pin::new(&mut flight).poll(&mut context);
             debug_assert!(early.is_pending(), "completions are seen by the driver's task only");
             flights[name.index as usize] = Some(flight);
         }
         for fd in unwanted.drain(..) {
-            requests::submit_cancel(fd);
+            // Nobody waits for the answer: the operations themselves say.
+            let all = io_uring::types::CancelBuilder::fd(io_uring::types::Fd(fd)).all();
+            let cancel = io_uring::opcode::AsyncCancel2::new(all).build();
+            drop(UnsubmittedOneshot::new((), Outcome(Name::NOBODY), cancel).submit());
         }
         any
     }
@@ -230,7 +192,7 @@ impl Inside {
             let fd = opened.then(|| unsafe { OwnedFd::from_raw_fd(result) });
             let result = fd.map_or(result, |fd| {
                 patient(&fd);
-                self.desk.opened(name, fd).map_or(-libc::EMFILE, |_| 0)
+                self.desk.opened(name, fd.into()).map_or(-libc::EMFILE, |_| 0)
             });
             self.desk.land(name, result);
         }
@@ -289,130 +251,55 @@ impl Inside {
             Poll::Ready(Err(_)) => true,
         }
     }
+}
 
-    /// Closes a socket or a file.
-    fn put_away(&mut self, id: Name) {
-        let mut flying = Vec::new();
-        self.desk.close(id, &mut flying);
-        for name in flying {
-            self.ask_back(name);
-        }
-        self.close_idle();
+impl Backend for TokioUring {
+    type Held = Descriptor;
+    const NAME: &'static str = "tokio-uring";
+    const BLOCKING: Blocking = Blocking::Yes;
+
+    fn desk(&self) -> &Desk<Descriptor> {
+        &self.inside.desk
     }
 
-    fn close_idle(&mut self) {
-        while let Some((_, fd)) = self.desk.take_closable() {
-            drop(fd);
-        }
+    fn desk_mut(&mut self) -> &mut Desk<Descriptor> {
+        &mut self.inside.desk
     }
 
-    /// Asks for an operation back: at once when the kernel does not know it yet.
+    fn end(&mut self, _: u32, held: Descriptor) {
+        drop(held);
+    }
+
+    fn start(&mut self, name: Name) {
+        self.inside.backlog.push(name);
+    }
+
+    /// At once when the kernel does not know it yet.
     fn ask_back(&mut self, name: Name) {
-        if !self.desk.mark_cancelled(name) {
-            return;
+        let Inside { desk, flights, unwanted, .. } = &mut self.inside;
+        if flights[name.index as usize].is_none() {
+            desk.land(name, -libc::ECANCELED);
+        } else if let Some((_, Some(held))) = desk.flight(name)
+            && !unwanted.contains(&held.fd.as_raw_fd())
+        {
+            unwanted.push(held.fd.as_raw_fd());
         }
-        if self.flights[name.index as usize].is_none() {
-            self.desk.land(name, -libc::ECANCELED);
-            return;
-        }
-        if let Some((_, fd)) = self.desk.flight(name) {
-            let fd = fd.as_raw_fd();
-            if !self.unwanted.contains(&fd) {
-                self.unwanted.push(fd);
+    }
+
+    /// Submits what is queued and looks at what came back.
+    fn enter(&mut self, sleep: bool, limit: Option<Duration>) -> Result<()> {
+        let inside = &mut self.inside;
+        inside.desk.counts.enters += 1;
+        inside.desk.counts.sleeps += u64::from(sleep);
+        self.runtime.block_on(async {
+            let submitted = inside.submit();
+            if sleep {
+                inside.stay(limit).await;
+            } else {
+                inside.pass(submitted).await;
             }
-        }
-    }
-}
-
-impl Ring for TokioUringRing {
-    fn now(&self) -> Instant {
-        monotonic_now()
-    }
-
-    fn socket(&mut self, addr: &SocketAddr) -> Result<SockId> {
-        self.guard.check()?;
-        self.inside.desk.open(tcp_socket(addr, Blocking::Yes)?).map_err(|_| sockets_open())
-    }
-
-    fn close(&mut self, sock: SockId) {
-        self.inside.put_away(sock.into());
-    }
-
-    fn open_in(&mut self, directory: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<FileId> {
-        self.guard.check()?;
-        self.inside.desk.open_file(open_file(directory, path, options)?).map_err(|_| files_open())
-    }
-
-    fn close_file(&mut self, file: FileId) {
-        self.inside.put_away(file.into());
-    }
-
-    fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
-        op.check();
-        let (name, flies) = self.inside.desk.book(op, token)?;
-        if flies {
-            self.inside.backlog.push(name);
-        }
-        Ok(name.into())
-    }
-
-    fn cancel(&mut self, op: OpId) {
-        self.inside.ask_back(op.into());
-    }
-
-    fn wait(&mut self, until: Option<Instant>) -> Result<()> {
-        self.guard.check()?;
-        let limit = until.map(|until| until.since(monotonic_now()));
-        let wants_sleep = !self.inside.desk.has_ready() && limit != Some(Duration::ZERO);
-        let sleep = wants_sleep && self.waker.arm();
-        self.turn(sleep, limit);
-        if wants_sleep {
-            self.waker.disarm();
-        }
+        });
+        self.inside.bells.unlisten();
         Ok(())
-    }
-
-    fn pop(&mut self) -> Option<Done> {
-        self.inside.desk.pop()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.inside.desk.in_flight
-    }
-
-    fn waker(&self) -> Waker {
-        self.waker.clone()
-    }
-
-    fn facts(&self) -> RingFacts {
-        RingFacts {
-            backend: "tokio-uring",
-            abilities: self.abilities.clone(),
-            refusals: self.refusals.clone(),
-            counts: self.inside.desk.counts,
-        }
-    }
-}
-
-impl Drop for TokioUringRing {
-    fn drop(&mut self) {
-        // In a forked child the runtime's ring and epoll are the parent's: even taking them apart would disturb it.
-        if !self.guard.holds() {
-            return;
-        }
-        if !self.drain() {
-            tracing::warn!(
-                "io_uring gave {} operations not back within {DRAIN_PATIENCE:?}; their memory is leaked, \
-                 because the kernel may still write to it",
-                self.inside.desk.in_flight
-            );
-            return;
-        }
-        // SAFETY: the kernel owns no operation any more, so nothing it may touch is freed here. What was registered with
-        // the runtime goes before it; neither is used after this.
-        unsafe {
-            ManuallyDrop::drop(&mut self.inside);
-            ManuallyDrop::drop(&mut self.runtime);
-        }
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use fuelrail_base::limits::RING_FILES_MAX;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use io_uring::IoUring;
+use rustix::process::{Resource, getrlimit};
 
 use super::config::UringConfig;
 use crate::arena::Mapping;
+use crate::ring::requests::BUFFER_BYTES_MAX;
 
-/// Most bytes one registered buffer may have: the kernel's limit.
-pub(in crate::ring) const BUFFER_BYTES_MAX: usize = 1 << 30;
 /// Most registered buffers of one ring: the kernel's limit.
 const BUFFERS_MAX: usize = 1 << 14;
 
@@ -168,7 +168,9 @@ fn register_memory(ring: &IoUring, mapping: &Mapping) -> core::result::Result<()
 pub(in crate::ring) fn registering_refused(bytes: u64, error: &std::io::Error) -> String {
     let cure = match error.raw_os_error() {
         Some(libc::ENOMEM) => {
-            let limit = memlock_bytes().map_or("unlimited".to_owned(), |limit| ByteSize(limit).to_string());
+            let limit = getrlimit(Resource::Memlock)
+                .current
+                .map_or("unlimited".to_owned(), |limit| ByteSize(limit).to_string());
             format!(
                 "the locked-memory limit is {limit}: raise it (ulimit -l, LimitMEMLOCK=, docker --ulimit memlock=-1) \
                  or grant CAP_IPC_LOCK"
@@ -194,16 +196,11 @@ pub(crate) fn refusal(errno: i32) -> Error {
 #[doc(hidden)]
 #[must_use]
 pub fn io_uring_refusal(errno: i32, disabled: &str, filtered: bool) -> Error {
-    let (cause, cure) = explain(errno, disabled, filtered);
-    Error::from_errno(Kind::Environment, cause, errno).cure(cure)
-}
-
-fn explain(errno: i32, disabled: &str, filtered: bool) -> (&'static str, &'static str) {
     const PROFILE: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the container's seccomp profile \
                            (docker run --security-opt seccomp=fuelrail.json, or seccompProfile in the pod): \
                            engine/docs/CONTAINERS.md says how";
     let refused = matches!(errno, libc::EPERM | libc::EACCES | libc::ENOSYS);
-    match (errno, disabled) {
+    let (cause, cure) = match (errno, disabled) {
         (libc::EPERM, "2") => (
             "io_uring is switched off for everyone (sysctl kernel.io_uring_disabled=2)",
             "switch it on: sysctl -w kernel.io_uring_disabled=0",
@@ -226,37 +223,6 @@ fn explain(errno: i32, disabled: &str, filtered: bool) -> (&'static str, &'stati
             ("no file descriptor left for a ring", "raise the limit of open files (ulimit -n)")
         }
         _ => ("opening an io_uring", OLD_KERNEL),
-    }
-}
-
-/// The limit on locked memory, in bytes. `None` when there is none.
-pub(crate) fn memlock_bytes() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel writes one `rlimit` into `limit`, which lives until after the call.
-    let rc = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
-    (rc == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refusals_name_cause_and_cure() {
-        for (errno, disabled, filtered, cause, cure) in [
-            (libc::EPERM, "2", false, "switched off for everyone", "io_uring_disabled=0"),
-            (libc::EPERM, "1", true, "unprivileged", "io_uring_group"),
-            (libc::EPERM, "0", true, "seccomp filter", "seccomp profile"),
-            (libc::ENOSYS, "", true, "seccomp filter", "seccomp profile"),
-            (libc::ENOSYS, "", false, "no io_uring", "kernel 5.13"),
-            (libc::EACCES, "0", false, "security module", "SELinux"),
-            (libc::ENOMEM, "0", false, "no memory", "ulimit -l"),
-            (libc::EMFILE, "0", false, "file descriptor", "ulimit -n"),
-            (libc::EINVAL, "0", false, "opening", "kernel 5.13"),
-        ] {
-            let (said_cause, said_cure) = explain(errno, disabled, filtered);
-            assert!(said_cause.contains(cause), "{errno}: {said_cause}");
-            assert!(said_cure.contains(cure), "{errno}: {said_cure}");
-        }
-    }
+    };
+    Error::from_errno(Kind::Environment, cause, errno).cure(cure)
 }

@@ -3,14 +3,11 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 
-use crate::ring::Op;
-use crate::ring::wires::Wires;
+use super::wires::Wires;
+use super::{Op, TRANSFER_BYTES_MAX, last_errno};
 
-/// Longest single transfer handed to the kernel; it may be cut short anyway.
-const TRANSFER_BYTES_MAX: usize = 1 << 30;
-
-/// Tries a socket operation once: a count, or a negative error number; `-EAGAIN` when the socket is not ready. `wires`
-/// describes it to the kernel during the call.
+/// Tries a socket operation once: a count, or a negative error number; `-EAGAIN` when the socket is not ready. `wires`, of which
+/// no entry is in use, describes it to the kernel during the call.
 pub(super) fn on_socket(op: &mut Op, fd: RawFd, wires: &mut Wires) -> i32 {
     let n = match op {
         Op::Connect { addr, .. } => {
@@ -40,9 +37,9 @@ pub(super) fn on_socket(op: &mut Op, fd: RawFd, wires: &mut Wires) -> i32 {
             unsafe { libc::recvmsg(fd, header, libc::MSG_DONTWAIT) }
         }
         Op::Recv { into, .. } => {
-            let Some((target, len)) = into.targets().next() else { unreachable!("checked to ask for bytes") };
+            let (target, len) = into.first_target();
             // SAFETY: the kernel writes into the one piece, which the borrowed operation owns.
-            unsafe { libc::recv(fd, target.cast(), len.min(TRANSFER_BYTES_MAX), libc::MSG_DONTWAIT) }
+            unsafe { libc::recv(fd, target.cast(), len, libc::MSG_DONTWAIT) }
         }
         _ => unreachable!("{op:?} is not about a socket"),
     };
@@ -83,8 +80,4 @@ pub(super) fn on_file(op: &mut Op, file: Option<&File>) -> i32 {
 fn outcome(n: isize) -> i32 {
     // Transfers are at most 2^30 bytes long.
     if n < 0 { -last_errno() } else { n as i32 }
-}
-
-fn last_errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
