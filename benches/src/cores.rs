@@ -23,7 +23,6 @@ use fuelrail_cli::machine::Machine;
 /// Version of the result's shape.
 pub const SCHEMA: u32 = 1;
 
-/// Who serves.
 #[derive(Clone, Debug)]
 pub enum Origin {
     /// The bucket of the configuration's URI, with these objects.
@@ -32,24 +31,19 @@ pub enum Origin {
     Here(u64),
 }
 
-/// What to measure.
 #[derive(Clone, Debug)]
 pub struct Coring {
     /// The loader's configuration; shards, pinning and memory are set here.
     pub config: Config,
     /// Memory of each shard: as much for one as for many, so that it is as warm.
     pub shard_memory_bytes: u64,
-    /// Who serves.
     pub origin: Origin,
     /// Counts of shards to compare; the first is compared to.
     pub shards: Vec<u16>,
-    /// Time of each run after its warm-up.
     pub time: Duration,
-    /// Runs of each count.
     pub rounds: u32,
 }
 
-/// One run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CoreRun {
     /// Shards, each on a core of its own.
@@ -62,18 +56,15 @@ pub struct CoreRun {
     pub cpu_s_per_gb: f64,
     /// Processor time of nginx, s per GB; absent with a server elsewhere.
     pub server_cpu_s_per_gb: Option<f64>,
-    /// What each shard did in this time.
     pub per_shard: Vec<ShardStats>,
 }
 
 /// One count of shards over all rounds.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CoreRow {
-    /// Shards.
     pub shards: u16,
     /// Payload per wall time, GB/s.
     pub gb_per_s: Spread,
-    /// Payload per processor time of the shards.
     pub gb_per_core_s: Spread,
     /// Wall-clock throughput over that of the first count in the same round. With nginx here: of as many cells.
     pub scaling: Spread,
@@ -85,7 +76,6 @@ pub struct CoreRow {
     pub server_cpu_s_per_gb: Option<f64>,
 }
 
-/// The whole result.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CoresReport {
     /// [`SCHEMA`].
@@ -94,13 +84,10 @@ pub struct CoresReport {
     pub origin: String,
     /// Mean length of the objects, bytes.
     pub object_bytes_mean: u64,
-    /// A row for each count of shards.
     pub rows: Vec<CoreRow>,
     /// Every run, in order.
     pub runs: Vec<CoreRun>,
-    /// What the loader said aloud.
     pub notices: Vec<String>,
-    /// Where it was measured.
     pub machine: Machine,
     /// The loader's configuration, with the last count of shards.
     pub config: Config,
@@ -115,9 +102,6 @@ const NAMES_MAX: u64 = 50_000;
 const ONE_FILE: &str = "    location /set/ { try_files /object =404; }";
 
 /// Measures. `watch` hears of every run.
-///
-/// # Errors
-/// `Usage` for counts that this machine has no cores for; those of the loader and of the venue.
 pub fn cores(coring: &Coring, watch: &mut dyn FnMut(&CoreRun)) -> Result<CoresReport> {
     let seats: Vec<usize> = Topology::here().seats().iter().map(|core| core.id).collect();
     let most = coring.shards.iter().copied().max().unwrap_or(0);
@@ -224,7 +208,6 @@ fn one_run(coring: &Coring, shards: u16, seats: &[usize], outcome: &mut Outcome)
     })
 }
 
-/// nginx with one object under many names.
 fn nginx(object_bytes: u64) -> Result<(Venue, String, Vec<Listed>)> {
     let config = VenueConfig { nginx_directives: ONE_FILE.to_owned(), ..VenueConfig::default() };
     let venue = Venue::open(&config)?;
@@ -239,7 +222,6 @@ fn nginx(object_bytes: u64) -> Result<(Venue, String, Vec<Listed>)> {
     Ok((venue, uri, listing))
 }
 
-/// Takes batches for so long.
 fn pull(loader: &mut Loader, time: Duration) -> Result<()> {
     let begun = Instant::now();
     while begun.elapsed() < time {

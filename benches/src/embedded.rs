@@ -3,10 +3,6 @@
 use fuelrail::{Error, Kind, Result};
 use fuelrail_bucket::{Bucket, BucketConfig};
 
-/// Starts one.
-///
-/// # Errors
-/// `Environment` with what the bucket says.
 pub(crate) fn start(config: BucketConfig) -> Result<Bucket> {
     Bucket::start(config).map_err(|error| Error::new(Kind::Environment, format!("the embedded bucket: {error}")))
 }

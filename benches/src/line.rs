@@ -20,23 +20,18 @@ use crate::own::split;
 use crate::rivals::{Absent, Origin, Programs, Rival};
 use fuelrail_cli::machine::Machine;
 
-/// What to measure.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// Shapes, in order.
     pub shapes: Vec<ShapeName>,
-    /// Over what they are read.
     pub transports: Vec<Transport>,
     /// A bucket that is there already, instead of shapes and transports. There are no bars: those are for sets that everybody
     /// can have.
     pub bucket: Option<External>,
-    /// Scale of the shapes.
     pub scale: f64,
-    /// Measured rounds.
     pub rounds: u32,
     /// Under how many names a pass reads every object; none chooses per shape.
     pub repeats: Option<u32>,
-    /// Seed of the order.
     pub seed: u64,
     /// Settings of the loader; none leaves the loader out.
     pub loader: Option<Overrides>,
@@ -44,13 +39,11 @@ pub struct Line {
     pub rings: Vec<String>,
     /// Other people's loaders that are to take part.
     pub rivals: Vec<&'static Rival>,
-    /// Where those are.
     pub programs: Programs,
     /// Whether floors that no bar needs take part too: the hot buffer, the kernel's drop, the bare copy.
     pub all_floors: bool,
     /// The program that holds the floors and the loader: this one.
     pub program: PathBuf,
-    /// Who may interrupt it.
     pub stop: Stop,
 }
 
@@ -61,9 +54,7 @@ pub struct External {
     pub uri: String,
     /// Its objects, by whole keys.
     pub listing: Vec<Listed>,
-    /// Samples a batch.
     pub batch_size: u32,
-    /// Memory the payload is placed in.
     pub arena_bytes: u64,
 }
 
@@ -72,7 +63,6 @@ pub struct External {
 pub enum Step<'a> {
     /// A shape's objects are being written: bytes so far, and in all.
     Laying(ShapeName, u64, u64),
-    /// A contest's turn begins.
     Turn(&'a str, Turn<'a>),
 }
 
@@ -83,11 +73,6 @@ const ENTITLEMENT_CONNECTIONS: &str = "8";
 /// Under how many names a pass reads every object of a shape, so that starting and ending a run weigh little.
 const REPEATS: u32 = 4;
 
-/// Asks the question at a venue.
-///
-/// # Errors
-/// `Usage`, `Environment` and `File` from setting up; `Cancelled` when asked to stop. A contestant that fails and a rival that
-/// is absent are in the result with their reasons.
 pub fn line(line: &Line, at: &VenueConfig, watch: &mut dyn FnMut(Step<'_>)) -> Result<Findings> {
     let start = Instant::now();
     let uri = line.bucket.as_ref().map(|bucket| split(&bucket.uri).0.to_owned());

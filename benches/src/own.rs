@@ -24,13 +24,11 @@ use crate::harness::{Said, SetHash, Task};
 pub struct Own {
     /// Settings over the defaults, by the names of [`Config`]'s fields.
     pub settings: Overrides,
-    /// Whether the samples are hashed.
     pub hash: bool,
     /// Whether one pass is all that will be asked for: then the run ends with it, and nothing of a next epoch is fetched.
     pub once: bool,
 }
 
-/// The loader between passes.
 struct Standing {
     loader: Loader,
     batches_per_pass: u64,
@@ -39,9 +37,6 @@ struct Standing {
 }
 
 /// Runs the loader as a contestant until its input ends.
-///
-/// # Errors
-/// `Usage` for settings that do not exist; those of the loader; those of [`serve`].
 pub fn run(own: &Own, task: &Task, input: impl BufRead, output: impl Write) -> Result<()> {
     let (base, prefix) = split(&task.uri);
     let config = own.config(&Task { uri: base.to_owned(), ..task.clone() })?;
@@ -59,10 +54,6 @@ pub(crate) fn split(uri: &str) -> (&str, &str) {
 }
 
 impl Own {
-    /// The configuration of a pass.
-    ///
-    /// # Errors
-    /// `Usage` for settings that do not exist or make no sense.
     pub fn config(&self, task: &Task) -> Result<Config> {
         let text = |value: u64| value.to_string();
         let mut given: Overrides = [

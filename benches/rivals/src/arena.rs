@@ -13,7 +13,6 @@ const LINE_BYTES: usize = 64;
 /// What a page holds on every machine this runs on, or a part of it.
 const PAGE_BYTES: usize = 4096;
 
-/// The memory.
 #[derive(Debug)]
 pub(crate) struct Arena {
     memory: Vec<u8>,
@@ -21,7 +20,6 @@ pub(crate) struct Arena {
     next: usize,
     /// Places not yet free again, oldest first.
     taken: VecDeque<Taken>,
-    /// Number of the oldest of them.
     oldest: u64,
 }
 
@@ -55,7 +53,6 @@ impl Arena {
         Ok(Arena { memory, next: 0, taken: VecDeque::new(), oldest: 0 })
     }
 
-    /// How many bytes it has.
     pub(crate) fn size(&self) -> usize {
         self.memory.len()
     }
@@ -83,7 +80,6 @@ impl Arena {
         self.memory[place.start..place.start + place.len][at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// What a place holds.
     pub(crate) fn bytes(&self, place: Place) -> &[u8] {
         &self.memory[place.start..place.start + place.len]
     }

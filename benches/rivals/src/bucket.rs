@@ -16,11 +16,9 @@ const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').
 /// A bucket on a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Bucket {
-    /// Whether it is spoken to over TLS.
     pub(crate) tls: bool,
     /// Host name or address; an IPv6 address without its brackets.
     pub(crate) host: String,
-    /// TCP port.
     pub(crate) port: u16,
     /// Its name, decoded; empty for a plain web server.
     pub(crate) name: String,

@@ -37,7 +37,6 @@ impl Curl {
         Ok(Curl { bucket, objects, seed: set.seed, connections: set.connections, folder, settings })
     }
 
-    /// The configuration file of a pass.
     fn config(&self, pass: u64) -> String {
         let mut text = String::from("fail\nsilent\nshow-error\nwrite-out = \"%{size_download}\\n\"\n");
         if let Some(file) = &self.bucket.ca_file {

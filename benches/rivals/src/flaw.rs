@@ -12,7 +12,6 @@ pub(crate) struct Flaw {
     cure: Option<String>,
 }
 
-/// Shorthand.
 pub(crate) type Result<T, E = Flaw> = std::result::Result<T, E>;
 
 impl Flaw {
@@ -35,7 +34,6 @@ impl Flaw {
         Flaw::new(cause)
     }
 
-    /// Adds what the reader can do.
     pub(crate) fn cure(mut self, cure: impl Into<String>) -> Flaw {
         self.cure = Some(cure.into());
         self

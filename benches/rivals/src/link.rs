@@ -84,9 +84,7 @@ fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
 /// A connection. One variant of two per connection, matched on every read: cheaper than a virtual call and than nothing
 /// else here.
 pub(crate) enum Link {
-    /// As it is.
     Plain(TcpStream),
-    /// Wrapped.
     Tls(Box<TlsStream<TcpStream>>),
 }
 

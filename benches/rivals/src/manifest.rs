@@ -9,9 +9,7 @@ use crate::flaw::{Flaw, Result};
 /// One object of the data set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Object {
-    /// The whole key within its bucket.
     pub(crate) key: String,
-    /// Bytes.
     pub(crate) size: usize,
 }
 

@@ -15,11 +15,9 @@ use crate::reading::Plan;
 /// What a native client is built from.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    /// The data set.
     pub(crate) objects: Vec<Object>,
     /// Where bytes go; none to drop them.
     pub(crate) arena: Option<Arena>,
-    /// How the passes are cut up.
     pub(crate) plan: Plan,
     /// Connections, or requests at a time.
     pub(crate) connections: usize,

@@ -14,7 +14,6 @@ use crate::flaw::{Flaw, Result};
 pub(crate) struct Passed {
     /// Payload delivered, bytes.
     pub(crate) bytes: u64,
-    /// Objects delivered.
     pub(crate) objects: u64,
     /// From `go` to the last byte, s.
     pub(crate) wall_s: f64,
@@ -22,7 +21,6 @@ pub(crate) struct Passed {
     pub(crate) first_batch_us: Option<u64>,
     /// Sum modulo 2¹²⁸ of XXH3-128 over each object, as 32 hexadecimal digits: the same in any order. Only when asked.
     pub(crate) hash: Option<String>,
-    /// How the rival was run.
     pub(crate) settings: String,
 }
 

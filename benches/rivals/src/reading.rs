@@ -30,15 +30,12 @@ pub(crate) enum Placing {
 pub(crate) struct Plan {
     /// Longest piece asked for with one request, bytes.
     pub(crate) range: usize,
-    /// Objects per batch.
     pub(crate) batch_size: usize,
-    /// Chooses the order.
     pub(crate) seed: u64,
     /// Whether to hash what is in the arena.
     pub(crate) hash: bool,
 }
 
-/// One pass.
 #[derive(Debug)]
 pub(crate) struct Reading<'a> {
     objects: &'a [Object],
@@ -75,7 +72,6 @@ struct Landing {
 #[derive(Debug)]
 pub(crate) struct Piece {
     landing: Rc<Landing>,
-    /// Position of the object in the manifest.
     pub(crate) object: usize,
     /// Bytes of the object, all of it or a part.
     pub(crate) range: Range<usize>,
@@ -85,7 +81,6 @@ pub(crate) struct Piece {
 }
 
 impl<'a> Reading<'a> {
-    /// Starts the clock of a pass.
     pub(crate) fn start(objects: &'a [Object], plan: &'a Plan, pass: u64, arena: Option<&'a mut Arena>) -> Self {
         let started = Instant::now();
         Reading {

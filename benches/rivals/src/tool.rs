@@ -23,7 +23,6 @@ impl Tool {
         Tool { program, package, command }
     }
 
-    /// Adds arguments.
     pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Tool {
         self.command.args(args);
         self

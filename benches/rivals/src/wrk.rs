@@ -22,7 +22,6 @@ pub(crate) struct Wrk {
     endpoint: String,
     connections: String,
     duration: String,
-    /// Sizes in the order of the list.
     sizes: Vec<u64>,
     folder: TempDir,
     settings: String,

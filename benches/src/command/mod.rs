@@ -40,7 +40,6 @@ enum Benchmark {
 }
 
 /// Runs the command line of this process.
-#[must_use]
 pub fn main() -> ExitCode {
     fuelrail_cli::run_command_line(|cli: Cli| run(cli.benchmark))
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::soak::{Canary, Moment, Serving, SoakReport, Soaking, serve, soak};
+use crate::soak::{Canary, Moment, SoakReport, Soaking, serve, soak};
 use clap::Args;
 use fuelrail::{ByteSize, RingChoice};
 
@@ -165,11 +165,13 @@ fn text(report: &SoakReport) -> String {
 /// Serve a folder to a soak (started by it)
 #[derive(Args, Debug)]
 pub(crate) struct SoakBucketArgs {
-    #[command(flatten)]
-    serving: Serving,
+    #[arg(long)]
+    folder: PathBuf,
+    #[arg(long)]
+    tls: bool,
 }
 
 pub(crate) fn run_bucket(args: &SoakBucketArgs) -> Outcome {
-    serve(&args.serving, stdin(), stdout())?;
+    serve(&args.folder, args.tls, stdin().lock(), stdout())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -14,7 +14,6 @@ pub(super) struct Arena {
     at: usize,
 }
 
-/// The kernel's smallest page.
 const PAGE_BYTES: usize = 4096;
 
 impl Arena {

@@ -16,9 +16,6 @@ const CURE: &str = "install a C compiler and OpenSSL's headers (apt-get install 
 
 /// The contestant, compiled into `folder`. `authority` is what the server's certificate is checked against; with
 /// `read_ahead` OpenSSL asks the kernel for more than one record at a time.
-///
-/// # Errors
-/// `Environment` when it cannot be compiled, `File` when the folder cannot be written.
 pub fn compiled(folder: &Path, authority: &Path, read_ahead: bool) -> Result<Contestant> {
     let (source, program) = (folder.join("ssl_read.c"), folder.join("ssl_read"));
     if !program.exists() {

@@ -15,21 +15,16 @@ use fuelrail::{Error, Kind, Result};
 /// Processor time of a whole process tree, s.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Cpu {
-    /// In user mode.
     pub user_s: f64,
-    /// In the kernel.
     pub system_s: f64,
 }
 
 impl Cpu {
-    /// Both.
-    #[must_use]
     pub fn total_s(&self) -> f64 {
         self.user_s + self.system_s
     }
 
     /// What was used since `earlier`.
-    #[must_use]
     pub fn since(&self, earlier: Cpu) -> Cpu {
         Cpu { user_s: (self.user_s - earlier.user_s).max(0.0), system_s: (self.system_s - earlier.system_s).max(0.0) }
     }
@@ -49,9 +44,6 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 
 impl Leaf {
     /// A new leaf below the cgroup of this process.
-    ///
-    /// # Errors
-    /// `Environment` that says why, where there is no cgroup version 2 or we may not make one.
     pub fn new() -> Result<Leaf> {
         let refused = |why: String| {
             Error::new(Kind::Environment, format!("no cgroup for contestants: {why}"))
@@ -71,7 +63,6 @@ impl Leaf {
     }
 
     /// The file a process writes its id to in order to belong here.
-    #[must_use]
     pub fn door(&self) -> PathBuf {
         self.folder.join("cgroup.procs")
     }
@@ -116,7 +107,6 @@ impl Drop for Leaf {
 /// Where a contestant's use is read from.
 #[derive(Debug)]
 pub enum Account {
-    /// Its own cgroup.
     Leaf(Leaf),
     /// The process with this id and all below it, by `/proc`.
     Tree(u32),
@@ -129,7 +119,6 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 
 impl Account {
     /// How processor time is counted, for the result.
-    #[must_use]
     pub fn source(&self) -> &'static str {
         match self {
             Account::Leaf(_) => "cgroup cpu.stat",
@@ -137,10 +126,6 @@ impl Account {
         }
     }
 
-    /// Processor time so far.
-    ///
-    /// # Errors
-    /// `Environment` when the kernel's files cannot be read.
     pub fn cpu(&self) -> Result<Cpu> {
         match self {
             Account::Leaf(leaf) => leaf.cpu(),
@@ -155,9 +140,6 @@ impl Account {
     }
 
     /// Processor time once the tree has gone to rest: read until it stands still for a millisecond.
-    ///
-    /// # Errors
-    /// As [`Account::cpu`].
     pub fn settled_cpu(&self) -> Result<Cpu> {
         let mut last = self.cpu()?;
         for _ in 0..SETTLE_READS_MAX {
@@ -172,7 +154,6 @@ impl Account {
     }
 
     /// Most memory the tree held: of the cgroup where it counts memory, else the sum of every living process's own peak.
-    #[must_use]
     pub fn peak_memory_bytes(&self) -> u64 {
         let pids = match self {
             Account::Leaf(leaf) => {

@@ -22,44 +22,32 @@ pub enum Relation {
     Alone,
 }
 
-/// Which passes count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Heat {
-    /// Passes of a process that runs already.
     Warm,
-    /// Passes from the start of a process.
     Cold,
 }
 
-/// A bar.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bar {
-    /// Whose figure.
     pub of: String,
     /// Against whose; the cheapest of them in the median where there are several; none for a figure alone.
     pub to: Vec<String>,
-    /// Which figure.
     pub metric: Metric,
-    /// Of which passes.
     pub heat: Heat,
-    /// How they are held against each other.
     pub relation: Relation,
-    /// The most it may be.
     pub bound: f64,
 }
 
 impl Bar {
     /// At most `bound` times the figure of the cheapest of `to`, warm.
-    #[must_use]
     pub fn ratio(of: &str, to: &[&str], metric: Metric, bound: f64) -> Bar {
         let to = to.iter().map(|name| (*name).to_owned()).collect();
         Bar { of: of.to_owned(), to, metric, heat: Heat::Warm, relation: Relation::Ratio, bound }
     }
 
-    /// How it came out.
-    #[must_use]
     pub fn judge(&self, contestants: &[Scored]) -> Judged {
         let (against, spread) = match self.measure(contestants) {
             Ok((against, spread)) => (against, Ok(spread)),
@@ -121,7 +109,6 @@ impl Bar {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Judged {
-    /// The bar.
     pub bar: Bar,
     /// Against whom it was held in the end.
     pub against: Option<String>,
@@ -129,13 +116,11 @@ pub struct Judged {
     pub measured: Option<Spread>,
     /// Whether the median holds; none when it could not be judged.
     pub holds: Option<bool>,
-    /// Why it could not be judged.
     pub not_judged: Option<String>,
 }
 
 impl Judged {
     /// One sentence: `fuelrail: CPU-s/GB 1.043 × floor-recv (1.031 to 1.060), at most 1.10: holds`.
-    #[must_use]
     pub fn text(&self) -> String {
         let Bar { of, metric, relation, bound, heat, .. } = &self.bar;
         let cold = if *heat == Heat::Cold { "cold " } else { "" };

@@ -17,11 +17,8 @@ use super::spread::Spread;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Difference {
-    /// What.
     pub what: String,
-    /// In the first result.
     pub first: String,
-    /// In the second.
     pub second: String,
 }
 
@@ -47,33 +44,24 @@ pub enum Verdict {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// Which contest.
     pub contest: String,
     /// Which contestant, with `(cold)` for its cold passes.
     pub contestant: String,
-    /// Which figure.
     pub metric: Metric,
-    /// In the first result.
     pub first: Spread,
-    /// In the second.
     pub second: Spread,
     /// Median of the second over median of the first; none when the first is zero.
     pub ratio: Option<f64>,
-    /// What it comes to.
     pub verdict: Verdict,
 }
 
-/// A comparison.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
-    /// Version of this shape.
     pub schema: u32,
     /// What makes the results unlike; empty unless the comparison was forced.
     pub differences: Vec<Difference>,
-    /// Every figure that both have.
     pub changes: Vec<Change>,
-    /// What only one of them has.
     pub unmatched: Vec<String>,
 }
 
@@ -81,9 +69,6 @@ pub struct Comparison {
 pub const SCHEMA: u32 = 1;
 
 /// Compares two results. `force` compares unlike ones all the same; the differences are then part of the comparison.
-///
-/// # Errors
-/// `Usage` for a result without contests, `Mismatch` that lists what differs.
 pub fn compare(first: &Findings, second: &Findings, force: bool) -> Result<Comparison> {
     if first.contests.is_empty() || second.contests.is_empty() {
         return Err(Error::new(Kind::Usage, "a result without contests has no ranges to compare")
@@ -111,7 +96,6 @@ pub fn compare(first: &Findings, second: &Findings, force: bool) -> Result<Compa
 }
 
 /// What makes two results unlike. Versions, commits and dates may differ: that is what one compares.
-#[must_use]
 pub fn differences(first: &Findings, second: &Findings) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut same = |what: &str, first: String, second: String| {

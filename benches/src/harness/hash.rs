@@ -15,13 +15,11 @@ pub struct SetHash {
 }
 
 impl SetHash {
-    /// Adds a whole object.
     pub fn add(&mut self, object: &[u8]) {
         self.add_hash(xxh3_128(object));
     }
 
     /// The hash of the same objects so many times.
-    #[must_use]
     pub fn times(self, repeats: u32) -> SetHash {
         SetHash { sum: self.sum.wrapping_mul(repeats.into()) }
     }

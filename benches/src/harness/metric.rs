@@ -36,7 +36,6 @@ impl Metric {
     ];
 
     /// The figure of a pass, where the pass has it.
-    #[must_use]
     pub fn of(self, pass: &Pass) -> Option<f64> {
         match self {
             Metric::CpuSPerGb => pass.cpu_s_per_gb(),
@@ -49,7 +48,6 @@ impl Metric {
     }
 
     /// Its name for people, with its unit.
-    #[must_use]
     pub fn title(self) -> &'static str {
         match self {
             Metric::CpuSPerGb => "CPU-s/GB",
@@ -62,7 +60,6 @@ impl Metric {
     }
 
     /// A value with as many digits as it deserves.
-    #[must_use]
     pub fn text(self, value: f64) -> String {
         match self {
             Metric::CpuSPerGb | Metric::GbPerS => format!("{value:.3}"),

@@ -9,7 +9,6 @@ use std::process::Command;
 
 use super::account::Leaf;
 
-/// Where contestants run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Place {
     /// The cores they may use; empty for all.
@@ -23,7 +22,6 @@ const NETNS_FOLDER: &str = "/run/netns";
 
 impl Place {
     /// The command that runs `program` here with `args`, in the cgroup if there is one.
-    #[must_use]
     pub fn command(&self, leaf: Option<&Leaf>, program: &Path, args: &[OsString]) -> Command {
         let mut words: Vec<OsString> = Vec::new();
         let mut add = |parts: &[&OsStr]| words.extend(parts.iter().map(|part| (*part).to_owned()));

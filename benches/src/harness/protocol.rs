@@ -33,17 +33,13 @@ pub struct Task {
     pub uri: String,
     /// The objects, as `key<TAB>size` lines in the order of the keys' bytes.
     pub manifest: PathBuf,
-    /// Samples a batch.
     pub batch_size: u32,
-    /// Memory that payload is placed in.
     pub arena_bytes: u64,
     /// Seed of the order, for those that shuffle.
     pub seed: u64,
 }
 
 impl Task {
-    /// The tail of a contestant's command line.
-    #[must_use]
     pub fn args(&self) -> Vec<OsString> {
         let pairs: [(&str, OsString); 5] = [
             ("--uri", self.uri.clone().into()),
@@ -59,9 +55,7 @@ impl Task {
 /// What a contestant says about a pass.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Said {
-    /// Payload bytes the trainer got.
     pub bytes: u64,
-    /// Objects the trainer got.
     pub objects: u64,
     /// From `go` to the last byte, s.
     pub wall_s: f64,
@@ -77,10 +71,6 @@ pub struct Said {
 }
 
 impl Said {
-    /// Reads the line a contestant prints.
-    ///
-    /// # Errors
-    /// `Protocol` that quotes the line when it is not that, or says what cannot be.
     pub fn parse(line: &str) -> Result<Said> {
         let quoted = line.chars().take(120).collect::<String>().escape_debug().to_string();
         let bad = |why: String| {
@@ -96,9 +86,6 @@ impl Said {
 }
 
 /// The contestant's side of the conversation: says `ready`, then does `pass` for every `go` until the input ends.
-///
-/// # Errors
-/// Those of `pass`; `Protocol` for a line that is not `go`; `File` when the pipes fail.
 pub fn serve(input: impl BufRead, mut output: impl Write, mut pass: impl FnMut() -> Result<Said>) -> Result<()> {
     let broken = |error: std::io::Error| Error::new(Kind::File, format!("talking to the harness: {error}"));
     let mut say = |line: &str| writeln!(output, "{line}").and_then(|()| output.flush()).map_err(broken);

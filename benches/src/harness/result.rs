@@ -14,10 +14,8 @@ use super::venue::{Transport, VenueFacts};
 use fuelrail_cli::bench::latency::LatencyResult;
 use fuelrail_cli::machine::Machine;
 
-/// Version of the shape.
 pub const SCHEMA: u32 = 1;
 
-/// A result file.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Findings {
@@ -27,7 +25,6 @@ pub struct Findings {
     pub question: String,
     /// Where and when it was measured, and the commit of the harness.
     pub machine: Machine,
-    /// What was read from.
     pub venue: VenueFacts,
     /// How it was asked: every option of the question that changes figures, by name.
     pub config: BTreeMap<String, String>,
@@ -50,21 +47,15 @@ pub struct SetFacts {
     pub name: String,
     /// The shape's scale; none for an external bucket.
     pub scale: Option<f64>,
-    /// Objects.
     pub objects: u64,
-    /// Their bytes.
     pub bytes: u64,
-    /// Objects a batch.
     pub batch_size: u32,
-    /// Memory the payload was placed in.
     pub arena_bytes: u64,
     /// The hash over all objects, where it is known.
     pub hash: Option<String>,
 }
 
 impl SetFacts {
-    /// Of a shape that was laid.
-    #[must_use]
     pub fn of(shape: &Shape, laid: &Laid) -> SetFacts {
         SetFacts {
             name: shape.name.word().to_owned(),
@@ -82,9 +73,7 @@ impl SetFacts {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contested {
-    /// What was read.
     pub set: SetFacts,
-    /// Over what.
     pub transport: Transport,
     /// What the server gives to a client that drops everything, GB/s, where it was asked: no contestant can be faster.
     pub entitlement_gb_per_s: Option<f64>,
@@ -96,7 +85,6 @@ pub struct Contested {
 
 impl Contested {
     /// From the scores of a contest, judged by these bars.
-    #[must_use]
     pub fn new(set: SetFacts, transport: Transport, scores: Vec<Scored>, bars: &[Bar]) -> Contested {
         let contestants: Vec<Scored> = scores.into_iter().map(Scored::figured).collect();
         let bars = bars.iter().map(|bar| bar.judge(&contestants)).collect();
@@ -104,7 +92,6 @@ impl Contested {
     }
 
     /// `large`, or `large, tls`.
-    #[must_use]
     pub fn title(&self) -> String {
         match self.transport {
             Transport::Plain => self.set.name.clone(),
@@ -112,18 +99,12 @@ impl Contested {
         }
     }
 
-    /// A contestant by name.
-    #[must_use]
     pub fn contestant(&self, name: &str) -> Option<&Scored> {
         self.contestants.iter().find(|scored| scored.name == name)
     }
 }
 
 impl Findings {
-    /// Reads a result file.
-    ///
-    /// # Errors
-    /// `Usage` when it is not one, or is one of another version.
     pub fn from_json(text: &str) -> Result<Findings> {
         #[derive(Deserialize)]
         struct Version {

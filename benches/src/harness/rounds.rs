@@ -14,17 +14,13 @@ use fuelrail_cli::stop::Stop;
 /// One contestant and what it is to do.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Who.
     pub contestant: Contestant,
-    /// On what.
     pub task: Task,
     /// The hash it must come to, where its task is another than that of the contest.
     pub expected_hash: Option<String>,
 }
 
 impl Entry {
-    /// A contestant with its task.
-    #[must_use]
     pub fn new(contestant: Contestant, task: Task) -> Entry {
         Entry { contestant, task, expected_hash: None }
     }
@@ -37,13 +33,10 @@ pub struct Contest {
     pub rounds: u32,
     /// Cold rounds: every contestant from the start of its process, nothing kept.
     pub cold_rounds: u32,
-    /// Where the contestants run.
     pub place: Place,
-    /// How long they may take.
     pub patience: Patience,
     /// The hash that everybody who can hash must come to, in a pass before all others that is not measured.
     pub expected_hash: Option<String>,
-    /// Who may interrupt it.
     pub stop: Stop,
 }
 
@@ -64,11 +57,9 @@ impl Default for Contest {
 /// What a pass is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// Its bytes are proved.
     Proof,
     /// From the start of a process, in this round; the first is 1.
     Cold(u32),
-    /// Before the first round.
     WarmUp,
     /// Measured in this round; the first is 1.
     Round(u32),
@@ -88,22 +79,15 @@ impl core::fmt::Display for Stage {
 /// What is told while a contest is held: when a pass begins, and again when it has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn<'a> {
-    /// Whose pass.
     pub name: &'a str,
-    /// What it is for.
     pub stage: Stage,
-    /// Passes begun before it.
     pub done: u32,
-    /// Passes in all.
     pub total: u32,
     /// What it came to, or why it failed; none when it begins.
     pub ended: Option<Result<&'a Pass, &'a str>>,
 }
 
 /// Holds a contest. A contestant that fails is out, with its reason in its score; the others go on.
-///
-/// # Errors
-/// `Cancelled` when asked to stop. Nothing of the contestants is left then either.
 pub fn hold(contest: &Contest, entries: &[Entry], watch: &mut dyn FnMut(Turn<'_>)) -> Result<Vec<Scored>> {
     let mut scores: Vec<Scored> =
         entries.iter().map(|entry| Scored { name: entry.contestant.name.clone(), ..Scored::default() }).collect();

@@ -14,9 +14,7 @@ use super::spread::Spread;
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scored {
-    /// Its name.
     pub name: String,
-    /// What it says it ran with.
     pub settings: String,
     /// How its processor time was counted; empty when it never ran.
     pub accounting: String,
@@ -40,8 +38,6 @@ pub struct Scored {
 }
 
 impl Scored {
-    /// With the figures of its passes.
-    #[must_use]
     pub fn figured(self) -> Scored {
         Scored { warm: figures(&self.passes), cold: figures(&self.cold_passes), ..self }
     }

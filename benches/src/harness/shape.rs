@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use super::hash::SetHash;
 use fuelrail_cli::stop::Stop;
 
-/// A shape by name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShapeName {
@@ -30,12 +29,10 @@ pub enum ShapeName {
 }
 
 impl ShapeName {
-    /// All shapes.
     pub const ALL: [ShapeName; 5] =
         [ShapeName::Large, ShapeName::Volumes, ShapeName::Mid, ShapeName::Tiny, ShapeName::First];
 
     /// The shape as one word, the one `from_str` takes.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             ShapeName::Large => "large",
@@ -48,9 +45,6 @@ impl ShapeName {
 
     /// The shape with `scale` times its objects (and, of the large ones, `scale` times their bytes), at least one of each
     /// part. 1 is what results are published for.
-    ///
-    /// # Errors
-    /// `Usage` for a scale that is not above 0 and at most 16.
     pub fn shape(self, scale: f64) -> Result<Shape> {
         if !(scale > 0.0 && scale <= 16.0) {
             return Err(Error::new(Kind::Usage, format!("scale = {scale} is outside 0 < scale <= 16")));
@@ -109,13 +103,10 @@ impl core::str::FromStr for ShapeName {
 /// A shape at a scale.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Shape {
-    /// Its name.
     pub name: ShapeName,
     /// Its scale; 1 is full.
     pub scale: f64,
-    /// Samples a batch.
     pub batch_size: u32,
-    /// Memory that its payload is placed in.
     pub arena_bytes: u64,
     parts: Vec<(String, DataSet)>,
 }
@@ -130,21 +121,16 @@ pub struct Laid {
     pub manifest: PathBuf,
     /// Objects, under all their names.
     pub objects: u64,
-    /// Their bytes.
     pub bytes: u64,
     /// The [`SetHash`] over all of them.
     pub hash: String,
 }
 
 impl Shape {
-    /// Objects.
-    #[must_use]
     pub fn objects(&self) -> u64 {
         self.parts.iter().map(|(_, set)| set.len()).sum()
     }
 
-    /// Bytes of all objects.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|(_, set)| set.total_bytes()).sum()
     }
@@ -153,9 +139,6 @@ impl Shape {
     /// laid, by which a later call knows that everything is there already. `watch` hears of bytes written. Every object has
     /// `repeats` names: a set as many times as large that takes no more room. A pass over it is long enough for starts and
     /// ends to weigh little, and no object is asked for twice by one name.
-    ///
-    /// # Errors
-    /// `Environment` when there is not enough room, `File` when something cannot be written, `Cancelled` when asked to stop.
     pub fn lay(&self, folder: &Path, repeats: u32, stop: &Stop, watch: &mut dyn FnMut(u64)) -> Result<Laid> {
         let word = self.name.word();
         let note = folder.join(format!("{word}.json"));
@@ -218,7 +201,6 @@ impl Shape {
     }
 }
 
-/// What was laid.
 #[derive(Serialize, Deserialize)]
 struct Note {
     scale: f64,

@@ -11,17 +11,13 @@ use serde::{Deserialize, Serialize};
 pub struct Spread {
     /// The middle one; the mean of the two in the middle of an even number.
     pub median: f64,
-    /// The least.
     pub min: f64,
-    /// The most.
     pub max: f64,
-    /// How many there were.
     pub count: usize,
 }
 
 impl Spread {
     /// Of these values; none when there are none or one is not a number.
-    #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         if sorted.is_empty() || sorted.iter().any(|value| value.is_nan()) {
@@ -34,14 +30,12 @@ impl Spread {
     }
 
     /// Of one series over another, pair by pair. Pairs whose second value is not above zero are left out.
-    #[must_use]
     pub fn of_ratios(values: &[f64], to: &[f64]) -> Option<Spread> {
         let pairs = values.iter().zip(to).filter(|(_, to)| **to > 0.0);
         Spread::of(pairs.map(|(value, to)| value / to))
     }
 
     /// Whether the two ranges have a value in common: then the difference may be chance.
-    #[must_use]
     pub fn overlaps(&self, other: &Spread) -> bool {
         self.min <= other.max && other.min <= self.max
     }

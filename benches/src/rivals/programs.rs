@@ -17,7 +17,6 @@ use crate::harness::{Contestant, Laid, ShapeName, Stop, Transport, Venue, VenueK
 pub struct Programs {
     /// `fuelrail-rival`, which holds the native rivals and drives the commands.
     pub natives: PathBuf,
-    /// The Python rivals.
     pub python: Python,
     /// Folders in which commands are looked for, as in `PATH`.
     pub path: Vec<PathBuf>,
@@ -28,9 +27,7 @@ pub struct Programs {
 pub struct Absent {
     /// What it is, in two or three words for a table.
     pub word: &'static str,
-    /// The reason.
     pub reason: String,
-    /// What to do.
     pub cure: String,
 }
 
@@ -53,9 +50,6 @@ const ALLOCATOR: [(&str, &str); 3] =
 
 impl Programs {
     /// Whether a rival can take part at this venue.
-    ///
-    /// # Errors
-    /// Why not, and what to do.
     pub fn find(&self, rival: &Rival, transport: Transport, venue: VenueKind) -> Result<(), Absent> {
         match rival.origin {
             Origin::Native | Origin::Command if !self.natives.is_file() => {
@@ -90,9 +84,6 @@ impl Programs {
     }
 
     /// The contestant for a rival that [`Programs::find`] has found. Packs shards where the rival reads them.
-    ///
-    /// # Errors
-    /// Those of the packing and of the venue.
     pub fn contestant(
         &self,
         rival: &Rival,
@@ -132,7 +123,6 @@ impl Programs {
 }
 
 /// The folders of a `PATH`.
-#[must_use]
 pub fn folders(path: &std::ffi::OsStr) -> Vec<PathBuf> {
     std::env::split_paths(path).filter(|folder| folder != Path::new("")).collect()
 }

@@ -38,39 +38,29 @@ pub struct Python {
 
 impl Python {
     /// In a folder, which need not be there yet.
-    #[must_use]
     pub fn in_folder(folder: impl Into<PathBuf>) -> Python {
         Python { folder: folder.into() }
     }
 
-    /// Its folder.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Whether everything is installed in the versions this program wants.
-    #[must_use]
     pub fn stands(&self) -> bool {
         fs::read_to_string(self.folder.join(INSTALLED)).is_ok_and(|text| text == REQUIREMENTS)
     }
 
-    /// The interpreter.
-    #[must_use]
     pub fn interpreter(&self) -> PathBuf {
         self.folder.join("venv/bin/python")
     }
 
     /// A script of the rivals. There after [`Python::write_scripts`].
-    #[must_use]
     pub fn script(&self, name: &str) -> PathBuf {
         self.folder.join("scripts").join(name)
     }
 
     /// Writes this program's scripts, so that they are never those of another version.
-    ///
-    /// # Errors
-    /// `File` when the folder cannot be written.
     pub fn write_scripts(&self) -> Result<()> {
         let folder = self.folder.join("scripts");
         fs::create_dir_all(&folder).map_err(|error| unwritable(&folder, &error))?;
@@ -82,10 +72,6 @@ impl Python {
     }
 
     /// Installs everything unless it stands. `watch` hears of each step; the longest takes minutes.
-    ///
-    /// # Errors
-    /// `Environment` when there is no Python 3.10 or newer with `venv`, or `pip` fails: with the last line it said. `File`
-    /// when the folder cannot be written.
     pub fn install(&self, watch: &mut dyn FnMut(&str)) -> Result<()> {
         if self.stands() {
             return Ok(());
@@ -107,9 +93,6 @@ impl Python {
 
     /// Packs what was laid into shards beside it, unless that was done before. `folder` is the venue's, whose `root` is
     /// served. Returns the prefix of the shards.
-    ///
-    /// # Errors
-    /// `Environment` when the packing fails, `Cancelled` when asked to stop before it.
     pub fn pack(&self, packing: Packing, laid: &Laid, folder: &Path, stop: &Stop) -> Result<String> {
         let kind = match packing {
             Packing::Objects => return Ok(laid.prefix.clone()),

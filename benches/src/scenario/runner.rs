@@ -18,12 +18,10 @@ use super::{Against, BucketPlan, Column, ReadPlan, Run, Scenario, TrainPlan, fil
 use crate::embedded;
 use crate::harness::{Spread, Stop};
 
-/// What runs a scenario.
 pub(crate) struct Runner {
     pub(crate) scenario: Scenario,
     /// Settings of all loaders over those of the scenario.
     pub(crate) settings: Overrides,
-    /// Where folders are made.
     pub(crate) folder: PathBuf,
     /// This program, which is its own readers.
     pub(crate) program: PathBuf,
@@ -118,7 +116,6 @@ impl Runner {
 }
 
 impl Scenario {
-    /// Whether a figure stays in the result.
     fn keeps(&self, figure: &str) -> bool {
         let texts = self.columns.iter().flat_map(|column| [Some(&column.of), column.base.as_ref()]).flatten();
         let mut words = texts.flat_map(|text| text.split_whitespace());

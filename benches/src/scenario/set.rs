@@ -10,7 +10,6 @@ use fuelrail_bucket::Source;
 
 use super::BucketPlan;
 
-/// Classes of digits.
 const CLASSES: u64 = 10;
 
 /// The objects and their bytes. A harder set is written into `folder`.

@@ -4,27 +4,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::harness::Spread;
+
 /// One thing that had to be true.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Criterion {
-    /// Its name as one word.
     pub name: String,
     /// Whether it was; none when the soak was too short to judge it.
     pub holds: Option<bool>,
     /// What was found, with numbers.
     pub text: String,
-}
-
-impl Criterion {
-    pub(super) fn new(name: &str, holds: bool, text: impl Into<String>) -> Criterion {
-        Criterion { name: name.to_owned(), holds: Some(holds), text: text.into() }
-    }
-
-    /// Of what may have been too short to find anything.
-    pub(super) fn judged(name: &str, found: Option<(Option<bool>, String)>) -> Criterion {
-        let (holds, text) = found.unwrap_or_else(|| (None, "not judged: too short".to_owned()));
-        Criterion { name: name.to_owned(), holds, text }
-    }
 }
 
 /// Points below which a trend is not judged.
@@ -35,7 +24,6 @@ const GROWTH_SHARE_MAX: f64 = 0.02;
 /// How memory went. Only growth counts: what shrinks does not leak.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Flatness {
-    /// Points judged.
     pub points: usize,
     /// Median of the second tenth, bytes.
     pub early_bytes: f64,
@@ -51,14 +39,14 @@ pub struct Flatness {
 
 impl Flatness {
     /// Of points (seconds, bytes) in the order of time; none when there are too few.
-    #[must_use]
     pub fn of(points: &[(f64, f64)], tolerance_bytes: u64) -> Option<Flatness> {
         let count = points.len();
         if count < POINTS_MIN {
             return None;
         }
-        let early_bytes = median(&points[count / 10..count / 5]);
-        let late_bytes = median(&points[count - count / 10..]);
+        let median = |points: &[(f64, f64)]| Spread::of(points.iter().map(|point| point.1)).map(|spread| spread.median);
+        let early_bytes = median(&points[count / 10..count / 5])?;
+        let late_bytes = median(&points[count - count / 10..])?;
         let half = &points[count / 2..];
         let slope = Line::through(half).slope;
         Some(Flatness {
@@ -71,14 +59,10 @@ impl Flatness {
         })
     }
 
-    /// Whether memory stayed where it was.
-    #[must_use]
     pub fn holds(&self) -> bool {
         self.late_bytes - self.early_bytes <= self.allowed_bytes && self.growth_bytes <= self.allowed_bytes
     }
 
-    /// The numbers for people.
-    #[must_use]
     pub fn text(&self) -> String {
         format!(
             "median of the second tenth {:.1} MiB, of the last tenth {:.1} MiB; the line through the second half grows by {:.1} MiB; \
@@ -99,11 +83,8 @@ const MIB: f64 = (1u64 << 20) as f64;
 /// How anonymous memory outside the arena grows: the least-squares line behind the first tenth, with its 95 % interval.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Slope {
-    /// Of the line, bytes per hour.
     pub bytes_per_h: f64,
-    /// Lower end of the interval.
     pub low_bytes_per_h: f64,
-    /// Upper end of the interval.
     pub high_bytes_per_h: f64,
 }
 
@@ -112,7 +93,6 @@ impl Slope {
     ///
     /// Neighbouring points err alike (memory drifts and comes back), so the error of a plain fit is too small: it is widened by
     /// `sqrt((1 + r) / (1 - r))` for the residuals' correlation `r` from one point to the next, as for a first-order process.
-    #[must_use]
     pub fn of(points: &[(f64, f64)]) -> Option<Slope> {
         let points = &points[points.len() / 10..];
         if points.len() < POINTS_MIN {
@@ -133,42 +113,27 @@ impl Slope {
     }
 
     /// Whether the interval is narrow enough to judge.
-    #[must_use]
     pub fn is_known(&self) -> bool {
         self.high_bytes_per_h - self.low_bytes_per_h < SLOPE_BYTES_PER_H_MAX
     }
 
     /// Whether memory stays: none while the interval is too wide to tell.
-    #[must_use]
     pub fn holds(&self) -> Option<bool> {
         self.is_known().then_some(self.high_bytes_per_h <= SLOPE_BYTES_PER_H_MAX)
     }
 
-    /// The numbers for people.
-    #[must_use]
     pub fn text(&self) -> String {
         let [at, low, high] = [self.bytes_per_h, self.low_bytes_per_h, self.high_bytes_per_h].map(|bytes| bytes / MIB);
-        let too_wide = if self.is_known() {
-            ""
-        } else {
-            "; not judged: an interval of 8 MiB/h or more tells nothing, soak longer"
-        };
+        let too_wide = "; not judged: an interval of 8 MiB/h or more tells nothing, soak longer";
+        let note = if self.is_known() { "" } else { too_wide };
         format!(
             "anonymous memory outside the arena grows by {at:.1} MiB/h, 95 % interval {low:.1} to {high:.1}, \
-             allowed {:.0}{too_wide}",
+             allowed {:.0}{note}",
             SLOPE_BYTES_PER_H_MAX / MIB
         )
     }
 }
 
-fn median(points: &[(f64, f64)]) -> f64 {
-    let mut values: Vec<f64> = points.iter().map(|point| point.1).collect();
-    values.sort_unstable_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len().is_multiple_of(2) { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] }
-}
-
-/// The least-squares line.
 struct Line {
     /// Zero when all points are at one time.
     slope: f64,
@@ -264,7 +229,6 @@ mod tests {
         let line: Vec<(f64, f64)> = [(0.0, 1.0), (1.0, 3.0), (2.0, 5.0), (4.0, 9.0)].to_vec();
         assert!((Line::through(&line).slope - 2.0).abs() < 1e-12);
         assert_eq!(Line::through(&[(1.0, 4.0), (1.0, 9.0)]).slope, 0.0);
-        assert_eq!((median(&line[..3]), median(&line)), (3.0, 4.0));
         assert_eq!(Flatness::of(&line, 0), None, "four points are no trend");
     }
 

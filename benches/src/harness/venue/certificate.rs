@@ -10,14 +10,11 @@ use fuelrail::{Error, Kind, Result};
 
 use super::tool::run;
 
-/// Where the files are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Certificate {
     /// The authority, for clients to trust.
     pub authority: PathBuf,
-    /// The server's certificate.
     pub chain: PathBuf,
-    /// Its key.
     pub key: PathBuf,
 }
 

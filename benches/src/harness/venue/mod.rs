@@ -25,7 +25,6 @@ use crate::embedded;
 
 pub use certificate::Certificate;
 
-/// Which kind of venue.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VenueKind {
@@ -44,7 +43,6 @@ pub enum VenueKind {
 /// How a venue is set up.
 #[derive(Clone, Debug, Default)]
 pub struct VenueConfig {
-    /// Which kind.
     pub kind: VenueKind,
     /// For `Netns`: the most the link carries towards the client, bit/s.
     pub link_bits_per_s: Option<u64>,
@@ -65,7 +63,6 @@ pub struct VenueConfig {
 impl VenueConfig {
     /// A venue as results are published from, on a machine with two cores or more: the server on the first, contestants on
     /// the second.
-    #[must_use]
     pub fn pinned(kind: VenueKind) -> VenueConfig {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut config = VenueConfig { kind, ..VenueConfig::default() };
@@ -91,7 +88,6 @@ pub enum Transport {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VenueFacts {
-    /// Which kind.
     pub kind: VenueKind,
     /// The server and its version, where it is ours.
     pub server: String,
@@ -99,7 +95,6 @@ pub struct VenueFacts {
     pub mtu: Option<u32>,
     /// What the link was held to, bit/s.
     pub link_bits_per_s: Option<u64>,
-    /// The server's core.
     pub server_core: Option<usize>,
     /// The contestants' cores; empty for any.
     pub client_cores: Vec<usize>,
@@ -126,10 +121,6 @@ enum Server {
 
 impl Venue {
     /// Sets a venue up. Objects may be laid into [`Venue::folder`] before or after.
-    ///
-    /// # Errors
-    /// `Usage` for settings that make no sense together, `Environment` when nginx, root or a tool is missing (and how to go
-    /// on without), `File` when the folder cannot be used.
     pub fn open(config: &VenueConfig) -> Result<Venue> {
         validate(config)?;
         let folder = Folder::new(config.folder.as_deref())?;
@@ -185,9 +176,6 @@ impl Venue {
     }
 
     /// Where the keys of what was laid begin. For an external bucket, its URI.
-    ///
-    /// # Errors
-    /// `Usage` for TLS at a venue that has none.
     pub fn uri(&self, laid: &Laid, transport: Transport) -> Result<String> {
         let none = || Error::new(Kind::Usage, "this venue has no TLS").cure("use a venue with nginx, opened with TLS");
         match (&self.server, transport) {
@@ -206,32 +194,25 @@ impl Venue {
     }
 
     /// The authority that signed the server's certificate, where there is TLS of our own.
-    #[must_use]
     pub fn authority(&self) -> Option<&Path> {
         self.certificate.as_ref().map(|certificate| certificate.authority.as_path())
     }
 
-    /// Where contestants run to reach it.
-    #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
     }
 
     /// The folder whose `root` is served.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
     /// Processor time of its nginx so far, s; none of another server.
-    #[must_use]
     pub fn server_cpu_s(&self) -> Option<f64> {
         let Server::Nginx { nginx, .. } = &self.server else { return None };
         nginx.account().cpu().ok().map(|cpu| cpu.total_s())
     }
 
-    /// What a result says about it.
-    #[must_use]
     pub fn facts(&self) -> &VenueFacts {
         &self.facts
     }

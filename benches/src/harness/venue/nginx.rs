@@ -20,7 +20,6 @@ use crate::harness::place::Place;
 pub(super) struct Site<'a> {
     /// Folder for its configuration, logs and temporary files.
     pub(super) folder: &'a Path,
-    /// The files.
     pub(super) root: &'a Path,
     pub(super) address: IpAddr,
     pub(super) certificate: Option<&'a Certificate>,
@@ -29,7 +28,6 @@ pub(super) struct Site<'a> {
     pub(super) place: &'a Place,
 }
 
-/// A running nginx.
 #[derive(Debug)]
 pub(super) struct Nginx {
     process: Child,
@@ -45,7 +43,6 @@ const LOOKS_MAX: u32 = 2_000;
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 impl Nginx {
-    /// Starts nginx and returns when it listens.
     pub(super) fn start(site: &Site<'_>) -> Result<Nginx> {
         let program = program()?;
         let mut last = None;
@@ -60,7 +57,6 @@ impl Nginx {
 }
 
 impl Nginx {
-    /// What it and its worker use.
     pub(super) fn account(&self) -> Account {
         Account::Tree(self.process.id())
     }
@@ -84,7 +80,6 @@ impl Drop for Nginx {
     }
 }
 
-/// The installed nginx.
 fn program() -> Result<PathBuf> {
     let known = ["/usr/sbin/nginx", "/usr/local/sbin/nginx", "/usr/bin/nginx", "/usr/local/bin/nginx"];
     known.iter().map(PathBuf::from).find(|path| path.exists()).ok_or_else(|| {
