@@ -17,6 +17,7 @@ use fuelrail::{Config, Error, Kind, Listed, Loader, LoaderBuilder, Result, Shard
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
+use crate::harness::tool::unwritable;
 use crate::harness::{Laid, Spread, Transport, Venue, VenueConfig};
 use fuelrail_cli::machine::Machine;
 
@@ -109,37 +110,29 @@ pub fn cores(coring: &Coring, watch: &mut dyn FnMut(&CoreRun)) -> Result<CoresRe
         let cause = format!("shards {:?} on {} core(s)", coring.shards, seats.len());
         return Err(Error::new(Kind::Usage, cause).cure("name counts from 1 to the cores this process may use"));
     }
-    let mut outcome = Outcome::default();
+    let origin = match coring.origin {
+        Origin::Elsewhere(_) => "elsewhere",
+        Origin::Here(_) => "nginx",
+    };
+    let mut report = CoresReport {
+        schema: SCHEMA,
+        origin: origin.to_owned(),
+        object_bytes_mean: 0,
+        rows: Vec::new(),
+        runs: Vec::new(),
+        notices: Vec::new(),
+        machine: Machine::here(),
+        config: Config::default(),
+    };
     for _ in 0..coring.rounds.max(1) {
         for shards in &coring.shards {
-            let run = one_run(coring, *shards, &seats, &mut outcome)?;
+            let run = one_run(coring, *shards, &seats, &mut report)?;
             watch(&run);
-            outcome.runs.push(run);
+            report.runs.push(run);
         }
     }
-    let rows = coring.shards.iter().filter_map(|shards| row(*shards, coring.shards[0], &outcome.runs));
-    Ok(CoresReport {
-        schema: SCHEMA,
-        origin: match coring.origin {
-            Origin::Elsewhere(_) => "elsewhere",
-            Origin::Here(_) => "nginx",
-        }
-        .to_owned(),
-        object_bytes_mean: outcome.object_bytes_mean,
-        rows: rows.collect(),
-        runs: outcome.runs,
-        notices: outcome.notices,
-        machine: Machine::here(),
-        config: outcome.config,
-    })
-}
-
-#[derive(Default)]
-struct Outcome {
-    runs: Vec<CoreRun>,
-    object_bytes_mean: u64,
-    notices: Vec<String>,
-    config: Config,
+    report.rows = coring.shards.iter().filter_map(|shards| row(*shards, coring.shards[0], &report.runs)).collect();
+    Ok(report)
 }
 
 fn row(shards: u16, first: u16, runs: &[CoreRun]) -> Option<CoreRow> {
@@ -161,7 +154,7 @@ fn row(shards: u16, first: u16, runs: &[CoreRun]) -> Option<CoreRow> {
     })
 }
 
-fn one_run(coring: &Coring, shards: u16, seats: &[usize], outcome: &mut Outcome) -> Result<CoreRun> {
+fn one_run(coring: &Coring, shards: u16, seats: &[usize], report: &mut CoresReport) -> Result<CoreRun> {
     let here = matches!(coring.origin, Origin::Here(_));
     // Shards and server started from here on inherit the cell.
     let _held = if here { Some(Held::to(&seats[..usize::from(shards)])?) } else { None };
@@ -175,17 +168,17 @@ fn one_run(coring: &Coring, shards: u16, seats: &[usize], outcome: &mut Outcome)
         }
     };
     let total: u64 = listing.iter().map(|object| object.size).sum();
-    outcome.object_bytes_mean = total / (listing.len() as u64).max(1);
+    report.object_bytes_mean = total / (listing.len() as u64).max(1);
     let memory_limit_bytes = coring.shard_memory_bytes * u64::from(shards);
     let config =
         Config { uri, shards, memory_limit_bytes, pin: true, epochs: u64::from(u32::MAX), ..coring.config.clone() };
     let mut loader = LoaderBuilder::new(config).listing(listing).build()?;
     for notice in loader.notices() {
-        if !outcome.notices.contains(notice) {
-            outcome.notices.push(notice.clone());
+        if !report.notices.contains(notice) {
+            report.notices.push(notice.clone());
         }
     }
-    outcome.config = loader.config().clone();
+    report.config = loader.config().clone();
     pull(&mut loader, coring.time.mul_f64(WARM_UP))?;
     let server_cpu = || server.as_ref().and_then(Venue::server_cpu_s);
     let before = (Instant::now(), loader.stats(), server_cpu());
@@ -213,7 +206,7 @@ fn nginx(object_bytes: u64) -> Result<(Venue, String, Vec<Listed>)> {
     let venue = Venue::open(&config)?;
     let path = venue.folder().join("root/object");
     let written = fs::File::create(&path).and_then(|file| file.set_len(object_bytes));
-    written.map_err(|error| Error::new(Kind::File, format!("writing {}: {error}", path.display())))?;
+    written.map_err(|error| unwritable(&path, &error))?;
     let objects = (NAMED_BYTES / object_bytes.max(1)).clamp(64, NAMES_MAX);
     let listing = (0..objects).map(|n| Listed { key: format!("set/{n:06}"), size: object_bytes, etag: None }).collect();
     let laid =

@@ -7,10 +7,9 @@
 
 pub mod command;
 pub mod cores;
-mod embedded;
 pub mod floor;
 pub mod harness;
-pub mod line;
+mod line;
 pub mod own;
 pub mod report;
 pub mod rivals;

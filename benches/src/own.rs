@@ -12,6 +12,7 @@ use std::io::{BufRead, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use fuelrail::{Config, Error, Kind, Listed, Loader, LoaderBuilder, Overrides, Result, Stats, read_manifest};
 use fuelrail_plan::run::EPOCHS_MAX;
 
@@ -20,15 +21,20 @@ use crate::harness::protocol::serve;
 use crate::harness::{Said, SetHash, Task};
 
 /// How our loader takes part.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub struct Own {
-    /// Settings over the defaults, by the names of [`Config`]'s fields.
-    pub settings: Overrides,
+    /// A setting over the defaults, by the name of its field
+    #[arg(long = "set", value_name = "FIELD=VALUE", value_parser = fuelrail_cli::bench::setting)]
+    pub settings: Vec<(String, String)>,
+    /// Hash what comes
+    #[arg(long)]
     pub hash: bool,
-    /// Whether one pass is all that will be asked for: then the run ends with it, and nothing of a next epoch is fetched.
+    /// End with the first pass, and fetch nothing of a next one
+    #[arg(long)]
     pub once: bool,
 }
 
+/// The loader between passes.
 struct Standing {
     loader: Loader,
     batches_per_pass: u64,

@@ -49,12 +49,6 @@ pub fn results_html(results: &[(String, Value)]) -> Result<String> {
     Ok(page(include_str!("report.html"), shown))
 }
 
-/// The page of one result that is at hand.
-pub fn result_html(name: &str, result: &impl Serialize) -> String {
-    let value = serde_json::to_value(result).expect("results are plain structures");
-    results_html(&[(name.to_owned(), value)]).expect("it has its schema")
-}
-
 /// Every `holds` of a document: a bar or a criterion that was not judged does not hold.
 fn judged(value: &Value, found: &mut Vec<bool>) {
     match value {

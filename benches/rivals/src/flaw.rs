@@ -1,7 +1,4 @@
 //! Why a rival could not run: cause and cure in one line, as the harness prints it.
-//!
-//! Owns the one error type of this crate, which imports nothing of ours: a rival must not share code with what it is
-//! compared to.
 
 use std::fmt;
 

@@ -14,9 +14,8 @@ use rustix::event::epoll;
 use rustix::net::{RecvFlags, recv};
 
 use super::answer::{Answer, Pass};
-use super::arena::Arena;
+use super::arena::{Arena, Into, RECEIVE_BYTES};
 use super::requests::Requests;
-use super::{Into, RECEIVE_BYTES};
 
 /// Connections and who watches them.
 #[derive(Debug, Default)]

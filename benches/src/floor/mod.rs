@@ -18,22 +18,13 @@ use fuelrail::{ByteSize, Error, Kind, Result};
 use crate::harness::protocol::serve;
 use crate::harness::{Said, Task};
 
+pub use arena::Into;
 pub use ssl::compiled as ssl_contestant;
 
 use self::answer::Pass;
-use self::arena::Arena;
+use self::arena::{Arena, RECEIVE_BYTES};
 use self::connections::Connections;
 use self::requests::Requests;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Into {
-    /// Through an arena of the task's size, from end to end and round again.
-    Arena,
-    /// Into the same mebibyte over and over: it stays in cache.
-    Hot,
-    /// Nowhere: the kernel drops them (`MSG_TRUNC`). All of a receive but its copy.
-    Nowhere,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loop {
@@ -55,8 +46,6 @@ pub struct Floor {
     pub hash: bool,
 }
 
-/// Bytes asked for by one system call.
-const RECEIVE_BYTES: usize = 1 << 20;
 /// Connections tried when the number is to be found.
 const CONNECTIONS_TRIED: [usize; 3] = [1, 8, 32];
 const CONNECTIONS_MAX: usize = 1024;

@@ -7,9 +7,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use fuelrail::{Error, Kind, Result};
+use fuelrail::Result;
 
 use crate::harness::Contestant;
+use crate::harness::tool::{run, unwritable};
 
 const SOURCE: &str = include_str!("../../floor/ssl_read.c");
 const CURE: &str = "install a C compiler and OpenSSL's headers (apt-get install gcc libssl-dev)";
@@ -19,17 +20,10 @@ const CURE: &str = "install a C compiler and OpenSSL's headers (apt-get install 
 pub fn compiled(folder: &Path, authority: &Path, read_ahead: bool) -> Result<Contestant> {
     let (source, program) = (folder.join("ssl_read.c"), folder.join("ssl_read"));
     if !program.exists() {
-        fs::write(&source, SOURCE)
-            .map_err(|error| Error::new(Kind::File, format!("writing {}: {error}", source.display())))?;
-        let flags = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-o"];
-        let output = Command::new("cc").args(flags).arg(&program).arg(&source).args(["-lssl", "-lcrypto"]).output();
-        let failed =
-            |why: &str| Error::new(Kind::Environment, format!("the TLS floor cannot be compiled: {why}")).cure(CURE);
-        let output = output.map_err(|error| failed(&format!("cc: {error}")))?;
-        if !output.status.success() {
-            let words = String::from_utf8_lossy(&output.stderr);
-            return Err(failed(words.lines().find(|line| line.contains("error")).unwrap_or("cc fails")));
-        }
+        fs::write(&source, SOURCE).map_err(|error| unwritable(&source, &error))?;
+        let mut compile = Command::new("cc");
+        compile.args(["-O2", "-std=gnu11", "-Wall", "-Wextra", "-o"]).arg(&program).arg(&source);
+        run(compile.args(["-lssl", "-lcrypto"]), "the TLS floor cannot be compiled", CURE)?;
     }
     let name = if read_ahead { "floor-ssl-ahead" } else { "floor-ssl" };
     let mut contestant = Contestant::new(name, program, ["--ca"]);

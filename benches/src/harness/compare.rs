@@ -8,10 +8,10 @@ use core::fmt;
 use fuelrail::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
-use super::metric::Metric;
+use super::result::Metric;
+use super::result::Scored;
+use super::result::Spread;
 use super::result::{Contested, Findings};
-use super::scored::Scored;
-use super::spread::Spread;
 
 /// Something that makes two results unlike.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -81,22 +81,18 @@ pub fn compare(first: &Findings, second: &Findings, force: bool) -> Result<Compa
             .cure("measure both on one machine with the same options, or add --force and mind the differences"));
     }
     let (mut changes, mut unmatched) = (Vec::new(), Vec::new());
-    for contest in &first.contests {
-        match second.contests.iter().find(|other| other.title() == contest.title()) {
-            Some(other) => compare_contest(contest, other, &mut changes, &mut unmatched),
-            None => unmatched.push(format!("{} (first only)", contest.title())),
-        }
-    }
-    for contest in &second.contests {
-        if !first.contests.iter().any(|other| other.title() == contest.title()) {
-            unmatched.push(format!("{} (second only)", contest.title()));
+    for (contest, other) in paired(&first.contests, &second.contests, Contested::title, &mut unmatched) {
+        let title = contest.title();
+        let name = |scored: &Scored| format!("{} in {title}", scored.name);
+        for (scored, twin) in paired(&contest.contestants, &other.contestants, name, &mut unmatched) {
+            changes.extend(figures(&title, scored, twin));
         }
     }
     Ok(Comparison { schema: SCHEMA, differences, changes, unmatched })
 }
 
 /// What makes two results unlike. Versions, commits and dates may differ: that is what one compares.
-pub fn differences(first: &Findings, second: &Findings) -> Vec<Difference> {
+fn differences(first: &Findings, second: &Findings) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut same = |what: &str, first: String, second: String| {
         if first != second {
@@ -133,18 +129,19 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("results are plain structures")
 }
 
-fn compare_contest(first: &Contested, second: &Contested, changes: &mut Vec<Change>, unmatched: &mut Vec<String>) {
-    for scored in &first.contestants {
-        match second.contestant(&scored.name) {
-            Some(twin) => changes.extend(figures(&first.title(), scored, twin)),
-            None => unmatched.push(format!("{} in {} (first only)", scored.name, first.title())),
-        }
+/// The entries of both lists that have one name. The names of the others are unmatched.
+fn paired<'a, T>(
+    first: &'a [T],
+    second: &'a [T],
+    name: impl Fn(&T) -> String,
+    unmatched: &mut Vec<String>,
+) -> Vec<(&'a T, &'a T)> {
+    let twin = |one: &T, all: &'a [T]| all.iter().find(|other| name(other) == name(one));
+    for (these, others, word) in [(first, second, "first"), (second, first, "second")] {
+        let alone = these.iter().filter(|one| twin(one, others).is_none());
+        unmatched.extend(alone.map(|one| format!("{} ({word} only)", name(one))));
     }
-    for scored in &second.contestants {
-        if first.contestant(&scored.name).is_none() {
-            unmatched.push(format!("{} in {} (second only)", scored.name, second.title()));
-        }
-    }
+    first.iter().filter_map(|one| Some((one, twin(one, second)?))).collect()
 }
 
 fn figures(contest: &str, first: &Scored, second: &Scored) -> Vec<Change> {

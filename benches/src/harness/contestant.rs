@@ -16,9 +16,9 @@ use fuelrail::{Error, Kind, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 
+use super::account::Place;
 use super::account::{Account, Cpu, Leaf};
-use super::place::Place;
-use super::protocol::{GO, READY, Said, Task};
+use super::protocol::{GO, READY, Said, Task, quoted};
 use fuelrail_cli::stop::Stop;
 
 /// Who takes part: a program and its own arguments. The harness adds the tail of the protocol.
@@ -99,7 +99,7 @@ pub struct Pass {
     pub first_batch_us: Option<u64>,
     /// Most memory its process tree held so far.
     pub peak_memory_bytes: u64,
-    /// The [`SetHash`](super::hash::SetHash) over what it got, where it computed one.
+    /// The [`SetHash`] over what it got, where it computed one.
     pub hash: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub facts: BTreeMap<String, f64>,
@@ -145,10 +145,11 @@ pub struct Running {
     input: Option<ChildStdin>,
     lines: Receiver<std::io::Result<String>>,
     complaint: Receiver<String>,
-    account: Account,
+    pub account: Account,
     patience: Patience,
     stop: Stop,
-    settings: String,
+    /// What it said it ran with.
+    pub settings: String,
     started: Instant,
 }
 
@@ -262,20 +263,12 @@ impl Running {
                 Ok(Some(_)) => return Err(self.died("at its end")),
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
                 Ok(None) => {
-                    let cause = format!("{} does not end when its input does", self.name);
-                    return Err(Error::new(Kind::Stalled, cause).cure("let it exit at the end of its standard input"));
+                    let text = "does not end when its input does";
+                    return Err(self.wrong(Kind::Stalled, text, "let it exit at the end of its standard input"));
                 }
                 Err(error) => return Err(Error::new(Kind::Environment, format!("waiting for {}: {error}", self.name))),
             }
         }
-    }
-
-    pub fn settings(&self) -> &str {
-        &self.settings
-    }
-
-    pub fn accounting(&self) -> &'static str {
-        self.account.source()
     }
 
     fn go(&mut self) {
@@ -290,9 +283,8 @@ impl Running {
         if line == READY {
             return Ok(());
         }
-        let quoted = line.chars().take(120).collect::<String>().escape_debug().to_string();
-        Err(Error::new(Kind::Protocol, format!("contestant {} says `{quoted}` where `ready` is due", self.name))
-            .cure("print `ready` and nothing else on standard output"))
+        let text = format!("says `{}` where `ready` is due", quoted(&line));
+        Err(self.wrong(Kind::Protocol, &text, "print `ready` and nothing else on standard output"))
     }
 
     fn line(&mut self, patience: Duration, what: &str) -> Result<String> {
@@ -302,25 +294,26 @@ impl Running {
             match self.lines.recv_timeout(LOOK.min(patience)) {
                 Ok(Ok(line)) => return Ok(line),
                 Ok(Err(error)) => {
-                    let cause = format!("contestant {} says what cannot be read: {error}", self.name);
-                    return Err(Error::new(Kind::Protocol, cause));
+                    let text = format!("says what cannot be read: {error}");
+                    return Err(self.wrong(Kind::Protocol, &text, "let it say lines of UTF-8"));
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.died(&format!("before {what}"))),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    let cause =
-                        format!("contestant {} is silent for {} s before {what}", self.name, patience.as_secs_f64());
-                    return Err(Error::new(Kind::Stalled, cause).cure("give it more time, or find what it waits for"));
+                    let text = format!("is silent for {} s before {what}", patience.as_secs_f64());
+                    return Err(self.wrong(Kind::Stalled, &text, "give it more time, or find what it waits for"));
                 }
             }
         }
     }
 
     fn said(&self, line: &str) -> Result<Said> {
-        Said::parse(line).map_err(|error| {
-            Error::new(error.kind(), format!("contestant {} {}", self.name, error.cause()))
-                .cure("let it print one JSON line per `go` and nothing else on standard output")
-        })
+        let cure = "let it print one JSON line per `go` and nothing else on standard output";
+        Said::parse(line).map_err(|error| self.wrong(error.kind(), error.cause(), cure))
+    }
+
+    fn wrong(&self, kind: Kind, text: &str, cure: &str) -> Error {
+        Error::new(kind, format!("contestant {} {text}", self.name)).cure(cure)
     }
 
     fn told_pass(&mut self, said: Said, used: Cpu) -> Pass {
@@ -346,8 +339,8 @@ impl Running {
         let last: Vec<&str> = told.lines().filter(|line| !line.trim().is_empty()).collect();
         let words =
             last.last().map_or_else(|| "it says nothing".to_owned(), |line| format!("it says: {}", line.trim()));
-        Error::new(Kind::Protocol, format!("contestant {} ends {when} ({status}); {words}", self.name))
-            .cure("run it by hand with the same arguments")
+        let text = format!("ends {when} ({status}); {words}");
+        self.wrong(Kind::Protocol, &text, "run it by hand with the same arguments")
     }
 
     /// Takes everything of it away. Its whole group and cgroup go, so that no grandchild holds the pipes open.

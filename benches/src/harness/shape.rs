@@ -6,15 +6,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use fuelrail::{ByteSize, Error, Kind, Listed, Result, read_manifest, write_manifest};
 use fuelrail_bucket::DataSet;
 use serde::{Deserialize, Serialize};
 
-use super::hash::SetHash;
+use super::protocol::SetHash;
+use super::tool::unwritable;
 use fuelrail_cli::stop::Stop;
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ShapeName {
     /// 32 objects of 64 MiB.
     Large,
@@ -29,18 +30,9 @@ pub enum ShapeName {
 }
 
 impl ShapeName {
-    pub const ALL: [ShapeName; 5] =
-        [ShapeName::Large, ShapeName::Volumes, ShapeName::Mid, ShapeName::Tiny, ShapeName::First];
-
-    /// The shape as one word, the one `from_str` takes.
-    pub fn word(self) -> &'static str {
-        match self {
-            ShapeName::Large => "large",
-            ShapeName::Volumes => "volumes",
-            ShapeName::Mid => "mid",
-            ShapeName::Tiny => "tiny",
-            ShapeName::First => "first",
-        }
+    /// The shape as one word, as the command line has it.
+    pub fn word(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     /// The shape with `scale` times its objects (and, of the large ones, `scale` times their bytes), at least one of each
@@ -84,23 +76,6 @@ fn tiny(count: u64) -> Vec<(String, DataSet)> {
     parts.collect()
 }
 
-impl core::fmt::Display for ShapeName {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(self.word())
-    }
-}
-
-impl core::str::FromStr for ShapeName {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<ShapeName> {
-        ShapeName::ALL.into_iter().find(|name| name.word() == text).ok_or_else(|| {
-            Error::new(Kind::Usage, format!("unknown shape `{text}`")).cure("use large, volumes, mid, tiny or first")
-        })
-    }
-}
-
-/// A shape at a scale.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Shape {
     pub name: ShapeName,
@@ -150,7 +125,7 @@ impl Shape {
         if repeats > 1 {
             total = hash.times(repeats);
             manifest = folder.join(format!("{word}-{repeats}-times.tsv"));
-            listing = repeated(&folder.join("root").join(word), &listing, repeats)?;
+            listing = repeated(&folder.join("root").join(&word), &listing, repeats)?;
             write_manifest(&manifest, &listing)?;
         }
         Ok(Laid {
@@ -172,7 +147,7 @@ impl Shape {
     ) -> Result<(Vec<Listed>, SetHash)> {
         room(folder, self.bytes())?;
         let word = self.name.word();
-        let root = folder.join("root").join(word);
+        let root = folder.join("root").join(&word);
         match fs::remove_dir_all(&root) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(unwritable(&root, &error)),
             _ => {}
@@ -258,10 +233,6 @@ fn room(folder: &Path, bytes: u64) -> Result<()> {
         .cure("give another folder with --dir, or a smaller --scale"))
 }
 
-fn unwritable(path: &Path, error: &std::io::Error) -> Error {
-    Error::new(Kind::File, format!("writing {}: {error}", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -281,7 +252,6 @@ mod tests {
         for bad in [0.0, -1.0, f64::NAN, 17.0] {
             assert_eq!(ShapeName::Mid.shape(bad).unwrap_err().kind(), Kind::Usage);
         }
-        assert!("huge".parse::<ShapeName>().is_err() && "tiny".parse::<ShapeName>().unwrap() == ShapeName::Tiny);
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl Programs {
             Origin::Native | Origin::Command => {
                 let program = [OsString::from(rival.program)].into_iter().chain(args);
                 let mut native = Contestant::new(rival.name, &self.natives, program);
-                if let Some(authority) = venue.authority() {
+                if let Some(authority) = &venue.authority {
                     native.args.extend(["--ca-file".into(), authority.into()]);
                 }
                 native.env = ALLOCATOR.map(|(name, value)| (name.into(), value.into())).to_vec();

@@ -6,11 +6,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use fuelrail::{Error, Kind, Result};
+use fuelrail::Result;
 
 use super::roster::Packing;
+use crate::harness::tool::{run, unwritable};
 use crate::harness::{Laid, Stop};
 
 /// The scripts, as they are in the sources of this program.
@@ -112,25 +113,6 @@ impl Python {
     }
 }
 
-/// Runs a command to its end; what it says on standard error is told when it fails.
-fn run(command: &mut Command, what: &str, cure: &str) -> Result<()> {
-    let failed = |why: String| Err(Error::new(Kind::Environment, format!("{what}: {why}")).cure(cure));
-    match command.stdin(Stdio::null()).output() {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => {
-            let said = [output.stdout, output.stderr].concat();
-            let said = String::from_utf8_lossy(&said);
-            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
-            failed(format!("{}, {}", output.status, last.trim()))
-        }
-        Err(error) => failed(error.to_string()),
-    }
-}
-
-fn unwritable(path: &Path, error: &std::io::Error) -> Error {
-    Error::new(Kind::File, format!("writing {}: {error}", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,13 +138,5 @@ mod tests {
         assert!(!python.stands());
         fs::write(folder.path().join(INSTALLED), REQUIREMENTS).unwrap();
         assert!(python.stands());
-    }
-
-    #[test]
-    fn failures_carry_the_last_words_and_a_cure() {
-        let mut command = Command::new("sh");
-        let error =
-            run(command.args(["-c", "echo begun; echo 'no room' >&2; exit 2"]), "pip", "make room").unwrap_err();
-        assert_eq!(error.to_string(), "pip: exit status: 2, no room; make room");
     }
 }

@@ -7,7 +7,6 @@
 mod figures;
 mod reader;
 mod runner;
-mod set;
 mod trainer;
 
 pub(crate) use figures::value;

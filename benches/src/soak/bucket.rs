@@ -46,7 +46,7 @@ pub fn serve(folder: &Path, tls: bool, input: impl BufRead, mut output: impl Wri
         tls: tls.then_some(fuelrail_bucket::Tls::SelfSigned),
         ..BucketConfig::default()
     };
-    let mut bucket = crate::embedded::start(config.clone())?;
+    let mut bucket = crate::harness::tool::embedded(config.clone())?;
     config.listen = bucket.addr();
     // Beside the folder that is served.
     let ca_file = bucket.authority().map(|pem| {
@@ -70,7 +70,7 @@ pub fn serve(folder: &Path, tls: bool, input: impl BufRead, mut output: impl Wri
                 before.absences += 1;
                 drop(bucket);
                 std::thread::sleep(away);
-                bucket = crate::embedded::start(config.clone())?;
+                bucket = crate::harness::tool::embedded(config.clone())?;
             }
         }
     }

@@ -2,20 +2,109 @@
 //! between them and lets the bucket misbehave.
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fuelrail::{Batch, Config, Error, Kind, Listed, Loader, LoaderBuilder, Result, State};
+use clap::ValueEnum;
+use fuelrail::{Batch, Config, Error, Kind, Listed, Loader, LoaderBuilder, Overrides, Result, State};
 use fuelrail_base::prng::Prng;
 
 use super::bucket::{Served, Server};
 use super::gauge::Gauge;
-use super::judge::{Flatness, Slope};
 use super::ledger::{Ledger, Objects};
 use super::phases::Phases;
-use super::report::{Moment, SoakReport, Totals};
-use super::{Canary, Soaking};
+use super::report::{Flatness, Moment, Slope, SoakReport, Totals};
+use crate::harness::Stop;
 use fuelrail_cli::machine::Machine;
+
+/// A fault of the soak's own making, which its verdict must find.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Canary {
+    /// Batches are kept when a loader is closed.
+    Leases,
+    /// Memory is kept at every moment.
+    Memory,
+    /// A descriptor is kept at every moment.
+    Descriptors,
+    /// A batch is never recorded.
+    Lost,
+    /// An object is expected to hold something else.
+    Bytes,
+}
+
+#[derive(Clone, Debug)]
+pub struct Soaking {
+    /// How long at least.
+    pub time: Duration,
+    /// How long at most, while the slope of memory is not known well enough to be judged.
+    pub time_max: Duration,
+    /// Seed of order, faults and the consumer's whims.
+    pub seed: u64,
+    pub scale: f64,
+    /// Where the objects are written; the system's folder for temporary files when none is given.
+    pub folder: Option<PathBuf>,
+    /// Settings of the loader over the soak's.
+    pub settings: Overrides,
+    /// Whether over TLS. The bucket then never goes away: it would come back with another certificate.
+    pub tls: bool,
+    /// This program, which is the bucket, too.
+    pub program: PathBuf,
+    /// Whether the bucket misbehaves; without, the verdict says that no fault came.
+    pub faults: bool,
+    /// Growth of memory that is allowed in any case.
+    pub tolerance_bytes: u64,
+    pub canary: Option<Canary>,
+    pub stop: Stop,
+}
+
+impl Soaking {
+    /// A soak of this length with everything at its default.
+    pub fn new(time: Duration, program: PathBuf) -> Soaking {
+        Soaking {
+            time,
+            time_max: time,
+            seed: 0,
+            scale: 1.0,
+            folder: None,
+            settings: Overrides::new(),
+            tls: false,
+            program,
+            faults: true,
+            tolerance_bytes: 16 << 20,
+            canary: None,
+            stop: Stop::default(),
+        }
+    }
+
+    /// A share of the time, within bounds: short soaks meet everything, too.
+    fn share(&self, of: u32, least_ms: u64, most_ms: u64) -> Duration {
+        (self.time / of).clamp(Duration::from_millis(least_ms), Duration::from_millis(most_ms))
+    }
+
+    fn reopen_every(&self) -> Duration {
+        self.share(20, 400, 60_000)
+    }
+
+    pub(super) fn config(&self, server: &Server) -> Result<Config> {
+        let mut given: Overrides = [
+            ("uri", server.url.clone()),
+            ("batch_size", "8".to_owned()),
+            ("seed", self.seed.to_string()),
+            // Without end, as far as a soak can see.
+            ("epochs", u32::MAX.to_string()),
+            ("memory_limit_bytes", (384u64 << 20).to_string()),
+            ("cache_limit_bytes", (64u64 << 20).to_string()),
+            // Some stalls are for ever; ten seconds each would leave little of full speed.
+            ("stall_after_ms", "2000".to_owned()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec();
+        given.extend(server.tls.ca_file.iter().map(|path| ("ca_file".to_owned(), path.display().to_string())));
+        given.extend(self.settings.iter().cloned());
+        Config::load(None, [], &given)
+    }
+}
 
 pub(super) struct Consumer<'a> {
     soaking: &'a Soaking,

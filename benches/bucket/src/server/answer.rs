@@ -7,11 +7,11 @@ use http::request::Parts;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::conditions::{Verdict, judge, precondition_failed};
-use super::desk::{Desk, FRAME_BYTES, Hosted, Site};
 use super::list::{self, ListQuery};
 use super::refusal::{Refusal, document, http_date, iso_date, xml_text};
 use super::reply::{Body, Length, Reply, read};
 use super::sums::checksum_text;
+use super::{Desk, FRAME_BYTES, Hosted, Site};
 use crate::store::{GENERATED_MODIFIED_S, Object};
 
 /// Objects up to this size carry a checksum.

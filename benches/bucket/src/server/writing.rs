@@ -5,12 +5,13 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::conditions::{PutCondition, text};
-use super::desk::{Desk, FRAME_BYTES, Hosted};
 use super::refusal::{Refusal, decode, document, iso_date, xml_text};
 use super::reply::Reply;
 use super::request::Request;
 use super::sums::{Summed, Sums, checksum_text, of_parts, promises_md5};
-use super::target::Step;
+use super::target::Target;
+use super::{Desk, FRAME_BYTES, Hosted};
+use crate::script::Operation;
 use crate::store::{BLOCKS, Draft, MadeOfParts, Object, Part};
 
 /// Largest object in one request, as S3.
@@ -105,41 +106,42 @@ pub(super) async fn delete(desk: &Desk, bucket: &Arc<Hosted>, key: &str) -> Resu
 pub(super) async fn step(
     desk: &Desk,
     bucket: &Arc<Hosted>,
-    (key, step): (&str, &Step),
+    target: &Target,
     request: &mut Request<'_>,
 ) -> Result<Reply, Refusal> {
-    let uploads = &bucket.uploads;
+    let (uploads, key) = (&bucket.uploads, target.key.as_str());
     bucket.store.check_writable()?;
-    match step {
-        Step::Create => {
+    match (target.operation, target.upload.as_deref()) {
+        (Operation::Create, _) => {
             let id = uploads.begin(key)?;
             let (name, key) = (xml_text(&bucket.name), xml_text(key));
             let inner = format!("<Bucket>{name}</Bucket><Key>{key}</Key><UploadId>{id}</UploadId>");
             Ok(Reply::xml(200, document("InitiateMultipartUploadResult", &inner)))
         }
-        Step::Part { upload, number } => {
-            if !(1..=uploads.limits.parts_max).contains(number) {
+        (Operation::Part, Some(upload)) => {
+            let number = target.part.parse().unwrap_or(0);
+            if !(1..=uploads.limits.parts_max).contains(&number) {
                 return Err(Refusal::new("InvalidArgument", format!("There is no part {number}.")));
             }
-            let summed = part(desk, bucket, (key, upload, numbered(*number)), request).await?;
+            let summed = part(desk, bucket, (key, upload, numbered(number)), request).await?;
             let mut reply = Reply::tagged(200, &summed.etag());
             if desk.site.checksums.is_some() {
                 reply.headers.push(("x-amz-checksum-crc32c", checksum_text(summed.crc32c)));
             }
             Ok(reply)
         }
-        Step::Block { id } => {
-            if id.is_empty() || id.len() > BLOCK_ID_BYTES_MAX {
+        (Operation::Part, None) => {
+            if target.part.is_empty() || target.part.len() > BLOCK_ID_BYTES_MAX {
                 return Err(Refusal::new("InvalidArgument", "A block id has 1 to 64 bytes, in Base64."));
             }
             uploads.begin_as(BLOCKS, key)?;
-            part(desk, bucket, (key, BLOCKS, id.clone()), request).await?;
+            part(desk, bucket, (key, BLOCKS, target.part.clone()), request).await?;
             Ok(Reply::empty(201))
         }
-        Step::Complete { upload } => complete(desk, bucket, (key, upload), request).await,
-        Step::BlockList => list_blocks(desk, bucket, key, request).await,
-        Step::Abort { upload } => {
-            uploads.end(upload, key)?;
+        (Operation::Complete, Some(upload)) => complete(desk, bucket, (key, upload), request).await,
+        (Operation::Complete, None) => list_blocks(desk, bucket, key, request).await,
+        (_, upload) => {
+            uploads.end(upload.unwrap_or_default(), key)?;
             Ok(Reply::empty(204))
         }
     }
