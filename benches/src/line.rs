@@ -331,8 +331,8 @@ impl Line<'_> {
         for rival in &self.rivals {
             match self.take_part(rival, venue, set, transport)? {
                 Ok(entry) => entries.push(entry),
-                Err(absent) => {
-                    let (failure, absence) = (Some(absent.to_string()), Some(absent.word.to_owned()));
+                Err((word, reason)) => {
+                    let (failure, absence) = (Some(reason), Some(word.to_owned()));
                     missing.push(Scored { name: rival.name.to_owned(), failure, absence, ..Scored::default() });
                 }
             }
@@ -433,10 +433,7 @@ impl Line<'_> {
                 Ok(Ok(Entry { contestant, task, expected_hash }))
             }
             Err(error) if error.kind() == Kind::Cancelled => Err(error),
-            Err(error) => {
-                let cure = "see whether its script runs by hand".to_owned();
-                Ok(Err(Absent { word: "not packed", reason: error.to_string(), cure }))
-            }
+            Err(error) => Ok(Err(("not packed", format!("{error}; see whether its script runs by hand")))),
         }
     }
 }

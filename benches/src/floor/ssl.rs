@@ -3,14 +3,13 @@
 //! Owns the way from the source, which is part of this program, to a contestant. Where there is no compiler or no OpenSSL to
 //! compile against, the error says so: nothing else takes its place.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use fuelrail::Result;
 
 use crate::harness::Contestant;
-use crate::harness::tool::{run, unwritable};
+use crate::harness::tool::{run, write};
 
 const SOURCE: &str = include_str!("../../floor/ssl_read.c");
 const CURE: &str = "install a C compiler and OpenSSL's headers (apt-get install gcc libssl-dev)";
@@ -20,7 +19,7 @@ const CURE: &str = "install a C compiler and OpenSSL's headers (apt-get install 
 pub fn compiled(folder: &Path, authority: &Path, read_ahead: bool) -> Result<Contestant> {
     let (source, program) = (folder.join("ssl_read.c"), folder.join("ssl_read"));
     if !program.exists() {
-        fs::write(&source, SOURCE).map_err(|error| unwritable(&source, &error))?;
+        write(&source, SOURCE)?;
         let mut compile = Command::new("cc");
         compile.args(["-O2", "-std=gnu11", "-Wall", "-Wextra", "-o"]).arg(&program).arg(&source);
         run(compile.args(["-lssl", "-lcrypto"]), "the TLS floor cannot be compiled", CURE)?;

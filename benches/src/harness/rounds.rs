@@ -27,7 +27,7 @@ impl Entry {
 }
 
 /// How a contest is held.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Contest {
     /// Measured rounds, after one that is not counted.
     pub rounds: u32,
@@ -38,20 +38,6 @@ pub struct Contest {
     /// The hash that everybody who can hash must come to, in a pass before all others that is not measured.
     pub expected_hash: Option<String>,
     pub stop: Stop,
-}
-
-impl Default for Contest {
-    /// Five warm rounds, no cold one, anywhere.
-    fn default() -> Contest {
-        Contest {
-            rounds: 5,
-            cold_rounds: 0,
-            place: Place::default(),
-            patience: Patience::default(),
-            expected_hash: None,
-            stop: Stop::default(),
-        }
-    }
 }
 
 /// What a pass is for.

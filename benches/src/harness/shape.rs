@@ -12,7 +12,7 @@ use fuelrail_bucket::DataSet;
 use serde::{Deserialize, Serialize};
 
 use super::protocol::SetHash;
-use super::tool::unwritable;
+use super::tool::{self, unwritable};
 use fuelrail_cli::stop::Stop;
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -87,8 +87,7 @@ pub struct Shape {
 }
 
 /// A shape as files.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Laid {
     /// The folder below the root that its keys are in, with a `/` at its end.
     pub prefix: String,
@@ -154,18 +153,21 @@ impl Shape {
         }
         let (mut listing, mut hash, mut written) = (Vec::new(), SetHash::default(), 0);
         for (prefix, set) in &self.parts {
-            write_part(&root, prefix, set, stop, &mut |key, content| {
-                hash.add(content);
+            for index in 0..set.len() {
+                stop.check()?;
+                let (key, content) = (format!("{prefix}{}", set.key(index)), set.content(index));
+                tool::write(&root.join(&key), &content)?;
+                hash.add(&content);
                 written += content.len() as u64;
-                listing.push(Listed { key: format!("{prefix}{key}"), size: content.len() as u64, etag: None });
+                listing.push(Listed { key, size: content.len() as u64, etag: None });
                 watch(written);
-            })?;
+            }
         }
         listing.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         let manifest = format!("{word}.tsv");
         write_manifest(&folder.join(&manifest), &listing)?;
         let text = serde_json::to_string(&Note { scale: self.scale, objects: listing.len() as u64, manifest, hash });
-        fs::write(note, text.expect("a plain structure")).map_err(|error| unwritable(note, &error))?;
+        tool::write(note, text.expect("a plain structure"))?;
         Ok((listing, hash))
     }
 
@@ -198,23 +200,6 @@ fn repeated(root: &Path, once: &[Listed], repeats: u32) -> Result<Vec<Listed>> {
     }
     all.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     Ok(all)
-}
-
-fn write_part(root: &Path, prefix: &str, set: &DataSet, stop: &Stop, each: &mut dyn FnMut(&str, &[u8])) -> Result<()> {
-    let mut made = PathBuf::new();
-    for index in 0..set.len() {
-        stop.check()?;
-        let (key, content) = (set.key(index), set.content(index));
-        let path = root.join(prefix).join(&key);
-        let folder = path.parent().unwrap_or(root);
-        if folder != made {
-            fs::create_dir_all(folder).map_err(|error| unwritable(folder, &error))?;
-            made = folder.to_path_buf();
-        }
-        fs::write(&path, &content).map_err(|error| unwritable(&path, &error))?;
-        each(&key, &content);
-    }
-    Ok(())
 }
 
 /// What must stay free beside the objects: folders, manifest, logs, and everybody else.

@@ -1,5 +1,6 @@
-//! The system: other programs (`ip`, `openssl`, `cc`, `pip`, …) run to their end, with their complaint in the error; files that cannot be written.
+//! The system: other programs (`ip`, `cc`, `pip`, …) run to their end, with their complaint in the error; files that cannot be written.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -27,6 +28,12 @@ pub(crate) fn run(command: &mut Command, what: &str, cure: &str) -> Result<()> {
 /// Starts an embedded bucket.
 pub(crate) fn embedded(config: BucketConfig) -> Result<Bucket> {
     Bucket::start(config).map_err(|error| Error::new(Kind::Environment, format!("the embedded bucket: {error}")))
+}
+
+/// Writes a file, and makes the folders above it.
+pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+    made.and_then(|()| fs::write(path, content)).map_err(|error| unwritable(path, &error))
 }
 
 pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> Error {

@@ -11,7 +11,7 @@ use std::process::Command;
 use fuelrail::Result;
 
 use super::roster::Packing;
-use crate::harness::tool::{run, unwritable};
+use crate::harness::tool::{run, write};
 use crate::harness::{Laid, Stop};
 
 /// The scripts, as they are in the sources of this program.
@@ -63,13 +63,7 @@ impl Python {
 
     /// Writes this program's scripts, so that they are never those of another version.
     pub fn write_scripts(&self) -> Result<()> {
-        let folder = self.folder.join("scripts");
-        fs::create_dir_all(&folder).map_err(|error| unwritable(&folder, &error))?;
-        for (name, text) in SCRIPTS {
-            let path = folder.join(name);
-            fs::write(&path, text).map_err(|error| unwritable(&path, &error))?;
-        }
-        Ok(())
+        SCRIPTS.iter().try_for_each(|(name, text)| write(&self.script(name), text))
     }
 
     /// Installs everything unless it stands. `watch` hears of each step; the longest takes minutes.
@@ -77,9 +71,8 @@ impl Python {
         if self.stands() {
             return Ok(());
         }
-        fs::create_dir_all(&self.folder).map_err(|error| unwritable(&self.folder, &error))?;
         let list = self.folder.join("requirements.txt");
-        fs::write(&list, REQUIREMENTS).map_err(|error| unwritable(&list, &error))?;
+        write(&list, REQUIREMENTS)?;
         watch("making a virtual environment");
         let venv = self.folder.join("venv");
         let cure = "install Python 3.10 or newer with venv (Debian: python3-venv)";
@@ -88,8 +81,7 @@ impl Python {
         let mut pip = Command::new(self.interpreter());
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]).arg(&list);
         run(&mut pip, "pip install", "see whether pip reaches its index and the folder has room")?;
-        let note = self.folder.join(INSTALLED);
-        fs::write(&note, REQUIREMENTS).map_err(|error| unwritable(&note, &error))
+        write(&self.folder.join(INSTALLED), REQUIREMENTS)
     }
 
     /// Packs what was laid into shards beside it, unless that was done before. `folder` is the venue's, whose `root` is
@@ -125,7 +117,7 @@ mod tests {
         python.write_scripts().unwrap();
         for rival in RIVALS {
             let written = python.script(rival.program).is_file();
-            assert_eq!(written, matches!(rival.origin, Origin::Python(_)), "{rival}");
+            assert_eq!(written, matches!(rival.origin, Origin::Python(_)), "{}", rival.name);
         }
     }
 

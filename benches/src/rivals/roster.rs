@@ -3,7 +3,6 @@
 //! Owns the table. Settings are those of the makers' manuals, and where those leave a choice, what measured cheapest in
 //! processor time on two cores. Never starts anything.
 
-use core::fmt;
 use core::str::FromStr;
 
 use fuelrail::{Error, Kind, Result};
@@ -105,12 +104,6 @@ impl Rival {
             _ => return None,
         };
         Some(bar)
-    }
-}
-
-impl fmt::Display for Rival {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
     }
 }
 

@@ -15,8 +15,8 @@ use serde::Serialize;
 use super::figures::{Figures, TICKS_PER_S, Tick, add, add_phases, evaluate, means, ticks, value};
 use super::reader::{Reader, Task};
 use super::{Against, BucketPlan, Column, ReadPlan, Run, Scenario, TrainPlan, filled, text_of};
+use crate::harness::tool;
 use crate::harness::tool::embedded;
-use crate::harness::tool::unwritable;
 use crate::harness::{Spread, Stop};
 
 pub(crate) struct Runner {
@@ -314,8 +314,7 @@ fn source(plan: &BucketPlan, folder: &Path) -> Result<(Source, u64)> {
     for (index, class) in chosen(plan) {
         let path = folder.join(format!("training/{class}/{index:05}.png"));
         let content = set.content(index);
-        let written = std::fs::create_dir_all(path.with_file_name("")).and_then(|()| std::fs::write(&path, &content));
-        written.map_err(|error| unwritable(&path, &error))?;
+        tool::write(&path, &content)?;
         bytes += content.len() as u64;
     }
     Ok((Source::Directory(folder.to_owned()), bytes))

@@ -6,26 +6,12 @@
 use std::time::Duration;
 
 use fuelrail_base::prng::Prng;
+use fuelrail_bucket::FaultKind::{self, Changed, WrongEtag};
 
 /// The kinds of phases: no fault, so that the loader comes up to full speed; a little of many kinds; 500 and 503 for most requests;
 /// silence in the middle of bodies, short, long or for ever; a slow trickle on every connection; connections that end in a body or
 /// between answers; wrong entity tags and stale replicas; nobody listens for a moment.
 const KINDS: [&str; 8] = ["calm", "mixed", "burst", "stalls", "trickle", "cuts", "stray", "away"];
-
-/// Kinds of faults that a mixture is drawn from, as scripts name them.
-const MIXED: [&str; 11] = [
-    "slowdown",
-    "error",
-    "reset",
-    "truncate",
-    "length_long",
-    "length_short",
-    "garbage",
-    "overlong_head",
-    "bad_status",
-    "chunked",
-    "stall",
-];
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Phase {
@@ -76,9 +62,9 @@ impl Phases {
         match kind {
             "mixed" => {
                 let mut text = ",per_key_max=2".to_owned();
-                for fault in MIXED {
+                for fault in FaultKind::reading().filter(|kind| !matches!(kind, WrongEtag | Changed)) {
                     if draw.chance(0.6) {
-                        let lasts = if fault == "stall" { "/200ms" } else { "" };
+                        let lasts = if fault == FaultKind::Stall { "/200ms" } else { "" };
                         text += &format!(",{fault}={:.4}{lasts}", 0.005 + draw.unit() * 0.02);
                     }
                 }
@@ -107,7 +93,7 @@ impl Phases {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fuelrail_bucket::{FaultKind, Script};
+    use fuelrail_bucket::Script;
 
     fn drawn(seed: u64, count: usize) -> Vec<Phase> {
         let mut phases = Phases::new(seed, Duration::from_secs(4), true, true);

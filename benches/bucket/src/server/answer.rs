@@ -26,7 +26,11 @@ pub(super) async fn object(desk: &Desk, key: &str, object: &Object, request: &Pa
         Verdict::Part(range) => (true, range),
         Verdict::NotModified => return Ok(Reply::tagged(304, &object.etag)),
         Verdict::Failed => return Err(precondition_failed()),
-        Verdict::Unsatisfiable => return Err(Refusal::invalid_range(object.size)),
+        Verdict::Unsatisfiable => {
+            let header = Some(("content-range", format!("bytes */{}", object.size)));
+            let message = format!("The range starts past the object's {} bytes.", object.size);
+            return Err(Refusal { header, ..Refusal::new("InvalidRange", message) });
+        }
     };
     let length = range.end - range.start;
     let content_range = format!("bytes {}-{}/{}", range.start, range.end.saturating_sub(1), object.size);

@@ -51,10 +51,6 @@ impl Refusal {
         Refusal::new("InternalError", "We encountered an internal error. Please try again.")
     }
 
-    pub(crate) fn read_only() -> Refusal {
-        Refusal::new("AccessDenied", "This bucket is read-only; set `writable` to allow PUT and DELETE.")
-    }
-
     pub(crate) fn too_large(bytes: u64, bytes_max: u64) -> Refusal {
         Refusal::new("EntityTooLarge", format!("{bytes} bytes are more than the {bytes_max} this bucket keeps."))
     }
@@ -69,11 +65,6 @@ impl Refusal {
 
     pub(crate) fn disk_full() -> Refusal {
         Refusal::new("StorageFull", "The disk behind this bucket is full.")
-    }
-
-    pub(super) fn invalid_range(size: u64) -> Refusal {
-        let header = Some(("content-range", format!("bytes */{size}")));
-        Refusal { header, ..Refusal::new("InvalidRange", format!("The range starts past the object's {size} bytes.")) }
     }
 
     pub(crate) fn from_io(key: &str, error: &std::io::Error) -> Refusal {

@@ -54,12 +54,12 @@ pub(super) async fn put(
     bucket.store.check_writable()?;
     let from = text(&request.parts.headers, "x-amz-copy-source").map(str::to_owned);
     let owned = key.to_owned();
-    let draft = desk.on(bucket, move |bucket| bucket.store.begin(&owned)).await?;
+    let draft = desk.on(bucket, move |bucket| bucket.store.begin(Some(&owned))).await?;
     let draft = match &from {
         Some(from) => copied(desk, from, draft).await?,
         None => {
             let bytes_max = bucket.store.object_bytes_max().min(PUT_BYTES_MAX);
-            take_in(desk, bucket, request, (false, bytes_max), draft).await?.0
+            take_in(desk, bucket, request, (bytes_max, None), draft).await?.0
         }
     };
     let owned = key.to_owned();
@@ -160,30 +160,33 @@ async fn part(
     request: &mut Request<'_>,
 ) -> Result<Summed, Refusal> {
     let room = bucket.uploads.room(upload, key)?;
-    let draft = desk.on(bucket, |bucket| bucket.store.begin_part()).await?;
+    let draft = desk.on(bucket, |bucket| bucket.store.begin(None)).await?;
     let (draft, sums) =
-        take_in(desk, bucket, request, (true, bucket.uploads.limits.part_bytes_max), draft.in_room(room)).await?;
+        take_in(desk, bucket, request, (bucket.uploads.limits.part_bytes_max, Some(room)), draft).await?;
     bucket.uploads.keep((upload, key), name, Part { draft, sums })?;
     Ok(sums)
 }
 
-/// Reads a body to its end. It is what its headers promised, or refused.
+/// Reads a body to its end; of a part, which has so much room, with its MD5. It is what its headers promised, or refused.
 async fn take_in(
     desk: &Desk,
     bucket: &Arc<Hosted>,
     request: &mut Request<'_>,
-    (with_md5, bytes_max): (bool, u64),
+    (bytes_max, room): (u64, Option<u64>),
     mut draft: Draft,
 ) -> Result<(Draft, Summed), Refusal> {
     let expected = request.promised_bytes();
     if expected > bytes_max {
         return Err(Refusal::too_large(expected, bytes_max));
     }
-    let mut sums = Sums::new(with_md5 || promises_md5(&request.parts.headers), desk.site.key.is_some());
+    let mut sums = Sums::new(room.is_some() || promises_md5(&request.parts.headers), desk.site.key.is_some());
     while let Some(frame) = request.next_frame().await? {
         sums.add(&frame);
         if sums.bytes() > bytes_max {
             return Err(Refusal::too_large(sums.bytes(), bytes_max));
+        }
+        if room.is_some_and(|room| sums.bytes() > room) {
+            return Err(Refusal::disk_full());
         }
         draft = desk
             .on(bucket, move |_| match draft.write(&frame) {
@@ -291,7 +294,7 @@ async fn join(
     }
     let key = key.to_owned();
     desk.on(bucket, move |bucket| {
-        let mut draft = bucket.store.begin(&key)?;
+        let mut draft = bucket.store.begin(Some(&key))?;
         for part in &parts {
             draft.append(&part.draft).map_err(|e| Refusal::from_io(&key, &e))?;
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use fuelrail::{Error, Kind, Result};
 
 use crate::harness::account::Place;
-use crate::harness::tool::unwritable;
+use crate::harness::tool;
 
 /// What it serves and where.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ fn program() -> Result<PathBuf> {
 fn attempt(program: &Path, site: &Site<'_>) -> Result<Nginx> {
     let (port, tls_port) = (free_port(site.address)?, site.tls.then(|| free_port(site.address)).transpose()?);
     let (file, version) = (site.folder.join("nginx.conf"), version(program));
-    fs::write(&file, configuration(site, port, tls_port, &version)).map_err(|error| unwritable(&file, &error))?;
+    tool::write(&file, configuration(site, port, tls_port, &version))?;
     let args = ["-c".into(), file.clone().into_os_string(), "-e".into(), log(site).into_os_string()];
     let mut command = site.place.command(None, program, &args);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
