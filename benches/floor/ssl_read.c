@@ -9,9 +9,6 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <signal.h>
@@ -20,9 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { CHUNK = 1 << 20, HEAD_MAX = 16 << 10, ROOM_MIN = 64 << 10, AHEAD = 256 << 10 };
 
@@ -54,6 +49,12 @@ static size_t room(void) {
     return left < CHUNK ? left : CHUNK;
 }
 
+static SSL *ssl_of(BIO *link) {
+    SSL *ssl = NULL;
+    BIO_get_ssl(link, &ssl);
+    return ssl;
+}
+
 static struct object *read_manifest(const char *path, size_t *count) {
     FILE *file = fopen(path, "r");
     if (!file) die("manifest %s: %s", path, strerror(errno));
@@ -77,18 +78,7 @@ static struct object *read_manifest(const char *path, size_t *count) {
     return objects;
 }
 
-static int dial(const char *host, const char *port) {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
-    int wrong = getaddrinfo(host, port, &hints, &found);
-    if (wrong) die("%s: %s", host, gai_strerror(wrong));
-    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
-    if (fd < 0 || connect(fd, found->ai_addr, found->ai_addrlen)) die("connecting to %s:%s: %s", host, port, strerror(errno));
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    freeaddrinfo(found);
-    return fd;
-}
-
-static SSL *secure(const char *host, const char *port, const char *authority, int read_ahead) {
+static BIO *secure(const char *host, const char *port, const char *authority, int read_ahead) {
     SSL_CTX *context = SSL_CTX_new(TLS_client_method());
     if (!context || !SSL_CTX_load_verify_locations(context, authority, NULL)) die("the authority %s", authority);
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
@@ -97,11 +87,15 @@ static SSL *secure(const char *host, const char *port, const char *authority, in
         SSL_CTX_set_read_ahead(context, 1);
         SSL_CTX_set_default_read_buffer_len(context, AHEAD);
     }
-    SSL *ssl = SSL_new(context);
+    BIO *link = BIO_new_ssl_connect(context);
+    SSL_CTX_free(context); /* the connection holds it */
+    SSL *ssl = ssl_of(link);
     if (!ssl || !X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host)) die("the address %s", host);
-    SSL_set_fd(ssl, dial(host, port));
-    if (SSL_connect(ssl) != 1) die("the handshake with %s:%s", host, port);
-    return ssl;
+    BIO_set_conn_hostname(link, host);
+    BIO_set_conn_port(link, port);
+    if (BIO_do_connect(link) != 1) die("connecting to %s:%s", host, port);
+    BIO_set_tcp_ndelay(BIO_get_fd(link, NULL), 1);
+    return link;
 }
 
 /* 0 when the connection is gone. */
@@ -172,7 +166,7 @@ int main(int count, char **words) {
     arena = mmap(NULL, arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (arena == MAP_FAILED) die("an arena of %zu bytes: %s", arena_bytes, strerror(errno));
     signal(SIGPIPE, SIG_IGN); /* a request on a closed connection is an error like any other */
-    SSL *ssl = secure(host, port, authority, read_ahead);
+    BIO *link = secure(host, port, authority, read_ahead);
     puts("ready");
     fflush(stdout);
     char line[64];
@@ -182,13 +176,11 @@ int main(int count, char **words) {
         unsigned long long bytes = 0, done = 0;
         int opened_again = 0;
         for (size_t i = 0; i < objects_count; i++) {
-            if (!fetch(ssl, host, prefix, &objects[i])) {
+            if (!fetch(ssl_of(link), host, prefix, &objects[i])) {
                 if (opened_again++) die("the server closes the connection again and again");
-                int fd = SSL_get_fd(ssl);
-                SSL_free(ssl);
-                close(fd);
-                ssl = secure(host, port, authority, read_ahead);
-                if (!fetch(ssl, host, prefix, &objects[i])) die("the server closes a fresh connection");
+                BIO_free_all(link);
+                link = secure(host, port, authority, read_ahead);
+                if (!fetch(ssl_of(link), host, prefix, &objects[i])) die("the server closes a fresh connection");
             }
             bytes += objects[i].size;
             if (++done == batch) first = (now() - start) * 1e6;
@@ -198,7 +190,7 @@ int main(int count, char **words) {
         if (first >= 0) snprintf(first_text, sizeof first_text, "%.0f", first);
         printf("{\"bytes\":%llu,\"objects\":%llu,\"wall_s\":%.9f,\"first_batch_us\":%s,\"hash\":null,"
                "\"settings\":\"blocking SSL_read of %s, %s, 1 connection%s\"}\n",
-               bytes, done, wall, first_text, OpenSSL_version(OPENSSL_VERSION_STRING), SSL_get_cipher_name(ssl),
+               bytes, done, wall, first_text, OpenSSL_version(OPENSSL_VERSION_STRING), SSL_get_cipher_name(ssl_of(link)),
                read_ahead ? ", read-ahead 256 KiB" : "");
         fflush(stdout);
     }

@@ -17,13 +17,13 @@ use fuelrail::{Config, Error, Kind, Listed, Loader, LoaderBuilder, Result, Shard
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
+use crate::harness::tool::unwritable;
 use crate::harness::{Laid, Spread, Transport, Venue, VenueConfig};
 use fuelrail_cli::machine::Machine;
 
 /// Version of the result's shape.
 pub const SCHEMA: u32 = 1;
 
-/// Who serves.
 #[derive(Clone, Debug)]
 pub enum Origin {
     /// The bucket of the configuration's URI, with these objects.
@@ -32,24 +32,19 @@ pub enum Origin {
     Here(u64),
 }
 
-/// What to measure.
 #[derive(Clone, Debug)]
 pub struct Coring {
     /// The loader's configuration; shards, pinning and memory are set here.
     pub config: Config,
     /// Memory of each shard: as much for one as for many, so that it is as warm.
     pub shard_memory_bytes: u64,
-    /// Who serves.
     pub origin: Origin,
     /// Counts of shards to compare; the first is compared to.
     pub shards: Vec<u16>,
-    /// Time of each run after its warm-up.
     pub time: Duration,
-    /// Runs of each count.
     pub rounds: u32,
 }
 
-/// One run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CoreRun {
     /// Shards, each on a core of its own.
@@ -62,18 +57,15 @@ pub struct CoreRun {
     pub cpu_s_per_gb: f64,
     /// Processor time of nginx, s per GB; absent with a server elsewhere.
     pub server_cpu_s_per_gb: Option<f64>,
-    /// What each shard did in this time.
     pub per_shard: Vec<ShardStats>,
 }
 
 /// One count of shards over all rounds.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CoreRow {
-    /// Shards.
     pub shards: u16,
     /// Payload per wall time, GB/s.
     pub gb_per_s: Spread,
-    /// Payload per processor time of the shards.
     pub gb_per_core_s: Spread,
     /// Wall-clock throughput over that of the first count in the same round. With nginx here: of as many cells.
     pub scaling: Spread,
@@ -85,7 +77,6 @@ pub struct CoreRow {
     pub server_cpu_s_per_gb: Option<f64>,
 }
 
-/// The whole result.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CoresReport {
     /// [`SCHEMA`].
@@ -94,13 +85,10 @@ pub struct CoresReport {
     pub origin: String,
     /// Mean length of the objects, bytes.
     pub object_bytes_mean: u64,
-    /// A row for each count of shards.
     pub rows: Vec<CoreRow>,
     /// Every run, in order.
     pub runs: Vec<CoreRun>,
-    /// What the loader said aloud.
     pub notices: Vec<String>,
-    /// Where it was measured.
     pub machine: Machine,
     /// The loader's configuration, with the last count of shards.
     pub config: Config,
@@ -115,9 +103,6 @@ const NAMES_MAX: u64 = 50_000;
 const ONE_FILE: &str = "    location /set/ { try_files /object =404; }";
 
 /// Measures. `watch` hears of every run.
-///
-/// # Errors
-/// `Usage` for counts that this machine has no cores for; those of the loader and of the venue.
 pub fn cores(coring: &Coring, watch: &mut dyn FnMut(&CoreRun)) -> Result<CoresReport> {
     let seats: Vec<usize> = Topology::here().seats().iter().map(|core| core.id).collect();
     let most = coring.shards.iter().copied().max().unwrap_or(0);
@@ -125,37 +110,29 @@ pub fn cores(coring: &Coring, watch: &mut dyn FnMut(&CoreRun)) -> Result<CoresRe
         let cause = format!("shards {:?} on {} core(s)", coring.shards, seats.len());
         return Err(Error::new(Kind::Usage, cause).cure("name counts from 1 to the cores this process may use"));
     }
-    let mut outcome = Outcome::default();
+    let origin = match coring.origin {
+        Origin::Elsewhere(_) => "elsewhere",
+        Origin::Here(_) => "nginx",
+    };
+    let mut report = CoresReport {
+        schema: SCHEMA,
+        origin: origin.to_owned(),
+        object_bytes_mean: 0,
+        rows: Vec::new(),
+        runs: Vec::new(),
+        notices: Vec::new(),
+        machine: Machine::here(),
+        config: Config::default(),
+    };
     for _ in 0..coring.rounds.max(1) {
         for shards in &coring.shards {
-            let run = one_run(coring, *shards, &seats, &mut outcome)?;
+            let run = one_run(coring, *shards, &seats, &mut report)?;
             watch(&run);
-            outcome.runs.push(run);
+            report.runs.push(run);
         }
     }
-    let rows = coring.shards.iter().filter_map(|shards| row(*shards, coring.shards[0], &outcome.runs));
-    Ok(CoresReport {
-        schema: SCHEMA,
-        origin: match coring.origin {
-            Origin::Elsewhere(_) => "elsewhere",
-            Origin::Here(_) => "nginx",
-        }
-        .to_owned(),
-        object_bytes_mean: outcome.object_bytes_mean,
-        rows: rows.collect(),
-        runs: outcome.runs,
-        notices: outcome.notices,
-        machine: Machine::here(),
-        config: outcome.config,
-    })
-}
-
-#[derive(Default)]
-struct Outcome {
-    runs: Vec<CoreRun>,
-    object_bytes_mean: u64,
-    notices: Vec<String>,
-    config: Config,
+    report.rows = coring.shards.iter().filter_map(|shards| row(*shards, coring.shards[0], &report.runs)).collect();
+    Ok(report)
 }
 
 fn row(shards: u16, first: u16, runs: &[CoreRun]) -> Option<CoreRow> {
@@ -177,7 +154,7 @@ fn row(shards: u16, first: u16, runs: &[CoreRun]) -> Option<CoreRow> {
     })
 }
 
-fn one_run(coring: &Coring, shards: u16, seats: &[usize], outcome: &mut Outcome) -> Result<CoreRun> {
+fn one_run(coring: &Coring, shards: u16, seats: &[usize], report: &mut CoresReport) -> Result<CoreRun> {
     let here = matches!(coring.origin, Origin::Here(_));
     // Shards and server started from here on inherit the cell.
     let _held = if here { Some(Held::to(&seats[..usize::from(shards)])?) } else { None };
@@ -191,17 +168,17 @@ fn one_run(coring: &Coring, shards: u16, seats: &[usize], outcome: &mut Outcome)
         }
     };
     let total: u64 = listing.iter().map(|object| object.size).sum();
-    outcome.object_bytes_mean = total / (listing.len() as u64).max(1);
+    report.object_bytes_mean = total / (listing.len() as u64).max(1);
     let memory_limit_bytes = coring.shard_memory_bytes * u64::from(shards);
     let config =
         Config { uri, shards, memory_limit_bytes, pin: true, epochs: u64::from(u32::MAX), ..coring.config.clone() };
     let mut loader = LoaderBuilder::new(config).listing(listing).build()?;
     for notice in loader.notices() {
-        if !outcome.notices.contains(notice) {
-            outcome.notices.push(notice.clone());
+        if !report.notices.contains(notice) {
+            report.notices.push(notice.clone());
         }
     }
-    outcome.config = loader.config().clone();
+    report.config = loader.config().clone();
     pull(&mut loader, coring.time.mul_f64(WARM_UP))?;
     let server_cpu = || server.as_ref().and_then(Venue::server_cpu_s);
     let before = (Instant::now(), loader.stats(), server_cpu());
@@ -224,13 +201,12 @@ fn one_run(coring: &Coring, shards: u16, seats: &[usize], outcome: &mut Outcome)
     })
 }
 
-/// nginx with one object under many names.
 fn nginx(object_bytes: u64) -> Result<(Venue, String, Vec<Listed>)> {
     let config = VenueConfig { nginx_directives: ONE_FILE.to_owned(), ..VenueConfig::default() };
     let venue = Venue::open(&config)?;
     let path = venue.folder().join("root/object");
     let written = fs::File::create(&path).and_then(|file| file.set_len(object_bytes));
-    written.map_err(|error| Error::new(Kind::File, format!("writing {}: {error}", path.display())))?;
+    written.map_err(|error| unwritable(&path, &error))?;
     let objects = (NAMED_BYTES / object_bytes.max(1)).clamp(64, NAMES_MAX);
     let listing = (0..objects).map(|n| Listed { key: format!("set/{n:06}"), size: object_bytes, etag: None }).collect();
     let laid =
@@ -239,7 +215,6 @@ fn nginx(object_bytes: u64) -> Result<(Venue, String, Vec<Listed>)> {
     Ok((venue, uri, listing))
 }
 
-/// Takes batches for so long.
 fn pull(loader: &mut Loader, time: Duration) -> Result<()> {
     let begun = Instant::now();
     while begun.elapsed() < time {

@@ -8,108 +8,173 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use fuelrail::{ByteSize, Error, Kind, Listed, Overrides, Result, write_manifest};
+use clap::Args;
+use fuelrail::{Backend, ByteSize, Error, Kind, Listed, Overrides, Result, RingChoice, write_manifest};
 
 use crate::floor::ssl_contestant;
 use crate::harness::result::SCHEMA;
+use crate::harness::venue::BitRate;
 use crate::harness::{
     Bar, Contest, Contestant, Contested, Entry, Findings, Heat, Laid, Metric, Relation, Scored, SetFacts, ShapeName,
-    Stop, Task, Transport, Turn, Venue, VenueConfig, hold,
+    Stop, Task, Transport, Turn, Venue, VenueConfig, VenueKind, hold,
 };
 use crate::own::split;
 use crate::rivals::{Absent, Origin, Programs, Rival};
 use fuelrail_cli::machine::Machine;
 
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct Line {
-    /// Shapes, in order.
-    pub shapes: Vec<ShapeName>,
-    /// Over what they are read.
-    pub transports: Vec<Transport>,
-    /// A bucket that is there already, instead of shapes and transports. There are no bars: those are for sets that everybody
-    /// can have.
-    pub bucket: Option<External>,
-    /// Scale of the shapes.
-    pub scale: f64,
-    /// Measured rounds.
-    pub rounds: u32,
-    /// Under how many names a pass reads every object; none chooses per shape.
-    pub repeats: Option<u32>,
-    /// Seed of the order.
-    pub seed: u64,
-    /// Settings of the loader; none leaves the loader out.
-    pub loader: Option<Overrides>,
-    /// The loader on each of these rings, held to no bar, instead of once.
-    pub rings: Vec<String>,
-    /// Other people's loaders that are to take part.
-    pub rivals: Vec<&'static Rival>,
-    /// Where those are.
-    pub programs: Programs,
-    /// Whether floors that no bar needs take part too: the hot buffer, the kernel's drop, the bare copy.
-    pub all_floors: bool,
-    /// The program that holds the floors and the loader: this one.
-    pub program: PathBuf,
-    /// Who may interrupt it.
-    pub stop: Stop,
+const EXAMPLES: &str = "Examples:
+  cargo x bench line
+  cargo x bench line --venue netns --shapes large,volumes,mid,tiny,first --json line.json
+  cargo x bench line --venue netns --link 10gbit --shapes large
+  cargo x bench line --shapes large --transport tls --set register=true
+  cargo x bench line --floors-only --rounds 7
+  cargo x bench line --rings uring,poll --shapes large,mid,tiny
+  cargo x bench line --rivals hyper,object-store --shapes large,mid,tiny
+  cargo x bench line --uri http://127.0.0.1:9000/bucket/training/ --batch-size 512
+
+Every contestant is a process of its own. Rounds go A B A B; ratios are taken within a round; the figures are medians with
+their range. Processor time is that of the whole process tree, from a cgroup where we may make one (root). Exit code 1 when a bar
+that could be judged does not hold, or a floor or the loader fails.
+
+Floors are plain loops with no parsing beyond Content-Length: blocking recv into an arena of the same size and into a hot
+mebibyte, epoll at the best of 1, 8 and 32 connections, the kernel dropping the payload (MSG_TRUNC), memcpy alone; over TLS
+OpenSSL's SSL_read in C, compiled on the spot.
+
+Rivals: hyper, object-store, hyper-drop (native); curl, wrk (commands); boto3, dataloader-boto3, s3torchconnector, s3dlio, webdataset,
+mosaicml-streaming, runai-model-streamer (Python). Each runs with the settings its makers recommend, which are in the result. One
+that is not there is listed with the reason and how to install it. The native ones come from the program fuelrail-rival (cargo build
+--release -p fuelrail-rivals). A pass of a Python rival goes over the set once: they are slow.";
+
+/// Measure the loader beside the floors, on each ring, or beside other people's loaders
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct LineArgs {
+    /// The server: nginx on loopback, nginx behind a network namespace of its own (root), or the embedded bucket
+    #[arg(long, value_enum, default_value = "loopback")]
+    pub(crate) venue: VenueKind,
+    /// Hold the namespace's link to a rate, for example 1gbit or 10gbit
+    #[arg(long, value_name = "RATE")]
+    pub(crate) link: Option<BitRate>,
+    /// Where the objects are written and kept [default: a folder in /dev/shm, removed at the end]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Shapes, with commas: large, volumes, mid, tiny, first
+    #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',', default_value = "large,mid,tiny")]
+    pub(crate) shapes: Vec<ShapeName>,
+    /// Fewer and smaller objects: figures are published for 1
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    pub(crate) scale: f64,
+    /// Rounds measured, after one for warmth
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) rounds: u32,
+    /// Seed of the order
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Let server and contestants run on any core
+    #[arg(long)]
+    pub(crate) no_pin: bool,
+    /// Read a bucket that is there already instead: http[s]://HOST:PORT/BUCKET/PREFIX
+    #[arg(long, conflicts_with_all = ["venue", "link", "dir", "shapes", "scale", "repeats", "transport"])]
+    pub(crate) uri: Option<String>,
+    /// Its objects, as key<TAB>size lines, for servers that cannot list
+    #[arg(long, value_name = "FILE", requires = "uri")]
+    pub(crate) manifest: Option<PathBuf>,
+    /// Samples a batch of it
+    #[arg(long, value_name = "N", requires = "uri", default_value_t = 64)]
+    pub(crate) batch_size: u32,
+    /// Memory its payload is placed in
+    #[arg(long, value_name = "SIZE", requires = "uri", default_value = "512MiB")]
+    pub(crate) arena: ByteSize,
+    /// Over what, with commas
+    #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',', default_value = "plain")]
+    pub(crate) transport: Vec<Transport>,
+    /// Under how many names a pass reads every object [default: 4, first 1; Python rivals always 1]
+    #[arg(long, value_name = "N")]
+    pub(crate) repeats: Option<u32>,
+    /// A setting of the loader over its defaults, by the name of its field
+    #[arg(long = "set", value_name = "FIELD=VALUE", value_parser = fuelrail_cli::bench::setting)]
+    pub(crate) settings: Vec<(String, String)>,
+    /// All floors, those included that no bar needs
+    #[arg(long)]
+    pub(crate) all_floors: bool,
+    /// All floors and nothing else: what the kernel's copy costs a program that does nothing else
+    #[arg(long, conflicts_with_all = ["settings", "rings", "rivals"])]
+    pub(crate) floors_only: bool,
+    /// The loader on each of these rings, with commas [default: all of this build]
+    #[arg(long, value_name = "NAMES", num_args = 0.., value_delimiter = ',', conflicts_with = "rivals", value_parser = ring)]
+    pub(crate) rings: Option<Vec<String>>,
+    /// Other people's loaders as well, with commas [default: all]
+    #[arg(long, value_name = "NAMES", num_args = 0.., value_delimiter = ',')]
+    pub(crate) rivals: Option<Vec<&'static Rival>>,
+    /// Install the Python rivals first: some 7 GB, minutes
+    #[arg(long, requires = "rivals")]
+    pub(crate) python: bool,
+    /// Where the Python rivals are installed [default: fuelrail/rivals in the user's cache folder]
+    #[arg(long, value_name = "FOLDER", requires = "rivals")]
+    pub(crate) python_dir: Option<PathBuf>,
+    /// The program with the native rivals [default: fuelrail-rival beside this one]
+    #[arg(long, value_name = "FILE", requires = "rivals")]
+    pub(crate) rival_program: Option<PathBuf>,
+    /// Print the result as one JSON document, or write it to FILE beside the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub(crate) json: Option<String>,
 }
 
-/// A bucket and how it is read.
-#[derive(Clone, Debug)]
-pub struct External {
-    /// `http[s]://HOST[:PORT]/BUCKET/PREFIX`.
-    pub uri: String,
-    /// Its objects, by whole keys.
-    pub listing: Vec<Listed>,
-    /// Samples a batch.
-    pub batch_size: u32,
-    /// Memory the payload is placed in.
-    pub arena_bytes: u64,
+/// A ring by its name.
+pub(crate) fn ring(name: &str) -> Result<String> {
+    name.parse::<RingChoice>().map(|_| name.to_owned())
+}
+
+/// What to measure and with what.
+pub(crate) struct Line<'a> {
+    pub(crate) args: &'a LineArgs,
+    /// The objects of a bucket that is there already, by whole keys. There are no bars: those are for sets that everybody can have.
+    pub(crate) listing: Option<Vec<Listed>>,
+    /// Other people's loaders that are to take part.
+    pub(crate) rivals: Vec<&'static Rival>,
+    pub(crate) programs: Programs,
+    /// The program that holds the floors and the loader: this one.
+    pub(crate) program: PathBuf,
+    pub(crate) stop: Stop,
 }
 
 /// What is told while it runs.
 #[derive(Clone, Copy, Debug)]
-pub enum Step<'a> {
+pub(crate) enum Step<'a> {
     /// A shape's objects are being written: bytes so far, and in all.
     Laying(ShapeName, u64, u64),
-    /// A contest's turn begins.
     Turn(&'a str, Turn<'a>),
 }
 
 /// Our loader's name among contestants.
-pub const LOADER: &str = "fuelrail";
+const LOADER: &str = "fuelrail";
 /// Connections of the client that asks what the server can give.
 const ENTITLEMENT_CONNECTIONS: &str = "8";
 /// Under how many names a pass reads every object of a shape, so that starting and ending a run weigh little.
 const REPEATS: u32 = 4;
 
-/// Asks the question at a venue.
-///
-/// # Errors
-/// `Usage`, `Environment` and `File` from setting up; `Cancelled` when asked to stop. A contestant that fails and a rival that
-/// is absent are in the result with their reasons.
-pub fn line(line: &Line, at: &VenueConfig, watch: &mut dyn FnMut(Step<'_>)) -> Result<Findings> {
+pub(crate) fn line(line: &Line<'_>, watch: &mut dyn FnMut(Step<'_>)) -> Result<Findings> {
     let start = Instant::now();
-    let uri = line.bucket.as_ref().map(|bucket| split(&bucket.uri).0.to_owned());
-    let venue = Venue::open(&VenueConfig { uri, ..at.clone() })?;
+    let args = line.args;
+    let venue = Venue::open(&args.venue())?;
     let with_python = line.rivals.iter().any(|rival| matches!(rival.origin, Origin::Python(_)));
     if with_python && line.programs.python.stands() {
         line.programs.python.write_scripts()?;
     }
     let mut findings = line.findings(&venue);
-    if let Some(bucket) = &line.bucket {
-        let set = Set::listed(bucket, &venue)?;
-        let transport = if bucket.uri.starts_with("https:") { Transport::Tls } else { Transport::Plain };
+    if let (Some(uri), Some(listing)) = (&args.uri, &line.listing) {
+        let set = Set::listed(args, listing, &venue)?;
+        let transport = if uri.starts_with("https:") { Transport::Tls } else { Transport::Plain };
         findings.contests.push(line.contest(&venue, &set, transport, watch)?);
-        if bucket.arena_bytes > set.facts.bytes {
-            let (arena, set) = (ByteSize(bucket.arena_bytes), ByteSize(set.facts.bytes));
+        if args.arena.0 > set.facts.bytes {
+            let (arena, set) = (args.arena, ByteSize(set.facts.bytes));
             let text = format!("the arena of {arena} is larger than the set of {set}: its memory stays cold");
             findings.notices.push(text);
         }
     } else {
-        for name in &line.shapes {
+        for name in &args.shapes {
             let set = Set::laid(line, *name, &venue, watch)?;
-            for transport in &line.transports {
+            for transport in &args.transport {
                 findings.contests.push(line.contest(&venue, &set, *transport, watch)?);
             }
         }
@@ -138,29 +203,27 @@ struct Set {
 }
 
 impl Set {
-    fn laid(line: &Line, name: ShapeName, venue: &Venue, watch: &mut dyn FnMut(Step<'_>)) -> Result<Set> {
-        let shape = name.shape(line.scale)?;
+    fn laid(line: &Line<'_>, name: ShapeName, venue: &Venue, watch: &mut dyn FnMut(Step<'_>)) -> Result<Set> {
+        let shape = name.shape(line.args.scale)?;
         let total = shape.bytes();
         let mut lay = |repeats: u32| {
             shape.lay(venue.folder(), repeats, &line.stop, &mut |done| watch(Step::Laying(name, done, total)))
         };
         let once = lay(1)?;
-        let repeated = lay(line.repeats.unwrap_or(if name == ShapeName::First { 1 } else { REPEATS }))?;
+        let repeated = lay(line.args.repeats.unwrap_or(if name == ShapeName::First { 1 } else { REPEATS }))?;
         Ok(Set { shape: Some(name), facts: SetFacts::of(&shape, &repeated), once, repeated })
     }
 
     /// The objects of a bucket, whose hash is not known.
-    fn listed(bucket: &External, venue: &Venue) -> Result<Set> {
-        let bytes: u64 = bucket.listing.iter().map(|object| object.size).sum();
+    fn listed(args: &LineArgs, listing: &[Listed], venue: &Venue) -> Result<Set> {
+        let bytes: u64 = listing.iter().map(|object| object.size).sum();
         if bytes == 0 {
-            return Err(
-                Error::new(Kind::Usage, format!("{} has no bytes to read", bucket.uri)).cure("check the prefix")
-            );
+            return Err(Error::new(Kind::Usage, "the bucket has no bytes to read").cure("check the prefix of --uri"));
         }
         let manifest = venue.folder().join("external.tsv");
-        write_manifest(&manifest, &bucket.listing)?;
-        let objects = bucket.listing.len() as u64;
-        let (batch_size, arena_bytes) = (bucket.batch_size, bucket.arena_bytes);
+        write_manifest(&manifest, listing)?;
+        let objects = listing.len() as u64;
+        let (batch_size, arena_bytes) = (args.batch_size, args.arena.0);
         let facts =
             SetFacts { name: "external".into(), scale: None, objects, bytes, batch_size, arena_bytes, hash: None };
         let once = Laid { prefix: String::new(), manifest, objects, bytes, hash: String::new() };
@@ -179,35 +242,63 @@ impl Set {
     }
 }
 
-impl Line {
+impl LineArgs {
+    fn venue(&self) -> VenueConfig {
+        let kind = if self.uri.is_some() { VenueKind::External } else { self.venue };
+        let free = VenueConfig { kind, ..VenueConfig::default() };
+        VenueConfig {
+            link_bits_per_s: self.link.map(|rate| rate.0),
+            uri: self.uri.as_ref().map(|uri| split(uri).0.to_owned()),
+            folder: self.dir.clone(),
+            tls: self.transport.contains(&Transport::Tls),
+            ..if self.no_pin { free } else { VenueConfig::pinned(kind) }
+        }
+    }
+
+    /// Settings of the loader; none leaves the loader out.
+    fn loader(&self) -> Option<&Overrides> {
+        (!self.floors_only).then_some(&self.settings)
+    }
+
+    /// The rings asked for; all of this build when `--rings` stands alone.
+    fn rings(&self) -> Vec<String> {
+        match &self.rings {
+            Some(asked) if asked.is_empty() => Backend::ALL.iter().map(ToString::to_string).collect(),
+            asked => asked.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl Line<'_> {
     /// A result of this question, still without contests.
     fn findings(&self, venue: &Venue) -> Findings {
-        let question = match self {
-            Line { loader: None, .. } => "floor",
-            Line { rings, .. } if !rings.is_empty() => "rings",
-            Line { rivals, .. } if !rivals.is_empty() => "rivals",
+        let args = self.args;
+        let question = match args {
+            LineArgs { floors_only: true, .. } => "floor",
+            LineArgs { rings: Some(_), .. } => "rings",
+            LineArgs { rivals: Some(_), .. } => "rivals",
             _ => "line",
         };
         let mut config = BTreeMap::new();
         let mut note = |name: &str, value: String| config.insert(name.to_owned(), value);
-        if self.bucket.is_none() {
-            note("scale", self.scale.to_string());
-            note("repeats", self.repeats.map_or_else(|| "by shape".to_owned(), |repeats| repeats.to_string()));
+        if args.uri.is_none() {
+            note("scale", args.scale.to_string());
+            note("repeats", args.repeats.map_or_else(|| "by shape".to_owned(), |repeats| repeats.to_string()));
         }
-        note("rounds", self.rounds.to_string());
-        note("seed", self.seed.to_string());
-        if self.loader.is_some() {
+        note("rounds", args.rounds.to_string());
+        note("seed", args.seed.to_string());
+        if args.loader().is_some() {
             // Results of a loader that was built anew in every pass have no such line, and are unlike these.
             note("passes", "one loader, from rest to rest".to_owned());
         }
-        for (name, value) in self.loader.iter().flatten() {
+        for (name, value) in args.loader().into_iter().flatten() {
             note(&format!("loader.{name}"), value.clone());
         }
         Findings {
             schema: SCHEMA,
             question: question.to_owned(),
             machine: Machine::here(),
-            venue: venue.facts().clone(),
+            venue: venue.facts.clone(),
             config,
             contests: Vec::new(),
             latencies: Vec::new(),
@@ -223,13 +314,13 @@ impl Line {
         transport: Transport,
         watch: &mut dyn FnMut(Step<'_>),
     ) -> Result<Contested> {
-        let task = set.task(&set.repeated, venue, transport, self.seed)?;
+        let task = set.task(&set.repeated, venue, transport, self.args.seed)?;
         // Cold where the time to the first batch is the question, else warm.
         let cold = set.shape == Some(ShapeName::First);
         let contest = Contest {
-            rounds: if cold { 0 } else { self.rounds },
-            cold_rounds: if cold { self.rounds } else { 0 },
-            place: venue.place().clone(),
+            rounds: if cold { 0 } else { self.args.rounds },
+            cold_rounds: if cold { self.args.rounds } else { 0 },
+            place: venue.place.clone(),
             expected_hash: set.facts.hash.clone(),
             stop: self.stop.clone(),
             ..Contest::default()
@@ -240,8 +331,8 @@ impl Line {
         for rival in &self.rivals {
             match self.take_part(rival, venue, set, transport)? {
                 Ok(entry) => entries.push(entry),
-                Err(absent) => {
-                    let (failure, absence) = (Some(absent.to_string()), Some(absent.word.to_owned()));
+                Err((word, reason)) => {
+                    let (failure, absence) = (Some(reason), Some(word.to_owned()));
                     missing.push(Scored { name: rival.name.to_owned(), failure, absence, ..Scored::default() });
                 }
             }
@@ -255,8 +346,8 @@ impl Line {
         }
         scores.extend(missing);
         let mut bars = Vec::new();
-        if let (Some(shape), Some(_), true) = (set.shape, &self.loader, self.rings.is_empty()) {
-            bars = self::bars(shape, transport, venue.facts().link_bits_per_s);
+        if let (Some(shape), Some(_), true) = (set.shape, self.args.loader(), self.args.rings.is_none()) {
+            bars = self::bars(shape, transport, venue.facts.link_bits_per_s);
             bars.extend(self.rivals.iter().filter_map(|rival| promised(rival, shape)));
         }
         let mut contested = Contested::new(set.facts.clone(), transport, scores, &bars);
@@ -281,9 +372,9 @@ impl Line {
         let own = |name: &str, kind: &str, args: &[&str]| own_contestant(&self.program, name, kind, args);
         let proved = |name: &str, kind: &str, args: &[&str]| own(name, kind, args).proved_by(["--hash"]);
         let mut cast = Vec::new();
-        let mut settings = self.loader.clone();
+        let mut settings = self.args.loader().cloned();
         if transport == Transport::Tls {
-            if let Some(authority) = venue.authority() {
+            if let Some(authority) = &venue.authority {
                 for read_ahead in [false, true] {
                     cast.push(ssl_contestant(venue.folder(), authority, read_ahead)?);
                 }
@@ -299,7 +390,7 @@ impl Line {
             // It finds its number of connections itself; its bytes are proved without that search: with any number they
             // are the same.
             cast.push(own("floor-epoll", "floor-epoll", &[]).proved_by(["--hash", "--connections", "8"]));
-            if self.all_floors {
+            if self.args.all_floors || self.args.floors_only {
                 cast.push(proved("floor-recv-hot", "floor-recv", &["--hot"]));
                 cast.push(own("floor-drop", "floor-drop", &["--connections", "1"]));
                 cast.push(own("floor-copy", "floor-copy", &[]));
@@ -314,8 +405,8 @@ impl Line {
                 let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
                 proved(name, "fuelrail", &sets).once_by(["--once"])
             };
-            cast.extend(self.rings.iter().map(|ring| loader(ring, Some(ring))));
-            if self.rings.is_empty() {
+            cast.extend(self.args.rings().iter().map(|ring| loader(ring, Some(ring))));
+            if self.args.rings.is_none() {
                 cast.push(loader(LOADER, None));
             }
         }
@@ -330,22 +421,19 @@ impl Line {
         set: &Set,
         transport: Transport,
     ) -> Result<Result<Entry, Absent>> {
-        if let Err(absent) = self.programs.find(rival, transport, venue.facts().kind) {
+        if let Err(absent) = self.programs.find(rival, transport, venue.facts.kind) {
             return Ok(Err(absent));
         }
         let slow = matches!(rival.origin, Origin::Python(_));
         let laid = if slow { &set.once } else { &set.repeated };
         match self.programs.contestant(rival, set.shape(), laid, venue, &self.stop) {
             Ok(contestant) => {
-                let task = set.task(laid, venue, transport, self.seed)?;
+                let task = set.task(laid, venue, transport, self.args.seed)?;
                 let expected_hash = set.facts.hash.as_ref().map(|_| laid.hash.clone());
                 Ok(Ok(Entry { contestant, task, expected_hash }))
             }
             Err(error) if error.kind() == Kind::Cancelled => Err(error),
-            Err(error) => {
-                let cure = "see whether its script runs by hand".to_owned();
-                Ok(Err(Absent { word: "not packed", reason: error.to_string(), cure }))
-            }
+            Err(error) => Ok(Err(("not packed", format!("{error}; see whether its script runs by hand")))),
         }
     }
 }

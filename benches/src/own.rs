@@ -12,6 +12,7 @@ use std::io::{BufRead, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use fuelrail::{Config, Error, Kind, Listed, Loader, LoaderBuilder, Overrides, Result, Stats, read_manifest};
 use fuelrail_plan::run::EPOCHS_MAX;
 
@@ -20,13 +21,16 @@ use crate::harness::protocol::serve;
 use crate::harness::{Said, SetHash, Task};
 
 /// How our loader takes part.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub struct Own {
-    /// Settings over the defaults, by the names of [`Config`]'s fields.
-    pub settings: Overrides,
-    /// Whether the samples are hashed.
+    /// A setting over the defaults, by the name of its field
+    #[arg(long = "set", value_name = "FIELD=VALUE", value_parser = fuelrail_cli::bench::setting)]
+    pub settings: Vec<(String, String)>,
+    /// Hash what comes
+    #[arg(long)]
     pub hash: bool,
-    /// Whether one pass is all that will be asked for: then the run ends with it, and nothing of a next epoch is fetched.
+    /// End with the first pass, and fetch nothing of a next one
+    #[arg(long)]
     pub once: bool,
 }
 
@@ -39,9 +43,6 @@ struct Standing {
 }
 
 /// Runs the loader as a contestant until its input ends.
-///
-/// # Errors
-/// `Usage` for settings that do not exist; those of the loader; those of [`serve`].
 pub fn run(own: &Own, task: &Task, input: impl BufRead, output: impl Write) -> Result<()> {
     let (base, prefix) = split(&task.uri);
     let config = own.config(&Task { uri: base.to_owned(), ..task.clone() })?;
@@ -59,10 +60,6 @@ pub(crate) fn split(uri: &str) -> (&str, &str) {
 }
 
 impl Own {
-    /// The configuration of a pass.
-    ///
-    /// # Errors
-    /// `Usage` for settings that do not exist or make no sense.
     pub fn config(&self, task: &Task) -> Result<Config> {
         let text = |value: u64| value.to_string();
         let mut given: Overrides = [

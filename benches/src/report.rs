@@ -33,10 +33,6 @@ struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// One page of results by name.
-///
-/// # Errors
-/// `Usage` for a document that is no result.
 pub fn results_html(results: &[(String, Value)]) -> Result<String> {
     let (mut sections, mut holds) = (Vec::new(), Vec::new());
     for (name, result) in results {
@@ -51,16 +47,6 @@ pub fn results_html(results: &[(String, Value)]) -> Result<String> {
     let holding = holds.iter().filter(|holds| **holds).count();
     let shown = serde_json::json!({ "sections": sections, "holding": holding, "judged": holds.len() });
     Ok(page(include_str!("report.html"), shown))
-}
-
-/// The page of one result that is at hand.
-///
-/// # Panics
-/// When it does not serialise as a result.
-#[must_use]
-pub fn result_html(name: &str, result: &impl Serialize) -> String {
-    let value = serde_json::to_value(result).expect("results are plain structures");
-    results_html(&[(name.to_owned(), value)]).expect("it has its schema")
 }
 
 /// Every `holds` of a document: a bar or a criterion that was not judged does not hold.
@@ -101,7 +87,6 @@ fn holds_measured_lists(entry: &Value) -> bool {
     lists.iter().any(|(_, entries)| entries.iter().any(|entry| !columns(entry).is_empty()))
 }
 
-/// The names of an entry's measurements.
 fn columns(entry: &Value) -> Vec<String> {
     let mut cells = Vec::new();
     flatten("", entry, &mut cells, &mut Vec::new());
@@ -190,7 +175,6 @@ fn chart(head: &str, rows: &[Vec<(String, &Value)>]) -> String {
     bars(&rows.iter().filter_map(bar).collect::<Vec<_>>(), PLAIN)
 }
 
-/// A curve for every number that changes.
 fn over_time(heads: &[String], rows: &[Vec<(String, &Value)>], section: &mut Section) {
     let of = |row: &[(String, &Value)], head: &str| row.iter().find(|(name, _)| name == head)?.1.as_f64();
     for head in &heads[1..] {

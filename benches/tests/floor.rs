@@ -104,17 +104,17 @@ fn the_floor_over_tls_compiles_and_reads_everything() {
         seed: 0,
     };
     for read_ahead in [false, true] {
-        let contestant = match ssl_contestant(venue.folder(), venue.authority().unwrap(), read_ahead) {
+        let contestant = match ssl_contestant(venue.folder(), venue.authority.as_ref().unwrap(), read_ahead) {
             Ok(contestant) => contestant,
             Err(error) => return skip_or_fail("libssl-dev", error),
         };
         let mut running =
-            Running::start(&contestant, &task, venue.place(), Patience::default(), &Stop::default()).unwrap();
+            Running::start(&contestant, &task, &venue.place, Patience::default(), &Stop::default()).unwrap();
         for _ in 0..3 {
             let pass = running.pass().unwrap();
             assert_eq!((pass.bytes, pass.objects), (laid.bytes, laid.objects));
         }
-        assert!(running.settings().contains("TLS_AES_128_GCM_SHA256"), "{}", running.settings());
+        assert!(running.settings.contains("TLS_AES_128_GCM_SHA256"), "{}", running.settings);
         running.finish().unwrap();
     }
 }

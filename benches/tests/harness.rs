@@ -193,6 +193,6 @@ fn a_cgroup_goes_with_its_contestant() {
     assert!(!door.exists(), "{}", door.display());
     let place = Place::default();
     let running = Running::start(&good("one", 1), &task(), &place, patience(), &Stop::default()).unwrap();
-    assert_eq!(running.accounting(), "cgroup cpu.stat");
+    assert_eq!(running.account.source(), "cgroup cpu.stat");
     running.finish().unwrap();
 }

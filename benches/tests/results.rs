@@ -5,7 +5,7 @@ use fuelrail_benches::harness::result::SCHEMA;
 use fuelrail_benches::harness::{
     Bar, Contested, Findings, Heat, Metric, Pass, Relation, Scored, SetFacts, Transport, VenueFacts, VenueKind,
 };
-use fuelrail_benches::report::result_html;
+use fuelrail_benches::report::results_html;
 use fuelrail_cli::bench::latency::{Latencies, LatencyResult};
 use fuelrail_cli::machine::Machine;
 
@@ -221,7 +221,7 @@ fn the_page_stands_alone_and_holds_every_figure() {
         response: latencies.summary(),
         service: latencies.summary(),
     });
-    let page = result_html("line.json", &result);
+    let page = results_html(&[("line.json".to_owned(), serde_json::to_value(&result).unwrap())]).unwrap();
     for word in [
         "<span class=\"rail\">1</span> of 1 criteria hold",
         "no module",

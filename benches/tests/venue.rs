@@ -56,7 +56,7 @@ fn loopback_serves_what_was_laid_and_goes() {
     let laid = lay(&venue);
     let (host, path, content) = first_object(&venue, &laid);
     assert_eq!(get(&host, &path), content);
-    assert!(venue.facts().server.starts_with("nginx"), "{:?}", venue.facts());
+    assert!(venue.facts.server.starts_with("nginx"), "{:?}", venue.facts);
     assert_eq!(tls_get(&venue, &laid, &path), content);
     let folder = venue.folder().to_path_buf();
     drop(venue);
@@ -70,7 +70,7 @@ fn tls_get(venue: &Venue, laid: &Laid, path: &str) -> Vec<u8> {
     let args = ["s_client", "-connect", host, "-quiet", "-verify_return_error", "-verify_ip", "127.0.0.1", "-CAfile"];
     let mut client = Command::new("openssl")
         .args(args)
-        .arg(venue.authority().unwrap())
+        .arg(venue.authority.as_ref().unwrap())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -89,16 +89,16 @@ fn a_link_of_its_own_serves_what_was_laid_and_goes() {
     let Some(venue) = open(&config) else { return };
     let laid = lay(&venue);
     let (host, path, content) = first_object(&venue, &laid);
-    let netns = venue.place().netns.clone().unwrap();
+    let netns = venue.place.netns.clone().unwrap();
     // From outside there is no way in; from the client's side there is.
     let (address, port) = host.split_once(':').unwrap();
     let script = format!(
         "exec 3<>/dev/tcp/{address}/{port} && printf 'GET {path} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n' >&3 && cat <&3"
     );
     let args = ["20".into(), "bash".into(), "-c".into(), script.into()];
-    let output = venue.place().command(None, Path::new("timeout"), &args).output().unwrap();
+    let output = venue.place.command(None, Path::new("timeout"), &args).output().unwrap();
     assert_eq!(body(&output.stdout), content, "{}", String::from_utf8_lossy(&output.stderr));
-    let facts = venue.facts();
+    let facts = &venue.facts;
     assert_eq!((facts.mtu, facts.link_bits_per_s), (Some(1500), Some(1_000_000_000)));
     let file = PathBuf::from("/run/netns").join(&netns);
     assert!(file.exists());

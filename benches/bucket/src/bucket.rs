@@ -160,14 +160,12 @@ impl Bucket {
     }
 
     /// Where it listens, with the port that was taken.
-    #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
     /// URL of a key or prefix, percent-encoded; `""` is the bucket itself. A bucket that listens on every address is
     /// reached through the loopback one.
-    #[must_use]
     pub fn url(&self, prefix: &str) -> String {
         const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
         let mut addr = self.addr;
@@ -182,13 +180,11 @@ impl Bucket {
     }
 
     /// The certificate a client must believe, in PEM, when the bucket made it itself.
-    #[must_use]
     pub fn authority(&self) -> Option<&str> {
         self.site.terminator.as_ref()?.authority.as_deref()
     }
 
     /// What was counted so far.
-    #[must_use]
     pub fn counters(&self) -> Counters {
         let uploads_open = self.site.buckets.values().map(|bucket| bucket.uploads.count() as u64).sum();
         Counters { uploads_open, ..self.site.tally.snapshot() }

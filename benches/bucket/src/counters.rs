@@ -59,7 +59,6 @@ pub struct Counters {
 
 impl Counters {
     /// All requests.
-    #[must_use]
     pub fn requests(&self) -> u64 {
         let plain = self.get_requests + self.head_requests + self.list_requests + self.put_requests;
         let in_parts = self.create_requests + self.part_requests + self.complete_requests + self.abort_requests;
@@ -67,13 +66,11 @@ impl Counters {
     }
 
     /// How often faults of this kind were injected.
-    #[must_use]
     pub fn injected(&self, kind: FaultKind) -> u64 {
         self.faults.get(&kind).copied().unwrap_or(0)
     }
 
     /// All injected faults.
-    #[must_use]
     pub fn faults_total(&self) -> u64 {
         self.faults.values().sum()
     }

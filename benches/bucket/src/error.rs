@@ -46,7 +46,6 @@ impl Error {
     }
 
     /// What kind of error this is.
-    #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

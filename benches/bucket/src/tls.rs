@@ -45,7 +45,12 @@ impl Tls {
     /// `System` when a file cannot be read, `Usage` when it does not hold what it must or key and certificate do not fit.
     pub(crate) fn terminator(&self, address: IpAddr) -> Result<Terminator> {
         let (chain, key, authority) = match self {
-            Tls::SelfSigned => self_signed(address)?,
+            Tls::SelfSigned => {
+                let made = Certificate::new(address)?;
+                let (chain, key) =
+                    made.parsed().map_err(|e| Error::usage(format!("the TLS certificate cannot be read: {e}")))?;
+                (chain, key, Some(made.authority))
+            }
             Tls::Files { certificate, key } => (read_chain(certificate)?, read_key(key)?, None),
         };
         let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -61,25 +66,45 @@ impl Tls {
     }
 }
 
-type Shown = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, Option<String>);
+/// A certificate for a server, signed by an authority that was made for it alone: PEM.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    /// The authority's certificate, for clients to trust.
+    pub authority: String,
+    /// The server's certificate.
+    pub chain: String,
+    /// The server's private key.
+    pub key: String,
+}
 
-fn self_signed(address: IpAddr) -> Result<Shown> {
-    let made = || -> Result<Shown, rcgen::Error> {
-        let mut authority = CertificateParams::new(Vec::new())?;
-        authority.distinguished_name.push(DnType::CommonName, "fuelrail embedded bucket");
-        authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        let authority_key = KeyPair::generate()?;
-        let root = authority.self_signed(&authority_key)?;
-        let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-        if !address.is_loopback() && !address.is_unspecified() {
-            names.push(address.to_string());
-        }
-        let key = KeyPair::generate()?;
-        let issuer = Issuer::new(authority, authority_key);
-        let certificate = CertificateParams::new(names)?.signed_by(&key, &issuer)?;
-        Ok((vec![certificate.der().clone()], PrivateKeyDer::Pkcs8(key.serialize_der().into()), Some(root.pem())))
-    };
-    made().map_err(|e| Error::usage(format!("no TLS certificate could be made: {e}")))
+impl Certificate {
+    /// Makes one for `localhost`, the loopback addresses and `address`.
+    ///
+    /// # Errors
+    /// `Usage` when it cannot be made.
+    pub fn new(address: IpAddr) -> Result<Certificate> {
+        let made = || -> Result<Certificate, rcgen::Error> {
+            let mut authority = CertificateParams::new(Vec::new())?;
+            authority.distinguished_name.push(DnType::CommonName, "fuelrail embedded bucket");
+            authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+            let authority_key = KeyPair::generate()?;
+            let root = authority.self_signed(&authority_key)?;
+            let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+            if !address.is_loopback() && !address.is_unspecified() {
+                names.push(address.to_string());
+            }
+            let key = KeyPair::generate()?;
+            let issuer = Issuer::new(authority, authority_key);
+            let chain = CertificateParams::new(names)?.signed_by(&key, &issuer)?.pem();
+            Ok(Certificate { authority: root.pem(), chain, key: key.serialize_pem() })
+        };
+        made().map_err(|e| Error::usage(format!("no TLS certificate could be made: {e}")))
+    }
+
+    fn parsed(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), pem::Error> {
+        let chain = CertificateDer::from_pem_slice(self.chain.as_bytes())?;
+        Ok((vec![chain], PrivateKeyDer::from_pem_slice(self.key.as_bytes())?))
+    }
 }
 
 fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>> {

@@ -99,38 +99,3 @@ pub(crate) fn sin_cos(x: f64) -> (f64, f64) {
     let cos = 1.0 - x2 / 2.0 * (1.0 - x2 / 12.0 * (1.0 - x2 / 30.0));
     (sin, cos)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_addressable_at_any_offset() {
-        let mut whole = [0u8; 61];
-        fill_words(7, 0, &mut whole, |w| w);
-        for offset in 0..whole.len() {
-            for end in offset..=whole.len() {
-                let mut part = vec![0u8; end - offset];
-                fill_words(7, offset as u64, &mut part, |w| w);
-                assert_eq!(part, whole[offset..end], "{offset}..{end}");
-            }
-        }
-    }
-
-    #[test]
-    fn exp_agrees_with_the_library() {
-        for step in -200..200 {
-            let x = f64::from(step) / 10.0;
-            assert!((exp(x) / x.exp() - 1.0).abs() < 1e-13, "{x}");
-        }
-    }
-
-    #[test]
-    fn normal_has_mean_zero_and_deviation_one() {
-        let mut draws = Draws::new(1);
-        let all: Vec<f64> = (0..20_000).map(|_| draws.normal()).collect();
-        let mean = all.iter().sum::<f64>() / all.len() as f64;
-        let variance = all.iter().map(|z| (z - mean) * (z - mean)).sum::<f64>() / all.len() as f64;
-        assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.05, "{mean} {variance}");
-    }
-}

@@ -1,7 +1,8 @@
 //! Bare `hyper`: one thread, N keep-alive connections, each asking for the next piece when its last one has landed. What
-//! a careful programmer writes with the best HTTP library there is, and no more.
-//!
-//! Owns requests and answers. Never decides what is read next.
+//! a careful programmer writes with the best HTTP library there is, and no more. Connections are made anew for each pass.
+
+use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
@@ -9,113 +10,121 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{HOST, HeaderValue, RANGE};
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use tokio::runtime::Runtime;
-use tokio::task::LocalSet;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 
-use crate::arena::Arena;
 use crate::bucket::Bucket;
 use crate::flaw::{Flaw, Result};
-use crate::link::Opener;
 use crate::manifest::Object;
-use crate::native::{Setup, runtime, settings};
-use crate::protocol::{Contestant, Passed};
-use crate::reading::{Piece, Plan, Reading};
+use crate::native::Client;
+use crate::reading::{Piece, Reading};
 
-/// The client with everything it keeps between passes. Connections are made anew for each.
+/// TCP, or TLS over it.
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+
 pub(crate) struct BareHyper {
-    runtime: Runtime,
-    opener: Opener,
+    authority: String,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
     host: HeaderValue,
-    objects: Vec<Object>,
     /// Parsed once: a client in earnest would keep them, too.
     uris: Vec<Uri>,
-    arena: Option<Arena>,
-    plan: Plan,
-    connections: usize,
-    settings: String,
 }
 
 impl BareHyper {
-    /// Ready to read.
-    ///
-    /// # Errors
-    /// When the setup makes no sense to it.
-    pub(crate) fn new(bucket: &Bucket, setup: Setup) -> Result<BareHyper> {
+    pub(crate) fn new(bucket: &Bucket, objects: &[Object]) -> Result<BareHyper> {
         let parse = |object: &Object| bucket.path(&object.key).parse::<Uri>().map_err(|e| Flaw::of(&object.key, e));
-        let uris = setup.objects.iter().map(parse).collect::<Result<Vec<_>>>()?;
-        let host = HeaderValue::from_str(&bucket.authority()).map_err(|e| Flaw::of(&bucket.host, e))?;
-        let settings = settings(&format!("hyper 1, HTTP/1.1{}", if bucket.tls { ", rustls" } else { "" }), &setup);
         Ok(BareHyper {
-            runtime: runtime()?,
-            opener: Opener::new(bucket)?,
-            host,
-            uris,
-            settings,
-            objects: setup.objects,
-            arena: setup.arena,
-            plan: setup.plan,
-            connections: setup.connections,
+            authority: bucket.authority(),
+            tls: if bucket.tls { Some(connector(bucket)?) } else { None },
+            host: HeaderValue::from_str(&bucket.authority()).map_err(|e| Flaw::of(&bucket.host, e))?,
+            uris: objects.iter().map(parse).collect::<Result<_>>()?,
         })
     }
-}
 
-impl Contestant for BareHyper {
-    fn pass(&mut self, number: u64) -> Result<Passed> {
-        let reading = Reading::start(&self.objects, &self.plan, number, self.arena.as_mut());
-        let (opener, host, uris) = (&self.opener, &self.host, &self.uris);
-        let workers = (0..self.connections).map(|_| work(&reading, opener, host, uris));
-        let all = futures_util::future::try_join_all(workers);
-        LocalSet::new().block_on(&self.runtime, all)?;
-        reading.finish(self.settings.clone())
+    async fn connect(&self) -> Result<Box<dyn Stream>> {
+        let doing = || format!("connecting to {}", self.authority);
+        let socket = TcpStream::connect(&self.authority).await.map_err(|e| Flaw::of(doing(), e))?;
+        socket.set_nodelay(true).map_err(|e| Flaw::of(doing(), e))?;
+        let Some((connector, name)) = &self.tls else { return Ok(Box::new(socket)) };
+        Ok(Box::new(connector.connect(name.clone(), socket).await.map_err(|e| Flaw::of(doing(), e))?))
     }
-}
 
-/// One connection's work, from connecting to the end of the pass.
-async fn work(reading: &Reading<'_>, opener: &Opener, host: &HeaderValue, uris: &[Uri]) -> Result<()> {
-    let Some(mut piece) = reading.next().await else { return Ok(()) };
-    let link = TokioIo::new(opener.open().await?);
-    let (mut sender, connection) = http1::handshake(link).await.map_err(|e| Flaw::of("starting HTTP", e))?;
-    // Its error comes out of the request it breaks.
-    let driver = tokio::task::spawn_local(connection);
-    loop {
-        fetch(reading, &mut sender, host, &uris[piece.object], &mut piece).await?;
-        reading.landed(piece)?;
-        piece = match reading.next().await {
-            Some(piece) => piece,
-            None => break,
-        };
-    }
-    drop(sender);
-    // Closed before the pass ends: what it costs belongs to it. That the server closed first is no failure.
-    let _ = driver.await;
-    Ok(())
-}
-
-async fn fetch(
-    reading: &Reading<'_>,
-    sender: &mut SendRequest<Empty<Bytes>>,
-    host: &HeaderValue,
-    uri: &Uri,
-    piece: &mut Piece,
-) -> Result<()> {
-    let doing = || format!("GET {uri}");
-    let mut request = Request::get(uri.clone()).header(HOST, host.clone());
-    let expected = if piece.whole { StatusCode::OK } else { StatusCode::PARTIAL_CONTENT };
-    if !piece.whole {
-        request = request.header(RANGE, format!("bytes={}-{}", piece.range.start, piece.range.end - 1));
-    }
-    let request = request.body(Empty::new()).map_err(|e| Flaw::of(doing(), e))?;
-    sender.ready().await.map_err(|e| Flaw::of(doing(), e))?;
-    let response = sender.send_request(request).await.map_err(|e| Flaw::of(doing(), e))?;
-    if response.status() != expected {
-        return Err(Flaw::new(format!("{}: {} instead of {expected}", doing(), response.status())));
-    }
-    let mut body = response.into_body();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|e| Flaw::of(doing(), e))?;
-        if let Some(bytes) = frame.data_ref() {
-            reading.land(piece, bytes)?;
+    async fn fetch(
+        &self,
+        reading: &Reading<'_>,
+        sender: &mut SendRequest<Empty<Bytes>>,
+        piece: &mut Piece,
+    ) -> Result<()> {
+        let uri = &self.uris[piece.object];
+        let doing = || format!("GET {uri}");
+        let mut request = Request::get(uri.clone()).header(HOST, self.host.clone());
+        let expected = if piece.whole { StatusCode::OK } else { StatusCode::PARTIAL_CONTENT };
+        if !piece.whole {
+            request = request.header(RANGE, format!("bytes={}-{}", piece.range.start, piece.range.end - 1));
         }
+        let request = request.body(Empty::new()).map_err(|e| Flaw::of(doing(), e))?;
+        sender.ready().await.map_err(|e| Flaw::of(doing(), e))?;
+        let response = sender.send_request(request).await.map_err(|e| Flaw::of(doing(), e))?;
+        if response.status() != expected {
+            return Err(Flaw::new(format!("{}: {} instead of {expected}", doing(), response.status())));
+        }
+        let mut body = response.into_body();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|e| Flaw::of(doing(), e))?;
+            if let Some(bytes) = frame.data_ref() {
+                reading.land(piece, bytes)?;
+            }
+        }
+        Ok(())
     }
-    Ok(())
+}
+
+impl Client for BareHyper {
+    async fn work(&self, reading: &Reading<'_>) -> Result<()> {
+        let Some(mut piece) = reading.next().await else { return Ok(()) };
+        let link = TokioIo::new(self.connect().await?);
+        let (mut sender, connection) = http1::handshake(link).await.map_err(|e| Flaw::of("starting HTTP", e))?;
+        // Its error comes out of the request it breaks.
+        let driver = tokio::task::spawn_local(connection);
+        loop {
+            self.fetch(reading, &mut sender, &mut piece).await?;
+            reading.landed(piece)?;
+            piece = match reading.next().await {
+                Some(piece) => piece,
+                None => break,
+            };
+        }
+        drop(sender);
+        // Closed before the pass ends: what it costs belongs to it. That the server closed first is no failure.
+        let _ = driver.await;
+        Ok(())
+    }
+}
+
+fn connector(bucket: &Bucket) -> Result<(TlsConnector, ServerName<'static>)> {
+    let file = bucket.ca_file.as_deref();
+    let file = file.ok_or_else(|| Flaw::new("no authorities to trust").cure("give them with --ca-file FILE"))?;
+    let mut roots = RootCertStore::empty();
+    for certificate in authorities(file)? {
+        roots.add(certificate).map_err(|e| Flaw::of(file.display(), e))?;
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| Flaw::of("setting TLS up", e))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from(bucket.host.clone()).map_err(|e| Flaw::of(&bucket.host, e))?;
+    Ok((TlsConnector::from(Arc::new(config)), name))
+}
+
+fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    let found = found.map_err(|e| Flaw::new(format!("{}: {e:?}", file.display())))?;
+    if found.is_empty() { Err(Flaw::new(format!("{} holds no PEM certificate", file.display()))) } else { Ok(found) }
 }

@@ -1,7 +1,4 @@
 //! Why a rival could not run: cause and cure in one line, as the harness prints it.
-//!
-//! Owns the one error type of this crate, which imports nothing of ours: a rival must not share code with what it is
-//! compared to.
 
 use std::fmt;
 
@@ -12,7 +9,6 @@ pub(crate) struct Flaw {
     cure: Option<String>,
 }
 
-/// Shorthand.
 pub(crate) type Result<T, E = Flaw> = std::result::Result<T, E>;
 
 impl Flaw {
@@ -35,7 +31,6 @@ impl Flaw {
         Flaw::new(cause)
     }
 
-    /// Adds what the reader can do.
     pub(crate) fn cure(mut self, cure: impl Into<String>) -> Flaw {
         self.cure = Some(cure.into());
         self

@@ -7,19 +7,16 @@
 mod arena;
 mod bare_hyper;
 mod bucket;
-mod curl;
 mod flaw;
-mod link;
 mod manifest;
 mod native;
 mod protocol;
 mod reading;
-mod set;
 mod store;
-mod tool;
-mod wrk;
+mod tools;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -27,13 +24,12 @@ use clap::{Args, Parser, Subcommand};
 use crate::arena::Arena;
 use crate::bare_hyper::BareHyper;
 use crate::bucket::Bucket;
-use crate::curl::Curl;
 use crate::flaw::{Flaw, Result};
-use crate::native::Setup;
+use crate::manifest::Object;
+use crate::native::{Native, Setup};
 use crate::reading::{Placing, Plan};
-use crate::set::Set;
 use crate::store::Store;
-use crate::wrk::Wrk;
+use crate::tools::{Curl, Wrk};
 
 const EXAMPLES: &str = "Examples:
   echo go | fuelrail-rival hyper --uri http://127.0.0.1:8080/set/ --manifest set.tsv --batch-size 8 --arena 536870912 --seed 0
@@ -53,17 +49,51 @@ struct Line {
 #[derive(Subcommand, Debug)]
 enum Rival {
     /// Bare hyper on one thread
-    Hyper(Native),
+    Hyper(NativeArgs),
     /// The object_store crate speaking S3 without signatures, on one thread
-    ObjectStore(Native),
+    ObjectStore(NativeArgs),
     /// curl, one process per pass, writing to /dev/null
-    Curl(Tool),
+    Curl(ToolArgs),
     /// wrk, one process per pass, dropping the bodies
-    Wrk(Tool),
+    Wrk(ToolArgs),
+}
+
+/// What to read, and how the harness wants it read.
+#[derive(Args, Debug)]
+struct Set {
+    /// Where the objects are: http[s]://HOST:PORT/BUCKET/
+    #[arg(long)]
+    uri: String,
+    /// The objects, as key<TAB>size lines
+    #[arg(long, value_name = "FILE")]
+    manifest: PathBuf,
+    /// Objects per batch
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    batch_size: usize,
+    /// Memory the bytes are placed in, bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]
+    arena: usize,
+    /// Chooses the order
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// The authorities to trust, as PEM, instead of the system's
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// Connections, or requests at a time
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    connections: u16,
+}
+
+impl Set {
+    /// The bucket and the objects that are read.
+    fn open(&self) -> Result<(Bucket, Vec<Object>)> {
+        let bucket = Bucket { ca_file: self.ca_file.clone(), ..self.uri.parse()? };
+        Ok((bucket, manifest::read(&self.manifest)?))
+    }
 }
 
 #[derive(Args, Debug)]
-struct Native {
+struct NativeArgs {
     #[command(flatten)]
     set: Set,
     /// Longest piece asked for with one request, bytes
@@ -78,7 +108,7 @@ struct Native {
 }
 
 #[derive(Args, Debug)]
-struct Tool {
+struct ToolArgs {
     #[command(flatten)]
     set: Set,
     /// How long a pass of wrk takes, s; it cannot be told to stop after a number of objects
@@ -101,42 +131,43 @@ fn run(rival: Rival) -> Result<()> {
     let (commands, answers) = (io::stdin().lock(), io::stdout().lock());
     match rival {
         Rival::Hyper(args) => {
-            let (bucket, setup) = native(args)?;
-            protocol::serve(BareHyper::new(&bucket, setup)?, commands, answers)
+            let (bucket, setup) = native(&args)?;
+            let name = if bucket.tls { "hyper 1, HTTP/1.1, rustls" } else { "hyper 1, HTTP/1.1" };
+            let client = Native::new(name, setup, |objects| BareHyper::new(&bucket, objects))?;
+            protocol::serve(client, commands, answers)
         }
         Rival::ObjectStore(args) => {
-            let (bucket, setup) = native(args)?;
-            protocol::serve(Store::new(&bucket, setup)?, commands, answers)
+            let (bucket, setup) = native(&args)?;
+            let name = "object_store 0.14, S3 unsigned, HTTP/1.1, get into a stream";
+            protocol::serve(Native::new(name, setup, |objects| Store::new(&bucket, objects))?, commands, answers)
         }
-        Rival::Curl(args) => {
-            let bucket = args.set.bucket()?;
-            let objects = manifest::read(&args.set.manifest)?;
-            protocol::serve(Curl::new(bucket, objects, &args.set)?, commands, answers)
+        Rival::Curl(ToolArgs { set, .. }) => {
+            let (bucket, objects) = set.open()?;
+            protocol::serve(Curl::new(bucket, objects, set.seed, set.connections)?, commands, answers)
         }
-        Rival::Wrk(args) => {
-            let bucket = args.set.bucket()?;
-            let objects = manifest::read(&args.set.manifest)?;
-            protocol::serve(Wrk::new(&bucket, objects, &args.set, args.duration)?, commands, answers)
+        Rival::Wrk(ToolArgs { set, duration }) => {
+            let (bucket, objects) = set.open()?;
+            let wrk = Wrk::new(&bucket, &objects, set.seed, set.connections, duration)?;
+            protocol::serve(wrk, commands, answers)
         }
     }
 }
 
-fn native(args: Native) -> Result<(Bucket, Setup)> {
-    let Native { set, range, placing, hash } = args;
-    if hash && placing == Placing::Drop {
+fn native(args: &NativeArgs) -> Result<(Bucket, Setup)> {
+    let NativeArgs { set, range, placing, hash } = args;
+    if *hash && *placing == Placing::Drop {
         return Err(Flaw::new("what is dropped cannot be hashed").cure("leave out --hash or --placing drop"));
     }
     if set.batch_size == 0 {
         return Err(Flaw::new("a batch of 0 objects").cure("give --batch-size of at least 1"));
     }
-    let bucket = set.bucket()?;
-    let objects = manifest::read(&set.manifest)?;
+    let (bucket, objects) = set.open()?;
     let largest = objects.iter().map(|object| object.size).max().unwrap_or(0);
     let arena = match placing {
         Placing::Arena => Some(Arena::new(set.arena, largest)?),
         Placing::Drop => None,
     };
-    let range = usize::try_from(range).unwrap_or(usize::MAX);
-    let plan = Plan { range, batch_size: set.batch_size, seed: set.seed, hash };
+    let range = usize::try_from(*range).unwrap_or(usize::MAX);
+    let plan = Plan { range, batch_size: set.batch_size, seed: set.seed, hash: *hash };
     Ok((bucket, Setup { objects, arena, plan, connections: usize::from(set.connections) }))
 }

@@ -1,6 +1,4 @@
 //! What to read: the objects of a manifest (`key<TAB>size` lines) in an order drawn from a seed.
-//!
-//! Owns parsing and order. Never opens a socket.
 
 use std::path::Path;
 
@@ -9,16 +7,11 @@ use crate::flaw::{Flaw, Result};
 /// One object of the data set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Object {
-    /// The whole key within its bucket.
     pub(crate) key: String,
-    /// Bytes.
     pub(crate) size: usize,
 }
 
 /// Reads a manifest.
-///
-/// # Errors
-/// When the file cannot be read, a line is not `key<TAB>size`, or it names no object.
 pub(crate) fn read(path: &Path) -> Result<Vec<Object>> {
     let text = std::fs::read_to_string(path).map_err(|e| Flaw::of(format!("manifest {}", path.display()), e))?;
     parse(&text).map_err(|cause| Flaw::new(format!("manifest {}: {cause}", path.display())))

@@ -1,42 +1,68 @@
-//! What the clients that run inside this process have in common: their arguments, their runtime, what they say of
-//! themselves.
-//!
-//! Owns no request. Every client runs on one thread, as a shard of the loader does.
+//! What the clients that run inside this process have in common: one thread, as a shard of the loader has, and so many connections
+//! or requests at a time over which the pieces of a pass are spread.
 
 use std::env;
 
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::LocalSet;
 
 use crate::arena::Arena;
 use crate::flaw::{Flaw, Result};
 use crate::manifest::Object;
-use crate::reading::Plan;
+use crate::protocol::{Contestant, Passed};
+use crate::reading::{Plan, Reading};
+
+/// What asks for pieces.
+pub(crate) trait Client {
+    /// One connection's work, until there is no further piece.
+    async fn work(&self, reading: &Reading<'_>) -> Result<()>;
+}
 
 /// What a native client is built from.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    /// The data set.
     pub(crate) objects: Vec<Object>,
     /// Where bytes go; none to drop them.
     pub(crate) arena: Option<Arena>,
-    /// How the passes are cut up.
     pub(crate) plan: Plan,
     /// Connections, or requests at a time.
     pub(crate) connections: usize,
 }
 
-/// A runtime on this thread.
-///
-/// # Errors
-/// When the kernel refuses it.
-pub(crate) fn runtime() -> Result<Runtime> {
-    let mut builder = Builder::new_current_thread();
-    builder.enable_all().build().map_err(|e| Flaw::of("starting a runtime", e))
+/// A client with everything it keeps between passes.
+pub(crate) struct Native<C> {
+    runtime: Runtime,
+    client: C,
+    setup: Setup,
+    settings: String,
+}
+
+impl<C: Client> Native<C> {
+    /// A client that `build` makes within the runtime; `name` is what it says of itself.
+    pub(crate) fn new(name: &str, setup: Setup, build: impl FnOnce(&[Object]) -> Result<C>) -> Result<Native<C>> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|e| Flaw::of("starting a runtime", e))?;
+        let client = {
+            let _inside = runtime.enter();
+            build(&setup.objects)?
+        };
+        Ok(Native { runtime, client, settings: settings(name, &setup), setup })
+    }
+}
+
+impl<C: Client> Contestant for Native<C> {
+    fn pass(&mut self, number: u64) -> Result<Passed> {
+        let Setup { objects, arena, plan, connections } = &mut self.setup;
+        let reading = Reading::start(objects, plan, number, arena.as_mut());
+        let all = futures_util::future::try_join_all((0..*connections).map(|_| self.client.work(&reading)));
+        LocalSet::new().block_on(&self.runtime, all)?;
+        reading.finish(self.settings.clone())
+    }
 }
 
 /// How a client is run, for the result. The allocator counts: clients allocate their buffers, and one that returns pages
 /// to the kernel after each pays for them again.
-pub(crate) fn settings(client: &str, setup: &Setup) -> String {
+fn settings(client: &str, setup: &Setup) -> String {
     let Setup { arena, plan, connections, .. } = setup;
     let placing = match arena {
         Some(arena) => format!("copied into an arena of {} MiB", arena.size() >> 20),

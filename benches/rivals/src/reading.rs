@@ -1,7 +1,5 @@
 //! One pass over the data set as the native clients share it: which piece is asked for next, where its bytes go, when
 //! the first batch is whole, and what came in all.
-//!
-//! Owns the arena and the count. Runs on one thread: its parts are borrowed only between two waits.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -30,42 +28,41 @@ pub(crate) enum Placing {
 pub(crate) struct Plan {
     /// Longest piece asked for with one request, bytes.
     pub(crate) range: usize,
-    /// Objects per batch.
     pub(crate) batch_size: usize,
-    /// Chooses the order.
     pub(crate) seed: u64,
     /// Whether to hash what is in the arena.
     pub(crate) hash: bool,
 }
 
-/// One pass.
 #[derive(Debug)]
 pub(crate) struct Reading<'a> {
     objects: &'a [Object],
     plan: &'a Plan,
     order: Vec<u32>,
-    arena: Option<RefCell<&'a mut Arena>>,
-    queue: RefCell<Queue>,
     room: Notify,
     started: Instant,
-    objects_done: Cell<u64>,
-    bytes_done: Cell<u64>,
-    first_missing: Cell<usize>,
-    first_batch_us: Cell<Option<u64>>,
-    hash: Cell<u128>,
+    state: RefCell<State<'a>>,
 }
 
-/// What was handed out: the object being cut, and how far in the order we are.
-#[derive(Debug, Default)]
-struct Queue {
+/// What was handed out and what has come.
+#[derive(Debug)]
+struct State<'a> {
+    arena: Option<&'a mut Arena>,
+    /// Objects of the order handed out.
     at: usize,
+    /// The object being cut, and how much of it was handed out.
     cut: Option<(Rc<Landing>, usize)>,
+    /// Objects of the first batch still to come.
+    first_missing: usize,
+    passed: Passed,
+    hash: u128,
 }
 
 /// An object on its way.
 #[derive(Debug)]
 struct Landing {
     object: usize,
+    /// Its place in the order.
     turn: usize,
     place: Option<Place>,
     missing: Cell<usize>,
@@ -88,20 +85,10 @@ impl<'a> Reading<'a> {
     /// Starts the clock of a pass.
     pub(crate) fn start(objects: &'a [Object], plan: &'a Plan, pass: u64, arena: Option<&'a mut Arena>) -> Self {
         let started = Instant::now();
-        Reading {
-            objects,
-            plan,
-            order: order(objects.len(), plan.seed, pass),
-            arena: arena.map(RefCell::new),
-            queue: RefCell::default(),
-            room: Notify::new(),
-            started,
-            objects_done: Cell::new(0),
-            bytes_done: Cell::new(0),
-            first_missing: Cell::new(plan.batch_size.min(objects.len())),
-            first_batch_us: Cell::new(None),
-            hash: Cell::new(0),
-        }
+        let first_missing = plan.batch_size.min(objects.len());
+        let state = State { arena, at: 0, cut: None, first_missing, passed: Passed::default(), hash: 0 };
+        let order = order(objects.len(), plan.seed, pass);
+        Reading { objects, plan, order, room: Notify::new(), started, state: RefCell::new(state) }
     }
 
     /// The next piece to ask for; waits while the arena is full; none at the end.
@@ -116,25 +103,22 @@ impl<'a> Reading<'a> {
     }
 
     fn try_next(&self) -> Result<Option<Piece>, Full> {
-        let mut queue = self.queue.borrow_mut();
-        let (landing, from) = match queue.cut.take() {
+        let state = &mut *self.state.borrow_mut();
+        let (landing, from) = match state.cut.take() {
             Some(cut) => cut,
             None => {
-                let Some(&object) = self.order.get(queue.at) else { return Ok(None) };
-                let (object, turn) = (object as usize, queue.at);
+                let Some(&object) = self.order.get(state.at) else { return Ok(None) };
+                let (object, turn) = (object as usize, state.at);
                 let size = self.objects[object].size;
-                let place = match &self.arena {
-                    Some(arena) => Some(arena.borrow_mut().take(size).ok_or(Full)?),
-                    None => None,
-                };
-                queue.at += 1;
+                let place = state.arena.as_mut().map(|arena| arena.take(size).ok_or(Full)).transpose()?;
+                state.at += 1;
                 (Rc::new(Landing { object, turn, place, missing: Cell::new(size) }), 0)
             }
         };
         let size = self.objects[landing.object].size;
         let to = size.min(from.saturating_add(self.plan.range));
         if to < size {
-            queue.cut = Some((Rc::clone(&landing), to));
+            state.cut = Some((Rc::clone(&landing), to));
         }
         Ok(Some(Piece { object: landing.object, whole: to - from == size, range: from..to, landing, landed: 0 }))
     }
@@ -148,8 +132,8 @@ impl<'a> Reading<'a> {
             let key = &self.objects[piece.object].key;
             return Err(Flaw::new(format!("`{key}`: more than the {} bytes asked for", piece.range.len())));
         }
-        if let (Some(arena), Some(place)) = (&self.arena, piece.landing.place) {
-            arena.borrow_mut().copy(place, piece.range.start + piece.landed, bytes);
+        if let (Some(arena), Some(place)) = (&mut self.state.borrow_mut().arena, piece.landing.place) {
+            arena.copy(place, piece.range.start + piece.landed, bytes);
         }
         piece.landed += bytes.len();
         Ok(())
@@ -166,29 +150,26 @@ impl<'a> Reading<'a> {
             return Err(Flaw::new(format!("`{key}`: {} of {} bytes came", piece.landed, piece.range.len())));
         }
         landing.missing.set(landing.missing.get() - piece.landed);
-        self.bytes_done.set(self.bytes_done.get() + piece.landed as u64);
-        if landing.missing.get() == 0 {
-            self.deliver(landing);
+        let state = &mut *self.state.borrow_mut();
+        state.passed.bytes += piece.landed as u64;
+        if landing.missing.get() > 0 {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    fn deliver(&self, landing: &Landing) {
-        self.objects_done.set(self.objects_done.get() + 1);
+        state.passed.objects += 1;
         if landing.turn < self.plan.batch_size {
-            self.first_missing.set(self.first_missing.get() - 1);
-            if self.first_missing.get() == 0 {
-                self.first_batch_us.set(Some(self.started.elapsed().as_micros() as u64));
+            state.first_missing -= 1;
+            if state.first_missing == 0 {
+                state.passed.first_batch_us = Some(self.started.elapsed().as_micros() as u64);
             }
         }
-        if let (Some(arena), Some(place)) = (&self.arena, landing.place) {
-            let mut arena = arena.borrow_mut();
+        if let (Some(arena), Some(place)) = (&mut state.arena, landing.place) {
             if self.plan.hash {
-                self.hash.set(self.hash.get().wrapping_add(xxh3_128(arena.bytes(place))));
+                state.hash = state.hash.wrapping_add(xxh3_128(arena.bytes(place)));
             }
             arena.give_back(place);
             self.room.notify_waiters();
         }
+        Ok(())
     }
 
     /// The pass is over.
@@ -196,18 +177,13 @@ impl<'a> Reading<'a> {
     /// # Errors
     /// When an object did not come.
     pub(crate) fn finish(self, settings: String) -> Result<Passed> {
-        let (objects, wanted) = (self.objects_done.get(), self.objects.len() as u64);
-        if objects != wanted {
-            return Err(Flaw::new(format!("{objects} of {wanted} objects came")));
+        let State { passed, hash, .. } = self.state.into_inner();
+        let wanted = self.objects.len() as u64;
+        if passed.objects != wanted {
+            return Err(Flaw::new(format!("{} of {wanted} objects came", passed.objects)));
         }
-        Ok(Passed {
-            bytes: self.bytes_done.get(),
-            objects,
-            wall_s: self.started.elapsed().as_secs_f64(),
-            first_batch_us: self.first_batch_us.get(),
-            hash: self.plan.hash.then(|| format!("{:032x}", self.hash.get())),
-            settings,
-        })
+        let hash = self.plan.hash.then(|| format!("{hash:032x}"));
+        Ok(Passed { wall_s: self.started.elapsed().as_secs_f64(), hash, settings, ..passed })
     }
 }
 
@@ -225,42 +201,6 @@ mod tests {
 
     fn plan(range: usize) -> Plan {
         Plan { range, batch_size: 2, seed: 1, hash: true }
-    }
-
-    /// Lands every piece as it comes, one after the other.
-    fn read(objects: &[Object], plan: &Plan, pass: u64) -> (Passed, Vec<(usize, Range<usize>, bool)>) {
-        let mut arena = Arena::new(1024, 256).unwrap();
-        let reading = Reading::start(objects, plan, pass, Some(&mut arena));
-        let mut pieces = Vec::new();
-        while let Some(mut piece) = reading.try_next().expect("the arena empties itself") {
-            pieces.push((piece.object, piece.range.clone(), piece.whole));
-            let bytes = vec![piece.object as u8; piece.range.len()];
-            let (one, two) = bytes.split_at(bytes.len() / 3);
-            reading.land(&mut piece, one).unwrap();
-            reading.land(&mut piece, two).unwrap();
-            reading.landed(piece).unwrap();
-        }
-        (reading.finish("plain".into()).unwrap(), pieces)
-    }
-
-    #[test]
-    fn every_byte_is_asked_for_once_and_the_hash_does_not_know_the_order() {
-        let objects = objects(&[100, 0, 256, 7]);
-        let (first, pieces) = read(&objects, &plan(100), 0);
-        assert_eq!((first.bytes, first.objects), (363, 4));
-        assert!(first.first_batch_us.is_some());
-        for (number, object) in objects.iter().enumerate() {
-            let mine: Vec<_> = pieces.iter().filter(|piece| piece.0 == number).collect();
-            assert!(mine.windows(2).all(|two| two[0].1.end == two[1].1.start));
-            assert_eq!((mine[0].1.start, mine.last().unwrap().1.end), (0, object.size));
-            assert_eq!(mine[0].2, object.size <= 100);
-        }
-        let (second, others) = read(&objects, &plan(usize::MAX), 5);
-        assert_ne!(pieces.first(), others.first());
-        let expected = objects.iter().enumerate().map(|(n, o)| xxh3_128(&vec![n as u8; o.size]));
-        let expected = expected.fold(0u128, u128::wrapping_add);
-        assert_eq!(first.hash, Some(format!("{expected:032x}")));
-        assert_eq!(second.hash, first.hash);
     }
 
     #[test]

@@ -1,14 +1,11 @@
 //! The lab's command line, `cargo x bench`: one benchmark per file, each a function from its arguments to an exit code.
 
-mod compare;
 mod contestant;
 mod cores;
-mod findings;
 mod line;
-mod report;
+mod results;
 mod scenario;
 mod soak;
-mod venue;
 
 use std::process::ExitCode;
 
@@ -25,9 +22,9 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Benchmark {
-    Line(Box<line::LineArgs>),
-    Compare(compare::Compare),
-    Report(report::Report),
+    Line(Box<crate::line::LineArgs>),
+    Compare(results::Compare),
+    Report(results::Report),
     Cores(Box<cores::Cores>),
     Soak(soak::SoakArgs),
     Scenario(scenario::ScenarioArgs),
@@ -40,7 +37,6 @@ enum Benchmark {
 }
 
 /// Runs the command line of this process.
-#[must_use]
 pub fn main() -> ExitCode {
     fuelrail_cli::run_command_line(|cli: Cli| run(cli.benchmark))
 }
@@ -48,8 +44,8 @@ pub fn main() -> ExitCode {
 fn run(benchmark: Benchmark) -> Outcome {
     match benchmark {
         Benchmark::Line(args) => line::run(&args),
-        Benchmark::Compare(args) => compare::run(&args),
-        Benchmark::Report(args) => report::run(&args),
+        Benchmark::Compare(args) => results::compare_results(&args),
+        Benchmark::Report(args) => results::draw(&args),
         Benchmark::Cores(args) => cores::run(&args),
         Benchmark::Soak(args) => soak::run(&args),
         Benchmark::Scenario(args) => scenario::run(&args),

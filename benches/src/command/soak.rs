@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::soak::{Canary, Moment, Serving, SoakReport, Soaking, serve, soak};
+use crate::soak::{Canary, Moment, SoakReport, Soaking, serve, soak};
 use clap::Args;
-use fuelrail::{ByteSize, RingChoice};
+use fuelrail::ByteSize;
 
-use super::venue::ring_name;
 use crate::harness::Transport;
+use crate::line::ring;
 use fuelrail_cli::bench::this_program;
 use fuelrail_cli::failure::{Outcome, usage};
 use fuelrail_cli::screen::{Bar, JsonTo, Table, note};
@@ -45,8 +45,8 @@ pub(crate) struct SoakArgs {
     #[arg(long, value_name = "N")]
     max_minutes: Option<f64>,
     /// Back-end of the ring: auto, uring, poll, tokio-uring or glommio
-    #[arg(long, value_name = "NAME", default_value = "auto")]
-    ring: RingChoice,
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = ring)]
+    ring: String,
     /// Over what
     #[arg(long, value_enum, default_value = "plain")]
     transport: Transport,
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &SoakArgs) -> Outcome {
     if !(args.scale > 0.0 && args.scale <= 100.0) {
         return Err(usage(format!("--scale {}", args.scale), "give a share above 0, at most 100"));
     }
-    let mut settings = vec![("ring".to_owned(), ring_name(args.ring).to_owned())];
+    let mut settings = vec![("ring".to_owned(), args.ring.clone())];
     settings.extend(args.settings.iter().cloned());
     let soaking = Soaking {
         time_max,
@@ -165,11 +165,13 @@ fn text(report: &SoakReport) -> String {
 /// Serve a folder to a soak (started by it)
 #[derive(Args, Debug)]
 pub(crate) struct SoakBucketArgs {
-    #[command(flatten)]
-    serving: Serving,
+    #[arg(long)]
+    folder: PathBuf,
+    #[arg(long)]
+    tls: bool,
 }
 
 pub(crate) fn run_bucket(args: &SoakBucketArgs) -> Outcome {
-    serve(&args.serving, stdin(), stdout())?;
+    serve(&args.folder, args.tls, stdin().lock(), stdout())?;
     Ok(ExitCode::SUCCESS)
 }

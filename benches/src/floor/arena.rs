@@ -4,6 +4,18 @@
 
 use fuelrail::{Error, Kind, Result};
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Into {
+    /// Through an arena of the task's size, from end to end and round again.
+    Arena,
+    /// Into the same mebibyte over and over: it stays in cache.
+    Hot,
+    /// Nowhere: the kernel drops them (`MSG_TRUNC`). All of a receive but its copy.
+    Nowhere,
+}
+
+/// Bytes asked for by one system call.
+pub(super) const RECEIVE_BYTES: usize = 1 << 20;
 /// Least room a receive is given; shorter ends of the stretch are skipped. Every head must fit.
 pub(super) const ROOM_BYTES_MIN: usize = 64 << 10;
 
@@ -14,7 +26,6 @@ pub(super) struct Arena {
     at: usize,
 }
 
-/// The kernel's smallest page.
 const PAGE_BYTES: usize = 4096;
 
 impl Arena {

@@ -1,50 +1,53 @@
 //! Floors: what the kernel's copy out of a socket costs a program that does nothing else. Plain loops, as one would write
 //! them in C, with no parsing beyond `Content-Length`, no batches, no retries.
 //!
-//! Owns the loops as contestants. A loader cannot cost less than they do for the same bytes by the same system calls; how near
-//! it comes is what the harness measures.
+//! A loader cannot cost less than they do for the same bytes by the same system calls; how near it comes is what the harness
+//! measures.
 
+mod answer;
 mod arena;
-mod copy;
-mod epoll;
-mod head;
-mod kind;
-mod pass;
-mod recv;
+mod connections;
 mod requests;
 mod ssl;
 
 use std::io::{BufRead, Write};
+use std::time::Duration;
 
-use fuelrail::{Error, Kind, Result};
+use fuelrail::{ByteSize, Error, Kind, Result};
 
 use crate::harness::protocol::serve;
 use crate::harness::{Said, Task};
 
-pub use kind::{Into, Loop};
+pub use arena::Into;
 pub use ssl::compiled as ssl_contestant;
 
-use self::arena::Arena;
-use self::kind::RECEIVE_BYTES;
-use self::pass::Pass;
+use self::answer::Pass;
+use self::arena::{Arena, RECEIVE_BYTES};
+use self::connections::Connections;
 use self::requests::Requests;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loop {
+    /// Blocking `recv` on one connection.
+    Recv,
+    /// `epoll` over so many connections; none tries 1, 8 and 32 before it is ready and keeps the cheapest.
+    Epoll(Option<usize>),
+    /// `memcpy` of as many bytes, without any network.
+    Copy,
+}
 
 /// A floor and how it runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Floor {
-    /// Which loop.
     pub looping: Loop,
-    /// Where the bytes go.
     pub into: Into,
     /// Whether the arena's pages are touched before `ready`.
     pub touch: bool,
-    /// Whether the bytes are hashed.
     pub hash: bool,
 }
 
 /// Connections tried when the number is to be found.
 const CONNECTIONS_TRIED: [usize; 3] = [1, 8, 32];
-/// Most connections.
 const CONNECTIONS_MAX: usize = 1024;
 
 /// Runs a floor as a contestant until its input ends.
@@ -54,8 +57,18 @@ const CONNECTIONS_MAX: usize = 1024;
 pub fn run(floor: &Floor, task: &Task, input: impl BufRead, output: impl Write) -> Result<()> {
     validate(floor)?;
     let requests = Requests::new(task)?;
-    let mut lane = Lane::new(floor, task, &requests)?;
-    serve(input, output, || lane.pass())
+    let bytes = match floor.into {
+        Into::Arena => usize::try_from(task.arena_bytes).unwrap_or(usize::MAX),
+        Into::Hot | Into::Nowhere => RECEIVE_BYTES,
+    };
+    let mut arena = Arena::new(bytes, floor.touch)?;
+    let mut connections = match floor.looping {
+        Loop::Recv => Connections::blocking(&requests)?,
+        Loop::Epoll(Some(count)) => Connections::watched(&requests, count)?,
+        Loop::Epoll(None) => cheapest(floor, task, &requests, &mut arena)?,
+        Loop::Copy => Connections::default(),
+    };
+    serve(input, output, || pass(floor, task, &requests, &mut connections, &mut arena))
 }
 
 fn validate(floor: &Floor) -> Result<()> {
@@ -70,87 +83,63 @@ fn validate(floor: &Floor) -> Result<()> {
     }
 }
 
-/// A floor ready to run.
-struct Lane<'a> {
-    floor: &'a Floor,
-    task: &'a Task,
-    requests: &'a Requests,
-    arena: Arena,
-    open: Open,
+fn pass(
+    floor: &Floor,
+    task: &Task,
+    requests: &Requests,
+    connections: &mut Connections,
+    arena: &mut Arena,
+) -> Result<Said> {
+    let mut pass = Pass::new(task.batch_size, floor.hash);
+    let how = match floor.looping {
+        Loop::Recv => "blocking recv, 1 connection".to_owned(),
+        Loop::Epoll(_) => format!("epoll, {} connections", connections.count()),
+        Loop::Copy => "memcpy".to_owned(),
+    };
+    match floor.looping {
+        Loop::Copy => copy(requests, floor.into, arena, &mut pass),
+        Loop::Recv | Loop::Epoll(_) => connections.run(requests, floor.into, arena, &mut pass)?,
+    }
+    let into = match floor.into {
+        Into::Arena => format!("into {}", ByteSize(task.arena_bytes)),
+        Into::Hot => "into a hot 1 MiB".to_owned(),
+        Into::Nowhere => "dropped by the kernel".to_owned(),
+    };
+    Ok(pass.said(format!("{how}, 1 MiB at a time {into}")))
 }
 
-/// What stays open between passes.
-enum Open {
-    Recv(recv::Line),
-    Epoll(epoll::Lines),
-    Copy,
+/// The number of connections that costs the least processor time, each tried once on a part of the set, after once for warmth.
+fn cheapest(floor: &Floor, task: &Task, requests: &Requests, arena: &mut Arena) -> Result<Connections> {
+    let trial = requests.trial();
+    let mut try_once = |count: usize| -> Result<(Duration, Connections)> {
+        let mut connections = Connections::watched(requests, count)?;
+        let before = fuelrail::process_cpu();
+        pass(floor, task, &trial, &mut connections, arena)?;
+        let after = fuelrail::process_cpu();
+        Ok(((after.0 + after.1).saturating_sub(before.0 + before.1), connections))
+    };
+    try_once(CONNECTIONS_TRIED[0])?;
+    let tried: Result<Vec<_>> = CONNECTIONS_TRIED.into_iter().map(try_once).collect();
+    Ok(tried?.into_iter().min_by_key(|(cost, _)| *cost).expect("several numbers were tried").1)
 }
 
-impl<'a> Lane<'a> {
-    fn new(floor: &'a Floor, task: &'a Task, requests: &'a Requests) -> Result<Lane<'a>> {
-        let bytes = match floor.into {
-            Into::Arena => usize::try_from(task.arena_bytes).unwrap_or(usize::MAX),
-            Into::Hot | Into::Nowhere => RECEIVE_BYTES,
-        };
-        let arena = Arena::new(bytes, floor.touch)?;
-        let open = match floor.looping {
-            Loop::Recv => Open::Recv(recv::Line::open(requests)?),
-            Loop::Epoll(Some(connections)) => Open::Epoll(epoll::Lines::open(requests, connections)?),
-            Loop::Epoll(None) => Open::Epoll(epoll::Lines::open(requests, CONNECTIONS_TRIED[0])?),
-            Loop::Copy => Open::Copy,
-        };
-        let mut lane = Lane { floor, task, requests, arena, open };
-        if floor.looping == Loop::Epoll(None) {
-            lane.choose_connections()?;
-        }
-        Ok(lane)
-    }
-
-    fn pass(&mut self) -> Result<Said> {
-        self.pass_over(self.requests)
-    }
-
-    fn pass_over(&mut self, requests: &Requests) -> Result<Said> {
-        let (into, arena) = (self.floor.into, &mut self.arena);
-        let mut pass = Pass::new(self.task.batch_size, self.floor.hash);
-        match &mut self.open {
-            Open::Recv(line) => line.run(requests, into, arena, &mut pass)?,
-            Open::Epoll(lines) => lines.run(requests, into, arena, &mut pass)?,
-            Open::Copy => copy::run(requests, into, arena, &mut pass),
-        }
-        let into = match self.floor.into {
-            Into::Arena => format!("into {}", fuelrail::ByteSize(self.task.arena_bytes)),
-            Into::Hot => "into a hot 1 MiB".to_owned(),
-            Into::Nowhere => "dropped by the kernel".to_owned(),
-        };
-        let how = match &self.open {
-            Open::Recv(_) => "blocking recv, 1 connection".to_owned(),
-            Open::Epoll(lines) => format!("epoll, {} connections", lines.count()),
-            Open::Copy => "memcpy".to_owned(),
-        };
-        Ok(pass.said(format!("{how}, 1 MiB at a time {into}")))
-    }
-
-    /// The number of connections that costs the least processor time, each tried once on a part of the set, after once for warmth.
-    fn choose_connections(&mut self) -> Result<()> {
-        let trial = self.requests.trial();
-        self.pass_over(&trial)?;
-        let mut best: Option<(std::time::Duration, epoll::Lines)> = None;
-        for connections in CONNECTIONS_TRIED {
-            self.open = Open::Epoll(epoll::Lines::open(self.requests, connections)?);
-            let before = fuelrail::process_cpu();
-            self.pass_over(&trial)?;
-            let after = fuelrail::process_cpu();
-            let cost = (after.0 + after.1).saturating_sub(before.0 + before.1);
-            if let Open::Epoll(lines) = std::mem::replace(&mut self.open, Open::Copy)
-                && best.as_ref().is_none_or(|(least, _)| cost < *least)
-            {
-                best = Some((cost, lines));
+/// The copy alone: as many bytes as the set has, from memory that stays in cache to where receives would put them.
+fn copy(requests: &Requests, into: Into, arena: &mut Arena, pass: &mut Pass) {
+    let source = vec![7u8; RECEIVE_BYTES];
+    for request in requests.all() {
+        let mut left = request.body_bytes as usize;
+        while left > 0 {
+            let room = arena.room(left.min(RECEIVE_BYTES));
+            let step = room.len();
+            room.copy_from_slice(&source[..step]);
+            // Nobody reads what is copied; it must be copied all the same.
+            std::hint::black_box(&mut *room);
+            left -= step;
+            if into == Into::Arena {
+                arena.take(step);
             }
         }
-        let (_, lines) = best.expect("several numbers were tried");
-        self.open = Open::Epoll(lines);
-        Ok(())
+        pass.whole(request.body_bytes);
     }
 }
 

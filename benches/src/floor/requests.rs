@@ -33,7 +33,6 @@ const TRIAL_BYTES: u64 = 512 << 20;
 const TRIAL_REQUESTS_MAX: usize = 8192;
 
 impl Requests {
-    /// The requests for a task's manifest.
     pub(super) fn new(task: &Task) -> Result<Requests> {
         let bad =
             |why: &str| Error::new(Kind::Usage, format!("{}: {why}", task.uri)).cure("give http://HOST[:PORT]/PREFIX/");
@@ -68,10 +67,6 @@ impl Requests {
         Requests { address: self.address, all }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
-    }
-
     pub(super) fn all(&self) -> &[Request] {
         &self.all
     }
@@ -80,19 +75,4 @@ impl Requests {
         let stream = TcpStream::connect(self.address).and_then(|stream| stream.set_nodelay(true).map(|()| stream));
         stream.map_err(|error| Error::new(Kind::Network, format!("connecting to {}: {error}", self.address)))
     }
-}
-
-/// The connection broke, or the server closed it.
-pub(super) fn broken(error: &std::io::Error) -> Error {
-    Error::new(Kind::Network, format!("the connection broke: {error}"))
-}
-
-pub(super) fn closed() -> Error {
-    Error::new(Kind::Truncated, "the server closed the connection before an answer was whole")
-        .cure("let it keep connections for ever (nginx: keepalive_requests, keepalive_time)")
-}
-
-/// Whether the connection is gone, whatever was on it.
-pub(super) fn is_lost(error: &Error) -> bool {
-    matches!(error.kind(), Kind::Network | Kind::Truncated)
 }

@@ -3,36 +3,26 @@
 //! Owns the way from the source, which is part of this program, to a contestant. Where there is no compiler or no OpenSSL to
 //! compile against, the error says so: nothing else takes its place.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use fuelrail::{Error, Kind, Result};
+use fuelrail::Result;
 
 use crate::harness::Contestant;
+use crate::harness::tool::{run, write};
 
 const SOURCE: &str = include_str!("../../floor/ssl_read.c");
 const CURE: &str = "install a C compiler and OpenSSL's headers (apt-get install gcc libssl-dev)";
 
 /// The contestant, compiled into `folder`. `authority` is what the server's certificate is checked against; with
 /// `read_ahead` OpenSSL asks the kernel for more than one record at a time.
-///
-/// # Errors
-/// `Environment` when it cannot be compiled, `File` when the folder cannot be written.
 pub fn compiled(folder: &Path, authority: &Path, read_ahead: bool) -> Result<Contestant> {
     let (source, program) = (folder.join("ssl_read.c"), folder.join("ssl_read"));
     if !program.exists() {
-        fs::write(&source, SOURCE)
-            .map_err(|error| Error::new(Kind::File, format!("writing {}: {error}", source.display())))?;
-        let flags = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-o"];
-        let output = Command::new("cc").args(flags).arg(&program).arg(&source).args(["-lssl", "-lcrypto"]).output();
-        let failed =
-            |why: &str| Error::new(Kind::Environment, format!("the TLS floor cannot be compiled: {why}")).cure(CURE);
-        let output = output.map_err(|error| failed(&format!("cc: {error}")))?;
-        if !output.status.success() {
-            let words = String::from_utf8_lossy(&output.stderr);
-            return Err(failed(words.lines().find(|line| line.contains("error")).unwrap_or("cc fails")));
-        }
+        write(&source, SOURCE)?;
+        let mut compile = Command::new("cc");
+        compile.args(["-O2", "-std=gnu11", "-Wall", "-Wextra", "-o"]).arg(&program).arg(&source);
+        run(compile.args(["-lssl", "-lcrypto"]), "the TLS floor cannot be compiled", CURE)?;
     }
     let name = if read_ahead { "floor-ssl-ahead" } else { "floor-ssl" };
     let mut contestant = Contestant::new(name, program, ["--ca"]);

@@ -4,9 +4,11 @@
 //! Owns the cgroup and removes it. A cgroup counts to the microsecond and forgets no child; `/proc` counts in ticks of 10 ms
 //! and is asked only where cgroups are refused. Never starts a process.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -15,21 +17,16 @@ use fuelrail::{Error, Kind, Result};
 /// Processor time of a whole process tree, s.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Cpu {
-    /// In user mode.
     pub user_s: f64,
-    /// In the kernel.
     pub system_s: f64,
 }
 
 impl Cpu {
-    /// Both.
-    #[must_use]
     pub fn total_s(&self) -> f64 {
         self.user_s + self.system_s
     }
 
     /// What was used since `earlier`.
-    #[must_use]
     pub fn since(&self, earlier: Cpu) -> Cpu {
         Cpu { user_s: (self.user_s - earlier.user_s).max(0.0), system_s: (self.system_s - earlier.system_s).max(0.0) }
     }
@@ -49,9 +46,6 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 
 impl Leaf {
     /// A new leaf below the cgroup of this process.
-    ///
-    /// # Errors
-    /// `Environment` that says why, where there is no cgroup version 2 or we may not make one.
     pub fn new() -> Result<Leaf> {
         let refused = |why: String| {
             Error::new(Kind::Environment, format!("no cgroup for contestants: {why}"))
@@ -71,7 +65,6 @@ impl Leaf {
     }
 
     /// The file a process writes its id to in order to belong here.
-    #[must_use]
     pub fn door(&self) -> PathBuf {
         self.folder.join("cgroup.procs")
     }
@@ -116,7 +109,6 @@ impl Drop for Leaf {
 /// Where a contestant's use is read from.
 #[derive(Debug)]
 pub enum Account {
-    /// Its own cgroup.
     Leaf(Leaf),
     /// The process with this id and all below it, by `/proc`.
     Tree(u32),
@@ -129,7 +121,6 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 
 impl Account {
     /// How processor time is counted, for the result.
-    #[must_use]
     pub fn source(&self) -> &'static str {
         match self {
             Account::Leaf(_) => "cgroup cpu.stat",
@@ -137,10 +128,6 @@ impl Account {
         }
     }
 
-    /// Processor time so far.
-    ///
-    /// # Errors
-    /// `Environment` when the kernel's files cannot be read.
     pub fn cpu(&self) -> Result<Cpu> {
         match self {
             Account::Leaf(leaf) => leaf.cpu(),
@@ -155,9 +142,6 @@ impl Account {
     }
 
     /// Processor time once the tree has gone to rest: read until it stands still for a millisecond.
-    ///
-    /// # Errors
-    /// As [`Account::cpu`].
     pub fn settled_cpu(&self) -> Result<Cpu> {
         let mut last = self.cpu()?;
         for _ in 0..SETTLE_READS_MAX {
@@ -172,7 +156,6 @@ impl Account {
     }
 
     /// Most memory the tree held: of the cgroup where it counts memory, else the sum of every living process's own peak.
-    #[must_use]
     pub fn peak_memory_bytes(&self) -> u64 {
         let pids = match self {
             Account::Leaf(leaf) => {
@@ -257,6 +240,44 @@ fn unreadable(path: &Path, error: &io::Error) -> Error {
     Error::new(Kind::Environment, format!("reading {}: {error}", path.display()))
 }
 
+/// Where a contestant runs. The steps to there are taken by a shell and `nsenter` and `taskset`, each replacing itself by the next, so
+/// that the contestant's own process is in place before its first instruction.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Place {
+    /// The cores they may use; empty for all.
+    pub cores: Vec<usize>,
+    /// The network namespace they are in; none for that of this process.
+    pub netns: Option<String>,
+}
+
+/// Folder in which `ip netns` keeps its namespaces.
+const NETNS_FOLDER: &str = "/run/netns";
+
+impl Place {
+    /// The command that runs `program` here with `args`, in the cgroup if there is one.
+    pub fn command(&self, leaf: Option<&Leaf>, program: &Path, args: &[OsString]) -> Command {
+        let mut words: Vec<OsString> = Vec::new();
+        let mut add = |parts: &[&OsStr]| words.extend(parts.iter().map(|part| (*part).to_owned()));
+        if let Some(leaf) = leaf {
+            let enter = "echo $$ > \"$0\" && exec \"$@\"";
+            add(&["sh".as_ref(), "-c".as_ref(), enter.as_ref(), leaf.door().as_os_str()]);
+        }
+        if let Some(netns) = &self.netns {
+            let file = format!("--net={NETNS_FOLDER}/{netns}");
+            add(&["nsenter".as_ref(), file.as_ref(), "--".as_ref()]);
+        }
+        if !self.cores.is_empty() {
+            let list: Vec<String> = self.cores.iter().map(ToString::to_string).collect();
+            add(&["taskset".as_ref(), "--cpu-list".as_ref(), list.join(",").as_ref()]);
+        }
+        add(&[program.as_os_str()]);
+        words.extend(args.iter().cloned());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        command
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -281,9 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn use_is_counted_from_a_mark() {
-        let (before, after) = (Cpu { user_s: 1.0, system_s: 2.0 }, Cpu { user_s: 1.5, system_s: 2.25 });
-        assert_eq!(after.since(before).total_s(), 0.75);
-        assert_eq!(before.since(after).total_s(), 0.0);
+    fn every_step_hands_over_to_the_next() {
+        let words = |place: Place| {
+            let command = place.command(None, Path::new("/bin/x"), &["--uri".into(), "u".into()]);
+            let all = std::iter::once(command.get_program()).chain(command.get_args());
+            all.map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(words(Place::default()), "/bin/x --uri u");
+        let far = Place { cores: vec![1, 3], netns: Some("fr1".into()) };
+        assert_eq!(words(far), "nsenter --net=/run/netns/fr1 -- taskset --cpu-list 1,3 /bin/x --uri u");
     }
 }

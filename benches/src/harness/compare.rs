@@ -8,20 +8,17 @@ use core::fmt;
 use fuelrail::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
-use super::metric::Metric;
+use super::result::Metric;
+use super::result::Scored;
+use super::result::Spread;
 use super::result::{Contested, Findings};
-use super::scored::Scored;
-use super::spread::Spread;
 
 /// Something that makes two results unlike.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Difference {
-    /// What.
     pub what: String,
-    /// In the first result.
     pub first: String,
-    /// In the second.
     pub second: String,
 }
 
@@ -47,33 +44,24 @@ pub enum Verdict {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// Which contest.
     pub contest: String,
     /// Which contestant, with `(cold)` for its cold passes.
     pub contestant: String,
-    /// Which figure.
     pub metric: Metric,
-    /// In the first result.
     pub first: Spread,
-    /// In the second.
     pub second: Spread,
     /// Median of the second over median of the first; none when the first is zero.
     pub ratio: Option<f64>,
-    /// What it comes to.
     pub verdict: Verdict,
 }
 
-/// A comparison.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
-    /// Version of this shape.
     pub schema: u32,
     /// What makes the results unlike; empty unless the comparison was forced.
     pub differences: Vec<Difference>,
-    /// Every figure that both have.
     pub changes: Vec<Change>,
-    /// What only one of them has.
     pub unmatched: Vec<String>,
 }
 
@@ -81,9 +69,6 @@ pub struct Comparison {
 pub const SCHEMA: u32 = 1;
 
 /// Compares two results. `force` compares unlike ones all the same; the differences are then part of the comparison.
-///
-/// # Errors
-/// `Usage` for a result without contests, `Mismatch` that lists what differs.
 pub fn compare(first: &Findings, second: &Findings, force: bool) -> Result<Comparison> {
     if first.contests.is_empty() || second.contests.is_empty() {
         return Err(Error::new(Kind::Usage, "a result without contests has no ranges to compare")
@@ -96,23 +81,18 @@ pub fn compare(first: &Findings, second: &Findings, force: bool) -> Result<Compa
             .cure("measure both on one machine with the same options, or add --force and mind the differences"));
     }
     let (mut changes, mut unmatched) = (Vec::new(), Vec::new());
-    for contest in &first.contests {
-        match second.contests.iter().find(|other| other.title() == contest.title()) {
-            Some(other) => compare_contest(contest, other, &mut changes, &mut unmatched),
-            None => unmatched.push(format!("{} (first only)", contest.title())),
-        }
-    }
-    for contest in &second.contests {
-        if !first.contests.iter().any(|other| other.title() == contest.title()) {
-            unmatched.push(format!("{} (second only)", contest.title()));
+    for (contest, other) in paired(&first.contests, &second.contests, Contested::title, &mut unmatched) {
+        let title = contest.title();
+        let name = |scored: &Scored| format!("{} in {title}", scored.name);
+        for (scored, twin) in paired(&contest.contestants, &other.contestants, name, &mut unmatched) {
+            changes.extend(figures(&title, scored, twin));
         }
     }
     Ok(Comparison { schema: SCHEMA, differences, changes, unmatched })
 }
 
 /// What makes two results unlike. Versions, commits and dates may differ: that is what one compares.
-#[must_use]
-pub fn differences(first: &Findings, second: &Findings) -> Vec<Difference> {
+fn differences(first: &Findings, second: &Findings) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut same = |what: &str, first: String, second: String| {
         if first != second {
@@ -149,18 +129,19 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("results are plain structures")
 }
 
-fn compare_contest(first: &Contested, second: &Contested, changes: &mut Vec<Change>, unmatched: &mut Vec<String>) {
-    for scored in &first.contestants {
-        match second.contestant(&scored.name) {
-            Some(twin) => changes.extend(figures(&first.title(), scored, twin)),
-            None => unmatched.push(format!("{} in {} (first only)", scored.name, first.title())),
-        }
+/// The entries of both lists that have one name. The names of the others are unmatched.
+fn paired<'a, T>(
+    first: &'a [T],
+    second: &'a [T],
+    name: impl Fn(&T) -> String,
+    unmatched: &mut Vec<String>,
+) -> Vec<(&'a T, &'a T)> {
+    let twin = |one: &T, all: &'a [T]| all.iter().find(|other| name(other) == name(one));
+    for (these, others, word) in [(first, second, "first"), (second, first, "second")] {
+        let alone = these.iter().filter(|one| twin(one, others).is_none());
+        unmatched.extend(alone.map(|one| format!("{} ({word} only)", name(one))));
     }
-    for scored in &second.contestants {
-        if first.contestant(&scored.name).is_none() {
-            unmatched.push(format!("{} in {} (second only)", scored.name, second.title()));
-        }
-    }
+    first.iter().filter_map(|one| Some((one, twin(one, second)?))).collect()
 }
 
 fn figures(contest: &str, first: &Scored, second: &Scored) -> Vec<Change> {

@@ -16,21 +16,18 @@ use fuelrail::{Error, Kind, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 
+use super::account::Place;
 use super::account::{Account, Cpu, Leaf};
-use super::place::Place;
-use super::protocol::{GO, READY, Said, Task};
+use super::protocol::{GO, READY, Said, Task, quoted};
 use fuelrail_cli::stop::Stop;
 
 /// Who takes part: a program and its own arguments. The harness adds the tail of the protocol.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Contestant {
-    /// Its name in results.
     pub name: String,
-    /// The program.
     pub program: PathBuf,
     /// Its own arguments, before the tail.
     pub args: Vec<OsString>,
-    /// Variables added to its environment.
     pub env: Vec<(OsString, OsString)>,
     /// Arguments with which it hashes what it gets; empty when it cannot. A pass with them proves the bytes and is not
     /// measured.
@@ -40,7 +37,6 @@ pub struct Contestant {
 }
 
 impl Contestant {
-    /// A contestant without variables and proof.
     pub fn new<A: Into<OsString>>(
         name: impl Into<String>,
         program: impl Into<PathBuf>,
@@ -51,21 +47,18 @@ impl Contestant {
     }
 
     /// With arguments that make it hash what it gets.
-    #[must_use]
     pub fn proved_by<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Contestant {
         self.proof_args = args.into_iter().map(Into::into).collect();
         self
     }
 
     /// With arguments that tell it that one pass is all it will be asked for.
-    #[must_use]
     pub fn once_by<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Contestant {
         self.once_args = args.into_iter().map(Into::into).collect();
         self
     }
 
     /// The contestant as it hashes; none when it cannot.
-    #[must_use]
     pub fn proving(&self) -> Option<Contestant> {
         let args = self.args.iter().chain(&self.proof_args).cloned().collect();
         (!self.proof_args.is_empty()).then(|| Contestant { args, ..self.clone() })
@@ -77,7 +70,6 @@ impl Contestant {
 pub struct Patience {
     /// From its start to `ready`.
     pub ready: Duration,
-    /// For one pass.
     pub pass: Duration,
     /// From the end of its input to its end; then it is killed.
     pub end: Duration,
@@ -94,9 +86,7 @@ impl Default for Patience {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pass {
-    /// Payload bytes got.
     pub bytes: u64,
-    /// Objects got.
     pub objects: u64,
     /// From `go` to the last byte as the contestant measured it; of a cold pass, from the start of the process to its
     /// answer. Seconds.
@@ -109,36 +99,31 @@ pub struct Pass {
     pub first_batch_us: Option<u64>,
     /// Most memory its process tree held so far.
     pub peak_memory_bytes: u64,
-    /// The [`SetHash`](super::hash::SetHash) over what it got, where it computed one.
+    /// The [`SetHash`] over what it got, where it computed one.
     pub hash: Option<String>,
-    /// Figures of its own that it told.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub facts: BTreeMap<String, f64>,
 }
 
 impl Pass {
     /// Processor time, s.
-    #[must_use]
     pub fn cpu_s(&self) -> f64 {
         self.cpu_user_s + self.cpu_system_s
     }
 
     /// Processor time per payload, s/GB; none without payload.
-    #[must_use]
     pub fn cpu_s_per_gb(&self) -> Option<f64> {
         let bytes = self.bytes as f64 * self.received_share();
         (bytes > 0.0).then(|| self.cpu_s() / (bytes / 1e9))
     }
 
     /// Processor time per object, µs; none without objects.
-    #[must_use]
     pub fn cpu_us_per_object(&self) -> Option<f64> {
         let objects = self.objects as f64 * self.received_share();
         (objects > 0.0).then(|| self.cpu_s() * 1e6 / objects)
     }
 
     /// Payload per wall time, GB/s; none when no time passed.
-    #[must_use]
     pub fn gb_per_s(&self) -> Option<f64> {
         (self.wall_s > 0.0).then(|| self.bytes as f64 * self.received_share() / 1e9 / self.wall_s)
     }
@@ -153,7 +138,6 @@ impl Pass {
 /// The fact that tells how many bytes a pass brought from the source, per byte delivered in it.
 pub const RECEIVED: &str = "received_bytes_per_byte";
 
-/// A contestant that runs.
 #[derive(Debug)]
 pub struct Running {
     name: String,
@@ -161,10 +145,11 @@ pub struct Running {
     input: Option<ChildStdin>,
     lines: Receiver<std::io::Result<String>>,
     complaint: Receiver<String>,
-    account: Account,
+    pub account: Account,
     patience: Patience,
     stop: Stop,
-    settings: String,
+    /// What it said it ran with.
+    pub settings: String,
     started: Instant,
 }
 
@@ -181,9 +166,6 @@ const LOOK: Duration = Duration::from_millis(50);
 
 impl Running {
     /// Starts it, without waiting for `ready`.
-    ///
-    /// # Errors
-    /// `Environment` when the program cannot be started.
     pub fn spawn(who: &Contestant, task: &Task, place: &Place, patience: Patience, stop: &Stop) -> Result<Running> {
         let args: Vec<OsString> = who.args.iter().cloned().chain(task.args()).collect();
         let leaf = Leaf::new().ok();
@@ -230,9 +212,6 @@ impl Running {
     }
 
     /// Starts it and waits for `ready`.
-    ///
-    /// # Errors
-    /// As [`Running::spawn`]; `Protocol` or `Stalled` when it does not say so; `Cancelled` when asked to stop.
     pub fn start(who: &Contestant, task: &Task, place: &Place, patience: Patience, stop: &Stop) -> Result<Running> {
         let mut running = Running::spawn(who, task, place, patience, stop)?;
         running.await_ready()?;
@@ -240,10 +219,6 @@ impl Running {
     }
 
     /// One measured pass of a contestant that is ready.
-    ///
-    /// # Errors
-    /// `Protocol` when it ends or says anything but a result, with the end of its standard error; `Stalled` when it takes
-    /// too long; `Cancelled` when asked to stop.
     pub fn pass(&mut self) -> Result<Pass> {
         let before = self.account.settled_cpu()?;
         self.go();
@@ -254,9 +229,6 @@ impl Running {
     }
 
     /// A pass from nothing: everything since its process was started counts, reading of libraries and connecting included.
-    ///
-    /// # Errors
-    /// As [`Running::start`] and [`Running::pass`].
     pub fn cold(
         who: &Contestant,
         task: &Task,
@@ -282,9 +254,6 @@ impl Running {
     }
 
     /// Ends it: closes its input and waits.
-    ///
-    /// # Errors
-    /// `Protocol` when it ends badly, `Stalled` when it does not end; either way it is gone afterwards.
     pub fn finish(mut self) -> Result<()> {
         self.input = None;
         let deadline = Instant::now() + self.patience.end;
@@ -294,24 +263,12 @@ impl Running {
                 Ok(Some(_)) => return Err(self.died("at its end")),
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
                 Ok(None) => {
-                    let cause = format!("{} does not end when its input does", self.name);
-                    return Err(Error::new(Kind::Stalled, cause).cure("let it exit at the end of its standard input"));
+                    let text = "does not end when its input does";
+                    return Err(self.wrong(Kind::Stalled, text, "let it exit at the end of its standard input"));
                 }
                 Err(error) => return Err(Error::new(Kind::Environment, format!("waiting for {}: {error}", self.name))),
             }
         }
-    }
-
-    /// What it said it ran with.
-    #[must_use]
-    pub fn settings(&self) -> &str {
-        &self.settings
-    }
-
-    /// How its processor time is counted.
-    #[must_use]
-    pub fn accounting(&self) -> &'static str {
-        self.account.source()
     }
 
     fn go(&mut self) {
@@ -326,9 +283,8 @@ impl Running {
         if line == READY {
             return Ok(());
         }
-        let quoted = line.chars().take(120).collect::<String>().escape_debug().to_string();
-        Err(Error::new(Kind::Protocol, format!("contestant {} says `{quoted}` where `ready` is due", self.name))
-            .cure("print `ready` and nothing else on standard output"))
+        let text = format!("says `{}` where `ready` is due", quoted(&line));
+        Err(self.wrong(Kind::Protocol, &text, "print `ready` and nothing else on standard output"))
     }
 
     fn line(&mut self, patience: Duration, what: &str) -> Result<String> {
@@ -338,25 +294,26 @@ impl Running {
             match self.lines.recv_timeout(LOOK.min(patience)) {
                 Ok(Ok(line)) => return Ok(line),
                 Ok(Err(error)) => {
-                    let cause = format!("contestant {} says what cannot be read: {error}", self.name);
-                    return Err(Error::new(Kind::Protocol, cause));
+                    let text = format!("says what cannot be read: {error}");
+                    return Err(self.wrong(Kind::Protocol, &text, "let it say lines of UTF-8"));
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.died(&format!("before {what}"))),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    let cause =
-                        format!("contestant {} is silent for {} s before {what}", self.name, patience.as_secs_f64());
-                    return Err(Error::new(Kind::Stalled, cause).cure("give it more time, or find what it waits for"));
+                    let text = format!("is silent for {} s before {what}", patience.as_secs_f64());
+                    return Err(self.wrong(Kind::Stalled, &text, "give it more time, or find what it waits for"));
                 }
             }
         }
     }
 
     fn said(&self, line: &str) -> Result<Said> {
-        Said::parse(line).map_err(|error| {
-            Error::new(error.kind(), format!("contestant {} {}", self.name, error.cause()))
-                .cure("let it print one JSON line per `go` and nothing else on standard output")
-        })
+        let cure = "let it print one JSON line per `go` and nothing else on standard output";
+        Said::parse(line).map_err(|error| self.wrong(error.kind(), error.cause(), cure))
+    }
+
+    fn wrong(&self, kind: Kind, text: &str, cure: &str) -> Error {
+        Error::new(kind, format!("contestant {} {text}", self.name)).cure(cure)
     }
 
     fn told_pass(&mut self, said: Said, used: Cpu) -> Pass {
@@ -382,8 +339,8 @@ impl Running {
         let last: Vec<&str> = told.lines().filter(|line| !line.trim().is_empty()).collect();
         let words =
             last.last().map_or_else(|| "it says nothing".to_owned(), |line| format!("it says: {}", line.trim()));
-        Error::new(Kind::Protocol, format!("contestant {} ends {when} ({status}); {words}", self.name))
-            .cure("run it by hand with the same arguments")
+        let text = format!("ends {when} ({status}); {words}");
+        self.wrong(Kind::Protocol, &text, "run it by hand with the same arguments")
     }
 
     /// Takes everything of it away. Its whole group and cgroup go, so that no grandchild holds the pipes open.

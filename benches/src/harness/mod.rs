@@ -4,30 +4,20 @@
 //! Owns nothing but its parts. The protocol that contestants speak is in [`protocol`].
 
 pub mod account;
-pub mod bar;
 pub mod compare;
 pub mod contestant;
-pub mod hash;
-pub mod metric;
-pub mod place;
 pub mod protocol;
 pub mod result;
 pub mod rounds;
-pub mod scored;
 pub mod shape;
-pub mod spread;
+pub(crate) mod tool;
 pub mod venue;
 
-pub use bar::{Bar, Heat, Judged, Relation};
+pub use account::Place;
 pub use contestant::{Contestant, Pass, Patience, Running};
 pub use fuelrail_cli::stop::Stop;
-pub use hash::SetHash;
-pub use metric::Metric;
-pub use place::Place;
-pub use protocol::{Said, Task};
-pub use result::{Contested, Findings, SetFacts};
+pub use protocol::{Said, SetHash, Task};
+pub use result::{Bar, Contested, Findings, Heat, Judged, Metric, Relation, Scored, SetFacts, Spread};
 pub use rounds::{Contest, Entry, Stage, Turn, hold};
-pub use scored::Scored;
 pub use shape::{Laid, Shape, ShapeName};
-pub use spread::Spread;
 pub use venue::{Transport, Venue, VenueConfig, VenueFacts, VenueKind};

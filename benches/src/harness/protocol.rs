@@ -12,38 +12,43 @@
 //!
 //! Owns the shapes of what is said. Never starts a process.
 
+use core::fmt;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
+use clap::Args;
 use fuelrail::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
 
 /// The line a contestant says when it can start.
 pub const READY: &str = "ready";
 /// The line that starts a pass.
 pub const GO: &str = "go";
 
-/// What every contestant of a comparison is given alike.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// What every contestant of a comparison is given alike, as it stands on its command line.
+#[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub struct Task {
-    /// Where the keys begin: `http://HOST:PORT/PREFIX/`.
+    /// Where the keys begin: http://HOST:PORT/PREFIX/
+    #[arg(long)]
     pub uri: String,
-    /// The objects, as `key<TAB>size` lines in the order of the keys' bytes.
+    /// The objects, as key<TAB>size lines in the order of the keys' bytes
+    #[arg(long, value_name = "FILE")]
     pub manifest: PathBuf,
-    /// Samples a batch.
+    /// Objects a batch
+    #[arg(long, value_name = "N")]
     pub batch_size: u32,
-    /// Memory that payload is placed in.
+    /// Memory the payload is placed in
+    #[arg(long = "arena", value_name = "BYTES")]
     pub arena_bytes: u64,
-    /// Seed of the order, for those that shuffle.
+    /// Seed of the order, for those that shuffle
+    #[arg(long)]
     pub seed: u64,
 }
 
 impl Task {
-    /// The tail of a contestant's command line.
-    #[must_use]
     pub fn args(&self) -> Vec<OsString> {
         let pairs: [(&str, OsString); 5] = [
             ("--uri", self.uri.clone().into()),
@@ -59,15 +64,13 @@ impl Task {
 /// What a contestant says about a pass.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Said {
-    /// Payload bytes the trainer got.
     pub bytes: u64,
-    /// Objects the trainer got.
     pub objects: u64,
     /// From `go` to the last byte, s.
     pub wall_s: f64,
     /// From `go` to the first batch, µs, where there are batches.
     pub first_batch_us: Option<u64>,
-    /// The [`SetHash`](super::hash::SetHash) over all objects got, where it was computed.
+    /// The [`SetHash`] over all objects got, where it was computed.
     pub hash: Option<String>,
     /// What it ran with, for the report.
     pub settings: String,
@@ -77,14 +80,9 @@ pub struct Said {
 }
 
 impl Said {
-    /// Reads the line a contestant prints.
-    ///
-    /// # Errors
-    /// `Protocol` that quotes the line when it is not that, or says what cannot be.
     pub fn parse(line: &str) -> Result<Said> {
-        let quoted = line.chars().take(120).collect::<String>().escape_debug().to_string();
         let bad = |why: String| {
-            Error::new(Kind::Protocol, format!("says `{quoted}` where its result is due: {why}"))
+            Error::new(Kind::Protocol, format!("says `{}` where its result is due: {why}", quoted(line)))
                 .cure("print one JSON line per `go` and nothing else on standard output")
         };
         let said: Said = serde_json::from_str(line).map_err(|error| bad(error.to_string()))?;
@@ -95,10 +93,12 @@ impl Said {
     }
 }
 
+/// The beginning of a line, for an error.
+pub(super) fn quoted(line: &str) -> String {
+    line.chars().take(120).collect::<String>().escape_debug().to_string()
+}
+
 /// The contestant's side of the conversation: says `ready`, then does `pass` for every `go` until the input ends.
-///
-/// # Errors
-/// Those of `pass`; `Protocol` for a line that is not `go`; `File` when the pipes fail.
 pub fn serve(input: impl BufRead, mut output: impl Write, mut pass: impl FnMut() -> Result<Said>) -> Result<()> {
     let broken = |error: std::io::Error| Error::new(Kind::File, format!("talking to the harness: {error}"));
     let mut say = |line: &str| writeln!(output, "{line}").and_then(|()| output.flush()).map_err(broken);
@@ -112,6 +112,36 @@ pub fn serve(input: impl BufRead, mut output: impl Write, mut pass: impl FnMut()
         say(&serde_json::to_string(&said).expect("a result is a plain structure"))?;
     }
     Ok(())
+}
+
+/// One number over a set of objects that does not depend on the order they came in: the sum, modulo 2¹²⁸, of every object's
+/// XXH3-128. Loaders that shuffle differently agree on it, and an object missing, doubled or wrong changes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SetHash {
+    sum: u128,
+}
+
+impl SetHash {
+    pub fn add(&mut self, object: &[u8]) {
+        self.add_hash(xxh3_128(object));
+    }
+
+    /// The hash of the same objects so many times.
+    pub fn times(self, repeats: u32) -> SetHash {
+        SetHash { sum: self.sum.wrapping_mul(repeats.into()) }
+    }
+
+    /// Adds an object by the XXH3-128 of its bytes.
+    pub fn add_hash(&mut self, hash: u128) {
+        self.sum = self.sum.wrapping_add(hash);
+    }
+}
+
+/// 32 hexadecimal digits.
+impl fmt::Display for SetHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.sum)
+    }
 }
 
 #[cfg(test)]
@@ -137,13 +167,19 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_quoted() {
-        for line in ["Loading…", "{\"bytes\":1}", "{\"bytes\":1,\"objects\":1,\"wall_s\":-1.0,\"settings\":\"\"}"] {
-            let error = Said::parse(line).unwrap_err();
-            assert_eq!(error.kind(), Kind::Protocol);
-            assert!(error.to_string().contains("one JSON line"), "{error}");
+    fn order_does_not_matter_and_everything_else_does() {
+        let of = |objects: &[&[u8]]| {
+            let mut hash = SetHash::default();
+            objects.iter().for_each(|object| hash.add(object));
+            hash.to_string()
+        };
+        let known = of(&[b"a", b"b"]);
+        assert_eq!((known.len(), &known), (32, &of(&[b"b", b"a"])));
+        let mut once = SetHash::default();
+        once.add(b"a");
+        assert_eq!(once.times(3).to_string(), of(&[b"a", b"a", b"a"]));
+        for other in [&[&b"a"[..]][..], &[b"a", b"b", b"b"], &[b"a", b"c"], &[b"ab"]] {
+            assert_ne!(of(other), known);
         }
-        let fixed = r#"{"bytes":1,"objects":1,"wall_s":0.1,"first_batch_us":null,"hash":null,"settings":"x"}"#;
-        assert_eq!(Said::parse(fixed).unwrap().hash, None);
     }
 }

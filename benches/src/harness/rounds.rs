@@ -5,70 +5,47 @@
 
 use fuelrail::{Error, Kind, Result};
 
+use super::account::Place;
 use super::contestant::{Contestant, Pass, Patience, Running};
-use super::place::Place;
 use super::protocol::Task;
-use super::scored::Scored;
+use super::result::Scored;
 use fuelrail_cli::stop::Stop;
 
 /// One contestant and what it is to do.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Who.
     pub contestant: Contestant,
-    /// On what.
     pub task: Task,
     /// The hash it must come to, where its task is another than that of the contest.
     pub expected_hash: Option<String>,
 }
 
 impl Entry {
-    /// A contestant with its task.
-    #[must_use]
     pub fn new(contestant: Contestant, task: Task) -> Entry {
         Entry { contestant, task, expected_hash: None }
     }
 }
 
 /// How a contest is held.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Contest {
     /// Measured rounds, after one that is not counted.
     pub rounds: u32,
     /// Cold rounds: every contestant from the start of its process, nothing kept.
     pub cold_rounds: u32,
-    /// Where the contestants run.
     pub place: Place,
-    /// How long they may take.
     pub patience: Patience,
     /// The hash that everybody who can hash must come to, in a pass before all others that is not measured.
     pub expected_hash: Option<String>,
-    /// Who may interrupt it.
     pub stop: Stop,
-}
-
-impl Default for Contest {
-    /// Five warm rounds, no cold one, anywhere.
-    fn default() -> Contest {
-        Contest {
-            rounds: 5,
-            cold_rounds: 0,
-            place: Place::default(),
-            patience: Patience::default(),
-            expected_hash: None,
-            stop: Stop::default(),
-        }
-    }
 }
 
 /// What a pass is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// Its bytes are proved.
     Proof,
     /// From the start of a process, in this round; the first is 1.
     Cold(u32),
-    /// Before the first round.
     WarmUp,
     /// Measured in this round; the first is 1.
     Round(u32),
@@ -88,13 +65,9 @@ impl core::fmt::Display for Stage {
 /// What is told while a contest is held: when a pass begins, and again when it has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn<'a> {
-    /// Whose pass.
     pub name: &'a str,
-    /// What it is for.
     pub stage: Stage,
-    /// Passes begun before it.
     pub done: u32,
-    /// Passes in all.
     pub total: u32,
     /// What it came to, or why it failed; none when it begins.
     pub ended: Option<Result<&'a Pass, &'a str>>,
@@ -107,115 +80,90 @@ pub struct Turn<'a> {
 pub fn hold(contest: &Contest, entries: &[Entry], watch: &mut dyn FnMut(Turn<'_>)) -> Result<Vec<Scored>> {
     let mut scores: Vec<Scored> =
         entries.iter().map(|entry| Scored { name: entry.contestant.name.clone(), ..Scored::default() }).collect();
-    let each = entries.len() as u32;
-    let warm_rounds = if contest.rounds > 0 { contest.rounds + 1 } else { 0 };
-    let proofs = u32::from(contest.expected_hash.is_some());
-    let total = each * (proofs + contest.cold_rounds + warm_rounds);
-    let mut caller = Caller { watch, done: 0, total };
-    let first = (0..proofs).map(|_| Stage::Proof).chain((1..=contest.cold_rounds).map(Stage::Cold));
-    for stage in first {
-        for (entry, score) in entries.iter().zip(&mut scores) {
-            caller.call(stage, score, |score| match stage {
-                Stage::Proof => prove(contest, entry, score),
-                _ => cold(contest, entry, score).map(Some),
-            })?;
-        }
-    }
-    let mut running: Vec<Option<Running>> = Vec::new();
-    for (entry, score) in entries.iter().zip(&mut scores) {
-        let standing = score.failure.is_none() && contest.rounds > 0;
-        let start = || {
-            Running::start(&entry.contestant, &entry.task, &contest.place, contest.patience, &contest.stop).map(Some)
-        };
-        running.push(if standing { out_if_failed(score, start())?.flatten() } else { None });
-    }
-    for round in 0..warm_rounds {
-        let stage = if round == 0 { Stage::WarmUp } else { Stage::Round(round) };
-        for (slot, score) in running.iter_mut().zip(&mut scores) {
-            caller.call(stage, score, |score| slot.as_mut().map(|contestant| warm(contestant, score)).transpose())?;
+    let mut running: Vec<Option<Running>> = entries.iter().map(|_| None).collect();
+    let proof = contest.expected_hash.iter().map(|_| Stage::Proof);
+    let cold = (1..=contest.cold_rounds).map(Stage::Cold);
+    let warm_up = (contest.rounds > 0).then_some(Stage::WarmUp);
+    let stages: Vec<Stage> = proof.chain(cold).chain(warm_up).chain((1..=contest.rounds).map(Stage::Round)).collect();
+    let total = (stages.len() * entries.len()) as u32;
+    let mut done = 0;
+    for stage in stages {
+        for ((entry, score), running) in entries.iter().zip(&mut scores).zip(&mut running) {
+            let turn = Turn { name: &entry.contestant.name, stage, done, total, ended: None };
+            watch(turn);
+            // Who is out already is passed over, but counted: the end of the contest stays where it is.
+            done += 1;
             if score.failure.is_some() {
-                *slot = None;
+                continue;
+            }
+            let outcome = contest.pass(stage, entry, score, running);
+            let pass = out_if_failed(score, outcome)?.flatten();
+            match (&pass, &score.failure) {
+                (Some(pass), _) => watch(Turn { ended: Some(Ok(pass)), ..turn }),
+                (None, Some(why)) => watch(Turn { ended: Some(Err(why)), ..turn }),
+                (None, None) => {}
+            }
+            match stage {
+                Stage::Proof => {}
+                Stage::Cold(_) => score.cold_passes.extend(pass),
+                Stage::WarmUp => score.warm_up = pass,
+                Stage::Round(_) => score.passes.extend(pass),
             }
         }
     }
-    for (contestant, score) in running.into_iter().zip(&mut scores) {
-        if let Some(contestant) = contestant {
-            out_if_failed(score, contestant.finish())?;
+    for (running, score) in running.into_iter().zip(&mut scores) {
+        if let Some(running) = running.filter(|_| score.failure.is_none()) {
+            out_if_failed(score, running.finish())?;
         }
     }
     Ok(scores)
 }
 
-/// Calls contestants to their passes, files what they come to, and tells who watches.
-struct Caller<'a> {
-    watch: &'a mut dyn FnMut(Turn<'_>),
-    done: u32,
-    total: u32,
-}
-
-impl Caller<'_> {
-    /// One pass of one contestant. Who is out already is passed over, but counted: the end of the contest stays where it is.
-    fn call(
-        &mut self,
+impl Contest {
+    /// One pass of one contestant; none of one that cannot prove its bytes.
+    fn pass(
+        &self,
         stage: Stage,
+        entry: &Entry,
         score: &mut Scored,
-        pass: impl FnOnce(&mut Scored) -> Result<Option<Pass>>,
-    ) -> Result<()> {
-        let (done, total) = (self.done, self.total);
-        self.done += 1;
-        (self.watch)(Turn { name: &score.name, stage, done, total, ended: None });
-        if score.failure.is_some() {
-            return Ok(());
-        }
-        let outcome = pass(score);
-        let pass = out_if_failed(score, outcome)?.flatten();
-        let ended = match (&pass, &score.failure) {
-            (Some(pass), _) => Some(Ok(pass)),
-            (None, failure) => failure.as_deref().map(Err),
-        };
-        if ended.is_some() {
-            (self.watch)(Turn { name: &score.name, stage, done, total, ended });
-        }
+        running: &mut Option<Running>,
+    ) -> Result<Option<Pass>> {
+        let Contest { place, patience, stop, .. } = self;
+        let Entry { contestant, task, .. } = entry;
         match stage {
-            Stage::Proof => {}
-            Stage::Cold(_) => score.cold_passes.extend(pass),
-            Stage::WarmUp => score.warm_up = pass,
-            Stage::Round(_) => score.passes.extend(pass),
+            Stage::Proof => return self.prove(entry, score),
+            Stage::Cold(_) => {
+                let (pass, settings) = Running::cold(contestant, task, place, *patience, stop)?;
+                score.settings = settings;
+                return Ok(Some(pass));
+            }
+            Stage::WarmUp => *running = Some(Running::start(contestant, task, place, *patience, stop)?),
+            Stage::Round(_) => {}
         }
-        Ok(())
+        let running = running.as_mut().expect("it was started for its warm-up");
+        let pass = running.pass()?;
+        score.settings.clone_from(&running.settings);
+        score.accounting = running.account.source().to_owned();
+        Ok(Some(pass))
     }
-}
 
-fn warm(contestant: &mut Running, score: &mut Scored) -> Result<Pass> {
-    let pass = contestant.pass()?;
-    score.settings = contestant.settings().to_owned();
-    score.accounting = contestant.accounting().to_owned();
-    Ok(pass)
-}
-
-fn cold(contest: &Contest, entry: &Entry, score: &mut Scored) -> Result<Pass> {
-    let (pass, settings) =
-        Running::cold(&entry.contestant, &entry.task, &contest.place, contest.patience, &contest.stop)?;
-    score.settings = settings;
-    Ok(pass)
-}
-
-/// One pass with hashing, in a process of its own; none of who cannot hash.
-fn prove(contest: &Contest, entry: &Entry, score: &mut Scored) -> Result<Option<Pass>> {
-    let expected = entry.expected_hash.as_ref().or(contest.expected_hash.as_ref());
-    let (Some(expected), Some(proving)) = (expected, entry.contestant.proving()) else { return Ok(None) };
-    let (pass, _) = Running::cold(&proving, &entry.task, &contest.place, contest.patience, &contest.stop)?;
-    let wrong = |what: String| {
-        Err(Error::new(Kind::Mismatch, format!("contestant {} {what}", score.name))
-            .cure("its bytes are not those of the bucket: its figures would mean nothing"))
-    };
-    match &pass.hash {
-        Some(hash) if hash == expected => {
-            score.hash = Some(hash.clone());
-            Ok(Some(pass))
+    /// One pass with hashing, in a process of its own; none of who cannot hash.
+    fn prove(&self, entry: &Entry, score: &mut Scored) -> Result<Option<Pass>> {
+        let expected = entry.expected_hash.as_ref().or(self.expected_hash.as_ref());
+        let (Some(expected), Some(proving)) = (expected, entry.contestant.proving()) else { return Ok(None) };
+        let (pass, _) = Running::cold(&proving, &entry.task, &self.place, self.patience, &self.stop)?;
+        let wrong = |what: String| {
+            Err(Error::new(Kind::Mismatch, format!("contestant {} {what}", score.name))
+                .cure("its bytes are not those of the bucket: its figures would mean nothing"))
+        };
+        match &pass.hash {
+            Some(hash) if hash == expected => {
+                score.hash = Some(hash.clone());
+                Ok(Some(pass))
+            }
+            Some(hash) => wrong(format!("delivered other bytes: hash {hash}, not {expected}")),
+            None => wrong("was asked for a hash and gives none".to_owned()),
         }
-        Some(hash) => wrong(format!("delivered other bytes: hash {hash}, not {expected}")),
-        None => wrong("was asked for a hash and gives none".to_owned()),
     }
 }
 

@@ -6,16 +6,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use fuelrail::{ByteSize, Error, Kind, Listed, Result, read_manifest, write_manifest};
 use fuelrail_bucket::DataSet;
 use serde::{Deserialize, Serialize};
 
-use super::hash::SetHash;
+use super::protocol::SetHash;
+use super::tool::{self, unwritable};
 use fuelrail_cli::stop::Stop;
 
-/// A shape by name.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ShapeName {
     /// 32 objects of 64 MiB.
     Large,
@@ -30,27 +30,13 @@ pub enum ShapeName {
 }
 
 impl ShapeName {
-    /// All shapes.
-    pub const ALL: [ShapeName; 5] =
-        [ShapeName::Large, ShapeName::Volumes, ShapeName::Mid, ShapeName::Tiny, ShapeName::First];
-
-    /// The shape as one word, the one `from_str` takes.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            ShapeName::Large => "large",
-            ShapeName::Volumes => "volumes",
-            ShapeName::Mid => "mid",
-            ShapeName::Tiny => "tiny",
-            ShapeName::First => "first",
-        }
+    /// The shape as one word, as the command line has it.
+    pub fn word(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     /// The shape with `scale` times its objects (and, of the large ones, `scale` times their bytes), at least one of each
     /// part. 1 is what results are published for.
-    ///
-    /// # Errors
-    /// `Usage` for a scale that is not above 0 and at most 16.
     pub fn shape(self, scale: f64) -> Result<Shape> {
         if !(scale > 0.0 && scale <= 16.0) {
             return Err(Error::new(Kind::Usage, format!("scale = {scale} is outside 0 < scale <= 16")));
@@ -90,39 +76,18 @@ fn tiny(count: u64) -> Vec<(String, DataSet)> {
     parts.collect()
 }
 
-impl core::fmt::Display for ShapeName {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(self.word())
-    }
-}
-
-impl core::str::FromStr for ShapeName {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<ShapeName> {
-        ShapeName::ALL.into_iter().find(|name| name.word() == text).ok_or_else(|| {
-            Error::new(Kind::Usage, format!("unknown shape `{text}`")).cure("use large, volumes, mid, tiny or first")
-        })
-    }
-}
-
-/// A shape at a scale.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Shape {
-    /// Its name.
     pub name: ShapeName,
     /// Its scale; 1 is full.
     pub scale: f64,
-    /// Samples a batch.
     pub batch_size: u32,
-    /// Memory that its payload is placed in.
     pub arena_bytes: u64,
     parts: Vec<(String, DataSet)>,
 }
 
 /// A shape as files.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Laid {
     /// The folder below the root that its keys are in, with a `/` at its end.
     pub prefix: String,
@@ -130,21 +95,16 @@ pub struct Laid {
     pub manifest: PathBuf,
     /// Objects, under all their names.
     pub objects: u64,
-    /// Their bytes.
     pub bytes: u64,
     /// The [`SetHash`] over all of them.
     pub hash: String,
 }
 
 impl Shape {
-    /// Objects.
-    #[must_use]
     pub fn objects(&self) -> u64 {
         self.parts.iter().map(|(_, set)| set.len()).sum()
     }
 
-    /// Bytes of all objects.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|(_, set)| set.total_bytes()).sum()
     }
@@ -153,9 +113,6 @@ impl Shape {
     /// laid, by which a later call knows that everything is there already. `watch` hears of bytes written. Every object has
     /// `repeats` names: a set as many times as large that takes no more room. A pass over it is long enough for starts and
     /// ends to weigh little, and no object is asked for twice by one name.
-    ///
-    /// # Errors
-    /// `Environment` when there is not enough room, `File` when something cannot be written, `Cancelled` when asked to stop.
     pub fn lay(&self, folder: &Path, repeats: u32, stop: &Stop, watch: &mut dyn FnMut(u64)) -> Result<Laid> {
         let word = self.name.word();
         let note = folder.join(format!("{word}.json"));
@@ -167,7 +124,7 @@ impl Shape {
         if repeats > 1 {
             total = hash.times(repeats);
             manifest = folder.join(format!("{word}-{repeats}-times.tsv"));
-            listing = repeated(&folder.join("root").join(word), &listing, repeats)?;
+            listing = repeated(&folder.join("root").join(&word), &listing, repeats)?;
             write_manifest(&manifest, &listing)?;
         }
         Ok(Laid {
@@ -189,25 +146,28 @@ impl Shape {
     ) -> Result<(Vec<Listed>, SetHash)> {
         room(folder, self.bytes())?;
         let word = self.name.word();
-        let root = folder.join("root").join(word);
+        let root = folder.join("root").join(&word);
         match fs::remove_dir_all(&root) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(unwritable(&root, &error)),
             _ => {}
         }
         let (mut listing, mut hash, mut written) = (Vec::new(), SetHash::default(), 0);
         for (prefix, set) in &self.parts {
-            write_part(&root, prefix, set, stop, &mut |key, content| {
-                hash.add(content);
+            for index in 0..set.len() {
+                stop.check()?;
+                let (key, content) = (format!("{prefix}{}", set.key(index)), set.content(index));
+                tool::write(&root.join(&key), &content)?;
+                hash.add(&content);
                 written += content.len() as u64;
-                listing.push(Listed { key: format!("{prefix}{key}"), size: content.len() as u64, etag: None });
+                listing.push(Listed { key, size: content.len() as u64, etag: None });
                 watch(written);
-            })?;
+            }
         }
         listing.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         let manifest = format!("{word}.tsv");
         write_manifest(&folder.join(&manifest), &listing)?;
         let text = serde_json::to_string(&Note { scale: self.scale, objects: listing.len() as u64, manifest, hash });
-        fs::write(note, text.expect("a plain structure")).map_err(|error| unwritable(note, &error))?;
+        tool::write(note, text.expect("a plain structure"))?;
         Ok((listing, hash))
     }
 
@@ -218,7 +178,6 @@ impl Shape {
     }
 }
 
-/// What was laid.
 #[derive(Serialize, Deserialize)]
 struct Note {
     scale: f64,
@@ -243,23 +202,6 @@ fn repeated(root: &Path, once: &[Listed], repeats: u32) -> Result<Vec<Listed>> {
     Ok(all)
 }
 
-fn write_part(root: &Path, prefix: &str, set: &DataSet, stop: &Stop, each: &mut dyn FnMut(&str, &[u8])) -> Result<()> {
-    let mut made = PathBuf::new();
-    for index in 0..set.len() {
-        stop.check()?;
-        let (key, content) = (set.key(index), set.content(index));
-        let path = root.join(prefix).join(&key);
-        let folder = path.parent().unwrap_or(root);
-        if folder != made {
-            fs::create_dir_all(folder).map_err(|error| unwritable(folder, &error))?;
-            made = folder.to_path_buf();
-        }
-        fs::write(&path, &content).map_err(|error| unwritable(&path, &error))?;
-        each(&key, &content);
-    }
-    Ok(())
-}
-
 /// What must stay free beside the objects: folders, manifest, logs, and everybody else.
 const SPARE_BYTES: u64 = 256 << 20;
 
@@ -274,10 +216,6 @@ fn room(folder: &Path, bytes: u64) -> Result<()> {
     let (need, free) = (ByteSize(need), ByteSize(free));
     Err(Error::new(Kind::Environment, format!("{} has {free} free, and the objects need {need}", folder.display()))
         .cure("give another folder with --dir, or a smaller --scale"))
-}
-
-fn unwritable(path: &Path, error: &std::io::Error) -> Error {
-    Error::new(Kind::File, format!("writing {}: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -299,7 +237,6 @@ mod tests {
         for bad in [0.0, -1.0, f64::NAN, 17.0] {
             assert_eq!(ShapeName::Mid.shape(bad).unwrap_err().kind(), Kind::Usage);
         }
-        assert!("huge".parse::<ShapeName>().is_err() && "tiny".parse::<ShapeName>().unwrap() == ShapeName::Tiny);
     }
 
     #[test]

@@ -17,32 +17,13 @@ use crate::harness::{Contestant, Laid, ShapeName, Stop, Transport, Venue, VenueK
 pub struct Programs {
     /// `fuelrail-rival`, which holds the native rivals and drives the commands.
     pub natives: PathBuf,
-    /// The Python rivals.
     pub python: Python,
     /// Folders in which commands are looked for, as in `PATH`.
     pub path: Vec<PathBuf>,
 }
 
-/// Why a rival is not there, and how to bring it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Absent {
-    /// What it is, in two or three words for a table.
-    pub word: &'static str,
-    /// The reason.
-    pub reason: String,
-    /// What to do.
-    pub cure: String,
-}
-
-impl core::fmt::Display for Absent {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{}; {}", self.reason, self.cure)
-    }
-}
-
-fn absent<T>(word: &'static str, reason: impl Into<String>, cure: impl Into<String>) -> Result<T, Absent> {
-    Err(Absent { word, reason: reason.into(), cure: cure.into() })
-}
+/// Why a rival is not there: what it is in two or three words for a table; and the reason, with what to do.
+pub type Absent = (&'static str, String);
 
 const NOT_INSTALLED: &str = "not installed";
 
@@ -53,46 +34,35 @@ const ALLOCATOR: [(&str, &str); 3] =
 
 impl Programs {
     /// Whether a rival can take part at this venue.
-    ///
-    /// # Errors
-    /// Why not, and what to do.
     pub fn find(&self, rival: &Rival, transport: Transport, venue: VenueKind) -> Result<(), Absent> {
+        let absent = |word, reason: String| Err((word, reason));
         match rival.origin {
             Origin::Native | Origin::Command if !self.natives.is_file() => {
-                let reason = format!("{} is not there", self.natives.display());
-                absent(
-                    NOT_INSTALLED,
-                    reason,
-                    "cargo build --release -p fuelrail-rivals, or name it with --rival-program",
-                )
+                let cure = "cargo build --release -p fuelrail-rivals, or name it with --rival-program";
+                absent(NOT_INSTALLED, format!("{} is not there; {cure}", self.natives.display()))
             }
-            Origin::Native => Ok(()),
             Origin::Command if !self.path.iter().any(|folder| folder.join(rival.program).is_file()) => {
-                let reason = format!("{} is not in PATH", rival.program);
-                absent(NOT_INSTALLED, reason, format!("apt-get install {}", rival.program))
+                let program = rival.program;
+                absent(NOT_INSTALLED, format!("{program} is not in PATH; apt-get install {program}"))
             }
-            Origin::Command => Ok(()),
             Origin::Python(_) if transport == Transport::Tls => {
-                absent("not for TLS", "it has no adapter for TLS with an authority of one's own", "leave out --tls")
+                let reason = "it has no adapter for TLS with an authority of one's own; leave out --tls";
+                absent("not for TLS", reason.to_owned())
             }
-            Origin::Python(Packing::Tar | Packing::Mds) if venue == VenueKind::External => absent(
-                "not for buckets",
-                "it reads shards, which are not put into other people's buckets",
-                "leave out --uri",
-            ),
-            Origin::Python(_) if !self.python.stands() => absent(
-                NOT_INSTALLED,
-                format!("its environment is not installed in {}", self.python.folder().display()),
-                "--python installs it: some 7 GB, minutes",
-            ),
-            Origin::Python(_) => Ok(()),
+            Origin::Python(Packing::Tar | Packing::Mds) if venue == VenueKind::External => {
+                let reason = "it reads shards, which are not put into other people's buckets; leave out --uri";
+                absent("not for buckets", reason.to_owned())
+            }
+            Origin::Python(_) if !self.python.stands() => {
+                let folder = self.python.folder().display();
+                let cure = "--python installs it: some 7 GB, minutes";
+                absent(NOT_INSTALLED, format!("its environment is not installed in {folder}; {cure}"))
+            }
+            _ => Ok(()),
         }
     }
 
     /// The contestant for a rival that [`Programs::find`] has found. Packs shards where the rival reads them.
-    ///
-    /// # Errors
-    /// Those of the packing and of the venue.
     pub fn contestant(
         &self,
         rival: &Rival,
@@ -106,7 +76,7 @@ impl Programs {
             Origin::Native | Origin::Command => {
                 let program = [OsString::from(rival.program)].into_iter().chain(args);
                 let mut native = Contestant::new(rival.name, &self.natives, program);
-                if let Some(authority) = venue.authority() {
+                if let Some(authority) = &venue.authority {
                     native.args.extend(["--ca-file".into(), authority.into()]);
                 }
                 native.env = ALLOCATOR.map(|(name, value)| (name.into(), value.into())).to_vec();
@@ -132,7 +102,6 @@ impl Programs {
 }
 
 /// The folders of a `PATH`.
-#[must_use]
 pub fn folders(path: &std::ffi::OsStr) -> Vec<PathBuf> {
     std::env::split_paths(path).filter(|folder| folder != Path::new("")).collect()
 }
@@ -154,7 +123,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let programs = programs(folder.path());
         let find = |name: &str, transport, venue| {
-            programs.find(name.parse().unwrap(), transport, venue).map_err(|absent| absent.to_string())
+            programs.find(name.parse().unwrap(), transport, venue).map_err(|(_, reason)| reason)
         };
         let plain = |name: &str| find(name, Transport::Plain, VenueKind::Loopback);
         assert!(plain("hyper").unwrap_err().contains("cargo build --release -p fuelrail-rivals"));

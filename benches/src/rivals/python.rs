@@ -6,11 +6,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use fuelrail::{Error, Kind, Result};
+use fuelrail::Result;
 
 use super::roster::Packing;
+use crate::harness::tool::{run, write};
 use crate::harness::{Laid, Stop};
 
 /// The scripts, as they are in the sources of this program.
@@ -38,61 +39,40 @@ pub struct Python {
 
 impl Python {
     /// In a folder, which need not be there yet.
-    #[must_use]
     pub fn in_folder(folder: impl Into<PathBuf>) -> Python {
         Python { folder: folder.into() }
     }
 
-    /// Its folder.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Whether everything is installed in the versions this program wants.
-    #[must_use]
     pub fn stands(&self) -> bool {
         fs::read_to_string(self.folder.join(INSTALLED)).is_ok_and(|text| text == REQUIREMENTS)
     }
 
-    /// The interpreter.
-    #[must_use]
     pub fn interpreter(&self) -> PathBuf {
         self.folder.join("venv/bin/python")
     }
 
     /// A script of the rivals. There after [`Python::write_scripts`].
-    #[must_use]
     pub fn script(&self, name: &str) -> PathBuf {
         self.folder.join("scripts").join(name)
     }
 
     /// Writes this program's scripts, so that they are never those of another version.
-    ///
-    /// # Errors
-    /// `File` when the folder cannot be written.
     pub fn write_scripts(&self) -> Result<()> {
-        let folder = self.folder.join("scripts");
-        fs::create_dir_all(&folder).map_err(|error| unwritable(&folder, &error))?;
-        for (name, text) in SCRIPTS {
-            let path = folder.join(name);
-            fs::write(&path, text).map_err(|error| unwritable(&path, &error))?;
-        }
-        Ok(())
+        SCRIPTS.iter().try_for_each(|(name, text)| write(&self.script(name), text))
     }
 
     /// Installs everything unless it stands. `watch` hears of each step; the longest takes minutes.
-    ///
-    /// # Errors
-    /// `Environment` when there is no Python 3.10 or newer with `venv`, or `pip` fails: with the last line it said. `File`
-    /// when the folder cannot be written.
     pub fn install(&self, watch: &mut dyn FnMut(&str)) -> Result<()> {
         if self.stands() {
             return Ok(());
         }
-        fs::create_dir_all(&self.folder).map_err(|error| unwritable(&self.folder, &error))?;
         let list = self.folder.join("requirements.txt");
-        fs::write(&list, REQUIREMENTS).map_err(|error| unwritable(&list, &error))?;
+        write(&list, REQUIREMENTS)?;
         watch("making a virtual environment");
         let venv = self.folder.join("venv");
         let cure = "install Python 3.10 or newer with venv (Debian: python3-venv)";
@@ -101,15 +81,11 @@ impl Python {
         let mut pip = Command::new(self.interpreter());
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]).arg(&list);
         run(&mut pip, "pip install", "see whether pip reaches its index and the folder has room")?;
-        let note = self.folder.join(INSTALLED);
-        fs::write(&note, REQUIREMENTS).map_err(|error| unwritable(&note, &error))
+        write(&self.folder.join(INSTALLED), REQUIREMENTS)
     }
 
     /// Packs what was laid into shards beside it, unless that was done before. `folder` is the venue's, whose `root` is
     /// served. Returns the prefix of the shards.
-    ///
-    /// # Errors
-    /// `Environment` when the packing fails, `Cancelled` when asked to stop before it.
     pub fn pack(&self, packing: Packing, laid: &Laid, folder: &Path, stop: &Stop) -> Result<String> {
         let kind = match packing {
             Packing::Objects => return Ok(laid.prefix.clone()),
@@ -129,25 +105,6 @@ impl Python {
     }
 }
 
-/// Runs a command to its end; what it says on standard error is told when it fails.
-fn run(command: &mut Command, what: &str, cure: &str) -> Result<()> {
-    let failed = |why: String| Err(Error::new(Kind::Environment, format!("{what}: {why}")).cure(cure));
-    match command.stdin(Stdio::null()).output() {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => {
-            let said = [output.stdout, output.stderr].concat();
-            let said = String::from_utf8_lossy(&said);
-            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
-            failed(format!("{}, {}", output.status, last.trim()))
-        }
-        Err(error) => failed(error.to_string()),
-    }
-}
-
-fn unwritable(path: &Path, error: &std::io::Error) -> Error {
-    Error::new(Kind::File, format!("writing {}: {error}", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,7 +117,7 @@ mod tests {
         python.write_scripts().unwrap();
         for rival in RIVALS {
             let written = python.script(rival.program).is_file();
-            assert_eq!(written, matches!(rival.origin, Origin::Python(_)), "{rival}");
+            assert_eq!(written, matches!(rival.origin, Origin::Python(_)), "{}", rival.name);
         }
     }
 
@@ -173,13 +130,5 @@ mod tests {
         assert!(!python.stands());
         fs::write(folder.path().join(INSTALLED), REQUIREMENTS).unwrap();
         assert!(python.stands());
-    }
-
-    #[test]
-    fn failures_carry_the_last_words_and_a_cure() {
-        let mut command = Command::new("sh");
-        let error =
-            run(command.args(["-c", "echo begun; echo 'no room' >&2; exit 2"]), "pip", "make room").unwrap_err();
-        assert_eq!(error.to_string(), "pip: exit status: 2, no room; make room");
     }
 }

@@ -3,7 +3,6 @@
 //! Owns the table. Settings are those of the makers' manuals, and where those leave a choice, what measured cheapest in
 //! processor time on two cores. Never starts anything.
 
-use core::fmt;
 use core::str::FromStr;
 
 use fuelrail::{Error, Kind, Result};
@@ -21,29 +20,22 @@ pub enum Origin {
     Python(Packing),
 }
 
-/// What a rival reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Packing {
-    /// The objects themselves.
     Objects,
-    /// The objects packed into tar shards.
     Tar,
-    /// The objects packed into MDS shards.
     Mds,
 }
 
-/// One rival.
 #[derive(Debug)]
 pub struct Rival {
     /// Its name here, on the command line and in results.
     pub name: &'static str,
-    /// How it comes here.
     pub origin: Origin,
     /// Its subcommand of `fuelrail-rival`, the command it drives among them, or its script.
     pub program: &'static str,
     /// What it does with the bytes, where that is not what a trainer needs.
     pub caveat: Option<&'static str>,
-    /// Arguments whatever the shape.
     args: &'static [&'static str],
     /// Connections for large objects, and for the others. None where the client has no such setting.
     connections: Option<(u16, u16)>,
@@ -80,8 +72,6 @@ const fn python(name: &'static str, program: &'static str, packing: Packing) -> 
 }
 
 impl Rival {
-    /// Its arguments for a shape.
-    #[must_use]
     pub fn args(&self, shape: ShapeName) -> Vec<String> {
         let large = matches!(shape, ShapeName::Large | ShapeName::Volumes);
         let mut args: Vec<String> = self.args.iter().map(|arg| (*arg).to_owned()).collect();
@@ -92,13 +82,11 @@ impl Rival {
     }
 
     /// Whether it can be asked to hash what it got.
-    #[must_use]
     pub fn hashes(&self) -> bool {
         !matches!(self.origin, Origin::Command) && self.caveat.is_none()
     }
 
     /// The most that Fuelrail's processor time may be of this rival's: what the project has promised itself.
-    #[must_use]
     pub fn bar(&self, shape: ShapeName) -> Option<f64> {
         use ShapeName::{Large, Mid, Tiny, Volumes};
         let bar = match (self.name, shape) {
@@ -116,12 +104,6 @@ impl Rival {
             _ => return None,
         };
         Some(bar)
-    }
-}
-
-impl fmt::Display for Rival {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
     }
 }
 

@@ -12,7 +12,6 @@ use super::Phase;
 /// Numbers by the paths of the documents they come from, joined by dots.
 pub(super) type Figures = BTreeMap<String, f64>;
 
-/// Ticks a second.
 pub(super) const TICKS_PER_S: f64 = 10.0;
 /// Ticks of the means that say whether a rate holds: two seconds.
 const MEAN_TICKS: usize = 20;
@@ -23,7 +22,6 @@ const NEAR: f64 = 0.1;
 /// The part of a phase that is for finding the rate.
 const SETTLING: f64 = 1.0 / 3.0;
 
-/// Adds every number of a document.
 pub(super) fn add(figures: &mut Figures, path: &str, document: &impl Serialize) {
     flatten(figures, path, &serde_json::to_value(document).expect("a plain structure"));
 }

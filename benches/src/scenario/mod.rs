@@ -7,7 +7,6 @@
 mod figures;
 mod reader;
 mod runner;
-mod set;
 mod trainer;
 
 pub(crate) use figures::value;
@@ -33,7 +32,6 @@ pub(crate) const SCENARIOS: [(&str, &str); 8] = [
     ("switch", include_str!("../../scenarios/switch.toml")),
 ];
 
-/// A scenario.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Scenario {
@@ -43,7 +41,6 @@ pub(crate) struct Scenario {
     pub(crate) rounds: u32,
     /// What a quick run multiplies counts of objects and times of phases by.
     pub(crate) quick: f64,
-    /// Every round begins with another run.
     #[serde(default)]
     rotate: bool,
     /// Ends of names of figures that the result keeps beside those of the columns.
@@ -83,7 +80,6 @@ enum Against {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Run {
     pub(crate) name: String,
-    /// Name of the baseline.
     against: Option<String>,
     bucket: BucketPlan,
     /// Settings of its loaders. A size may have shares of the set in it: `25% * 0.2 + 20MiB`. `{process}` counts loaders from 0.
@@ -103,7 +99,6 @@ pub(crate) struct Run {
 #[serde(deny_unknown_fields)]
 struct BucketPlan {
     set: DataSet,
-    /// What all keys begin with.
     #[serde(default)]
     prefix: String,
     /// How it answers, as `fuelrail serve --script` has it.
@@ -122,14 +117,12 @@ struct BucketPlan {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReadPlan {
-    /// Epochs that are read.
     epochs: u64,
     /// The loader is configured for one epoch more than is read, so that it looks ahead in the last one, too.
     #[serde(default)]
     ahead: bool,
     #[serde(default = "one")]
     processes: u32,
-    /// The consumer's step after every batch.
     #[serde(default)]
     step_ms: u64,
 }
@@ -140,7 +133,6 @@ struct ReadPlan {
 pub(crate) struct TrainPlan {
     #[serde(default = "one")]
     ranks: u32,
-    /// What the model is judged by.
     test: DataSet,
     options: String,
 }
@@ -149,10 +141,8 @@ pub(crate) struct TrainPlan {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Phase {
-    /// What its figures begin with.
     name: String,
     seconds: f64,
-    /// The bucket's own when left out.
     script: Option<String>,
     /// Requests a second that are to be found and held.
     holds: Option<f64>,

@@ -24,12 +24,10 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Epochs of its loader.
     fn epochs(&self) -> u64 {
         self.plan.epochs + u64::from(self.plan.ahead)
     }
 
-    /// The configuration of its loader.
     pub(super) fn config(&self) -> Result<Config> {
         Ok(Config { epochs: self.epochs(), ..Config::load(None, [], &self.settings)? })
     }
@@ -90,7 +88,6 @@ pub(super) struct Progress {
     pub(super) ready: bool,
     pub(super) ended: bool,
     pub(super) now: Figures,
-    /// At the end of every epoch.
     pub(super) epochs: Vec<Figures>,
 }
 
@@ -128,7 +125,6 @@ impl Reader {
         Ok(Reader { child, input, progress })
     }
 
-    /// Lets it begin to read.
     pub(super) fn begin(&mut self) -> Result<()> {
         self.input.write_all(b"go\n").map_err(|error| environment("starting a reader", &error))
     }

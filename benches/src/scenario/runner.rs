@@ -7,23 +7,22 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fuelrail::{ByteSize, Error, Kind, Overrides, Result};
+use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, BucketConfig, FaultKind, Source};
 use fuelrail_cli::machine::Machine;
 use serde::Serialize;
 
 use super::figures::{Figures, TICKS_PER_S, Tick, add, add_phases, evaluate, means, ticks, value};
 use super::reader::{Reader, Task};
-use super::set::source;
 use super::{Against, BucketPlan, Column, ReadPlan, Run, Scenario, TrainPlan, filled, text_of};
-use crate::embedded;
+use crate::harness::tool;
+use crate::harness::tool::embedded;
 use crate::harness::{Spread, Stop};
 
-/// What runs a scenario.
 pub(crate) struct Runner {
     pub(crate) scenario: Scenario,
     /// Settings of all loaders over those of the scenario.
     pub(crate) settings: Overrides,
-    /// Where folders are made.
     pub(crate) folder: PathBuf,
     /// This program, which is its own readers.
     pub(crate) program: PathBuf,
@@ -118,7 +117,6 @@ impl Runner {
 }
 
 impl Scenario {
-    /// Whether a figure stays in the result.
     fn keeps(&self, figure: &str) -> bool {
         let texts = self.columns.iter().flat_map(|column| [Some(&column.of), column.base.as_ref()]).flatten();
         let mut words = texts.flat_map(|text| text.split_whitespace());
@@ -168,7 +166,7 @@ impl Store {
 
 fn bucket(source: Source, threads: Option<usize>) -> Result<Bucket> {
     let plain = BucketConfig::default();
-    embedded::start(BucketConfig { source, threads: threads.unwrap_or(plain.threads), ..plain })
+    embedded(BucketConfig { source, threads: threads.unwrap_or(plain.threads), ..plain })
 }
 
 /// One run: its bucket, and what its texts may name.
@@ -300,4 +298,36 @@ impl<'r> Execution<'r> {
         let of = |reader: &Reader| value("requests - throttled", &reader.progress().now).unwrap_or(0.0);
         Tick { served, refused: refused as f64, readers: readers.iter().map(of).collect() }
     }
+}
+
+/// Classes of digits.
+const CLASSES: u64 = 10;
+
+/// The objects and their bytes. A harder set, which has fewer digits of some classes and some in the folder of another class, is written
+/// into `folder`.
+fn source(plan: &BucketPlan, folder: &Path) -> Result<(Source, u64)> {
+    let set = &plan.set;
+    if plan.missing == 0.0 && plan.wrong == 0.0 {
+        return Ok((Source::Generated(set.clone()), set.total_bytes()));
+    }
+    let mut bytes = 0;
+    for (index, class) in chosen(plan) {
+        let path = folder.join(format!("training/{class}/{index:05}.png"));
+        let content = set.content(index);
+        tool::write(&path, &content)?;
+        bytes += content.len() as u64;
+    }
+    Ok((Source::Directory(folder.to_owned()), bytes))
+}
+
+/// Indices of its digits, and the class each is labelled with.
+pub(super) fn chosen(plan: &BucketPlan) -> Vec<(u64, u64)> {
+    let mut prng = Prng::new(plan.set.seed);
+    let draws = (0..plan.set.len()).map(|index| (index, prng.unit(), prng.unit(), prng.below(CLASSES - 1)));
+    let kept = draws.filter(|(index, kept, ..)| plan.set.class(*index) < CLASSES / 2 || *kept >= plan.missing);
+    let label = |(index, _, wrong, other)| {
+        let class = plan.set.class(index);
+        (index, if wrong < plan.wrong { (class + 1 + other) % CLASSES } else { class })
+    };
+    kept.map(label).collect()
 }

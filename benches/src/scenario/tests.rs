@@ -1,7 +1,7 @@
 //! Scenario files, the arithmetic of figures, and the harder set.
 
 use super::figures::{Figures, Tick, add, add_phases, means, value};
-use super::set::chosen;
+use super::runner::chosen;
 use super::*;
 
 #[test]

@@ -15,9 +15,6 @@ use super::figures::{Figures, add};
 
 /// Runs all ranks: their figures, and the texts of the outcome, such as the version of torch. `train_s` is from the first step to the
 /// last, of the rank that took longest, with the switch.
-///
-/// # Errors
-/// `Environment` when the trainer cannot be started or a rank fails, with its last words; `Stalled` beyond the limit; `Cancelled`.
 pub(super) fn train(
     trainer: &Path,
     ranks: u32,

@@ -1,27 +1,85 @@
-//! The books of a soak: what must come next, what came, and whether it came once, in order and with its bytes.
+//! The objects of a soak, and the ledger: what must come next, what came, and whether it came once, in order and with its bytes.
 //!
-//! Owns the expectation, which goes on over every loader that is opened anew: the order from the plan's permutation, exactly
-//! once from a mark for every sample, whatever the plan says. Never asks a loader what it thinks it delivered.
+//! The ledger goes on over every loader that is opened anew: the order is that of the plan's permutation, exactly once a mark for
+//! every sample, whatever the plan says. It never asks a loader what it thinks it delivered.
 
-use fuelrail::{Batch, Result, Sample};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fuelrail::{Batch, Config, Error, Kind, Result, Sample};
 use fuelrail_base::BatchSeq;
+use fuelrail_bucket::DataSet;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
+use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::objects::Object;
-
+/// Objects of each kind at scale 1, and the least at any scale: some 280 MiB in all.
+const DIGITS: (f64, u64) = (2000.0, 40);
+const PHOTOS: (f64, u64) = (1000.0, 12);
+const VOLUMES: (f64, u64) = (40.0, 4);
+/// Volumes are 140 MiB on average as published; these are of 4 MiB, and some are longer than a block.
+const VOLUME_SCALE: f64 = 0.03;
 /// Differences told in words; more are only counted.
 const TOLD_MAX: usize = 12;
 
-/// The books.
+/// One object as it must arrive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Object {
+    key: String,
+    pub(super) size: u64,
+    pub(super) hash: u64,
+}
+
+/// The objects as files in a folder that goes with this, and in the order of the keys: the order of sample ids.
+#[derive(Debug)]
+pub(super) struct Objects {
+    folder: TempDir,
+    pub(super) all: Vec<Object>,
+}
+
+impl Objects {
+    /// Writes the objects below `within`, or below the system's folder for temporary files.
+    pub(super) fn write(within: Option<&Path>, scale: f64, seed: u64) -> Result<Objects> {
+        let failed = |why: String| {
+            Error::new(Kind::File, format!("the soak's objects: {why}")).cure("give another folder with --dir")
+        };
+        let mut name = tempfile::Builder::new();
+        name.prefix("fuelrail-soak-");
+        let made = within.map_or_else(|| name.tempdir(), |within| name.tempdir_in(within));
+        let folder = made.map_err(|error| failed(format!("making a folder: {error}")))?;
+        let mut objects = Objects { folder, all: Vec::new() };
+        let count = |(full, least): (f64, u64)| ((full * scale) as u64).max(least);
+        for (name, set) in [
+            ("digits", DataSet::digits(count(DIGITS), seed)),
+            ("photos", DataSet::photos(count(PHOTOS), seed)),
+            ("volumes", DataSet::volumes(count(VOLUMES), seed, VOLUME_SCALE * scale.min(1.0))),
+        ] {
+            let below = objects.served().join(name);
+            set.write_to(&below, |_| {}).map_err(|error| failed(error.to_string()))?;
+            for key in (0..set.len()).map(|index| set.key(index)) {
+                let bytes = fs::read(below.join(&key)).map_err(|error| failed(format!("{key}: {error}")))?;
+                let (size, hash) = (bytes.len() as u64, xxh3_64(&bytes));
+                objects.all.push(Object { key: format!("{name}/{key}"), size, hash });
+            }
+        }
+        objects.all.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(objects)
+    }
+
+    /// The folder to serve: what is beside it is not listed.
+    pub(super) fn served(&self) -> PathBuf {
+        self.folder.path().join("served")
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Ledger<'a> {
-    objects: &'a [Object],
-    /// The run of the loader at hand, from where the books stood when it was opened.
+    pub(super) objects: &'a [Object],
+    /// The run of the loader at hand, from where the ledger stood when it was opened.
     run: Run,
-    /// The next batch of that run.
     next: u64,
-    cursor: Cursor,
+    /// Epoch and position that the ledger has come to.
+    pub(super) cursor: Cursor,
     marks: Vec<bool>,
     pub(super) samples: u64,
     pub(super) bytes: u64,
@@ -30,56 +88,59 @@ pub(super) struct Ledger<'a> {
 }
 
 impl<'a> Ledger<'a> {
-    /// Books of a run from its beginning.
-    ///
-    /// # Errors
-    /// `Usage` when there can be no such run.
-    pub(super) fn new(objects: &'a [Object], config: RunConfig) -> Result<Ledger<'a>> {
-        let run = Run::new(config)?;
-        let marks = vec![false; objects.len()];
-        let cursor = config.start;
+    pub(super) fn new(objects: &'a [Object], config: &Config) -> Result<Ledger<'a>> {
+        let run = Run::new(RunConfig {
+            samples: objects.len() as u64,
+            seed: config.seed,
+            order: config.order.parse()?,
+            shuffle: config.shuffle,
+            world: config.world,
+            rank: config.rank,
+            batch_size: config.batch_size,
+            drop_last: config.drop_last,
+            epochs: config.epochs,
+            start: Cursor::default(),
+        })?;
+        let (marks, cursor) = (vec![false; objects.len()], Cursor::default());
         Ok(Ledger { objects, run, next: 0, cursor, marks, samples: 0, bytes: 0, wrong: 0, told: Vec::new() })
     }
 
-    /// A loader was opened that shall go on where the books stand.
-    ///
-    /// # Errors
-    /// As [`Ledger::new`].
+    /// A loader was opened that shall go on where the ledger stands.
     pub(super) fn reopened(&mut self) -> Result<()> {
         self.run = Run::new(RunConfig { start: self.cursor, ..*self.run.config() })?;
         self.next = 0;
         Ok(())
     }
 
-    /// Where the books stand: epoch and position.
-    pub(super) fn cursor(&self) -> Cursor {
-        self.cursor
-    }
-
-    /// Books a batch.
     pub(super) fn take(&mut self, batch: &Batch) {
         let Some(spec) = self.run.batch(BatchSeq(self.next)) else {
             return self.tell(format!("batch {} is beyond the end of the run", self.next));
         };
+        let due = format!("epoch {}, positions {:?}", spec.epoch, spec.positions);
         if (batch.epoch(), batch.positions()) != (spec.epoch, spec.positions.clone()) {
-            let got = format!("epoch {}, positions {:?}", batch.epoch(), batch.positions());
-            self.tell(format!("{got} came where epoch {}, positions {:?} was due", spec.epoch, spec.positions));
+            self.tell(format!("epoch {}, positions {:?} came where {due} was due", batch.epoch(), batch.positions()));
         }
         if !batch.ids().iter().copied().eq(self.run.samples(&spec)) {
-            self.tell(format!("epoch {}, positions {:?}: not the samples in their order", spec.epoch, spec.positions));
+            self.tell(format!("{due}: not the samples in their order"));
         }
         for (id, error) in batch.left_out() {
             self.tell(format!("sample {} was left out: {error}", id.0));
         }
         self.check_bytes(batch);
         for id in batch.ids() {
-            self.mark(id.0 as usize, batch.epoch());
+            if self.marks.get_mut(id.0 as usize).is_some_and(|mark| std::mem::replace(mark, true)) {
+                self.tell(format!("sample {} came twice in epoch {}", id.0, batch.epoch()));
+            }
         }
         self.samples += batch.len() as u64;
         self.bytes += batch.payload_bytes();
         let after = self.run.cursor_after(spec.seq);
         if after.epoch > self.cursor.epoch {
-            self.close_epoch();
+            let missing = self.marks.iter().filter(|mark| !**mark).count();
+            if missing > 0 {
+                self.tell(format!("{missing} samples of epoch {} never came", self.cursor.epoch));
+            }
+            self.marks.fill(false);
         }
         self.cursor = after;
         self.next += 1;
@@ -88,31 +149,14 @@ impl<'a> Ledger<'a> {
     /// Whether every sample of a batch holds its object.
     pub(super) fn check_bytes(&mut self, batch: &Batch) {
         for Sample { id, bytes, .. } in batch.samples() {
-            let Some(object) = self.objects.get(id.0 as usize) else {
-                self.tell(format!("sample {} does not exist", id.0));
-                continue;
-            };
-            if bytes.len() as u64 != object.size || xxh3_64(bytes) != object.hash {
-                let text = format!("{}: {} bytes that are not the object's", object.key, bytes.len());
-                self.tell(text);
+            match self.objects.get(id.0 as usize) {
+                Some(object) if bytes.len() as u64 == object.size && xxh3_64(bytes) == object.hash => {}
+                Some(Object { key, .. }) => {
+                    self.tell(format!("{key}: {} bytes that are not the object's", bytes.len()));
+                }
+                None => self.tell(format!("sample {} does not exist", id.0)),
             }
         }
-    }
-
-    fn mark(&mut self, id: usize, epoch: u64) {
-        match self.marks.get_mut(id) {
-            Some(mark) if !*mark => *mark = true,
-            Some(_) => self.tell(format!("sample {id} came twice in epoch {epoch}")),
-            None => {}
-        }
-    }
-
-    fn close_epoch(&mut self) {
-        let missing = self.marks.iter().filter(|mark| !**mark).count();
-        if missing > 0 {
-            self.tell(format!("{missing} samples of epoch {} never came", self.cursor.epoch));
-        }
-        self.marks.fill(false);
     }
 
     fn tell(&mut self, text: String) {

@@ -1,21 +1,106 @@
-//! The soak: a loader at full speed for a long time while its bucket misbehaves in ever other ways, and what must be true all
-//! along and at the end. The question behind `cargo x bench soak`.
-//!
-//! Nothing is measured against a clock here: a soak passes when memory stays flat, descriptors, threads, slots and operations
-//! come home, and every sample comes exactly once, in order, with its bytes, over every fault and every re-opening.
+//! The soak, `cargo x bench soak`: a loader at full speed for a long time while its bucket misbehaves, and what must be true all
+//! along and at the end. It passes when memory stays flat, descriptors, threads, slots and operations are given back, and every sample
+//! comes exactly once, in order, with its bytes, over every fault and every reopening.
 
-mod drive;
+mod bucket;
+mod consumer;
 mod gauge;
-mod judge;
 mod ledger;
-mod mood;
-mod objects;
 mod phases;
 mod report;
-mod server;
 
-pub use drive::{Canary, Soaking, soak};
-pub use gauge::Gauge;
-pub use judge::{Criterion, Flatness, Slope};
-pub use report::{Moment, SoakReport, Totals};
-pub use server::{Served, Serving, serve};
+use std::time::{Duration, Instant};
+
+use fuelrail::{Error, LoaderBuilder, Result, list_with};
+
+pub use bucket::serve;
+pub use consumer::{Canary, Soaking};
+pub use report::{Moment, SoakReport};
+
+use self::bucket::Server;
+use self::consumer::Consumer;
+use self::gauge::Gauge;
+use self::ledger::Objects;
+use self::report::Criterion;
+
+/// Soaks. `watch` is called with every moment.
+pub fn soak(soaking: &Soaking, watch: &mut dyn FnMut(&Moment)) -> Result<SoakReport> {
+    let mut objects = Objects::write(soaking.folder.as_deref(), soaking.scale, soaking.seed)?;
+    if soaking.canary == Some(Canary::Bytes) {
+        objects.all[0].hash ^= 1;
+    }
+    let start = || Server::start(&soaking.program, &objects.served(), soaking.tls);
+    // What a process opens once is open after a first loader, whose bucket is gone before this process is looked at.
+    let server = start()?;
+    drop(LoaderBuilder::new(soaking.config(&server)?).build()?);
+    drop(server);
+    let before = Gauge::here();
+    let mut server = start()?;
+    let config = soaking.config(&server)?;
+    let listing = list_with(&server.tls, &server.url, |_| {})?;
+    let mut consumer = Consumer::new(soaking, config, listing, &objects)?;
+    let failure = consumer.read(&mut server, watch).err();
+    consumer.close();
+    let served = server.served();
+    drop(server);
+    let after = settled(before);
+    let mut report = consumer.report(before, after);
+    match served {
+        Ok(served) => {
+            report.totals.served_requests = served.requests;
+            report.totals.absences = served.absences;
+            report.totals.faults = served.faults;
+        }
+        Err(error) => report.notices.push(error.to_string()),
+    }
+    report.criteria = criteria(soaking, &report, failure.as_ref());
+    Ok(report)
+}
+
+/// The process once it has come to rest: the kernel closes what a ring or a thread held a moment after it is gone.
+fn settled(before: Gauge) -> Gauge {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let now = Gauge::here();
+        let rests = now.descriptors <= before.descriptors && now.threads <= before.threads;
+        if rests || Instant::now() >= deadline {
+            return now;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What had to be true, each with its numbers.
+fn criteria(soaking: &Soaking, report: &SoakReport, failure: Option<&Error>) -> Vec<Criterion> {
+    let totals = &report.totals;
+    let faults = totals.faults.values().sum::<u64>() + totals.absences;
+    let ended = match failure {
+        None => format!("{:.0} s of {:.0} s", report.wall_s, report.asked_s),
+        Some(error) => format!("ended after {:.1} s of {:.0} s: {error}", report.wall_s, report.asked_s),
+    };
+    let (before, after) = (report.before, report.after);
+    let at_end = format!("after the last loader {} MiB", after.rss_bytes() >> 20);
+    let closed = format!("over {} closings", totals.reopened + 1);
+    let given_back = |before: u64, after: u64| {
+        (Some(after <= before), format!("{before} before the first loader, {after} after the last"))
+    };
+    let none = |count: u64, text: String| (Some(count == 0), text);
+    let too_short = || (None, "not judged: too short".to_owned());
+    let delivered = format!("{} delivered of {} due, {} whole epochs", totals.samples, totals.expected, totals.epochs);
+    let memory = report.memory.map(|memory| (Some(memory.holds()), format!("{}; {at_end}", memory.text())));
+    [
+        ("time", (Some(failure.is_none() && report.wall_s >= soaking.time.as_secs_f64()), ended)),
+        ("faults", (Some(faults > 0), format!("{faults} injected, {} retries", totals.retries))),
+        ("memory", memory.unwrap_or_else(too_short)),
+        ("slope", report.slope.map_or_else(too_short, |slope| (slope.holds(), slope.text()))),
+        ("descriptors", given_back(before.descriptors, after.descriptors)),
+        ("threads", given_back(before.threads, after.threads)),
+        ("operations", none(totals.operations_left, format!("{} left in the rings {closed}", totals.operations_left))),
+        ("slots", none(totals.slots_left, format!("{} not given back {closed}", totals.slots_left))),
+        ("samples", (Some(totals.samples == totals.expected && totals.samples > 0), delivered)),
+        ("wrong", none(totals.wrong, format!("{} came wrong", totals.wrong))),
+        ("stalls", none(totals.stalls, format!("{} times nothing moved", totals.stalls))),
+    ]
+    .map(|(name, (holds, text))| Criterion { name: name.to_owned(), holds, text })
+    .to_vec()
+}

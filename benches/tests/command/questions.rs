@@ -89,7 +89,7 @@ fn floors_alone_have_no_bars() {
 fn questions_that_cannot_be_asked_are_refused() {
     for (args, word) in [
         (&["line", "--rounds", "0"][..], "0 rounds"),
-        (&["line", "--shapes", "huge"], "unknown shape"),
+        (&["line", "--shapes", "huge"], "invalid value 'huge'"),
         (&["line", "--link", "1gbit"], "--venue netns"),
         (&["line", "--venue", "embedded", "--transport", "tls"], "no TLS"),
         (&["line", "--scale", "99"], "scale"),

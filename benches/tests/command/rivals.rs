@@ -90,7 +90,7 @@ fn wrong_asking_is_refused() {
     for (args, told) in [
         (&["htop"][..], "unknown rival `htop`"),
         (&["hyper", "--rounds", "0"], "0 rounds"),
-        (&["hyper", "--shapes", "huge"], "unknown shape"),
+        (&["hyper", "--shapes", "huge"], "invalid value 'huge'"),
     ] {
         let ended = fuelrail(&[&["line", "--rivals"], args].concat());
         assert!(ended.code == 2 && ended.err.contains(told), "{args:?}: {} {}", ended.code, ended.err);

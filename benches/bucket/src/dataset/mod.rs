@@ -2,17 +2,18 @@
 //! every byte it received without a copy of the data, and a server can serve petabytes from nothing.
 //!
 //! Objects are numbered in the order of their keys' bytes, which is the order a listing gives. Sizes are known without
-//! generating content. Owns no state; never reads a clock or ambient randomness.
+//! generating content. Functions of an index panic when it is not below `len()`.
 
+mod arrays;
 mod digits;
 mod photos;
-mod tokens;
-mod volumes;
-mod write;
 
 use core::fmt;
 use core::ops::Range;
 use core::str::FromStr;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
@@ -20,8 +21,6 @@ use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::script::word;
 use crate::words::mix;
-
-pub use write::Written;
 
 /// Largest number of objects in a generated set.
 const COUNT_MAX: u64 = 1_000_000_000;
@@ -82,6 +81,15 @@ fn shard_bytes_default() -> u64 {
     64 << 20
 }
 
+/// How far [`DataSet::write_to`] has come.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Written {
+    /// Objects completely written.
+    pub objects: u64,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
 /// One object, resolved: what content functions need to know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Item {
@@ -105,31 +113,26 @@ impl Item {
 
 impl DataSet {
     /// A set with default `scale` and `shard_bytes`.
-    #[must_use]
     pub fn new(kind: SetKind, count: u64, seed: u64) -> DataSet {
         DataSet { kind, seed, count, scale: scale_default(), shard_bytes: shard_bytes_default() }
     }
 
     /// `count` digit images. See [`SetKind::Digits`].
-    #[must_use]
     pub fn digits(count: u64, seed: u64) -> DataSet {
         DataSet::new(SetKind::Digits, count, seed)
     }
 
     /// `count` photos. See [`SetKind::Photos`].
-    #[must_use]
     pub fn photos(count: u64, seed: u64) -> DataSet {
         DataSet::new(SetKind::Photos, count, seed)
     }
 
     /// `count` volumes with sizes multiplied by `scale`. See [`SetKind::Volumes`].
-    #[must_use]
     pub fn volumes(count: u64, seed: u64, scale: f64) -> DataSet {
         DataSet { scale, ..DataSet::new(SetKind::Volumes, count, seed) }
     }
 
     /// `count` shards of `shard_bytes` each. See [`SetKind::Tokens`].
-    #[must_use]
     pub fn tokens(count: u64, seed: u64, shard_bytes: u64) -> DataSet {
         DataSet { shard_bytes, ..DataSet::new(SetKind::Tokens, count, seed) }
     }
@@ -153,22 +156,16 @@ impl DataSet {
     }
 
     /// Number of objects.
-    #[must_use]
     pub fn len(&self) -> u64 {
         self.count
     }
 
     /// Whether there are no objects.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     /// Key of object `index`; keys ascend bytewise with the index.
-    ///
-    /// # Panics
-    /// When `index >= len()`.
-    #[must_use]
     pub fn key(&self, index: u64) -> String {
         assert!(index < self.count, "object {index} of {}", self.count);
         let width = digits_of(self.count - 1);
@@ -181,7 +178,6 @@ impl DataSet {
     }
 
     /// Index of the object with this key; `None` when there is none.
-    #[must_use]
     pub fn index(&self, key: &str) -> Option<u64> {
         let name = key.rsplit('/').next()?;
         let id = name.split('.').next()?;
@@ -191,7 +187,6 @@ impl DataSet {
     }
 
     /// Class of object `index` (the folder in its key), for `digits` and `photos`; 0 for kinds without classes.
-    #[must_use]
     pub fn class(&self, index: u64) -> u64 {
         let classes = self.classes().min(self.count.max(1));
         let (each, longer) = (self.count / classes, self.count % classes);
@@ -200,34 +195,21 @@ impl DataSet {
     }
 
     /// Exact size in bytes of object `index`, without generating it.
-    ///
-    /// # Panics
-    /// When `index >= len()`.
-    #[must_use]
     pub fn size(&self, index: u64) -> u64 {
         self.item(index).size
     }
 
     /// Sum of all sizes; takes time in proportion to `len()`.
-    #[must_use]
     pub fn total_bytes(&self) -> u64 {
         (0..self.count).map(|index| self.size(index)).sum()
     }
 
     /// The whole content of object `index`.
-    ///
-    /// # Panics
-    /// When `index >= len()`.
-    #[must_use]
     pub fn content(&self, index: u64) -> Vec<u8> {
         self.content_range(index, 0..self.size(index))
     }
 
     /// Bytes `range` of object `index`.
-    ///
-    /// # Panics
-    /// When `index >= len()` or the range reaches past the object's end.
-    #[must_use]
     pub fn content_range(&self, index: u64, range: Range<u64>) -> Vec<u8> {
         let item = self.item(index);
         assert!(range.start <= range.end && range.end <= item.size, "{range:?} of {} bytes", item.size);
@@ -263,7 +245,6 @@ impl DataSet {
     }
 
     /// Strong entity tag of object `index`, quotes included: 32 hexadecimal digits from key, seed and size.
-    #[must_use]
     pub fn etag(&self, index: u64) -> String {
         self.etag_item(&self.item(index), 0)
     }
@@ -283,7 +264,7 @@ impl DataSet {
         let size = match self.kind {
             SetKind::Digits => digits::size(seed),
             SetKind::Photos => photos::size(seed),
-            SetKind::Volumes => volumes::size(seed, self.scale),
+            SetKind::Volumes => arrays::volume_bytes(seed, self.scale),
             SetKind::Tokens => self.shard_bytes,
         };
         Item { index, class, seed, size }
@@ -295,9 +276,46 @@ impl DataSet {
         match self.kind {
             SetKind::Digits => digits::fill(item.class, item.seed, stream, offset, out),
             SetKind::Photos => photos::fill(item.seed, item.size, stream, offset, out),
-            SetKind::Volumes => volumes::fill(item.size, stream, offset, out),
-            SetKind::Tokens => tokens::fill(stream, offset, out),
+            SetKind::Volumes => arrays::fill_volume(item.size, stream, offset, out),
+            SetKind::Tokens => arrays::fill_tokens(stream, offset, out),
         }
+    }
+
+    /// Writes every object to the file `dir/<key>`, making folders as needed and overwriting files that exist;
+    /// `progress` is called at least once per MiB and after every object.
+    ///
+    /// # Errors
+    /// `Usage` for a set that is not valid, `System` when a file cannot be written. Files already written stay.
+    pub fn write_to(&self, dir: &Path, mut progress: impl FnMut(Written)) -> Result<Written> {
+        self.validate()?;
+        let mut written = Written::default();
+        let mut made = None;
+        let mut step = Vec::new();
+        for index in 0..self.count {
+            let path = dir.join(self.key(index));
+            let folder = path.parent().unwrap_or(dir).to_path_buf();
+            if made.as_ref() != Some(&folder) {
+                fs::create_dir_all(&folder).map_err(|e| Error::system(format!("making {}", folder.display()), &e))?;
+                made = Some(folder);
+            }
+            let failed = |e: &std::io::Error| Error::system(format!("writing {}", path.display()), e);
+            let mut file = fs::File::create(&path).map_err(|e| failed(&e))?;
+            let item = self.item(index);
+            let mut at = 0;
+            while at < item.size() {
+                step.resize((item.size() - at).min(STEP_BYTES) as usize, 0);
+                self.fill_item(&item, 0, at, &mut step);
+                file.write_all(&step).map_err(|e| failed(&e))?;
+                at += step.len() as u64;
+                written.bytes += step.len() as u64;
+                if at < item.size() {
+                    progress(written);
+                }
+            }
+            written.objects += 1;
+            progress(written);
+        }
+        Ok(written)
     }
 
     fn classes(&self) -> u64 {
@@ -308,6 +326,9 @@ impl DataSet {
         }
     }
 }
+
+/// Bytes generated and written at once.
+const STEP_BYTES: u64 = 1 << 20;
 
 /// Bytes generated at once when checking: small enough to stay in the second-level cache.
 const VERIFY_BYTES: usize = 64 << 10;

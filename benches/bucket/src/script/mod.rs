@@ -127,21 +127,8 @@ pub struct Fault {
 
 impl Fault {
     /// A fault of this kind and probability, its place drawn.
-    #[must_use]
     pub fn new(kind: FaultKind, probability: f64) -> Fault {
         Fault { kind, probability, at: None, for_ms: None }
-    }
-
-    /// The same at body byte (or by length difference) `at`.
-    #[must_use]
-    pub fn at(self, at: u64) -> Fault {
-        Fault { at: Some(at), ..self }
-    }
-
-    /// The same, lasting `for_ms` milliseconds.
-    #[must_use]
-    pub fn for_ms(self, for_ms: u64) -> Fault {
-        Fault { for_ms: Some(for_ms), ..self }
     }
 }
 

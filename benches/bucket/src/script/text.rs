@@ -143,8 +143,8 @@ mod tests {
             slowdown_over_requests_per_s: Some(200),
             retry_after_s: Some(2),
             faults: vec![
-                Fault::new(FaultKind::Reset, 0.01).at(4096),
-                Fault::new(FaultKind::Stall, 0.02).at(5).for_ms(500),
+                Fault { at: Some(4096), ..Fault::new(FaultKind::Reset, 0.01) },
+                Fault { at: Some(5), for_ms: Some(500), ..Fault::new(FaultKind::Stall, 0.02) },
                 Fault::new(FaultKind::Chunked, 0.1),
             ],
             faults_per_key_max: 9,

@@ -7,11 +7,11 @@ use http::request::Parts;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::conditions::{Verdict, judge, precondition_failed};
-use super::desk::{Desk, FRAME_BYTES, Hosted, Site};
 use super::list::{self, ListQuery};
 use super::refusal::{Refusal, document, http_date, iso_date, xml_text};
 use super::reply::{Body, Length, Reply, read};
 use super::sums::checksum_text;
+use super::{Desk, FRAME_BYTES, Hosted, Site};
 use crate::store::{GENERATED_MODIFIED_S, Object};
 
 /// Objects up to this size carry a checksum.
@@ -26,7 +26,11 @@ pub(super) async fn object(desk: &Desk, key: &str, object: &Object, request: &Pa
         Verdict::Part(range) => (true, range),
         Verdict::NotModified => return Ok(Reply::tagged(304, &object.etag)),
         Verdict::Failed => return Err(precondition_failed()),
-        Verdict::Unsatisfiable => return Err(Refusal::invalid_range(object.size)),
+        Verdict::Unsatisfiable => {
+            let header = Some(("content-range", format!("bytes */{}", object.size)));
+            let message = format!("The range starts past the object's {} bytes.", object.size);
+            return Err(Refusal { header, ..Refusal::new("InvalidRange", message) });
+        }
     };
     let length = range.end - range.start;
     let content_range = format!("bytes {}-{}/{}", range.start, range.end.saturating_sub(1), object.size);

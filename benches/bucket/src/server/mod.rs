@@ -6,14 +6,12 @@
 //!   target, auth, conditions ── what is asked       answer, list ── what is answered
 //!     writing, sums ── what is brought: bodies, parts, their checksums
 //!       request, reply ── the connection: what comes in, what goes out
-//!         desk ── what connections share         refusal ── S3's errors and notation
+//!         here ── what connections share         refusal ── S3's errors and notation
 //! ```
 
 mod answer;
 mod auth;
-mod chunks;
 mod conditions;
-mod desk;
 mod list;
 mod refusal;
 mod reply;
@@ -23,10 +21,109 @@ mod sums;
 mod target;
 mod writing;
 
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::task::spawn_blocking;
+
+use self::refusal::http_date;
+use crate::alarm::Alarm;
+use crate::counters::Tally;
+use crate::script::Act;
+use crate::store::{Store, Uploads};
+use crate::tls::Terminator;
+
 pub use auth::AccessKey;
 pub(crate) use conditions::PutCondition;
-pub(crate) use desk::{Desk, Hosted, Site};
 pub(crate) use list::{Keys, ListQuery, Page, page};
 pub(crate) use refusal::Refusal;
 pub(crate) use service::serve;
 pub(crate) use sums::Summed;
+
+/// Bytes of a full frame of a body, and of the buffers they are made in.
+const FRAME_BYTES: usize = 256 << 10;
+/// Buffers that a thread keeps for further frames.
+const BUFFERS_MAX: usize = 64;
+
+/// What all threads of a server share.
+pub(crate) struct Site {
+    pub(crate) buckets: BTreeMap<String, Arc<Hosted>>,
+    pub(crate) tally: Tally,
+    pub(crate) alarm: Alarm,
+    /// CRC-32C of whole objects, by key and entity tag; absent where none are given.
+    pub(crate) checksums: Option<Mutex<HashMap<u64, u32>>>,
+    pub(crate) act: RwLock<Arc<Act>>,
+    /// Set when the server speaks TLS.
+    pub(crate) terminator: Option<Terminator>,
+    /// The key that requests must be signed with, if they must.
+    pub(crate) key: Option<AccessKey>,
+}
+
+impl Site {
+    fn act(&self) -> Arc<Act> {
+        Arc::clone(&self.act.read().expect("no act holder panics"))
+    }
+}
+
+/// One bucket of a server.
+pub(crate) struct Hosted {
+    pub(crate) name: String,
+    pub(crate) store: Store,
+    pub(crate) uploads: Uploads,
+}
+
+/// What the connections of one thread share.
+pub(crate) struct Desk {
+    pub(crate) site: Arc<Site>,
+    /// Last in, first out, so that the next frame is written into a warm one.
+    buffers: RefCell<Vec<Vec<u8>>>,
+    /// The second of the last reply, and how HTTP writes it.
+    date: RefCell<(u64, String)>,
+}
+
+impl Desk {
+    pub(crate) fn new(site: Arc<Site>) -> Rc<Desk> {
+        Rc::new(Desk { site, buffers: RefCell::default(), date: RefCell::default() })
+    }
+
+    /// Runs what may wait for the disk of a bucket: where it has one, on another thread.
+    async fn on<T: Send + 'static>(
+        &self,
+        bucket: &Arc<Hosted>,
+        work: impl FnOnce(&Hosted) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        if !bucket.store.blocks() {
+            return work(bucket);
+        }
+        let bucket = Arc::clone(bucket);
+        spawn_blocking(move || work(&bucket)).await.unwrap_or_else(|_| Err(Refusal::internal()))
+    }
+
+    /// The time as HTTP writes it.
+    fn date(&self) -> core::cell::Ref<'_, String> {
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        if self.date.borrow().0 != now_s {
+            *self.date.borrow_mut() = (now_s, http_date(now_s));
+        }
+        core::cell::Ref::map(self.date.borrow(), |(_, date)| date)
+    }
+
+    /// A buffer of at least `bytes` bytes with arbitrary content.
+    fn buffer(&self, bytes: usize) -> Vec<u8> {
+        let mut buffer = self.buffers.borrow_mut().pop().unwrap_or_default();
+        if buffer.len() < bytes {
+            buffer.resize(FRAME_BYTES.max(bytes), 0);
+        }
+        buffer
+    }
+
+    fn give_back(&self, buffer: Vec<u8>) {
+        let mut buffers = self.buffers.borrow_mut();
+        if buffer.len() >= FRAME_BYTES && buffers.len() < BUFFERS_MAX {
+            buffers.push(buffer);
+        }
+    }
+}

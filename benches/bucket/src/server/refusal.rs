@@ -6,6 +6,8 @@ use std::io::ErrorKind;
 use percent_encoding::percent_decode_str;
 use quick_xml::escape::escape;
 use time::OffsetDateTime;
+use time::format_description::BorrowedFormatItem;
+use time::macros::format_description;
 
 /// A request refused, with S3's code for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,10 +51,6 @@ impl Refusal {
         Refusal::new("InternalError", "We encountered an internal error. Please try again.")
     }
 
-    pub(crate) fn read_only() -> Refusal {
-        Refusal::new("AccessDenied", "This bucket is read-only; set `writable` to allow PUT and DELETE.")
-    }
-
     pub(crate) fn too_large(bytes: u64, bytes_max: u64) -> Refusal {
         Refusal::new("EntityTooLarge", format!("{bytes} bytes are more than the {bytes_max} this bucket keeps."))
     }
@@ -67,11 +65,6 @@ impl Refusal {
 
     pub(crate) fn disk_full() -> Refusal {
         Refusal::new("StorageFull", "The disk behind this bucket is full.")
-    }
-
-    pub(super) fn invalid_range(size: u64) -> Refusal {
-        let header = Some(("content-range", format!("bytes */{size}")));
-        Refusal { header, ..Refusal::new("InvalidRange", format!("The range starts past the object's {size} bytes.")) }
     }
 
     pub(crate) fn from_io(key: &str, error: &std::io::Error) -> Refusal {
@@ -122,26 +115,21 @@ pub(super) fn pairs(query: &str) -> Result<Vec<(String, String)>, Refusal> {
     pairs.map(|(name, value)| Ok((decode(name)?, decode(&value.replace('+', " "))?))).collect()
 }
 
-fn utc(s: u64) -> OffsetDateTime {
-    i64::try_from(s)
-        .ok()
-        .and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok())
-        .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+fn date(s: u64, format: &[BorrowedFormatItem<'_>]) -> String {
+    let at = i64::try_from(s).ok().and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok());
+    at.and_then(|at| at.format(format).ok()).unwrap_or_default()
 }
 
 /// `Sun, 06 Nov 1994 08:49:37 GMT` for seconds since 1970.
 pub(super) fn http_date(s: u64) -> String {
-    let at = utc(s);
-    let (weekday, month) = (at.weekday().to_string(), at.month().to_string());
-    let (hour, minute, second) = at.to_hms();
-    format!("{weekday:.3}, {:02} {month:.3} {:04} {hour:02}:{minute:02}:{second:02} GMT", at.day(), at.year())
+    const FORMAT: &[BorrowedFormatItem<'_>] =
+        format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
+    date(s, FORMAT)
 }
 
 /// `1994-11-06T08:49:37.000Z` for seconds since 1970.
 pub(super) fn iso_date(s: u64) -> String {
-    let at = utc(s);
-    let (hour, minute, second) = at.to_hms();
-    format!("{:04}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}.000Z", at.year(), u8::from(at.month()), at.day())
+    date(s, format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].000Z"))
 }
 
 #[cfg(test)]

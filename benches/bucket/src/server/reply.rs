@@ -13,8 +13,8 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio_rustls::server::TlsStream;
 
-use super::desk::{Desk, FRAME_BYTES};
 use super::refusal::{Refusal, xml_text};
+use super::{Desk, FRAME_BYTES};
 use crate::pace::Pace;
 use crate::script::Act;
 use crate::store::Content;

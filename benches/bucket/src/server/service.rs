@@ -9,14 +9,14 @@ use http::Method;
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::HandshakeKind;
 
-use super::desk::{Desk, Hosted};
+use super::Desk;
 use super::refusal::Refusal;
 use super::reply::{Body, End, Length, Pipe, Reply, Socket, linger};
 use super::request::Request;
-use super::target::{Target, Wanted};
+use super::target::Target;
 use super::{answer, writing};
 use crate::script::{Act, Drawn, Fault, FaultKind, Operation};
-use crate::store::{Object, other_etag};
+use crate::store::other_etag;
 
 /// A head that no client should read to its end.
 const OVERLONG_HEAD_BYTES: usize = 1 << 20;
@@ -104,7 +104,7 @@ async fn converse(pipe: &mut Pipe, desk: &Desk) -> io::Result<End> {
 async fn attend(desk: &Desk, request: &mut Request<'_>, act: &Arc<Act>) -> Reply {
     let (arrived, site) = (Instant::now(), &desk.site);
     let target = Target::parse(&request.parts, site);
-    let operation = target.as_ref().map_or(Operation::Other, Target::operation);
+    let operation = target.as_ref().map_or(Operation::Other, |target| target.operation);
     site.tally.request(operation);
     let key = target.as_ref().map(Target::identity).unwrap_or_default();
     let drawn = act.draw(operation, &key);
@@ -141,14 +141,16 @@ async fn play(
         let is_slowdown = kind == FaultKind::Slowdown;
         return Err(if is_slowdown { Refusal::slow_down(act.script.retry_after_s) } else { Refusal::internal() });
     }
-    let Target::Of(bucket, Wanted::Get(key) | Wanted::Head(key)) = target else {
+    let (Some(bucket), key) = (&target.bucket, &target.key) else { return write(desk, target, drawn, request).await };
+    if key.is_empty() || !matches!(target.operation, Operation::Get | Operation::Head) {
         return write(desk, target, drawn, request).await;
-    };
+    }
     if act.is_missing(key) {
         tally.fault(FaultKind::MissingKey);
         return Err(Refusal::no_such_key(key));
     }
-    let mut object = find(desk, bucket, key).await?;
+    let owned = key.clone();
+    let mut object = desk.on(bucket, move |bucket| bucket.store.find(&owned)).await?;
     let always_replaced = act.is_changed(key);
     if always_replaced || kind == Some(FaultKind::Changed) {
         tally.fault(if always_replaced { FaultKind::ChangedKey } else { FaultKind::Changed });
@@ -161,20 +163,15 @@ async fn play(
     Ok(reply)
 }
 
-async fn find(desk: &Desk, bucket: &Arc<Hosted>, key: &str) -> Result<Object, Refusal> {
-    let key = key.to_owned();
-    desk.on(bucket, move |bucket| bucket.store.find(&key)).await
-}
-
 /// The honest answer to what is no `GET` or `HEAD` of an object.
 async fn honest(desk: &Desk, target: &Target, request: &mut Request<'_>) -> Result<Reply, Refusal> {
-    let Target::Of(bucket, wanted) = target else { return Ok(answer::buckets(&desk.site)) };
-    match wanted {
-        Wanted::Get(_) | Wanted::Head(_) | Wanted::HeadBucket => Ok(Reply::empty(200)),
-        Wanted::List(query) => answer::list(desk, bucket, query).await,
-        Wanted::Put(key) => writing::put(desk, bucket, key, request).await,
-        Wanted::Delete(key) => writing::delete(desk, bucket, key).await,
-        Wanted::Upload(key, step) => writing::step(desk, bucket, (key, step), request).await,
+    let Some(bucket) = &target.bucket else { return Ok(answer::buckets(&desk.site)) };
+    match target.operation {
+        Operation::List => answer::list(desk, bucket, &target.list).await,
+        Operation::Put => writing::put(desk, bucket, &target.key, request).await,
+        Operation::Delete => writing::delete(desk, bucket, &target.key).await,
+        Operation::Get | Operation::Head | Operation::Other => Ok(Reply::empty(200)),
+        _ => writing::step(desk, bucket, target, request).await,
     }
 }
 

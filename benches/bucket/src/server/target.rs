@@ -5,9 +5,9 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{Method, header};
 
-use super::desk::{Hosted, Site};
 use super::list::{ListQuery, behind};
 use super::refusal::{Refusal, decode, pairs};
+use super::{Hosted, Site};
 use crate::script::Operation;
 
 /// Longest key, as S3.
@@ -19,53 +19,18 @@ const DOMAIN: &str = ".localhost";
 
 /// What is asked for.
 #[derive(Clone)]
-pub(super) enum Target {
-    Buckets,
-    Of(Arc<Hosted>, Wanted),
-}
-
-/// What is asked of a bucket.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) enum Wanted {
-    Get(String),
-    Head(String),
-    Put(String),
-    Delete(String),
-    /// A step of an upload in parts of this key.
-    Upload(String, Step),
-    HeadBucket,
-    List(Box<ListQuery>),
-}
-
-/// A step of an upload in parts: S3's, then Azure's.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Step {
-    Create,
-    Part { upload: String, number: u32 },
-    Complete { upload: String },
-    Abort { upload: String },
-    Block { id: String },
-    BlockList,
-}
-
-impl Step {
-    /// The step that a request with this query is, if it is one.
-    fn parse(method: &Method, query: &[(String, String)]) -> Result<Option<Step>, Refusal> {
-        let value = |name: &str| query.iter().find(|(have, _)| have == name).map(|(_, value)| value.clone());
-        Ok(match (method, value("uploadId"), value("comp").as_deref()) {
-            (&Method::POST, None, None) if value("uploads").is_some() => Some(Step::Create),
-            (&Method::POST, Some(upload), _) => Some(Step::Complete { upload }),
-            (&Method::DELETE, Some(upload), _) => Some(Step::Abort { upload }),
-            (&Method::PUT, Some(upload), _) => {
-                let number = value("partNumber").and_then(|number| number.parse().ok());
-                let number = number.ok_or_else(|| invalid("partNumber is no number."))?;
-                Some(Step::Part { upload, number })
-            }
-            (&Method::PUT, None, Some("block")) => Some(Step::Block { id: value("blockid").unwrap_or_default() }),
-            (&Method::PUT, None, Some("blocklist")) => Some(Step::BlockList),
-            _ => None,
-        })
-    }
+pub(super) struct Target {
+    /// None for the server, whose buckets are listed.
+    pub(super) bucket: Option<Arc<Hosted>>,
+    pub(super) operation: Operation,
+    /// Empty for the bucket itself.
+    pub(super) key: String,
+    /// The upload that a part or the end of one belongs to; none for Azure's, which has one a key.
+    pub(super) upload: Option<String>,
+    /// The number of S3's part, or the id of Azure's block.
+    pub(super) part: String,
+    /// What a listing asks for.
+    pub(super) list: ListQuery,
 }
 
 impl Target {
@@ -75,7 +40,7 @@ impl Target {
         let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
         let virtual_bucket = host.strip_suffix(DOMAIN).and_then(|name| site.buckets.get(name));
         if path.is_empty() && virtual_bucket.is_none() && parts.method == Method::GET {
-            return Ok(Target::Buckets);
+            return Ok(Target::of(Operation::List, String::new()));
         }
         let (bucket, key) = match virtual_bucket {
             Some(bucket) => (bucket, path),
@@ -86,76 +51,72 @@ impl Target {
                 (site.buckets.get(&named).ok_or_else(no_such)?, key)
             }
         };
-        Wanted::parse(&parts.method, key, parts.uri.query()).map(|wanted| Target::Of(Arc::clone(bucket), wanted))
+        let target = Target::within(&parts.method, key, parts.uri.query().unwrap_or_default())?;
+        Ok(Target { bucket: Some(Arc::clone(bucket)), ..target })
     }
 
-    pub(super) fn operation(&self) -> Operation {
-        match self {
-            Target::Buckets => Operation::List,
-            Target::Of(_, wanted) => wanted.operation(),
-        }
+    fn of(operation: Operation, key: String) -> Target {
+        Target { bucket: None, operation, key, upload: None, part: String::new(), list: ListQuery::default() }
     }
 
-    /// What scripts know the request by: a key, with the step of an upload in short, or the query of a listing.
-    pub(super) fn identity(&self) -> String {
-        match self {
-            Target::Buckets => String::new(),
-            Target::Of(_, wanted) => wanted.identity(),
-        }
-    }
-}
-
-impl Wanted {
-    fn operation(&self) -> Operation {
-        match self {
-            Wanted::Get(_) => Operation::Get,
-            Wanted::Head(_) | Wanted::HeadBucket => Operation::Head,
-            Wanted::Put(_) => Operation::Put,
-            Wanted::Delete(_) => Operation::Delete,
-            Wanted::Upload(_, Step::Create) => Operation::Create,
-            Wanted::Upload(_, Step::Part { .. } | Step::Block { .. }) => Operation::Part,
-            Wanted::Upload(_, Step::Complete { .. } | Step::BlockList) => Operation::Complete,
-            Wanted::Upload(_, Step::Abort { .. }) => Operation::Abort,
-            Wanted::List(_) => Operation::List,
-        }
-    }
-
-    fn identity(&self) -> String {
-        match self {
-            Wanted::Get(key) | Wanted::Head(key) | Wanted::Put(key) | Wanted::Delete(key) => key.clone(),
-            Wanted::Upload(key, step) => match step {
-                Step::Create => format!("{key}?uploads"),
-                Step::Part { number, .. } => format!("{key}?partNumber={number}"),
-                Step::Complete { .. } | Step::Abort { .. } => format!("{key}?uploadId"),
-                Step::Block { id } => format!("{key}?block={id}"),
-                Step::BlockList => format!("{key}?blocklist"),
-            },
-            Wanted::List(query) => query.identity(),
-            Wanted::HeadBucket => String::new(),
-        }
-    }
-
-    fn parse(method: &Method, key: &str, query: Option<&str>) -> Result<Wanted, Refusal> {
+    /// What is asked of a bucket.
+    fn within(method: &Method, key: &str, query: &str) -> Result<Target, Refusal> {
         let key = decode(key)?;
         if key.len() > KEY_BYTES_MAX {
             let message = format!("A key has at most {KEY_BYTES_MAX} bytes, this one has {}.", key.len());
             return Err(Refusal::new("KeyTooLongError", message));
         }
-        let query = pairs(query.unwrap_or_default())?;
-        if let Some(step) = Step::parse(method, &query)?.filter(|_| !key.is_empty()) {
-            return Ok(Wanted::Upload(key, step));
+        let query = pairs(query)?;
+        let value = |name: &str| query.iter().find(|(have, _)| have == name).map(|(_, value)| value.clone());
+        if key.is_empty() && method == Method::GET {
+            return Ok(Target { list: list_query(query)?, ..Target::of(Operation::List, key) });
         }
-        match (method, key.is_empty()) {
-            (&Method::GET, true) => list_query(query).map(|query| Wanted::List(Box::new(query))),
-            (&Method::HEAD, true) => Ok(Wanted::HeadBucket),
-            (&Method::GET, false) => Ok(Wanted::Get(key)),
-            (&Method::HEAD, false) => Ok(Wanted::Head(key)),
-            (&Method::PUT, false) => Ok(Wanted::Put(key)),
-            (&Method::DELETE, false) => Ok(Wanted::Delete(key)),
+        let (upload, azure) = (value("uploadId"), value("comp"));
+        let mut part = String::new();
+        let operation = match (method, key.is_empty()) {
+            (&Method::HEAD, _) => Operation::Head,
+            (&Method::GET, false) => Operation::Get,
+            (&Method::POST, false) if upload.is_some() => Operation::Complete,
+            (&Method::POST, false) if azure.is_none() && value("uploads").is_some() => Operation::Create,
+            (&Method::DELETE, false) => {
+                if upload.is_some() {
+                    Operation::Abort
+                } else {
+                    Operation::Delete
+                }
+            }
+            (&Method::PUT, false) if upload.is_some() => {
+                let number = value("partNumber").and_then(|number| number.parse::<u32>().ok());
+                part = number.ok_or_else(|| invalid("partNumber is no number."))?.to_string();
+                Operation::Part
+            }
+            (&Method::PUT, false) => match azure.as_deref() {
+                Some("block") => {
+                    part = value("blockid").unwrap_or_default();
+                    Operation::Part
+                }
+                Some("blocklist") => Operation::Complete,
+                _ => Operation::Put,
+            },
             _ => {
                 let message = "This server knows GET, HEAD, PUT and DELETE of objects, uploads in parts, and GET and HEAD of buckets.";
-                Err(Refusal::new("MethodNotAllowed", message))
+                return Err(Refusal::new("MethodNotAllowed", message));
             }
+        };
+        Ok(Target { upload, part, ..Target::of(operation, key) })
+    }
+
+    /// What scripts know the request by: a key, with the step of an upload in short, or the query of a listing.
+    pub(super) fn identity(&self) -> String {
+        let Target { key, part, .. } = self;
+        match (self.operation, &self.upload) {
+            (Operation::List, _) => self.bucket.as_ref().map_or_else(String::new, |_| self.list.identity()),
+            (Operation::Create, _) => format!("{key}?uploads"),
+            (Operation::Part, Some(_)) => format!("{key}?partNumber={part}"),
+            (Operation::Part, None) => format!("{key}?block={part}"),
+            (Operation::Complete, None) => format!("{key}?blocklist"),
+            (Operation::Complete | Operation::Abort, _) => format!("{key}?uploadId"),
+            _ => key.clone(),
         }
     }
 }
@@ -210,32 +171,14 @@ fn list_query(query: Vec<(String, String)>) -> Result<ListQuery, Refusal> {
 mod tests {
     use super::*;
 
-    fn parse(method: &Method, key: &str) -> Result<Wanted, Refusal> {
-        let (key, query) = key.split_once('?').unwrap_or((key, ""));
-        Wanted::parse(method, key, Some(query))
-    }
-
-    #[test]
-    fn keys_are_decoded_once() {
-        for (uri, key) in [("a%2Fb", "a/b"), ("a+b%20c", "a+b c"), ("%25", "%"), ("%C3%A4", "ä"), ("/x", "/x")] {
-            assert_eq!(parse(&Method::GET, uri), Ok(Wanted::Get(key.to_owned())));
-        }
-        assert!(parse(&Method::GET, "%FF").is_err());
-        assert!(parse(&Method::POST, "x").is_err());
-        assert!(parse(&Method::GET, &"x".repeat(1025)).is_err());
-        assert!(parse(&Method::GET, &"x".repeat(1024)).is_ok());
-    }
-
     #[test]
     fn listings() {
-        let Ok(Wanted::List(query)) = parse(&Method::GET, "?list-type=2&prefix=a%2B+b&max-keys=5000&encoding-type=url")
-        else {
-            panic!("not a listing");
-        };
+        let within = |query: &str| Target::within(&Method::GET, "", query).map(|target| target.list);
+        let query = within("list-type=2&prefix=a%2B+b&max-keys=5000&encoding-type=url").unwrap();
         assert_eq!((query.prefix.as_str(), query.keys_max, query.is_url_encoded), ("a+ b", 1000, true));
         for bad in ["", "list-type=1", "list-type=2&max-keys=x", "list-type=2&continuation-token=zz", "list-type=2&acl"]
         {
-            assert!(parse(&Method::GET, &format!("?{bad}")).is_err(), "{bad}");
+            assert!(within(bad).is_err(), "{bad}");
         }
     }
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::conditions::{PutCondition, text};
-use super::desk::{Desk, FRAME_BYTES, Hosted};
 use super::refusal::{Refusal, decode, document, iso_date, xml_text};
 use super::reply::Reply;
 use super::request::Request;
 use super::sums::{Summed, Sums, checksum_text, of_parts, promises_md5};
-use super::target::Step;
+use super::target::Target;
+use super::{Desk, FRAME_BYTES, Hosted};
+use crate::script::Operation;
 use crate::store::{BLOCKS, Draft, MadeOfParts, Object, Part};
 
 /// Largest object in one request, as S3.
@@ -53,12 +54,12 @@ pub(super) async fn put(
     bucket.store.check_writable()?;
     let from = text(&request.parts.headers, "x-amz-copy-source").map(str::to_owned);
     let owned = key.to_owned();
-    let draft = desk.on(bucket, move |bucket| bucket.store.begin(&owned)).await?;
+    let draft = desk.on(bucket, move |bucket| bucket.store.begin(Some(&owned))).await?;
     let draft = match &from {
         Some(from) => copied(desk, from, draft).await?,
         None => {
             let bytes_max = bucket.store.object_bytes_max().min(PUT_BYTES_MAX);
-            take_in(desk, bucket, request, (false, bytes_max), draft).await?.0
+            take_in(desk, bucket, request, (bytes_max, None), draft).await?.0
         }
     };
     let owned = key.to_owned();
@@ -105,41 +106,42 @@ pub(super) async fn delete(desk: &Desk, bucket: &Arc<Hosted>, key: &str) -> Resu
 pub(super) async fn step(
     desk: &Desk,
     bucket: &Arc<Hosted>,
-    (key, step): (&str, &Step),
+    target: &Target,
     request: &mut Request<'_>,
 ) -> Result<Reply, Refusal> {
-    let uploads = &bucket.uploads;
+    let (uploads, key) = (&bucket.uploads, target.key.as_str());
     bucket.store.check_writable()?;
-    match step {
-        Step::Create => {
+    match (target.operation, target.upload.as_deref()) {
+        (Operation::Create, _) => {
             let id = uploads.begin(key)?;
             let (name, key) = (xml_text(&bucket.name), xml_text(key));
             let inner = format!("<Bucket>{name}</Bucket><Key>{key}</Key><UploadId>{id}</UploadId>");
             Ok(Reply::xml(200, document("InitiateMultipartUploadResult", &inner)))
         }
-        Step::Part { upload, number } => {
-            if !(1..=uploads.limits.parts_max).contains(number) {
+        (Operation::Part, Some(upload)) => {
+            let number = target.part.parse().unwrap_or(0);
+            if !(1..=uploads.limits.parts_max).contains(&number) {
                 return Err(Refusal::new("InvalidArgument", format!("There is no part {number}.")));
             }
-            let summed = part(desk, bucket, (key, upload, numbered(*number)), request).await?;
+            let summed = part(desk, bucket, (key, upload, numbered(number)), request).await?;
             let mut reply = Reply::tagged(200, &summed.etag());
             if desk.site.checksums.is_some() {
                 reply.headers.push(("x-amz-checksum-crc32c", checksum_text(summed.crc32c)));
             }
             Ok(reply)
         }
-        Step::Block { id } => {
-            if id.is_empty() || id.len() > BLOCK_ID_BYTES_MAX {
+        (Operation::Part, None) => {
+            if target.part.is_empty() || target.part.len() > BLOCK_ID_BYTES_MAX {
                 return Err(Refusal::new("InvalidArgument", "A block id has 1 to 64 bytes, in Base64."));
             }
             uploads.begin_as(BLOCKS, key)?;
-            part(desk, bucket, (key, BLOCKS, id.clone()), request).await?;
+            part(desk, bucket, (key, BLOCKS, target.part.clone()), request).await?;
             Ok(Reply::empty(201))
         }
-        Step::Complete { upload } => complete(desk, bucket, (key, upload), request).await,
-        Step::BlockList => list_blocks(desk, bucket, key, request).await,
-        Step::Abort { upload } => {
-            uploads.end(upload, key)?;
+        (Operation::Complete, Some(upload)) => complete(desk, bucket, (key, upload), request).await,
+        (Operation::Complete, None) => list_blocks(desk, bucket, key, request).await,
+        (_, upload) => {
+            uploads.end(upload.unwrap_or_default(), key)?;
             Ok(Reply::empty(204))
         }
     }
@@ -158,30 +160,33 @@ async fn part(
     request: &mut Request<'_>,
 ) -> Result<Summed, Refusal> {
     let room = bucket.uploads.room(upload, key)?;
-    let draft = desk.on(bucket, |bucket| bucket.store.begin_part()).await?;
+    let draft = desk.on(bucket, |bucket| bucket.store.begin(None)).await?;
     let (draft, sums) =
-        take_in(desk, bucket, request, (true, bucket.uploads.limits.part_bytes_max), draft.in_room(room)).await?;
+        take_in(desk, bucket, request, (bucket.uploads.limits.part_bytes_max, Some(room)), draft).await?;
     bucket.uploads.keep((upload, key), name, Part { draft, sums })?;
     Ok(sums)
 }
 
-/// Reads a body to its end. It is what its headers promised, or refused.
+/// Reads a body to its end; of a part, which has so much room, with its MD5. It is what its headers promised, or refused.
 async fn take_in(
     desk: &Desk,
     bucket: &Arc<Hosted>,
     request: &mut Request<'_>,
-    (with_md5, bytes_max): (bool, u64),
+    (bytes_max, room): (u64, Option<u64>),
     mut draft: Draft,
 ) -> Result<(Draft, Summed), Refusal> {
     let expected = request.promised_bytes();
     if expected > bytes_max {
         return Err(Refusal::too_large(expected, bytes_max));
     }
-    let mut sums = Sums::new(with_md5 || promises_md5(&request.parts.headers), desk.site.key.is_some());
+    let mut sums = Sums::new(room.is_some() || promises_md5(&request.parts.headers), desk.site.key.is_some());
     while let Some(frame) = request.next_frame().await? {
         sums.add(&frame);
         if sums.bytes() > bytes_max {
             return Err(Refusal::too_large(sums.bytes(), bytes_max));
+        }
+        if room.is_some_and(|room| sums.bytes() > room) {
+            return Err(Refusal::disk_full());
         }
         draft = desk
             .on(bucket, move |_| match draft.write(&frame) {
@@ -289,7 +294,7 @@ async fn join(
     }
     let key = key.to_owned();
     desk.on(bucket, move |bucket| {
-        let mut draft = bucket.store.begin(&key)?;
+        let mut draft = bucket.store.begin(Some(&key))?;
         for part in &parts {
             draft.append(&part.draft).map_err(|e| Refusal::from_io(&key, &e))?;
         }

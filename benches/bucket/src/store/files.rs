@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use tempfile::{Builder, NamedTempFile, TempDir};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::object::{Content, Draft, DraftBytes, Entry, MadeOfParts, Object};
+use super::object::{Content, Draft, Entry, MadeOfParts, Object};
 use crate::error::{Error, Result};
 use crate::server::{ListQuery, PutCondition, Refusal};
 
@@ -215,7 +215,7 @@ impl FileStore {
 fn hidden(folder: &Path) -> std::io::Result<Draft> {
     let mut file = Builder::new();
     let file = file.prefix(PARTIAL_PREFIX).permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
-    Ok(Draft::new(DraftBytes::File(file)))
+    Ok(Draft::File(file))
 }
 
 /// The key as a relative path, refused when a name is empty, `.` or `..` or holds a NUL byte.

@@ -16,7 +16,6 @@ use crate::error::Result;
 use crate::server::{Keys, ListQuery, Page, PutCondition, Refusal, page};
 
 use files::FileStore;
-use object::DraftBytes;
 pub(crate) use object::{Content, Draft, Entry, GENERATED_MODIFIED_S, MadeOfParts, Object, other_etag};
 pub use uploads::UploadLimits;
 pub(crate) use uploads::{BLOCKS, Part, Uploads};
@@ -97,19 +96,12 @@ impl Store {
         if self.blocks() { OBJECT_BYTES_MAX } else { MEMORY_BYTES_MAX }
     }
 
-    /// Begins to write the object of this key. Nothing is visible until [`Store::finish`]. Blocks for files.
-    pub(crate) fn begin(&self, key: &str) -> Result<Draft, Refusal> {
+    /// Begins to write the object of this key, or a part out of listings and on the disk of the objects. Nothing is visible until
+    /// [`Store::finish`]. Blocks for files.
+    pub(crate) fn begin(&self, key: Option<&str>) -> Result<Draft, Refusal> {
         match self {
-            Store::Files(files) => files.begin(key),
-            Store::Generated { .. } => Ok(Draft::new(DraftBytes::Memory(Vec::new()))),
-        }
-    }
-
-    /// Begins to write a part, out of listings and on the disk of the objects. Blocks for files.
-    pub(crate) fn begin_part(&self) -> Result<Draft, Refusal> {
-        match self {
-            Store::Files(files) => files.begin_part(),
-            Store::Generated { .. } => Ok(Draft::new(DraftBytes::Memory(Vec::new()))),
+            Store::Files(files) => key.map_or_else(|| files.begin_part(), |key| files.begin(key)),
+            Store::Generated { .. } => Ok(Draft::Memory(Vec::new())),
         }
     }
 
@@ -120,9 +112,9 @@ impl Store {
         (draft, made): (Draft, Option<MadeOfParts>),
         condition: &PutCondition,
     ) -> Result<Object, Refusal> {
-        match (self, draft.bytes) {
-            (Store::Files(files), DraftBytes::File(file)) => files.finish(key, (file, made), condition),
-            (Store::Generated { set, overlay }, DraftBytes::Memory(bytes)) => {
+        match (self, draft) {
+            (Store::Files(files), Draft::File(file)) => files.finish(key, (file, made), condition),
+            (Store::Generated { set, overlay }, Draft::Memory(bytes)) => {
                 let object = Object::of_bytes(bytes.into(), made);
                 let mut overlay = overlay.write().expect("no store holder panics");
                 condition.check(overlay.find(set, key).as_ref().map(|there| there.etag.as_str()))?;
@@ -159,7 +151,10 @@ impl Store {
     /// Whether anything may be written.
     pub(crate) fn check_writable(&self) -> Result<(), Refusal> {
         match self {
-            Store::Files(files) if !files.writable => Err(Refusal::read_only()),
+            Store::Files(files) if !files.writable => {
+                let message = "This bucket is read-only; set `writable` to allow PUT and DELETE.";
+                Err(Refusal::new("AccessDenied", message))
+            }
             _ => Ok(()),
         }
     }

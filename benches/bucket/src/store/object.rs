@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 use tempfile::NamedTempFile;
@@ -116,68 +115,27 @@ pub(crate) fn other_etag(etag: &str) -> String {
     format!("\"{:032x}\"", xxh3_128(etag.as_bytes()))
 }
 
-/// What parts hold of the room for all of them.
-#[derive(Debug)]
-pub(crate) struct Room {
-    pub(super) taken: Arc<AtomicU64>,
-    pub(super) bytes: u64,
-    pub(super) bytes_max: u64,
-}
-
-impl Room {
-    fn take(&mut self, bytes: u64) -> bool {
-        self.bytes += bytes;
-        self.taken.fetch_add(bytes, Relaxed) + bytes <= self.bytes_max
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.taken.fetch_sub(self.bytes, Relaxed);
-    }
-}
-
 /// An object or a part on its way in; nothing is left of one that is dropped.
 #[derive(Debug)]
-pub(crate) struct Draft {
-    pub(super) bytes: DraftBytes,
-    room: Option<Room>,
-}
-
-#[derive(Debug)]
-pub(super) enum DraftBytes {
+pub(crate) enum Draft {
     File(NamedTempFile),
     Memory(Vec<u8>),
 }
 
 impl Draft {
-    pub(super) fn new(bytes: DraftBytes) -> Draft {
-        Draft { bytes, room: None }
-    }
-
-    /// A part, which shares the room for parts.
-    pub(crate) fn in_room(self, room: Room) -> Draft {
-        Draft { room: Some(room), ..self }
-    }
-
     /// Blocks for files.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.room.as_mut().is_some_and(|room| !room.take(bytes.len() as u64)) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        match &mut self.bytes {
-            DraftBytes::File(file) => file.write_all(bytes),
-            DraftBytes::Memory(all) => all.write_all(bytes),
+        match self {
+            Draft::File(file) => file.write_all(bytes),
+            Draft::Memory(all) => all.write_all(bytes),
         }
     }
 
     /// Appends a whole part of the same store. Blocks for files.
     pub(crate) fn append(&mut self, part: &Draft) -> io::Result<()> {
-        match (&mut self.bytes, &part.bytes) {
-            (DraftBytes::File(file), DraftBytes::File(part)) => {
-                io::copy(&mut part.reopen()?, file.as_file_mut()).map(drop)
-            }
-            (_, DraftBytes::Memory(part)) => self.write(part),
+        match (self, part) {
+            (Draft::File(file), Draft::File(part)) => io::copy(&mut part.reopen()?, file.as_file_mut()).map(drop),
+            (draft, Draft::Memory(part)) => draft.write(part),
             _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }

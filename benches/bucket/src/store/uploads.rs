@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::object::{Draft, Room};
+use super::object::Draft;
 use crate::error::{Error, Result};
 use crate::server::{Refusal, Summed};
 
@@ -57,7 +57,6 @@ pub(crate) struct Uploads {
     /// The blocks that Azure's objects were made of, by key.
     listed: Mutex<HashMap<String, Vec<String>>>,
     numbers: AtomicU64,
-    bytes: Arc<AtomicU64>,
 }
 
 /// A part that came whole.
@@ -74,7 +73,7 @@ fn named(id: &str, key: &str) -> (String, String) {
 impl Uploads {
     pub(super) fn new(limits: UploadLimits) -> Uploads {
         let (open, listed) = (Mutex::default(), Mutex::default());
-        Uploads { limits, open, listed, numbers: AtomicU64::new(0), bytes: Arc::default() }
+        Uploads { limits, open, listed, numbers: AtomicU64::new(0) }
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
@@ -106,12 +105,14 @@ impl Uploads {
         Ok(())
     }
 
-    /// Room for one more part of an upload.
-    pub(crate) fn room(&self, id: &str, key: &str) -> Result<Room, Refusal> {
-        if !self.open().contains_key(&named(id, key)) {
+    /// Bytes that one more part of an upload may have, by what all parts hold.
+    pub(crate) fn room(&self, id: &str, key: &str) -> Result<u64, Refusal> {
+        let open = self.open();
+        if !open.contains_key(&named(id, key)) {
             return Err(Refusal::no_such_upload());
         }
-        Ok(Room { taken: Arc::clone(&self.bytes), bytes: 0, bytes_max: self.limits.bytes_max })
+        let taken: u64 = open.values().flat_map(BTreeMap::values).map(|part| part.sums.bytes).sum();
+        Ok(self.limits.bytes_max.saturating_sub(taken))
     }
 
     /// Adds a part that came whole, in place of one of the same name.

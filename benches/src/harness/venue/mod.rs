@@ -3,10 +3,8 @@
 //!
 //! Owns the server, the link and the folder if it made it; all are gone when the venue is dropped.
 
-mod certificate;
 mod netns;
 mod nginx;
-mod tool;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,15 +15,14 @@ use fuelrail::{Error, Kind, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, Source};
 use serde::{Deserialize, Serialize};
 
+pub use self::netns::BitRate;
 use self::netns::Link;
 use self::nginx::{Nginx, Site};
-use super::place::Place;
+use super::account::Account;
 use super::shape::Laid;
-use crate::embedded;
+use crate::harness::account::Place;
+use crate::harness::tool::embedded;
 
-pub use certificate::Certificate;
-
-/// Which kind of venue.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VenueKind {
@@ -44,7 +41,6 @@ pub enum VenueKind {
 /// How a venue is set up.
 #[derive(Clone, Debug, Default)]
 pub struct VenueConfig {
-    /// Which kind.
     pub kind: VenueKind,
     /// For `Netns`: the most the link carries towards the client, bit/s.
     pub link_bits_per_s: Option<u64>,
@@ -65,7 +61,6 @@ pub struct VenueConfig {
 impl VenueConfig {
     /// A venue as results are published from, on a machine with two cores or more: the server on the first, contestants on
     /// the second.
-    #[must_use]
     pub fn pinned(kind: VenueKind) -> VenueConfig {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut config = VenueConfig { kind, ..VenueConfig::default() };
@@ -91,7 +86,6 @@ pub enum Transport {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VenueFacts {
-    /// Which kind.
     pub kind: VenueKind,
     /// The server and its version, where it is ours.
     pub server: String,
@@ -99,7 +93,6 @@ pub struct VenueFacts {
     pub mtu: Option<u32>,
     /// What the link was held to, bit/s.
     pub link_bits_per_s: Option<u64>,
-    /// The server's core.
     pub server_core: Option<usize>,
     /// The contestants' cores; empty for any.
     pub client_cores: Vec<usize>,
@@ -108,80 +101,85 @@ pub struct VenueFacts {
 /// A venue that stands. Dropping it takes it down.
 #[derive(Debug)]
 pub struct Venue {
-    server: Server,
-    certificate: Option<Certificate>,
+    nginx: Option<Nginx>,
+    _bucket: Option<Bucket>,
     // Behind the server, so that a namespace goes when nobody is left in it.
     _link: Option<Link>,
-    place: Place,
-    facts: VenueFacts,
+    /// Where keys begin, without and with TLS.
+    plain: Option<String>,
+    secure: Option<String>,
+    /// The authority that signed the server's certificate, where there is TLS of our own.
+    pub authority: Option<PathBuf>,
+    /// Where contestants run to reach it.
+    pub place: Place,
+    pub facts: VenueFacts,
     folder: Folder,
-}
-
-#[derive(Debug)]
-enum Server {
-    Nginx { address: IpAddr, nginx: Nginx },
-    Embedded(Bucket),
-    External(String),
 }
 
 impl Venue {
     /// Sets a venue up. Objects may be laid into [`Venue::folder`] before or after.
-    ///
-    /// # Errors
-    /// `Usage` for settings that make no sense together, `Environment` when nginx, root or a tool is missing (and how to go
-    /// on without), `File` when the folder cannot be used.
     pub fn open(config: &VenueConfig) -> Result<Venue> {
         validate(config)?;
         let folder = Folder::new(config.folder.as_deref())?;
-        let root = folder.path().join("root");
+        let root = folder.path.join("root");
         fs::create_dir_all(&root).map_err(|error| unusable(&root, &error))?;
-        let mut facts = VenueFacts {
-            kind: config.kind,
-            server: "external".into(),
-            mtu: None,
-            link_bits_per_s: config.link_bits_per_s,
-            server_core: config.server_core,
-            client_cores: config.client_cores.clone(),
+        let mut venue = Venue {
+            nginx: None,
+            _bucket: None,
+            _link: None,
+            plain: None,
+            secure: None,
+            authority: None,
+            place: Place { cores: config.client_cores.clone(), netns: None },
+            facts: VenueFacts {
+                kind: config.kind,
+                server: "external".into(),
+                mtu: None,
+                link_bits_per_s: config.link_bits_per_s,
+                server_core: None,
+                client_cores: config.client_cores.clone(),
+            },
+            folder,
         };
-        let mut place = Place { cores: config.client_cores.clone(), netns: None };
-        let (mut certificate, mut link) = (None, None);
-        let server = match config.kind {
-            VenueKind::Loopback | VenueKind::Netns => {
-                let mut server_place = Place { cores: config.server_core.into_iter().collect(), netns: None };
-                let mut address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-                if config.kind == VenueKind::Netns {
-                    let laid = Link::new(config.link_bits_per_s)?;
-                    address = netns::SERVER.into();
-                    (server_place.netns, place.netns) = (Some(laid.server().into()), Some(laid.client().into()));
-                    facts.mtu = Some(netns::MTU);
-                    link = Some(laid);
-                }
-                let private = folder.private()?;
-                certificate = config.tls.then(|| certificate::make(&private, address)).transpose()?;
-                let site = Site {
-                    folder: &private,
-                    root: &root,
-                    address,
-                    certificate: certificate.as_ref(),
-                    directives: &config.nginx_directives,
-                    place: &server_place,
-                };
-                let nginx = Nginx::start(&site)?;
-                facts.server = nginx.version.clone();
-                Server::Nginx { address, nginx }
-            }
+        match config.kind {
+            VenueKind::Loopback | VenueKind::Netns => venue.open_nginx(config, &root)?,
             VenueKind::Embedded => {
-                facts.server = "embedded bucket".into();
-                facts.server_core = None;
-                Server::Embedded(embedded(&root)?)
+                venue.facts.server = "embedded bucket".into();
+                let source = Source::Directory(root);
+                let bucket = embedded(BucketConfig { source, ..BucketConfig::default() })?;
+                venue.plain = Some(bucket.url(""));
+                venue._bucket = Some(bucket);
             }
             VenueKind::External => {
-                facts.server_core = None;
-                let uri = config.uri.clone().unwrap_or_default();
-                Server::External(if uri.ends_with('/') { uri } else { format!("{uri}/") })
+                let uri = config.uri.as_deref().unwrap_or_default().trim_end_matches('/');
+                let place = if uri.starts_with("https:") { &mut venue.secure } else { &mut venue.plain };
+                *place = Some(format!("{uri}/"));
             }
-        };
-        Ok(Venue { server, certificate, _link: link, place, facts, folder })
+        }
+        Ok(venue)
+    }
+
+    fn open_nginx(&mut self, config: &VenueConfig, root: &Path) -> Result<()> {
+        let mut server_place = Place { cores: config.server_core.into_iter().collect(), netns: None };
+        let mut address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        if config.kind == VenueKind::Netns {
+            let link = Link::new(config.link_bits_per_s)?;
+            address = netns::SERVER.into();
+            (server_place.netns, self.place.netns) = (Some(link.server.clone()), Some(link.client.clone()));
+            self.facts.mtu = Some(netns::MTU);
+            self._link = Some(link);
+        }
+        let folder = &self.folder.private;
+        if config.tls {
+            self.authority = Some(certify(folder, address)?);
+        }
+        let (tls, directives) = (config.tls, config.nginx_directives.as_str());
+        let nginx = Nginx::start(&Site { folder, root, address, tls, directives, place: &server_place })?;
+        (self.facts.server, self.facts.server_core) = (nginx.version.clone(), config.server_core);
+        self.plain = Some(format!("http://{address}:{}/", nginx.port));
+        self.secure = nginx.tls_port.map(|port| format!("https://{address}:{port}/"));
+        self.nginx = Some(nginx);
+        Ok(())
     }
 
     /// Where the keys of what was laid begin. For an external bucket, its URI.
@@ -189,51 +187,24 @@ impl Venue {
     /// # Errors
     /// `Usage` for TLS at a venue that has none.
     pub fn uri(&self, laid: &Laid, transport: Transport) -> Result<String> {
+        let base = match transport {
+            Transport::Plain => &self.plain,
+            Transport::Tls => &self.secure,
+        };
         let none = || Error::new(Kind::Usage, "this venue has no TLS").cure("use a venue with nginx, opened with TLS");
-        match (&self.server, transport) {
-            (Server::Nginx { address, nginx }, Transport::Plain) => {
-                Ok(format!("http://{address}:{}/{}", nginx.port, laid.prefix))
-            }
-            (Server::Nginx { address, nginx }, Transport::Tls) => {
-                Ok(format!("https://{address}:{}/{}", nginx.tls_port.ok_or_else(none)?, laid.prefix))
-            }
-            (Server::Embedded(bucket), Transport::Plain) => Ok(bucket.url(&laid.prefix)),
-            (Server::External(uri), transport) if uri.starts_with("https:") == (transport == Transport::Tls) => {
-                Ok(uri.clone())
-            }
-            _ => Err(none()),
-        }
-    }
-
-    /// The authority that signed the server's certificate, where there is TLS of our own.
-    #[must_use]
-    pub fn authority(&self) -> Option<&Path> {
-        self.certificate.as_ref().map(|certificate| certificate.authority.as_path())
-    }
-
-    /// Where contestants run to reach it.
-    #[must_use]
-    pub fn place(&self) -> &Place {
-        &self.place
+        let prefix = if self.facts.kind == VenueKind::External { "" } else { &laid.prefix };
+        Ok(format!("{}{prefix}", base.as_ref().ok_or_else(none)?))
     }
 
     /// The folder whose `root` is served.
-    #[must_use]
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        &self.folder.path
     }
 
     /// Processor time of its nginx so far, s; none of another server.
-    #[must_use]
     pub fn server_cpu_s(&self) -> Option<f64> {
-        let Server::Nginx { nginx, .. } = &self.server else { return None };
-        nginx.account().cpu().ok().map(|cpu| cpu.total_s())
-    }
-
-    /// What a result says about it.
-    #[must_use]
-    pub fn facts(&self) -> &VenueFacts {
-        &self.facts
+        let nginx = self.nginx.as_ref()?;
+        Account::Tree(nginx.process.id()).cpu().ok().map(|cpu| cpu.total_s())
     }
 }
 
@@ -258,51 +229,41 @@ fn validate(config: &VenueConfig) -> Result<()> {
     Ok(())
 }
 
-fn embedded(root: &Path) -> Result<Bucket> {
-    let config = BucketConfig { source: Source::Directory(root.to_path_buf()), ..BucketConfig::default() };
-    embedded::start(config)
+/// Writes a certificate for this venue and its key as `server.pem` and `server.key`; returns the file of its authority.
+fn certify(folder: &Path, address: IpAddr) -> Result<PathBuf> {
+    let made =
+        fuelrail_bucket::Certificate::new(address).map_err(|error| Error::new(Kind::Environment, error.to_string()))?;
+    for (name, pem) in [("ca.pem", &made.authority), ("server.pem", &made.chain), ("server.key", &made.key)] {
+        fs::write(folder.join(name), pem).map_err(|error| unusable(folder, &error))?;
+    }
+    Ok(folder.join("ca.pem"))
 }
 
-/// A folder given, or one made and removed.
+/// The folder of the objects, given or made, and one beside it for what is only this venue's: configuration, logs, keys.
 #[derive(Debug)]
-enum Folder {
-    Given { folder: PathBuf, private: tempfile::TempDir },
-    Made(tempfile::TempDir),
+struct Folder {
+    path: PathBuf,
+    private: PathBuf,
+    /// Holds what was made, and removes it.
+    _made: tempfile::TempDir,
 }
 
 impl Folder {
     fn new(given: Option<&Path>) -> Result<Folder> {
-        let shared_memory = Path::new("/dev/shm");
-        let parent = if shared_memory.is_dir() { shared_memory.to_path_buf() } else { std::env::temp_dir() };
-        let made = |parent: &Path| {
-            let made = tempfile::Builder::new().prefix("fuelrail-bench-").tempdir_in(parent);
-            made.map_err(|error| unusable(parent, &error))
+        let temporary = std::env::temp_dir();
+        let made = |parent: &Path| tempfile::Builder::new().prefix("fuelrail-bench-").tempdir_in(parent);
+        let made = match given {
+            Some(_) => made(&temporary),
+            None => made(Path::new("/dev/shm")).or_else(|_| made(&temporary)),
         };
-        match given {
-            None => Ok(Folder::Made(made(&parent).or_else(|_| made(&std::env::temp_dir()))?)),
-            Some(folder) => {
-                fs::create_dir_all(folder).map_err(|error| unusable(folder, &error))?;
-                let folder = folder.canonicalize().map_err(|error| unusable(folder, &error))?;
-                Ok(Folder::Given { private: made(&std::env::temp_dir())?, folder })
-            }
+        let made = made.map_err(|error| unusable(&temporary, &error))?;
+        let path = given.unwrap_or(made.path()).to_path_buf();
+        let private = made.path().join("server");
+        for folder in [&path, &private] {
+            fs::create_dir_all(folder).map_err(|error| unusable(folder, &error))?;
         }
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            Folder::Given { folder, .. } => folder,
-            Folder::Made(made) => made.path(),
-        }
-    }
-
-    /// A folder for what is only this venue's: configuration, logs, keys. Always removed.
-    fn private(&self) -> Result<PathBuf> {
-        let private = match self {
-            Folder::Given { private, .. } => private.path().to_path_buf(),
-            Folder::Made(made) => made.path().join("server"),
-        };
-        fs::create_dir_all(&private).map_err(|error| unusable(&private, &error))?;
-        Ok(private)
+        let path = path.canonicalize().map_err(|error| unusable(&path, &error))?;
+        Ok(Folder { path, private, _made: made })
     }
 }
 

@@ -4,11 +4,13 @@
 //! nothing of the host's network is touched.
 
 use std::net::Ipv4Addr;
+use std::process::Command;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use fuelrail::{Error, Kind, Result};
 
-use super::tool::run;
+use crate::harness::tool;
 
 /// The server's address, from the range set aside for benchmarks (RFC 2544).
 pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
@@ -26,8 +28,8 @@ static LINKS: AtomicU32 = AtomicU32::new(0);
 /// Two namespaces and the link between them.
 #[derive(Debug)]
 pub(super) struct Link {
-    server: String,
-    client: String,
+    pub(super) server: String,
+    pub(super) client: String,
 }
 
 impl Link {
@@ -42,14 +44,6 @@ impl Link {
                 .cure("run as root with iproute2 installed, or use --venue loopback")
         })?;
         Ok(link)
-    }
-
-    pub(super) fn server(&self) -> &str {
-        &self.server
-    }
-
-    pub(super) fn client(&self) -> &str {
-        &self.client
     }
 
     fn lay(&self, bits_per_s: Option<u64>) -> Result<()> {
@@ -78,6 +72,43 @@ impl Drop for Link {
         for netns in [&self.server, &self.client] {
             // One that was not made yet is not there.
             let _ = run("ip", &["netns", "del", netns]);
+        }
+    }
+}
+
+fn run(program: &str, args: &[&str]) -> Result<()> {
+    let what = format!("{program} {}", args.join(" "));
+    tool::run(Command::new(program).args(args), &what, &format!("install {program}"))
+}
+
+/// Bits per second with a unit: `1gbit`, `500mbit`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BitRate(pub u64);
+
+impl FromStr for BitRate {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<BitRate> {
+        let units = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
+        let lower = text.to_ascii_lowercase();
+        let found = units.iter().find_map(|(unit, factor)| Some((lower.strip_suffix(unit)?.trim(), factor)));
+        let rate = found.and_then(|(number, factor)| Some(number.parse::<f64>().ok()? * factor));
+        rate.filter(|rate| rate.is_finite() && *rate >= 1.0).map(|rate| BitRate(rate as u64)).ok_or_else(|| {
+            Error::new(Kind::Usage, format!("'{text}' is not a rate")).cure("write for example 1gbit or 500mbit")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_carry_units() {
+        let rate = |text: &str| text.parse::<BitRate>().map(|rate| rate.0);
+        assert_eq!((rate("1gbit").unwrap(), rate("2.5 Mbit").unwrap()), (1_000_000_000, 2_500_000));
+        for bad in ["fast", "1", "1gb", "-1gbit", "nanbit"] {
+            assert_eq!(rate(bad).unwrap_err().kind(), Kind::Usage, "{bad}");
         }
     }
 }

@@ -11,28 +11,25 @@ use std::time::Duration;
 
 use fuelrail::{Error, Kind, Result};
 
-use super::certificate::Certificate;
-use crate::harness::account::Account;
-use crate::harness::place::Place;
+use crate::harness::account::Place;
+use crate::harness::tool;
 
 /// What it serves and where.
 #[derive(Debug)]
 pub(super) struct Site<'a> {
     /// Folder for its configuration, logs and temporary files.
     pub(super) folder: &'a Path,
-    /// The files.
     pub(super) root: &'a Path,
     pub(super) address: IpAddr,
-    pub(super) certificate: Option<&'a Certificate>,
+    pub(super) tls: bool,
     /// More directives for its `server` blocks.
     pub(super) directives: &'a str,
     pub(super) place: &'a Place,
 }
 
-/// A running nginx.
 #[derive(Debug)]
 pub(super) struct Nginx {
-    process: Child,
+    pub(super) process: Child,
     pub(super) port: u16,
     pub(super) tls_port: Option<u16>,
     pub(super) version: String,
@@ -45,7 +42,6 @@ const LOOKS_MAX: u32 = 2_000;
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 impl Nginx {
-    /// Starts nginx and returns when it listens.
     pub(super) fn start(site: &Site<'_>) -> Result<Nginx> {
         let program = program()?;
         let mut last = None;
@@ -56,13 +52,6 @@ impl Nginx {
             }
         }
         Err(last.expect("there is at least one attempt"))
-    }
-}
-
-impl Nginx {
-    /// What it and its worker use.
-    pub(super) fn account(&self) -> Account {
-        Account::Tree(self.process.id())
     }
 }
 
@@ -84,7 +73,6 @@ impl Drop for Nginx {
     }
 }
 
-/// The installed nginx.
 fn program() -> Result<PathBuf> {
     let known = ["/usr/sbin/nginx", "/usr/local/sbin/nginx", "/usr/bin/nginx", "/usr/local/bin/nginx"];
     known.iter().map(PathBuf::from).find(|path| path.exists()).ok_or_else(|| {
@@ -94,9 +82,9 @@ fn program() -> Result<PathBuf> {
 }
 
 fn attempt(program: &Path, site: &Site<'_>) -> Result<Nginx> {
-    let (port, tls_port) = (free_port(site.address)?, site.certificate.map(|_| free_port(site.address)).transpose()?);
+    let (port, tls_port) = (free_port(site.address)?, site.tls.then(|| free_port(site.address)).transpose()?);
     let (file, version) = (site.folder.join("nginx.conf"), version(program));
-    fs::write(&file, configuration(site, port, tls_port, &version)).map_err(|error| failed(&file, &error))?;
+    tool::write(&file, configuration(site, port, tls_port, &version))?;
     let args = ["-c".into(), file.clone().into_os_string(), "-e".into(), log(site).into_os_string()];
     let mut command = site.place.command(None, program, &args);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -140,15 +128,12 @@ fn configuration(site: &Site<'_>, port: u16, tls_port: Option<u16>, version: &st
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|name| format!("  {name}_temp_path \"{folder}/{name}\";\n"))
         .concat();
-    let secure = match (site.certificate, tls_port) {
-        (Some(Certificate { chain, key, .. }), Some(port)) => format!(
-            "    listen {address}:{port} ssl;\n    ssl_certificate \"{}\";\n    ssl_certificate_key \"{}\";\n\
+    let secure = tls_port.map_or_else(String::new, |port| {
+        format!(
+            "    listen {address}:{port} ssl;\n    ssl_certificate \"{folder}/server.pem\";\n    ssl_certificate_key \"{folder}/server.key\";\n\
              \x20   ssl_protocols TLSv1.3;\n    ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;\n",
-            chain.display(),
-            key.display()
-        ),
-        _ => String::new(),
-    };
+        )
+    });
     format!(
         "{user}worker_processes 1;\ndaemon off;\npid \"{folder}/pid\";\nerror_log \"{log}\";\n\
          events {{ worker_connections 4096; }}\nhttp {{\n  access_log off;\n  sendfile on;\n\
@@ -191,10 +176,6 @@ fn refused(site: &Site<'_>, why: &str) -> Error {
     let words = fs::read_to_string(log(site)).unwrap_or_default();
     let last = words.lines().last().unwrap_or("its log is empty").to_owned();
     Error::new(Kind::Environment, format!("nginx does not start: {why}; {last}"))
-}
-
-fn failed(path: &Path, error: &std::io::Error) -> Error {
-    Error::new(Kind::File, format!("writing {}: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -1,17 +1,14 @@
-//! One pass of a floor: where the answer under way stands, and what came so far.
-//!
-//! Owns the counting, which is all a floor does beside its system calls.
+//! One pass of a floor: where the answers under way stand, and what came so far. The counting is all a floor does beside its system
+//! calls.
 
 use std::time::Instant;
 
 use fuelrail::{Error, Kind, Result};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::head;
 use super::requests::Request;
 use crate::harness::{Said, SetHash};
 
-/// Longest head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// What a pass has brought.
@@ -30,29 +27,15 @@ pub(super) struct Pass {
 pub(super) struct Answer {
     /// The head so far, when it did not come whole.
     head: Vec<u8>,
-    left_bytes: Option<u64>,
+    /// Bytes of the body that are still to come; none before the head is whole.
+    pub(super) left_bytes: Option<u64>,
     hash: Option<Box<Xxh3>>,
 }
 
 impl Answer {
-    /// Bytes of the body that are still to come; none before the head is whole.
-    pub(super) fn left_bytes(&self) -> Option<u64> {
-        self.left_bytes
-    }
-
-    /// Whether nothing of it has come.
     pub(super) fn is_untouched(&self) -> bool {
         self.head.is_empty() && self.left_bytes.is_none()
     }
-}
-
-/// Whether an answer goes on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Came {
-    /// It does.
-    Part,
-    /// It is whole.
-    Whole,
 }
 
 impl Pass {
@@ -67,13 +50,12 @@ impl Pass {
         }
     }
 
-    /// An answer that begins.
     pub(super) fn begin(&self) -> Answer {
         Answer { hash: self.hash.map(|_| Box::default()), ..Answer::default() }
     }
 
-    /// Takes the next bytes of an answer.
-    pub(super) fn take(&mut self, answer: &mut Answer, request: &Request, piece: &[u8]) -> Result<Came> {
+    /// Takes the next bytes of an answer; whether it is whole.
+    pub(super) fn take(&mut self, answer: &mut Answer, request: &Request, piece: &[u8]) -> Result<bool> {
         if answer.left_bytes.is_some() {
             return self.body(answer, piece);
         }
@@ -89,41 +71,36 @@ impl Pass {
             None if head.len() > HEAD_BYTES_MAX => Err(Error::new(Kind::Protocol, "the server's head does not end")),
             None => {
                 answer.head = head;
-                Ok(Came::Part)
+                Ok(false)
             }
         }
     }
 
-    fn body(&mut self, answer: &mut Answer, body: &[u8]) -> Result<Came> {
+    fn body(&mut self, answer: &mut Answer, body: &[u8]) -> Result<bool> {
         if let Some(hash) = &mut answer.hash {
             hash.update(body);
         }
         self.count(answer, body.len() as u64)
     }
 
-    /// Counts bytes of a body, seen or not.
-    pub(super) fn count(&mut self, answer: &mut Answer, bytes: u64) -> Result<Came> {
+    /// Counts bytes of a body, seen or not; whether it is whole.
+    pub(super) fn count(&mut self, answer: &mut Answer, bytes: u64) -> Result<bool> {
         let left = answer.left_bytes.unwrap_or(0).checked_sub(bytes);
         let left = left.ok_or_else(|| Error::new(Kind::Protocol, "the server sends more than its Content-Length"))?;
         answer.left_bytes = Some(left);
-        self.bytes += bytes;
         if left > 0 {
-            return Ok(Came::Part);
+            self.bytes += bytes;
+            return Ok(false);
         }
         if let (Some(sum), Some(hash)) = (&mut self.hash, &answer.hash) {
             sum.add_hash(hash.digest128());
         }
-        self.whole();
-        Ok(Came::Whole)
+        self.whole(bytes);
+        Ok(true)
     }
 
-    /// Counts an object that came from nowhere.
-    pub(super) fn copied(&mut self, bytes: u64) {
+    pub(super) fn whole(&mut self, bytes: u64) {
         self.bytes += bytes;
-        self.whole();
-    }
-
-    fn whole(&mut self) {
         self.objects += 1;
         if self.objects == self.batch_size {
             self.first_batch_us = Some(self.started.elapsed().as_micros() as u64);
@@ -145,13 +122,33 @@ impl Pass {
 
 /// Reads the head if `bytes`, which start where the answer does, hold all of it; returns where the body starts.
 fn begun(answer: &mut Answer, request: &Request, bytes: &[u8]) -> Result<Option<usize>> {
-    let Some(head) = head::parse(bytes)? else { return Ok(None) };
-    if head.body_bytes != request.body_bytes {
-        let cause = format!("an object has {} bytes, {} in the manifest", head.body_bytes, request.body_bytes);
+    let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
+    let body_bytes = content_length(&bytes[..end])?;
+    if body_bytes != request.body_bytes {
+        let cause = format!("an object has {body_bytes} bytes, {} in the manifest", request.body_bytes);
         return Err(Error::new(Kind::Mismatch, cause).cure("list the bucket again"));
     }
-    answer.left_bytes = Some(head.body_bytes);
-    Ok(Some(head.bytes))
+    answer.left_bytes = Some(body_bytes);
+    Ok(Some(end + 4))
+}
+
+/// A head read as little as can be: that it is a 200, and its `Content-Length`. A server that chunks or closes is refused.
+fn content_length(head: &[u8]) -> Result<u64> {
+    const LENGTH: &[u8] = b"content-length:";
+    let mut lines = head.split(|byte| *byte == b'\n');
+    if !head.starts_with(b"HTTP/1.1 200") {
+        let line = String::from_utf8_lossy(lines.next().unwrap_or_default()).trim_end().escape_debug().to_string();
+        return Err(
+            Error::new(Kind::Protocol, format!("the server answers `{line}`")).cure("check --uri and --manifest")
+        );
+    }
+    let value = lines.find_map(|line| {
+        let (name, value) = line.split_at_checked(LENGTH.len())?;
+        name.eq_ignore_ascii_case(LENGTH).then_some(value)
+    });
+    value.and_then(|value| std::str::from_utf8(value).ok()?.trim().parse().ok()).ok_or_else(|| {
+        Error::new(Kind::Protocol, "the server gives no Content-Length").cure("use a server of plain files")
+    })
 }
 
 #[cfg(test)]
@@ -161,16 +158,15 @@ mod tests {
     #[test]
     fn an_answer_may_come_in_any_pieces() {
         let request = Request { text: Vec::new(), body_bytes: 5 };
-        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+        let answer = b"HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 5\r\n\r\nhello";
         let mut whole = SetHash::default();
         whole.add(b"hello");
         for step in 1..=answer.len() {
             let mut pass = Pass::new(1, true);
             let mut under_way = pass.begin();
-            let came: Vec<Came> =
+            let came: Vec<bool> =
                 answer.chunks(step).map(|piece| pass.take(&mut under_way, &request, piece).unwrap()).collect();
-            assert!(came[..came.len() - 1].iter().all(|came| *came == Came::Part), "{step}");
-            assert_eq!(came.last(), Some(&Came::Whole), "{step}");
+            assert!(came.iter().position(|whole| *whole) == Some(came.len() - 1), "{step}");
             let said = pass.said(String::new());
             assert_eq!((said.bytes, said.objects, said.hash), (5, 1, Some(whole.to_string())));
         }
@@ -179,13 +175,20 @@ mod tests {
     #[test]
     fn answers_that_do_not_fit_the_manifest_are_refused() {
         let request = Request { text: Vec::new(), body_bytes: 5 };
-        let take = |bytes: &[u8]| {
+        let refused = |bytes: &[u8]| {
             let mut pass = Pass::new(1, false);
             let mut answer = pass.begin();
-            pass.take(&mut answer, &request, bytes).unwrap_err().kind()
+            pass.take(&mut answer, &request, bytes).unwrap_err()
         };
-        assert_eq!(take(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n"), Kind::Mismatch);
-        assert_eq!(take(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello!"), Kind::Protocol);
-        assert_eq!(take(&[b'x'; HEAD_BYTES_MAX + 1]), Kind::Protocol);
+        assert_eq!(refused(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n").kind(), Kind::Mismatch);
+        for bad in [
+            &b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello!"[..],
+            &[b'x'; HEAD_BYTES_MAX + 1],
+            b"HTTP/1.1 200 OK\r\nX: 1\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
+        ] {
+            assert_eq!(refused(bad).kind(), Kind::Protocol);
+        }
+        assert!(refused(b"HTTP/1.1 404 Not Found\r\nContent-Length: 1\r\n\r\n").to_string().contains("404"));
     }
 }

@@ -1,0 +1,191 @@
+//! Results with contestants as text for people, `cargo x bench compare` and `cargo x bench report`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use fuelrail::ByteSize;
+
+use crate::harness::compare::{Change, Comparison, Verdict, compare};
+use crate::harness::{Contested, Findings, Metric, Scored, Spread};
+use crate::report::results_html;
+use fuelrail_cli::failure::{Outcome, file, usage};
+use fuelrail_cli::screen::{JsonTo, Table, note};
+use fuelrail_cli::whole::WholeFile;
+
+const COMPARE_EXAMPLES: &str = "Examples:
+  cargo x bench compare before.json after.json
+  cargo x bench compare benches/results/machine/line.json line.json --json
+  cargo x bench compare here.json there.json --force
+
+Figures are medians with their range. Where the two ranges meet, chance may explain the difference, and the verdict says so. Results
+from unlike machines, venues, sets or options are refused with the list of what differs (exit code 1); commits and dates may differ.";
+
+/// Compare two results of bench line, floor, rivals or rings
+#[derive(Args, Debug)]
+#[command(after_help = COMPARE_EXAMPLES)]
+pub(crate) struct Compare {
+    /// The earlier result
+    first: PathBuf,
+    /// The later result
+    second: PathBuf,
+    /// Compare unlike results all the same, and list what differs
+    #[arg(long)]
+    force: bool,
+    /// Print the comparison as one JSON document, or write it to FILE beside the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<String>,
+}
+
+pub(super) fn compare_results(args: &Compare) -> Outcome {
+    let comparison = compare(&read(&args.first)?, &read(&args.second)?, args.force)?;
+    JsonTo::asked(args.json.as_deref()).show(&comparison, || compared(&comparison))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A result file.
+fn read(path: &Path) -> Outcome<Findings> {
+    let text = std::fs::read_to_string(path).map_err(|error| file("reading", path, &error))?;
+    Findings::from_json(&text).map_err(|error| {
+        let named = fuelrail::Error::new(error.kind(), format!("{}: {}", path.display(), error.cause()));
+        named.cure("give a JSON result of bench line, floor, latency, rings or rivals").into()
+    })
+}
+
+fn compared(comparison: &Comparison) -> String {
+    let mut text = String::new();
+    for difference in &comparison.differences {
+        text.push_str(&format!("UNLIKE {difference}\n"));
+    }
+    let mut table = Table::new(&[3, 4, 5]);
+    table.row(["", "", "", "first", "second", "ratio", ""]);
+    for Change { contest, contestant, metric, first, second, ratio, verdict } in &comparison.changes {
+        let figure = |spread: &Spread| {
+            format!("{} ({}–{})", metric.text(spread.median), metric.text(spread.min), metric.text(spread.max))
+        };
+        let verdict = match verdict {
+            Verdict::Better => "better",
+            Verdict::Worse => "WORSE",
+            Verdict::Overlap => "ranges overlap",
+        };
+        let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"));
+        let names = [contest.clone(), contestant.clone(), metric.title().to_owned()];
+        table.row(names.into_iter().chain([figure(first), figure(second), ratio, verdict.to_owned()]));
+    }
+    text.push_str(&table.text());
+    for unmatched in &comparison.unmatched {
+        text.push_str(&format!("not in both: {unmatched}\n"));
+    }
+    text
+}
+
+const REPORT_EXAMPLES: &str = "Examples:
+  cargo x bench report line.json
+  cargo x bench report netns.json loopback.json rivals.json soak.json -o report.html
+
+The page needs nothing but itself: no scripts, no fonts, no network.";
+
+/// Draw results as one self-contained HTML page
+#[derive(Args, Debug)]
+#[command(after_help = REPORT_EXAMPLES)]
+pub(crate) struct Report {
+    /// JSON results of any benchmark
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Where the page is written
+    #[arg(long, short, value_name = "FILE", default_value = "report.html")]
+    output: PathBuf,
+}
+
+pub(super) fn draw(args: &Report) -> Outcome {
+    let mut results = Vec::new();
+    for path in &args.files {
+        let bytes = std::fs::read(path).map_err(|error| file("reading", path, &error))?;
+        let not_json = |error| usage(format!("{}: {error}", path.display()), "give JSON results of the benchmarks");
+        results.push((path.display().to_string(), serde_json::from_slice(&bytes).map_err(not_json)?));
+    }
+    WholeFile::of(&args.output, &results_html(&results)?)?;
+    note(&format!("{} results drawn to {}", results.len(), args.output.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The whole result.
+pub(super) fn text(findings: &Findings) -> String {
+    let mut text = String::new();
+    for contest in &findings.contests {
+        text.push_str(&contest_text(contest, &findings.notices));
+        text.push('\n');
+    }
+    if !findings.latencies.is_empty() {
+        text.push_str(&fuelrail_cli::bench::latencies(&findings.latencies));
+        text.push('\n');
+    }
+    for notice in &findings.notices {
+        text.push_str(&format!("note: {notice}\n"));
+    }
+    text.push_str(&format!("{}; {}\n", findings.machine.line(), venue(findings)));
+    text
+}
+
+fn venue(findings: &Findings) -> String {
+    let facts = &findings.venue;
+    let mtu = facts.mtu.map_or_else(String::new, |mtu| format!(", MTU {mtu}"));
+    let link = facts.link_bits_per_s.map_or_else(String::new, |rate| format!(", {} Mbit/s", rate / 1_000_000));
+    format!("{} ({:?}{mtu}{link})", facts.server, facts.kind).to_lowercase()
+}
+
+fn contest_text(contest: &Contested, notices: &[String]) -> String {
+    let set = &contest.set;
+    let mut text = format!(
+        "{}: {} objects, {}; batches of {} in {}",
+        contest.title(),
+        set.objects,
+        ByteSize(set.bytes),
+        set.batch_size,
+        ByteSize(set.arena_bytes)
+    );
+    if let Some(limit) = contest.entitlement_gb_per_s {
+        text.push_str(&format!("; the server gives {limit:.2} GB/s at most"));
+    }
+    text.push('\n');
+    let mut table = Table::new(&[1, 2, 3, 4, 5]);
+    let shown = [Metric::CpuSPerGb, Metric::CpuUsPerObject, Metric::GbPerS, Metric::FirstBatchUs, Metric::PeakMemoryMb];
+    table.row(std::iter::once("").chain(shown.iter().map(|metric| metric.title())));
+    for scored in &contest.contestants {
+        rows(&mut table, &shown, scored);
+    }
+    text.push_str(&table.text());
+    for scored in &contest.contestants {
+        // What a notice tells already is below all tables, once.
+        let told = |failure: &String| notices.iter().any(|notice| notice.contains(failure.as_str()));
+        if let Some(failure) = scored.failure.as_ref().filter(|failure| !told(failure)) {
+            text.push_str(&format!("  {}: {failure}\n", scored.name));
+        }
+    }
+    for bar in &contest.bars {
+        text.push_str(&format!("  {}\n", bar.text()));
+    }
+    text
+}
+
+fn rows(table: &mut Table, shown: &[Metric], scored: &Scored) {
+    for (heat, figures) in [("", &scored.warm), (" (cold)", &scored.cold)] {
+        if !figures.is_empty() {
+            let cells =
+                shown.iter().map(|metric| figures.get(metric).map_or_else(|| "-".into(), |s| spread(*metric, s)));
+            table.row(std::iter::once(format!("  {}{heat}", scored.name)).chain(cells));
+        }
+    }
+    // Its passes up to then may stand above: that it did not come through stands beside its name all the same.
+    if scored.failure.is_some() {
+        table.row([format!("  {}", scored.name), scored.absence.clone().unwrap_or_else(|| "failed".to_owned())]);
+    }
+}
+
+fn spread(metric: Metric, spread: &Spread) -> String {
+    let Spread { median, min, max, .. } = *spread;
+    if metric == Metric::PeakMemoryMb {
+        return metric.text(max);
+    }
+    format!("{} ({}–{})", metric.text(median), metric.text(min), metric.text(max))
+}

@@ -1,0 +1,54 @@
+//! The system: other programs (`ip`, `cc`, `pip`, …) run to their end, with their complaint in the error; files that cannot be written.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use fuelrail::{Error, Kind, Result};
+use fuelrail_bucket::{Bucket, BucketConfig};
+
+/// Runs a command that must succeed.
+///
+/// # Errors
+/// `Environment` with the line of its output that names an error, else the last.
+pub(crate) fn run(command: &mut Command, what: &str, cure: &str) -> Result<()> {
+    let failed = |why: String| Err(Error::new(Kind::Environment, format!("{what}: {why}")).cure(cure));
+    let output = match command.stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => return Ok(()),
+        Ok(output) => output,
+        Err(error) => return failed(error.to_string()),
+    };
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let named = said.lines().find(|line| line.contains("error:"));
+    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
+    failed(format!("{}, {}", output.status, named.unwrap_or(last).trim()))
+}
+
+/// Starts an embedded bucket.
+pub(crate) fn embedded(config: BucketConfig) -> Result<Bucket> {
+    Bucket::start(config).map_err(|error| Error::new(Kind::Environment, format!("the embedded bucket: {error}")))
+}
+
+/// Writes a file, and makes the folders above it.
+pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+    made.and_then(|()| fs::write(path, content)).map_err(|error| unwritable(path, &error))
+}
+
+pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> Error {
+    Error::new(Kind::File, format!("writing {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_carry_the_last_words_and_a_cure() {
+        let mut command = Command::new("sh");
+        let error =
+            run(command.args(["-c", "echo begun; echo 'no room' >&2; exit 2"]), "pip", "make room").unwrap_err();
+        assert_eq!(error.to_string(), "pip: exit status: 2, no room; make room");
+    }
+}

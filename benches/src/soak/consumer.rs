@@ -1,0 +1,409 @@
+//! The consumer of a soak: takes batch after batch from loader after loader, records each in the ledger, looks at the process
+//! between them and lets the bucket misbehave.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use fuelrail::{Batch, Config, Error, Kind, Listed, Loader, LoaderBuilder, Overrides, Result, State};
+use fuelrail_base::prng::Prng;
+
+use super::bucket::{Served, Server};
+use super::gauge::Gauge;
+use super::ledger::{Ledger, Objects};
+use super::phases::Phases;
+use super::report::{Flatness, Moment, Slope, SoakReport, Totals};
+use crate::harness::Stop;
+use fuelrail_cli::machine::Machine;
+
+/// A fault of the soak's own making, which its verdict must find.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Canary {
+    /// Batches are kept when a loader is closed.
+    Leases,
+    /// Memory is kept at every moment.
+    Memory,
+    /// A descriptor is kept at every moment.
+    Descriptors,
+    /// A batch is never recorded.
+    Lost,
+    /// An object is expected to hold something else.
+    Bytes,
+}
+
+#[derive(Clone, Debug)]
+pub struct Soaking {
+    /// How long at least.
+    pub time: Duration,
+    /// How long at most, while the slope of memory is not known well enough to be judged.
+    pub time_max: Duration,
+    /// Seed of order, faults and the consumer's whims.
+    pub seed: u64,
+    pub scale: f64,
+    /// Where the objects are written; the system's folder for temporary files when none is given.
+    pub folder: Option<PathBuf>,
+    /// Settings of the loader over the soak's.
+    pub settings: Overrides,
+    /// Whether over TLS. The bucket then never goes away: it would come back with another certificate.
+    pub tls: bool,
+    /// This program, which is the bucket, too.
+    pub program: PathBuf,
+    /// Whether the bucket misbehaves; without, the verdict says that no fault came.
+    pub faults: bool,
+    /// Growth of memory that is allowed in any case.
+    pub tolerance_bytes: u64,
+    pub canary: Option<Canary>,
+    pub stop: Stop,
+}
+
+impl Soaking {
+    /// A soak of this length with everything at its default.
+    pub fn new(time: Duration, program: PathBuf) -> Soaking {
+        Soaking {
+            time,
+            time_max: time,
+            seed: 0,
+            scale: 1.0,
+            folder: None,
+            settings: Overrides::new(),
+            tls: false,
+            program,
+            faults: true,
+            tolerance_bytes: 16 << 20,
+            canary: None,
+            stop: Stop::default(),
+        }
+    }
+
+    /// A share of the time, within bounds: short soaks meet everything, too.
+    fn share(&self, of: u32, least_ms: u64, most_ms: u64) -> Duration {
+        (self.time / of).clamp(Duration::from_millis(least_ms), Duration::from_millis(most_ms))
+    }
+
+    fn reopen_every(&self) -> Duration {
+        self.share(20, 400, 60_000)
+    }
+
+    pub(super) fn config(&self, server: &Server) -> Result<Config> {
+        let mut given: Overrides = [
+            ("uri", server.url.clone()),
+            ("batch_size", "8".to_owned()),
+            ("seed", self.seed.to_string()),
+            // Without end, as far as a soak can see.
+            ("epochs", u32::MAX.to_string()),
+            ("memory_limit_bytes", (384u64 << 20).to_string()),
+            ("cache_limit_bytes", (64u64 << 20).to_string()),
+            // Some stalls are for ever; ten seconds each would leave little of full speed.
+            ("stall_after_ms", "2000".to_owned()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec();
+        given.extend(server.tls.ca_file.iter().map(|path| ("ca_file".to_owned(), path.display().to_string())));
+        given.extend(self.settings.iter().cloned());
+        Config::load(None, [], &given)
+    }
+}
+
+pub(super) struct Consumer<'a> {
+    soaking: &'a Soaking,
+    config: Config,
+    listing: Vec<Listed>,
+    ledger: Ledger<'a>,
+    mood: Mood,
+    loader: Option<Loader>,
+    opened: Instant,
+    begun: Instant,
+    held: Vec<Batch>,
+    totals: Totals,
+    moments: Vec<Moment>,
+    slope_known: bool,
+    stalls: Arc<Mutex<Vec<String>>>,
+    ring: String,
+    hoard: (Vec<Batch>, Vec<Vec<u8>>, Vec<File>),
+    lost: bool,
+}
+
+impl<'a> Consumer<'a> {
+    pub(super) fn new(
+        soaking: &'a Soaking,
+        config: Config,
+        listing: Vec<Listed>,
+        objects: &'a Objects,
+    ) -> Result<Consumer<'a>> {
+        let now = Instant::now();
+        Ok(Consumer {
+            soaking,
+            ledger: Ledger::new(&objects.all, &config)?,
+            config,
+            listing,
+            mood: Mood::new(soaking.seed, soaking.share(40, 100, 5_000)),
+            loader: None,
+            opened: now,
+            begun: now,
+            held: Vec::new(),
+            totals: Totals::default(),
+            moments: Vec::new(),
+            slope_known: false,
+            stalls: Arc::default(),
+            ring: String::new(),
+            hoard: Default::default(),
+            lost: false,
+        })
+    }
+
+    /// Takes batches until the time is over, and longer while the slope of memory cannot be judged.
+    pub(super) fn read(&mut self, server: &mut Server, watch: &mut dyn FnMut(&Moment)) -> Result<()> {
+        self.open(None)?;
+        let Soaking { seed, faults, tls, .. } = *self.soaking;
+        let mut phases = Phases::new(seed, self.soaking.share(60, 150, 4_000), faults, !tls);
+        let (mut phase_at, mut look_at, mut kind) = (self.begun, self.begun, "");
+        let mut reopen_at = self.begun + self.soaking.reopen_every();
+        let goes_on = |elapsed: Duration, slope_known: bool| {
+            elapsed < self.soaking.time || elapsed < self.soaking.time_max && !slope_known
+        };
+        while goes_on(self.begun.elapsed(), self.slope_known) {
+            self.soaking.stop.check()?;
+            self.take()?;
+            let now = Instant::now();
+            if now >= phase_at {
+                let phase = phases.next_phase();
+                server.play(&phase)?;
+                (phase_at, kind) = (now + phase.lasts, phase.kind);
+            }
+            if now >= reopen_at {
+                reopen_at = now + self.soaking.reopen_every().mul_f64(0.5 + self.mood.draw.unit());
+                let state = self.reopened_from()?;
+                self.open(Some(state))?;
+            }
+            if now >= look_at {
+                look_at = now + self.soaking.share(150, 50, 5_000);
+                let moment = self.moment(kind, server.served()?);
+                watch(&moment);
+                self.moments.push(moment);
+                self.slope_known = self.slope().is_some_and(|slope| slope.is_known());
+                self.tend_canary()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Seconds and what is read off the gauge, at the moments that count.
+    fn points(&self, of: fn(&Gauge) -> u64) -> Vec<(f64, f64)> {
+        let settled = self.moments.iter().filter(|moment| moment.settled);
+        settled.map(|moment| (moment.at_s, of(&moment.gauge) as f64)).collect()
+    }
+
+    fn slope(&self) -> Option<Slope> {
+        Slope::of(&self.points(|gauge| gauge.rss_heap_bytes))
+    }
+
+    fn open(&mut self, state: Option<State>) -> Result<()> {
+        let stalls = Arc::clone(&self.stalls);
+        let builder = LoaderBuilder::new(self.config.clone()).listing(self.listing.clone());
+        let mut builder = builder.on_stall(move |text| {
+            stalls.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
+        });
+        if let Some(state) = state {
+            builder = builder.resume(state);
+        }
+        self.loader = Some(builder.build()?);
+        self.opened = Instant::now();
+        self.ledger.reopened()
+    }
+
+    fn next_batch(&mut self) -> Result<Batch> {
+        let loader = self.loader.as_mut().expect("one is open while batches are taken");
+        loader.next_batch().ok_or_else(|| Error::new(Kind::Cancelled, "the run came to an end"))?
+    }
+
+    fn take(&mut self) -> Result<()> {
+        let batch = self.next_batch()?;
+        if self.soaking.canary == Some(Canary::Lost) && !self.lost {
+            self.lost = true;
+            return Ok(());
+        }
+        self.ledger.take(&batch);
+        self.held.push(batch);
+        let work = self.mood.work();
+        let over = self.held.len().saturating_sub(self.mood.keeps);
+        self.held.drain(..over);
+        std::thread::sleep(work);
+        Ok(())
+    }
+
+    /// Closes the loader in the middle and returns the state that the next one goes on from, by way of its text.
+    fn reopened_from(&mut self) -> Result<State> {
+        let hoards = self.soaking.canary == Some(Canary::Leases);
+        let kept = if hoards || self.mood.draw.chance(0.5) { Some(self.next_batch()?) } else { None };
+        let state = self.loader.as_ref().expect("one is open while batches are taken").state().to_json();
+        if let Some(batch) = kept {
+            self.ledger.take(&batch);
+            if hoards { &mut self.hoard.0 } else { &mut self.held }.push(batch);
+        }
+        self.close();
+        self.totals.reopened += 1;
+        State::from_json(&state)
+    }
+
+    /// Closes the loader, if one is open, and counts what it left. Batches that outlive it must keep their bytes.
+    pub(super) fn close(&mut self) {
+        let Some(loader) = self.loader.take() else { return };
+        let (stats, state) = (loader.stats(), loader.state());
+        self.totals.add(&stats);
+        self.totals.expected = state.epoch * state.samples + state.position;
+        self.ring = stats.ring;
+        self.config.clone_from(loader.config());
+        let remains = loader.close();
+        self.totals.operations_left += remains.operations;
+        self.totals.slots_left += remains.slots.saturating_sub(self.held.len() as u64);
+        for batch in self.held.drain(..) {
+            self.ledger.check_bytes(&batch);
+        }
+    }
+
+    fn moment(&self, phase: &str, served: Served) -> Moment {
+        let stats = self.loader.as_ref().map(Loader::stats).unwrap_or_default();
+        // How long a loader takes to touch its memory, generously.
+        let settles_after = (self.soaking.reopen_every() / 3).min(Duration::from_secs(10));
+        Moment {
+            at_s: self.begun.elapsed().as_secs_f64(),
+            settled: self.opened.elapsed() >= settles_after,
+            gauge: Gauge::beside(self.loader.iter().map(|loader| loader.memory().span())),
+            slots: stats.slots,
+            operations: stats.operations,
+            leases: self.held.len() as u64,
+            samples: self.ledger.samples,
+            gb: self.ledger.bytes as f64 / 1e9,
+            retries: self.totals.retries + stats.retries,
+            reopened: self.totals.reopened,
+            phase: phase.to_owned(),
+            faults: served.faults,
+        }
+    }
+
+    fn tend_canary(&mut self) -> Result<()> {
+        /// So many moments keep as much as may be lost.
+        const MOMENTS: u64 = 6;
+        match self.soaking.canary {
+            Some(Canary::Memory) => self.hoard.1.push(vec![1; (self.tolerance_bytes() / MOMENTS) as usize]),
+            Some(Canary::Descriptors) => {
+                let failed = |error| Error::new(Kind::Environment, format!("/dev/null: {error}"));
+                self.hoard.2.push(File::open("/dev/null").map_err(failed)?);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Growth that is allowed in any case. In less than a minute, loaders are not open for long enough to touch their arena:
+    /// how much of it they did cannot be told from a leak.
+    fn tolerance_bytes(&self) -> u64 {
+        let is_short = self.soaking.time < Duration::from_secs(60);
+        self.soaking.tolerance_bytes + if is_short { self.config.memory_limit_bytes } else { 0 }
+    }
+
+    /// The result, still without criteria and what the bucket has served.
+    pub(super) fn report(self, before: Gauge, after: Gauge) -> SoakReport {
+        let stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut notices = self.ledger.told.clone();
+        notices.extend(stalls.first().cloned());
+        let machine = Machine::here();
+        if !machine.optimised {
+            notices.push("an unoptimised build: its speed means nothing".to_owned());
+        }
+        if self.soaking.tls {
+            notices.push("over TLS the bucket never goes away: it would come back with another certificate".to_owned());
+        }
+        SoakReport {
+            schema: super::report::SCHEMA,
+            question: "soak".to_owned(),
+            criteria: Vec::new(),
+            memory: Flatness::of(&self.points(Gauge::rss_bytes), self.tolerance_bytes()),
+            slope: self.slope(),
+            totals: Totals {
+                samples: self.ledger.samples,
+                bytes: self.ledger.bytes,
+                epochs: self.ledger.cursor.epoch,
+                wrong: self.ledger.wrong,
+                stalls: stalls.len() as u64,
+                ..self.totals
+            },
+            before,
+            after,
+            moments: self.moments,
+            objects: self.ledger.objects.len() as u64,
+            object_bytes: self.ledger.objects.iter().map(|object| object.size).sum(),
+            seed: self.soaking.seed,
+            asked_s: self.soaking.time.as_secs_f64(),
+            wall_s: self.begun.elapsed().as_secs_f64(),
+            notices,
+            config: self.config,
+            ring: self.ring,
+            machine,
+        }
+    }
+}
+
+/// How the consumer takes its batches: as fast as they come, and every now and then for a while slowly, keeping some, or not at all.
+#[derive(Debug)]
+struct Mood {
+    draw: Prng,
+    /// The mean time between whims; a whim lasts a quarter of it.
+    mean: Duration,
+    until: Instant,
+    step: Duration,
+    keeps: usize,
+}
+
+impl Mood {
+    fn new(seed: u64, mean: Duration) -> Mood {
+        let (draw, until) = (Prng::new(seed ^ 0x3000D), Instant::now() + mean);
+        Mood { draw, mean, until, step: Duration::ZERO, keeps: 0 }
+    }
+
+    /// How long the consumer works on this batch.
+    fn work(&mut self) -> Duration {
+        let now = Instant::now();
+        if now < self.until {
+            return self.step;
+        }
+        let hurried = self.step.is_zero() && self.keeps == 0;
+        (self.step, self.keeps) = (Duration::ZERO, 0);
+        if !hurried {
+            self.until = now + self.mean.mul_f64(0.5 + self.draw.unit());
+            return self.step;
+        }
+        self.until = now + self.mean / 4;
+        match self.draw.below(3) {
+            0 => self.keeps = 1 + self.draw.below(2) as usize,
+            1 => self.step = Duration::from_millis(1 + self.draw.below(20)),
+            // A pause: once.
+            _ => return self.mean.mul_f64(0.25 * self.draw.unit()),
+        }
+        self.step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_whim_comes_and_goes() {
+        let mut mood = Mood::new(3, Duration::from_millis(1));
+        let mut seen = [0; 4];
+        while seen.contains(&0) {
+            let work = mood.work();
+            seen[match (work.is_zero(), mood.keeps, mood.step.is_zero()) {
+                (_, 1.., _) => 0,
+                (true, ..) => 1,
+                (false, _, true) => 2,
+                _ => 3,
+            }] += 1;
+            assert!(seen.iter().sum::<u32>() < 100_000, "{seen:?}");
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
