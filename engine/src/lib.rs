@@ -31,7 +31,7 @@ mod folder;
 #[doc(hidden)]
 pub mod fuzz;
 mod get;
-
+mod gets;
 mod importance;
 mod labels;
 mod layout;
@@ -78,6 +78,7 @@ pub use fuelrail_plan::spill::SpillPolicy;
 pub use fuelrail_wire::sign::Credential;
 pub use fuelrail_wire::{Addressing, Cloud};
 pub use get::{get, get_with};
+pub use gets::{GetConnection, Gets};
 pub use importance::Reporter;
 pub use labels::{NO_LABEL, classes_of};
 pub use listing::{KeptListing, ListingDir, list, list_kept, list_packed, list_with, read_manifest, write_manifest};

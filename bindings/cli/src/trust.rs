@@ -38,6 +38,11 @@ pub(crate) struct Trust {
 
 impl Trust {
     pub(crate) fn access(&self, uri: &str) -> Outcome<Access> {
+        Ok(Access::load(uri, fuelrail::environment_variables()?, &self.overrides())?)
+    }
+
+    /// What was given, by the names of settings.
+    pub(crate) fn overrides(&self) -> Overrides {
         let given = [
             ("ca_file", self.ca_file.as_ref().map(|path| path.display().to_string())),
             ("tls_insecure", self.tls_insecure.then(|| "true".to_owned())),
@@ -48,7 +53,6 @@ impl Trust {
             ("anonymous", self.anonymous.map(|anonymous| anonymous.to_string())),
             ("requester_pays", self.requester_pays.then(|| "true".to_owned())),
         ];
-        let given: Overrides = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-        Ok(Access::load(uri, fuelrail::environment_variables()?, &given)?)
+        given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
 }
