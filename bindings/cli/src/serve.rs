@@ -3,18 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use fuelrail::{ByteSize, Error, Kind};
 use fuelrail_bucket::{AccessKey, Bucket, BucketConfig, Counters, DataSet, Script, SetKind, Source, Tls};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, Outcome, usage};
 use crate::screen::{Bar, JsonTo, Table, note, print};
+use crate::stop::stop_on_signals;
 
 const EXAMPLES: &str = "Examples:
   fuelrail serve digits --count 14000 --port 9000
@@ -101,6 +99,9 @@ pub(crate) struct Serve {
     #[arg(long)]
     json: bool,
 }
+
+/// How often is looked whether it is time to end.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 #[derive(Serialize)]
 struct Started<'a> {
@@ -199,7 +200,7 @@ fn serve(args: &Serve, source: Source) -> Outcome {
     };
     let script: Script = args.script.as_deref().unwrap_or_default().parse()?;
     // Before the bucket starts, so that no signal finds the default action once the URL is out.
-    let told = signals()?;
+    let stop = stop_on_signals()?;
     let bucket = Bucket::start(BucketConfig {
         listen: SocketAddr::new(args.host, args.port),
         bucket: args.bucket.clone(),
@@ -222,10 +223,10 @@ fn serve(args: &Serve, source: Source) -> Outcome {
             note(&format!("clients need ca_file = {}", file.display()));
         }
     }
-    let _ = match duration {
-        Some(duration) => told.recv_timeout(duration),
-        None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
-    };
+    let begun = Instant::now();
+    while stop.check().is_ok() && duration.is_none_or(|duration| begun.elapsed() < duration) {
+        std::thread::sleep(LOOK_EVERY);
+    }
     let counters = bucket.counters();
     bucket.stop();
     if args.json {
@@ -257,20 +258,6 @@ fn write_authority(args: &Serve, pem: &str) -> Outcome<PathBuf> {
     std::fs::write(&path, pem)
         .map_err(|error| Error::new(Kind::File, format!("writing {}: {error}", path.display())))?;
     Ok(path)
-}
-
-/// A channel that hears of the first interrupt or request to end.
-fn signals() -> Outcome<mpsc::Receiver<i32>> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])
-        .map_err(|error| Error::new(Kind::Environment, format!("listening for signals: {error}")))?;
-    let (tell, told) = mpsc::channel();
-    std::thread::spawn(move || {
-        if let Some(signal) = signals.forever().next() {
-            // The command may be over already; then nobody waits.
-            let _ = tell.send(signal);
-        }
-    });
-    Ok(told)
 }
 
 fn print_line(document: &impl Serialize) -> Outcome<()> {

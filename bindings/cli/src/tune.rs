@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use crate::tuning::{Setting, TuneReport, Tuning, tune};
 use clap::Args;
-use fuelrail::{ByteSize, Config, Kind, Overrides};
+use fuelrail::{ByteSize, Config, Kind};
+use serde::Serialize;
 
 use crate::failure::{Outcome, file, usage};
 use crate::screen::{Bar, JsonTo, Table, note};
+use crate::settings::{bytes, given};
 use crate::whole::WholeFile;
 
 const EXAMPLES: &str = "Examples:
@@ -22,34 +24,39 @@ fifth of the same gain in speed; more shards, connections or memory are taken on
 measures the setting chosen anew: predicted and achieved stand side by side.";
 
 /// Find the settings this machine and this bucket want, and what limits them
-#[derive(Args, Debug)]
+#[derive(Args, Serialize, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Tune {
     /// What to read: s3://BUCKET/PREFIX, http[s]://HOST:PORT/BUCKET/PREFIX
     uri: Option<String>,
     /// Time for everything
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "120s")]
+    #[serde(skip)]
     budget: Duration,
     /// Samples per batch [default: 64]
     #[arg(long, value_name = "N")]
     batch_size: Option<u32>,
     /// The most memory to try [default: half of the cgroup's limit, at most 2 GiB]
-    #[arg(long, value_name = "SIZE")]
-    memory_limit: Option<ByteSize>,
+    #[arg(long = "memory-limit", value_name = "SIZE", value_parser = bytes)]
+    memory_limit_bytes: Option<u64>,
     /// The objects as key<TAB>size or JSON lines, for servers that cannot list
     #[arg(long, value_name = "FILE")]
     manifest: Option<String>,
     /// A TOML file with the settings to start from
     #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
     config: Option<PathBuf>,
     /// Where to write what was found; a file that was not written by this command is never replaced
     #[arg(long, value_name = "FILE", default_value = "fuelrail.toml")]
+    #[serde(skip)]
     out: PathBuf,
     /// Seed of the search
     #[arg(long, default_value_t = 0)]
+    #[serde(skip)]
     seed: u64,
     /// Print the result as one JSON document, or write it to FILE beside the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    #[serde(skip)]
     json: Option<String>,
 }
 
@@ -58,7 +65,7 @@ const MARK: &str = "# Written by fuelrail tune";
 
 pub(crate) fn run(args: &Tune) -> Outcome {
     refuse_foreign(&args.out)?;
-    let config = Config::load(args.config.as_deref(), fuelrail::environment_variables()?, &overrides(args));
+    let config = Config::load(args.config.as_deref(), fuelrail::environment_variables()?, &given(args));
     let config = config.map_err(|error| match error.kind() {
         Kind::File => usage(error.cause(), "give a TOML file that can be read"),
         _ => error.into(),
@@ -107,16 +114,6 @@ fn span(text: &str) -> Result<Duration, String> {
     };
     let number: f64 = number.parse().map_err(|_| "write a time as 120s, 2m or 1500ms".to_owned())?;
     Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
-}
-
-fn overrides(args: &Tune) -> Overrides {
-    let given = [
-        ("uri", args.uri.clone()),
-        ("batch_size", args.batch_size.map(|n| n.to_string())),
-        ("memory_limit_bytes", args.memory_limit.map(|size| size.0.to_string())),
-        ("manifest", args.manifest.clone()),
-    ];
-    given.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect()
 }
 
 /// Before two minutes are spent: the file must not be somebody's own.

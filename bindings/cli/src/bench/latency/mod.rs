@@ -13,6 +13,7 @@ use self::measure::{Load, Run, Timed, run as measure};
 use crate::failure::{Outcome, file, usage};
 use crate::machine::Machine;
 use crate::screen::{Bar, JsonTo, Table, note};
+use crate::settings;
 use crate::stop::stop_on_signals;
 use crate::trust::Trust;
 
@@ -138,7 +139,7 @@ pub(crate) fn run(args: &Latency) -> Outcome {
 /// Settings of the loader, of which some say how the bucket is reached.
 fn given(args: &Latency) -> Overrides {
     let own = [("uri".to_owned(), args.uri.clone()), ("seed".to_owned(), args.seed.to_string())];
-    own.into_iter().chain(args.trust.overrides()).chain(args.settings.iter().cloned()).collect()
+    own.into_iter().chain(settings::given(&args.trust)).chain(args.settings.iter().cloned()).collect()
 }
 
 /// One run per size.

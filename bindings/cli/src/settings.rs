@@ -1,0 +1,24 @@
+//! Command-line arguments as settings of a loader, and their values.
+
+use fuelrail::{ByteSize, Overrides, Result};
+use serde::Serialize;
+use serde_json::Value;
+
+/// The fields that were given, by their names; what is absent or skipped is left to environment, file and default.
+pub(crate) fn given(arguments: &impl Serialize) -> Overrides {
+    let fields = serde_json::to_value(arguments).expect("arguments are plain structures");
+    let text = |value: &Value| match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    };
+    fields.as_object().into_iter().flatten().filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect()
+}
+
+/// Reads a size as the bytes it has.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn bytes(text: &str) -> Result<u64> {
+    text.parse::<ByteSize>().map(|size| size.0)
+}
