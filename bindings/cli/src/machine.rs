@@ -62,19 +62,21 @@ impl Machine {
     }
 }
 
+/// What a file of `/proc` says behind a name, its blanks made single.
+fn field(text: &str, name: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
 fn cpu_model(cpuinfo: &str) -> Option<String> {
     // Arm kernels give no `model name`; the implementer and part numbers are all there is.
-    let field = |name: &str| {
-        let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
-        Some(line.split_once(':')?.1.split_whitespace().collect::<Vec<_>>().join(" "))
-    };
+    let field = |name| field(cpuinfo, name);
     field("model name")
         .or_else(|| Some(format!("implementer {} part {}", field("CPU implementer")?, field("CPU part")?)))
 }
 
 fn memory_total(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+    Some(field(meminfo, "MemTotal")?.strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
 #[cfg(test)]

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::tuning::{Setting, TuneReport, Tuning, tune};
+use crate::tuning::{Outcome as Outcomes, Setting, TuneReport, Tuning, tune};
 use clap::Args;
-use fuelrail::{ByteSize, Config, Kind};
+use fuelrail::{ByteSize, Config};
 use serde::Serialize;
 
 use crate::failure::{Outcome, file, usage};
 use crate::screen::{Bar, JsonTo, Table, note};
-use crate::settings::{bytes, given};
+use crate::settings::{bytes, given, load};
 use crate::whole::WholeFile;
 
 const EXAMPLES: &str = "Examples:
@@ -65,11 +65,7 @@ const MARK: &str = "# Written by fuelrail tune";
 
 pub(crate) fn run(args: &Tune) -> Outcome {
     refuse_foreign(&args.out)?;
-    let config = Config::load(args.config.as_deref(), fuelrail::environment_variables()?, &given(args));
-    let config = config.map_err(|error| match error.kind() {
-        Kind::File => usage(error.cause(), "give a TOML file that can be read"),
-        _ => error.into(),
-    })?;
+    let config = load(args.config.as_deref(), &given(args))?;
     let listing = match &config.manifest {
         Some(path) => fuelrail::read_manifest(path)?,
         None => fuelrail::list_with(config.access()?, &config.uri, |_| {})?,
@@ -161,37 +157,29 @@ fn setting_text(setting: &Setting) -> String {
 }
 
 fn text(report: &TuneReport) -> String {
-    let outcome = &report.outcome;
-    let mut table = Table::new(&[]);
-    let mut row = |name: &str, value: String| {
-        table.row([name.to_owned(), value]);
-    };
-    row("best", setting_text(&report.best));
-    row("limit", format!("{}: {}", report.limit, report.explanation));
-    row(
-        "predicted",
-        format!(
-            "{:.3} GB/s ({:.3} to {:.3}), {:.3} CPU-s/GB",
-            outcome.predicted_gb_per_s,
-            outcome.predicted_low_gb_per_s,
-            outcome.predicted_high_gb_per_s,
-            outcome.predicted_cpu_s_per_gb
+    let Outcomes { predicted_gb_per_s, predicted_low_gb_per_s: low, predicted_high_gb_per_s: high, .. } =
+        report.outcome;
+    let Outcomes { achieved_gb_per_s, predicted_cpu_s_per_gb, achieved_cpu_s_per_gb, .. } = report.outcome;
+    let TuneReport { trials, settings, spent_s, .. } = report;
+    Table::facts([
+        ("best", setting_text(&report.best)),
+        ("limit", format!("{}: {}", report.limit, report.explanation)),
+        (
+            "predicted",
+            format!("{predicted_gb_per_s:.3} GB/s ({low:.3} to {high:.3}), {predicted_cpu_s_per_gb:.3} CPU-s/GB"),
         ),
-    );
-    row("achieved", format!("{:.3} GB/s, {:.3} CPU-s/GB", outcome.achieved_gb_per_s, outcome.achieved_cpu_s_per_gb));
-    row("untuned", format!("{:.3} GB/s", report.start_gb_per_s));
-    row(
-        "search",
-        format!(
-            "{} trials of {} settings in {:.0} s; a single trial scatters by {:.1} %",
-            report.trials,
-            report.settings,
-            report.spent_s,
-            report.noise * 100.0
+        ("achieved", format!("{achieved_gb_per_s:.3} GB/s, {achieved_cpu_s_per_gb:.3} CPU-s/GB")),
+        ("untuned", format!("{:.3} GB/s", report.start_gb_per_s)),
+        (
+            "search",
+            format!(
+                "{trials} trials of {settings} settings in {spent_s:.0} s; a single trial scatters by {:.1} %",
+                report.noise * 100.0
+            ),
         ),
-    );
-    row("machine", report.machine.line());
-    table.text()
+        ("machine", report.machine.line()),
+    ])
+    .text()
 }
 
 #[cfg(test)]

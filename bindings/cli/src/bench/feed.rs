@@ -110,10 +110,8 @@ pub(crate) fn run(args: &Feed) -> Outcome {
 
 fn text(report: &FeedReport) -> String {
     let full = &report.full_speed;
-    let mut table = Table::new(&[]);
-    let mut row = |name: &str, value: String| {
-        table.row([name.to_owned(), value]);
-    };
+    let mut facts: Vec<(String, String)> = Vec::new();
+    let mut row = |name: &str, value: String| facts.push((name.to_owned(), value));
     let size = ByteSize(report.object_bytes_mean);
     row(
         "workload",
@@ -139,5 +137,5 @@ fn text(report: &FeedReport) -> String {
     }
     row("objects", report.source.clone());
     row("machine", report.machine.line());
-    table.text()
+    Table::facts(facts).text()
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::reading::{Event, ReadReport, Reading, read};
 use clap::{ArgAction, Args};
-use fuelrail::{ByteSize, Config, GateStats, Kind, Overrides, ShardStats};
+use fuelrail::{ByteSize, Config, GateStats, Overrides, ShardStats};
 use serde::Serialize;
 
 use crate::failure::{Outcome, usage};
 use crate::screen::{Bar, JsonTo, Table, micros, note};
-use crate::settings::{bytes, given};
+use crate::settings::{bytes, given, load};
 
 const EXAMPLES: &str = "Examples:
   fuelrail bench read http://127.0.0.1:9000/bucket/training/ --batch-size 512 --epochs 2 --cache-limit 1gb
@@ -146,12 +146,7 @@ pub(crate) struct Read {
 
 pub(crate) fn run(args: &Read) -> Outcome {
     let (uri, json) = uri_and_json(args.uri.as_deref(), args.json.as_deref());
-    let config = Config::load(args.config.as_deref(), fuelrail::environment_variables()?, &overrides(args, uri));
-    // The one file it reads is named on the command line: when it is not there, that was wrong.
-    let config = config.map_err(|error| match error.kind() {
-        Kind::File => usage(error.cause(), "give a TOML file that can be read"),
-        _ => error.into(),
-    })?;
+    let config = load(args.config.as_deref(), &overrides(args, uri))?;
     let step = Duration::try_from_secs_f64(args.step_ms / 1e3)
         .map_err(|error| usage(format!("--step-ms {}: {error}", args.step_ms), "give a number of milliseconds"))?;
     let reading = Reading { config, hash: args.hash, step, state: args.state.clone() };
@@ -192,10 +187,8 @@ fn config_text(config: &Config) -> String {
 
 /// The result as a table.
 pub(crate) fn text(report: &ReadReport) -> String {
-    let mut table = Table::new(&[]);
-    let mut row = |name: &str, value: String| {
-        table.row([name.to_owned(), value]);
-    };
+    let mut facts: Vec<(String, String)> = Vec::new();
+    let mut row = |name: &str, value: String| facts.push((name.to_owned(), value));
     let absent = || "-".to_owned();
     row("delivered", format!("{} samples, {} in {} batches", report.samples, ByteSize(report.bytes), report.batches));
     row("wall time", format!("{:.3} s", report.wall_s));
@@ -231,7 +224,7 @@ pub(crate) fn text(report: &ReadReport) -> String {
     row("content hash", report.content_hash.clone().unwrap_or_else(absent));
     row("machine", report.machine.line());
     row("configuration", config_text(&report.config));
-    table.text()
+    Table::facts(facts).text()
 }
 
 /// One shard's core in a line.

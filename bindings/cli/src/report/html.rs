@@ -30,7 +30,7 @@ pub fn html(report: &Report) -> String {
         "tiles": tiles(report),
         "charts": charts(report),
         "machine": report.machine.line(),
-        "get_latency_s": scale.get_latency().as_secs_f64(),
+        "get_latency_s": scale.get_latency_us as f64 / 1e6,
         "step_s": scale.step_of(scale.batch_size as usize).as_secs_f64(),
         "samples": epochs().map(|epoch| epoch.samples).sum::<u64>(),
         "bytes": epochs().map(|epoch| epoch.bytes).sum::<u64>(),

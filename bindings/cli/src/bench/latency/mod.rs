@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use fuelrail::{Access, ByteSize, Config, Overrides, list_with, read_manifest};
-use serde::Serialize;
+use serde_json::json;
 
 use self::measure::{Load, Run, Timed, run as measure};
 use crate::failure::{Outcome, file, usage};
@@ -129,10 +129,20 @@ pub(crate) fn run(args: &Latency) -> Outcome {
         latencies.push(result);
     }
     drop(bar);
-    let findings = findings(args, latencies, start.elapsed().as_secs_f64());
-    findings.notices.iter().for_each(|notice| note(notice));
+    let machine = Machine::here();
+    let notices = if machine.optimised { vec![] } else { vec!["an unoptimised build: its figures mean nothing"] };
+    notices.iter().for_each(|notice| note(notice));
+    let findings = json!({
+        "schema": 1,
+        "question": "latency",
+        "machine": machine,
+        "config": config(args),
+        "latencies": latencies,
+        "notices": notices,
+        "wall_s": start.elapsed().as_secs_f64(),
+    });
     JsonTo::asked(args.json.as_deref())
-        .show(&findings, || format!("{}{}\n", self::latencies(&findings.latencies), findings.machine.line()))?;
+        .show(&findings, || format!("{}{}\n", self::latencies(&latencies), machine.line()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -167,36 +177,17 @@ fn write(prefix: &str, number: u64, histograms: &[Latencies; 2]) -> Outcome<()> 
     Ok(())
 }
 
-/// The result.
-#[derive(Serialize)]
-struct Findings {
-    /// Version of this structure.
-    schema: u32,
-    question: &'static str,
-    machine: Machine,
-    /// Every option that changes figures, by name.
-    config: BTreeMap<String, String>,
-    latencies: Vec<LatencyResult>,
-    notices: Vec<String>,
-    /// The whole measurement, s.
-    wall_s: f64,
-}
-
-fn findings(args: &Latency, latencies: Vec<LatencyResult>, wall_s: f64) -> Findings {
-    let mut config = BTreeMap::new();
-    let mut note = |name: &str, value: String| config.insert(name.to_owned(), value);
-    note("through", format!("{:?}", args.through).to_lowercase());
-    note("connections", args.connections.to_string());
-    note("requests", args.requests.to_string());
-    note("warm_up", args.warm_up.to_string());
-    note("seed", args.seed.to_string());
-    for (name, value) in &args.settings {
-        note(&format!("loader.{name}"), value.clone());
-    }
-    let machine = Machine::here();
-    let notices =
-        if machine.optimised { vec![] } else { vec!["an unoptimised build: its figures mean nothing".into()] };
-    Findings { schema: 1, question: "latency", machine, config, latencies, notices, wall_s }
+/// Every option that changes figures, by name.
+fn config(args: &Latency) -> BTreeMap<String, String> {
+    let own = [
+        ("through", format!("{:?}", args.through).to_lowercase()),
+        ("connections", args.connections.to_string()),
+        ("requests", args.requests.to_string()),
+        ("warm_up", args.warm_up.to_string()),
+        ("seed", args.seed.to_string()),
+    ];
+    let settings = args.settings.iter().map(|(name, value)| (format!("loader.{name}"), value.clone()));
+    own.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(settings).collect()
 }
 
 /// Latencies as a table for people.
