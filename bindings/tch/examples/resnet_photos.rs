@@ -9,7 +9,7 @@
 #![expect(clippy::print_stdout, reason = "an example talks to people")]
 
 use fuelrail::{Config, LoaderBuilder, Result, classes_of, list};
-use fuelrail_tch::models::resnet;
+use fuelrail_tch::models::{Depth, resnet};
 use fuelrail_tch::{Backend, Classifier, Decay, Event, HostFeed, Notice, Ranks, Rate, TrainConfig, Trainer, Vault};
 use std::time::Duration;
 use tch::{Device, nn::VarStore};
@@ -17,7 +17,7 @@ use tch::{Device, nn::VarStore};
 fn main() -> Result<()> {
     let mut words = std::env::args().skip(1);
     let uri = words.next().unwrap_or_else(|| "http://127.0.0.1:9000/bucket/train/".into());
-    let depth = words.next().unwrap_or_else(|| "resnet18".into()).parse()?;
+    let depth = if words.next().is_some_and(|word| word == "resnet50") { Depth::Resnet50 } else { Depth::Resnet18 };
     let side: u32 = words.next().and_then(|text| text.parse().ok()).unwrap_or(64);
     let ranks = Ranks::of(|name| std::env::var(name).ok())?;
     let group = ranks.join(Backend::Gloo, Device::Cpu, Duration::from_secs(120))?;

@@ -110,10 +110,11 @@ impl Optimiser {
         });
     }
 
-    /// The same, with its state on this device.
+    /// The same, with its state on this device: shared where it is there already.
     #[must_use]
-    pub fn on(self, device: tch::Device) -> Optimiser {
-        Optimiser { state: self.state.iter().map(|tensor| tensor.to_device(device)).collect(), ..self }
+    pub fn on(&self, device: tch::Device) -> Optimiser {
+        let state = self.state.iter().map(|tensor| tensor.to_device(device)).collect();
+        Optimiser { rule: self.rule, state, steps: self.steps }
     }
 
     /// A copy with state of its own.

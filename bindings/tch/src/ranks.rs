@@ -1,6 +1,6 @@
 //! Which rank this process is and where it meets the others: the environment that `torchrun` and every cluster's launcher set.
 
-use crate::ffi::{Backend, Group, Meeting};
+use crate::ffi::{Backend, Group};
 use fuelrail_base::{Error, Kind, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,21 +85,7 @@ impl Ranks {
         if self.world == 1 {
             return Ok(None);
         }
-        // Where everybody is on this machine, gloo must not go by the host's name, which may not resolve.
-        let nearby = ["127.0.0.1", "localhost", "::1"].contains(&self.host.as_str());
-        let meeting = Meeting {
-            host: self.host.clone(),
-            port: self.port,
-            serve: self.rank == 0 && !self.agent_keeps_store,
-            rank: self.rank,
-            world: self.world,
-            prefix: format!("fuelrail/{}", self.restarts),
-            address: nearby.then(|| "127.0.0.1".into()),
-            interface: self.interface.clone(),
-            device,
-            timeout,
-        };
-        Group::join(backend, &meeting).map(Arc::new).map(Some)
+        Group::join(self, backend, device, timeout).map(Arc::new).map(Some)
     }
 }
 

@@ -11,7 +11,7 @@ use fuelrail_base::Result;
 use fuelrail_bucket::{Bucket, BucketConfig, Source};
 use fuelrail_tch::models::{Depth, TransformerConfig, lenet, resnet, transformer};
 use fuelrail_tch::{
-    Backend, Checkpoint, Classifier, End, Event, Fed, Feed, Group, Judged, Meeting, Outcome, Precision, Rate, Reducer,
+    Backend, Checkpoint, Classifier, End, Event, Fed, Feed, Group, Judged, Outcome, Precision, Ranks, Rate, Reducer,
     SwitchConfig, Task, TensorBatch, TrainConfig, Trainer, Vault, tensor_of_bytes, torch_version,
 };
 use std::cell::{Cell, RefCell};
@@ -298,19 +298,8 @@ fn half_on_the_cpu() -> bool {
 }
 
 fn meet(rank: usize, world: usize, port: u16) -> Arc<Group> {
-    let meeting = Meeting {
-        host: "127.0.0.1".into(),
-        port,
-        serve: rank == 0,
-        rank,
-        world,
-        prefix: "test".into(),
-        address: Some("127.0.0.1".into()),
-        interface: None,
-        device: Device::Cpu,
-        timeout: Duration::from_secs(60),
-    };
-    Arc::new(Group::join(Backend::Gloo, &meeting).unwrap())
+    let ranks = Ranks { rank, world, port, ..Ranks::default() };
+    ranks.join(Backend::Gloo, Device::Cpu, Duration::from_secs(60)).unwrap().unwrap()
 }
 
 /// Every rank as a thread of its own.

@@ -2,7 +2,7 @@
 
 use super::{Event, Trainer, seed_of};
 use crate::checkpoint::{About, Checkpoint};
-use crate::exchange::numbers;
+use crate::exchange::bytes_of;
 use crate::ffi::{random_state, set_random_state, tensor_of_bytes};
 use crate::switch::Mode;
 use fuelrail::{Reporter, State};
@@ -24,18 +24,21 @@ impl Trainer<'_> {
         let states = self.random_states()?;
         let written = if self.rank() == 0 { self.write(order, reporter, states) } else { Ok(Vec::new()) };
         if let Some(group) = &self.group {
-            let mut failed = numbers(&[i64::from(written.is_err())])?;
+            let mut failed = Tensor::from_slice(&[i64::from(written.is_err())]);
             group.broadcast(&mut failed, 0)?;
             if failed.int64_value(&[0]) != 0 && written.is_ok() {
                 return Err(Error::new(Kind::File, "rank 0 could not write the checkpoint").cure("its output says why"));
             }
         }
-        let places = written?;
+        self.saved(&written?, begun);
+        Ok(())
+    }
+
+    fn saved(&mut self, places: &[String], begun: Instant) {
         (self.progress.saved, self.progress.saved_step) = (Instant::now(), self.progress.step);
         if self.rank() == 0 {
-            (self.listener)(Event::Saved(&places, begun.elapsed()));
+            (self.listener)(Event::Saved(places, begun.elapsed()));
         }
-        Ok(())
     }
 
     /// Rank 0 alone, while the others do something else.
@@ -43,8 +46,7 @@ impl Trainer<'_> {
         let begun = Instant::now();
         let states = vec![self.own_random_states()?];
         let places = self.write(order, None, states)?;
-        (self.progress.saved, self.progress.saved_step) = (Instant::now(), self.progress.step);
-        (self.listener)(Event::Saved(&places, begun.elapsed()));
+        self.saved(&places, begun);
         Ok(())
     }
 
@@ -55,10 +57,7 @@ impl Trainer<'_> {
             let length = bytes.len() as i64;
             tensors.insert(SCORES.to_owned(), tensor_of_bytes(bytes, &[length], Element::Uint8)?);
         }
-        for (name, tensor) in &self.parameters {
-            tensors.insert(format!("model.{name}"), tensor.detach());
-        }
-        for (name, tensor) in self.buffers() {
+        for (name, tensor) in self.parameters.iter().chain(&self.buffers()) {
             tensors.insert(format!("model.{name}"), tensor.detach());
         }
         for (slot, flat) in self.optimiser.state() {
@@ -98,9 +97,9 @@ impl Trainer<'_> {
     }
 
     fn own_random_states(&self) -> Result<RandomStates> {
-        let mut states = vec![("cpu".to_owned(), state_bytes(&random_state(None)?))];
+        let mut states = vec![("cpu".to_owned(), bytes_of(&random_state(None)?)?)];
         if let Device::Cuda(device) = self.device {
-            states.push(("cuda".to_owned(), state_bytes(&random_state(Some(device))?)));
+            states.push(("cuda".to_owned(), bytes_of(&random_state(Some(device))?)?));
         }
         Ok(states)
     }
@@ -152,8 +151,7 @@ impl Trainer<'_> {
         if about.rule.slots() != self.optimiser.rule().slots() {
             return Err(differs("optimiser"));
         }
-        let own = self.parameters.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
-        for (name, tensor) in own.chain(self.buffers()) {
+        for (name, tensor) in self.parameters.iter().chain(&self.buffers()) {
             let saved = checkpoint.tensor(&format!("model.{name}"), &tensor.size())?;
             no_grad(|| tensor.detach().copy_(&saved.to_device(self.device)));
         }
@@ -173,7 +171,7 @@ impl Trainer<'_> {
         self.progress.samples = about.samples;
         self.progress.mode = if self.world() > 1 { about.mode } else { Mode::Synchronous };
         self.progress.order = Some(about.order.clone());
-        self.progress.scores = checkpoint.tensors.get(SCORES).map(state_bytes);
+        self.progress.scores = checkpoint.tensors.get(SCORES).map(bytes_of).transpose()?;
         self.restore_random_state(checkpoint)
     }
 
@@ -191,10 +189,4 @@ impl Trainer<'_> {
         }
         Ok(())
     }
-}
-
-fn state_bytes(state: &Tensor) -> Vec<u8> {
-    let mut bytes = vec![0; state.numel()];
-    state.copy_data_u8(&mut bytes, state.numel());
-    bytes
 }
