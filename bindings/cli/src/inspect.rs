@@ -116,8 +116,8 @@ fn recognise(path: &Path, text: &str) -> Outcome<Recognised> {
             return Ok(("bench read", Content::Read { report }, text));
         }
         if fields.contains_key("rows") {
-            let report = demo_report(Value::Object(fields)).map_err(within)?;
-            let text = format!("a report of the demo\n{}", demo_text(&report));
+            let report = Value::Object(fields);
+            let text = format!("a report of the demo\n{}", demo_text(&report).map_err(within)?);
             return Ok(("demo", Content::Demo { report }, text));
         }
         if !fields.contains_key("key") {
@@ -182,8 +182,8 @@ const DEMO_COLUMNS: [&str; 8] = [
     "peak_rss_bytes",
 ];
 
-/// Checks what others rely on: the names in every row, and a number or nothing behind each.
-fn demo_report(report: Value) -> Result<Value, Error> {
+/// The rows as a table, once what others rely on is there: the names in every row, and a number or nothing behind each.
+fn demo_text(report: &Value) -> Result<String, Error> {
     let wrong = |what: String| Err(unsound(format!("not a sound report of the demo: {what}")));
     if report["schema"] != 1 {
         return wrong(format!("its schema is {}, this build reads 1", report["schema"]));
@@ -194,17 +194,24 @@ fn demo_report(report: Value) -> Result<Value, Error> {
     let Some(rows) = report["rows"].as_array().filter(|rows| !rows.is_empty()) else {
         return wrong("there are no rows".to_owned());
     };
+    let mut table = Table::new(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    table.row(["row"].into_iter().chain(DEMO_COLUMNS));
     for (number, row) in rows.iter().enumerate() {
         let Some(name) = row["name"].as_str() else { return wrong(format!("row {number} has no name")) };
+        let mut cells = vec![name.to_owned()];
         for column in DEMO_COLUMNS {
-            match row.get(column) {
-                Some(Value::Number(_) | Value::Null) => {}
-                Some(other) => return wrong(format!("{column} of row {name} is {other}")),
-                None => return wrong(format!("row {name} lacks {column}")),
-            }
+            cells.push(match (row.get(column), row[column].as_f64()) {
+                (_, Some(value)) if column == "peak_rss_bytes" => ByteSize(value as u64).to_string(),
+                (_, Some(value)) => format!("{value:.3}"),
+                (Some(Value::Null), _) => "-".to_owned(),
+                (Some(other), _) => return wrong(format!("{column} of row {name} is {other}")),
+                (None, _) => return wrong(format!("row {name} lacks {column}")),
+            });
         }
+        table.row(cells);
     }
-    Ok(report)
+    let verified = if report["verified_bytes"] == true { "every byte verified" } else { "bytes not verified" };
+    Ok(format!("{}{verified}\n", table.text()))
 }
 
 fn state_text(state: &State) -> String {
@@ -219,22 +226,6 @@ fn state_text(state: &State) -> String {
     table.row(["data set".to_owned(), format!("{} samples, listing {}", state.samples, state.listing)]);
     table.row(["goes on at".to_owned(), format!("epoch {}, position {} ({share:.1} %)", state.epoch, state.position)]);
     table.text()
-}
-
-fn demo_text(report: &Value) -> String {
-    let mut table = Table::new(&[1, 2, 3, 4, 5, 6, 7, 8]);
-    table.row(["row"].into_iter().chain(DEMO_COLUMNS));
-    for row in report["rows"].as_array().into_iter().flatten() {
-        let name = row["name"].as_str().unwrap_or_default().to_owned();
-        let number = |column: &&str| match row[*column].as_f64() {
-            Some(value) if *column == "peak_rss_bytes" => ByteSize(value as u64).to_string(),
-            Some(value) => format!("{value:.3}"),
-            None => "-".to_owned(),
-        };
-        table.row([name].into_iter().chain(DEMO_COLUMNS.iter().map(number)));
-    }
-    let verified = if report["verified_bytes"] == true { "every byte verified" } else { "bytes not verified" };
-    format!("{}{verified}\n", table.text())
 }
 
 fn verdict_text(verdict: &AuditVerdict) -> String {
@@ -262,14 +253,18 @@ mod tests {
         let mut report = serde_json::json!({
             "schema": 1, "machine": {}, "config": {}, "verified_bytes": true, "rows": [row],
         });
-        assert!(demo_report(report.clone()).unwrap_err().to_string().contains("row 0 has no name"));
+        let fails = |report: &Value, how: &str| {
+            let error = demo_text(report).unwrap_err().to_string();
+            assert!(error.contains(how), "{error}");
+        };
+        fails(&report, "row 0 has no name");
         report["rows"][0]["name"] = "bucket".into();
-        assert!(demo_text(&demo_report(report.clone()).unwrap()).contains("bucket"));
+        assert!(demo_text(&report).unwrap().contains("bucket"));
         report["rows"][0]["epoch_s"] = "long".into();
-        assert!(demo_report(report.clone()).unwrap_err().to_string().contains("epoch_s of row bucket"));
+        fails(&report, "epoch_s of row bucket");
         report["rows"][0].as_object_mut().unwrap().remove("epoch_s");
-        assert!(demo_report(report.clone()).unwrap_err().to_string().contains("lacks epoch_s"));
+        fails(&report, "lacks epoch_s");
         report["schema"] = 2.into();
-        assert!(demo_report(report).unwrap_err().to_string().contains("schema is 2"));
+        fails(&report, "schema is 2");
     }
 }

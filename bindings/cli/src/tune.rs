@@ -8,6 +8,7 @@ use crate::tuning::{Outcome as Outcomes, Setting, TuneReport, Tuning, tune};
 use clap::Args;
 use fuelrail::{ByteSize, Config};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::failure::{Outcome, file, usage};
 use crate::screen::{Bar, JsonTo, Table, note};
@@ -124,29 +125,18 @@ fn refuse_foreign(out: &Path) -> Outcome<()> {
 
 /// The file the loader reads.
 fn toml(report: &TuneReport) -> String {
-    let Setting { shards, connections_max, block_bytes, memory_limit_bytes, ring, register } = &report.best;
-    // A JSON string is a TOML string.
-    let quoted = |text: &str| serde_json::to_string(text).expect("text is text");
-    let outcome = &report.outcome;
-    let mut lines = vec![
-        format!("{MARK} on {}: {}", report.machine.date, report.machine.line()),
-        format!("# Predicted {:.3} GB/s, achieved {:.3}.", outcome.predicted_gb_per_s, outcome.achieved_gb_per_s),
-        format!("# Limit: {}", report.explanation),
-        format!("uri = {}", quoted(&report.config.uri)),
-        format!("endpoint = {}", quoted(&report.config.endpoint)),
-        format!("addressing = {}", quoted(&report.config.addressing)),
-        format!("batch_size = {}", report.config.batch_size),
-        format!("shards = {shards}"),
-        format!("connections_max = {connections_max}"),
-        format!("block_bytes = {block_bytes}"),
-        format!("memory_limit_bytes = {memory_limit_bytes}"),
-        format!("ring = {}", quoted(ring)),
-        format!("register = {register}"),
-    ];
-    if let Some(manifest) = report.config.manifest.as_ref().and_then(|path| path.to_str()) {
-        lines.push(format!("manifest = {}", quoted(manifest)));
+    let Outcomes { predicted_gb_per_s, achieved_gb_per_s, .. } = report.outcome;
+    let mut text = format!("{MARK} on {}: {}\n", report.machine.date, report.machine.line());
+    text.push_str(&format!("# Predicted {predicted_gb_per_s:.3} GB/s, achieved {achieved_gb_per_s:.3}.\n"));
+    text.push_str(&format!("# Limit: {}\n", report.explanation));
+    let (config, best) = (json!(report.config), json!(report.best));
+    let own = ["uri", "endpoint", "addressing", "batch_size", "manifest"].map(|name| (name, &config[name]));
+    let tuned = best.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), value));
+    // A JSON string, number or truth is one of TOML.
+    for (name, value) in own.into_iter().chain(tuned).filter(|(_, value)| !value.is_null()) {
+        text.push_str(&format!("{name} = {value}\n"));
     }
-    lines.join("\n") + "\n"
+    text
 }
 
 fn setting_text(setting: &Setting) -> String {

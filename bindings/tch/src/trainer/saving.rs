@@ -61,7 +61,7 @@ impl Trainer<'_> {
             tensors.insert(format!("model.{name}"), tensor.detach());
         }
         for (slot, flat) in self.optimiser.state() {
-            for (name, view) in self.views(flat) {
+            for (name, view) in self.views(flat)? {
                 tensors.insert(format!("optimiser.{slot}.{name}"), view);
             }
         }
@@ -84,16 +84,15 @@ impl Trainer<'_> {
         self.vault.save(&Checkpoint { about, tensors })
     }
 
-    /// The parameters' parts of a flat tensor.
-    fn views(&self, flat: &Tensor) -> Vec<(String, Tensor)> {
-        let offsets = self.reducer.offsets();
-        let named = self.parameters.iter().zip(offsets);
-        named
-            .map(|((name, tensor), at)| {
-                let part = flat.narrow(0, at as i64, tensor.numel() as i64);
-                (name.clone(), part.view(&tensor.size()[..]))
-            })
-            .collect()
+    /// The parameters' parts of a tensor that is laid out as the flat one they are views of.
+    fn views(&self, flat: &Tensor) -> Result<Vec<(String, Tensor)>> {
+        let begin = self.reducer.flat_parameters()?.data_ptr().addr();
+        let part = |(name, tensor): &(String, Tensor)| {
+            let at = tensor.data_ptr().addr().saturating_sub(begin) / tensor.kind().elt_size_in_bytes();
+            let part = flat.narrow(0, at as i64, tensor.numel() as i64);
+            (name.clone(), part.view(&tensor.size()[..]))
+        };
+        Ok(self.parameters.iter().map(part).collect())
     }
 
     fn own_random_states(&self) -> Result<RandomStates> {
@@ -155,14 +154,11 @@ impl Trainer<'_> {
             let saved = checkpoint.tensor(&format!("model.{name}"), &tensor.size())?;
             no_grad(|| tensor.detach().copy_(&saved.to_device(self.device)));
         }
-        let offsets = self.reducer.offsets();
-        let (slots, steps) = self.optimiser.state_mut();
-        *steps = about.rule_steps;
-        for (slot, flat) in slots {
-            for ((name, tensor), &at) in self.parameters.iter().zip(&offsets) {
-                let saved = checkpoint.tensor(&format!("optimiser.{slot}.{name}"), &tensor.size())?;
-                let mut part = flat.narrow(0, at as i64, tensor.numel() as i64);
-                no_grad(|| part.copy_(&saved.to_device(self.device).view([-1])));
+        self.optimiser.set_steps(about.rule_steps);
+        for (slot, flat) in self.optimiser.state() {
+            for (name, mut view) in self.views(flat)? {
+                let saved = checkpoint.tensor(&format!("optimiser.{slot}.{name}"), &view.size())?;
+                no_grad(|| view.copy_(&saved.to_device(self.device)));
             }
         }
         self.scale = crate::precision::LossScale::new(self.config.precision, Some(about.loss_scale));
