@@ -40,9 +40,9 @@ struct Line {
     from: u64,
     /// Cursor behind the global step.
     next: (u64, u64),
-    ids: Vec<u32>,
+    ids: Vec<u64>,
     /// Left out under `skip` or `quarantine`.
-    left_out: Vec<u32>,
+    left_out: Vec<u64>,
 }
 
 /// An epoch that is drawn: what it must deliver, said before its first batch.
@@ -51,15 +51,15 @@ struct Line {
 struct DrawnLine {
     drawn: u64,
     /// Samples that do not come.
-    absent: Vec<u32>,
+    absent: Vec<u64>,
     /// Samples that come more than once, and how often.
-    again: Vec<(u32, u8)>,
+    again: Vec<(u64, u8)>,
 }
 
 impl DrawnLine {
     fn new(epoch: u64, draw: &Draw) -> DrawnLine {
         let mut line = DrawnLine { drawn: epoch, absent: Vec::new(), again: Vec::new() };
-        for sample in 0..draw.places() as u32 {
+        for sample in 0..draw.places() {
             match draw.places_of(SampleId(sample)).count() {
                 0 => line.absent.push(sample),
                 1 => {}
@@ -70,7 +70,7 @@ impl DrawnLine {
     }
 
     /// How often samples are due that do not come once.
-    fn due(&self) -> BTreeMap<u32, usize> {
+    fn due(&self) -> BTreeMap<u64, usize> {
         let absent = self.absent.iter().map(|id| (*id, 0));
         absent.chain(self.again.iter().map(|(id, times)| (*id, usize::from(*times)))).collect()
     }
@@ -114,7 +114,7 @@ pub struct AuditVerdict {
 impl EpochVerdict {
     /// Of an epoch with these samples delivered, or left out, in any order. Takes memory for what the log holds, whatever number of
     /// samples it claims.
-    fn new(epoch: u64, mut ids: Vec<u32>, drawn: Option<&DrawnLine>, samples: u64) -> EpochVerdict {
+    fn new(epoch: u64, mut ids: Vec<u64>, drawn: Option<&DrawnLine>, samples: u64) -> EpochVerdict {
         let mut verdict = EpochVerdict { epoch, once: 0, repeated: 0, missing: 0, left_out: 0 };
         let mut due = drawn.map(DrawnLine::due).unwrap_or_default();
         let mut untold = samples;
@@ -207,7 +207,7 @@ impl Audit {
         }
         let samples = header.start.samples;
         let (mut parsed, mut drawn) = (Vec::with_capacity(rest.len()), Vec::new());
-        let is_beyond = |id: &u32| u64::from(*id) >= samples;
+        let is_beyond = |id: &u64| *id >= samples;
         for (n, text) in rest.iter().enumerate() {
             let beyond = if text.starts_with("{\"drawn\"") {
                 let line: DrawnLine = serde_json::from_str(text).map_err(|e| bad(format!("line {}: {e}", n + 2)))?;
@@ -257,7 +257,7 @@ impl Audit {
         let mut starts: Vec<(u64, u64)> = logs.iter().map(Audit::cursor).collect();
         starts.sort_unstable();
         starts.dedup();
-        let mut seen: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+        let mut seen: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         let mut left_out: BTreeMap<u64, u64> = BTreeMap::new();
         for (_, log) in logs.iter().enumerate().filter(|&(at, log)| !log.is_replaced(at, logs)) {
             let next_start = starts.iter().find(|&&s| s > log.cursor()).copied().unwrap_or((u64::MAX, 0));
@@ -308,7 +308,7 @@ fn file_error(path: &Path, e: &std::io::Error) -> Error {
 mod tests {
     use super::*;
 
-    fn log(rank: u32, world: u32, position: u64, lines: &[(u64, u64, &[u32])]) -> Audit {
+    fn log(rank: u32, world: u32, position: u64, lines: &[(u64, u64, &[u64])]) -> Audit {
         let (order, listing) = ("global".into(), "x".into());
         let start = State {
             version: 1,
@@ -372,7 +372,7 @@ mod tests {
     /// A log's word of how many samples there are costs nothing by itself.
     #[test]
     fn a_data_set_as_long_as_a_log_claims_is_not_believed() {
-        let mut hostile = log(0, 1, 0, &[(0, 2, &[0, u32::MAX]), (2, 3, &[0])]);
+        let mut hostile = log(0, 1, 0, &[(0, 2, &[0, u64::MAX]), (2, 3, &[0])]);
         hostile.header.start.samples = 1 << 60;
         hostile.drawn.push(DrawnLine { drawn: 0, absent: vec![7], again: vec![(0, 2), (9, 3)] });
         let epoch = &Audit::join(&[hostile]).unwrap().epochs[0];

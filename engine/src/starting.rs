@@ -143,7 +143,7 @@ const PENDING_SHARE: u64 = 4;
 /// What each shard's disk is configured as; `unit` is what direct transfers to it are multiples of.
 pub(crate) fn spill_config(config: &Config, catalog: &Catalog, layout: &Layout, unit: u64) -> Result<SpillConfig> {
     let shards = u64::from(layout.shards);
-    let all: u64 = (0..catalog.samples()).map(|sample| u64::from(catalog.blocks(SampleId(sample as u32)))).sum();
+    let all: u64 = (0..catalog.samples()).map(|sample| u64::from(catalog.blocks(SampleId(sample)))).sum();
     let blocks = match config.spill_limit_bytes {
         0 => all,
         // Half as many again as fit on average: the shortest may be the ones that are kept.

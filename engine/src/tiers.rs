@@ -51,7 +51,7 @@ pub(crate) fn start_keeper(
     }
     let limits = Limits { limit_bytes: config.spill_limit_bytes, floor_bytes: config.spill_floor_bytes };
     let catalog = objects.catalog();
-    let longest = (0..catalog.samples()).map(|sample| catalog.size(SampleId(sample as u32))).max().unwrap_or(0);
+    let longest = (0..catalog.samples()).map(|sample| catalog.size(SampleId(sample))).max().unwrap_or(0);
     let lengths = Lengths::new(limits, &directories, layout.shards, longest.min(catalog.block_bytes()));
     let keeper = KeeperConfig { limits, lengths, shards: layout.shards };
     let tell = Box::new(move |line: &str| report(line));

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 const SAMPLES: u64 = 120;
 
 /// The set, the samples that are listed but not there, and the script that makes it so.
-fn holes() -> (DataSet, BTreeSet<u32>, String) {
+fn holes() -> (DataSet, BTreeSet<u64>, String) {
     let set = DataSet::digits(SAMPLES, 4);
     let missing = BTreeSet::from([7, 64, 65, 119]);
-    let keys: Vec<String> = missing.iter().map(|&id| set.key(u64::from(id))).collect();
+    let keys: Vec<String> = missing.iter().map(|&id| set.key(id)).collect();
     let script = format!("missing_keys={}", keys.join(";"));
     (set, missing, script)
 }
@@ -31,10 +31,10 @@ fn raise_names_the_object_and_the_cause() {
     // Everything before the batch that fails was delivered, in order, and nothing behind it is.
     let order = planned(plain_run(SAMPLES, 0, 8, 3));
     assert_eq!(delivered.order, order[..delivered.order.len()]);
-    let failed: Vec<u32> = order[delivered.order.len()..][..8].iter().map(|&(_, id)| id).collect();
+    let failed: Vec<u64> = order[delivered.order.len()..][..8].iter().map(|&(_, id)| id).collect();
     let key = error.object_key().expect("the object is named").to_owned();
     assert_eq!(error.kind(), Kind::NotFound);
-    assert!(failed.iter().any(|&id| missing.contains(&id) && set.key(u64::from(id)) == key), "{error}");
+    assert!(failed.iter().any(|&id| missing.contains(&id) && set.key(id) == key), "{error}");
     let text = error.to_string();
     assert!(text.contains(&key) && text.contains("404") && text.contains(';'), "no object, cause and cure: {text}");
     assert!(loader.next_batch().is_none());

@@ -8,7 +8,7 @@ use png::{BitDepth, ColorType};
 use std::collections::BTreeMap;
 
 /// Pixels by epoch and sample.
-type Seen = BTreeMap<(u64, u32), Vec<u8>>;
+type Seen = BTreeMap<(u64, u64), Vec<u8>>;
 
 /// Reads to the end, and holds every batch to its shape.
 fn read(loader: &mut Loader, decode: &Decode) -> Seen {
@@ -91,7 +91,7 @@ fn slow_samples_hold_nothing_up_but_their_batch_and_order_stays() {
     let decode = Decode { fit: Fit::CenterCrop, ..Decode::exact(8, 8, 3) };
     let builder = loader(&bucket).memory_limit("256MB".parse().unwrap()).batch_size(4).shuffle(false);
     let loader = builder.decode(decode).decode_threads(3).build().unwrap();
-    let ids: Vec<u32> = loader.flat_map(|batch| batch.unwrap().ids().to_vec()).map(|id| id.0).collect();
+    let ids: Vec<u64> = loader.flat_map(|batch| batch.unwrap().ids().to_vec()).map(|id| id.0).collect();
     assert_eq!(ids, (0..24).collect::<Vec<_>>());
 }
 

@@ -158,7 +158,7 @@ fn raise_names_the_object_behind_the_good_batches() {
         let builder = loader(&bucket).batch_size(4).epochs(2).seed(8).decode(Decode::exact(28, 28, 1));
         let mut loader = builder.decode_threads(threads).decode_depth(depth).build().unwrap();
         for batch in 0..bad {
-            let ids: Vec<u32> = loader.next_batch().unwrap().unwrap().ids().iter().map(|id| id.0).collect();
+            let ids: Vec<u64> = loader.next_batch().unwrap().unwrap().ids().iter().map(|id| id.0).collect();
             assert_eq!(ids, order[batch * 4..][..4].iter().map(|&(_, id)| id).collect::<Vec<_>>());
         }
         let error = loader.next_batch().unwrap().unwrap_err();

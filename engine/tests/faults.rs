@@ -22,7 +22,7 @@ fn shaped(builder: LoaderBuilder, set: &DataSet) -> LoaderBuilder {
     builder.batch_size(batch_size).epochs(2).seed(11).block_size("64KiB".parse().unwrap()).stall_after_ms(150)
 }
 
-fn expected(set: &DataSet) -> Vec<(u64, u32)> {
+fn expected(set: &DataSet) -> Vec<(u64, u64)> {
     planned(plain_run(set.len(), 11, if set.len() > 10 { 16 } else { 2 }, 2))
 }
 

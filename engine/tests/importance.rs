@@ -42,7 +42,7 @@ fn step(ranks: &mut [Loader]) -> Option<Vec<Batch>> {
 }
 
 /// Delivered samples with their weights, epoch by epoch, in order, ranks in turn.
-type Run = BTreeMap<u64, Vec<(u32, f32)>>;
+type Run = BTreeMap<u64, Vec<(u64, f32)>>;
 
 fn note(run: &mut Run, batches: &[Batch], set: &DataSet, ranks: &[Loader]) {
     for batch in batches {
@@ -81,7 +81,7 @@ fn ranks_draw_alike_and_the_logs_prove_every_draw() {
         assert_eq!(verdict.epochs.len(), 4);
         assert!(run.values().all(|epoch| epoch.len() as u64 == SAMPLES));
         let distinct = |epoch: &u64| {
-            let mut ids: Vec<u32> = run[epoch].iter().map(|(id, _)| *id).collect();
+            let mut ids: Vec<u64> = run[epoch].iter().map(|(id, _)| *id).collect();
             ids.sort_unstable();
             ids.dedup();
             ids.len() as u64
@@ -97,7 +97,7 @@ fn ranks_draw_alike_and_the_logs_prove_every_draw() {
         if world > 1 {
             assert!(!Audit::join(&logs(folder.path(), &names[1..])).unwrap().exactly_once);
         }
-        let mut epochs: Vec<Vec<(u32, u32)>> = run
+        let mut epochs: Vec<Vec<(u64, u32)>> = run
             .into_values()
             .map(|epoch| epoch.into_iter().map(|(id, weight)| (id, weight.to_bits())).collect())
             .collect();
@@ -226,7 +226,7 @@ fn a_wrong_report_is_an_error_and_the_run_goes_on() {
     let reporter = one.reporter().unwrap();
     for (seq, ids, losses) in [
         (0, batch.ids(), &losses[1..]),
-        (0, &[SampleId(SAMPLES as u32); 4][..], &losses[..]),
+        (0, &[SampleId(SAMPLES); 4][..], &losses[..]),
         (10_000, batch.ids(), &losses[..]),
     ] {
         assert_eq!(reporter.report(seq, ids, losses).unwrap_err().kind(), Kind::Usage);
@@ -255,7 +255,7 @@ fn a_batch_has_room_for_its_largest_sample_several_times() {
     let mut twice = 0;
     while let Some(batch) = one.next_batch() {
         let batch = batch.unwrap();
-        assert!(batch.samples().all(|sample| sample.bytes.iter().all(|byte| u32::from(*byte) == sample.id.0)));
+        assert!(batch.samples().all(|sample| sample.bytes.iter().all(|byte| u64::from(*byte) == sample.id.0)));
         twice += usize::from(batch.ids().iter().filter(|id| id.0 == 17).count() > 1);
         assert!(batch.bytes().len() as u64 <= one.batch_bytes_max());
         let losses: Vec<f32> = batch.ids().iter().map(|id| one.size(*id) as f32).collect();

@@ -13,7 +13,7 @@ fn every_byte_of_every_epoch_once() {
     let delivered = drain(&mut loader, &set).unwrap();
     assert_eq!(delivered.order.len(), 1500);
     for epoch in 0..3 {
-        let ids: BTreeSet<u32> = delivered.order.iter().filter(|(e, _)| *e == epoch).map(|(_, id)| *id).collect();
+        let ids: BTreeSet<u64> = delivered.order.iter().filter(|(e, _)| *e == epoch).map(|(_, id)| *id).collect();
         assert_eq!(ids.len(), 500, "epoch {epoch}");
     }
     let stats = loader.stats();

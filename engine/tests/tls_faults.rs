@@ -21,7 +21,7 @@ fn batch_size(set: &DataSet) -> u32 {
     if set.len() > 10 { 16 } else { 2 }
 }
 
-fn expected(set: &DataSet) -> Vec<(u64, u32)> {
+fn expected(set: &DataSet) -> Vec<(u64, u64)> {
     planned(plain_run(set.len(), 11, batch_size(set), 2))
 }
 

@@ -48,15 +48,17 @@ impl Group {
     /// As [`broadcast_bytes`](Group::broadcast_bytes).
     pub fn gather_losses(&self, own: &[(SampleId, f32)]) -> Result<Vec<(SampleId, f32)>> {
         let bytes: Vec<u8> =
-            own.iter().flat_map(|(id, loss)| [id.0.to_le_bytes(), loss.to_le_bytes()].concat()).collect();
+            own.iter().flat_map(|(id, loss)| [&id.0.to_le_bytes()[..], &loss.to_le_bytes()].concat()).collect();
         let all = self.gather_bytes(&bytes)?.concat();
-        let (pairs, rest) = all.as_chunks::<8>();
+        let (pairs, rest) = all.as_chunks::<12>();
         if !rest.is_empty() {
             return Err(Error::new(Kind::Protocol, "a rank sent losses that are no pairs of id and loss"));
         }
         Ok(pairs
             .iter()
-            .map(|[a, b, c, d, rest @ ..]| (SampleId(u32::from_le_bytes([*a, *b, *c, *d])), f32::from_le_bytes(*rest)))
+            .map(|[a, b, c, d, e, f, g, h, loss @ ..]| {
+                (SampleId(u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h])), f32::from_le_bytes(*loss))
+            })
             .collect())
     }
 }

@@ -175,11 +175,11 @@ impl Feed for Given {
 }
 
 /// `count` batches of four samples of three bytes; the label is their sum.
-fn sums(count: u32, first: u32) -> Given {
+fn sums(count: u64, first: u64) -> Given {
     Given((0..count).map(|n| batch_of_sums(first + 4 * n)).collect())
 }
 
-fn batch_of_sums(first: u32) -> TensorBatch {
+fn batch_of_sums(first: u64) -> TensorBatch {
     let rows: Vec<u8> = (0..4).flat_map(|i| [first + i, 2 * i, 3]).map(|n| (n % 7) as u8).collect();
     let labels: Vec<i64> = rows.chunks(3).map(|row| row.iter().map(|&b| i64::from(b)).sum()).collect();
     let ids = (first..first + 4).map(SampleId).collect();
@@ -324,7 +324,7 @@ fn every_rank_hears_the_losses_of_all() {
             }
         });
         let mut trainer = trainer;
-        trainer.run(&mut sums(4, 100 * rank as u32)).unwrap();
+        trainer.run(&mut sums(4, 100 * rank as u64)).unwrap();
         drop(trainer);
         (losses.into_inner(), steps.into_inner())
     });
@@ -332,8 +332,8 @@ fn every_rank_hears_the_losses_of_all() {
     let (losses, steps) = &heard[0];
     assert_eq!((losses.len(), steps.len()), (4, 4));
     for (n, (step, mean)) in losses.iter().zip(steps).enumerate() {
-        let first = 4 * n as u32;
-        let expected: Vec<u32> = (first..first + 4).chain(100 + first..104 + first).collect();
+        let first = 4 * n as u64;
+        let expected: Vec<u64> = (first..first + 4).chain(100 + first..104 + first).collect();
         assert_eq!(step.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), expected, "step {n}");
         let sum: f64 = step.iter().map(|(_, loss)| f64::from(*loss)).sum();
         assert!((sum / 8.0 - mean).abs() < 1e-3 * (1.0 + mean), "step {n}: {sum} and {mean}");
@@ -341,10 +341,10 @@ fn every_rank_hears_the_losses_of_all() {
 }
 
 /// One rank of an asynchronous run over `batches` of its own: how it ended, and its parameters.
-fn beside(group: Arc<Group>, config: TrainConfig, batches: u32, vault: Vault) -> (Outcome, Vec<f64>) {
+fn beside(group: Arc<Group>, config: TrainConfig, batches: u64, vault: Vault) -> (Outcome, Vec<f64>) {
     let variables = VarStore::new(Device::Cpu);
     let task = Summing::new(&variables, None);
-    let first = 100 * group.rank() as u32;
+    let first = 100 * group.rank() as u64;
     let config = TrainConfig { switch: SwitchConfig { after: 0.0, ..SwitchConfig::default() }, ..config };
     let mut trainer = Trainer::new(&task, &variables, Some(group), config).unwrap().vault(vault);
     let outcome = trainer.run(&mut sums(batches, first)).unwrap();

@@ -24,7 +24,7 @@ fn every_byte_arrives_no_slot_is_reused_early_and_nothing_is_left_over_500_seeds
         let (consumer, taken) = trial.run(store);
         assert!(consumer.wrong.is_empty(), "seed {seed}: {:#?}", consumer.wrong);
         assert_eq!(consumer.right.len() as u64, taken, "seed {seed}");
-        let distinct: BTreeSet<u32> = consumer.right.iter().copied().collect();
+        let distinct: BTreeSet<u64> = consumer.right.iter().copied().collect();
         assert_eq!(distinct.len() as u64, taken, "seed {seed}: every sample once");
         if trial.stop_after.is_none() {
             assert_eq!(taken, store.set.len(), "seed {seed}: every sample");

@@ -84,7 +84,7 @@ struct Landing {
     at: *mut u8,
     bytes: usize,
     used: usize,
-    ids: Vec<u32>,
+    ids: Vec<u64>,
     offsets: Vec<usize>,
     lens: Vec<usize>,
     decoded: bool,
@@ -98,7 +98,7 @@ pub(super) struct Consumer {
     stream: CUstream,
     landings: VecDeque<Landing>,
     /// Samples found right.
-    pub(super) right: Vec<u32>,
+    pub(super) right: Vec<u64>,
     /// What was found wrong.
     pub(super) wrong: Vec<String>,
 }

@@ -10,8 +10,8 @@ pub const KEY_BYTES_MAX: usize = 1024;
 pub const URI_BYTES_MAX: usize = 8 << 10;
 /// Most prefixes that the braces of one URI stand for: ten times the shards of the largest data sets people name so.
 pub const PREFIXES_MAX: usize = 100_000;
-/// Most samples in one data set: ids are 32 bits wide.
-pub const SAMPLES_MAX: u64 = u32::MAX as u64;
+/// Most samples in one data set: what an entry of the disk's index has bits for. Ids are 64 bits wide everywhere else.
+pub const SAMPLES_MAX: u64 = (1 << 40) - 1;
 /// Largest object: what S3 allows (5 TiB).
 pub const OBJECT_BYTES_MAX: u64 = 5 << 40;
 /// Default span of a block. Large enough that a request's cost vanishes, small enough to spread one object over connections.

@@ -4,7 +4,7 @@
 //! prefers idle ones, pipelines when all are busy, notices silence. Never decides what to fetch or whether to try again.
 
 use crate::addresses::Addresses;
-use crate::conn::{Asked, Conn, Context, Exchange, HeadPredictor, Outcome, State};
+use crate::conn::{Asked, Conn, Context, Exchange, Fault, HeadPredictor, Outcome, State};
 use crate::credential::{Signatory, judged};
 use crate::objects::Objects;
 use files::Files;
@@ -68,8 +68,6 @@ pub(crate) struct FetchStage {
     tag: String,
     stall_after: Duration,
     next_sweep: Instant,
-    /// Second requests under way.
-    seconds: usize,
     /// Connections under way: their operation has not come back.
     connecting: usize,
     addresses: Addresses,
@@ -106,7 +104,6 @@ impl FetchStage {
             waiting: VecDeque::with_capacity(256),
             stall_after,
             next_sweep: Instant::ZERO,
-            seconds: 0,
             connecting: 0,
             sockets_exhausted: false,
             stats: FetchStats::default(),
@@ -246,7 +243,7 @@ impl FetchStage {
 
     /// A request that cannot even be sent.
     fn refuse(&mut self, exchange: Exchange, error: Error) {
-        self.outcomes.push(Outcome::failed(exchange, error));
+        self.outcomes.push(Outcome::failed(exchange, Fault::new(error)));
     }
 
     fn push_ops<R: Ring>(&mut self, ring: &mut R) {

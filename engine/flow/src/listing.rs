@@ -195,7 +195,7 @@ impl Chunk {
     /// Bytes of memory taken.
     fn memory_bytes(&self) -> u64 {
         let Tags { digests, forms, texts, odd } = &self.tags;
-        let texts = self.keys.capacity() + texts.capacity() + size_of::<(u32, u64)>() * odd.capacity();
+        let texts = self.keys.capacity() + texts.capacity() + size_of::<(u64, u64)>() * odd.capacity();
         let words = size_of::<u64>() * (self.ends.capacity() + self.sizes.capacity());
         (texts + words + size_of::<[u8; 16]>() * digests.capacity() + size_of::<u16>() * forms.capacity()) as u64
     }
@@ -241,7 +241,7 @@ struct Tags {
     forms: Vec<u16>,
     /// Texts of the odd ones, one behind the other, and which object each belongs to, and where it ends.
     texts: String,
-    odd: Vec<(u32, u64)>,
+    odd: Vec<(u64, u64)>,
 }
 
 /// The longest text of one that is packed: quotes, 32 digits, a hyphen and five more.
@@ -257,8 +257,7 @@ impl Tags {
             None => ([0; 16], NONE),
             Some(text) => packed(text).unwrap_or_else(|| {
                 self.texts.push_str(text);
-                // At most 2^32 - 1 objects are in a data set.
-                self.odd.push((self.forms.len() as u32, self.texts.len() as u64));
+                self.odd.push((self.forms.len() as u64, self.texts.len() as u64));
                 ([0; 16], ODD)
             }),
         };
@@ -292,7 +291,7 @@ impl Tags {
     }
 
     fn odd(&self, at: usize) -> Option<&str> {
-        let place = self.odd.binary_search_by_key(&(at as u32), |(at, _)| *at).ok()?;
+        let place = self.odd.binary_search_by_key(&(at as u64), |(at, _)| *at).ok()?;
         let from = if place == 0 { 0 } else { self.odd[place - 1].1 as usize };
         Some(&self.texts[from..self.odd[place].1 as usize])
     }

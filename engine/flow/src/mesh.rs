@@ -47,47 +47,23 @@ pub fn mesh(shards: u16, keepers: bool) -> Vec<MeshEnds> {
         return (0..n).map(|_| MeshEnds { peers: Vec::new(), entries: 0 }).collect();
     }
     let entries = (LANE_ENTRIES_PER_SHARD / n.saturating_sub(1).max(1)).min(LANE_ENTRIES);
-    // Each end is taken once.
-    let mut ends: Vec<Vec<Option<Parts>>> = (0..n).map(|_| (0..n).map(|_| Some(Parts::default())).collect()).collect();
-    for i in 0..n {
-        for j in (0..n).filter(|&j| j != i) {
-            let (out, into) = lane::<Ask>(entries);
-            parts(&mut ends, i, j).asks_out = Some(out);
-            parts(&mut ends, j, i).asks_in = Some(into);
-            let (out, into) = lane::<Answer>(entries);
-            parts(&mut ends, i, j).answers_out = Some(out);
-            parts(&mut ends, j, i).answers_in = Some(into);
-        }
+    let mut ends: Vec<MeshEnds> = (0..n).map(|_| MeshEnds { peers: (0..n).map(|_| None).collect(), entries }).collect();
+    for (i, j) in (0..n).flat_map(|i| (0..i).map(move |j| (i, j))) {
+        let ((asks, asks_in), (answers, answers_in)) = (lane(entries), lane(entries));
+        let ((asks_back, asks_back_in), (answers_back, answers_back_in)) = (lane(entries), lane(entries));
+        ends[i].peers[j] = Some(Peer::new((asks, asks_back_in), (answers, answers_back_in)));
+        ends[j].peers[i] = Some(Peer::new((asks_back, asks_in), (answers_back, answers_in)));
     }
-    ends.into_iter()
-        .map(|row| MeshEnds { peers: row.into_iter().map(|p| p.and_then(Parts::complete)).collect(), entries })
-        .collect()
+    ends
 }
 
-#[derive(Default)]
-struct Parts {
-    asks_out: Option<Sender<Ask>>,
-    asks_in: Option<Receiver<Ask>>,
-    answers_out: Option<Sender<Answer>>,
-    answers_in: Option<Receiver<Answer>>,
-}
-
-impl Parts {
-    fn complete(self) -> Option<Peer> {
-        Some(Peer {
-            asks_out: self.asks_out?,
-            asks_in: self.asks_in?,
-            answers_out: self.answers_out?,
-            answers_in: self.answers_in?,
-            backlog: VecDeque::new(),
-            open: 0,
-            unheard: false,
-        })
+impl Peer {
+    fn new(
+        (asks_out, asks_in): (Sender<Ask>, Receiver<Ask>),
+        (answers_out, answers_in): (Sender<Answer>, Receiver<Answer>),
+    ) -> Peer {
+        Peer { asks_out, asks_in, answers_out, answers_in, backlog: VecDeque::new(), open: 0, unheard: false }
     }
-}
-
-fn parts(ends: &mut [Vec<Option<Parts>>], i: usize, j: usize) -> &mut Parts {
-    ends[i][j].as_mut().expect("filled for all pairs")
 }
 
 impl MeshEnds {

@@ -10,7 +10,7 @@ use crate::conn::{Asked, Proof};
 use crate::deliver::{Consumer, DeliverStage};
 use crate::fetch::FetchStage;
 use crate::gate::Gate;
-use crate::hedge::Hedges;
+use crate::hedge::{Hedges, Race};
 use crate::letter::{Answer, Ask, SpanId};
 use crate::mesh::MeshEnds;
 use crate::objects::Objects;
@@ -39,6 +39,8 @@ struct Waiter {
     /// What earlier attempts said about the bytes landed so far: a part fetched to complete them says less.
     seen: Proof,
     error: Option<Error>,
+    /// Of a fetch that was sent more than once.
+    race: Option<Box<Race>>,
 }
 
 /// One shard.
@@ -349,7 +351,7 @@ impl<R: Ring> Shard<R> {
                 self.reply(waiter, Ok((proof, Source::Cache)));
             }
             Command::Fetch { fetch, block } => {
-                let mut window = self.brain.first(fetch).window.take().expect("one attempt at a time");
+                let mut window = self.waiter(fetch).window.take().expect("one attempt at a time");
                 if window.room() == 0 {
                     // It came from disk, and the planner does not believe it.
                     window.rewind(0);
@@ -397,9 +399,14 @@ impl<R: Ring> Shard<R> {
         self.brain.recycle(others);
     }
 
+    /// The first that waits for a fetch under way.
+    fn waiter(&mut self, fetch: FetchId) -> &mut Waiter {
+        self.brain.first(fetch).expect("the fetch is under way")
+    }
+
     /// What a request asks for when so much of the block has landed.
     fn asked(&mut self, fetch: FetchId, block: BlockId, landed: u64) -> Asked {
-        let seen = self.brain.first(fetch).seen.etag;
+        let seen = self.waiter(fetch).seen.etag;
         let catalog = self.objects.catalog();
         Asked {
             fetch,
@@ -408,7 +415,7 @@ impl<R: Ring> Shard<R> {
             len: catalog.block_len(block) - landed,
             object_len: catalog.size(block.sample),
             etag: self.objects.etag(block.sample).or(seen),
-            second: None,
+            second: false,
         }
     }
 
@@ -431,7 +438,7 @@ impl<R: Ring> Shard<R> {
             return self.answer(home, Answer { span, window, result });
         }
         let (proof, window) = (Proof::default(), Some(window));
-        let waiter = Waiter { home, span, window, proof, seen: proof, error: None };
+        let waiter = Waiter { home, span, window, proof, seen: proof, error: None, race: None };
         self.brain.ask(self.now, waiter, (block, at, fresh));
     }
 

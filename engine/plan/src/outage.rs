@@ -74,8 +74,9 @@ impl Outage {
             }
             _ => return false,
         }
-        if self.objects.len() < OBJECTS && !self.objects.contains(&block.sample) {
-            self.objects.push(block.sample);
+        let sample = block.sample;
+        if self.objects.len() < OBJECTS && !self.objects.contains(&sample) {
+            self.objects.push(sample);
         }
         let refuses = self.refusals >= REFUSALS && self.objects.len() == OBJECTS;
         match &mut self.open {
@@ -147,7 +148,7 @@ mod tests {
     }
 
     fn block(n: u32) -> BlockId {
-        BlockId { sample: SampleId(n), index: 0 }
+        BlockId { sample: SampleId(n.into()), index: 0 }
     }
 
     fn reached() -> Outage {

@@ -59,7 +59,7 @@ impl RunConfig {
             return usage("the data set has no samples".into(), "check the prefix or the manifest");
         }
         if samples > limits::SAMPLES_MAX {
-            let cause = format!("{samples} samples are more than the {} that fit 32-bit ids", limits::SAMPLES_MAX);
+            let cause = format!("{samples} samples are more than {}", limits::SAMPLES_MAX);
             return usage(cause, "pack small samples into fewer, larger objects");
         }
         if world == 0 || rank >= world {
@@ -70,6 +70,10 @@ impl RunConfig {
         }
         if epochs == 0 || epochs > EPOCHS_MAX {
             return usage(format!("epochs is {epochs}"), "ask for 1 to 4294967295 epochs");
+        }
+        if samples.checked_mul(epochs + 1).is_none() {
+            let cause = format!("{epochs} epochs of {samples} samples are more than 2^64 uses");
+            return usage(cause, "ask for fewer epochs, and resume from the last state");
         }
         let stride = u64::from(world) * u64::from(batch_size);
         if self.drop_last && samples < stride {

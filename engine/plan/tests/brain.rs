@@ -63,7 +63,7 @@ fn brain(config: &BrainConfig) -> Brain {
 }
 
 fn block(n: u32) -> BlockId {
-    BlockId { sample: SampleId(n), index: 0 }
+    BlockId { sample: SampleId(n.into()), index: 0 }
 }
 
 /// What the brain can hear: a fact, or an ask.
@@ -86,9 +86,12 @@ fn delivered(n: u32, first: u32, others: &[u32], source: Source, keep: Option<Ke
     Command::Deliver { block: block(n), waiters: Waiters { first, others: others.to_vec() }, source, keep }
 }
 
+/// A fact that says nothing new of a consumer that has taken nothing.
+const TIME_PASSED: Fact = Fact::Consumer { taken: 0, waits: false };
+
 fn landed(fetch: FetchId) -> Fact {
     let ms = Duration::from_millis(1);
-    Fact::Landed { fetch, bytes: SAMPLE_BYTES, first_byte: ms, total: ms }
+    Fact::Landed { fetch, first_byte: ms, total: ms, outran: None }
 }
 
 fn failed(fetch: FetchId, kind: Kind, attempt: Attempt) -> Fact {
@@ -120,7 +123,7 @@ fn the_fetch(commands: &[Command], n: u32) -> FetchId {
 fn a_missing_block_is_fetched_kept_and_answered_and_then_served() {
     let mut brain = brain(&config());
     let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 5);
-    assert_eq!(*brain.first(fetch), 1);
+    assert_eq!(brain.first(fetch), Some(&mut 1));
     let kept = delivered(5, 1, &[], Source::Bucket, Some(Keep::Ram));
     assert_eq!(tell(&mut brain, Instant(1), landed(fetch)), [kept]);
     assert_eq!(tell(&mut brain, Instant(2), asked(2, 5, 9)), [Command::Serve { waiter: 2, block: block(5) }]);
@@ -172,8 +175,8 @@ fn a_failed_fetch_is_tried_again_when_its_time_has_come_and_not_before() {
     assert_eq!(tell(&mut brain, Instant(10), failed(fetch, Kind::Network, Attempt::Barren)), []);
     let due = brain.deadline().unwrap();
     assert!(due > Instant(10));
-    assert_eq!(tell(&mut brain, Instant(due.0 - 1), Fact::Tick), []);
-    assert_eq!(the_fetch(&tell(&mut brain, due, Fact::Tick), 5), fetch);
+    assert_eq!(tell(&mut brain, Instant(due.0 - 1), TIME_PASSED), []);
+    assert_eq!(the_fetch(&tell(&mut brain, due, TIME_PASSED), 5), fetch);
     assert_eq!(brain.stats().retries, 1);
 }
 
@@ -188,7 +191,7 @@ fn until_refused(brain: &mut Brain, attempts: impl IntoIterator<Item = Attempt>)
             ref other => panic!("{other:?}"),
         }
         now = brain.deadline().unwrap();
-        fetch = the_fetch(&tell(brain, now, Fact::Tick), 5);
+        fetch = the_fetch(&tell(brain, now, TIME_PASSED), 5);
     }
     panic!("never refused");
 }
@@ -221,7 +224,7 @@ fn an_unserved_request_goes_out_again_at_once() {
     let mut brain = brain(&config());
     let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(1, 5, 0)), 5);
     for _ in 0..10 {
-        assert_eq!(the_fetch(&tell(&mut brain, Instant(0), Fact::Unserved(fetch)), 5), fetch);
+        assert_eq!(the_fetch(&tell(&mut brain, Instant(0), Fact::Unserved { fetch, displaced: false }), 5), fetch);
     }
     assert_eq!(brain.stats().retries, 0);
 }
@@ -253,12 +256,12 @@ fn open(brain: &mut Brain, now: Instant) -> Option<(u64, u64)> {
 #[test]
 fn batches_are_opened_one_by_one_in_order_with_the_room_they_need() {
     let mut brain = brain(&config());
-    brain.tell(Instant(0), Fact::Tick);
+    brain.tell(Instant(0), TIME_PASSED);
     let mut seq = 0;
     while let Some(opened) = open(&mut brain, Instant(0)) {
         // Two samples of 100 bytes, each from a line of 64 on.
         assert_eq!(opened, (seq, 256));
-        brain.tell(Instant(0), Fact::Tick);
+        brain.tell(Instant(0), TIME_PASSED);
         assert_eq!(open(&mut brain, Instant(0)), None, "the last one is not answered yet");
         brain.tell(Instant(0), Fact::Opened(BatchSeq(seq)));
         seq += 1;
@@ -280,7 +283,7 @@ fn batches_are_opened_one_by_one_in_order_with_the_room_they_need() {
 fn no_fact_opens_a_batch_by_itself() {
     // The shard asks when every ask has been told. Before that the source looks idle, and all memory would be opened.
     let mut brain = brain(&config());
-    for fact in [Fact::Tick, Fact::Idle, Fact::Room, Fact::Consumer { taken: 0, waits: true }] {
+    for fact in [Fact::Idle, Fact::Room, Fact::Consumer { taken: 0, waits: true }] {
         brain.tell(Instant(0), fact);
         assert_eq!(brain.pop(), None, "{fact:?}");
     }
@@ -317,7 +320,7 @@ fn time_between_two_waits_is_not_counted_as_waiting() {
     };
     let at = |ms: u64, us: u64| Instant(ms * 1_000_000 + us * 1_000);
     // A batch takes 10 ms to fill, and so does a step of the consumer.
-    brain.tell(at(0, 0), Fact::Tick);
+    brain.tell(at(0, 0), TIME_PASSED);
     assert_eq!(open_all(&mut brain, at(0, 0)), 2);
     for seq in 0..2 {
         brain.tell(at(10, 0), Fact::Ready(BatchSeq(seq)));
@@ -337,11 +340,7 @@ fn requests_queue_on_a_connection_once_a_first_byte_was_timed() {
     assert_eq!(brain.depth(SAMPLE_BYTES), 1);
     let fetch = the_fetch(&tell(&mut brain, Instant(0), asked(0, 5, 0)), 5);
     let time = Duration::from_micros(500);
-    tell(
-        &mut brain,
-        Instant(0).after(time),
-        Fact::Landed { fetch, bytes: SAMPLE_BYTES, first_byte: time, total: time },
-    );
+    tell(&mut brain, Instant(0).after(time), Fact::Landed { fetch, first_byte: time, total: time, outran: None });
     assert_eq!((brain.depth(SAMPLE_BYTES), brain.depth(1 << 30)), (4, 2));
 }
 
@@ -349,13 +348,13 @@ fn requests_queue_on_a_connection_once_a_first_byte_was_timed() {
 fn without_room_nothing_is_opened_until_room_may_have_appeared() {
     for reopens in [Fact::Room, Fact::Consumer { taken: 1, waits: false }] {
         let mut brain = brain(&config());
-        brain.tell(Instant(0), Fact::Tick);
+        brain.tell(Instant(0), TIME_PASSED);
         assert_eq!(open(&mut brain, Instant(0)), Some((0, 256)));
         brain.tell(Instant(0), Fact::Opened(BatchSeq(0)));
         assert_eq!(open(&mut brain, Instant(0)), Some((1, 256)));
         brain.tell(Instant(0), Fact::NoRoom(BatchSeq(1)));
         assert!(brain.is_blocked());
-        for fact in [Fact::Tick, Fact::Idle, Fact::Ready(BatchSeq(0)), Fact::Consumer { taken: 0, waits: true }] {
+        for fact in [Fact::Idle, Fact::Ready(BatchSeq(0)), Fact::Consumer { taken: 0, waits: true }] {
             brain.tell(Instant(0), fact);
             assert_eq!(open(&mut brain, Instant(0)), None, "{fact:?}");
         }
@@ -377,7 +376,7 @@ fn experienced_in(config: &BrainConfig) -> (Brain, Instant, FetchId) {
     for ask in 0..64 {
         let fetch = the_fetch(&tell(&mut brain, now, asked(ask, 5, 0)), 5);
         now = now.after(ms);
-        let fact = Fact::Landed { fetch, bytes: SAMPLE_BYTES, first_byte: ms, total: ms };
+        let fact = Fact::Landed { fetch, first_byte: ms, total: ms, outran: None };
         assert_eq!(tell(&mut brain, now, fact).len(), 1);
     }
     let fetch = the_fetch(&tell(&mut brain, now, asked(64, 5, 0)), 5);
@@ -395,7 +394,7 @@ fn connections_that_ended_at_rest_do_not_hold_probes_up() {
             Some(fetch) => failed(fetch, Kind::Network, attempt),
             None => {
                 now = brain.deadline().expect("it is tried again");
-                Fact::Tick
+                TIME_PASSED
             }
         };
         under_way = match tell(brain, now, fact)[..] {
@@ -430,7 +429,7 @@ fn a_block_that_makes_a_little_progress_for_ever_is_given_up_in_time_and_outages
             ref other => panic!("{other:?}"),
         }
         now = brain.deadline().expect("it is tried again");
-        fetch = match tell(&mut brain, now, Fact::Tick)[..] {
+        fetch = match tell(&mut brain, now, TIME_PASSED)[..] {
             [Command::Fetch { fetch, .. }] => fetch,
             ref other => panic!("{other:?}"),
         };
@@ -456,7 +455,7 @@ fn a_server_that_is_down_is_asked_for_one_object_after_the_other() {
             Some(fetch) => failed(fetch, Kind::Network, Attempt::Barren),
             None => {
                 now = brain.deadline().expect("it is tried again");
-                Fact::Tick
+                TIME_PASSED
             }
         };
         next = tell(&mut brain, now, fact);

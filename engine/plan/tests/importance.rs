@@ -27,15 +27,15 @@ proptest! {
         let draw = Draw::new(rates.clone(), prng.next(), true).unwrap();
         let mut times = vec![0u64; samples];
         for place in 0..draw.places() {
-            let place = SampleId(place as u32);
+            let place = SampleId(place);
             let sample = draw.sample_in(place);
             times[sample.0 as usize] += 1;
             prop_assert!(draw.places_of(sample).any(|one| one == place));
         }
         for (sample, (times, rate)) in times.iter().zip(&rates).enumerate() {
-            let places: Vec<u32> = draw.places_of(SampleId(sample as u32)).map(|place| place.0).collect();
+            let places: Vec<u64> = draw.places_of(SampleId(sample as u64)).map(|place| place.0).collect();
             prop_assert_eq!(places.len() as u64, *times);
-            prop_assert_eq!(places.first().copied(), (*times > 0).then_some(sample as u32), "its own place first");
+            prop_assert_eq!(places.first().copied(), (*times > 0).then_some(sample as u64), "its own place first");
             let rate = u64::from(*rate);
             let one = u64::from(ONE);
             prop_assert!((rate / one..=rate.div_ceil(one)).contains(times), "{} times at a rate of {}", times, rate);
@@ -67,7 +67,7 @@ fn even_teeth_do_not_comb_out_every_second_key() {
     let rates: Vec<u16> = (0..6_144).map(|at| if at < 4_096 { ONE / 2 } else { 2 * ONE }).collect();
     for seed in 0..50 {
         let draw = Draw::new(rates.clone(), Prng::new(seed).next(), true).unwrap();
-        let taken = |odd: u32| (0..2_048).filter(|at| draw.places_of(SampleId(2 * at + odd)).count() > 0).count();
+        let taken = |odd: u64| (0..2_048).filter(|at| draw.places_of(SampleId(2 * at + odd)).count() > 0).count();
         let (even, odd) = (taken(0), taken(1));
         assert_eq!(even + odd, 2_048, "half of them come");
         assert!((900..1_150).contains(&even), "seed {seed}: {even} even keys and {odd} odd ones");
@@ -99,7 +99,7 @@ fn report(horizons: &mut Horizons, samples: u64, from: u64, to: u64) {
         let step: Vec<(SampleId, f32)> = (end..step_end)
             .map(|_| {
                 let sample = prng.below(samples);
-                (SampleId(sample as u32), loss(sample, &mut prng))
+                (SampleId(sample), loss(sample, &mut prng))
             })
             .collect();
         let (ids, losses): (Vec<_>, Vec<_>) = step.into_iter().unzip();
@@ -116,7 +116,7 @@ fn drawn(config: ImportanceConfig, samples: u64, seed: u64) -> Horizons {
 }
 
 fn times(draw: &Draw) -> Vec<u64> {
-    (0..draw.places() as u32).map(|sample| draw.places_of(SampleId(sample)).count() as u64).collect()
+    (0..draw.places()).map(|sample| draw.places_of(SampleId(sample)).count() as u64).collect()
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn no_rate_is_below_the_floor_and_no_sample_comes_more_often_than_the_cap() {
             let horizons = drawn(config, samples, samples);
             let draw = horizons.draw(2).unwrap();
             let floor = (coverage * f64::from(ONE)).ceil() as u16;
-            for sample in (0..samples as u32).map(SampleId) {
+            for sample in (0..samples).map(SampleId) {
                 let rate = draw.rate(sample);
                 assert!(rate >= floor && rate <= replay as u16 * ONE, "{rate} at {coverage} and {replay}");
                 bound[0] |= rate == floor && floor < ONE;
@@ -145,21 +145,21 @@ fn no_rate_is_below_the_floor_and_no_sample_comes_more_often_than_the_cap() {
 }
 
 /// A function of the samples that has much to do with how often they are drawn: the hardest case for a biased mean.
-fn value(sample: u32) -> f64 {
-    f64::from(sample % 17).powi(2) + f64::from(sample) / 300.0
+fn value(sample: u64) -> f64 {
+    ((sample % 17) as f64).powi(2) + sample as f64 / 300.0
 }
 
 #[test]
 fn the_weighted_mean_over_an_epoch_is_the_plain_mean() {
     let samples = 600;
-    let plain = (0..samples as u32).map(value).sum::<f64>() / samples as f64;
+    let plain = (0..samples).map(value).sum::<f64>() / samples as f64;
     let means = |config: ImportanceConfig| -> (f64, f64) {
         let means: Vec<f64> = (0..2_000)
             .map(|seed| {
                 let horizons = drawn(config, samples, seed);
                 let draw = horizons.draw(2).unwrap();
                 let weighted = |place| {
-                    let sample = draw.sample_in(SampleId(place as u32));
+                    let sample = draw.sample_in(SampleId(place));
                     f64::from(draw.weight(sample)) * value(sample.0)
                 };
                 (0..samples).map(weighted).sum::<f64>() / samples as f64
@@ -187,7 +187,7 @@ fn golden_vectors() {
     let pinned = |mode, cached_samples| {
         let horizons = drawn(ImportanceConfig { mode, cached_samples, ..on() }, 64, 7);
         let draw = horizons.draw(2).unwrap();
-        (0..16).map(|place| draw.sample_in(SampleId(place)).0).collect::<Vec<u32>>()
+        (0..16).map(|place| draw.sample_in(SampleId(place)).0).collect::<Vec<u64>>()
     };
     assert_eq!(pinned(Mode::On, 0), [0, 1, 27, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
     assert_eq!(pinned(Mode::Shade, 16), [8, 1, 8, 3, 17, 9, 8, 1, 8, 9, 8, 26, 12, 9, 27, 9]);

@@ -18,18 +18,18 @@ fn every_policy_conforms() {
 fn names_parse_and_print() {
     for name in PolicyName::ALL {
         assert_eq!(name.to_string().parse::<PolicyName>().unwrap(), name);
-        assert_eq!(build(name, 1).name(), name.word());
+        assert_eq!(build(name, 1).name(), name);
     }
     let error = "arc".parse::<PolicyName>().unwrap_err();
     assert_eq!((error.kind(), error.to_string().contains("next-use")), (Kind::Usage, true));
 }
 
-fn block(sample: u32) -> BlockId {
+fn block(sample: u64) -> BlockId {
     BlockId { sample: SampleId(sample), index: 0 }
 }
 
 /// Each access of a trace with the time of the next access to the same sample.
-fn with_next_uses(trace: &[u32]) -> Vec<(u32, Option<UseTime>)> {
+fn with_next_uses(trace: &[u64]) -> Vec<(u64, Option<UseTime>)> {
     let mut later = BTreeMap::new();
     let mut uses: Vec<_> = trace
         .iter()
@@ -42,10 +42,10 @@ fn with_next_uses(trace: &[u32]) -> Vec<(u32, Option<UseTime>)> {
 }
 
 /// Hits of each access when every block has one byte and every miss is offered.
-fn replay(name: PolicyName, capacity: u64, trace: &[u32]) -> Vec<bool> {
+fn replay(name: PolicyName, capacity: u64, trace: &[u64]) -> Vec<bool> {
     let mut policy = build(name, capacity);
     let mut evicted = Vec::new();
-    let use_one = |(sample, next_use): (u32, Option<UseTime>)| {
+    let use_one = |(sample, next_use): (u64, Option<UseTime>)| {
         let hit = policy.hit(block(sample), next_use, &mut evicted);
         if !hit {
             policy.offer(block(sample), 1, next_use, &mut evicted);
@@ -56,24 +56,24 @@ fn replay(name: PolicyName, capacity: u64, trace: &[u32]) -> Vec<bool> {
     with_next_uses(trace).into_iter().map(use_one).collect()
 }
 
-fn hits(name: PolicyName, capacity: u64, trace: &[u32]) -> usize {
+fn hits(name: PolicyName, capacity: u64, trace: &[u64]) -> usize {
     replay(name, capacity, trace).into_iter().filter(|hit| *hit).count()
 }
 
-fn epochs(samples: u64, epochs: u64, seed: u64) -> Vec<u32> {
+fn epochs(samples: u64, epochs: u64, seed: u64) -> Vec<u64> {
     let order = Order::new(samples, seed, true);
     (0..epochs).flat_map(|epoch| (0..samples).map(move |position| order.sample_at(epoch, position).0)).collect()
 }
 
 /// The most hits any policy can have, by trying every choice after every miss: what to drop, or nothing. Memoised over
 /// the set held (a bit per sample), step by step.
-fn most_hits(capacity: usize, trace: &[u32]) -> usize {
-    let mut best: BTreeMap<u32, usize> = BTreeMap::from([(0, 0)]);
+fn most_hits(capacity: usize, trace: &[u64]) -> usize {
+    let mut best: BTreeMap<u64, usize> = BTreeMap::from([(0, 0)]);
     for sample in trace {
-        let bit = 1u32 << sample;
-        let mut next: BTreeMap<u32, usize> = BTreeMap::new();
+        let bit = 1u64 << sample;
+        let mut next: BTreeMap<u64, usize> = BTreeMap::new();
         for (held, hits) in best {
-            let mut reach = |held: u32, hits: usize| {
+            let mut reach = |held: u64, hits: usize| {
                 let most = next.entry(held).or_default();
                 *most = (*most).max(hits);
             };
@@ -99,7 +99,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     /// Whatever is accessed, nothing beats next-use; and no schedule of drops at all does.
     #[test]
-    fn next_use_is_optimal_on_any_trace(trace in prop::collection::vec(0u32..9, 0..60), capacity in 0u64..7) {
+    fn next_use_is_optimal_on_any_trace(trace in prop::collection::vec(0u64..9, 0..60), capacity in 0u64..7) {
         let ours = hits(PolicyName::NextUse, capacity, &trace);
         prop_assert_eq!(ours, most_hits(capacity as usize, &trace));
     }
@@ -119,7 +119,7 @@ proptest! {
     #[test]
     fn next_use_is_never_beaten_on_random_traces(seed: u64, capacity in 0u64..60) {
         let mut random = Prng::new(seed);
-        let trace: Vec<_> = (0..2_000).map(|_| random.below(1 + random.clone().below(64)) as u32).collect();
+        let trace: Vec<_> = (0..2_000).map(|_| random.below(1 + random.clone().below(64))).collect();
         let ours = hits(PolicyName::NextUse, capacity, &trace);
         for rival in PolicyName::ALL {
             prop_assert!(hits(rival, capacity, &trace) <= ours, "{rival} beats next-use");
@@ -190,7 +190,7 @@ fn fifo_misses_as_deli_published() {
         let capacity = (per_node as f64 * share) as u64;
         let mut misses = 0;
         for rank in 0..nodes {
-            let trace: Vec<u32> = node(0, rank).chain(node(1, rank)).collect();
+            let trace: Vec<u64> = node(0, rank).chain(node(1, rank)).collect();
             let hits = replay(PolicyName::Fifo, capacity, &trace);
             misses += hits[per_node as usize..].iter().filter(|hit| !**hit).count();
         }

@@ -13,7 +13,7 @@ fn delivered(order: OrderName, seed: u64, world: u32, batch_size: u32) -> Vec<Ve
     let (shuffle, rank, drop_last, epochs) = (true, 0, false, EPOCHS);
     let config = RunConfig { samples, seed, order, shuffle, world, rank, batch_size, drop_last, epochs, start };
     let run = Run::new(config).unwrap();
-    (0..epochs).map(|epoch| (0..samples).map(|at| run.sample_at(epoch, at).0).collect()).collect()
+    (0..epochs).map(|epoch| (0..samples).map(|at| run.sample_at(epoch, at).0 as u32).collect()).collect()
 }
 
 fn judged(epochs: &[Vec<u32>], world: u32, batch_size: u32) -> Quality {

@@ -126,7 +126,8 @@ fn refuses_what_cannot_run_with_the_numbers() {
     let good = config(100, 3, 64, 2);
     let refused = [
         (RunConfig { samples: 0, ..good }, "no samples"),
-        (RunConfig { samples: 1 << 32, ..good }, "4294967296 samples"),
+        (RunConfig { samples: 1 << 40, ..good }, "1099511627776 samples are more than 1099511627775"),
+        (RunConfig { samples: 1 << 39, epochs: 1 << 25, ..good }, "33554432 epochs of 549755813888 samples"),
         (RunConfig { world: 0, ..good }, "world of 0"),
         (RunConfig { rank: 3, ..good }, "rank 3 is not in a world of 3"),
         (RunConfig { batch_size: 0, ..good }, "batch_size is 0"),

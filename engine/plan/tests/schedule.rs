@@ -37,7 +37,7 @@ proptest! {
             prop_assert_eq!(schedule.cursor(now), Cursor { epoch: now.0 / samples, position: now.0 % samples });
             let end = UseTime((now.0 / samples + horizon + 1) * samples);
             let within: Vec<_> = uses.iter().filter(|(time, _)| (now..end).contains(time)).collect();
-            for sample in (0..samples as u32).map(SampleId) {
+            for sample in (0..samples).map(SampleId) {
                 let times: Vec<_> = within.iter().filter(|(_, used)| *used == sample).map(|(time, _)| *time).collect();
                 prop_assert_eq!(schedule.first_use(sample, now), times.first().copied());
                 prop_assert_eq!(schedule.last_use(sample, now), times.last().copied());

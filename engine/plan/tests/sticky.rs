@@ -26,7 +26,7 @@ fn run(samples: u64, world: u32, rank: u32, batch_size: u32, epochs: u64) -> Run
     Run::new(config).unwrap()
 }
 
-fn head(order: &Order, epoch: u64, count: u64) -> Vec<u32> {
+fn head(order: &Order, epoch: u64, count: u64) -> Vec<u64> {
     (0..count).map(|position| order.sample_at(epoch, position).0).collect()
 }
 
@@ -38,24 +38,24 @@ fn golden_vectors() {
     assert_eq!([0, 1, u64::MAX].map(|epoch| head(&mnist, epoch, 4)), GOLDEN_60K);
     let digest = |epoch: u64| {
         let epoch = mnist.epoch(epoch);
-        (0..60_000).fold(0, |hash, position| mix64(hash ^ u64::from(epoch.sample_at(position).0)))
+        (0..60_000).fold(0, |hash, position| mix64(hash ^ epoch.sample_at(position).0))
     };
     assert_eq!([0, 1].map(digest), GOLDEN_60K_DIGESTS);
-    assert_eq!(head(&sticky(limits::SAMPLES_MAX, u64::MAX), 3, 4), GOLDEN_MOST);
+    assert_eq!(head(&sticky(u64::from(u32::MAX), u64::MAX), 3, 4), GOLDEN_MOST);
     // Who takes what within a step is pinned as well: the order within a batch, and the world's arithmetic.
     let dealt = |world, rank, batch_size| {
         let run = run(60_000, world, rank, batch_size, 2);
         let seqs = (0..run.batches()).map(BatchSeq).map(|seq| run.batch(seq).unwrap());
-        seqs.flat_map(|batch| run.samples(&batch)).fold(0, |hash, sample| mix64(hash ^ u64::from(sample.0)))
+        seqs.flat_map(|batch| run.samples(&batch)).fold(0, |hash, sample| mix64(hash ^ sample.0))
     };
     assert_eq!([dealt(1, 0, 64), dealt(3, 1, 64), dealt(8, 7, 33)], GOLDEN_DEALT);
 }
 
-const GOLDEN_10: [u32; 10] = [8, 1, 3, 9, 2, 7, 4, 0, 6, 5];
-const GOLDEN_60K: [[u32; 4]; 3] =
+const GOLDEN_10: [u64; 10] = [8, 1, 3, 9, 2, 7, 4, 0, 6, 5];
+const GOLDEN_60K: [[u64; 4]; 3] =
     [[27101, 29712, 36474, 29163], [49346, 47651, 49763, 7660], [1391, 42807, 12949, 13587]];
 const GOLDEN_60K_DIGESTS: [u64; 2] = [0xAFCB_A2B9_81C2_D04C, 0x2FEE_50F3_DEE2_D4AC];
-const GOLDEN_MOST: [u32; 4] = [174962549, 1331682747, 1047654348, 3602190969];
+const GOLDEN_MOST: [u64; 4] = [174962549, 1331682747, 1047654348, 3602190969];
 const GOLDEN_DEALT: [u64; 3] = [0x34E8_243D_03B9_1E66, 0x5596_0CB4_FD19_A05C, 0x892E_9EB0_A670_7E51];
 
 #[test]
@@ -77,9 +77,9 @@ proptest! {
         let order = sticky(samples, seed);
         let position = at % samples;
         let sample = order.sample_at(epoch, position);
-        prop_assert!(u64::from(sample.0) < samples);
+        prop_assert!(sample.0 < samples);
         prop_assert_eq!(order.position_of(epoch, sample), position);
-        let id = SampleId((mix64(at) % samples) as u32);
+        let id = SampleId(mix64(at) % samples);
         prop_assert_eq!(order.sample_at(epoch, order.position_of(epoch, id)), id);
     }
 

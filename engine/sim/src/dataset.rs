@@ -32,7 +32,7 @@ impl DataSet {
         let keys: Vec<String> = (0..sizes.len()).map(key).collect();
         let bytes: Vec<Vec<u8>> = sizes.iter().enumerate().map(|(at, &size)| content(seed, at as u64, size)).collect();
         DataSet {
-            by_key: keys.iter().enumerate().map(|(at, key)| (key.clone(), SampleId(at as u32))).collect(),
+            by_key: keys.iter().enumerate().map(|(at, key)| (key.clone(), SampleId(at as u64))).collect(),
             crc32c: bytes.iter().map(|bytes| crc32c::crc32c(bytes)).collect(),
             etags: (0..sizes.len()).map(|at| format!("\"{:016x}\"", mix64(seed ^ at as u64))).collect(),
             keys,

@@ -65,7 +65,7 @@ fn plant(bytes: &mut [u8], mark: u64, objects: &Objects, set: &DataSet, content:
     let catalog = objects.catalog();
     let journal = bytes.len() - PAGE_BYTES;
     let (mut place, mut records) = (PAGE_BYTES, 0);
-    for sample in (0..catalog.samples() as u32).map(SampleId) {
+    for sample in (0..catalog.samples()).map(SampleId) {
         let Some(fingerprint) = objects.fingerprint(sample) else { return };
         for index in 0..catalog.blocks(sample) {
             let block = BlockId { sample, index };

@@ -103,7 +103,7 @@ fn delivered(question: &OrdersRun, order: OrderName, epoch: u64) -> Result<Vec<u
     let (samples, shuffle, rank, drop_last) = (u64::from(question.samples), true, 0, false);
     let start = Cursor::default();
     let run = Run::new(RunConfig { samples, seed, order, shuffle, world, rank, batch_size, drop_last, epochs, start })?;
-    Ok((0..samples).map(|position| run.sample_at(epoch, position).0).collect())
+    Ok((0..samples).map(|position| run.sample_at(epoch, position).0 as u32).collect())
 }
 
 /// What the caches of all ranks served from the second epoch on, played in virtual time.

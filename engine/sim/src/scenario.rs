@@ -63,7 +63,7 @@ pub struct Scenario {
     /// How the trainer takes its batches.
     pub consumer: ConsumerShape,
     /// Samples that can never be had, and why.
-    pub hopeless: Vec<(u32, Despair)>,
+    pub hopeless: Vec<(u64, Despair)>,
 }
 
 /// One life of the job: from a cursor to the end or to a kill.

@@ -31,7 +31,7 @@ const AUGMENTATION: u64 = 0xA06_3E47_A710_0001;
 impl Occasion {
     fn draws(self) -> Prng {
         let run = mix64(self.seed ^ AUGMENTATION);
-        Prng::new(mix64(mix64(run ^ self.epoch) ^ u64::from(self.id.0)))
+        Prng::new(mix64(mix64(run ^ self.epoch) ^ self.id.0))
     }
 }
 
@@ -120,7 +120,7 @@ mod tests {
     }
 
     fn occasion(epoch: u64, id: u32) -> Occasion {
-        Occasion { seed: 7, epoch, id: SampleId(id) }
+        Occasion { seed: 7, epoch, id: SampleId(id.into()) }
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub fn bare_listing(set: &DataSet) -> Vec<Listed> {
 #[derive(Debug, Default, PartialEq, Eq, Clone)]
 pub struct Delivered {
     /// `(epoch, sample)` in order of delivery.
-    pub order: Vec<(u64, u32)>,
+    pub order: Vec<(u64, u64)>,
 }
 
 /// Reads a loader to its end and checks every byte against the generator.
@@ -97,7 +97,7 @@ pub fn take(batch: &Batch, loader: &Loader, set: &DataSet, delivered: &mut Deliv
 }
 
 /// What the plan alone says a run delivers, in order.
-pub fn planned(config: RunConfig) -> Vec<(u64, u32)> {
+pub fn planned(config: RunConfig) -> Vec<(u64, u64)> {
     let run = Run::new(config).expect("the test's run is sound");
     let batches = (0..run.batches()).map(|seq| run.batch(fuelrail_base::BatchSeq(seq)).expect("below the end"));
     batches.flat_map(|batch| run.samples(&batch).map(move |id| (batch.epoch, id.0)).collect::<Vec<_>>()).collect()

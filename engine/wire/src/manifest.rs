@@ -79,12 +79,12 @@ fn parse_line(line: &[u8]) -> Result<Entry, String> {
 
 /// Sorts positions rather than hashing keys: the same cost, and no ambient randomness.
 fn refuse_repeats(entries: &[Entry], line_numbers: &[usize]) -> Result<()> {
-    let mut order: Vec<u32> = (0u32..).take(entries.len()).collect(); // at most SAMPLES_MAX entries
-    order.sort_by(|a, b| entries[*a as usize].key.cmp(&entries[*b as usize].key));
-    let repeat = order.windows(2).find(|pair| entries[pair[0] as usize].key == entries[pair[1] as usize].key);
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    order.sort_by(|a, b| entries[*a].key.cmp(&entries[*b].key));
+    let repeat = order.windows(2).find(|pair| entries[pair[0]].key == entries[pair[1]].key);
     let Some(&[first, second]) = repeat else { return Ok(()) };
-    let flaw = format!("the key stands on line {} already", line_numbers[first as usize]);
-    Err(refusal(line_numbers[second as usize], &flaw).object(&*entries[second as usize].key))
+    let flaw = format!("the key stands on line {} already", line_numbers[first]);
+    Err(refusal(line_numbers[second], &flaw).object(&*entries[second].key))
 }
 
 fn refusal(line: usize, flaw: &str) -> Error {

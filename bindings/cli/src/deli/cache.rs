@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn the_first_in_is_the_first_out() {
         let cache = ItemCache::new(2);
-        let item = |id: u32, n: u8| (SampleId(id), Arc::from(vec![n; usize::from(n)]));
+        let item = |id, n: u8| (SampleId(id), Arc::from(vec![n; usize::from(n)]));
         cache.put([item(1, 1), item(2, 2), item(1, 9), item(3, 3)]);
         let read = |id| cache.get(SampleId(id)).map(|bytes| bytes.to_vec());
         assert_eq!((read(1), read(2), read(3)), (None, Some(vec![2, 2]), Some(vec![3, 3, 3])));

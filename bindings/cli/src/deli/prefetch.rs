@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use fuelrail_base::{Error, Kind, Result, SampleId};
-use fuelrail_plan::prefetch::{Prefetch, View, Watermarks};
+use fuelrail_plan::prefetch::{View, Watermarks};
 
 use super::cache::ItemCache;
 use super::http::Client;
@@ -242,7 +242,7 @@ mod tests {
         let bucket = bucket("");
         for (watermarks, fetches) in [((40, 0), [40, 40, 80]), ((20, 20), [40, 60, 80])] {
             let (mut sampler, cache) = sampler(watermarks, &bucket);
-            sampler.begin_epoch((0..SET as u32).rev().map(SampleId).collect());
+            sampler.begin_epoch((0..SET).rev().map(SampleId).collect());
             let mut taken = 0;
             for (until_taken, gets) in [1, 21, 41].into_iter().zip(fetches) {
                 sampler.take(until_taken - taken).unwrap();
@@ -251,7 +251,7 @@ mod tests {
             }
             let lists = 80 / watermarks.0 * 3;
             assert_eq!(sampler.reads(), (80, lists), "{watermarks:?}");
-            let holds = |from_end| cache.get(SampleId(SET as u32 - from_end)).is_some();
+            let holds = |from_end| cache.get(SampleId(SET - from_end)).is_some();
             until("the last fetch is visible", || holds(80));
             assert!(holds(41) && !holds(1));
         }
@@ -273,7 +273,7 @@ mod tests {
     fn a_failed_fetch_reaches_the_trainer() {
         let bucket = bucket("error=1.0,per_key_max=1000");
         let (mut sampler, _cache) = sampler((20, 20), &bucket);
-        sampler.begin_epoch((0..SET as u32).map(SampleId).collect());
+        sampler.begin_epoch((0..SET).map(SampleId).collect());
         let mut outcome = Ok(());
         for _ in 0..SET {
             outcome = sampler.take(1);

@@ -139,7 +139,7 @@ pub struct StepReport {
     /// How it was done.
     pub mode: Mode,
     /// This rank's samples, in order.
-    pub ids: Vec<u32>,
+    pub ids: Vec<u64>,
     /// Where its time went.
     #[serde(skip)]
     pub time: StepTime,

@@ -2,15 +2,12 @@
 //!
 //! Owns the window while the exchange is open. Judges a response head against what was asked; never touches a socket.
 
+use super::outcome::{End, Outcome};
 use fuelrail_base::{Error, Instant, Kind, Result, SampleId, WallTime};
-use fuelrail_io::Window;
+use fuelrail_io::{Filling, Window};
 use fuelrail_plan::brain::FetchId;
 use fuelrail_wire::tls::asks_for_tls;
 use fuelrail_wire::{Digest, Etag, Framing, ResponseHead};
-
-/// Names the second request of a fetch, as long as anything of it is under way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RaceId(pub u32);
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +24,8 @@ pub(crate) struct Asked {
     pub object_len: u64,
     /// ETag as listed or as first seen.
     pub etag: Option<Etag>,
-    /// It is the second request of its fetch, into memory of its own.
-    pub second: Option<RaceId>,
+    /// It is a second request of its fetch, into spare memory.
+    pub second: bool,
 }
 
 impl Asked {
@@ -73,6 +70,8 @@ pub(crate) struct Exchange {
     pub asked: Asked,
     /// `None` only while a receive holds it.
     pub window: Option<Window>,
+    /// The spare memory that the window is carved from, of a second request.
+    pub spare: Option<Filling>,
     pub sink: Sink,
     pub proof: Proof,
     /// Checksum of all that was asked for, where it comes in one answer from its first byte on.
@@ -98,6 +97,7 @@ impl Exchange {
             resumed_at: window.filled(),
             asked,
             window: Some(window),
+            spare: None,
             sink: Sink::Window,
             proof: Proof::default(),
             digest: None,
@@ -117,9 +117,9 @@ impl Exchange {
         self.window.as_mut().expect(HOME)
     }
 
-    /// Gives the window back, between two receives.
-    pub(crate) fn into_window(self) -> Window {
-        self.window.expect(HOME)
+    /// Ends it, between two receives.
+    pub(crate) fn end(self, end: End) -> Outcome {
+        Outcome { asked: self.asked, window: self.window.expect(HOME), spare: self.spare, end }
     }
 
     /// Clears what landed in this attempt: its head was never understood.

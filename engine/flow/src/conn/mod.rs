@@ -14,8 +14,8 @@ mod trickle;
 mod tunnel;
 
 pub use exchange::Proof;
-pub(crate) use exchange::{Asked, Exchange, RaceId};
-pub(crate) use outcome::{Context, Outcome};
+pub(crate) use exchange::{Asked, Exchange};
+pub(crate) use outcome::{Context, End, Fault, Outcome};
 pub(crate) use predict::HeadPredictor;
 pub(crate) use secure::Secure;
 pub(crate) use tunnel::Tunnel;

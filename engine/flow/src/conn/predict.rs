@@ -97,7 +97,15 @@ mod tests {
     use fuelrail_wire::{Parsed, parse_head};
 
     fn asked(first: u64, len: u64, object_len: u64) -> Asked {
-        Asked { fetch: FetchId(0), sample: SampleId(0), first, len, object_len, etag: None, second: None }
+        Asked {
+            fetch: FetchId { place: 0, serial: 0 },
+            sample: SampleId(0),
+            first,
+            len,
+            object_len,
+            etag: None,
+            second: false,
+        }
     }
 
     fn head(text: &str) -> (ResponseHead, usize) {

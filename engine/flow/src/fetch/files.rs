@@ -4,7 +4,7 @@
 //! operations of the ring, so no slow file system holds the shard up. A file is held to the mark it was listed with, before its
 //! bytes are read and after, so that what lands is one content of it and not a mixture.
 
-use crate::conn::{Asked, Exchange, Outcome, Proof};
+use crate::conn::{Asked, Exchange, Fault, Outcome, Proof};
 use crate::objects::Objects;
 use core::fmt::Write as _;
 use fuelrail_base::limits::FOLDER_FILES_MAX;
@@ -439,5 +439,5 @@ fn fail(mut exchange: Exchange, error: Error, outcomes: &mut Vec<Outcome>) {
     if error.kind() == Kind::Changed {
         exchange.home_window_mut().rewind(0);
     }
-    outcomes.push(Outcome::failed(exchange, error));
+    outcomes.push(Outcome::failed(exchange, Fault::new(error)));
 }

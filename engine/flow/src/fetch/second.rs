@@ -3,7 +3,7 @@
 use super::FetchStage;
 use crate::conn::{Asked, Conn, Context, Exchange, State};
 use fuelrail_base::{Error, Instant, Kind};
-use fuelrail_io::{Ring, Window};
+use fuelrail_io::{Filling, Ring, Window};
 use fuelrail_plan::brain::FetchId;
 
 /// An answer nobody waits for is read to its end when it is no longer than this: a new connection costs more.
@@ -13,7 +13,7 @@ impl FetchStage {
     /// The connection whose next answer is this fetch's, and when it was asked.
     pub(crate) fn front(&self, fetch: FetchId) -> Option<(usize, Instant)> {
         self.conns.iter().filter(|(_, conn)| conn.state != State::Closing).find_map(|(at, conn)| {
-            let front = conn.front().filter(|front| front.asked.fetch == fetch && front.asked.second.is_none())?;
+            let front = conn.front().filter(|front| front.asked.fetch == fetch && !front.asked.second)?;
             Some((at, front.sent_at))
         })
     }
@@ -35,11 +35,17 @@ impl FetchStage {
     }
 
     /// Sends the second request there, against the one that `first` is slow with.
-    pub(crate) fn send_second(&mut self, (at, first): (usize, usize), asked: Asked, window: Window, now: Instant) {
+    pub(crate) fn send_second(
+        &mut self,
+        (at, first): (usize, usize),
+        asked: Asked,
+        (spare, window): (Filling, Window),
+        now: Instant,
+    ) {
         self.conns[first].set_hedged();
         // Nothing shall stand behind a second request either: it may be slow, too.
-        self.send_request(at, Exchange { hedged: true, ..Exchange::new(asked, window, now) });
-        self.seconds += 1;
+        let (spare, hedged) = (Some(spare), true);
+        self.send_request(at, Exchange { spare, hedged, ..Exchange::new(asked, window, now) });
     }
 
     /// Closes a connection because what it is slow with is had elsewhere: its window comes home when its operations have.
@@ -57,21 +63,13 @@ impl FetchStage {
 
     /// Second requests of this fetch are waited for no more: they may end if they are short, else their connections are closed.
     pub(crate) fn lose<R: Ring>(&mut self, ring: &mut R, now: Instant, fetch: FetchId) {
-        if self.seconds == 0 {
-            return;
-        }
         let lost = |conn: &Conn| {
             let front = conn.front().map(|front| front.asked);
-            let long = |asked: Asked| asked.fetch == fetch && asked.second.is_some() && asked.len > DRAIN_BYTES_MAX;
+            let long = |asked: Asked| asked.fetch == fetch && asked.second && asked.len > DRAIN_BYTES_MAX;
             conn.state != State::Closing && conn.queued() == 1 && front.is_some_and(long)
         };
         while let Some((at, _)) = self.conns.iter().find(|(_, conn)| lost(conn)) {
             self.give_up(ring, now, at);
         }
-    }
-
-    /// A second request has ended.
-    pub(crate) fn second_over(&mut self) {
-        self.seconds -= 1;
     }
 }

@@ -12,6 +12,8 @@ use fuelrail_plan::spill::{SegmentId, Spot};
 /// How soon a sample that waits for the disk to be done with its memory is looked at again: nobody tells when.
 const LENT_PATIENCE: Duration = Duration::from_millis(1);
 
+const TIER: &str = "where there is a disk, the brain has its tier";
+
 impl<R: Ring> Shard<R> {
     pub(super) fn spill_block(&mut self, block: BlockId, window: &mut Window, proof: Proof, to: (SegmentId, u64)) {
         canary::pass(self.id.0, Stage::Spill);
@@ -20,7 +22,7 @@ impl<R: Ring> Shard<R> {
     }
 
     pub(super) fn restore_block(&mut self, fetch: FetchId, block: BlockId, spot: Spot) {
-        let window = self.brain.first(fetch).window.take().expect("one attempt at a time");
+        let window = self.waiter(fetch).window.take().expect("one attempt at a time");
         let spill = self.spill.as_mut().expect("the brain restores only where there is a disk");
         spill.restore(self.now, fetch, block, spot, window);
     }
@@ -29,9 +31,7 @@ impl<R: Ring> Shard<R> {
         if let Some(spill) = &mut self.spill {
             spill.trim(&mut self.ring, segment);
         }
-        if let Some(tier) = self.brain.spill() {
-            tier.trimmed(segment);
-        }
+        self.brain.spill().expect(TIER).trimmed(segment);
     }
 
     /// Takes in what the disk and its keeper brought. True when there was anything.
@@ -48,26 +48,30 @@ impl<R: Ring> Shard<R> {
         }
         let (Some(spill), Some(tier)) = (&mut self.spill, self.brain.spill()) else { return any };
         spill.recycle(outcomes);
-        if spill.restock(tier) {
-            self.tell(Fact::NoSegment);
-        }
+        spill.restock(tier);
         any
     }
 
     fn take_disk_outcome(&mut self, outcome: SpillOutcome) {
         match outcome {
             SpillOutcome::Restored { fetch, window, proof, total, writes } => {
-                let first = self.brain.first(fetch);
+                let first = self.waiter(fetch);
                 (first.window, first.proof) = (Some(window), proof);
                 self.tell(Fact::Restored { fetch, total, writes });
             }
             SpillOutcome::Lost { fetch, window } => {
-                self.brain.first(fetch).window = Some(window);
+                self.waiter(fetch).window = Some(window);
                 self.tell(Fact::Lost(fetch));
             }
-            SpillOutcome::Spilled { block, crc32c } => self.tell(Fact::Spilled { block, crc32c }),
-            SpillOutcome::Unspilled(block) => self.tell(Fact::Unspilled(block)),
-            SpillOutcome::Broken(segment) => self.tell(Fact::Broken(segment)),
+            SpillOutcome::Spilled { block, crc32c } => {
+                let bytes = self.objects.catalog().block_len(block);
+                let tier = self.brain.spill().expect(TIER);
+                match crc32c {
+                    Some(crc32c) => tier.written(block, bytes, crc32c),
+                    None => tier.write_failed(block, bytes),
+                }
+            }
+            SpillOutcome::Broken(segment) => self.brain.spill().expect(TIER).broken(segment),
         }
     }
 

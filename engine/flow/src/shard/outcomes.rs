@@ -1,7 +1,7 @@
 //! What a shard makes of how requests ended, and what it does about those that take too long.
 
 use super::Shard;
-use crate::conn::{Asked, Outcome, Proof};
+use crate::conn::{Asked, End, Fault, Outcome, Proof};
 use crate::hedge::Verdict;
 use fuelrail_base::{BlockId, Kind};
 use fuelrail_io::{Ring, Window};
@@ -12,52 +12,56 @@ const PROGRESS_BYTES_MIN: usize = 4096;
 
 impl<R: Ring> Shard<R> {
     pub(super) fn take_outcome(&mut self, outcome: Outcome) {
-        let now = self.now;
-        if outcome.asked().second.is_some() {
-            self.fetch.second_over();
+        let (now, fetch) = (self.now, outcome.asked.fetch);
+        let Some(waiter) = self.brain.first(fetch) else {
+            // A second request of a fetch that is over.
+            self.hedges.waste(outcome);
+            return;
+        };
+        let raced = waiter.race.is_some();
+        let verdict = self.hedges.judge(&mut waiter.race, outcome, now);
+        if let Verdict::Over(_) | Verdict::Outrun { .. } = verdict {
+            self.requests.passed(now);
+            if raced {
+                self.fetch.lose(&mut self.ring, now, fetch);
+            }
         }
-        match self.hedges.judge(outcome, now) {
-            Verdict::Over(outcome) => {
-                self.requests.passed(now);
-                self.end_fetch(outcome);
+        match verdict {
+            Verdict::Over(outcome) => self.end_fetch(outcome),
+            Verdict::Outrun { window, proof, first_byte, total, waited } => {
+                self.fetch.landed(window.len() as u64, waited);
+                self.land(fetch, window, proof);
+                self.tell(Fact::Landed { fetch, first_byte, total, outran: Some(waited) });
             }
-            Verdict::Outrun { asked, window, proof, first_byte, total, waited } => {
-                self.requests.passed(now);
-                self.fetch.lose(&mut self.ring, now, asked.fetch);
-                let bytes = window.len() as u64;
-                self.fetch.landed(bytes, waited);
-                self.land(asked.fetch, window, proof);
-                self.tell(Fact::Outrun { fetch: asked.fetch, bytes, first_byte, total, waited });
-            }
-            Verdict::GiveUp(fetch) => {
+            Verdict::GiveUp => {
                 if let Some((at, _)) = self.fetch.front(fetch) {
                     self.fetch.give_up(&mut self.ring, now, at);
                 }
             }
-            Verdict::Halved { fetch, kind, second } => self.tell(Fact::Halved { fetch, kind, second }),
+            Verdict::Halved { kind, second } => self.tell(Fact::Halved { fetch, kind, second }),
             Verdict::Nothing => {}
         }
     }
 
     fn end_fetch(&mut self, outcome: Outcome) {
-        match outcome {
-            Outcome::Landed { asked, window, proof, first_byte, total } => {
-                self.fetch.lose(&mut self.ring, self.now, asked.fetch);
-                let bytes = window.len() as u64;
-                self.fetch.landed(bytes, total);
-                let seen = self.brain.first(asked.fetch).seen;
-                self.land(asked.fetch, window, seen.with(proof));
-                self.tell(Fact::Landed { fetch: asked.fetch, bytes, first_byte, total });
+        let Outcome { asked: Asked { fetch, .. }, window, end, .. } = outcome;
+        match end {
+            End::Landed { proof, first_byte, total } => {
+                self.fetch.landed(window.len() as u64, total);
+                let seen = self.waiter(fetch).seen;
+                self.land(fetch, window, seen.with(proof));
+                self.tell(Fact::Landed { fetch, first_byte, total, outran: None });
             }
-            Outcome::Failed { asked, window, proof, error, retry_after, server_time, new_bytes, idled_out } => {
+            End::Failed { proof, new_bytes, fault } => {
+                let Fault { error, retry_after, server_time, idled_out } = fault;
                 let error = self.fetch.judged(error, server_time);
                 let (kind, len) = (error.kind(), window.len());
-                let first = self.brain.first(asked.fetch);
+                let first = self.waiter(fetch);
                 first.seen = if window.filled() == 0 { Proof::default() } else { first.seen.with(proof) };
                 first.window = Some(window);
                 if kind == Kind::Cancelled {
                     // We closed the connection ourselves, so that what is missing is asked for elsewhere.
-                    return self.tell(Fact::Unserved(asked.fetch));
+                    return self.tell(Fact::Unserved { fetch, displaced: false });
                 }
                 first.error = Some(error);
                 let attempt = match new_bytes >= PROGRESS_BYTES_MIN.max(len / 64) {
@@ -65,19 +69,18 @@ impl<R: Ring> Shard<R> {
                     true => Attempt::Progress,
                     false => Attempt::Barren,
                 };
-                self.tell(Fact::Failed { fetch: asked.fetch, kind, retry_after, attempt });
+                self.tell(Fact::Failed { fetch, kind, retry_after, attempt });
             }
-            Outcome::Unserved { asked, window, displaced } => {
-                let fetch = asked.fetch;
-                self.brain.first(fetch).window = Some(window);
-                self.tell(if displaced { Fact::Displaced(fetch) } else { Fact::Unserved(fetch) });
+            End::Unserved { displaced } => {
+                self.waiter(fetch).window = Some(window);
+                self.tell(Fact::Unserved { fetch, displaced });
             }
         }
     }
 
     /// The whole block is in the window of its first waiter.
     fn land(&mut self, fetch: FetchId, window: Window, proof: Proof) {
-        let first = self.brain.first(fetch);
+        let first = self.waiter(fetch);
         (first.window, first.proof) = (Some(window), proof);
     }
 
@@ -90,13 +93,14 @@ impl<R: Ring> Shard<R> {
             true => self.fetch.rival(&mut self.ring, self.now, first, self.brain.depth(bytes)),
             false => None,
         };
-        let begun = rival.and_then(|at| Some((at, self.hedges.begin(fetch, since, bytes)?)));
+        let race = &mut self.brain.first(fetch).expect("it is under way").race;
+        let begun = rival.and_then(|at| Some((at, self.hedges.begin(race, since, bytes)?)));
         match begun {
-            Some((at, (race, window))) => {
-                let asked = Asked { second: Some(race), ..self.asked(fetch, block, 0) };
-                self.fetch.send_second((at, first), asked, window, self.now);
+            Some((at, memory)) => {
+                let asked = Asked { second: true, ..self.asked(fetch, block, 0) };
+                self.fetch.send_second((at, first), asked, memory, self.now);
             }
-            None if self.hedges.runs(fetch) => self.tell(Fact::Unhedged(fetch)),
+            None if race.is_some() => self.tell(Fact::Unhedged(fetch)),
             None => self.fetch.give_up(&mut self.ring, self.now, first),
         }
     }

@@ -27,16 +27,15 @@ pub fn resume(len: u64, scanned: &Scanned) -> Mount {
 pub struct Contents<'o> {
     objects: &'o Objects,
     /// Start of each fingerprint and whose it is, in order: 16 bytes a sample, while segments are looked through.
-    index: Vec<(u64, u32)>,
+    index: Vec<(u64, u64)>,
 }
 
 impl Contents<'_> {
     /// Of a data set; samples without a fingerprint are never found.
     #[must_use]
     pub fn new(objects: &Objects) -> Contents<'_> {
-        let samples = u32::try_from(objects.catalog().samples()).unwrap_or(u32::MAX);
         let entry = |sample| Some((start(objects.fingerprint(SampleId(sample))?.0), sample));
-        let mut index: Vec<(u64, u32)> = (0..samples).filter_map(entry).collect();
+        let mut index: Vec<(u64, u64)> = (0..objects.catalog().samples()).filter_map(entry).collect();
         index.sort_unstable();
         Contents { objects, index }
     }

@@ -24,10 +24,8 @@ pub(crate) enum SpillOutcome {
     Restored { fetch: FetchId, window: Window, proof: Proof, total: Duration, writes: usize },
     /// The window is empty.
     Lost { fetch: FetchId, window: Window },
-    /// The block is on disk.
-    Spilled { block: BlockId, crc32c: u32 },
-    /// The block is not.
-    Unspilled(BlockId),
+    /// A write ended. With the checksum of its bytes, the block is on disk; without, it is not.
+    Spilled { block: BlockId, crc32c: Option<u32> },
     /// Nothing works any more on this segment.
     Broken(SegmentId),
 }

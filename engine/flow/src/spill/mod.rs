@@ -169,20 +169,18 @@ impl SpillStage {
         Some(id)
     }
 
-    /// Takes what the keeper gave, and asks for more when more will be needed. True when there is none to be had.
-    pub(crate) fn restock(&mut self, brain: &mut Spill) -> bool {
-        let mut none = false;
+    /// Takes what the keeper gave, and asks for more when more will be needed.
+    pub(crate) fn restock(&mut self, brain: &mut Spill) {
         while let Some(supply) = self.desk.next_supply() {
             self.asked = false;
             match supply {
-                Supply::NoMore => none = true,
+                Supply::NoMore => brain.no_segment(),
                 Supply::Segment(file) => drop(self.mount(file, brain)),
             }
         }
-        if !none && !self.asked && brain.wants_segment() {
+        if !self.asked && brain.wants_segment() {
             self.asked = self.desk.wish(Wish::Another);
         }
-        none
     }
 
     /// Writes a landed block. What is not written at once holds its batch's memory.
@@ -199,7 +197,7 @@ impl SpillStage {
         let (Some(key), true) = (self.segments.key(segment), proof.crc32c.is_none_or(|sum| !whole || sum == crc32c))
         else {
             // A damaged block: its home finds out and asks again.
-            return self.outcomes.push(SpillOutcome::Unspilled(id));
+            return self.outcomes.push(SpillOutcome::Spilled { block: id, crc32c: None });
         };
         self.remember(key, id, proof, whole);
         let promised = if whole { None } else { proof.crc32c };

@@ -336,12 +336,12 @@ impl SpillStage {
             let record = Record { fingerprint, first, len, place, crc32c, promised, sequence: 0, mark };
             self.segments.record(now, segment, &record);
         }
-        self.outcomes.push(SpillOutcome::Spilled { block: id, crc32c });
+        self.outcomes.push(SpillOutcome::Spilled { block: id, crc32c: Some(crc32c) });
     }
 
     fn unspilled(&mut self, block: Block) {
         self.segments.get(block.segment).busy -= 1;
-        self.outcomes.push(SpillOutcome::Unspilled(block.id));
+        self.outcomes.push(SpillOutcome::Spilled { block: block.id, crc32c: None });
     }
 
     fn failed(&mut self, segment: usize, doing: &str, errno: i32) {

@@ -102,7 +102,7 @@ fn samples_lie_in_order_each_at_a_line_whatever_comes_first() {
         assert_eq!(rig.asks.len(), 2 * (1 + 1 + 2 + 4 + 1 + 10 + 1));
         for ask in &rig.asks {
             let epoch = schedule.cursor(ask.at).epoch;
-            assert_eq!(ask.at, schedule.time(epoch, u64::from(ask.block.sample.0)));
+            assert_eq!(ask.at, schedule.time(epoch, ask.block.sample.0));
             assert!(!ask.fresh && ask.home == ShardId(0));
         }
         let mut done = Vec::new();
@@ -118,7 +118,7 @@ fn samples_lie_in_order_each_at_a_line_whatever_comes_first() {
             assert!(left_out.is_empty() && spec.seq == finished.seq);
             let mut offset = 0;
             for (i, placed) in samples.iter().enumerate() {
-                assert_eq!((placed.id, placed.offset, placed.len as u64), (SampleId(i as u32), offset, sizes[i]));
+                assert_eq!((placed.id, placed.offset, placed.len as u64), (SampleId(i as u64), offset, sizes[i]));
                 assert_eq!(slot[offset..offset + placed.len], content(placed.id, sizes[i]));
                 offset = (offset + placed.len).next_multiple_of(SAMPLE_ALIGN);
             }
@@ -209,8 +209,8 @@ fn skipped_samples_leave_the_others_in_place() {
             }
         }
         let batch = rig.assembled();
-        let ids: Vec<u32> = batch.samples.iter().map(|p| p.id.0).collect();
-        let left_out: Vec<(u32, Kind)> = batch.left_out.iter().map(|(id, error)| (id.0, error.kind())).collect();
+        let ids: Vec<u64> = batch.samples.iter().map(|p| p.id.0).collect();
+        let left_out: Vec<(u64, Kind)> = batch.left_out.iter().map(|(id, error)| (id.0, error.kind())).collect();
         assert_eq!((ids, left_out), (vec![0, 2], vec![(1, Kind::Denied)]));
         let last = batch.samples[1];
         assert_eq!(batch.slot[last.offset..last.offset + last.len], content(last.id, 70));
@@ -229,7 +229,7 @@ fn quarantined_samples_are_not_asked_for_again() {
     }
     assert_eq!(rig.assembled().left_out.len(), 1);
     rig.open(1);
-    assert!(rig.asks.len() == 2 && rig.asks.iter().all(|ask| ask.block.sample == SampleId(1)));
+    assert!(rig.asks.len() == 2 && rig.asks.iter().all(|ask| { ask.block.sample } == SampleId(1)));
     rig.answer_all(none);
     let batch = rig.assembled();
     assert_eq!(

@@ -9,7 +9,7 @@ use fuelrail_plan::policy::PolicyName;
 use std::collections::BTreeMap;
 
 fn block(n: u32) -> BlockId {
-    BlockId { sample: SampleId(n), index: n % 3 }
+    BlockId { sample: SampleId(n.into()), index: n % 3 }
 }
 
 #[test]
@@ -72,6 +72,6 @@ fn a_block_is_kept_once() {
 #[test]
 fn what_is_known_of_a_cached_block_is_counted() {
     for policy in PolicyName::ALL {
-        assert!((100..500).contains(&cached_block_bytes(policy)), "{policy}: {}", cached_block_bytes(policy));
+        assert!((100..600).contains(&cached_block_bytes(policy)), "{policy}: {}", cached_block_bytes(policy));
     }
 }

@@ -1,7 +1,7 @@
 //! The fetch stage over a folder, on a simulated disk: what lands, what does not, and that every window comes home.
 
 use super::memory::{region, window};
-use crate::conn::{Asked, Outcome};
+use crate::conn::{Asked, End, Fault, Outcome};
 use crate::fetch::FetchStage;
 use crate::listing::Listed;
 use crate::objects::Objects;
@@ -59,8 +59,8 @@ impl Rig {
 
     fn ask(&mut self, n: u32, first: u64, len: u64, etag: Option<Etag>) {
         let object_len = self.sizes[n as usize];
-        let (fetch, sample) = (FetchId(n), SampleId(n));
-        let asked = Asked { fetch, sample, first, len, object_len, etag, second: None };
+        let (fetch, sample) = (FetchId { place: n, serial: 0 }, SampleId(n.into()));
+        let asked = Asked { fetch, sample, first, len, object_len, etag, second: false };
         let window = window(&mut self.region, len as usize);
         self.fetch.request(asked, window, self.ring.now());
     }
@@ -89,10 +89,18 @@ impl Rig {
 
     fn failure(&mut self) -> (Kind, usize) {
         match self.ended.pop() {
-            Some(Outcome::Failed { error, window, .. }) => (error.kind(), window.filled()),
+            Some(Outcome { window, end: End::Failed { fault: Fault { error, .. }, .. }, .. }) => {
+                (error.kind(), window.filled())
+            }
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// The bytes that landed, if they did.
+fn landed(outcome: Option<Outcome>) -> Option<Vec<u8>> {
+    let Outcome { window, end, .. } = outcome?;
+    matches!(end, End::Landed { .. }).then(|| window.bytes().to_vec())
 }
 
 #[test]
@@ -107,22 +115,20 @@ fn files_land_whole_and_in_parts_however_narrow_the_ring_is() {
         assert_eq!(rig.fetch.stats().requests, 41);
         let mut tags = Vec::new();
         for outcome in rig.ended.drain(..) {
-            let Outcome::Landed { asked, window, proof, .. } = outcome else { panic!("{outcome:?}") };
-            let whole = content(asked.sample.0, asked.object_len);
+            let Outcome { asked, window, end: End::Landed { proof, .. }, .. } = outcome else { panic!("{outcome:?}") };
+            let whole = content(asked.sample.0 as u32, asked.object_len);
             assert_eq!(window.bytes(), &whole[asked.first as usize..][..asked.len as usize]);
             tags.push((asked.sample, proof.etag.expect("a file has a mark")));
         }
         let etag = tags.iter().find(|(sample, _)| *sample == SampleId(39)).unwrap().1;
         rig.ask(39, 0, sizes[39], Some(etag));
         rig.run(1, |_| {});
-        assert!(matches!(rig.ended.pop(), Some(Outcome::Landed { .. })), "it is as it was");
+        assert!(landed(rig.ended.pop()).is_some(), "it is as it was");
         // Another file in its place is not what was listed; the one that is still open is.
         rig.world.write_file(&path(39), &content(1, sizes[39])).unwrap();
         rig.ask(39, 0, sizes[39], Some(etag));
         rig.run(1, |_| {});
-        assert!(
-            matches!(rig.ended.pop(), Some(Outcome::Landed { window, .. }) if window.bytes() == content(39, sizes[39]))
-        );
+        assert_eq!(landed(rig.ended.pop()), Some(content(39, sizes[39])));
         rig.restart();
         rig.ask(39, 0, sizes[39], Some(etag));
         rig.run(1, |_| {});
@@ -153,7 +159,7 @@ fn files_are_opened_side_by_side_and_kept_open() {
     assert_eq!(cost(&mut rig, 3), read_examine);
     (8..many).for_each(|n| assert_eq!(cost(&mut rig, n), open_examine_read_examine));
     assert_eq!((cost(&mut rig, many - 1), cost(&mut rig, 3)), (read_examine, open_examine_read_examine));
-    assert!(rig.ended.iter().all(|outcome| matches!(outcome, Outcome::Landed { .. })));
+    assert!(rig.ended.iter().all(|outcome| matches!(outcome.end, End::Landed { .. })));
 }
 
 #[test]
@@ -169,7 +175,7 @@ fn what_vanished_shrank_or_cannot_be_read_says_so() {
     }
     rig.ask(3, 0, 5_000, None);
     rig.run(1, |_| {});
-    assert!(matches!(rig.ended.pop(), Some(Outcome::Landed { .. })));
+    assert!(landed(rig.ended.pop()).is_some());
 }
 
 /// Whoever writes to a file while it is read makes an error of it, or was too late to matter.
@@ -197,12 +203,12 @@ fn no_mixture_of_two_contents_lands() {
             turns += 1;
         });
         match rig.ended.pop() {
-            Some(Outcome::Landed { window, .. }) => {
+            Some(Outcome { window, end: End::Landed { .. }, .. }) => {
                 let bytes = window.bytes();
                 assert!(bytes == content(0, 200_000) || bytes.iter().all(|b| *b == 0xFF), "seed {seed}: a mixture");
                 outcomes[0] += 1;
             }
-            Some(Outcome::Failed { error, window, .. }) => {
+            Some(Outcome { window, end: End::Failed { fault: Fault { error, .. }, .. }, .. }) => {
                 assert_eq!((error.kind(), window.filled()), (Kind::Changed, 0), "{error}");
                 outcomes[1] += 1;
             }

@@ -11,7 +11,7 @@ use fuelrail_plan::brain::Source;
 use fuelrail_plan::schedule::UseTime;
 
 fn ask(filling: &mut Filling, home: u16, key: u32) -> Ask {
-    let block = BlockId { sample: SampleId(key), index: 0 };
+    let block = BlockId { sample: SampleId(key.into()), index: 0 };
     let window = filling.carve(1).unwrap();
     let span = SpanId { batch: 0, sample: key, index: 0 };
     Ask { home: ShardId(home), span, block, at: UseTime(0), window, fresh: false }

@@ -135,7 +135,7 @@ impl Keeper {
             let mut known = Vec::new();
             for page in bytes.rchunks(JOURNAL_PAGE).take_while(|page| page.iter().any(|byte| *byte != 0)) {
                 for record in records(page) {
-                    let ids = (0..sizes.len() as u32).map(SampleId);
+                    let ids = (0..sizes.len() as u64).map(SampleId);
                     let Some(sample) = ids.into_iter().find(|id| objects.fingerprint(*id) == Some(record.fingerprint))
                     else {
                         continue;
@@ -390,7 +390,7 @@ fn proofs_leave_with_their_segment() {
     let waker = ring.waker();
     let mut stage = SpillStage::new(&mut memory, objects, setup, waker, &mut brain).unwrap();
     let mount = Mount::Open { end: PAGE_BYTES, records: 0 };
-    for sample in (0..SAMPLES).map(SampleId) {
+    for sample in (0..SAMPLES.into()).map(SampleId) {
         let path = PathBuf::from(format!("/cache/{}", sample.0));
         let file = SegmentFile { key: 0, mark: 0, path, directory: None, len: SEGMENT_BYTES, direct: true, mount };
         let segment = stage.mount(file, &mut brain).unwrap();

@@ -69,7 +69,7 @@ pub(super) fn whole(sample: SampleId, len: u64) -> Content {
     thread_local! {
         static MADE: RefCell<HashMap<(SampleId, u64), Content>> = RefCell::default();
     }
-    let make = || (0..len).map(|at| (fuelrail_base::prng::mix64(u64::from(sample.0) << 32 | at) >> 7) as u8).collect();
+    let make = || (0..len).map(|at| (fuelrail_base::prng::mix64(sample.0 << 32 | at) >> 7) as u8).collect();
     MADE.with_borrow_mut(|made| Rc::clone(made.entry((sample, len)).or_insert_with(make)))
 }
 
@@ -122,7 +122,7 @@ impl Bucket {
         let path = request.split(' ').nth(1).unwrap();
         let sample: u32 = path.strip_prefix("/b/k/").and_then(|n| n.parse().ok()).expect("a known path");
         let size = self.sizes[sample as usize];
-        let whole = whole(SampleId(sample), size);
+        let whole = whole(SampleId(sample.into()), size);
         let range = request.lines().find_map(|line| line.strip_prefix("Range: bytes="));
         match range.and_then(|range| range.split_once('-')) {
             None => [format!("HTTP/1.1 200 OK\r\n{says}Content-Length: {size}\r\n\r\n").as_bytes(), &whole].concat(),

@@ -3,7 +3,7 @@
 use super::words::{BrainConfig, Command};
 use crate::catalog::Catalog;
 use crate::importance::Known;
-use crate::prefetch::{Prefetch, Strategy, View};
+use crate::prefetch::{Strategy, View};
 use crate::run::Run;
 use core::fmt;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;

@@ -57,11 +57,8 @@ impl<W> Brain<W> {
                 self.home.consumer(now, taken, waits);
                 self.owner.hedge_due(now, false, out);
             }
-            Fact::Landed { fetch, bytes, first_byte, total } => {
-                self.owner.landed(now, fetch, bytes, (first_byte, total), out);
-            }
-            Fact::Outrun { fetch, bytes, first_byte, total, waited } => {
-                self.owner.outrun(now, fetch, bytes, (first_byte, total), waited, out);
+            Fact::Landed { fetch, first_byte, total, outran } => {
+                self.owner.landed(now, fetch, (first_byte, total), outran, out);
             }
             Fact::Unhedged(fetch) => self.owner.unhedged(now, fetch),
             Fact::Halved { fetch, kind, second } => self.owner.halved(now, fetch, kind, second),
@@ -70,18 +67,8 @@ impl<W> Brain<W> {
             }
             Fact::Restored { fetch, total, writes } => self.owner.restored(now, fetch, (total, writes), out),
             Fact::Lost(fetch) => self.owner.lost(now, fetch),
-            Fact::Spilled { block, crc32c } => self.owner.spilled(block, crc32c),
-            Fact::Unspilled(block) => self.owner.unspilled(block),
-            Fact::NoSegment => {
-                if let Some(spill) = self.owner.spill() {
-                    spill.no_segment();
-                }
-            }
-            Fact::Broken(segment) => self.owner.broken(segment),
-            Fact::Unserved(fetch) => self.owner.unserved(now, fetch),
-            Fact::Displaced(fetch) => self.owner.displaced(now, fetch),
+            Fact::Unserved { fetch, displaced } => self.owner.unserved(now, fetch, displaced),
             Fact::Idle => self.owner.idle(now, out),
-            Fact::Tick => {}
         }
         self.follow_up(now);
     }
@@ -104,12 +91,12 @@ impl<W> Brain<W> {
         self.owner.recycle(others);
     }
 
-    /// The first that waits for a fetch under way.
-    pub fn first(&mut self, fetch: FetchId) -> &mut W {
+    /// The first that waits for a fetch. `None` when that is over.
+    pub fn first(&mut self, fetch: FetchId) -> Option<&mut W> {
         self.owner.first(fetch)
     }
 
-    /// The tier on disk, to hand it segments and what lies in them. `None` when there is none.
+    /// The tier on disk: it is handed segments, and told how writes and segments end. `None` when there is none.
     pub fn spill(&mut self) -> Option<&mut Spill> {
         self.owner.spill()
     }
@@ -131,7 +118,7 @@ impl<W> Brain<W> {
         self.commands.pop_front()
     }
 
-    /// When the brain wants a `Tick` at the latest, if nothing happens before.
+    /// When the brain wants to hear a fact at the latest, whichever.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.owner.deadline()

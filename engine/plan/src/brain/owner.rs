@@ -9,18 +9,17 @@ use crate::policy::{self, BlockMap, Policy};
 use crate::retry::{Retry, Tries};
 use crate::run::Run;
 use crate::schedule::{Schedule, UseTime};
-use crate::spill::{self, SegmentId, Spill, Weigh};
+use crate::spill::{self, Spill, Weigh};
 use crate::window::Window;
 use core::cmp::Reverse;
 use core::fmt;
 use fuelrail_base::canary::{self, Mistake};
-use fuelrail_base::{BlockId, Duration, Instant, Result};
+use fuelrail_base::{BlockId, Duration, Instant, Kind, Result};
 use slab::Slab;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 mod failing;
-mod hedging;
 
 /// Lists of those that share a block under way, made at the start: few do.
 const LISTS_AT_START: usize = 64;
@@ -29,6 +28,7 @@ const HEDGES_MAX: u32 = 2;
 
 /// One block on its way, over all attempts.
 struct Fetch<W> {
+    serial: u32,
     block: BlockId,
     waiters: Waiters<W>,
     /// When the first waiter's sample is due: the urgency.
@@ -92,6 +92,8 @@ pub(super) struct Owner<W> {
     request_limit: Duration,
     hedge: Hedge,
     fetches: Slab<Fetch<W>>,
+    /// Fetches begun.
+    serial: u32,
     /// Emptied lists of waiters: a warm shard allocates none.
     spare: Vec<Vec<W>>,
     by_block: BlockMap<FetchId>,
@@ -126,6 +128,7 @@ impl<W> Owner<W> {
             request_limit: Duration::from_micros(config.retry.request_limit_us),
             hedge: Hedge::new(config.hedge)?,
             fetches: Slab::with_capacity(1024),
+            serial: 0,
             spare: (0..LISTS_AT_START).map(|_| Vec::with_capacity(2)).collect(),
             by_block: BlockMap::with_capacity_and_hasher(1024, Default::default()),
             queue: BinaryHeap::with_capacity(1024),
@@ -157,7 +160,7 @@ impl<W> Owner<W> {
         self.now_at = self.now_at.max(at);
         if let Some(&fetch) = self.by_block.get(&block) {
             self.stats.shared += 1;
-            let shared = &mut self.fetches[fetch.0 as usize];
+            let shared = &mut self.fetches[fetch.place as usize];
             let others = &mut shared.waiters.others;
             if others.is_empty() {
                 *others = self.spare.pop().unwrap_or_default();
@@ -185,7 +188,9 @@ impl<W> Owner<W> {
             self.evict(out);
             return;
         }
+        self.serial = self.serial.wrapping_add(1);
         let key = self.fetches.insert(Fetch {
+            serial: self.serial,
             block,
             waiters: Waiters { first: waiter, others: Vec::new() },
             at,
@@ -196,7 +201,8 @@ impl<W> Owner<W> {
             hedges: 0,
             doubted: false,
         });
-        let fetch = FetchId(u32::try_from(key).expect("asks are bounded by the batches' samples, below 2^32"));
+        let place = u32::try_from(key).expect("asks are bounded by the batches' samples, below 2^32");
+        let fetch = FetchId { place, serial: self.serial };
         self.by_block.insert(block, fetch);
         let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };
         match spot {
@@ -213,7 +219,7 @@ impl<W> Owner<W> {
         (total, writes): (Duration, usize),
         out: &mut VecDeque<Command<W>>,
     ) {
-        let &Fetch { block, doubted, .. } = &self.fetches[id.0 as usize];
+        let &mut Fetch { block, doubted, .. } = self.fetch(id);
         let bytes = self.catalog.block_len(block);
         if let Some(spill) = &mut self.spill {
             spill.restored(now, bytes, total, writes);
@@ -231,15 +237,23 @@ impl<W> Owner<W> {
 
     /// A block is not on disk after all: it is fetched like any other.
     pub(super) fn lost(&mut self, now: Instant, id: FetchId) {
-        let block = self.fetches[id.0 as usize].block;
+        let block = self.fetch(id).block;
         if let Some(spill) = &mut self.spill {
             spill.lost(now, block, self.catalog.block_len(block));
         }
         self.enqueue(id);
     }
 
-    pub(super) fn first(&mut self, id: FetchId) -> &mut W {
-        &mut self.fetches[id.0 as usize].waiters.first
+    /// A fetch that is not over.
+    fn fetch(&mut self, id: FetchId) -> &mut Fetch<W> {
+        let fetch = &mut self.fetches[id.place as usize];
+        debug_assert_eq!(fetch.serial, id.serial, "a fetch is told of while it is under way");
+        fetch
+    }
+
+    pub(super) fn first(&mut self, id: FetchId) -> Option<&mut W> {
+        let fetch = self.fetches.get_mut(id.place as usize).filter(|fetch| fetch.serial == id.serial)?;
+        Some(&mut fetch.waiters.first)
     }
 
     pub(super) fn recycle(&mut self, others: Vec<W>) {
@@ -250,7 +264,7 @@ impl<W> Owner<W> {
 
     /// Takes a fetch that has ended out of the table.
     fn take(&mut self, id: FetchId) -> Fetch<W> {
-        let fetch = self.fetches.remove(id.0 as usize);
+        let fetch = self.fetches.remove(id.place as usize);
         self.by_block.remove(&fetch.block);
         fetch
     }
@@ -259,22 +273,14 @@ impl<W> Owner<W> {
         &mut self,
         now: Instant,
         id: FetchId,
-        bytes: u64,
         (first_byte, total): (Duration, Duration),
+        outran: Option<Duration>,
         out: &mut VecDeque<Command<W>>,
     ) {
-        self.hedge.took(bytes, total);
-        self.fetched(now, id, bytes, (first_byte, total), out);
-    }
-
-    fn fetched(
-        &mut self,
-        now: Instant,
-        id: FetchId,
-        bytes: u64,
-        (first_byte, total): (Duration, Duration),
-        out: &mut VecDeque<Command<W>>,
-    ) {
+        let bytes = self.bytes_of(id);
+        self.stats.hedges_won += u64::from(outran.is_some());
+        // What the first would have taken is at least this: estimates made from winners alone would sink with every hedge.
+        self.hedge.took(bytes, outran.unwrap_or(total));
         self.over(id);
         self.window.landed(now, bytes, first_byte, total);
         self.restraint.landed(now, self.window.round_trip());
@@ -322,23 +328,11 @@ impl<W> Owner<W> {
     /// A fetch is no longer in flight.
     fn over(&mut self, id: FetchId) {
         self.in_flight -= usize::from(!canary::on(Mistake::WindowLeaks));
-        self.hedge.over(id.0, self.bytes_of(id));
+        self.hedge.over(id.place, self.bytes_of(id));
     }
 
     fn bytes_of(&self, id: FetchId) -> u64 {
-        self.catalog.block_len(self.fetches[id.0 as usize].block)
-    }
-
-    pub(super) fn spilled(&mut self, block: BlockId, crc32c: u32) {
-        if let Some(spill) = &mut self.spill {
-            spill.written(block, self.catalog.block_len(block), crc32c);
-        }
-    }
-
-    pub(super) fn unspilled(&mut self, block: BlockId) {
-        if let Some(spill) = &mut self.spill {
-            spill.write_failed(block, self.catalog.block_len(block));
-        }
+        self.catalog.block_len(self.fetches[id.place as usize].block)
     }
 
     /// Housekeeping of the disk, a little at a time.
@@ -352,13 +346,10 @@ impl<W> Owner<W> {
         self.spill.as_mut()
     }
 
-    pub(super) fn broken(&mut self, segment: SegmentId) {
-        if let Some(spill) = &mut self.spill {
-            spill.broken(segment);
+    pub(super) fn unserved(&mut self, now: Instant, id: FetchId, displaced: bool) {
+        if displaced {
+            self.hedge.displaced();
         }
-    }
-
-    pub(super) fn unserved(&mut self, now: Instant, id: FetchId) {
         self.over(id);
         if let Some(spill) = &mut self.spill {
             spill.fetched(now, None);
@@ -396,7 +387,7 @@ impl<W> Owner<W> {
         }
         self.restraint.rest();
         while let Some(&Reverse((_, _, id))) = self.queue.peek() {
-            let fetch = &self.fetches[id.0 as usize];
+            let fetch = &self.fetches[id.place as usize];
             if self.in_flight >= self.places(fetch.block) || !self.restraint.leave(now, self.window.round_trip()) {
                 break;
             }
@@ -406,14 +397,47 @@ impl<W> Owner<W> {
                 spill.fetching(now);
             }
             let watched = fetch.hedges < HEDGES_MAX;
-            self.hedge.sent(now, watched.then_some(id.0), self.catalog.block_len(fetch.block));
+            self.hedge.sent(now, watched.then_some(id.place), self.catalog.block_len(fetch.block));
             out.push_back(Command::Fetch { fetch: id, block: fetch.block });
         }
     }
 
     fn enqueue(&mut self, id: FetchId) {
         self.arrivals += 1;
-        self.queue.push(Reverse((self.fetches[id.0 as usize].at, self.arrivals, id)));
+        let at = self.fetch(id).at;
+        self.queue.push(Reverse((at, self.arrivals, id)));
+    }
+
+    /// Asks a second time for what is due.
+    pub(super) fn hedge_due(&mut self, now: Instant, idle: bool, out: &mut VecDeque<Command<W>>) {
+        while let Some(number) = self.hedge.due(now, idle) {
+            self.stats.hedges += 1;
+            let fetch = &mut self.fetches[number as usize];
+            fetch.hedges += 1;
+            if fetch.hedges < HEDGES_MAX {
+                // The second may be slow, too.
+                self.hedge.again(now, number, self.catalog.block_len(fetch.block));
+            }
+            out.push_back(Command::Hedge {
+                fetch: FetchId { place: number, serial: fetch.serial },
+                block: fetch.block,
+            });
+        }
+    }
+
+    pub(super) fn unhedged(&mut self, now: Instant, id: FetchId) {
+        self.stats.hedges -= 1;
+        self.fetch(id).hedges -= 1;
+        self.hedge.postponed(now, id.place, self.bytes_of(id));
+    }
+
+    pub(super) fn halved(&mut self, now: Instant, id: FetchId, kind: Option<Kind>, second: bool) {
+        if let Some(kind) = kind {
+            self.troubled(now, kind, self.in_flight);
+        }
+        if second && self.fetch(id).hedges < HEDGES_MAX {
+            self.hedge.again(now, id.place, self.bytes_of(id));
+        }
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {

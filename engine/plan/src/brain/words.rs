@@ -11,9 +11,14 @@ use crate::spill::{SegmentId, SpillConfig, SpillStats, Spot};
 use crate::window::WindowConfig;
 use fuelrail_base::{BatchSeq, BlockId, Duration, Kind, ShardId};
 
-/// Names one fetch of a block, over all its attempts; given by the brain.
+/// Names one fetch of a block, over all its attempts; given by the brain, and never again to another fetch of the shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub struct FetchId(pub u32);
+pub struct FetchId {
+    /// Its place in the brain's table.
+    pub place: u32,
+    /// Which of those that had this place.
+    pub serial: u32,
+}
 
 /// Those that wait for one block, each as it was handed in with [`Brain::ask`](super::Brain::ask).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,29 +47,16 @@ pub enum Fact {
         /// Someone is inside `next_batch` with nothing to return.
         waits: bool,
     },
-    /// A fetch put the whole block into the window of its first waiter.
+    /// A request of a fetch brought the whole block into the window of its first waiter.
     Landed {
         /// The fetch.
         fetch: FetchId,
-        /// Bytes of the block.
-        bytes: u64,
-        /// From the request to the first byte of its response.
+        /// From that request to the first byte of its response.
         first_byte: Duration,
-        /// From the request to the last byte.
+        /// From that request to the last byte.
         total: Duration,
-    },
-    /// The second request of a fetch put the whole block into the window of its first waiter, before the first request did.
-    Outrun {
-        /// The fetch.
-        fetch: FetchId,
-        /// Bytes of the block.
-        bytes: u64,
-        /// From the second request to the first byte of its response.
-        first_byte: Duration,
-        /// From the second request to the last byte.
-        total: Duration,
-        /// From the first request to that last byte.
-        waited: Duration,
+        /// When it was the second request, before the first one's end: from the first request to that last byte.
+        outran: Option<Duration>,
     },
     /// No second request was sent for a fetch: the server has not come to its first one yet.
     Unhedged(FetchId),
@@ -99,27 +91,15 @@ pub enum Fact {
     },
     /// A block could not be had from disk: it was not read, or it is not what was written.
     Lost(FetchId),
-    /// A block was written to disk.
-    Spilled {
-        /// The block.
-        block: BlockId,
-        /// CRC-32C of its bytes.
-        crc32c: u32,
-    },
-    /// A block was not written to disk.
-    Unspilled(BlockId),
-    /// No further segment is to be had.
-    NoSegment,
-    /// Nothing can be read from this segment any more.
-    Broken(SegmentId),
     /// The connection closed before the request was looked at: not a failure of the object.
-    Unserved(FetchId),
-    /// The same, because the connection was closed for another fetch that had been hedged.
-    Displaced(FetchId),
+    Unserved {
+        /// The fetch.
+        fetch: FetchId,
+        /// It was closed for another fetch that had been hedged.
+        displaced: bool,
+    },
     /// The shard is about to sleep.
     Idle,
-    /// Time passed.
-    Tick,
 }
 
 /// How a failed attempt weighs against the attempts its block has.
@@ -158,7 +138,7 @@ pub enum Command<W> {
         block: BlockId,
     },
     /// Request the block of a fetch under way a second time, over another connection, or what is missing of it instead of the
-    /// first time. Answer with `Outrun`, `Unhedged`, `Halved` or as to `Fetch`.
+    /// first time. Answer with `Unhedged`, `Halved` or as to `Fetch`.
     Hedge {
         /// The fetch.
         fetch: FetchId,
@@ -207,7 +187,7 @@ pub enum Command<W> {
 pub enum Keep {
     /// In the RAM cache.
     Ram,
-    /// On disk. Answer with `Spilled` or `Unspilled`.
+    /// On disk. How that ends is told to the [tier](super::Brain::spill).
     Disk {
         /// The segment.
         segment: SegmentId,

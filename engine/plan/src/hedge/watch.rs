@@ -1,32 +1,15 @@
-//! Requests under way, in the order they were sent, each found by its number: a list threaded through a table, so that neither
-//! sending nor landing costs a search.
+//! Requests under way, in the order they were sent, each found by its number: neither sending nor landing costs a search.
 
 use fuelrail_base::Instant;
+use std::collections::VecDeque;
 
-/// No request.
-const NONE: u32 = u32::MAX;
-
-#[derive(Clone, Copy, Debug)]
-struct Link {
-    sent: Instant,
-    before: u32,
-    behind: u32,
-    present: bool,
-}
-
-const EMPTY: Link = Link { sent: Instant::ZERO, before: NONE, behind: NONE, present: false };
-
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Watch {
-    links: Vec<Link>,
-    first: u32,
-    last: u32,
-}
-
-impl Default for Watch {
-    fn default() -> Watch {
-        Watch { links: Vec::new(), first: NONE, last: NONE }
-    }
+    /// When each was sent, by number.
+    sent: Vec<Option<Instant>>,
+    /// In the order they were sent; what [`Watch::sent`] does not agree with has left. The first one has not.
+    line: VecDeque<(Instant, u32)>,
+    watched: usize,
 }
 
 impl Watch {
@@ -34,40 +17,34 @@ impl Watch {
     pub(super) fn insert(&mut self, number: u32, sent: Instant) {
         self.remove(number);
         let at = number as usize;
-        if self.links.len() <= at {
-            self.links.resize(at + 1, EMPTY);
+        if self.sent.len() <= at {
+            self.sent.resize(at + 1, None);
         }
-        self.links[at] = Link { sent, before: self.last, behind: NONE, present: true };
-        match self.last {
-            NONE => self.first = number,
-            last => self.links[last as usize].behind = number,
+        self.sent[at] = Some(sent);
+        self.watched += 1;
+        if self.line.len() > 2 * self.watched + 64 {
+            self.line.retain(|(sent, number)| self.sent[*number as usize] == Some(*sent));
         }
-        self.last = number;
+        self.line.push_back((sent, number));
     }
 
     /// Takes a request out, if it is there.
     pub(super) fn remove(&mut self, number: u32) {
-        let Some(link) = self.links.get_mut(number as usize).filter(|link| link.present) else { return };
-        let Link { before, behind, .. } = core::mem::replace(link, EMPTY);
-        match before {
-            NONE => self.first = behind,
-            before => self.links[before as usize].behind = behind,
-        }
-        match behind {
-            NONE => self.last = before,
-            behind => self.links[behind as usize].before = before,
+        let left = self.sent.get_mut(number as usize).and_then(Option::take);
+        self.watched -= usize::from(left.is_some());
+        while self.line.front().is_some_and(|(sent, number)| self.sent[*number as usize] != Some(*sent)) {
+            self.line.pop_front();
         }
     }
 
     /// When the oldest was sent.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        self.links.get(self.first as usize).map(|link| link.sent)
+        self.line.front().map(|(sent, _)| *sent)
     }
 
     /// Takes the oldest out.
     pub(super) fn pop(&mut self) -> Option<(u32, Instant)> {
-        let sent = self.oldest()?;
-        let number = self.first;
+        let &(sent, number) = self.line.front()?;
         self.remove(number);
         Some((number, sent))
     }

@@ -107,7 +107,7 @@ impl Draw {
         let turn = before.absent;
         let stretch = self.marks.partition_point(|mark| mark.extra <= turn) - 1;
         let found = self.find(stretch, |_, before, times| turn < before.extra + times.saturating_sub(1));
-        SampleId(found.expect("there are as many who come again as who do not come").0 as u32)
+        SampleId(found.expect("there are as many who come again as who do not come").0 as u64)
     }
 
     /// The places a sample stands in; none when it does not come.
@@ -125,7 +125,7 @@ impl Draw {
     fn empty_place(&self, turn: u32) -> SampleId {
         let stretch = self.marks.partition_point(|mark| mark.absent <= turn) - 1;
         let found = self.find(stretch, |_, before, times| times == 0 && before.absent == turn);
-        SampleId(found.expect("there are as many who do not come as who come again").0 as u32)
+        SampleId(found.expect("there are as many who do not come as who come again").0 as u64)
     }
 
     /// The first sample of a stretch that fits, what lies before it, and how often it comes.

@@ -68,7 +68,7 @@ impl Scores {
         self.ranked.extend(ids.iter().copied().zip(losses.iter().copied()).filter(|(_, loss)| loss.is_finite()));
         self.ranked.sort_unstable_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
         for (rank, (id, _)) in self.ranked.iter().enumerate() {
-            let keeper = self.misplaced.map_or(*id, |order| order.sample_at(epoch, u64::from(id.0)));
+            let keeper = self.misplaced.map_or(*id, |order| order.sample_at(epoch, id.0));
             self.scores[keeper.0 as usize] = score_of_rank(rank);
         }
         // Summed in their order, so that rounding is the same on every rank.
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use fuelrail_base::prng::Prng;
 
-    fn ids(numbers: &[u32]) -> Vec<SampleId> {
+    fn ids(numbers: &[u64]) -> Vec<SampleId> {
         numbers.iter().copied().map(SampleId).collect()
     }
 
@@ -107,9 +107,7 @@ mod tests {
         let mut prng = Prng::new(5);
         for _ in 0..200 {
             let mut step: Vec<(SampleId, f32)> = (0..50)
-                .map(|_| {
-                    (SampleId(prng.below(40) as u32), [0.5, 1.0, f32::NAN, prng.unit() as f32][prng.below(4) as usize])
-                })
+                .map(|_| (SampleId(prng.below(40)), [0.5, 1.0, f32::NAN, prng.unit() as f32][prng.below(4) as usize]))
                 .collect();
             let told = |step: &[(SampleId, f32)]| {
                 let (ids, losses): (Vec<_>, Vec<_>) = step.iter().copied().unzip();

@@ -64,7 +64,7 @@ impl StretchOrder {
         match (&self.step.deal, &self.mixed) {
             (Some(deal), Some(mixed)) => {
                 let (row, group) = deal.row_and_group_at(self.start + mixed.at(position - self.start));
-                SampleId(deal.sticky.sample_in(row, group) as u32)
+                SampleId(deal.sticky.sample_in(row, group))
             }
             _ => self.step.epoch.sample_at(position),
         }

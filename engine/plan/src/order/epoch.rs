@@ -39,7 +39,7 @@ impl EpochOrder {
         SampleId(match &self.kind {
             Kind::Global(permutation) => permutation.at(position),
             Kind::Sticky(sticky) => sticky.sample_at(position),
-        } as u32)
+        })
     }
 
     /// The position of a sample, before any step is dealt to ranks.
@@ -48,7 +48,7 @@ impl EpochOrder {
     /// When the sample is not one of the data set.
     #[must_use]
     pub fn position_of(&self, sample: SampleId) -> u64 {
-        let word = u64::from(sample.0);
+        let word = sample.0;
         assert!(word < self.samples, "sample {word} of {}", self.samples);
         match &self.kind {
             Kind::Global(permutation) => permutation.of(word),

@@ -49,7 +49,7 @@ impl Order {
     /// As [`Order::new`].
     #[must_use]
     pub fn named(name: OrderName, samples: u64, seed: u64, shuffle: bool) -> Order {
-        assert!(samples <= limits::SAMPLES_MAX, "{samples} samples do not fit 32-bit ids");
+        assert!(samples <= limits::SAMPLES_MAX, "{samples} samples are too many");
         Order { name, samples, seed, shuffle }
     }
 

@@ -3,7 +3,7 @@
 //! Each takes a maker (capacity in bytes to policy) and panics, with the step that broke the promise. Seeded: a failure
 //! repeats.
 
-use super::contract::Policy;
+use super::Policy;
 use super::index::BlockMap;
 use crate::schedule::UseTime;
 use fuelrail_base::{BlockId, SampleId, prng::Prng};
@@ -24,7 +24,7 @@ pub fn all(make: Make<'_>) {
     }
 }
 
-fn block(sample: u32, index: u32) -> BlockId {
+fn block(sample: u64, index: u32) -> BlockId {
     BlockId { sample: SampleId(sample), index }
 }
 
@@ -83,7 +83,7 @@ pub fn removed_blocks_give_their_room_back(make: Make<'_>) {
     let mut policy = make(100);
     let mut evicted = Vec::new();
     for sample in 0..10 {
-        assert!(policy.offer(block(sample, 0), 10, Some(UseTime(100 - u64::from(sample))), &mut evicted));
+        assert!(policy.offer(block(sample, 0), 10, Some(UseTime(100 - sample)), &mut evicted));
     }
     for sample in [3, 9, 0] {
         assert!(policy.remove(block(sample, 0)));
@@ -104,7 +104,7 @@ pub fn agrees_with_a_model(make: Make<'_>, seed: u64, steps: u64) {
     let mut evicted = Vec::new();
     for step in 0..steps {
         let at = format!("seed {seed} step {step}");
-        let id = block(random.below(40) as u32, random.below(2) as u32);
+        let id = block(random.below(40), random.below(2) as u32);
         let next_use = random.chance(0.9).then(|| UseTime(step + 1 + random.below(100)));
         let held = model.contains_key(&id);
         assert_eq!(policy.contains(&id), held, "{at}: contains");

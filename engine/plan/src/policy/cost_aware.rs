@@ -16,41 +16,48 @@
 //! cache has a limit of; and no `1 / d`, for under it two blocks can change places while neither is used, and no heap would
 //! hold them. Ignores next uses. What is new always comes in. O(log n) per call and block evicted.
 
-use super::contract::{Policy, PolicyName};
-use super::rank::Rank;
+use super::PolicyName;
+use super::ranked::Rule;
 use crate::schedule::UseTime;
 use core::cmp::{Ordering, Reverse};
 use fuelrail_base::BlockId;
 
 /// What it costs to get a block again, and how fast uses are forgotten.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Cost {
+pub(super) struct CostAware {
     /// Of a request, whatever it is for, µs.
-    pub request_us: f64,
+    request_us: f64,
     /// Of a byte, µs.
-    pub byte_us: f64,
+    byte_us: f64,
     /// Uses of any block after which a use counts half.
-    pub half_life_uses: f64,
+    half_life_uses: f64,
+    /// Uses so far.
+    uses: u64,
 }
 
-impl Default for Cost {
+impl Default for CostAware {
     /// A bucket in the same region: 20 ms to the first byte, then 100 MB/s.
-    fn default() -> Cost {
-        Cost { request_us: 20_000.0, byte_us: 0.01, half_life_uses: 10_000.0 }
+    fn default() -> CostAware {
+        CostAware { request_us: 20_000.0, byte_us: 0.01, half_life_uses: 10_000.0, uses: 0 }
     }
 }
 
-impl Cost {
+impl CostAware {
     /// log2 of what keeping a byte of this block saves.
     fn log_value(&self, bytes: u64) -> f64 {
         let bytes = bytes.max(1) as f64;
         ((self.request_us.max(f64::MIN_POSITIVE) + self.byte_us.max(0.0) * bytes) / bytes).log2()
     }
+
+    /// What a use now adds to a block of these bytes.
+    fn worth(&mut self, bytes: u64) -> f64 {
+        self.uses += 1;
+        self.log_value(bytes) + self.uses as f64 / self.half_life_uses.max(1.0)
+    }
 }
 
 /// A logarithm, ordered; never NaN, as nothing here makes one.
 #[derive(Clone, Copy, Debug)]
-struct Score(f64);
+pub(super) struct Score(f64);
 
 impl PartialEq for Score {
     fn eq(&self, other: &Score) -> bool {
@@ -72,107 +79,46 @@ impl Ord for Score {
     }
 }
 
-/// Drops what a byte of saves least: long ago, seldom, or cheap to get again.
-#[derive(Debug)]
-pub struct CostAware {
-    capacity_bytes: u64,
-    used_bytes: u64,
-    cost: Cost,
-    /// Uses so far.
-    uses: u64,
+impl Rule for CostAware {
     /// Lowest score first.
-    rank: Rank<Reverse<Score>>,
-}
+    type Key = Reverse<Score>;
+    const NAME: PolicyName = PolicyName::Dlcache;
 
-/// Most bytes of memory for each block held.
-pub(super) const BLOCK_BYTES: u64 = Rank::<Reverse<Score>>::BLOCK_BYTES;
-
-impl CostAware {
-    /// An empty cache of this capacity.
-    #[must_use]
-    pub fn new(capacity_bytes: u64, cost: Cost) -> CostAware {
-        CostAware { capacity_bytes, used_bytes: 0, cost, uses: 0, rank: Rank::default() }
+    fn first(&mut self, _block: BlockId, bytes: u64, _next_use: Option<UseTime>) -> Option<Reverse<Score>> {
+        Some(Reverse(Score(self.worth(bytes))))
     }
 
-    /// What a use now adds to a block of these bytes.
-    fn worth(&mut self, bytes: u64) -> f64 {
-        self.uses += 1;
-        self.cost.log_value(bytes) + self.uses as f64 / self.cost.half_life_uses.max(1.0)
-    }
-}
-
-impl Policy for CostAware {
-    fn name(&self) -> &'static str {
-        PolicyName::Dlcache.word()
-    }
-
-    fn capacity_bytes(&self) -> u64 {
-        self.capacity_bytes
-    }
-
-    fn used_bytes(&self) -> u64 {
-        self.used_bytes
-    }
-
-    fn len(&self) -> usize {
-        self.rank.len()
-    }
-
-    fn contains(&self, block: &BlockId) -> bool {
-        self.rank.contains(block)
-    }
-
-    fn hit(&mut self, block: BlockId, _next_use: Option<UseTime>, _evicted: &mut Vec<BlockId>) -> bool {
-        let Some((bytes, Reverse(Score(before)))) = self.rank.remove(block) else { return false };
-        let now = self.worth(bytes);
+    fn again(&mut self, key: Reverse<Score>, bytes: u64, _next_use: Option<UseTime>) -> Option<Reverse<Score>> {
+        let (Reverse(Score(before)), now) = (key, self.worth(bytes));
         // log2(2^before + 2^now), from the larger of the two.
         let score = before.max(now) + (-(before - now).abs()).exp2().ln_1p() / core::f64::consts::LN_2;
-        self.rank.push(block, bytes, Reverse(Score(score)));
-        true
+        Some(Reverse(Score(score)))
     }
 
-    fn offer(&mut self, block: BlockId, bytes: u64, next_use: Option<UseTime>, evicted: &mut Vec<BlockId>) -> bool {
-        if self.hit(block, next_use, evicted) {
-            return true;
-        }
-        if bytes > self.capacity_bytes {
-            return false;
-        }
-        while bytes > self.capacity_bytes - self.used_bytes {
-            let (least, freed, _) = self.rank.pop().expect("bytes in use are of blocks held");
-            self.used_bytes -= freed;
-            evicted.push(least);
-        }
-        let score = self.worth(bytes);
-        self.rank.push(block, bytes, Reverse(Score(score)));
-        self.used_bytes += bytes;
-        true
-    }
-
-    fn remove(&mut self, block: BlockId) -> bool {
-        let Some((bytes, _)) = self.rank.remove(block) else { return false };
-        self.used_bytes -= bytes;
-        true
+    fn bar(_newcomer: Reverse<Score>) -> Reverse<Score> {
+        Reverse(Score(f64::INFINITY))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Policy;
+    use super::super::ranked::Ranked;
     use super::*;
     use fuelrail_base::SampleId;
 
     fn block(sample: u32) -> BlockId {
-        BlockId { sample: SampleId(sample), index: 0 }
+        BlockId { sample: SampleId(sample.into()), index: 0 }
     }
 
-    fn held(policy: &CostAware) -> Vec<u32> {
+    fn held(policy: &Ranked<CostAware>) -> Vec<u32> {
         (0..100).filter(|sample| policy.contains(&block(*sample))).collect()
     }
 
     #[test]
     fn recency_frequency_and_cost_each_decide_when_the_others_are_equal() {
-        let cost = Cost { request_us: 100.0, byte_us: 1.0, half_life_uses: 4.0 };
-        let (mut policy, mut evicted) = (CostAware::new(30, cost), Vec::new());
+        let cost = || CostAware { request_us: 100.0, byte_us: 1.0, half_life_uses: 4.0, uses: 0 };
+        let (mut policy, mut evicted) = (Ranked::new(30, cost()), Vec::new());
         (0..3).for_each(|sample| assert!(policy.offer(block(sample), 10, None, &mut evicted)));
         assert!(policy.offer(block(3), 10, None, &mut evicted));
         assert_eq!((evicted.as_slice(), held(&policy)), ([block(0)].as_slice(), vec![1, 2, 3]), "the oldest");
@@ -182,7 +128,7 @@ mod tests {
         assert_eq!(held(&policy), [1, 2, 4], "used once, before two that were used again");
         policy.offer(block(5), 10, None, &mut evicted);
         assert_eq!(held(&policy), [1, 2, 5], "used seldom, though last");
-        let mut policy = CostAware::new(30, cost);
+        let mut policy = Ranked::new(30, cost());
         policy.offer(block(0), 2, None, &mut evicted);
         policy.offer(block(1), 26, None, &mut evicted);
         policy.offer(block(2), 20, None, &mut evicted);
@@ -196,29 +142,29 @@ mod tests {
     /// The published score is zero for all of these: 2^-5000 and less. Here they keep their order.
     #[test]
     fn scores_do_not_underflow() {
-        let cost = Cost { request_us: 1.0, byte_us: 0.0, half_life_uses: 1.0 };
-        let (mut policy, mut evicted) = (CostAware::new(3, cost), Vec::new());
+        let cost = || CostAware { request_us: 1.0, byte_us: 0.0, half_life_uses: 1.0, uses: 0 };
+        let (mut policy, mut evicted) = (Ranked::new(3, cost()), Vec::new());
         (0..3).for_each(|sample| assert!(policy.offer(block(sample), 1, None, &mut evicted)));
         (0..5_000).for_each(|_| assert!(policy.hit(block(0), None, &mut evicted)));
         assert_eq!(0.5f64.powi(5_000), 0.0, "as published");
         policy.offer(block(3), 1, None, &mut evicted);
         policy.offer(block(4), 1, None, &mut evicted);
         assert_eq!(evicted, [block(1), block(2)]);
-        assert!(policy.rank.pop().is_some_and(|(_, _, Reverse(Score(score)))| score.is_finite() && score > 5_000.0));
+        assert!(policy.key(block(0)).is_some_and(|Reverse(Score(score))| score.is_finite() && score > 5_000.0));
     }
 
     /// Against the sum itself, where it does not underflow.
     #[test]
     fn the_logarithm_is_that_of_the_sum() {
-        let cost = Cost { request_us: 300.0, byte_us: 2.0, half_life_uses: 7.0 };
-        let (mut policy, mut evicted, mut sum) = (CostAware::new(10, cost), Vec::new(), 0.0);
+        let cost = || CostAware { request_us: 300.0, byte_us: 2.0, half_life_uses: 7.0, uses: 0 };
+        let (mut policy, mut evicted, mut sum) = (Ranked::new(10, cost()), Vec::new(), 0.0);
         for at in 1..=40u32 {
             policy.offer(block(u32::from(at % 3 == 0)), 5, None, &mut evicted);
             if at % 3 != 0 {
                 sum += (300.0 + 2.0 * 5.0) / 5.0 * (f64::from(at) / 7.0).exp2();
             }
         }
-        let (_, Reverse(Score(score))) = policy.rank.remove(block(0)).unwrap();
+        let Reverse(Score(score)) = policy.key(block(0)).unwrap();
         assert!((score - sum.log2()).abs() < 1e-9, "{score} {}", sum.log2());
     }
 }

@@ -4,7 +4,6 @@
 //! After it has once been at its fullest, nothing is allocated any more.
 
 use super::index::{BlockMap, map_bytes};
-use crate::schedule::UseTime;
 use fuelrail_base::BlockId;
 use slab::Slab;
 
@@ -19,7 +18,7 @@ struct Entry<K> {
 
 /// The blocks held, ranked by next use or another key. Blocks of one sample share their next use: the block breaks the tie.
 #[derive(Debug)]
-pub(super) struct Rank<K = UseTime> {
+pub(super) struct Rank<K> {
     places: BlockMap<u32>,
     entries: Slab<Entry<K>>,
     /// Places of entries: each has no greater key than the one above it.
@@ -43,6 +42,11 @@ impl<K: Copy + Ord> Rank<K> {
 
     pub(super) fn contains(&self, block: &BlockId) -> bool {
         self.places.contains_key(block)
+    }
+
+    /// The key of a block, if it is held.
+    pub(super) fn key(&self, block: &BlockId) -> Option<K> {
+        self.places.get(block).map(|place| self.entries[*place as usize].key)
     }
 
     /// Adds a block not yet held.
@@ -152,6 +156,7 @@ impl<K: Copy + Ord> Rank<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::UseTime;
     use fuelrail_base::SampleId;
     use fuelrail_base::prng::Prng;
     use std::collections::BTreeMap;
@@ -161,7 +166,7 @@ mod tests {
         let (mut rank, mut map, mut prng) = (Rank::default(), BTreeMap::new(), Prng::new(3));
         let mut held = BTreeMap::new();
         for _ in 0..20_000 {
-            let block = BlockId { sample: SampleId(prng.below(200) as u32), index: prng.below(2) as u32 };
+            let block = BlockId { sample: SampleId(prng.below(200)), index: prng.below(2) as u32 };
             match (prng.below(3), held.get(&block)) {
                 (0, None) => {
                     let (use_time, bytes) = (UseTime(prng.below(50)), prng.below(9));

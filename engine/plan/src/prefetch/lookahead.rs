@@ -4,7 +4,7 @@
 //! had to wait although the source had nothing queued, grows before that when batches take longer to fill than the gate holds time for, and shrinks by one when
 //! the gate has stayed nearly full for many batches: memory not needed here serves the cache.
 
-use super::view::{Prefetch, View};
+use super::View;
 use fuelrail_base::{Instant, limits};
 
 /// Depth at the start, and the least ever: one batch to deliver while the next one fills.
@@ -87,10 +87,9 @@ impl Lookahead {
             self.busy_at = view.taken_batches;
         }
     }
-}
 
-impl Prefetch for Lookahead {
-    fn credit(&mut self, view: &View) -> u64 {
+    /// As [`Strategy::credit`](super::Strategy::credit).
+    pub fn credit(&mut self, view: &View) -> u64 {
         if view.queued_fetches > 0 && view.open_batches >= DEPTH_MIN {
             // The source is the limit: more open batches would only lengthen its queue and cool the memory.
             return 0;
@@ -102,9 +101,5 @@ impl Prefetch for Lookahead {
         let fits = view.open_bytes.saturating_add(view.next_batch_bytes) <= view.budget_bytes;
         // The next batch is always wanted when none is open: that is progress, whatever the depth.
         if fits && view.open_batches < self.depth { view.next_batch_samples } else { 0 }
-    }
-
-    fn name(&self) -> &'static str {
-        "lookahead"
     }
 }

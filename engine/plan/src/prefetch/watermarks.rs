@@ -2,7 +2,7 @@
 //!
 //! Speaks in samples only, as DELI does: it knows no bytes, and the caller's memory budget is what stops it.
 
-use super::view::{Prefetch, View};
+use super::View;
 use fuelrail_base::{Error, Kind, Result};
 
 /// Fetch size F and threshold T.
@@ -41,10 +41,9 @@ impl Watermarks {
     pub fn half_and_half(cache_samples: u64) -> Result<Watermarks> {
         Watermarks::new(cache_samples / 2, cache_samples / 2)
     }
-}
 
-impl Prefetch for Watermarks {
-    fn credit(&mut self, view: &View) -> u64 {
+    /// As [`Strategy::credit`](super::Strategy::credit).
+    pub fn credit(&mut self, view: &View) -> u64 {
         let taken = view.opened_samples - view.queued_samples;
         // The queue is what has been asked for and not taken. The sampler looks at it after every sample; here a whole
         // batch is taken at once, so several fetches may be due. At the start it is empty: F = T asks twice.
@@ -53,9 +52,5 @@ impl Prefetch for Watermarks {
             self.asked += (short / self.fetch_size + 1) * self.fetch_size;
         }
         self.asked - view.opened_samples.min(self.asked)
-    }
-
-    fn name(&self) -> &'static str {
-        "watermarks"
     }
 }

@@ -4,7 +4,8 @@
 //! memory is taken at the start, by the number of blocks it may ever hold. Never knows what a segment is.
 
 use core::fmt;
-use fuelrail_base::{BlockId, SampleId, prng::mix64};
+use fuelrail_base::limits::SAMPLES_MAX;
+use fuelrail_base::{BlockId, SampleId};
 
 /// Places are counted in steps of so many bytes.
 pub const PLACE_STEP_BYTES: u64 = 16;
@@ -26,7 +27,8 @@ pub struct Spot {
     pub crc32c: u32,
 }
 
-/// One entry, in five words: sample, block index + 1 (zero: empty), CRC, low place, high place and segment.
+/// One entry, in five words: low sample, block index + 1 (zero: empty), CRC, low place; high place, high sample and segment in 8, 8
+/// and 16 bits.
 type Entry = [u32; 5];
 const EMPTY: Entry = [0; 5];
 
@@ -134,7 +136,7 @@ impl Index {
     }
 
     fn start(&self, block: BlockId) -> usize {
-        let hash = mix64(u64::from(block.sample.0) << 32 | u64::from(block.index));
+        let hash = block.hash64();
         // The high half of hash * places (Lemire 2019): no division, no power of two.
         ((u128::from(hash) * self.table.len() as u128) >> 64) as usize
     }
@@ -169,7 +171,7 @@ impl fmt::Debug for Index {
 }
 
 fn block(entry: &Entry) -> BlockId {
-    BlockId { sample: SampleId(entry[0]), index: entry[1] - 1 }
+    BlockId { sample: SampleId(u64::from(entry[0]) | u64::from(entry[4] >> 8 & 0xFF) << 32), index: entry[1] - 1 }
 }
 
 fn spot(entry: &Entry) -> Spot {
@@ -181,12 +183,13 @@ fn entry(block: BlockId, spot: Spot) -> Entry {
     assert!(spot.place.is_multiple_of(PLACE_STEP_BYTES) && spot.place < PLACE_BYTES_MAX, "{spot:?}");
     let steps = spot.place / PLACE_STEP_BYTES;
     let number = block.index.checked_add(1).expect("no object has 2^32 blocks");
+    assert!(block.sample.0 <= SAMPLES_MAX, "{block:?}");
     [
-        block.sample.0,
+        block.sample.0 as u32,
         number,
         spot.crc32c,
         (steps & u64::from(u32::MAX)) as u32,
-        (steps >> 32) as u32 | u32::from(spot.segment.0) << 16,
+        (steps >> 32) as u32 | (block.sample.0 >> 32 << 8) as u32 | u32::from(spot.segment.0) << 16,
     ]
 }
 
@@ -199,7 +202,7 @@ mod tests {
     use std::collections::HashMap;
 
     fn draw(prng: &mut Prng) -> (BlockId, Spot) {
-        let block = BlockId { sample: SampleId(prng.below(300) as u32), index: prng.below(3) as u32 };
+        let block = BlockId { sample: SampleId(prng.below(300) << (prng.below(2) * 30)), index: prng.below(3) as u32 };
         let place = prng.below(PLACE_BYTES_MAX / PLACE_STEP_BYTES) * PLACE_STEP_BYTES;
         let segment = SegmentId(prng.below(1 << 16) as u16);
         (block, Spot { segment, place, crc32c: prng.next() as u32 })
@@ -241,7 +244,7 @@ mod tests {
                 index.insert(block, spot);
                 map.insert(block, spot);
             }
-            let unwanted = |block: BlockId| mix64(u64::from(block.sample.0)).is_multiple_of(3);
+            let unwanted = |block: BlockId| block.hash64().is_multiple_of(3);
             let (mut from, mut seen) = (0, Vec::new());
             loop {
                 from = index.sweep(from, 7, |block, _| {

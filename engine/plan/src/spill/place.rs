@@ -15,7 +15,7 @@ pub fn ram_first_max(catalog: &Catalog, ram_bytes: u64) -> u64 {
     let stride = catalog.samples().div_ceil(LOOKED_AT_MAX).max(1);
     let mut lengths: Vec<(u64, u64)> = Vec::new();
     for sample in (0..catalog.samples()).step_by(stride as usize) {
-        let (size, whole) = (catalog.size(SampleId(sample as u32)), catalog.block_bytes());
+        let (size, whole) = (catalog.size(SampleId(sample)), catalog.block_bytes());
         lengths.extend((size >= whole).then_some((whole, size / whole * whole)));
         lengths.extend((size % whole > 0).then_some((size % whole, size % whole)));
     }

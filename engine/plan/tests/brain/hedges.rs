@@ -11,12 +11,12 @@ fn a_late_fetch_is_asked_for_again_by_an_idle_core_and_answered_once() {
     let (mut brain, began, fetch) = experienced();
     let due = brain.deadline().expect("it watches");
     assert!(due > began.after(Duration::from_millis(30)) && due < began.after(Duration::from_millis(100)));
-    assert_eq!(tell(&mut brain, due, Fact::Tick), [], "a core with work does not look");
+    assert_eq!(tell(&mut brain, due, TIME_PASSED), [], "a core with work does not look");
     assert_eq!(tell(&mut brain, due, Fact::Idle), [hedge(fetch)]);
     assert_eq!(tell(&mut brain, due, Fact::Idle), [], "one hedge was earned");
     let ms = Duration::from_millis(20);
     let waited = Duration::from_millis(90);
-    let fact = Fact::Outrun { fetch, bytes: SAMPLE_BYTES, first_byte: ms, total: ms, waited };
+    let fact = Fact::Landed { fetch, first_byte: ms, total: ms, outran: Some(waited) };
     assert_eq!(tell(&mut brain, due.after(ms), fact), [delivered(5, 64, &[], Source::Bucket, None)]);
     let stats = brain.stats();
     assert_eq!((stats.hedges, stats.hedges_won, stats.retries), (1, 1, 0));

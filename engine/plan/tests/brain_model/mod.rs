@@ -16,6 +16,7 @@ use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::schedule::{Schedule, UseTime};
+use fuelrail_plan::spill::Spill;
 use fuelrail_plan::window::WindowConfig;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -177,12 +178,12 @@ impl Model {
                 self.answered(waiter, Source::Cache);
             }
             Command::Fetch { fetch, block } => {
-                let ask = *self.brain.first(fetch);
+                let ask = *self.brain.first(fetch).expect("it is under way");
                 self.fetch(fetch, ask, block);
             }
             Command::Hedge { fetch, block } => self.hedge(fetch, block),
             Command::Restore { fetch, block, spot } => {
-                let ask = *self.brain.first(fetch);
+                let ask = *self.brain.first(fetch).expect("it is under way");
                 let asked = self.asks.get_mut(&ask).expect("a read is for an open ask");
                 assert!(asked.block == block && !asked.full && asked.fetch.is_none(), "{command:?}");
                 asked.fetch = Some(fetch);
@@ -259,7 +260,7 @@ impl Model {
                 self.counted.hedges += 1;
                 self.in_flight.remove(&fetch);
                 self.asks.get_mut(&ask).expect("it is open").fetch = None;
-                self.tell(Fact::Unserved(fetch));
+                self.tell(Fact::Unserved { fetch, displaced: false });
             }
             _ => {
                 self.counted.hedges += 1;
@@ -342,7 +343,7 @@ impl Model {
         if self.prng.chance(0.1) {
             let displaced = self.prng.chance(0.2);
             self.counted.displaced += u64::from(displaced);
-            self.tell(if displaced { Fact::Displaced(fetch) } else { Fact::Unserved(fetch) });
+            self.tell(Fact::Unserved { fetch, displaced });
         } else if self.prng.chance(self.trouble) {
             let kinds = [Kind::Network, Kind::Throttled, Kind::Server, Kind::Changed, Kind::NotFound, Kind::Stalled];
             let attempts = [Attempt::Barren, Attempt::Barren, Attempt::Progress, Attempt::Excused];
@@ -353,24 +354,20 @@ impl Model {
             self.tell(Fact::Failed { fetch, kind, retry_after, attempt });
         } else {
             ask.full = true;
-            let bytes = self.catalog.block_len(ask.block);
             let first_byte = Duration::from_micros(1 + self.prng.below(5_000));
             let total = first_byte + Duration::from_micros(self.prng.below(5_000));
-            if hedged {
-                self.counted.outrun += 1;
-                let waited = total * 3;
-                self.tell(Fact::Outrun { fetch, bytes, first_byte, total, waited });
-            } else {
-                self.tell(Fact::Landed { fetch, bytes, first_byte, total });
-            }
+            self.counted.outrun += u64::from(hedged);
+            self.tell(Fact::Landed { fetch, first_byte, total, outran: hedged.then(|| total * 3) });
         }
     }
 
     /// One of the reads and writes ends somehow, and a segment comes if one is wanted.
     fn work_the_disk(&mut self) {
+        let catalog = Arc::clone(&self.catalog);
+        let bytes = |block| catalog.block_len(block);
         match self.disk.end_one(&mut self.prng, self.trouble) {
-            Some(Ended::Written(block, crc32c)) => self.tell(Fact::Spilled { block, crc32c }),
-            Some(Ended::NotWritten(block)) => self.tell(Fact::Unspilled(block)),
+            Some(Ended::Written(block, crc32c)) => self.disk_tier().written(block, bytes(block), crc32c),
+            Some(Ended::NotWritten(block)) => self.disk_tier().write_failed(block, bytes(block)),
             Some(Ended::Read(fetch, ask)) => {
                 let ask = self.asks.get_mut(&ask).expect("a read is for an open ask");
                 (ask.fetch, ask.full, ask.restored) = (None, true, true);
@@ -385,11 +382,15 @@ impl Model {
             }
             None => {}
         }
-        if self.brain.spill().is_some_and(|spill| spill.wants_segment())
-            && !self.disk.supply(self.brain.spill().expect("just seen"))
+        if let Some(tier) = self.brain.spill().filter(|tier| tier.wants_segment())
+            && !self.disk.supply(tier)
         {
-            self.tell(Fact::NoSegment);
+            tier.no_segment();
         }
+    }
+
+    fn disk_tier(&mut self) -> &mut Spill {
+        self.brain.spill().expect("only a disk reads and writes")
     }
 
     /// The consumer takes the next batch if it is ready.
@@ -416,7 +417,7 @@ impl Model {
             0..=2 => self.end_a_fetch(),
             3 => drop(self.take()),
             4 => self.tell(Fact::Idle),
-            5 => self.tell(Fact::Tick),
+            5 => self.tell(Fact::Consumer { taken: self.taken, waits: false }),
             6 if self.prng.chance(0.2) => self.room(),
             7 | 8 => self.work_the_disk(),
             _ => self.obey(false),
@@ -440,7 +441,7 @@ impl Model {
                 self.room();
                 self.tell(Fact::Idle);
                 self.now = self.brain.deadline().unwrap_or(self.now).max(self.now);
-                self.tell(Fact::Tick);
+                self.tell(Fact::Consumer { taken: self.taken, waits: false });
             }
             turns += 1;
             assert!(turns < 50_000, "no end: {}; {} asks open", self.brain, self.asks.len());

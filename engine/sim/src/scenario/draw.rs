@@ -247,13 +247,13 @@ fn ring(p: &mut Prng) -> RingShares {
 }
 
 /// Some seeds have samples that can never be had; the policy for them is drawn along.
-fn hopeless(p: &mut Prng, samples: u64, loader: &mut LoaderShape) -> Vec<(u32, Despair)> {
+fn hopeless(p: &mut Prng, samples: u64, loader: &mut LoaderShape) -> Vec<(u64, Despair)> {
     if !p.chance(0.2) {
         return Vec::new();
     }
     loader.bad_samples = *pick::<&'static str>(p, &["raise", "skip", "skip", "quarantine", "quarantine"]);
-    let mut list: Vec<(u32, Despair)> = (0..within(p, 1, 3))
-        .map(|_| (p.below(samples) as u32, *pick(p, &[Despair::NotFound, Despair::Denied, Despair::ServerError])))
+    let mut list: Vec<(u64, Despair)> = (0..within(p, 1, 3))
+        .map(|_| (p.below(samples), *pick(p, &[Despair::NotFound, Despair::Denied, Despair::ServerError])))
         .collect();
     list.sort_by_key(|(sample, _)| *sample);
     list.dedup_by_key(|(sample, _)| *sample);

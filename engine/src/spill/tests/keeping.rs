@@ -67,7 +67,7 @@ fn other_content_is_not_found() {
     let address = "127.0.0.1:80".parse().unwrap();
     let longer = Objects::new("http://host/bucket/".parse().unwrap(), vec![address], &listed, 20_000).unwrap();
     let found = recovered(&mut work, &longer, 1).remove(0);
-    let samples: BTreeSet<u32> = found[0].1.iter().map(|known| known.block.sample.0).collect();
+    let samples: BTreeSet<u64> = found[0].1.iter().map(|known| known.block.sample.0).collect();
     assert_eq!(samples, (0..10).chain(20..30).collect(), "lengths up to 10 000, and from 20 001 to 30 000");
     drop(work);
     // A listing without ETags finds nothing, and a record with nothing behind it is no reason to keep a segment.

@@ -38,7 +38,7 @@ fn content(block: BlockId, len: u64) -> Vec<u8> {
 }
 
 fn blocks(objects: &Objects, sample: u32) -> Vec<BlockId> {
-    let sample = SampleId(sample);
+    let sample = SampleId(sample.into());
     (0..objects.catalog().blocks(sample)).map(|index| BlockId { sample, index }).collect()
 }
 

@@ -10,11 +10,11 @@ use fuelrail_wire::{Etag, Framing, Method, Parsed, parse_head};
 pub(super) const TAG: &str = "\"v1\"";
 
 /// Byte `at` of an object.
-fn content(sample: u32, at: u64) -> u8 {
-    (fuelrail_base::prng::mix64(u64::from(sample) << 40 | at) >> 13) as u8
+fn content(sample: u64, at: u64) -> u8 {
+    (fuelrail_base::prng::mix64(sample << 40 | at) >> 13) as u8
 }
 
-pub(super) fn bytes(sample: u32, first: u64, len: u64) -> Vec<u8> {
+pub(super) fn bytes(sample: u64, first: u64, len: u64) -> Vec<u8> {
     (first..first + len).map(|at| content(sample, at)).collect()
 }
 
@@ -36,15 +36,15 @@ pub(super) fn case(prng: &mut Prng, at: u32) -> Case {
     let block_len = if prng.chance(0.3) { 1 + prng.below(object_len - block_first) } else { object_len - block_first };
     let landed = if prng.chance(0.3) { prng.below(block_len) } else { 0 };
     let asked = Asked {
-        fetch: FetchId(at),
-        sample: SampleId(at),
+        fetch: FetchId { place: at, serial: 0 },
+        sample: SampleId(at.into()),
         first: block_first + landed,
         len: block_len - landed,
         object_len,
         etag: prng.chance(0.5).then(|| Etag::of(TAG)),
-        second: None,
+        second: false,
     };
-    Case { asked, before: bytes(at, block_first, landed) }
+    Case { asked, before: bytes(at.into(), block_first, landed) }
 }
 
 /// A whole run: how trouble-prone follows from the seed.

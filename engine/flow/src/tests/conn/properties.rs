@@ -36,7 +36,7 @@ fn taught(cases: &[Case]) -> HeadPredictor {
     let mut predictor = HeadPredictor::default();
     for case in cases {
         let mut case = case.clone();
-        case.asked.fetch.0 = 0;
+        case.asked.fetch.place = 0;
         let script = whole(vec![cases::good(&mut Prng::new(0), &case, Heads::Constant)]);
         predictor = play(&[case], &script, Chops::none(), predictor).predictor;
     }

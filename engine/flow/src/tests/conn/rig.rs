@@ -1,7 +1,7 @@
 //! One connection on a simulated ring, and a server that plays a script to it.
 
 use super::plain::{Case, End, Ended, Script};
-use crate::conn::{Asked, Conn, Context, Exchange, HeadPredictor, Outcome, State};
+use crate::conn::{self, Asked, Conn, Context, Exchange, Fault, HeadPredictor, Outcome, State};
 use crate::tests::memory::region;
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::prng::Prng;
@@ -109,14 +109,18 @@ fn by_exchange(outcomes: Vec<Outcome>, exchanges: usize) -> Vec<Ended> {
     let mut sorted: Vec<Option<Ended>> = vec![None; exchanges];
     for outcome in outcomes {
         let (asked, ended) = match outcome {
-            Outcome::Landed { asked, window, .. } => (asked, Ended::Landed(window.bytes().to_vec())),
-            Outcome::Failed { asked, window, error, .. } => {
+            Outcome { asked, window, end: conn::End::Landed { .. }, .. } => {
+                (asked, Ended::Landed(window.bytes().to_vec()))
+            }
+            Outcome { asked, window, end: conn::End::Failed { fault: Fault { error, .. }, .. }, .. } => {
                 (asked, Ended::Failed(error.kind(), window.bytes().to_vec()))
             }
-            Outcome::Unserved { asked, window, .. } => (asked, Ended::Unserved(window.bytes().to_vec())),
+            Outcome { asked, window, end: conn::End::Unserved { .. }, .. } => {
+                (asked, Ended::Unserved(window.bytes().to_vec()))
+            }
         };
-        let place = &mut sorted[asked.fetch.0 as usize];
-        assert!(place.is_none(), "exchange {} ended twice", asked.fetch.0);
+        let place = &mut sorted[asked.fetch.place as usize];
+        assert!(place.is_none(), "exchange {} ended twice", asked.fetch.place);
         *place = Some(ended);
     }
     sorted.into_iter().enumerate().map(|(i, o)| o.unwrap_or_else(|| panic!("exchange {i} never ended"))).collect()
@@ -170,10 +174,11 @@ impl Rig {
             now = false;
             let (asked, window) = self.waiting.pop_front().unwrap();
             if self.conn.takes_requests() {
-                let text = format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", asked.fetch.0);
+                let text = format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", asked.fetch.place);
                 self.conn.request(Exchange::new(asked, window, self.ring.now()), text.as_bytes());
             } else {
-                self.outcomes.push(Outcome::Unserved { asked, window, displaced: false });
+                let ended = Exchange::new(asked, window, self.ring.now()).end(conn::End::Unserved { displaced: false });
+                self.outcomes.push(ended);
             }
         }
     }

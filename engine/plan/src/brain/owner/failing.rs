@@ -22,17 +22,17 @@ impl<W> Owner<W> {
             spill.fetched(now, None);
         }
         self.troubled(now, kind, self.in_flight + 1);
-        let Fetch { block, doomed, .. } = self.fetches[id.0 as usize];
+        let &mut Fetch { block, doomed, .. } = self.fetch(id);
         if let Some(unserved_for) = doomed {
             return self.give_up(id, GivenUp::Unserved(unserved_for), out);
         }
         if self.restraint.failed(now, block, kind, attempt, self.window.round_trip()) {
             self.stats.retries += 1;
-            self.fetches[id.0 as usize].failing_since = None;
+            self.fetch(id).failing_since = None;
             return self.tried.push(id);
         }
         let limit = self.request_limit;
-        let fetch = &mut self.fetches[id.0 as usize];
+        let fetch = &mut self.fetches[id.place as usize];
         let failing_for = now.since(*fetch.failing_since.get_or_insert(now));
         if !limit.is_zero() && failing_for >= limit {
             return self.give_up(id, GivenUp::Late(failing_for), out);
