@@ -1,10 +1,6 @@
 //! Which rank this process is and where it meets the others: the environment that `torchrun` and every cluster's launcher set.
 
-use crate::ffi::{Backend, Group};
 use fuelrail_base::{Error, Kind, Result};
-use std::sync::Arc;
-use std::time::Duration;
-use tch::Device;
 
 /// This process among those that train together.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,17 +71,6 @@ impl Ranks {
             restarts: number("TORCHELASTIC_RESTART_COUNT", Some(0))?,
             interface: environment("GLOO_SOCKET_IFNAME"),
         })
-    }
-
-    /// Joins the others, each with its device; `None` when there are none.
-    ///
-    /// # Errors
-    /// As [`Group::join`].
-    pub fn join(&self, backend: Backend, device: Device, timeout: Duration) -> Result<Option<Arc<Group>>> {
-        if self.world == 1 {
-            return Ok(None);
-        }
-        Group::join(self, backend, device, timeout).map(Arc::new).map(Some)
     }
 }
 

@@ -299,7 +299,7 @@ fn half_on_the_cpu() -> bool {
 
 fn meet(rank: usize, world: usize, port: u16) -> Arc<Group> {
     let ranks = Ranks { rank, world, port, ..Ranks::default() };
-    ranks.join(Backend::Gloo, Device::Cpu, Duration::from_secs(60)).unwrap().unwrap()
+    Group::join(&ranks, Backend::Gloo, Device::Cpu, Duration::from_secs(60)).unwrap().unwrap()
 }
 
 /// Every rank as a thread of its own.

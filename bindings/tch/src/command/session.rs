@@ -7,8 +7,8 @@ use clap::ValueEnum;
 use fuelrail::{Config, Error, Kind, Loader, LoaderBuilder, Result, State, Stats};
 use fuelrail_cuda::FeedConfig;
 use fuelrail_tch::{
-    ASK_EVERY, Backend, End, Feed, GpuFeed, HostFeed, METADATA_ADDRESS, Notice, Outcome, Ranks, Score, TrainConfig,
-    Trainer, Vault, load_cuda, torch_version,
+    ASK_EVERY, Backend, End, Feed, GpuFeed, Group, HostFeed, METADATA_ADDRESS, Notice, Outcome, Ranks, Score,
+    TrainConfig, Trainer, Vault, load_cuda, torch_version,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -39,7 +39,7 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
     let notice = Notice::listen(arguments.preemption.map(|service| (service, address, ASK_EVERY)))?;
     let config = arguments.loader(&arguments.uri, ranks.rank, ranks.world)?;
     let backend = backend(&arguments.backend, device)?;
-    let group = ranks.join(backend, device, Duration::from_secs_f64(arguments.timeout_s.clamp(0.1, 1e6)))?;
+    let group = Group::join(&ranks, backend, device, Duration::from_secs_f64(arguments.timeout_s.clamp(0.1, 1e6)))?;
     let listing = fuelrail::list_with(config.access()?, &arguments.uri, |_| {})?;
     let epoch_samples = epoch_samples(&config, listing.len() as u64);
     let classes = classes(&config, &listing)?;

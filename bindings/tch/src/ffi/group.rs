@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use fuelrail_base::{Error, Kind, Result};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
+use std::sync::Arc;
 use std::time::Duration;
 use tch::{Device, Tensor, no_grad};
 
@@ -77,12 +78,15 @@ fn number(rank: usize) -> c_int {
 }
 
 impl Group {
-    /// Meets the other ranks; returns when all are there. NCCL works on `device`; `timeout` is the longest wait for the others, here and in
-    /// every collective.
+    /// Meets the other ranks; returns when all are there, at once with `None` when there are none. NCCL works on `device`; `timeout` is the
+    /// longest wait for the others, here and in every collective.
     ///
     /// # Errors
     /// `Environment` when they are not all there in time, or the backend is missing.
-    pub fn join(ranks: &Ranks, backend: Backend, device: Device, timeout: Duration) -> Result<Group> {
+    pub fn join(ranks: &Ranks, backend: Backend, device: Device, timeout: Duration) -> Result<Option<Arc<Group>>> {
+        if ranks.world == 1 {
+            return Ok(None);
+        }
         let Ranks { rank, world, host, port, .. } = ranks;
         let (name, at) = (text("the backend", backend.name())?, text("MASTER_ADDR", host)?);
         // Keeps this start apart from earlier ones at the same store.
@@ -113,7 +117,7 @@ impl Group {
             error.cure("check that all ranks were started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and can reach it")
         })?;
         let device = (backend == Backend::Nccl).then_some(device);
-        Ok(Group { handle, rank: *rank, world: *world, device })
+        Ok(Some(Arc::new(Group { handle, rank: *rank, world: *world, device })))
     }
 
     /// This rank.
