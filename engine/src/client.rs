@@ -71,15 +71,20 @@ impl Route {
 /// Runs `work` in a runtime of its own on a thread of this name, and waits for it: callers may be inside another runtime.
 pub(crate) fn on_thread<T: Send>(name: &str, work: impl AsyncFnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
-        let spawned = std::thread::Builder::new().name(name.into()).spawn_scoped(scope, || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.map_err(|e| Error::new(Kind::Environment, format!("starting tokio: {e}")))?;
-            runtime.block_on(work())
-        });
+        let spawned = std::thread::Builder::new().name(name.into()).spawn_scoped(scope, || runtime()?.block_on(work()));
         let joined =
             spawned.map_err(|e| Error::new(Kind::Environment, format!("starting the thread {name}: {e}")))?.join();
         joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// A runtime of this thread alone.
+///
+/// # Errors
+/// `Environment` when the system refuses it.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|e| Error::new(Kind::Environment, format!("starting tokio: {e}")))
 }
 
 /// A request, as often as it is sent.
@@ -262,6 +267,17 @@ impl<'a> Client<'a> {
         Ok(Client { route, patience, connector, idle: RefCell::default(), signatory, retry })
     }
 
+    /// Opens a connection for the next request.
+    pub(crate) async fn dial(&self) -> Result<()> {
+        let sender = self.connection().await?;
+        self.idle.borrow_mut().push(sender);
+        Ok(())
+    }
+
+    async fn connection(&self) -> Result<SendRequest<Load>> {
+        within(self.patience * 2, self.connector.open(&self.route.endpoint)).await?
+    }
+
     /// Sends one request and waits, without a limit, for the head of an answer, whatever its status.
     ///
     /// # Errors
@@ -278,7 +294,7 @@ impl<'a> Client<'a> {
             let is_new = kept.is_none();
             let mut sender = match kept {
                 Some(sender) => sender,
-                None => within(self.patience * 2, self.connector.open(endpoint)).await??,
+                None => self.connection().await?,
             };
             let mut failed = match sender.try_send_request(request).await {
                 Ok(response) => {

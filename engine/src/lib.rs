@@ -31,6 +31,7 @@ mod folder;
 #[doc(hidden)]
 pub mod fuzz;
 mod get;
+mod gets;
 mod importance;
 mod layout;
 mod listing;
@@ -70,6 +71,7 @@ pub use fuelrail_plan::spill::SpillPolicy;
 pub use fuelrail_wire::sign::Credential;
 pub use fuelrail_wire::{Addressing, Cloud};
 pub use get::{get, get_with};
+pub use gets::{GetConnection, Gets};
 pub use importance::Reporter;
 pub use listing::{KeptListing, ListingDir, list, list_kept, list_packed, list_with, read_manifest, write_manifest};
 pub use loader::{Loader, Memory, Remains, Taken};

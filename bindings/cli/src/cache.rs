@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
 use fuelrail::{ByteSize, CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState};
-use serde::Serialize;
+use serde_json::json;
 
 use crate::failure::Outcome;
 use crate::screen::{Bar, JsonTo, Table, note};
@@ -66,27 +66,6 @@ struct Directories {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Listed {
-    schema: u32,
-    directories: Vec<CacheDirectory>,
-}
-
-#[derive(Serialize)]
-struct Verified {
-    schema: u32,
-    sound: u64,
-    sound_bytes: u64,
-    rotten: u64,
-    segments: Vec<CacheVerdict>,
-}
-
-#[derive(Serialize)]
-struct Removed {
-    schema: u32,
-    directories: Vec<(PathBuf, RemovedCache)>,
-}
-
 pub(crate) fn run(args: &Cache) -> Outcome {
     match &args.what {
         What::Ls(directories) => ls(directories),
@@ -96,9 +75,10 @@ pub(crate) fn run(args: &Cache) -> Outcome {
 }
 
 fn ls(args: &Directories) -> Outcome {
-    let directories: Result<Vec<_>, _> = args.paths.iter().map(|path| fuelrail::list_cache(path)).collect();
-    let listed = Listed { schema: 1, directories: directories? };
-    JsonTo::output(args.json).show(&listed, || listed.directories.iter().map(directory_text).collect())?;
+    let listed: Result<Vec<_>, _> = args.paths.iter().map(|path| fuelrail::list_cache(path)).collect();
+    let listed = listed?;
+    let document = json!({ "schema": 1, "directories": listed });
+    JsonTo::output(args.json).show(&document, || listed.iter().map(directory_text).collect())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -166,15 +146,20 @@ fn verify(args: &Directories) -> Outcome {
     drop(bar);
     let sum = |of: fn(&CacheVerdict) -> u64| segments.iter().map(of).sum();
     let (sound, sound_bytes, rotten) = (sum(|v| v.sound), sum(|v| v.sound_bytes), sum(|v| v.rotten));
-    let verified = Verified { schema: 1, sound, sound_bytes, rotten, segments };
-    JsonTo::output(args.json).show(&verified, || verdict_text(&verified))?;
-    let is_sound = rotten == 0 && verified.segments.iter().all(|verdict| verdict.flaw.is_none());
+    let document = json!({
+        "schema": 1, "sound": sound, "sound_bytes": sound_bytes, "rotten": rotten, "segments": segments,
+    });
+    JsonTo::output(args.json).show(&document, || {
+        let (flaws, bytes, count) = (flaws_text(&segments), ByteSize(sound_bytes), segments.len());
+        format!("{flaws}{sound} sound blocks, {bytes}, in {count} segments; {rotten} rotten\n")
+    })?;
+    let is_sound = rotten == 0 && segments.iter().all(|verdict| verdict.flaw.is_none());
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn verdict_text(verified: &Verified) -> String {
+fn flaws_text(segments: &[CacheVerdict]) -> String {
     let mut text = String::new();
-    for verdict in &verified.segments {
+    for verdict in segments {
         let path = verdict.path.display();
         if let Some(flaw) = &verdict.flaw {
             text.push_str(&format!("{path}: {flaw}\n"));
@@ -184,18 +169,16 @@ fn verdict_text(verified: &Verified) -> String {
             text.push_str(&format!("{path}: {rotten} rotten blocks, {damaged_records} damaged records\n"));
         }
     }
-    let Verified { sound, sound_bytes, rotten, segments, .. } = verified;
-    let bytes = ByteSize(*sound_bytes);
-    text.push_str(&format!("{sound} sound blocks, {bytes}, in {} segments; {rotten} rotten\n", segments.len()));
     text
 }
 
 fn rm(args: &Directories, force: bool) -> Outcome {
     let remove = |path: &PathBuf| Ok((path.clone(), fuelrail::remove_cache(path, force)?));
     let directories: Result<Vec<_>, fuelrail::Error> = args.paths.iter().map(remove).collect();
-    let removed = Removed { schema: 1, directories: directories? };
-    JsonTo::output(args.json).show(&removed, || removed.directories.iter().map(removed_text).collect())?;
-    let all = || removed.directories.iter().map(|directory| &directory.1);
+    let directories = directories?;
+    let document = json!({ "schema": 1, "directories": directories });
+    JsonTo::output(args.json).show(&document, || directories.iter().map(removed_text).collect())?;
+    let all = || directories.iter().map(|directory| &directory.1);
     let owned: usize = all().map(|outcome| outcome.owned.len()).sum();
     if owned > 0 {
         note(&format!("{owned} segments are owned by living jobs; end the jobs, or give --force"));

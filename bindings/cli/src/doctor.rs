@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::machine::Machine;
 use clap::Args;
 use fuelrail::{Finding, Grade, IMDS_ADDRESS, Kind, ProbeConfig, ask_imds};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::failure::Outcome;
 use crate::screen::JsonTo;
@@ -38,24 +38,6 @@ pub(crate) struct Doctor {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Diagnosis<'a> {
-    schema: u32,
-    /// Whether the engine can run here at its best, on io_uring.
-    runs: bool,
-    findings: Vec<Line<'a>>,
-    machine: Machine,
-}
-
-#[derive(Serialize)]
-struct Line<'a> {
-    name: &'a str,
-    value: &'a str,
-    grade: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cure: Option<&'a str>,
-}
-
 /// The service is a hop away: silence this long is an answer.
 const IMDS_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -68,15 +50,18 @@ pub(crate) fn run(args: &Doctor) -> Outcome {
         findings.retain(|finding| finding.name != "instance metadata");
         findings.push(ask_imds(IMDS_ADDRESS, IMDS_PATIENCE));
     }
-    let runs = probe.io_uring.is_ok();
-    let lines = findings.iter().map(|f| Line {
-        name: &f.name,
-        value: &f.value,
-        grade: mark(f.grade).1,
-        cure: f.cure.as_deref(),
+    // Whether the engine can run here at its best, on io_uring.
+    let (runs, machine) = (probe.io_uring.is_ok(), Machine::here());
+    let lines = findings.iter().map(|finding| {
+        let mut line = json!({ "name": finding.name, "value": finding.value, "grade": mark(finding.grade).1 });
+        if let Some(cure) = &finding.cure {
+            line["cure"] = json!(cure);
+        }
+        line
     });
-    let diagnosis = Diagnosis { schema: 1, runs, findings: lines.collect(), machine: Machine::here() };
-    JsonTo::output(args.json).show(&diagnosis, || text(&diagnosis.machine, &findings, runs))?;
+    let findings_shown: Vec<Value> = lines.collect();
+    let document = json!({ "schema": 1, "runs": runs, "findings": findings_shown, "machine": machine });
+    JsonTo::output(args.json).show(&document, || text(&machine, &findings, runs))?;
     Ok(if runs { ExitCode::SUCCESS } else { ExitCode::from(Kind::Environment.exit_code()) })
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use clap::Args;
 use fuelrail::ByteSize;
-use serde::Serialize;
+use serde_json::json;
 
 use crate::failure::{Failure, Outcome, output, usage};
 use crate::screen::{Bar, JsonTo, note};
@@ -40,15 +40,6 @@ pub(crate) struct Get {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Fetched<'a> {
-    schema: u32,
-    uri: &'a str,
-    file: String,
-    bytes: u64,
-    wall_s: f64,
-}
-
 pub(crate) fn run(args: &Get) -> Outcome {
     let start = Instant::now();
     let Some(path) = &args.output else {
@@ -63,17 +54,12 @@ pub(crate) fn run(args: &Get) -> Outcome {
     let mut file = WholeFile::create(path)?;
     let bytes = copy(args, &mut file)?;
     file.finish()?;
-    let fetched = Fetched {
-        schema: 1,
-        uri: &args.uri,
-        file: path.display().to_string(),
-        bytes,
-        wall_s: start.elapsed().as_secs_f64(),
-    };
+    let (file, wall_s) = (path.display().to_string(), start.elapsed().as_secs_f64());
     if args.json {
+        let fetched = json!({ "schema": 1, "uri": args.uri, "file": file, "bytes": bytes, "wall_s": wall_s });
         JsonTo::Output.show(&fetched, String::new)?;
     } else {
-        note(&format!("{} in {:.2} s, written to {}", ByteSize(bytes), fetched.wall_s, fetched.file));
+        note(&format!("{} in {wall_s:.2} s, written to {file}", ByteSize(bytes)));
     }
     Ok(ExitCode::SUCCESS)
 }

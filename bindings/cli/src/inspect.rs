@@ -37,83 +37,88 @@ pub(crate) struct Inspect {
     json: bool,
 }
 
-/// What a file turned out to be.
-enum Found {
-    State(State),
-    Read(Box<ReadReport>),
-    Demo(Value),
-    Manifest(Vec<Listed>),
-    Audit(Audit),
-}
-
 #[derive(Serialize)]
 struct Document<'a> {
     schema: u32,
-    files: Vec<File<'a>>,
+    files: &'a [Found],
     /// The verdict over all audit logs among the files.
     #[serde(skip_serializing_if = "Option::is_none")]
     audit: Option<&'a AuditVerdict>,
 }
 
+/// What a file turned out to be.
 #[derive(Serialize)]
-struct File<'a> {
+struct Found {
     file: String,
     kind: &'static str,
     #[serde(flatten)]
-    content: Content<'a>,
+    content: Content,
+    /// The same for people.
+    #[serde(skip)]
+    text: String,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Content<'a> {
-    State { state: &'a State },
-    Read { report: &'a ReadReport },
-    Demo { report: &'a Value },
+enum Content {
+    State { state: State },
+    Read { report: Box<ReadReport> },
+    Demo { report: Value },
     Manifest { objects: usize, bytes: u64, with_etag: usize, largest_bytes: u64 },
-    Audit { start: &'a State, last: State },
+    Audit { start: State, last: State },
 }
 
 pub(crate) fn run(args: &Inspect) -> Outcome {
-    let found = args.files.iter().map(|path| recognise(path)).collect::<Outcome<Vec<_>>>()?;
-    let (mut names, mut others, mut logs) = (Vec::new(), Vec::new(), Vec::new());
-    for (path, found) in args.files.iter().zip(found) {
-        match found {
-            Found::Audit(log) => {
-                names.push(path);
-                logs.push(log);
-            }
-            other => others.push((path, other)),
+    let (mut files, mut of_logs, mut logs) = (Vec::new(), Vec::new(), Vec::new());
+    for path in &args.files {
+        let text = fs::read(path).map_err(|error| file("reading", path, &error))?;
+        let text = String::from_utf8(text).map_err(|_| unknown(path))?;
+        if text.starts_with("{\"fuelrail_audit\"") {
+            let log = Audit::read(path)?;
+            of_logs.push(found(path, audit_log(&log)));
+            logs.push(log);
+        } else {
+            files.push(found(path, recognise(path, &text)?));
         }
     }
     let verdict = if logs.is_empty() { None } else { Some(Audit::join(&logs)?) };
-    let files = others.iter().map(|(path, found)| document_of(path, found));
-    let files = files.chain(names.iter().zip(&logs).map(|(path, log)| audit_document(path, log)));
-    let document = Document { schema: 1, files: files.collect(), audit: verdict.as_ref() };
-    JsonTo::output(args.json).show(&document, || {
-        let mut parts: Vec<String> = others.iter().map(|(path, found)| text_of(path, found)).collect();
-        parts.extend(verdict.as_ref().map(|verdict| audit_text(&names, &logs, verdict)));
-        parts.join("\n")
-    })?;
+    let mut texts: Vec<String> = files.iter().map(|found| found.text.clone()).collect();
+    texts.extend(verdict.as_ref().map(|verdict| {
+        let logs: String = of_logs.iter().map(|found| found.text.as_str()).collect();
+        format!("{logs}{}", verdict_text(verdict))
+    }));
+    files.extend(of_logs);
+    let document = Document { schema: 1, files: &files, audit: verdict.as_ref() };
+    JsonTo::output(args.json).show(&document, || texts.join("\n"))?;
     let proved = verdict.is_none_or(|verdict| verdict.exactly_once);
     Ok(if proved { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn recognise(path: &Path) -> Outcome<Found> {
-    let bytes = fs::read(path).map_err(|error| file("reading", path, &error))?;
-    let text = String::from_utf8(bytes).map_err(|_| unknown(path))?;
-    if text.starts_with("{\"fuelrail_audit\"") {
-        return Ok(Found::Audit(Audit::read(path)?));
-    }
+fn found(path: &Path, (kind, content, text): Recognised) -> Found {
+    let file = path.display().to_string();
+    Found { text: format!("{file}: {text}"), file, kind, content }
+}
+
+/// Kind, content for programs, and text for people.
+type Recognised = (&'static str, Content, String);
+
+fn recognise(path: &Path, text: &str) -> Outcome<Recognised> {
     let within = |error: Error| Error::new(error.kind(), format!("{}: {error}", path.display()));
-    if let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(&text) {
+    if let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(text) {
         if fields.contains_key("position") && fields.contains_key("epoch") {
-            return Ok(Found::State(State::from_json(&text).map_err(within)?));
+            let state = State::from_json(text).map_err(within)?;
+            let text = format!("the state of a loader\n{}", state_text(&state));
+            return Ok(("state", Content::State { state }, text));
         }
         if fields.contains_key("batch_wait_us") {
-            return Ok(Found::Read(Box::new(read_report(&text).map_err(within)?)));
+            let report = Box::new(read_report(text).map_err(within)?);
+            let text = format!("a result of bench read, {}\n{}", report.machine.date, bench::read_text(&report));
+            return Ok(("bench read", Content::Read { report }, text));
         }
         if fields.contains_key("rows") {
-            return Ok(Found::Demo(demo_report(Value::Object(fields)).map_err(within)?));
+            let report = Value::Object(fields);
+            let text = format!("a report of the demo\n{}", demo_text(&report).map_err(within)?);
+            return Ok(("demo", Content::Demo { report }, text));
         }
         if !fields.contains_key("key") {
             return Err(unknown(path).into());
@@ -123,7 +128,25 @@ fn recognise(path: &Path) -> Outcome<Found> {
     if first.is_none_or(|line| !line.starts_with('{') && !line.contains('\t')) {
         return Err(unknown(path).into());
     }
-    Ok(Found::Manifest(fuelrail::read_manifest(path)?))
+    Ok(manifest(&fuelrail::read_manifest(path)?))
+}
+
+fn manifest(listed: &[Listed]) -> Recognised {
+    let (objects, bytes) = (listed.len(), listed.iter().map(|o| o.size).sum());
+    let with_etag = listed.iter().filter(|o| o.etag.is_some()).count();
+    let largest_bytes = listed.iter().map(|o| o.size).max().unwrap_or(0);
+    let largest = if objects > 0 { format!(", the largest {}", ByteSize(largest_bytes)) } else { String::new() };
+    let text = format!("a manifest\n{objects} objects, {}{largest}, {with_etag} with an entity tag\n", ByteSize(bytes));
+    ("manifest", Content::Manifest { objects, bytes, with_etag, largest_bytes }, text)
+}
+
+fn audit_log(log: &Audit) -> Recognised {
+    let (start, last) = (log.start().clone(), log.last_state());
+    let places = [start.epoch, start.position, last.epoch, last.position];
+    let [from, from_position, to, to_position] = places;
+    let text =
+        format!("an audit log, from epoch {from} position {from_position} to epoch {to} position {to_position}\n");
+    ("audit log", Content::Audit { start, last }, text)
 }
 
 fn unknown(path: &Path) -> Error {
@@ -159,8 +182,8 @@ const DEMO_COLUMNS: [&str; 8] = [
     "peak_rss_bytes",
 ];
 
-/// Checks what others rely on: the names in every row, and a number or nothing behind each.
-fn demo_report(report: Value) -> Result<Value, Error> {
+/// The rows as a table, once what others rely on is there: the names in every row, and a number or nothing behind each.
+fn demo_text(report: &Value) -> Result<String, Error> {
     let wrong = |what: String| Err(unsound(format!("not a sound report of the demo: {what}")));
     if report["schema"] != 1 {
         return wrong(format!("its schema is {}, this build reads 1", report["schema"]));
@@ -171,63 +194,24 @@ fn demo_report(report: Value) -> Result<Value, Error> {
     let Some(rows) = report["rows"].as_array().filter(|rows| !rows.is_empty()) else {
         return wrong("there are no rows".to_owned());
     };
+    let mut table = Table::new(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    table.row(["row"].into_iter().chain(DEMO_COLUMNS));
     for (number, row) in rows.iter().enumerate() {
         let Some(name) = row["name"].as_str() else { return wrong(format!("row {number} has no name")) };
+        let mut cells = vec![name.to_owned()];
         for column in DEMO_COLUMNS {
-            match row.get(column) {
-                Some(Value::Number(_) | Value::Null) => {}
-                Some(other) => return wrong(format!("{column} of row {name} is {other}")),
-                None => return wrong(format!("row {name} lacks {column}")),
-            }
+            cells.push(match (row.get(column), row[column].as_f64()) {
+                (_, Some(value)) if column == "peak_rss_bytes" => ByteSize(value as u64).to_string(),
+                (_, Some(value)) => format!("{value:.3}"),
+                (Some(Value::Null), _) => "-".to_owned(),
+                (Some(other), _) => return wrong(format!("{column} of row {name} is {other}")),
+                (None, _) => return wrong(format!("row {name} lacks {column}")),
+            });
         }
+        table.row(cells);
     }
-    Ok(report)
-}
-
-fn document_of<'a>(path: &Path, found: &'a Found) -> File<'a> {
-    let (kind, content) = match found {
-        Found::State(state) => ("state", Content::State { state }),
-        Found::Read(report) => ("bench read", Content::Read { report }),
-        Found::Demo(report) => ("demo", Content::Demo { report }),
-        Found::Manifest(objects) => ("manifest", manifest_content(objects)),
-        Found::Audit(log) => return audit_document(path, log),
-    };
-    File { file: path.display().to_string(), kind, content }
-}
-
-fn audit_document<'a>(path: &Path, log: &'a Audit) -> File<'a> {
-    let content = Content::Audit { start: log.start(), last: log.last_state() };
-    File { file: path.display().to_string(), kind: "audit log", content }
-}
-
-fn manifest_content(objects: &[Listed]) -> Content<'static> {
-    Content::Manifest {
-        objects: objects.len(),
-        bytes: objects.iter().map(|o| o.size).sum(),
-        with_etag: objects.iter().filter(|o| o.etag.is_some()).count(),
-        largest_bytes: objects.iter().map(|o| o.size).max().unwrap_or(0),
-    }
-}
-
-fn text_of(path: &Path, found: &Found) -> String {
-    let name = path.display();
-    match found {
-        Found::State(state) => format!("{name}: the state of a loader\n{}", state_text(state)),
-        Found::Read(report) => {
-            format!("{name}: a result of bench read, {}\n{}", report.machine.date, bench::read_text(report))
-        }
-        Found::Demo(report) => format!("{name}: a report of the demo\n{}", demo_text(report)),
-        Found::Manifest(objects) => {
-            let bytes = objects.iter().map(|o| o.size).sum();
-            let largest = objects.iter().max_by_key(|o| o.size);
-            let largest = largest.map_or(String::new(), |o| format!(", the largest {}", ByteSize(o.size)));
-            let tagged = objects.iter().filter(|o| o.etag.is_some()).count();
-            let counts =
-                format!("{} objects, {}{largest}, {tagged} with an entity tag", objects.len(), ByteSize(bytes));
-            format!("{name}: a manifest\n{counts}\n")
-        }
-        Found::Audit(_) => format!("{name}: an audit log\n"),
-    }
+    let verified = if report["verified_bytes"] == true { "every byte verified" } else { "bytes not verified" };
+    Ok(format!("{}{verified}\n", table.text()))
 }
 
 fn state_text(state: &State) -> String {
@@ -244,35 +228,7 @@ fn state_text(state: &State) -> String {
     table.text()
 }
 
-fn demo_text(report: &Value) -> String {
-    let mut table = Table::new(&[1, 2, 3, 4, 5, 6, 7, 8]);
-    table.row(["row"].into_iter().chain(DEMO_COLUMNS));
-    for row in report["rows"].as_array().into_iter().flatten() {
-        let name = row["name"].as_str().unwrap_or_default().to_owned();
-        let number = |column: &&str| match row[*column].as_f64() {
-            Some(value) if *column == "peak_rss_bytes" => ByteSize(value as u64).to_string(),
-            Some(value) => format!("{value:.3}"),
-            None => "-".to_owned(),
-        };
-        table.row([name].into_iter().chain(DEMO_COLUMNS.iter().map(number)));
-    }
-    let verified = if report["verified_bytes"] == true { "every byte verified" } else { "bytes not verified" };
-    format!("{}{verified}\n", table.text())
-}
-
-fn audit_text(names: &[&PathBuf], logs: &[Audit], verdict: &AuditVerdict) -> String {
-    let mut text = String::new();
-    for (path, log) in names.iter().zip(logs) {
-        let (start, last) = (log.start(), log.last_state());
-        text.push_str(&format!(
-            "{}: an audit log, from epoch {} position {} to epoch {} position {}\n",
-            path.display(),
-            start.epoch,
-            start.position,
-            last.epoch,
-            last.position
-        ));
-    }
+fn verdict_text(verdict: &AuditVerdict) -> String {
     let mut table = Table::new(&[0, 1, 2, 3, 4]);
     table.row(["epoch", "once", "repeated", "missing", "left out"]);
     for epoch in &verdict.epochs {
@@ -284,7 +240,7 @@ fn audit_text(names: &[&PathBuf], logs: &[Audit], verdict: &AuditVerdict) -> Str
         false if verdict.epochs.is_empty() => "exactly once: not proved, the logs hold no batch",
         false => "exactly once: no; an unfinished epoch or a log not given shows as missing",
     };
-    format!("{text}{}{proved}\n", table.text())
+    format!("{}{proved}\n", table.text())
 }
 
 #[cfg(test)]
@@ -297,14 +253,18 @@ mod tests {
         let mut report = serde_json::json!({
             "schema": 1, "machine": {}, "config": {}, "verified_bytes": true, "rows": [row],
         });
-        assert!(demo_report(report.clone()).unwrap_err().to_string().contains("row 0 has no name"));
+        let fails = |report: &Value, how: &str| {
+            let error = demo_text(report).unwrap_err().to_string();
+            assert!(error.contains(how), "{error}");
+        };
+        fails(&report, "row 0 has no name");
         report["rows"][0]["name"] = "bucket".into();
-        assert!(demo_text(&demo_report(report.clone()).unwrap()).contains("bucket"));
+        assert!(demo_text(&report).unwrap().contains("bucket"));
         report["rows"][0]["epoch_s"] = "long".into();
-        assert!(demo_report(report.clone()).unwrap_err().to_string().contains("epoch_s of row bucket"));
+        fails(&report, "epoch_s of row bucket");
         report["rows"][0].as_object_mut().unwrap().remove("epoch_s");
-        assert!(demo_report(report.clone()).unwrap_err().to_string().contains("lacks epoch_s"));
+        fails(&report, "lacks epoch_s");
         report["schema"] = 2.into();
-        assert!(demo_report(report).unwrap_err().to_string().contains("schema is 2"));
+        fails(&report, "schema is 2");
     }
 }

@@ -18,6 +18,7 @@ mod put;
 pub mod report;
 pub mod screen;
 mod serve;
+mod settings;
 pub mod stop;
 pub mod train;
 mod trust;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use fuelrail::{ByteSize, Error, Kind, Listed, ListingDir};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::failure::{Outcome, output};
 use crate::screen::{Bar, JsonTo, note};
@@ -55,17 +56,6 @@ pub(crate) struct Ls {
 }
 
 #[derive(Serialize)]
-struct Counted<'a> {
-    schema: u32,
-    uri: &'a str,
-    count: usize,
-    bytes: u64,
-    wall_s: f64,
-    cpu_s: f64,
-    peak_rss_bytes: u64,
-}
-
-#[derive(Serialize)]
 struct Listing<'a> {
     schema: u32,
     uri: &'a str,
@@ -98,7 +88,8 @@ pub(crate) fn run(args: &Ls) -> Outcome {
         fuelrail::write_manifest(path, &objects)?;
     }
     if args.json {
-        let listing = Listing { schema: 1, uri: &args.uri, count: objects.len(), bytes, objects: shown(&objects) };
+        let shown = objects.iter().map(|o| Object { key: &o.key, size: o.size, etag: o.etag.as_deref() });
+        let listing = Listing { schema: 1, uri: &args.uri, count: objects.len(), bytes, objects: shown.collect() };
         JsonTo::Output.show(&listing, String::new)?;
     } else if let Some(path) = &args.manifest {
         note(&format!("{} objects, {}, written to {}", objects.len(), ByteSize(bytes), path.display()));
@@ -127,18 +118,14 @@ fn listed(args: &Ls) -> Outcome<fuelrail::Listing> {
 fn count(args: &Ls) -> Outcome {
     let (start, before) = (Instant::now(), cpu());
     let listing = listed(args)?;
-    let counted = Counted {
-        schema: 1,
-        uri: &args.uri,
-        count: listing.len(),
-        bytes: listing.total_bytes(),
-        wall_s: start.elapsed().as_secs_f64(),
-        cpu_s: cpu().saturating_sub(before).as_secs_f64(),
-        peak_rss_bytes: fuelrail::memory_use().peak_rss_bytes,
-    };
+    let (count, bytes, uri) = (listing.len(), listing.total_bytes(), &args.uri);
+    let (wall_s, cpu_s) = (start.elapsed().as_secs_f64(), cpu().saturating_sub(before).as_secs_f64());
+    let peak_rss_bytes = fuelrail::memory_use().peak_rss_bytes;
+    let counted = json!({
+        "schema": 1, "uri": uri, "count": count, "bytes": bytes, "wall_s": wall_s, "cpu_s": cpu_s, "peak_rss_bytes": peak_rss_bytes,
+    });
     let text = || {
-        let (bytes, peak) = (ByteSize(counted.bytes), ByteSize(counted.peak_rss_bytes));
-        let Counted { count, wall_s, cpu_s, .. } = counted;
+        let (bytes, peak) = (ByteSize(bytes), ByteSize(peak_rss_bytes));
         format!(
             "{count} objects, {bytes}; listed in {wall_s:.2} s with {cpu_s:.2} s of processor time, at most {peak} of memory\n"
         )
@@ -150,10 +137,6 @@ fn count(args: &Ls) -> Outcome {
 fn cpu() -> Duration {
     let (user, system) = fuelrail::process_cpu();
     user + system
-}
-
-fn shown(objects: &[Listed]) -> Vec<Object<'_>> {
-    objects.iter().map(|o| Object { key: &o.key, size: o.size, etag: o.etag.as_deref() }).collect()
 }
 
 /// Line by line, not as one text: a bucket may hold more keys than a terminal's reader wants.

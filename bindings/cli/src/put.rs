@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use fuelrail::{ByteSize, PutOptions, PutOver};
-use serde::Serialize;
+use fuelrail::{ByteSize, PutOptions, PutOver, Stored};
+use serde_json::json;
 
 use crate::failure::{Outcome, file, usage};
 use crate::screen::{Bar, JsonTo, note};
@@ -40,16 +40,6 @@ pub(crate) struct Put {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Sent<'a> {
-    schema: u32,
-    uri: &'a str,
-    file: String,
-    bytes: u64,
-    etag: Option<String>,
-    wall_s: f64,
-}
-
 pub(crate) fn run(args: &Put) -> Outcome {
     let start = Instant::now();
     let mut source = File::open(&args.file).map_err(|error| file("reading", &args.file, &error))?;
@@ -67,18 +57,13 @@ pub(crate) fn run(args: &Put) -> Outcome {
         bar.at(sent, || ByteSize(sent).to_string());
     })?;
     drop(bar);
-    let sent = Sent {
-        schema: 1,
-        uri: &uri,
-        file: args.file.display().to_string(),
-        bytes: stored.bytes,
-        etag: stored.etag,
-        wall_s: start.elapsed().as_secs_f64(),
-    };
+    let Stored { bytes, etag, .. } = stored;
+    let (file, wall_s) = (args.file.display().to_string(), start.elapsed().as_secs_f64());
     if args.json {
+        let sent = json!({ "schema": 1, "uri": uri, "file": file, "bytes": bytes, "etag": etag, "wall_s": wall_s });
         JsonTo::Output.show(&sent, String::new)?;
     } else {
-        note(&format!("{} in {:.2} s, put to {uri}", ByteSize(sent.bytes), sent.wall_s));
+        note(&format!("{} in {wall_s:.2} s, put to {uri}", ByteSize(bytes)));
     }
     Ok(ExitCode::SUCCESS)
 }

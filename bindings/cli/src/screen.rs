@@ -80,6 +80,15 @@ impl Table {
         Table { rows: Vec::new(), right: right.to_vec() }
     }
 
+    /// A table of what there is to say: a name and a text a line.
+    pub fn facts<N: Into<String>>(facts: impl IntoIterator<Item = (N, String)>) -> Table {
+        let mut table = Table::default();
+        for (name, text) in facts {
+            table.row([name.into(), text]);
+        }
+        table
+    }
+
     /// Adds a row.
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) -> &mut Table {
         self.rows.push(cells.into_iter().map(Into::into).collect());

@@ -3,18 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use fuelrail::{ByteSize, Error, Kind};
 use fuelrail_bucket::{AccessKey, Bucket, BucketConfig, Counters, DataSet, Script, SetKind, Source, Tls};
-use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use serde_json::{Value, json};
 
 use crate::failure::{Failure, Outcome, usage};
 use crate::screen::{Bar, JsonTo, Table, note, print};
+use crate::stop::stop_on_signals;
 
 const EXAMPLES: &str = "Examples:
   fuelrail serve digits --count 14000 --port 9000
@@ -102,31 +100,8 @@ pub(crate) struct Serve {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Started<'a> {
-    schema: u32,
-    url: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ca_file: Option<&'a Path>,
-    source: &'a Source,
-    script: &'a Script,
-}
-
-#[derive(Serialize)]
-struct Stopped<'a> {
-    schema: u32,
-    url: &'a str,
-    counters: &'a Counters,
-}
-
-#[derive(Serialize)]
-struct WrittenOut<'a> {
-    schema: u32,
-    dir: String,
-    objects: u64,
-    bytes: u64,
-    set: &'a DataSet,
-}
+/// How often is looked whether it is time to end.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 pub(crate) fn run(args: &Serve) -> Outcome {
     let source = source(args)?;
@@ -142,36 +117,34 @@ pub(crate) fn run(args: &Serve) -> Outcome {
 
 /// The data set or folder that is meant. A folder named like a set is written `./digits`.
 fn source(args: &Serve) -> Outcome<Source> {
-    let Ok(kind) = args.what.parse::<SetKind>() else {
-        let dir = PathBuf::from(&args.what);
-        if !dir.is_dir() {
-            let cause = format!("'{}' is neither a data set nor a folder", args.what);
-            return Err(usage(cause, "use digits, photos, volumes, tokens or the path of a folder"));
+    let kind = args.what.parse::<SetKind>().ok();
+    let dir = PathBuf::from(&args.what);
+    if kind.is_none() && !dir.is_dir() {
+        let cause = format!("'{}' is neither a data set nor a folder", args.what);
+        return Err(usage(cause, "use digits, photos, volumes, tokens or the path of a folder"));
+    }
+    for (name, given, only) in [
+        ("--count", args.count.is_some(), None),
+        ("--seed", args.seed.is_some(), None),
+        ("--scale", args.scale.is_some(), Some(SetKind::Volumes)),
+        ("--shard-size", args.shard_size.is_some(), Some(SetKind::Tokens)),
+    ] {
+        let (what, cure) = match (kind, only) {
+            (None, _) => ("a folder".to_owned(), "leave it out: files are served as they are".to_owned()),
+            (Some(kind), Some(only)) if kind != only => (kind.to_string(), format!("leave it out, or serve {only}")),
+            _ => continue,
+        };
+        if given {
+            return Err(usage(format!("{name} does not apply to {what}"), cure));
         }
-        let given = [("--count", args.count.is_some()), ("--seed", args.seed.is_some())];
-        let sized = [("--scale", args.scale.is_some()), ("--shard-size", args.shard_size.is_some())];
-        if let Some((name, _)) = given.iter().chain(&sized).find(|(_, given)| *given) {
-            return Err(usage(
-                format!("{name} does not apply to a folder"),
-                "leave it out: files are served as they are",
-            ));
-        }
-        return Ok(Source::Directory(dir));
-    };
+    }
+    let Some(kind) = kind else { return Ok(Source::Directory(dir)) };
     let count = args.count.unwrap_or(match kind {
         SetKind::Digits => 14_000,
         SetKind::Photos => 1_000,
         SetKind::Volumes | SetKind::Tokens => 8,
     });
     let mut set = DataSet::new(kind, count, args.seed.unwrap_or(0));
-    for (name, given, wanted) in [
-        ("--scale", args.scale.is_some(), SetKind::Volumes),
-        ("--shard-size", args.shard_size.is_some(), SetKind::Tokens),
-    ] {
-        if given && kind != wanted {
-            return Err(usage(format!("{name} does not apply to {kind}"), format!("leave it out, or serve {wanted}")));
-        }
-    }
     set.scale = args.scale.unwrap_or(set.scale);
     set.shard_bytes = args.shard_size.map_or(set.shard_bytes, |size| size.0);
     set.validate()?;
@@ -185,10 +158,10 @@ fn write_out(set: &DataSet, dir: &Path, json: bool) -> Outcome {
     let written = written.map_err(|error| Failure::Told(Error::new(Kind::File, error.to_string())))?;
     drop(bar);
     let dir = dir.display().to_string();
-    let document = WrittenOut { schema: 1, dir, objects: written.objects, bytes: written.bytes, set };
-    JsonTo::output(json).show(&document, || {
-        format!("{} {} written to {}, {}\n", written.objects, set.kind, document.dir, ByteSize(written.bytes))
-    })?;
+    let (objects, bytes) = (written.objects, written.bytes);
+    let document = json!({ "schema": 1, "dir": dir, "objects": objects, "bytes": bytes, "set": set });
+    JsonTo::output(json)
+        .show(&document, || format!("{objects} {} written to {dir}, {}\n", set.kind, ByteSize(bytes)))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -199,7 +172,7 @@ fn serve(args: &Serve, source: Source) -> Outcome {
     };
     let script: Script = args.script.as_deref().unwrap_or_default().parse()?;
     // Before the bucket starts, so that no signal finds the default action once the URL is out.
-    let told = signals()?;
+    let stop = stop_on_signals()?;
     let bucket = Bucket::start(BucketConfig {
         listen: SocketAddr::new(args.host, args.port),
         bucket: args.bucket.clone(),
@@ -214,7 +187,11 @@ fn serve(args: &Serve, source: Source) -> Outcome {
     let url = bucket.url("");
     let ca_file = bucket.authority().map(|pem| write_authority(args, pem)).transpose()?;
     if args.json {
-        print_line(&Started { schema: 1, url: &url, ca_file: ca_file.as_deref(), source: &source, script: &script })?;
+        let mut started = json!({ "schema": 1, "url": url, "source": source, "script": script });
+        if let Some(file) = &ca_file {
+            started["ca_file"] = json!(file);
+        }
+        print_line(&started)?;
     } else {
         print(&format!("{url}\n"))?;
         note(&format!("serving {}; ends with Ctrl-C", described(&source)));
@@ -222,14 +199,14 @@ fn serve(args: &Serve, source: Source) -> Outcome {
             note(&format!("clients need ca_file = {}", file.display()));
         }
     }
-    let _ = match duration {
-        Some(duration) => told.recv_timeout(duration),
-        None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
-    };
+    let begun = Instant::now();
+    while stop.check().is_ok() && duration.is_none_or(|duration| begun.elapsed() < duration) {
+        std::thread::sleep(LOOK_EVERY);
+    }
     let counters = bucket.counters();
     bucket.stop();
     if args.json {
-        print_line(&Stopped { schema: 1, url: &url, counters: &counters })?;
+        print_line(&json!({ "schema": 1, "url": url, "counters": counters }))?;
     } else {
         print(&table(&counters))?;
     }
@@ -259,23 +236,8 @@ fn write_authority(args: &Serve, pem: &str) -> Outcome<PathBuf> {
     Ok(path)
 }
 
-/// A channel that hears of the first interrupt or request to end.
-fn signals() -> Outcome<mpsc::Receiver<i32>> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])
-        .map_err(|error| Error::new(Kind::Environment, format!("listening for signals: {error}")))?;
-    let (tell, told) = mpsc::channel();
-    std::thread::spawn(move || {
-        if let Some(signal) = signals.forever().next() {
-            // The command may be over already; then nobody waits.
-            let _ = tell.send(signal);
-        }
-    });
-    Ok(told)
-}
-
-fn print_line(document: &impl Serialize) -> Outcome<()> {
-    let json = serde_json::to_string(document).expect("reports are plain structures");
-    print(&format!("{json}\n"))
+fn print_line(document: &Value) -> Outcome<()> {
+    print(&format!("{document}\n"))
 }
 
 fn described(source: &Source) -> String {
@@ -287,21 +249,21 @@ fn described(source: &Source) -> String {
 
 fn table(counters: &Counters) -> String {
     let mut table = Table::new(&[1]);
-    table.row(["requests".to_owned(), counters.requests().to_string()]);
     for (name, count) in [
+        ("requests", counters.requests()),
         ("  get", counters.get_requests),
         ("  head", counters.head_requests),
         ("  list", counters.list_requests),
         ("  put", counters.put_requests),
         ("  parts", counters.part_requests),
         ("  other", counters.other_requests),
+        ("body bytes", counters.body_bytes),
+        ("sent bytes", counters.sent_bytes),
+        ("connections", counters.connections_opened),
+        ("  most at once", counters.connections_open_max),
     ] {
         table.row([name.to_owned(), count.to_string()]);
     }
-    table.row(["body bytes".to_owned(), counters.body_bytes.to_string()]);
-    table.row(["sent bytes".to_owned(), counters.sent_bytes.to_string()]);
-    table.row(["connections".to_owned(), counters.connections_opened.to_string()]);
-    table.row(["  most at once".to_owned(), counters.connections_open_max.to_string()]);
     if counters.tls_full + counters.tls_resumed > 0 {
         table.row(["TLS handshakes".to_owned(), (counters.tls_full + counters.tls_resumed).to_string()]);
         table.row(["  resumed".to_owned(), counters.tls_resumed.to_string()]);

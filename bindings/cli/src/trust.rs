@@ -3,18 +3,21 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use fuelrail::{Access, Overrides};
+use fuelrail::Access;
+use serde::Serialize;
 
 use crate::failure::Outcome;
+use crate::settings::given;
 
 /// How a bucket is reached
-#[derive(Args, Debug, Default)]
+#[derive(Args, Serialize, Debug, Default)]
 pub(crate) struct Trust {
     /// Under https, believe the authorities in FILE (PEM) instead of the system's
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
     /// Under https, disable certificate verification (insecure; prints a warning)
     #[arg(long, conflicts_with = "ca_file")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     tls_insecure: bool,
     /// The region of an s3:// bucket [default: AWS_REGION, else us-east-1]
     #[arg(long, value_name = "NAME")]
@@ -33,22 +36,12 @@ pub(crate) struct Trust {
     anonymous: Option<bool>,
     /// Pay for the requests, where the bucket's owner wants that of who asks
     #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     requester_pays: bool,
 }
 
 impl Trust {
     pub(crate) fn access(&self, uri: &str) -> Outcome<Access> {
-        let given = [
-            ("ca_file", self.ca_file.as_ref().map(|path| path.display().to_string())),
-            ("tls_insecure", self.tls_insecure.then(|| "true".to_owned())),
-            ("region", self.region.clone()),
-            ("endpoint", self.endpoint.clone()),
-            ("addressing", self.addressing.clone()),
-            ("profile", self.profile.clone()),
-            ("anonymous", self.anonymous.map(|anonymous| anonymous.to_string())),
-            ("requester_pays", self.requester_pays.then(|| "true".to_owned())),
-        ];
-        let given: Overrides = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-        Ok(Access::load(uri, fuelrail::environment_variables()?, &given)?)
+        Ok(Access::load(uri, fuelrail::environment_variables()?, &given(self))?)
     }
 }

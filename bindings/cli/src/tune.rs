@@ -4,12 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::tuning::{Setting, TuneReport, Tuning, tune};
+use crate::tuning::{Outcome as Outcomes, Setting, TuneReport, Tuning, tune};
 use clap::Args;
-use fuelrail::{ByteSize, Config, Kind, Overrides};
+use fuelrail::{ByteSize, Config};
+use serde::Serialize;
+use serde_json::json;
 
 use crate::failure::{Outcome, file, usage};
 use crate::screen::{Bar, JsonTo, Table, note};
+use crate::settings::{bytes, given, load};
 use crate::whole::WholeFile;
 
 const EXAMPLES: &str = "Examples:
@@ -22,34 +25,39 @@ fifth of the same gain in speed; more shards, connections or memory are taken on
 measures the setting chosen anew: predicted and achieved stand side by side.";
 
 /// Find the settings this machine and this bucket want, and what limits them
-#[derive(Args, Debug)]
+#[derive(Args, Serialize, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Tune {
     /// What to read: s3://BUCKET/PREFIX, http[s]://HOST:PORT/BUCKET/PREFIX
     uri: Option<String>,
     /// Time for everything
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "120s")]
+    #[serde(skip)]
     budget: Duration,
     /// Samples per batch [default: 64]
     #[arg(long, value_name = "N")]
     batch_size: Option<u32>,
     /// The most memory to try [default: half of the cgroup's limit, at most 2 GiB]
-    #[arg(long, value_name = "SIZE")]
-    memory_limit: Option<ByteSize>,
+    #[arg(long = "memory-limit", value_name = "SIZE", value_parser = bytes)]
+    memory_limit_bytes: Option<u64>,
     /// The objects as key<TAB>size or JSON lines, for servers that cannot list
     #[arg(long, value_name = "FILE")]
     manifest: Option<String>,
     /// A TOML file with the settings to start from
     #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
     config: Option<PathBuf>,
     /// Where to write what was found; a file that was not written by this command is never replaced
     #[arg(long, value_name = "FILE", default_value = "fuelrail.toml")]
+    #[serde(skip)]
     out: PathBuf,
     /// Seed of the search
     #[arg(long, default_value_t = 0)]
+    #[serde(skip)]
     seed: u64,
     /// Print the result as one JSON document, or write it to FILE beside the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    #[serde(skip)]
     json: Option<String>,
 }
 
@@ -58,11 +66,7 @@ const MARK: &str = "# Written by fuelrail tune";
 
 pub(crate) fn run(args: &Tune) -> Outcome {
     refuse_foreign(&args.out)?;
-    let config = Config::load(args.config.as_deref(), fuelrail::environment_variables()?, &overrides(args));
-    let config = config.map_err(|error| match error.kind() {
-        Kind::File => usage(error.cause(), "give a TOML file that can be read"),
-        _ => error.into(),
-    })?;
+    let config = load(args.config.as_deref(), &given(args))?;
     let listing = match &config.manifest {
         Some(path) => fuelrail::read_manifest(path)?,
         None => fuelrail::list_with(config.access()?, &config.uri, |_| {})?,
@@ -109,16 +113,6 @@ fn span(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
 }
 
-fn overrides(args: &Tune) -> Overrides {
-    let given = [
-        ("uri", args.uri.clone()),
-        ("batch_size", args.batch_size.map(|n| n.to_string())),
-        ("memory_limit_bytes", args.memory_limit.map(|size| size.0.to_string())),
-        ("manifest", args.manifest.clone()),
-    ];
-    given.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect()
-}
-
 /// Before two minutes are spent: the file must not be somebody's own.
 fn refuse_foreign(out: &Path) -> Outcome<()> {
     match std::fs::read_to_string(out) {
@@ -131,29 +125,18 @@ fn refuse_foreign(out: &Path) -> Outcome<()> {
 
 /// The file the loader reads.
 fn toml(report: &TuneReport) -> String {
-    let Setting { shards, connections_max, block_bytes, memory_limit_bytes, ring, register } = &report.best;
-    // A JSON string is a TOML string.
-    let quoted = |text: &str| serde_json::to_string(text).expect("text is text");
-    let outcome = &report.outcome;
-    let mut lines = vec![
-        format!("{MARK} on {}: {}", report.machine.date, report.machine.line()),
-        format!("# Predicted {:.3} GB/s, achieved {:.3}.", outcome.predicted_gb_per_s, outcome.achieved_gb_per_s),
-        format!("# Limit: {}", report.explanation),
-        format!("uri = {}", quoted(&report.config.uri)),
-        format!("endpoint = {}", quoted(&report.config.endpoint)),
-        format!("addressing = {}", quoted(&report.config.addressing)),
-        format!("batch_size = {}", report.config.batch_size),
-        format!("shards = {shards}"),
-        format!("connections_max = {connections_max}"),
-        format!("block_bytes = {block_bytes}"),
-        format!("memory_limit_bytes = {memory_limit_bytes}"),
-        format!("ring = {}", quoted(ring)),
-        format!("register = {register}"),
-    ];
-    if let Some(manifest) = report.config.manifest.as_ref().and_then(|path| path.to_str()) {
-        lines.push(format!("manifest = {}", quoted(manifest)));
+    let Outcomes { predicted_gb_per_s, achieved_gb_per_s, .. } = report.outcome;
+    let mut text = format!("{MARK} on {}: {}\n", report.machine.date, report.machine.line());
+    text.push_str(&format!("# Predicted {predicted_gb_per_s:.3} GB/s, achieved {achieved_gb_per_s:.3}.\n"));
+    text.push_str(&format!("# Limit: {}\n", report.explanation));
+    let (config, best) = (json!(report.config), json!(report.best));
+    let own = ["uri", "endpoint", "addressing", "batch_size", "manifest"].map(|name| (name, &config[name]));
+    let tuned = best.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), value));
+    // A JSON string, number or truth is one of TOML.
+    for (name, value) in own.into_iter().chain(tuned).filter(|(_, value)| !value.is_null()) {
+        text.push_str(&format!("{name} = {value}\n"));
     }
-    lines.join("\n") + "\n"
+    text
 }
 
 fn setting_text(setting: &Setting) -> String {
@@ -164,37 +147,29 @@ fn setting_text(setting: &Setting) -> String {
 }
 
 fn text(report: &TuneReport) -> String {
-    let outcome = &report.outcome;
-    let mut table = Table::new(&[]);
-    let mut row = |name: &str, value: String| {
-        table.row([name.to_owned(), value]);
-    };
-    row("best", setting_text(&report.best));
-    row("limit", format!("{}: {}", report.limit, report.explanation));
-    row(
-        "predicted",
-        format!(
-            "{:.3} GB/s ({:.3} to {:.3}), {:.3} CPU-s/GB",
-            outcome.predicted_gb_per_s,
-            outcome.predicted_low_gb_per_s,
-            outcome.predicted_high_gb_per_s,
-            outcome.predicted_cpu_s_per_gb
+    let Outcomes { predicted_gb_per_s, predicted_low_gb_per_s: low, predicted_high_gb_per_s: high, .. } =
+        report.outcome;
+    let Outcomes { achieved_gb_per_s, predicted_cpu_s_per_gb, achieved_cpu_s_per_gb, .. } = report.outcome;
+    let TuneReport { trials, settings, spent_s, .. } = report;
+    Table::facts([
+        ("best", setting_text(&report.best)),
+        ("limit", format!("{}: {}", report.limit, report.explanation)),
+        (
+            "predicted",
+            format!("{predicted_gb_per_s:.3} GB/s ({low:.3} to {high:.3}), {predicted_cpu_s_per_gb:.3} CPU-s/GB"),
         ),
-    );
-    row("achieved", format!("{:.3} GB/s, {:.3} CPU-s/GB", outcome.achieved_gb_per_s, outcome.achieved_cpu_s_per_gb));
-    row("untuned", format!("{:.3} GB/s", report.start_gb_per_s));
-    row(
-        "search",
-        format!(
-            "{} trials of {} settings in {:.0} s; a single trial scatters by {:.1} %",
-            report.trials,
-            report.settings,
-            report.spent_s,
-            report.noise * 100.0
+        ("achieved", format!("{achieved_gb_per_s:.3} GB/s, {achieved_cpu_s_per_gb:.3} CPU-s/GB")),
+        ("untuned", format!("{:.3} GB/s", report.start_gb_per_s)),
+        (
+            "search",
+            format!(
+                "{trials} trials of {settings} settings in {spent_s:.0} s; a single trial scatters by {:.1} %",
+                report.noise * 100.0
+            ),
         ),
-    );
-    row("machine", report.machine.line());
-    table.text()
+        ("machine", report.machine.line()),
+    ])
+    .text()
 }
 
 #[cfg(test)]

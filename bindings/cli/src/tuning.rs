@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use fuelrail::{Config, Error, Kind, Listed, Loader, LoaderBuilder, Result, Stats};
+use fuelrail::{Config, Error, Kind, Listed, LoaderBuilder, Result, Stats};
 use fuelrail_plan::tune::{Axis, Bounds, Forecast, Measured, Point, Range, Search, Space, limit};
 use serde::{Deserialize, Serialize};
 
@@ -183,7 +183,8 @@ pub fn tune(tuning: &Tuning, watch: &mut dyn FnMut(Progress<'_>)) -> Result<Tune
     };
     let best = setting(search.space(), search.best(), tuning);
     let achieved = measure(tuning, &best, trial * FINAL_TRIALS)?;
-    Ok(report(tuning, &search, &best, &forecast, &achieved, trials, begun.elapsed()))
+    let report = report(tuning, &search, best, &forecast, &achieved);
+    Ok(TuneReport { trials, spent_s: begun.elapsed().as_secs_f64(), ..report })
 }
 
 /// A setting that this machine refuses, as against a bucket that fails.
@@ -195,33 +196,30 @@ fn is_of_the_setting(error: &Error) -> bool {
 fn space(tuning: &Tuning) -> Result<Space> {
     let probe = fuelrail::probe();
     let cores = probe.topology.shards() as u64;
-    let mut shards: Vec<u64> = (0..).map(|n| 1u64 << n).take_while(|n| *n < cores).collect();
-    shards.push(cores);
+    let shards: Vec<u64> = (0..).map(|n| 1u64 << n).take_while(|n| *n < cores).chain([cores]).collect();
     let largest = tuning.listing.iter().map(|object| object.size).max().unwrap_or(0);
     // A span longer than the longest object is the object.
-    let blocks: Vec<u64> = (18..=26).map(|n| 1u64 << n).collect();
-    let enough = blocks.iter().position(|block| *block >= largest).unwrap_or(blocks.len() - 1);
-    let blocks = blocks[..=enough].to_vec();
+    let blocks = (18..=26).map(|n| 1u64 << n).filter(|block| *block == 1 << 18 || *block / 2 < largest).collect();
     let most = match tuning.config.memory_limit_bytes {
         0 => probe.default_budget.bytes.min(2 << 30),
         given => given,
     };
     let memory: Vec<u64> = (0..MEMORY_STEPS).rev().map(|step| most >> step).collect();
-    let near = |values: &[u64], wanted: u64| {
-        let place = values.iter().position(|value| *value >= wanted);
-        place.unwrap_or(values.len() - 1)
-    };
-    let connections: Vec<u64> = (0..=8).map(|n| 1u64 << n).collect();
+    let connections = (0..=8).map(|n| 1u64 << n).collect();
     let config = &tuning.config;
     let wanted_shards = if config.shards == 0 { cores } else { u64::from(config.shards) };
-    let range = |axis, values: Vec<u64>, start| Range { axis, values, start };
+    // From the least value that is enough, or the greatest.
+    let range = |axis, values: Vec<u64>, wanted: u64| {
+        let enough = values.iter().position(|value| *value >= wanted);
+        Range { axis, start: enough.unwrap_or(values.len() - 1), values }
+    };
     Space::new(vec![
-        range(Axis::Shards, shards.clone(), near(&shards, wanted_shards)),
-        range(Axis::Connections, connections.clone(), near(&connections, config.connections_max as u64)),
-        range(Axis::BlockBytes, blocks.clone(), near(&blocks, config.block_bytes)),
-        range(Axis::MemoryBytes, memory.clone(), memory.len() - 1),
+        range(Axis::Shards, shards, wanted_shards),
+        range(Axis::Connections, connections, config.connections_max as u64),
+        range(Axis::BlockBytes, blocks, config.block_bytes),
+        range(Axis::MemoryBytes, memory, most),
         range(Axis::Ring, (0..tuning.rings.len() as u64).collect(), 0),
-        range(Axis::Register, vec![0, 1], usize::from(config.register)),
+        range(Axis::Register, vec![0, 1], u64::from(config.register)),
     ])
 }
 
@@ -253,65 +251,40 @@ impl Setting {
     }
 }
 
-/// Counters at one moment of a reading.
-struct Mark {
-    at: Instant,
-    bytes: u64,
-    cpu_s: Vec<f64>,
-    throttled: u64,
-}
-
-impl Mark {
-    fn of(loader: &Loader) -> (Mark, Stats) {
-        let stats = loader.stats();
-        let cpu_s = stats.shards.iter().map(|shard| shard.cpu_s()).collect();
-        (Mark { at: Instant::now(), bytes: stats.bytes, cpu_s, throttled: stats.throttled }, stats)
-    }
-}
-
 /// Reads with one setting for about `time`, and says what that brought after its warm-up.
 fn measure(tuning: &Tuning, setting: &Setting, time: Duration) -> Result<Measured> {
     // Epochs without end: time ends the trial.
     let config = Config { epochs: u64::from(u32::MAX), audit: None, ..setting.applied(&tuning.config) };
     let mut loader = LoaderBuilder::new(config).listing(tuning.listing.clone()).build()?;
     let begun = Instant::now();
-    let mut warm: Option<Mark> = None;
-    loop {
-        let Some(batch) = loader.next_batch() else { break };
+    // A run so slow that its first batch outlasted the trial is judged from its start.
+    let (mut from, mut start) = (begun, None::<Stats>);
+    while let Some(batch) = loader.next_batch() {
         drop(batch?);
         let spent = begun.elapsed();
-        if warm.is_none() && spent >= time.mul_f64(WARM_UP) {
-            warm = Some(Mark::of(&loader).0);
-        } else if warm.is_some() && spent >= time {
+        if start.is_none() && spent >= time.mul_f64(WARM_UP) {
+            (from, start) = (Instant::now(), Some(loader.stats()));
+        } else if start.is_some() && spent >= time {
             break;
         }
     }
-    let (end, stats) = Mark::of(&loader);
-    // A run so slow that its first batch outlasted the trial is judged from its start.
-    let start = warm.unwrap_or(Mark { at: begun, bytes: 0, cpu_s: vec![0.0; end.cpu_s.len()], throttled: 0 });
-    let wall_s = (end.at - start.at).as_secs_f64().max(1e-9);
-    let bytes = (end.bytes - start.bytes).max(1) as f64;
-    let used: Vec<f64> = end.cpu_s.iter().zip(&start.cpu_s).map(|(end, start)| end - start).collect();
-    let fetch = stats.gates.iter().find(|gate| gate.name == "fetch");
+    let (wall_s, end) = (from.elapsed().as_secs_f64().max(1e-9), loader.stats());
+    let cpu_before = |shard: usize| start.as_ref().map_or(0.0, |stats| stats.shards[shard].cpu_s());
+    let used: Vec<f64> = end.shards.iter().enumerate().map(|(n, shard)| shard.cpu_s() - cpu_before(n)).collect();
+    let bytes = (end.bytes - start.as_ref().map_or(0, |stats| stats.bytes)).max(1) as f64;
+    let fetch = end.gates.iter().find(|gate| gate.name == "fetch");
     Ok(Measured {
         bytes_per_s: bytes / wall_s,
         cpu_s_per_byte: used.iter().sum::<f64>() / bytes,
         busy: used.iter().fold(0.0, |most: f64, used| most.max(*used)) / wall_s,
-        latency_s: stats.get_latency_us.p50 as f64 / 1e6,
+        latency_s: end.get_latency_us.p50 as f64 / 1e6,
         requests_in_flight: fetch.map_or(0.0, |gate| gate.occupancy_mean),
-        throttled: end.throttled - start.throttled,
+        throttled: end.throttled - start.map_or(0, |stats| stats.throttled),
     })
 }
 
-fn report(
-    tuning: &Tuning,
-    search: &Search,
-    best: &Setting,
-    forecast: &Forecast,
-    achieved: &Measured,
-    trials: u32,
-    spent: Duration,
-) -> TuneReport {
+/// The result, without what it took.
+fn report(tuning: &Tuning, search: &Search, best: Setting, forecast: &Forecast, achieved: &Measured) -> TuneReport {
     let link = link_gbit_per_s(&tuning.config.uri);
     let bounds = Bounds { link_bytes_per_s: link.map(|gbit| gbit * 1e9 / 8.0) };
     let limit = limit(search, &bounds);
@@ -324,12 +297,13 @@ fn report(
     TuneReport {
         schema: SCHEMA,
         budget_s: tuning.budget.as_secs_f64(),
-        spent_s: spent.as_secs_f64(),
-        trials,
+        spent_s: 0.0,
+        trials: 0,
         settings: search.space().points(),
         noise: search.noise(),
         start_gb_per_s: start.map_or(0.0, |trials| trials.mean_of(|measured| measured.bytes_per_s) / 1e9),
-        best: best.clone(),
+        config: best.applied(&tuning.config),
+        best,
         limit: limit.map_or("unknown", |limit| limit.name()).to_owned(),
         explanation: limit.map_or_else(String::new, |limit| limit.to_string()),
         outcome: Outcome {
@@ -343,7 +317,6 @@ fn report(
         tried: tried.collect(),
         link_gbit_per_s: link,
         machine: Machine::here(),
-        config: best.applied(&tuning.config),
     }
 }
 

@@ -3,20 +3,27 @@
 //! Owns the half-written file until then, and removes it when the writing stops early. What is not a regular file (a pipe,
 //! a device) is written directly: moving a file onto it would replace it.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process;
+
+use tempfile::{Builder, NamedTempFile};
 
 use crate::failure::{Outcome, file};
 
 /// A file being written.
 #[derive(Debug)]
 pub struct WholeFile {
-    file: File,
     path: PathBuf,
-    /// Where the bytes are until the end; `None` when they go to their place at once.
-    part: Option<PathBuf>,
+    to: To,
+}
+
+#[derive(Debug)]
+enum To {
+    /// Beside its place until the end.
+    Beside(NamedTempFile),
+    Place(File),
 }
 
 impl WholeFile {
@@ -24,12 +31,16 @@ impl WholeFile {
     pub fn create(path: &Path) -> Outcome<WholeFile> {
         let special = fs::metadata(path).is_ok_and(|there| !there.is_file());
         let opened = if special {
-            File::options().write(true).open(path).map(|file| (file, None))
+            File::options().write(true).open(path).map(To::Place)
         } else {
-            create_beside(path).map(|(file, part)| (file, Some(part)))
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let name = path.file_name().unwrap_or_default();
+            // What any new file may have, less the process's mask; a scratch file is its owner's alone.
+            let anybody = Permissions::from_mode(0o666);
+            Builder::new().prefix(name).suffix(".part").permissions(anybody).tempfile_in(folder).map(To::Beside)
         };
-        let (file, part) = opened.map_err(|error| file("writing", path, &error))?;
-        Ok(WholeFile { file, path: path.to_owned(), part })
+        let to = opened.map_err(|error| file("writing", path, &error))?;
+        Ok(WholeFile { path: path.to_owned(), to })
     }
 
     /// A file of this text, at once.
@@ -40,43 +51,26 @@ impl WholeFile {
     }
 
     /// Puts the file in its place.
-    pub fn finish(mut self) -> Outcome<()> {
-        let Some(part) = self.part.take() else { return Ok(()) };
-        fs::rename(&part, &self.path).map_err(|error| {
-            let _ = fs::remove_file(&part); // already failing: the first error is the one to tell
-            file("writing", &self.path, &error)
-        })
-    }
-}
-
-/// Creates a new file beside `path`, under a name that no file or link has yet.
-fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
-    let mut outcome = Err(io::ErrorKind::AlreadyExists.into());
-    for attempt in 0..1000 {
-        let part = path.with_added_extension(format!("part-{}-{attempt}", process::id()));
-        outcome = File::create_new(&part).map(|file| (file, part));
-        if !outcome.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
-            break;
+    pub fn finish(self) -> Outcome<()> {
+        match self.to {
+            To::Beside(part) => {
+                part.persist(&self.path).map(drop).map_err(|failed| file("writing", &self.path, &failed.error))
+            }
+            To::Place(_) => Ok(()),
         }
     }
-    outcome
 }
 
 impl Write for WholeFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        match &mut self.to {
+            To::Beside(part) => part.write(bytes),
+            To::Place(file) => file.write(bytes),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
-impl Drop for WholeFile {
-    fn drop(&mut self) {
-        if let Some(part) = self.part.take() {
-            let _ = fs::remove_file(part); // nobody to tell: the error that stopped the writing is already on its way
-        }
+        Ok(())
     }
 }
 

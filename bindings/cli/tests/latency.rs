@@ -12,7 +12,7 @@ fn bucket(script: &str) -> Bucket {
 fn gets(bucket: &Bucket, bytes: Option<u64>, load: Load) -> (Run, Vec<Listed>) {
     let uri = bucket.url("");
     let listing = list(&uri, |_| {}).unwrap();
-    let timed = Timed::Gets { uri, bytes, connections: 3 };
+    let timed = Timed::Gets { access: Box::default(), uri, bytes, connections: 3 };
     (Run { timed, load, requests: 300, warm_up: 20, seed: 1, stop: Stop::default() }, listing)
 }
 
@@ -23,8 +23,9 @@ fn gets_of_a_size_are_counted_once_each() {
     bucket.reset_counters();
     let (result, [response, service]) = run(&plan, &listing).unwrap();
     assert_eq!((response.count(), service.count()), (300, 300), "the warm-up is not in it");
-    assert_eq!(bucket.counters().get_requests, 320);
-    assert_eq!(bucket.counters().body_bytes, 320 * 512);
+    assert_eq!(bucket.counters().get_requests, 321, "one finds where the bucket is");
+    assert_eq!(bucket.counters().body_bytes, 320 * 512 + 1);
+    assert_eq!(bucket.counters().connections_opened, 4, "connections are kept");
     assert!(result.service.p50_us >= 2_000.0, "the bucket waits that long: {:?}", result.service);
     assert_eq!(result.response, result.service, "a closed loop means nothing else");
     assert!(result.name.contains("512 B") && result.load.contains("3 connections"), "{result:?}");
@@ -58,10 +59,17 @@ fn failures_are_said_and_end_everybody() {
     let bucket = bucket("error=1.0");
     let (plan, listing) = gets(&bucket, None, Load::Closed);
     let error = run(&plan, &listing).unwrap_err();
-    assert!(error.kind() == Kind::Protocol && error.to_string().contains("the server answers"), "{error}");
-    let none = Timed::Gets { uri: bucket.url(""), bytes: None, connections: 0 };
+    assert!(error.kind() == Kind::Server && error.to_string().contains("the server answered 500"), "{error}");
+    let none = Timed::Gets { access: Box::default(), uri: bucket.url(""), bytes: None, connections: 0 };
     assert_eq!(run(&Run { timed: none, ..plan.clone() }, &listing).unwrap_err().kind(), Kind::Usage);
+    let small = gets(&bucket, Some(1 << 20), Load::Closed).0;
+    assert_eq!(run(&small, &listing).unwrap_err().kind(), Kind::Usage, "no object is that large");
+    let sound = self::bucket("");
+    let (plan, listing) = gets(&sound, None, Load::Closed);
     let stop = Stop::default();
     stop.ask();
-    assert_eq!(run(&Run { stop, ..plan }, &listing).unwrap_err().kind(), Kind::Cancelled);
+    assert_eq!(run(&Run { stop, ..plan.clone() }, &listing).unwrap_err().kind(), Kind::Cancelled);
+    let longer: Vec<Listed> = listing.into_iter().map(|o| Listed { size: o.size + 1, ..o }).collect();
+    let error = run(&plan, &longer).unwrap_err();
+    assert!(error.kind() == Kind::Protocol && error.to_string().contains("are asked for"), "{error}");
 }

@@ -10,7 +10,7 @@
 
 use fuelrail::{Loader, Result};
 use fuelrail_tch::models::{TransformerConfig, transformer};
-use fuelrail_tch::{Event, HostFeed, LanguageModel, Rate, TrainConfig, Trainer};
+use fuelrail_tch::{Decay, Event, HostFeed, LanguageModel, Rate, TrainConfig, Trainer};
 use tch::{Device, nn::VarStore};
 
 const TOKENS: usize = 129;
@@ -26,7 +26,7 @@ fn main() -> Result<()> {
     let config = TrainConfig {
         epoch_samples: loader.samples(),
         rule: "adamw".parse()?,
-        rate: Rate { peak: 1e-3, warm_up: 0.05, decay: "cosine".parse()? },
+        rate: Rate { peak: 1e-3, warm_up: 0.05, decay: Decay::Cosine },
         ..TrainConfig::default()
     };
     let mut trainer = Trainer::new(&task, &variables, None, config)?.listener(|event| {

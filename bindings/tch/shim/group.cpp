@@ -27,6 +27,15 @@ using MakeNccl = char* (*)(c10d::Store*, int, int, int64_t, void*);
 void finish(const c10::intrusive_ptr<fuelrail::Work>& work) {
   if (work) work->wait();
 }
+
+// Begins something over a tensor and waits for it. What the group works on outlives the work.
+template <class Begin>
+char* over(Group* group, const at::Tensor& tensor, Begin begin) {
+  return guarded([&] {
+    std::vector<at::Tensor> tensors{tensor};
+    finish(begun(*group, [&](auto& backend) { return begin(backend, tensors); }));
+  });
+}
 }  // namespace
 
 extern "C" {
@@ -69,43 +78,31 @@ char* fr_group_join(const char* backend, const char* host, uint16_t port, bool s
 }
 void fr_group_free(Group* group) { delete group; }
 
-char* fr_all_reduce(Group* group, at::Tensor* tensor, int operation) {
-  return guarded([&] {
-    std::vector<at::Tensor> tensors{*tensor};
-    c10d::AllreduceOptions options;
-    options.reduceOp = static_cast<c10d::ReduceOp::RedOpType>(operation);
-    finish(begun(*group, [&](auto& backend) { return backend.allreduce(tensors, options); }));
-  });
+char* fr_all_reduce(Group* group, at::Tensor* tensor) {
+  return over(group, *tensor, [](auto& backend, auto& tensors) { return backend.allreduce(tensors); });
 }
 char* fr_broadcast(Group* group, at::Tensor* tensor, int root) {
-  return guarded([&] {
-    std::vector<at::Tensor> tensors{*tensor};
+  return over(group, *tensor, [&](auto& backend, auto& tensors) {
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    finish(begun(*group, [&](auto& backend) { return backend.broadcast(tensors, options); }));
+    return backend.broadcast(tensors, options);
   });
 }
 // `out` has the shape of `tensor` with the number of ranks before it.
 char* fr_all_gather(Group* group, at::Tensor* tensor, at::Tensor* out) {
-  return guarded([&] {
-    std::vector<at::Tensor> tensors{*tensor};
-    std::vector<std::vector<at::Tensor>> outputs{out->unbind(0)};
-    finish(begun(*group, [&](auto& backend) { return backend.allgather(outputs, tensors); }));
+  std::vector<std::vector<at::Tensor>> outputs;
+  return over(group, *tensor, [&](auto& backend, auto& tensors) {
+    outputs.push_back(out->unbind(0));
+    return backend.allgather(outputs, tensors);
   });
 }
 char* fr_barrier(Group* group) {
   return guarded([&] { finish(begun(*group, [&](auto& backend) { return backend.barrier(); })); });
 }
 char* fr_send(Group* group, at::Tensor* tensor, int to, int tag) {
-  return guarded([&] {
-    std::vector<at::Tensor> tensors{*tensor};
-    finish(begun(*group, [&](auto& backend) { return backend.send(tensors, to, tag); }));
-  });
+  return over(group, *tensor, [&](auto& backend, auto& tensors) { return backend.send(tensors, to, tag); });
 }
 char* fr_receive(Group* group, at::Tensor* tensor, int from, int tag) {
-  return guarded([&] {
-    std::vector<at::Tensor> tensors{*tensor};
-    finish(begun(*group, [&](auto& backend) { return backend.recv(tensors, from, tag); }));
-  });
+  return over(group, *tensor, [&](auto& backend, auto& tensors) { return backend.recv(tensors, from, tag); });
 }
 }

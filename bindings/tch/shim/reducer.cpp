@@ -211,8 +211,6 @@ char* fr_reducer_flat(Reducer* reducer, bool gradients, at::Tensor** out) {
     *out = new at::Tensor(gradients ? reducer->flat_gradients.narrow(0, 0, reducer->flat_parameters.numel()) : reducer->flat_parameters);
   });
 }
-// Where parameter `index` begins in them, elements.
-size_t fr_reducer_offset(const Reducer* reducer, size_t index) { return reducer->offsets[index]; }
 
 // Before the last backward pass of a step: from now on complete buckets are handed over.
 void fr_reducer_arm(Reducer* reducer) {

@@ -1,20 +1,19 @@
 // What a training session needs of torch's global state and tch does not offer alike in all its versions: random state, autocast.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <dlfcn.h>
 #include <torch/version.h>
 
+#include "device.hpp"
 #include "shim.hpp"
 
+using fuelrail::device_of;
 using fuelrail::guarded;
 using fuelrail::text_of;
 
 extern "C" {
 char* fr_torch_version() { return text_of(TORCH_VERSION); }
-
-void fr_threads(int threads) { at::set_num_threads(threads); }
 
 // Loads torch's CUDA part, if there is one. Must come before the first call that asks for CUDA: torch asks once and remembers.
 int fr_load_cuda() { return dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr; }
@@ -22,16 +21,14 @@ int fr_load_cuda() { return dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) !
 // The state of the default generator of the CPU, or of a CUDA device, as a byte tensor.
 char* fr_random_state(int cuda, at::Tensor** out) {
   return guarded([&] {
-    auto device = cuda < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(cuda));
-    at::Generator generator = at::globalContext().defaultGenerator(device);
+    at::Generator generator = at::globalContext().defaultGenerator(device_of(cuda));
     std::lock_guard<std::mutex> lock(generator.mutex());
     *out = new at::Tensor(generator.get_state());
   });
 }
 char* fr_random_state_set(int cuda, const at::Tensor* state) {
   return guarded([&] {
-    auto device = cuda < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(cuda));
-    at::Generator generator = at::globalContext().defaultGenerator(device);
+    at::Generator generator = at::globalContext().defaultGenerator(device_of(cuda));
     std::lock_guard<std::mutex> lock(generator.mutex());
     generator.set_state(*state);
   });

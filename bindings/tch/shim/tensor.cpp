@@ -1,18 +1,16 @@
 // Tensors over memory that is not torch's, with the deleter that tch's from_blob lacks.
 #include <ATen/ATen.h>
-#include <c10/core/StreamGuard.h>
+#include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/version.h>
 
 #include <memory>
 
+#include "device.hpp"
 #include "shim.hpp"
 
+using fuelrail::device_of;
 using fuelrail::guarded;
-
-namespace {
-at::Device device_of(int cuda) { return cuda < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(cuda)); }
-}  // namespace
 
 extern "C" {
 void fr_text_free(char* text) { std::free(text); }
@@ -44,13 +42,4 @@ char* fr_current_stream(int cuda, void** out) {
 #endif
   });
 }
-
-// Makes torch work on this CUDA stream of ours until fr_stream_guard_free. A stream that torch did not make is named by its handle.
-char* fr_stream_guard_new(int cuda, void* stream, void** out) {
-  return guarded([&] {
-    c10::Stream ours(c10::Stream::UNSAFE, device_of(cuda), reinterpret_cast<int64_t>(stream));
-    *out = new c10::StreamGuard(ours);
-  });
-}
-void fr_stream_guard_free(void* guard) { delete static_cast<c10::StreamGuard*>(guard); }
 }

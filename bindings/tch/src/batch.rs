@@ -33,7 +33,7 @@ impl TensorBatch {
     pub fn over(batch: Batch) -> Result<TensorBatch> {
         let ids = batch.ids().to_vec();
         let spans = (0..ids.len()).map(|i| batch.offsets()[i]..batch.offsets()[i] + batch.sample(i).len()).collect();
-        let labels = labels_of(batch.labels())?;
+        let labels = labels_of(batch.labels());
         let (epoch, seq) = (batch.epoch(), batch.seq());
         let weights = weights_of(batch.weights());
         let sizes = match batch.shape() {
@@ -51,7 +51,7 @@ impl TensorBatch {
     pub fn on_device(batch: DeviceBatch, weights: &[f32]) -> Result<TensorBatch> {
         let ids = batch.ids().to_vec();
         let spans = batch.offsets().iter().zip(batch.lens()).map(|(&at, &len)| at..at + len).collect();
-        let labels = labels_of(batch.labels())?;
+        let labels = labels_of(batch.labels());
         let (epoch, seq, weights) = (batch.epoch(), batch.seq(), weights_of(weights));
         Ok(TensorBatch { bytes: crate::ffi::device_tensor(batch)?, spans, labels, ids, epoch, seq, weights })
     }
@@ -94,8 +94,7 @@ fn weights_of(weights: &[f32]) -> Option<Tensor> {
 }
 
 /// Labels as a tensor of their own, in the host's memory.
-fn labels_of(labels: &[u32]) -> Result<Tensor> {
+fn labels_of(labels: &[u32]) -> Tensor {
     let wide = labels.iter().map(|&label| if label == NO_LABEL { -1 } else { i64::from(label) });
-    let bytes: Vec<u8> = wide.flat_map(i64::to_ne_bytes).collect();
-    crate::ffi::tensor_of_bytes(bytes, &[labels.len() as i64], Element::Int64)
+    Tensor::from_slice(&wide.collect::<Vec<i64>>())
 }

@@ -10,7 +10,7 @@ impl Group {
     /// # Errors
     /// `Environment` when another rank died, or did not come in time.
     pub fn broadcast_bytes(&self, bytes: Vec<u8>, root: usize) -> Result<Vec<u8>> {
-        let mut length = numbers(&[bytes.len() as i64])?;
+        let mut length = Tensor::from_slice(&[bytes.len() as i64]);
         self.broadcast(&mut length, root)?;
         let length = length.int64_value(&[0]);
         let own = if self.rank() == root { bytes } else { vec![0; usize::try_from(length).unwrap_or(0)] };
@@ -26,7 +26,7 @@ impl Group {
     /// # Errors
     /// As [`broadcast_bytes`](Group::broadcast_bytes).
     pub fn gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let lengths = self.all_gather(&numbers(&[bytes.len() as i64])?)?;
+        let lengths = self.all_gather(&Tensor::from_slice(&[bytes.len() as i64]))?;
         let lengths: Vec<usize> = (0..self.world()).map(|r| lengths.int64_value(&[r as i64, 0]) as usize).collect();
         let longest = lengths.iter().copied().max().unwrap_or(0);
         if longest == 0 {
@@ -63,26 +63,18 @@ impl Group {
     }
 }
 
-/// A tensor of numbers of its own.
-pub(crate) fn numbers(values: &[i64]) -> Result<Tensor> {
-    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
-    tensor_of_bytes(bytes, &[values.len() as i64], Element::Int64)
-}
-
-/// A tensor of floats of its own.
-pub(crate) fn floats(values: &[f64]) -> Result<Tensor> {
-    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
-    tensor_of_bytes(bytes, &[values.len() as i64], Element::Double)
-}
-
 /// The numbers of a tensor of floats.
 pub(crate) fn floats_of(tensor: &Tensor) -> Vec<f64> {
     (0..tensor.numel() as i64).map(|i| tensor.double_value(&[i])).collect()
 }
 
-fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>> {
+/// The bytes of a tensor, wherever it is.
+///
+/// # Errors
+/// `Environment` for what torch says.
+pub(crate) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>> {
     let flat = tensor.to_device(tch::Device::Cpu).contiguous();
-    let mut bytes = vec![0; flat.numel()];
+    let mut bytes = vec![0; flat.numel() * flat.kind().elt_size_in_bytes()];
     flat.f_copy_data_u8(&mut bytes, flat.numel())
         .map_err(|e| Error::new(Kind::Environment, format!("reading a tensor: {e}")))?;
     Ok(bytes)

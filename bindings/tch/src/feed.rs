@@ -48,12 +48,6 @@ impl HostFeed {
     pub fn new(loader: Loader) -> HostFeed {
         HostFeed(loader)
     }
-
-    /// The loader.
-    #[must_use]
-    pub fn loader(&self) -> &Loader {
-        &self.0
-    }
 }
 
 impl Feed for HostFeed {
@@ -101,12 +95,6 @@ impl GpuFeed {
     pub fn start(loader: Loader, config: fuelrail_cuda::FeedConfig) -> Result<GpuFeed> {
         let (order, reporter) = (loader.state(), loader.reporter());
         Ok(GpuFeed { feed: fuelrail_cuda::Feed::start(loader, config)?, order, reporter })
-    }
-
-    /// The feed.
-    #[must_use]
-    pub fn feed(&self) -> &fuelrail_cuda::Feed {
-        &self.feed
     }
 
     fn take(&mut self) -> Result<Option<Fed>> {

@@ -43,8 +43,8 @@ pub use batch::TensorBatch;
 pub use checkpoint::{About, Checkpoint, Vault};
 pub use feed::{Fed, Feed, GpuFeed, HostFeed};
 pub use ffi::{
-    Autocast, Backend, Group, Meeting, Operation, Reducer, StreamGuard, current_stream, load_cuda, random_state,
-    set_random_state, set_threads, tensor_of_bytes, tensor_over, torch_version,
+    Autocast, Backend, Group, Reducer, current_stream, load_cuda, random_state, set_random_state, tensor_of_bytes,
+    tensor_over, torch_version,
 };
 pub use meter::{Meter, StepTime};
 pub use notice::{ASK_EVERY, METADATA_ADDRESS, Notice, Service};
@@ -52,6 +52,6 @@ pub use optimiser::{Optimiser, Rule};
 pub use precision::{LossScale, Precision};
 pub use ranks::Ranks;
 pub use rate::{Decay, Rate};
-pub use switch::{Mode, Reason, Switch, SwitchConfig, asynchronous_rate};
+pub use switch::{Mode, Reason, Switch, SwitchConfig};
 pub use task::{Classifier, Judged, LanguageModel, Task};
 pub use trainer::{End, Event, Outcome, Score, StepReport, TrainConfig, Trainer};

@@ -2,34 +2,22 @@
 //!
 //! Owns one watching thread, if a metadata service is to be asked. A notice is only remembered; the trainer looks at the end of every step.
 
+use clap::ValueEnum;
 use fuelrail::ask_metadata;
 use fuelrail_base::{Error, Kind, Result};
 use std::net::SocketAddr;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Which metadata service tells of preemption.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Service {
     /// Google Compute Engine: `instance/preempted` becomes `TRUE`, 30 seconds ahead.
     Gce,
     /// EC2: `spot/instance-action` appears, two minutes ahead. Asked with a session token (IMDSv2).
     Ec2,
-}
-
-impl FromStr for Service {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Service> {
-        match text {
-            "gce" => Ok(Service::Gce),
-            "ec2" => Ok(Service::Ec2),
-            _ => Err(Error::new(Kind::Usage, format!("unknown metadata service '{text}'")).cure("use gce or ec2")),
-        }
-    }
 }
 
 /// Where both services are, on every instance.

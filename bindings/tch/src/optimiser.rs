@@ -110,10 +110,11 @@ impl Optimiser {
         });
     }
 
-    /// The same, with its state on this device.
+    /// The same, with its state on this device: shared where it is there already.
     #[must_use]
-    pub fn on(self, device: tch::Device) -> Optimiser {
-        Optimiser { state: self.state.iter().map(|tensor| tensor.to_device(device)).collect(), ..self }
+    pub fn on(&self, device: tch::Device) -> Optimiser {
+        let state = self.state.iter().map(|tensor| tensor.to_device(device)).collect();
+        Optimiser { rule: self.rule, state, steps: self.steps }
     }
 
     /// A copy with state of its own.
@@ -134,14 +135,14 @@ impl Optimiser {
         self.steps
     }
 
+    /// Goes on from so many steps, whose state is written into [`state`](Optimiser::state).
+    pub fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
+    }
+
     /// Its state: names and flat tensors.
     pub fn state(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
         self.rule.slots().iter().copied().zip(&self.state)
-    }
-
-    /// The same to write, with the number of steps.
-    pub fn state_mut(&mut self) -> (impl Iterator<Item = (&'static str, &mut Tensor)>, &mut u64) {
-        (self.rule.slots().iter().copied().zip(&mut self.state), &mut self.steps)
     }
 }
 

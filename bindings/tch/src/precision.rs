@@ -1,35 +1,19 @@
 //! Mixed precision: which kind the device computes in, and the scale that keeps half-precision gradients from vanishing.
 
 use crate::ffi::Autocast;
-use fuelrail_base::{Error, Kind, Result};
-use serde::{Deserialize, Serialize};
-use std::str::FromStr;
+use clap::ValueEnum;
+use fuelrail_base::Result;
 use tch::{Device, Kind as Element};
 
 /// What forward and backward passes compute in. Parameters, gradients and sums stay in single precision.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Precision {
     /// Single.
-    #[default]
     Full,
     /// bfloat16: from compute capability 8.0 on, and on CPUs.
     Bf16,
     /// Half, with a scaled loss: from compute capability 7.0 on. A K80 has neither and stays with single.
     Half,
-}
-
-impl FromStr for Precision {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Precision> {
-        match text {
-            "full" => Ok(Precision::Full),
-            "bf16" => Ok(Precision::Bf16),
-            "half" => Ok(Precision::Half),
-            _ => Err(Error::new(Kind::Usage, format!("unknown precision '{text}'")).cure("use full, bf16 or half")),
-        }
-    }
 }
 
 impl Precision {

@@ -1,10 +1,6 @@
 //! Which rank this process is and where it meets the others: the environment that `torchrun` and every cluster's launcher set.
 
-use crate::ffi::{Backend, Group, Meeting};
 use fuelrail_base::{Error, Kind, Result};
-use std::sync::Arc;
-use std::time::Duration;
-use tch::Device;
 
 /// This process among those that train together.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,31 +71,6 @@ impl Ranks {
             restarts: number("TORCHELASTIC_RESTART_COUNT", Some(0))?,
             interface: environment("GLOO_SOCKET_IFNAME"),
         })
-    }
-
-    /// Joins the others, each with its device; `None` when there are none.
-    ///
-    /// # Errors
-    /// As [`Group::join`].
-    pub fn join(&self, backend: Backend, device: Device, timeout: Duration) -> Result<Option<Arc<Group>>> {
-        if self.world == 1 {
-            return Ok(None);
-        }
-        // Where everybody is on this machine, gloo must not go by the host's name, which may not resolve.
-        let nearby = ["127.0.0.1", "localhost", "::1"].contains(&self.host.as_str());
-        let meeting = Meeting {
-            host: self.host.clone(),
-            port: self.port,
-            serve: self.rank == 0 && !self.agent_keeps_store,
-            rank: self.rank,
-            world: self.world,
-            prefix: format!("fuelrail/{}", self.restarts),
-            address: nearby.then(|| "127.0.0.1".into()),
-            interface: self.interface.clone(),
-            device,
-            timeout,
-        };
-        Group::join(backend, &meeting).map(Arc::new).map(Some)
     }
 }
 

@@ -1,14 +1,11 @@
 //! The learning rate as a function of the share of the work done: it does not depend on the number of ranks, nor on what was resumed.
 
-use fuelrail_base::{Error, Kind, Result};
-use serde::{Deserialize, Serialize};
+use clap::{Args, ValueEnum};
 
 /// How the rate falls.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decay {
     /// It does not.
-    #[default]
     Constant,
     /// Half a cosine, to zero.
     Cosine,
@@ -16,27 +13,17 @@ pub enum Decay {
     Steps,
 }
 
-impl std::str::FromStr for Decay {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Decay> {
-        match text {
-            "constant" => Ok(Decay::Constant),
-            "cosine" => Ok(Decay::Cosine),
-            "steps" => Ok(Decay::Steps),
-            _ => Err(Error::new(Kind::Usage, format!("unknown decay '{text}'")).cure("use constant, cosine or steps")),
-        }
-    }
-}
-
 /// A schedule of the learning rate.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Args, Clone, Copy, PartialEq, Debug)]
 pub struct Rate {
-    /// The greatest, for the batch of all ranks together.
+    /// Greatest learning rate, for the batch of all ranks together
+    #[arg(long = "rate", default_value_t = 0.05)]
     pub peak: f64,
-    /// Share of the work over which it rises from zero.
+    /// Share of the work over which the rate rises from zero
+    #[arg(long, default_value_t = 0.0)]
     pub warm_up: f64,
-    /// What comes after.
+    /// What comes after
+    #[arg(long, value_enum, default_value_t = Decay::Constant)]
     pub decay: Decay,
 }
 

@@ -3,6 +3,7 @@
 //! Pure: every rank sees the same numbers, so every rank decides the same at the same step. The published system restarts the job to switch;
 //! here it is one step's end.
 
+use clap::Args;
 use serde::{Deserialize, Serialize};
 
 /// How gradients of ranks come together.
@@ -17,14 +18,16 @@ pub enum Mode {
 }
 
 /// When to switch.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Args, Clone, Copy, PartialEq, Debug)]
 pub struct SwitchConfig {
-    /// Share of the work after which training goes asynchronous; 1 never, 0 at once.
+    /// Share of the work after which training goes asynchronous (Sync-Switch); 1 never, 0 at once
+    #[arg(long = "switch-after", default_value_t = 1.0)]
     pub after: f64,
-    /// Also as soon as a straggler is seen: a rank whose own work takes this many times the median's; 0 never.
+    /// Also when a rank takes this many times the median's time, ten steps in a row; 0 never
+    #[arg(long, default_value_t = 0.0)]
     pub straggler: f64,
     /// Steps in a row it must be seen in.
+    #[arg(skip = 10_u32)]
     pub straggler_steps: u32,
 }
 
@@ -86,12 +89,6 @@ impl Switch {
         let lags = self.lagging.iter().position(|&steps| steps >= self.config.straggler_steps.max(1))?;
         Some(Reason::Straggler(lags))
     }
-}
-
-/// The learning rate after the switch: the batch of one rank stands alone now, so the rate of the batch of all is shared out. Momentum stays.
-#[must_use]
-pub fn asynchronous_rate(rate: f64, world: usize) -> f64 {
-    rate / world as f64
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use fuelrail_base::Result;
 use fuelrail_bucket::{Bucket, BucketConfig, Source};
 use fuelrail_tch::models::{Depth, TransformerConfig, lenet, resnet, transformer};
 use fuelrail_tch::{
-    Backend, Checkpoint, Classifier, End, Event, Fed, Feed, Group, Judged, Meeting, Outcome, Precision, Rate, Reducer,
+    Backend, Checkpoint, Classifier, End, Event, Fed, Feed, Group, Judged, Outcome, Precision, Ranks, Rate, Reducer,
     SwitchConfig, Task, TensorBatch, TrainConfig, Trainer, Vault, tensor_of_bytes, torch_version,
 };
 use std::cell::{Cell, RefCell};
@@ -298,19 +298,8 @@ fn half_on_the_cpu() -> bool {
 }
 
 fn meet(rank: usize, world: usize, port: u16) -> Arc<Group> {
-    let meeting = Meeting {
-        host: "127.0.0.1".into(),
-        port,
-        serve: rank == 0,
-        rank,
-        world,
-        prefix: "test".into(),
-        address: Some("127.0.0.1".into()),
-        interface: None,
-        device: Device::Cpu,
-        timeout: Duration::from_secs(60),
-    };
-    Arc::new(Group::join(Backend::Gloo, &meeting).unwrap())
+    let ranks = Ranks { rank, world, port, ..Ranks::default() };
+    Group::join(&ranks, Backend::Gloo, Device::Cpu, Duration::from_secs(60)).unwrap().unwrap()
 }
 
 /// Every rank as a thread of its own.
@@ -335,7 +324,7 @@ fn every_rank_hears_the_losses_of_all() {
             }
         });
         let mut trainer = trainer;
-        trainer.run(&mut sums(4, 100 * rank as u32)).unwrap();
+        trainer.run(&mut sums(4, 100 * rank as u64)).unwrap();
         drop(trainer);
         (losses.into_inner(), steps.into_inner())
     });
@@ -352,10 +341,10 @@ fn every_rank_hears_the_losses_of_all() {
 }
 
 /// One rank of an asynchronous run over `batches` of its own: how it ended, and its parameters.
-fn beside(group: Arc<Group>, config: TrainConfig, batches: u32, vault: Vault) -> (Outcome, Vec<f64>) {
+fn beside(group: Arc<Group>, config: TrainConfig, batches: u64, vault: Vault) -> (Outcome, Vec<f64>) {
     let variables = VarStore::new(Device::Cpu);
     let task = Summing::new(&variables, None);
-    let first = 100 * group.rank() as u32;
+    let first = 100 * group.rank() as u64;
     let config = TrainConfig { switch: SwitchConfig { after: 0.0, ..SwitchConfig::default() }, ..config };
     let mut trainer = Trainer::new(&task, &variables, Some(group), config).unwrap().vault(vault);
     let outcome = trainer.run(&mut sums(batches, first)).unwrap();

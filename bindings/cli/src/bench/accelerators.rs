@@ -8,7 +8,7 @@
 //!
 //! Owns the emulation and the shape of the result. Never prints.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fuelrail::{ByteSize, Config, Error, Kind, Listed, Loader, LoaderBuilder, Result, ShardStats};
@@ -205,8 +205,9 @@ pub fn emulate(emulation: &Emulation, watch: &mut dyn FnMut(&Run)) -> Result<Fee
     let mut run = |accelerators: u32| -> Result<bool> {
         let run = one_run(emulation, accelerators)?;
         watch(&run);
-        runs.push(run.clone());
-        Ok(run.passed)
+        let passed = run.passed;
+        runs.push(run);
+        Ok(passed)
     };
     let accelerators_max = match emulation.accelerators {
         Some(given) => run(given).map(|_| None)?,
@@ -282,13 +283,11 @@ fn open(emulation: &Emulation, steps: u64) -> Result<Loader> {
 fn full_speed(emulation: &Emulation) -> Result<(FullSpeed, Config)> {
     let mut loader = open(emulation, u64::from(u32::MAX))?;
     // The first batch is start-up: connections, memory from the kernel.
-    let Some(first) = loader.next_batch() else { return Err(ended_early()) };
-    drop(first?);
+    drop(loader.next_batch().ok_or_else(ended_early)??);
     let (before, start) = (loader.stats(), Instant::now());
     let mut batches = 0;
     while batches < STEPS_MIN || start.elapsed() < emulation.time {
-        let Some(batch) = loader.next_batch() else { return Err(ended_early()) };
-        drop(batch?);
+        drop(loader.next_batch().ok_or_else(ended_early)??);
         batches += 1;
     }
     let wall_s = start.elapsed().as_secs_f64();
@@ -310,56 +309,42 @@ fn ended_early() -> Error {
     Error::new(Kind::Usage, "the data set ended within a run").cure("give more objects")
 }
 
-/// What one accelerator saw.
-#[derive(Clone, Copy, PartialEq, Debug)]
-struct Worked {
-    /// From its first batch in hand to the end of its last step.
-    running: Duration,
-    bytes: u64,
-    samples: u64,
-}
-
 fn one_run(emulation: &Emulation, accelerators: u32) -> Result<Run> {
     let step = Duration::from_secs_f64(emulation.workload.step_s);
     let steps = (emulation.time.as_secs_f64() / emulation.workload.step_s).ceil().min(f64::from(u32::MAX)) as u32;
     let steps = steps.max(STEPS_MIN);
     let loader = Mutex::new(open(emulation, u64::from(steps) * u64::from(accelerators))?);
     let start = Instant::now();
-    let worked: Vec<Result<Worked>> = std::thread::scope(|scope| {
+    let ran: Vec<Result<Duration>> = std::thread::scope(|scope| {
         let each: Vec<_> = (0..accelerators).map(|_| scope.spawn(|| accelerator(&loader, steps, step))).collect();
         each.into_iter().map(|one| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
     let wall_s = start.elapsed().as_secs_f64();
-    let worked = worked.into_iter().collect::<Result<Vec<Worked>>>()?;
-    let utilisation: Vec<f64> = worked.iter().map(|worked| au(step, steps, worked.running)).collect();
+    let ran = ran.into_iter().collect::<Result<Vec<Duration>>>()?;
+    let utilisation: Vec<f64> = ran.iter().map(|running| au(step, steps, *running)).collect();
     let mean = utilisation.iter().sum::<f64>() / f64::from(accelerators);
-    let sum = |of: fn(&Worked) -> u64| worked.iter().map(of).sum::<u64>() as f64;
+    let stats = loader.into_inner().unwrap_or_else(PoisonError::into_inner).stats();
     Ok(Run {
         accelerators,
         steps,
         au: mean,
         au_least: utilisation.iter().copied().fold(f64::INFINITY, f64::min),
-        gb_per_s: sum(|worked| worked.bytes) / 1e9 / wall_s,
-        samples_per_s: sum(|worked| worked.samples) / wall_s,
+        gb_per_s: stats.bytes as f64 / 1e9 / wall_s,
+        samples_per_s: stats.samples as f64 / wall_s,
         passed: mean >= emulation.workload.au_min,
     })
 }
 
-/// Takes a batch, gives its memory back (a real one has it on the device by then), computes, and so on.
-fn accelerator(loader: &Mutex<Loader>, steps: u32, step: Duration) -> Result<Worked> {
-    let mut worked = Worked { running: Duration::ZERO, bytes: 0, samples: 0 };
+/// Takes a batch, gives its memory back (a real one has it on the device by then), computes, and so on. From its first batch in hand to the
+/// end of its last step.
+fn accelerator(loader: &Mutex<Loader>, steps: u32, step: Duration) -> Result<Duration> {
     let mut begun = None;
     for _ in 0..steps {
-        let batch = loader.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next_batch();
-        let batch = batch.ok_or_else(ended_early)??;
-        let begun = *begun.get_or_insert_with(Instant::now);
-        worked.bytes += batch.payload_bytes();
-        worked.samples += batch.len() as u64;
-        drop(batch);
+        drop(loader.lock().unwrap_or_else(PoisonError::into_inner).next_batch().ok_or_else(ended_early)??);
+        begun.get_or_insert_with(Instant::now);
         std::thread::sleep(step);
-        worked.running = begun.elapsed();
     }
-    Ok(worked)
+    Ok(begun.map_or(Duration::ZERO, |begun| begun.elapsed()))
 }
 
 /// Share of the running time that was compute: the first step's input is not in it.

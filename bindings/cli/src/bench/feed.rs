@@ -66,25 +66,20 @@ pub(crate) fn run(args: &Feed) -> Outcome {
     let time = Duration::try_from_secs_f64(args.seconds).ok().filter(|time| !time.is_zero());
     let time = time.ok_or_else(|| usage(format!("--seconds {}", args.seconds), "give a positive number"))?;
     // Held until the end: dropping it ends the server.
-    let mut server = None;
-    let (uri, listing, source) = match &args.uri {
-        Some(uri) => {
-            let listing = match &args.manifest {
-                Some(path) => fuelrail::read_manifest(path)?,
-                None => fuelrail::list(uri, |_| {})?,
-            };
-            (uri.clone(), listing, uri.clone())
-        }
+    let server = match &args.uri {
+        Some(_) => None,
         None => {
             let count = (MADE_BYTES / workload.sample_bytes).clamp(*MADE_OBJECTS.start(), *MADE_OBJECTS.end());
-            let set = DataSet::tokens(count, 0, workload.sample_bytes);
-            let source = Source::Generated(set);
-            let standing = Bucket::start(BucketConfig { source, ..BucketConfig::default() })?;
-            let uri = standing.url("");
-            let listing = fuelrail::list(&uri, |_| {})?;
-            server = Some(standing);
-            (uri, listing, "the embedded bucket in this process, every object of the mean length".to_owned())
+            let source = Source::Generated(DataSet::tokens(count, 0, workload.sample_bytes));
+            Some(Bucket::start(BucketConfig { source, ..BucketConfig::default() })?)
         }
+    };
+    let own = "the embedded bucket in this process, every object of the mean length";
+    let uri = server.as_ref().map(|bucket| bucket.url("")).or(args.uri.clone()).unwrap_or_default();
+    let source = args.uri.clone().unwrap_or_else(|| own.to_owned());
+    let listing = match &args.manifest {
+        Some(path) => fuelrail::read_manifest(path)?,
+        None => fuelrail::list(&uri, |_| {})?,
     };
     let largest = listing.iter().map(|object| object.size).max().unwrap_or(0);
     let room = largest.saturating_mul(u64::from(workload.batch_size)).saturating_mul(4).saturating_add(256 << 20);
@@ -110,10 +105,8 @@ pub(crate) fn run(args: &Feed) -> Outcome {
 
 fn text(report: &FeedReport) -> String {
     let full = &report.full_speed;
-    let mut table = Table::new(&[]);
-    let mut row = |name: &str, value: String| {
-        table.row([name.to_owned(), value]);
-    };
+    let mut facts: Vec<(String, String)> = Vec::new();
+    let mut row = |name: &str, value: String| facts.push((name.to_owned(), value));
     let size = ByteSize(report.object_bytes_mean);
     row(
         "workload",
@@ -139,5 +132,5 @@ fn text(report: &FeedReport) -> String {
     }
     row("objects", report.source.clone());
     row("machine", report.machine.line());
-    table.text()
+    Table::facts(facts).text()
 }

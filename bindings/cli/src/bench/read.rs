@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use super::reading::{Event, ReadReport, Reading, read};
 use clap::{ArgAction, Args};
-use fuelrail::{ByteSize, Config, GateStats, Kind, Overrides, ShardStats};
+use fuelrail::{ByteSize, Config, GateStats, Overrides, ShardStats};
+use serde::Serialize;
 
 use crate::failure::{Outcome, usage};
 use crate::screen::{Bar, JsonTo, Table, micros, note};
+use crate::settings::{bytes, given, load};
 
 const EXAMPLES: &str = "Examples:
   fuelrail bench read http://127.0.0.1:9000/bucket/training/ --batch-size 512 --epochs 2 --cache-limit 1gb
@@ -26,10 +28,11 @@ samples in the order of delivery; with --shuffle false that is the order of the 
 concatenated files must agree. For speed without the hash: --hash false.";
 
 /// Read a prefix as a trainer would: wall time, CPU-seconds per GB, waits, hits, content hash
-#[derive(Args, Debug)]
+#[derive(Args, Serialize, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Read {
     /// What to read: http://HOST:PORT/BUCKET/PREFIX, or https
+    #[serde(skip)]
     uri: Option<String>,
     /// Samples per batch [default: 64]
     #[arg(long, value_name = "N")]
@@ -59,23 +62,23 @@ pub(crate) struct Read {
     #[arg(long, value_name = "N")]
     shards: Option<u16>,
     /// All buffers together; 0 takes half of the cgroup's limit [default: 0]
-    #[arg(long, value_name = "SIZE")]
-    memory_limit: Option<ByteSize>,
+    #[arg(long = "memory-limit", value_name = "SIZE", value_parser = bytes)]
+    memory_limit_bytes: Option<u64>,
     /// RAM cache inside the memory limit [default: 0]
-    #[arg(long, value_name = "SIZE")]
-    cache_limit: Option<ByteSize>,
+    #[arg(long = "cache-limit", value_name = "SIZE", value_parser = bytes)]
+    cache_limit_bytes: Option<u64>,
     /// What the cache keeps: next-use, pinned, lru, fifo or dlcache [default: next-use]
-    #[arg(long, value_name = "NAME")]
-    policy: Option<String>,
+    #[arg(long = "policy", value_name = "NAME")]
+    cache_policy: Option<String>,
     /// How to look ahead: lookahead, or DELI's full-fetch and 50/50 [default: lookahead]
     #[arg(long, value_name = "NAME")]
     prefetch: Option<String>,
     /// Longest span fetched and cached as one [default: 8MiB]
-    #[arg(long, value_name = "SIZE")]
-    block_size: Option<ByteSize>,
+    #[arg(long = "block-size", value_name = "SIZE", value_parser = bytes)]
+    block_bytes: Option<u64>,
     /// Most connections per shard [default: 128]
-    #[arg(long, value_name = "N")]
-    connections: Option<usize>,
+    #[arg(long = "connections", value_name = "N")]
+    connections_max: Option<usize>,
     /// When a sample cannot be had: raise, skip or quarantine [default: raise]
     #[arg(long, value_name = "NAME")]
     bad_samples: Option<String>,
@@ -118,32 +121,32 @@ pub(crate) struct Read {
     manifest: Option<String>,
     /// A TOML file with settings
     #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
     config: Option<PathBuf>,
     /// Resume from FILE when it is there, and keep the state in it after every batch
     #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
     state: Option<PathBuf>,
     /// Log what is delivered, for `fuelrail inspect`
     #[arg(long, value_name = "FILE")]
     audit: Option<String>,
     /// The trainer's step, simulated by waiting after every batch
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    #[serde(skip)]
     step_ms: f64,
     /// Hash the delivered samples
     #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value_t = true)]
+    #[serde(skip)]
     hash: bool,
     /// Print the result as one JSON document, or write it to FILE beside the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    #[serde(skip)]
     json: Option<String>,
 }
 
 pub(crate) fn run(args: &Read) -> Outcome {
     let (uri, json) = uri_and_json(args.uri.as_deref(), args.json.as_deref());
-    let config = Config::load(args.config.as_deref(), fuelrail::environment_variables()?, &overrides(args, uri));
-    // The one file it reads is named on the command line: when it is not there, that was wrong.
-    let config = config.map_err(|error| match error.kind() {
-        Kind::File => usage(error.cause(), "give a TOML file that can be read"),
-        _ => error.into(),
-    })?;
+    let config = load(args.config.as_deref(), &overrides(args, uri))?;
     let step = Duration::try_from_secs_f64(args.step_ms / 1e3)
         .map_err(|error| usage(format!("--step-ms {}: {error}", args.step_ms), "give a number of milliseconds"))?;
     let reading = Reading { config, hash: args.hash, step, state: args.state.clone() };
@@ -172,45 +175,10 @@ fn uri_and_json<'a>(uri: Option<&'a str>, json: Option<&'a str>) -> (Option<&'a 
 }
 
 fn overrides(args: &Read, uri: Option<&str>) -> Overrides {
-    fn text<T: ToString>(value: Option<&T>) -> Option<String> {
-        value.map(ToString::to_string)
-    }
-    let bytes = |size: Option<ByteSize>| size.map(|size| size.0.to_string());
-    let given = [
-        ("uri", uri.map(str::to_owned)),
-        // This process reads and does nothing else: the signal is free.
-        ("report_on_sigusr1", Some("true".to_owned())),
-        ("batch_size", text(args.batch_size.as_ref())),
-        ("epochs", text(args.epochs.as_ref())),
-        ("shuffle", text(args.shuffle.as_ref())),
-        ("order", args.order.clone()),
-        ("seed", text(args.seed.as_ref())),
-        ("drop_last", text(args.drop_last.as_ref())),
-        ("world", text(args.world.as_ref())),
-        ("rank", text(args.rank.as_ref())),
-        ("shards", text(args.shards.as_ref())),
-        ("memory_limit_bytes", bytes(args.memory_limit)),
-        ("cache_limit_bytes", bytes(args.cache_limit)),
-        ("cache_policy", args.policy.clone()),
-        ("prefetch", args.prefetch.clone()),
-        ("block_bytes", bytes(args.block_size)),
-        ("connections_max", text(args.connections.as_ref())),
-        ("bad_samples", args.bad_samples.clone()),
-        ("decode", args.decode.clone()),
-        ("decode_fit", args.decode_fit.clone()),
-        ("decode_flip", text(args.decode_flip.as_ref())),
-        ("decode_threads", text(args.decode_threads.as_ref())),
-        ("decode_depth", text(args.decode_depth.as_ref())),
-        ("ring", args.ring.clone()),
-        ("register", text(args.register.as_ref())),
-        ("pin", text(args.pin.as_ref())),
-        ("cycles", text(args.cycles.as_ref())),
-        ("ca_file", args.ca_file.clone()),
-        ("tls_insecure", text(args.tls_insecure.as_ref())),
-        ("manifest", args.manifest.clone()),
-        ("audit", args.audit.clone()),
-    ];
-    given.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect()
+    // This process reads and does nothing else: the signal is free.
+    let own = [("uri", uri), ("report_on_sigusr1", Some("true"))];
+    let own = own.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+    own.chain(given(args)).collect()
 }
 
 fn config_text(config: &Config) -> String {
@@ -219,10 +187,8 @@ fn config_text(config: &Config) -> String {
 
 /// The result as a table.
 pub(crate) fn text(report: &ReadReport) -> String {
-    let mut table = Table::new(&[]);
-    let mut row = |name: &str, value: String| {
-        table.row([name.to_owned(), value]);
-    };
+    let mut facts: Vec<(String, String)> = Vec::new();
+    let mut row = |name: &str, value: String| facts.push((name.to_owned(), value));
     let absent = || "-".to_owned();
     row("delivered", format!("{} samples, {} in {} batches", report.samples, ByteSize(report.bytes), report.batches));
     row("wall time", format!("{:.3} s", report.wall_s));
@@ -258,7 +224,7 @@ pub(crate) fn text(report: &ReadReport) -> String {
     row("content hash", report.content_hash.clone().unwrap_or_else(absent));
     row("machine", report.machine.line());
     row("configuration", config_text(&report.config));
-    table.text()
+    Table::facts(facts).text()
 }
 
 /// One shard's core in a line.

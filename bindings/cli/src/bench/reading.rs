@@ -150,18 +150,14 @@ pub fn read(reading: &Reading, watch: &mut dyn FnMut(Event<'_>)) -> Result<ReadR
     let cpu_before = fuelrail::process_cpu();
     let start = Instant::now();
     let mut loader = open(reading)?;
-    let mut tally = Tally { start, ..Tally::new(reading.hash) };
-    let mut progress = Progress { batches_total: loader.batches(), ..Progress::default() };
+    let mut tally = Tally { hash: reading.hash.then(Box::default), ..Tally::default() };
+    tally.progress.batches_total = loader.batches();
     watch(Event::Opened(&loader));
     loop {
         let asked = Instant::now();
         let Some(batch) = loader.next_batch() else { break };
         let batch = batch?;
-        tally.arrived(&batch, asked);
-        tally.hash(&batch);
-        progress.batches += 1;
-        progress.samples += batch.len() as u64;
-        progress.bytes += batch.payload_bytes();
+        tally.arrived(&batch, start, asked);
         // The trainer works on its own copy on a device: the batch's memory is free again during the step.
         drop(batch);
         if !reading.step.is_zero() {
@@ -170,16 +166,15 @@ pub fn read(reading: &Reading, watch: &mut dyn FnMut(Event<'_>)) -> Result<ReadR
         if let Some(path) = &reading.state {
             save(&loader.state(), path)?;
         }
-        watch(Event::Batch(progress));
+        watch(Event::Batch(tally.progress));
     }
     let wall = start.elapsed();
     let (stats, config, notices) = (loader.stats(), loader.config().clone(), loader.notices().to_vec());
     drop(loader);
     let cpu_after = fuelrail::process_cpu();
-    let hash_cpu = tally.hash_cpu;
-    let used =
-        Used { wall, user: (cpu_after.0 - cpu_before.0).saturating_sub(hash_cpu), system: cpu_after.1 - cpu_before.1 };
-    Ok(tally.report(reading, progress, &used, &stats, config, notices))
+    let user = (cpu_after.0 - cpu_before.0).saturating_sub(tally.hash_cpu);
+    let report = tally.report(wall, (user, cpu_after.1 - cpu_before.1), stats);
+    Ok(ReadReport { config, notices, hash: reading.hash, step_ms: reading.step.as_secs_f64() * 1e3, ..report })
 }
 
 fn open(reading: &Reading) -> Result<Loader> {
@@ -211,15 +206,10 @@ fn save(state: &State, path: &Path) -> Result<()> {
     written.map_err(|error| Error::new(Kind::File, format!("writing the state {}: {error}", path.display())))
 }
 
-struct Used {
-    wall: Duration,
-    user: Duration,
-    system: Duration,
-}
-
 /// What the consumer sees, batch by batch.
+#[derive(Default)]
 struct Tally {
-    start: Instant,
+    progress: Progress,
     waits: Histogram,
     epoch_first: Histogram,
     first_batch: Option<Duration>,
@@ -230,64 +220,42 @@ struct Tally {
 }
 
 impl Tally {
-    fn new(hash: bool) -> Tally {
-        Tally {
-            start: Instant::now(),
-            waits: Histogram::new(),
-            epoch_first: Histogram::new(),
-            first_batch: None,
-            epoch: None,
-            waited: Duration::ZERO,
-            hash: hash.then(Box::default),
-            hash_cpu: Duration::ZERO,
-        }
-    }
-
-    fn arrived(&mut self, batch: &Batch, asked: Instant) {
+    fn arrived(&mut self, batch: &Batch, start: Instant, asked: Instant) {
         let now = Instant::now();
         let wait = now - asked;
         self.waits.record(wait);
         self.waited += wait;
-        let first = *self.first_batch.get_or_insert(now - self.start);
+        let first = *self.first_batch.get_or_insert(now - start);
         if self.epoch != Some(batch.epoch()) {
             self.epoch_first.record(if self.epoch.is_none() { first } else { wait });
             self.epoch = Some(batch.epoch());
         }
-    }
-
-    fn hash(&mut self, batch: &Batch) {
-        let Some(hash) = &mut self.hash else { return };
-        let before = thread_cpu();
-        for sample in batch.samples() {
-            hash.update(sample.bytes);
+        if let Some(hash) = &mut self.hash {
+            let before = thread_cpu();
+            batch.samples().for_each(|sample| hash.update(sample.bytes));
+            self.hash_cpu += thread_cpu().saturating_sub(before);
         }
-        self.hash_cpu += thread_cpu().saturating_sub(before);
+        self.progress.batches += 1;
+        self.progress.samples += batch.len() as u64;
+        self.progress.bytes += batch.payload_bytes();
     }
 
-    fn report(
-        self,
-        reading: &Reading,
-        progress: Progress,
-        used: &Used,
-        stats: &Stats,
-        config: Config,
-        notices: Vec<String>,
-    ) -> ReadReport {
-        let cpu_s = (used.user + used.system).as_secs_f64();
-        let wall_s = used.wall.as_secs_f64();
-        let gb = progress.bytes as f64 / 1e9;
+    /// What it cost; what was asked for is not in it yet.
+    fn report(self, wall: Duration, (user, system): (Duration, Duration), stats: Stats) -> ReadReport {
+        let Progress { batches, samples, bytes, .. } = self.progress;
+        let (wall_s, cpu_s, gb) = (wall.as_secs_f64(), (user + system).as_secs_f64(), bytes as f64 / 1e9);
         ReadReport {
             schema: SCHEMA,
             wall_s,
-            bytes: progress.bytes,
-            samples: progress.samples,
-            batches: progress.batches,
+            bytes,
+            samples,
+            batches,
             gb_per_s: gb / wall_s,
-            samples_per_s: progress.samples as f64 / wall_s,
-            cpu_user_s: used.user.as_secs_f64(),
-            cpu_sys_s: used.system.as_secs_f64(),
-            cpu_s_per_gb: (progress.bytes > 0).then(|| cpu_s / gb),
-            cpu_us_per_sample: (progress.samples > 0).then(|| cpu_s * 1e6 / progress.samples as f64),
+            samples_per_s: samples as f64 / wall_s,
+            cpu_user_s: user.as_secs_f64(),
+            cpu_sys_s: system.as_secs_f64(),
+            cpu_s_per_gb: (bytes > 0).then(|| cpu_s / gb),
+            cpu_us_per_sample: (samples > 0).then(|| cpu_s * 1e6 / samples as f64),
             hash_cpu_s: self.hash_cpu.as_secs_f64(),
             peak_rss_bytes: fuelrail::memory_use().peak_rss_bytes,
             copied_bytes_per_byte: stats.copied_bytes_per_byte,
@@ -302,15 +270,15 @@ impl Tally {
             left_out: stats.left_out,
             syscalls_per_mib: stats.syscalls_per_mib,
             completions_per_syscall: stats.completions_per_syscall,
-            ring: stats.ring.clone(),
-            gates: stats.gates.clone(),
-            shards: stats.shards.clone(),
+            ring: stats.ring,
+            gates: stats.gates,
+            shards: stats.shards,
             content_hash: self.hash.map(|hash| format!("{:032x}", hash.digest128())),
-            notices,
             machine: Machine::here(),
-            config,
-            hash: reading.hash,
-            step_ms: reading.step.as_secs_f64() * 1e3,
+            notices: Vec::new(),
+            config: Config::default(),
+            hash: false,
+            step_ms: 0.0,
         }
     }
 }

@@ -1,25 +1,21 @@
-//! DELI's cache: so many items, first in, first out, one per node.
-//!
-//! Owns the cached bytes; the shipping `fifo` policy decides what leaves, with one item as its unit. Shared between a trainer
-//! and its prefetch service under one lock, as a sample is a few hundred bytes to copy.
+//! DELI's cache: so many items, first in, first out, one per node; shared between a trainer and its prefetch service.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fuelrail_base::{BlockId, SampleId};
-use fuelrail_plan::policy::{self, Policy, PolicyName};
+use fuelrail_base::SampleId;
 
 /// One node's cache.
 #[derive(Debug)]
 pub(super) struct ItemCache {
+    items_max: u64,
     inner: Mutex<Inner>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Inner {
-    policy: Box<dyn Policy>,
-    items: HashMap<SampleId, Box<[u8]>>,
-    evicted: Vec<BlockId>,
+    items: HashMap<SampleId, Arc<[u8]>>,
+    order: VecDeque<SampleId>,
     held_bytes: u64,
     held_bytes_max: u64,
 }
@@ -27,24 +23,30 @@ struct Inner {
 impl ItemCache {
     /// An empty cache of `items_max` items.
     pub(super) fn new(items_max: u64) -> ItemCache {
-        let policy = policy::build(PolicyName::Fifo, items_max);
-        let inner = Inner { policy, items: HashMap::new(), evicted: Vec::new(), held_bytes: 0, held_bytes_max: 0 };
-        ItemCache { inner: Mutex::new(inner) }
+        ItemCache { items_max, inner: Mutex::default() }
     }
 
-    /// Appends the sample's bytes to `out`; false when it is not there.
-    pub(super) fn read(&self, id: SampleId, out: &mut Vec<u8>) -> bool {
-        let inner = self.lock();
-        let Some(bytes) = inner.items.get(&id) else { return false };
-        out.extend_from_slice(bytes);
-        true
+    /// The sample's bytes, if it is there.
+    pub(super) fn get(&self, id: SampleId) -> Option<Arc<[u8]>> {
+        self.lock().items.get(&id).cloned()
     }
 
     /// Puts samples in, in order; the oldest leave. Those already held stay where they are in line.
-    pub(super) fn put(&self, samples: impl IntoIterator<Item = (SampleId, Box<[u8]>)>) {
+    pub(super) fn put(&self, samples: impl IntoIterator<Item = (SampleId, Arc<[u8]>)>) {
         let mut inner = self.lock();
         for (id, bytes) in samples {
-            inner.put(id, bytes);
+            if self.items_max == 0 || inner.items.contains_key(&id) {
+                continue;
+            }
+            if inner.items.len() as u64 == self.items_max
+                && let Some(oldest) = inner.order.pop_front()
+            {
+                inner.held_bytes -= inner.items.remove(&oldest).map_or(0, |bytes| bytes.len() as u64);
+            }
+            inner.held_bytes += bytes.len() as u64;
+            inner.held_bytes_max = inner.held_bytes_max.max(inner.held_bytes);
+            inner.order.push_back(id);
+            inner.items.insert(id, bytes);
         }
     }
 
@@ -54,23 +56,7 @@ impl ItemCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A holder that panicked ends its row with an error of its own.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Inner {
-    fn put(&mut self, id: SampleId, bytes: Box<[u8]>) {
-        let is_held = self.items.contains_key(&id);
-        let stays = self.policy.offer(BlockId { sample: id, index: 0 }, 1, None, &mut self.evicted);
-        for gone in self.evicted.drain(..) {
-            self.held_bytes -= self.items.remove(&{ gone.sample }).map_or(0, |bytes| bytes.len() as u64);
-        }
-        if stays && !is_held {
-            self.held_bytes += bytes.len() as u64;
-            self.held_bytes_max = self.held_bytes_max.max(self.held_bytes);
-            self.items.insert(id, bytes);
-        }
     }
 }
 
@@ -83,17 +69,14 @@ mod tests {
     #[test]
     fn the_first_in_is_the_first_out() {
         let cache = ItemCache::new(2);
-        let bytes = |n: u8| vec![n; usize::from(n)].into_boxed_slice();
-        cache.put([(SampleId(1), bytes(1)), (SampleId(2), bytes(2)), (SampleId(1), bytes(9)), (SampleId(3), bytes(3))]);
-        let read = |id| {
-            let mut out = Vec::new();
-            cache.read(SampleId(id), &mut out).then_some(out)
-        };
+        let item = |id, n: u8| (SampleId(id), Arc::from(vec![n; usize::from(n)]));
+        cache.put([item(1, 1), item(2, 2), item(1, 9), item(3, 3)]);
+        let read = |id| cache.get(SampleId(id)).map(|bytes| bytes.to_vec());
         assert_eq!((read(1), read(2), read(3)), (None, Some(vec![2, 2]), Some(vec![3, 3, 3])));
         assert_eq!(cache.held_bytes_max(), 5);
         let none = ItemCache::new(0);
-        none.put([(SampleId(1), bytes(1))]);
-        assert!(!none.read(SampleId(1), &mut Vec::new()));
+        none.put([item(1, 1)]);
+        assert_eq!(none.get(SampleId(1)), None);
     }
 
     /// Miss rate in epoch 2 of an epoch reshuffled over three nodes, without bucket or clock.
@@ -107,9 +90,9 @@ mod tests {
             for epoch in 0..2 {
                 for position in (0..split.steps()).flat_map(|step| split.positions(step)) {
                     let id = order.sample_at(epoch, position);
-                    if !cache.read(id, &mut Vec::new()) {
+                    if cache.get(id).is_none() {
                         misses += epoch;
-                        cache.put([(id, Box::default())]);
+                        cache.put([(id, Arc::default())]);
                     }
                 }
             }

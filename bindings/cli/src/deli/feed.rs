@@ -1,46 +1,17 @@
-//! Where a trainer's batches come from: the trait every row implements, the batches it must bring, and the local disk.
+//! Where a trainer's batches come from: the trait of every row, and those that a trainer reads itself, sample by sample: from the
+//! local disk, and from the bucket without anything between, behind a demand cache, or with DELI's prefetch beside it.
 //!
-//! Owns no time: the trainer measures. A feed never decides which samples a batch holds, that is the course.
+//! Owns no time: the trainer measures. A feed never decides which samples a batch holds.
 
-use std::fs::File;
-use std::io::Read;
+use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use fuelrail_base::{Error, Kind, Result, SampleId};
-use fuelrail_plan::order::Order;
-use fuelrail_plan::split::Split;
 
-use super::scale::Scale;
-
-/// The batches of one rank: the same in every row.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Course {
-    order: Order,
-    split: Split,
-}
-
-impl Course {
-    pub(super) fn new(scale: &Scale, rank: u32) -> Course {
-        let order = Order::new(scale.samples(), scale.seed, true);
-        Course { order, split: Split::new(scale.samples(), 0, scale.ranks, rank, scale.batch_size, false) }
-    }
-
-    /// Steps of every epoch.
-    pub(super) fn steps(&self) -> u64 {
-        self.split.steps()
-    }
-
-    /// The samples of a batch, in order.
-    pub(super) fn batch(&self, epoch: u64, step: u64) -> impl Iterator<Item = SampleId> {
-        let order = self.order.epoch(epoch);
-        self.split.positions(step).map(move |position| order.sample_at(position))
-    }
-
-    /// All samples of an epoch, in order.
-    pub(super) fn epoch(&self, epoch: u64) -> Vec<SampleId> {
-        (0..self.steps()).flat_map(|step| self.batch(epoch, step)).collect()
-    }
-}
+use super::cache::ItemCache;
+use super::http::Client;
+use super::prefetch::Sampler;
 
 /// What a feed counted since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -54,148 +25,98 @@ pub(super) struct Counts {
 }
 
 /// A source of batches. Opening it belongs to the first data wait.
-pub(super) trait Feed {
-    /// Gets ready for an epoch.
-    ///
-    /// # Errors
-    /// Whatever keeps the source from going on.
-    fn begin_epoch(&mut self, epoch: u64) -> Result<()>;
+pub(super) trait Feed: Send {
+    /// Gets ready for an epoch of these samples.
+    fn begin_epoch(&mut self, _samples: Vec<SampleId>) {}
 
-    /// Blocks until the next batch is there. The one before is given up.
+    /// Blocks until the batch of these samples is there: each with its bytes, in order. The one before is given up.
     ///
     /// # Errors
     /// The error of the sample that could not be had.
-    fn next(&mut self, epoch: u64, step: u64) -> Result<()>;
-
-    /// Shows every sample of the batch that [`Feed::next`] brought, in order.
-    ///
-    /// # Errors
-    /// The first error of `see`.
-    fn visit(&self, see: &mut dyn FnMut(SampleId, &[u8]) -> Result<()>) -> Result<()>;
+    fn next(&mut self, due: &[SampleId]) -> Result<Vec<(SampleId, &[u8])>>;
 
     /// What was counted so far.
-    fn counts(&self) -> Counts;
-
-    /// Most payload bytes it kept for later use.
-    fn held_bytes_max(&self) -> u64;
-}
-
-/// Samples one behind the other in one buffer.
-#[derive(Debug, Default)]
-pub(super) struct Gathered {
-    ids: Vec<SampleId>,
-    pub(super) bytes: Vec<u8>,
-    ends: Vec<usize>,
-}
-
-impl Gathered {
-    /// Empties it.
-    pub(super) fn clear(&mut self) {
-        self.ids.clear();
-        self.bytes.clear();
-        self.ends.clear();
-    }
-
-    /// Ends a sample: what was appended to `bytes` since the one before is this one.
-    pub(super) fn close(&mut self, id: SampleId) {
-        self.ids.push(id);
-        self.ends.push(self.bytes.len());
-    }
-
-    /// The bytes of the sample closed last.
-    pub(super) fn last(&self) -> &[u8] {
-        let end = self.ends.len();
-        &self.bytes[end.checked_sub(2).map_or(0, |before| self.ends[before])..]
-    }
-
-    /// As [`Feed::visit`].
-    pub(super) fn visit(&self, see: &mut dyn FnMut(SampleId, &[u8]) -> Result<()>) -> Result<()> {
-        let mut from = 0;
-        for (&id, &end) in self.ids.iter().zip(&self.ends) {
-            see(id, &self.bytes[from..end])?;
-            from = end;
-        }
-        Ok(())
-    }
-}
-
-/// The local disk: one file per sample, opened, read and closed one after the other.
-#[derive(Debug)]
-pub(super) struct LocalDisk<'a> {
-    course: Course,
-    paths: &'a [PathBuf],
-    gathered: Gathered,
-}
-
-impl<'a> LocalDisk<'a> {
-    /// Reads sample `n` from `paths[n]`.
-    pub(super) fn new(course: Course, paths: &'a [PathBuf]) -> LocalDisk<'a> {
-        LocalDisk { course, paths, gathered: Gathered::default() }
-    }
-}
-
-impl Feed for LocalDisk<'_> {
-    fn begin_epoch(&mut self, _epoch: u64) -> Result<()> {
-        Ok(())
-    }
-
-    fn next(&mut self, epoch: u64, step: u64) -> Result<()> {
-        self.gathered.clear();
-        for id in self.course.batch(epoch, step) {
-            let path = &self.paths[id.0 as usize];
-            File::open(path)
-                .and_then(|mut file| file.read_to_end(&mut self.gathered.bytes))
-                .map_err(|e| Error::new(Kind::File, format!("reading {}: {e}", path.display())))?;
-            self.gathered.close(id);
-        }
-        Ok(())
-    }
-
-    fn visit(&self, see: &mut dyn FnMut(SampleId, &[u8]) -> Result<()>) -> Result<()> {
-        self.gathered.visit(see)
-    }
-
     fn counts(&self) -> Counts {
         Counts::default()
     }
 
+    /// Most payload bytes it kept for later use.
     fn held_bytes_max(&self) -> u64 {
         0
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
+/// The local disk: one file per sample, opened, read and closed one after the other.
+pub(super) struct LocalDisk<'a> {
+    /// Sample `n` is in file `n`.
+    pub(super) paths: &'a [PathBuf],
+    pub(super) batch: Vec<Vec<u8>>,
+}
 
-    #[test]
-    fn ranks_share_every_epoch_and_orders_differ() {
-        let scale = Scale::quick(5);
-        let courses: Vec<_> = (0..scale.ranks).map(|rank| Course::new(&scale, rank)).collect();
-        for epoch in 0..2 {
-            let all: Vec<_> = courses.iter().flat_map(|course| course.epoch(epoch)).collect();
-            assert_eq!(all.len() as u64, scale.samples());
-            assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
+impl Feed for LocalDisk<'_> {
+    fn next(&mut self, due: &[SampleId]) -> Result<Vec<(SampleId, &[u8])>> {
+        self.batch.clear();
+        for id in due {
+            let path = &self.paths[id.0 as usize];
+            let failed = |e| Error::new(Kind::File, format!("reading {}: {e}", path.display()));
+            self.batch.push(fs::read(path).map_err(failed)?);
         }
-        assert_ne!(courses[0].epoch(0), courses[0].epoch(1));
-        assert!(courses[0].batch(0, 1).eq(courses[0].epoch(0)[16..32].iter().copied()));
+        Ok(due.iter().copied().zip(self.batch.iter().map(Vec::as_slice)).collect())
+    }
+}
+
+/// The bucket, read by the trainer over one connection. A sample that is not in the cache is read while the trainer waits, also
+/// when the service is fetching it at the same moment, as DELI does.
+pub(super) struct Remote<'a> {
+    /// Of every sample, as from a data set's index.
+    pub(super) keys: &'a [String],
+    pub(super) client: Client,
+    pub(super) cache: Option<Arc<ItemCache>>,
+    pub(super) sampler: Option<Sampler>,
+    pub(super) batch: Vec<Arc<[u8]>>,
+    pub(super) misses: u64,
+}
+
+impl Remote<'_> {
+    fn read(&mut self, id: SampleId) -> Result<Arc<[u8]>> {
+        if let Some(bytes) = self.cache.as_ref().and_then(|cache| cache.get(id)) {
+            return Ok(bytes);
+        }
+        let bytes: Arc<[u8]> = self.client.get(&self.keys[id.0 as usize])?.into();
+        self.misses += 1;
+        if let Some(cache) = &self.cache {
+            cache.put([(id, Arc::clone(&bytes))]);
+        }
+        Ok(bytes)
+    }
+}
+
+impl Feed for Remote<'_> {
+    fn begin_epoch(&mut self, samples: Vec<SampleId>) {
+        if let Some(sampler) = &mut self.sampler {
+            sampler.begin_epoch(samples);
+        }
     }
 
-    #[test]
-    fn gathered_samples_keep_their_borders() {
-        let mut gathered = Gathered::default();
-        for (id, text) in [(4, "four"), (0, ""), (5, "fives")] {
-            gathered.bytes.extend_from_slice(text.as_bytes());
-            gathered.close(SampleId(id));
-            assert_eq!(gathered.last(), text.as_bytes());
+    fn next(&mut self, due: &[SampleId]) -> Result<Vec<(SampleId, &[u8])>> {
+        self.batch.clear();
+        // The trainer's framework draws all samples of a batch from the sampler before it reads the first.
+        if let Some(sampler) = &mut self.sampler {
+            sampler.take(due.len())?;
         }
-        let mut seen = Vec::new();
-        let mut see = |id: SampleId, bytes: &[u8]| {
-            seen.push((id.0, bytes.to_vec()));
-            Ok(())
-        };
-        gathered.visit(&mut see).unwrap();
-        assert_eq!(seen, [(4, b"four".to_vec()), (0, vec![]), (5, b"fives".to_vec())]);
+        for id in due {
+            let bytes = self.read(*id)?;
+            self.batch.push(bytes);
+        }
+        Ok(due.iter().copied().zip(self.batch.iter().map(AsRef::as_ref)).collect())
+    }
+
+    fn counts(&self) -> Counts {
+        let (fetched, list_pages) = self.sampler.as_ref().map_or((0, 0), Sampler::reads);
+        Counts { misses: self.misses, gets: self.misses + fetched, list_pages }
+    }
+
+    fn held_bytes_max(&self) -> u64 {
+        self.cache.as_ref().map_or(0, |cache| cache.held_bytes_max())
     }
 }

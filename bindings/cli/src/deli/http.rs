@@ -2,6 +2,7 @@
 //!
 //! Owns the connection, kept alive between requests. Never retries a failed answer.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// One keep-alive connection to one bucket.
 #[derive(Debug)]
 pub(super) struct Client {
-    addr: SocketAddr,
+    /// `http://HOST:PORT/BUCKET`.
     bucket: String,
     agent: Agent,
     /// A connection was kept behind an answer.
@@ -38,16 +39,15 @@ impl Client {
             .http_status_as_error(false)
             .proxy(None)
             .timeout_per_read(Some(SILENCE_MAX));
-        Client { addr, bucket: bucket.to_owned(), agent: config.build().new_agent(), keeps: false }
+        Client { bucket: format!("http://{addr}/{bucket}"), agent: config.build().new_agent(), keeps: false }
     }
 
-    /// Appends the object's bytes to `out`. Keys need no escaping here: generated keys are plain ASCII.
+    /// The object's bytes. Keys need no escaping here: generated keys are plain ASCII.
     ///
     /// # Errors
     /// `Network` when the connection fails; `Protocol` for an answer that is no HTTP; `NotFound` or `Server` by status.
-    pub(super) fn get(&mut self, key: &str, out: &mut Vec<u8>) -> Result<()> {
-        let path = format!("/{}/{key}", self.bucket);
-        self.fetch(&path, out).map_err(|e| e.object(key))
+    pub(super) fn get(&mut self, key: &str) -> Result<Vec<u8>> {
+        self.fetch(&format!("/{key}")).map_err(|e| e.object(key))
     }
 
     /// One page of at most `keys_max` keys after the page that gave `token`.
@@ -58,21 +58,18 @@ impl Client {
         let token = token.map_or_else(String::new, |token| {
             format!("&continuation-token={}", utf8_percent_encode(token, NON_ALPHANUMERIC))
         });
-        let path = format!("/{}?list-type=2&max-keys={keys_max}{token}", self.bucket);
-        let mut document = Vec::new();
-        self.fetch(&path, &mut document)?;
-        parse_page(&document)
+        parse_page(&self.fetch(&format!("?list-type=2&max-keys={keys_max}{token}"))?)
     }
 
-    fn fetch(&mut self, path: &str, out: &mut Vec<u8>) -> Result<()> {
-        let addr = self.addr;
+    fn fetch(&mut self, what: &str) -> Result<Vec<u8>> {
+        let failed = |kind, why: &dyn Display| Error::new(kind, format!("{}: {why}", self.bucket));
         let lost = |error: ureq::Error| match error {
             ureq::Error::Protocol(_) | ureq::Error::Http(_) | ureq::Error::BodyExceedsLimit(_) => {
-                Error::new(Kind::Protocol, format!("{addr}: {error}"))
+                failed(Kind::Protocol, &error)
             }
-            error => Error::new(Kind::Network, format!("talking to {addr}: {error}")),
+            error => failed(Kind::Network, &error),
         };
-        let ask = || self.agent.get(format!("http://{addr}{path}")).call();
+        let ask = || self.agent.get(format!("{}{what}", self.bucket)).call();
         let asked = match ask() {
             // The kept connection was closed meanwhile: the request goes over a new one.
             Err(ureq::Error::Io(_)) if self.keeps => ask(),
@@ -81,14 +78,14 @@ impl Client {
         let mut response = asked.map_err(lost)?;
         // Read whatever it is: the connection is kept only behind a whole body.
         let body = response.body_mut().with_config().limit(DOCUMENT_BYTES_MAX as u64).read_to_vec().map_err(lost)?;
+        let outcome = match response.status().as_u16() {
+            200 => Ok(body),
+            404 => Err(failed(Kind::NotFound, &"there is no such object")),
+            503 => Err(failed(Kind::Throttled, &"it asks to slow down")),
+            status => Err(failed(Kind::Server, &format_args!("it answered with status {status}"))),
+        };
         self.keeps = true;
-        match response.status().as_u16() {
-            200 => out.extend_from_slice(&body),
-            404 => return Err(Error::new(Kind::NotFound, format!("{addr} has no such object"))),
-            503 => return Err(Error::new(Kind::Throttled, format!("{addr} asks to slow down"))),
-            status => return Err(Error::new(Kind::Server, format!("{addr} answered with status {status}"))),
-        }
-        Ok(())
+        outcome
     }
 }
 
@@ -134,14 +131,11 @@ mod tests {
     fn reads_objects_over_one_connection() {
         let (bucket, set) = bucket("");
         let mut client = Client::new(bucket.addr(), "bucket");
-        let mut out = Vec::new();
         for index in 0..set.len() {
-            out.clear();
-            client.get(&set.key(index), &mut out).unwrap();
-            set.verify(&set.key(index), &out).unwrap();
+            set.verify(&set.key(index), &client.get(&set.key(index)).unwrap()).unwrap();
         }
         assert_eq!(bucket.counters().connections_opened, 1);
-        let error = client.get("training/0/nothing.png", &mut out).unwrap_err();
+        let error = client.get("training/0/nothing.png").unwrap_err();
         assert_eq!((error.kind(), error.object_key()), (Kind::NotFound, Some("training/0/nothing.png")));
     }
 
@@ -151,8 +145,7 @@ mod tests {
             let (bucket, set) = bucket(script);
             let mut client = Client::new(bucket.addr(), "bucket");
             for index in 0..10 {
-                let mut out = Vec::new();
-                client.get(&set.key(index), &mut out).unwrap_or_else(|e| panic!("{script}: {e}"));
+                let out = client.get(&set.key(index)).unwrap_or_else(|e| panic!("{script}: {e}"));
                 set.verify(&set.key(index), &out).unwrap();
             }
         }
@@ -179,7 +172,7 @@ mod tests {
     #[test]
     fn garbage_is_named() {
         let (bucket, set) = bucket("garbage=1.0,per_key_max=9");
-        let error = Client::new(bucket.addr(), "bucket").get(&set.key(0), &mut Vec::new()).unwrap_err();
+        let error = Client::new(bucket.addr(), "bucket").get(&set.key(0)).unwrap_err();
         assert_eq!(error.kind(), Kind::Protocol, "{error}");
         assert_eq!(parse_page(b"<html></html>").unwrap_err().kind(), Kind::Protocol);
     }
@@ -189,7 +182,7 @@ mod tests {
         let (bucket, _) = bucket("");
         let addr = bucket.addr();
         bucket.stop();
-        let error = Client::new(addr, "bucket").get("a", &mut Vec::new()).unwrap_err();
+        let error = Client::new(addr, "bucket").get("a").unwrap_err();
         assert_eq!(error.kind(), Kind::Network);
     }
 }

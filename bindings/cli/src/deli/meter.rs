@@ -35,25 +35,11 @@ fn ran_ns(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().next()?.parse().ok()
 }
 
-/// Peak memory from some moment on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PeakMemory {
-    /// Resident memory at that moment.
-    pub(super) before_bytes: u64,
-}
-
-impl PeakMemory {
-    /// Starts anew. Where the kernel refuses (it may be read-only in a container), the peak is that of the whole process.
-    pub(super) fn from_now() -> PeakMemory {
-        // Refusal leaves an upper bound, which `before_bytes` beside it makes visible.
-        let _ = fs::write("/proc/self/clear_refs", RESET_PEAK);
-        PeakMemory { before_bytes: memory_use().rss_bytes }
-    }
-
-    /// The peak since.
-    pub(super) fn peak_bytes(self) -> u64 {
-        memory_use().peak_rss_bytes
-    }
+/// Lets the peak of resident memory start anew; what is resident now. Where the kernel refuses (it may be read-only in a container), the
+/// peak is that of the whole process: an upper bound, which this figure beside it makes visible.
+pub(super) fn restart_peak_rss() -> u64 {
+    let _ = fs::write("/proc/self/clear_refs", RESET_PEAK);
+    memory_use().rss_bytes
 }
 
 #[cfg(test)]
@@ -78,10 +64,8 @@ mod tests {
 
     #[test]
     fn peaks_are_seen() {
-        let meter = PeakMemory::from_now();
-        let block = black_box(vec![1u8; 64 << 20]);
-        drop(block);
-        assert!(meter.peak_bytes() >= 64 << 20);
-        assert!(meter.before_bytes > 0);
+        let before = restart_peak_rss();
+        drop(black_box(vec![1u8; 64 << 20]));
+        assert!(before > 0 && memory_use().peak_rss_bytes >= 64 << 20);
     }
 }

@@ -13,13 +13,10 @@ mod cache;
 mod experiment;
 mod feed;
 mod http;
-mod line;
 mod meter;
-mod originals;
 mod outcome;
 mod prefetch;
 mod rail;
-mod remote;
 mod scale;
 mod trainer;
 

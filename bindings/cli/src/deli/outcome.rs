@@ -1,10 +1,13 @@
 //! What a row of the experiment came to: the shape of `rows` in the report.
 //!
-//! Owns names and fields. Never computes more than sums and means.
+//! Owns names and fields, and the sums, means and quantiles behind them.
 
 use core::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use super::trainer::RankEpoch;
 
 /// The rows, in the order they are shown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -48,36 +51,31 @@ impl RowName {
         RowName::Fuelrail,
     ];
 
+    /// The name in reports, and the one for people.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            RowName::LocalDisk => ("local_disk", "Local disk"),
+            RowName::Bucket => ("bucket", "Bucket, one GET at a time"),
+            RowName::DemandFifo25 => ("demand_fifo_25", "Demand cache, 25 %"),
+            RowName::DemandFifo50 => ("demand_fifo_50", "Demand cache, 50 %"),
+            RowName::DemandFifo75 => ("demand_fifo_75", "Demand cache, 75 %"),
+            RowName::DemandUnlimited => ("demand_unlimited", "Demand cache, unlimited"),
+            RowName::DeliFullFetch => ("deli_full_fetch", "DELI, full fetch"),
+            RowName::Deli5050 => ("deli_50_50", "DELI, 50/50"),
+            RowName::Fuelrail => ("fuelrail", "Fuelrail"),
+        }
+    }
+
     /// The name in reports.
     #[must_use]
     pub fn word(self) -> &'static str {
-        match self {
-            RowName::LocalDisk => "local_disk",
-            RowName::Bucket => "bucket",
-            RowName::DemandFifo25 => "demand_fifo_25",
-            RowName::DemandFifo50 => "demand_fifo_50",
-            RowName::DemandFifo75 => "demand_fifo_75",
-            RowName::DemandUnlimited => "demand_unlimited",
-            RowName::DeliFullFetch => "deli_full_fetch",
-            RowName::Deli5050 => "deli_50_50",
-            RowName::Fuelrail => "fuelrail",
-        }
+        self.names().0
     }
 
     /// The name for people.
     #[must_use]
     pub fn title(self) -> &'static str {
-        match self {
-            RowName::LocalDisk => "Local disk",
-            RowName::Bucket => "Bucket, one GET at a time",
-            RowName::DemandFifo25 => "Demand cache, 25 %",
-            RowName::DemandFifo50 => "Demand cache, 50 %",
-            RowName::DemandFifo75 => "Demand cache, 75 %",
-            RowName::DemandUnlimited => "Demand cache, unlimited",
-            RowName::DeliFullFetch => "DELI, full fetch",
-            RowName::Deli5050 => "DELI, 50/50",
-            RowName::Fuelrail => "Fuelrail",
-        }
+        self.names().1
     }
 }
 
@@ -151,19 +149,121 @@ pub struct Row {
     pub epochs: Vec<Epoch>,
 }
 
-/// Share of `of` that `is` leaves out: 0 when nothing is gained, negative when it got worse.
-pub(super) fn reduction(is: f64, of: f64) -> f64 {
-    if of > 0.0 { 1.0 - is / of } else { 0.0 }
+impl Epoch {
+    /// An epoch of these ranks, in which all together used `cpu`; not yet compared with the bucket's.
+    pub(super) fn of(epoch: u64, ranks: &[RankEpoch], cpu: Duration) -> Epoch {
+        let mean =
+            |of: fn(&RankEpoch) -> Duration| ranks.iter().map(of).sum::<Duration>().as_secs_f64() / ranks.len() as f64;
+        let sum = |of: fn(&RankEpoch) -> u64| ranks.iter().map(of).sum::<u64>();
+        let steps = ranks.iter().map(|rank| rank.waits.len()).max().unwrap_or(0);
+        let step_wait_ms = |step: usize| {
+            let waits = ranks.iter().filter_map(|rank| rank.waits.get(step));
+            // Whole microseconds, so that reports are not full of noise digits.
+            (waits.sum::<Duration>().as_secs_f64() / ranks.len() as f64 * 1e6).round() / 1e3
+        };
+        let samples = sum(|rank| rank.samples);
+        Epoch {
+            epoch,
+            data_wait_s: mean(|rank| rank.waits.iter().sum()),
+            wait_reduction: 0.0,
+            epoch_s: mean(|rank| rank.whole),
+            step_s: mean(|rank| rank.steps),
+            miss_rate: sum(|rank| rank.counts.misses) as f64 / samples.max(1) as f64,
+            batch_wait_p99_ms: p99_ms(ranks.iter().flat_map(|rank| &rank.waits).copied().collect()),
+            cpu_s: cpu.as_secs_f64(),
+            gets: sum(|rank| rank.counts.gets),
+            list_pages: sum(|rank| rank.counts.list_pages),
+            samples,
+            bytes: sum(|rank| rank.bytes),
+            step_wait_ms: (0..steps).map(step_wait_ms).collect(),
+        }
+    }
+}
+
+impl Row {
+    /// A row of these epochs: what the ranks of each did, and the processor time of all together. What was resident, and how it
+    /// compares with the bucket's row, is not known yet.
+    pub(super) fn of(name: RowName, epochs: &[(Vec<RankEpoch>, Duration)], held_bytes_max: u64) -> Row {
+        let ranks = || epochs.iter().flat_map(|(ranks, _)| ranks);
+        let first_waits: Vec<Duration> =
+            epochs.iter().take(1).flat_map(|(ranks, _)| ranks).filter_map(|rank| rank.waits.first().copied()).collect();
+        let cpu_s = epochs.iter().map(|(_, cpu)| cpu).sum::<Duration>().as_secs_f64();
+        let epochs: Vec<Epoch> =
+            (1..).zip(epochs).map(|(number, (ranks, cpu))| Epoch::of(number, ranks, *cpu)).collect();
+        let mean = |of: fn(&Epoch) -> f64| epochs.iter().map(of).sum::<f64>() / epochs.len() as f64;
+        Row {
+            name,
+            data_wait_s: mean(|epoch| epoch.data_wait_s),
+            wait_reduction: 0.0,
+            epoch_s: mean(|epoch| epoch.epoch_s),
+            first_batch_ms: ms(first_waits.iter().sum()) / first_waits.len() as f64,
+            miss_rate: epochs.last().map_or(0.0, |epoch| epoch.miss_rate),
+            batch_wait_p99_ms: p99_ms(ranks().flat_map(|rank| &rank.waits).copied().collect()),
+            cpu_s,
+            peak_rss_bytes: 0,
+            rss_before_bytes: 0,
+            held_bytes_max,
+            side_by_side: Vec::new(),
+            epochs,
+        }
+    }
+
+    /// Fills in how much of the bucket row's data wait is gone: 0 when nothing is gained, negative when it got worse.
+    pub(super) fn compare(&mut self, bucket: &Row) {
+        let reduction = |is: f64, of: f64| if of > 0.0 { 1.0 - is / of } else { 0.0 };
+        self.wait_reduction = reduction(self.data_wait_s, bucket.data_wait_s);
+        for (epoch, of) in self.epochs.iter_mut().zip(&bucket.epochs) {
+            epoch.wait_reduction = reduction(epoch.data_wait_s, of.data_wait_s);
+        }
+    }
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// The smallest wait that at least 99 % of the waits do not exceed.
+fn p99_ms(mut waits: Vec<Duration>) -> f64 {
+    waits.sort_unstable();
+    let rank = (waits.len() * 99).div_ceil(100);
+    waits.get(rank.saturating_sub(1)).map_or(0.0, |wait| ms(*wait))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deli::feed::Counts;
 
     #[test]
     fn names_in_json_are_those_others_rely_on() {
         for name in RowName::ALL {
             assert_eq!(serde_json::to_string(&name).unwrap(), format!("\"{}\"", name.word()));
         }
+    }
+
+    #[test]
+    fn quantiles_are_of_what_happened() {
+        let waits = |count: u64| (1..=count).map(Duration::from_millis).collect();
+        assert_eq!((p99_ms(waits(100)), p99_ms(waits(1)), p99_ms(waits(1000))), (99.0, 1.0, 990.0));
+        assert_eq!(p99_ms(Vec::new()), 0.0);
+    }
+
+    #[test]
+    fn ranks_are_averaged_and_counts_summed() {
+        let rank = |wait_ms: u64, misses: u64| RankEpoch {
+            waits: vec![Duration::from_millis(wait_ms); 2],
+            whole: Duration::from_secs(1),
+            counts: Counts { misses, gets: 5, list_pages: 1 },
+            samples: 10,
+            ..RankEpoch::default()
+        };
+        let mut row = Row::of(RowName::Bucket, &[(vec![rank(10, 10), rank(30, 0)], Duration::from_secs(3))], 200);
+        let epoch = &row.epochs[0];
+        assert!((epoch.data_wait_s - 0.04).abs() < 1e-9 && epoch.step_wait_ms == [20.0, 20.0], "{epoch:?}");
+        assert_eq!((epoch.miss_rate, epoch.gets, epoch.list_pages, epoch.samples), (0.5, 10, 2, 20));
+        assert_eq!((row.first_batch_ms, row.held_bytes_max, row.cpu_s), (20.0, 200, 3.0));
+        let bucket = Row { data_wait_s: 0.4, ..row.clone() };
+        row.compare(&bucket);
+        assert!((row.wait_reduction - 0.9).abs() < 1e-9);
     }
 }

@@ -4,11 +4,11 @@
 //! lists the whole bucket again; it starts one OS thread per sample; and nothing enters the cache before all has landed.
 //! The logic of the watermarks is the shipping one.
 
-use std::net::SocketAddr;
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
 
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_plan::prefetch::{View, Watermarks};
@@ -20,63 +20,73 @@ use super::scale::Scale;
 /// Stack of a thread that fetches one sample: it calls a handful of functions deep.
 const FETCH_STACK_BYTES: usize = 128 << 10;
 
-/// DELI's two published settings for a cache of C items.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Setting {
-    /// Threshold 0, fetch size C.
-    FullFetch,
-    /// Threshold and fetch size C/2.
-    HalfAndHalf,
-}
-
-impl Setting {
-    fn fetch_size(self, cache_samples: u64) -> u64 {
-        match self {
-            Setting::FullFetch => cache_samples,
-            Setting::HalfAndHalf => cache_samples / 2,
-        }
-    }
-
-    fn watermarks(self, cache_samples: u64) -> Result<Watermarks> {
-        match self {
-            Setting::FullFetch => Watermarks::full_fetch(cache_samples),
-            Setting::HalfAndHalf => Watermarks::half_and_half(cache_samples),
-        }
-    }
-}
-
-/// The sampler: hands samples to the trainer and asks the service for those to come.
+/// The sampler: hands samples to the trainer and asks the service for those to come. Dropping it ends the service after the fetch
+/// under way.
 #[derive(Debug)]
 pub(super) struct Sampler {
-    setting: Setting,
-    cache_samples: u64,
+    fetch_size: usize,
+    /// As at the start of an epoch.
+    fresh: Watermarks,
     watermarks: Watermarks,
     epoch: Vec<SampleId>,
     taken: usize,
     asked: usize,
-    service: Service,
+    told: Arc<Told>,
+    requests: Option<Sender<Vec<SampleId>>>,
+    service: Option<JoinHandle<Result<()>>>,
+}
+
+/// What sampler and service tell each other.
+#[derive(Debug, Default)]
+struct Told {
+    stopped: AtomicBool,
+    gets: AtomicU64,
+    list_pages: AtomicU64,
 }
 
 impl Sampler {
-    /// A sampler with a service that fills `cache` from `bucket` at `addr`.
+    /// A sampler with a service that fills `cache` through such clients: `fetch_size` samples whenever no more than `threshold` of
+    /// those asked for are left.
     pub(super) fn new(
-        setting: Setting,
+        (fetch_size, threshold): (u64, u64),
         scale: &Scale,
-        addr: SocketAddr,
-        bucket: &str,
         cache: Arc<ItemCache>,
+        client: impl Fn() -> Client,
     ) -> Result<Sampler> {
-        let watermarks = setting.watermarks(scale.cache_samples)?;
-        let service = Service::start(scale, addr, bucket, cache)?;
-        let cache_samples = scale.cache_samples;
-        Ok(Sampler { setting, cache_samples, watermarks, epoch: Vec::new(), taken: 0, asked: 0, service })
+        let watermarks = Watermarks::new(fetch_size, threshold)?;
+        let told = Arc::<Told>::default();
+        let (requests, received) = channel();
+        let (back, free) = channel();
+        (0..scale.fetch_connections).for_each(|_| drop(back.send(client())));
+        let service = Service {
+            told: Arc::clone(&told),
+            cache,
+            lister: client(),
+            page_keys: scale.list_page_keys,
+            free: Mutex::new(free),
+            back,
+        };
+        let service = Builder::new()
+            .name("deli-service".to_owned())
+            .spawn(move || service.serve(&received))
+            .map_err(|e| Error::new(Kind::Environment, format!("starting the prefetch service: {e}")))?;
+        Ok(Sampler {
+            fetch_size: fetch_size as usize,
+            fresh: watermarks.clone(),
+            watermarks,
+            epoch: Vec::new(),
+            taken: 0,
+            asked: 0,
+            told,
+            requests: Some(requests),
+            service: Some(service),
+        })
     }
 
     /// Starts an epoch with an empty queue: DELI never looks across the edge.
-    pub(super) fn begin_epoch(&mut self, samples: Vec<SampleId>) -> Result<()> {
-        self.watermarks = self.setting.watermarks(self.cache_samples)?;
+    pub(super) fn begin_epoch(&mut self, samples: Vec<SampleId>) {
+        self.watermarks = self.fresh.clone();
         (self.epoch, self.taken, self.asked) = (samples, 0, 0);
-        Ok(())
     }
 
     /// The trainer takes the next `count` samples from the queue; the service is asked whenever the queue is short.
@@ -84,7 +94,6 @@ impl Sampler {
     /// # Errors
     /// What an earlier request failed with.
     pub(super) fn take(&mut self, count: usize) -> Result<()> {
-        let fetch_size = self.setting.fetch_size(self.cache_samples) as usize;
         for _ in 0..count {
             let view = View {
                 opened_samples: self.asked as u64,
@@ -93,8 +102,10 @@ impl Sampler {
             };
             let credit = usize::try_from(self.watermarks.credit(&view)).unwrap_or(usize::MAX);
             let until = self.asked.saturating_add(credit).min(self.epoch.len());
-            for request in self.epoch[self.asked..until].chunks(fetch_size) {
-                self.service.ask(request.to_vec())?;
+            for request in self.epoch[self.asked..until].chunks(self.fetch_size) {
+                if self.requests.as_ref().is_none_or(|requests| requests.send(request.to_vec()).is_err()) {
+                    return Err(failure(self.service.take()));
+                }
             }
             self.asked = until;
             self.taken += 1;
@@ -104,122 +115,75 @@ impl Sampler {
 
     /// Objects and listing pages the service has read.
     pub(super) fn reads(&self) -> (u64, u64) {
-        let shared = &self.service.shared;
-        (shared.gets.load(Ordering::Relaxed), shared.list_pages.load(Ordering::Relaxed))
+        (self.told.gets.load(Ordering::Relaxed), self.told.list_pages.load(Ordering::Relaxed))
     }
 }
 
-/// The prefetch service. Dropping it ends its thread after the fetch under way.
-#[derive(Debug)]
-struct Service {
-    shared: Arc<Shared>,
-    requests: Option<Sender<Vec<SampleId>>>,
-    thread: Option<JoinHandle<()>>,
+/// Why a service ended that nobody stopped.
+fn failure(service: Option<JoinHandle<Result<()>>>) -> Error {
+    let ended = service.map(|service| service.join().unwrap_or_else(|panic| resume_unwind(panic)));
+    ended.and_then(Result::err).unwrap_or_else(|| Error::new(Kind::Cancelled, "the prefetch service has ended"))
 }
 
-#[derive(Debug, Default)]
-struct Shared {
-    stopped: AtomicBool,
-    gets: AtomicU64,
-    list_pages: AtomicU64,
-    failure: Mutex<Option<Error>>,
-}
-
-impl Service {
-    fn start(scale: &Scale, addr: SocketAddr, bucket: &str, cache: Arc<ItemCache>) -> Result<Service> {
-        let shared = Arc::<Shared>::default();
-        let (requests, received) = channel();
-        let fetcher = Fetcher {
-            shared: Arc::clone(&shared),
-            cache,
-            lister: Client::new(addr, bucket),
-            page_keys: scale.list_page_keys,
-            connections: Connections::new(scale.fetch_connections, || Client::new(addr, bucket)),
-        };
-        let thread = std::thread::Builder::new()
-            .name("deli-service".to_owned())
-            .spawn(move || fetcher.serve(&received))
-            .map_err(|e| Error::new(Kind::Environment, format!("starting the prefetch service: {e}")))?;
-        Ok(Service { shared, requests: Some(requests), thread: Some(thread) })
-    }
-
-    fn ask(&self, samples: Vec<SampleId>) -> Result<()> {
-        let sent = self.requests.as_ref().is_some_and(|requests| requests.send(samples).is_ok());
-        if sent {
-            return Ok(());
-        }
-        let failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Err(failure.unwrap_or_else(|| Error::new(Kind::Cancelled, "the prefetch service has ended")))
-    }
-}
-
-impl Drop for Service {
+impl Drop for Sampler {
     fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::Relaxed);
+        self.told.stopped.store(true, Ordering::Relaxed);
         self.requests = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic there has already printed itself.
-            let _ = thread.join();
-        }
+        // Nobody is left to hear of a failure; a panic has already printed itself.
+        drop(self.service.take().map(JoinHandle::join));
     }
 }
 
 /// The service's own side.
-struct Fetcher {
-    shared: Arc<Shared>,
+struct Service {
+    told: Arc<Told>,
     cache: Arc<ItemCache>,
     lister: Client,
     page_keys: usize,
-    connections: Connections,
+    /// Connections that the threads of a fetch share: taken here, given back there.
+    free: Mutex<Receiver<Client>>,
+    back: Sender<Client>,
 }
 
-impl Fetcher {
-    fn serve(mut self, requests: &Receiver<Vec<SampleId>>) {
+impl Service {
+    fn serve(mut self, requests: &Receiver<Vec<SampleId>>) -> Result<()> {
         while let Ok(samples) = requests.recv() {
-            if self.shared.stopped.load(Ordering::Relaxed) {
-                return;
+            if self.told.stopped.load(Ordering::Relaxed) {
+                break;
             }
-            match self.fetch(&samples) {
-                Ok(landed) => self.cache.put(landed),
-                Err(error) => {
-                    // Told to the trainer at its next request, as the channel closes behind this.
-                    *self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                    return;
-                }
-            }
+            let landed = self.fetch(&samples)?;
+            self.cache.put(landed);
         }
+        Ok(())
     }
 
     /// All of the samples, in the order asked for.
-    fn fetch(&mut self, samples: &[SampleId]) -> Result<Vec<(SampleId, Box<[u8]>)>> {
+    fn fetch(&mut self, samples: &[SampleId]) -> Result<Vec<(SampleId, Arc<[u8]>)>> {
         let keys = self.list()?;
-        let landed = Mutex::new(Vec::with_capacity(samples.len()));
-        let (connections, shared, landed_in) = (&self.connections, &self.shared, &landed);
+        let service = &*self;
         std::thread::scope(|scope| {
             let mut threads = Vec::with_capacity(samples.len());
-            for (place, id) in samples.iter().enumerate() {
+            for id in samples {
                 let key = keys.get(id.0 as usize).ok_or_else(|| {
                     Error::new(Kind::NotFound, format!("sample {} is not among the {} listed", id.0, keys.len()))
                 })?;
-                let body = move || -> Result<()> {
-                    let mut bytes = Vec::new();
-                    connections.lend(|client| client.get(key, &mut bytes))?;
-                    shared.gets.fetch_add(1, Ordering::Relaxed);
-                    let sample = (place, *id, bytes.into_boxed_slice());
-                    landed_in.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
-                    Ok(())
-                };
-                let thread = std::thread::Builder::new().stack_size(FETCH_STACK_BYTES).spawn_scoped(scope, body);
+                let fetch = move || Ok((*id, service.get(key)?));
+                let thread = Builder::new().stack_size(FETCH_STACK_BYTES).spawn_scoped(scope, fetch);
                 threads.push(thread.map_err(|e| no_thread(samples.len(), &e))?);
             }
-            for thread in threads {
-                thread.join().map_err(|_| Error::new(Kind::Cancelled, "a fetching thread panicked"))??;
-            }
-            Ok(())
-        })?;
-        let mut landed = landed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        landed.sort_unstable_by_key(|(place, ..)| *place);
-        Ok(landed.into_iter().map(|(_, id, bytes)| (id, bytes)).collect())
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        })
+    }
+
+    /// Waits for a free connection and reads an object over it.
+    fn get(&self, key: &str) -> Result<Arc<[u8]>> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let mut client = free.expect("the service holds the other end");
+        let bytes = client.get(key);
+        drop(self.back.send(client));
+        let bytes = bytes?.into();
+        self.told.gets.fetch_add(1, Ordering::Relaxed);
+        Ok(bytes)
     }
 
     /// Every key of the bucket, in order.
@@ -228,9 +192,9 @@ impl Fetcher {
         let mut token: Option<String> = None;
         loop {
             let page = self.lister.list_page(self.page_keys, token.as_deref())?;
-            self.shared.list_pages.fetch_add(1, Ordering::Relaxed);
+            self.told.list_pages.fetch_add(1, Ordering::Relaxed);
             keys.extend(page.keys);
-            if page.next.is_none() || self.shared.stopped.load(Ordering::Relaxed) {
+            if page.next.is_none() || self.told.stopped.load(Ordering::Relaxed) {
                 return Ok(keys);
             }
             token = page.next;
@@ -242,33 +206,6 @@ fn no_thread(samples: usize, error: &std::io::Error) -> Error {
     Error::new(Kind::Environment, format!("starting one of DELI's {samples} fetching threads: {error}"))
         .cure("raise the limit on threads (ulimit -u, the cgroup's pids.max), or run a smaller scale")
 }
-
-/// Connections that the threads of a fetch share.
-#[derive(Debug)]
-struct Connections {
-    free: Mutex<Vec<Client>>,
-    returned: Condvar,
-}
-
-impl Connections {
-    fn new(count: usize, make: impl Fn() -> Client) -> Connections {
-        Connections { free: Mutex::new((0..count).map(|_| make()).collect()), returned: Condvar::new() }
-    }
-
-    /// Waits for a free connection and uses it.
-    fn lend<T>(&self, job: impl FnOnce(&mut Client) -> T) -> T {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut free = self.returned.wait_while(free, |free| free.is_empty()).unwrap_or_else(PoisonError::into_inner);
-        let client = free.pop();
-        drop(free);
-        let mut client = client.expect("the wait ended because one is free");
-        let result = job(&mut client);
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(client);
-        self.returned.notify_one();
-        result
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,10 +219,12 @@ mod tests {
         Bucket::start(BucketConfig { source, script: script.parse().unwrap(), ..BucketConfig::default() }).unwrap()
     }
 
-    fn sampler(setting: Setting, bucket: &Bucket) -> (Sampler, Arc<ItemCache>) {
+    /// A sampler of this fetch size and threshold, for a cache of 40 samples.
+    fn sampler(watermarks: (u64, u64), bucket: &Bucket) -> (Sampler, Arc<ItemCache>) {
         let scale = Scale { cache_samples: 40, list_page_keys: 100, ..Scale::quick(0) };
         let cache = Arc::new(ItemCache::new(scale.cache_samples));
-        (Sampler::new(setting, &scale, bucket.addr(), "bucket", Arc::clone(&cache)).unwrap(), cache)
+        let client = || Client::new(bucket.addr(), "bucket");
+        (Sampler::new(watermarks, &scale, Arc::clone(&cache), client).unwrap(), cache)
     }
 
     fn until(what: &str, done: impl Fn() -> bool) {
@@ -301,30 +240,29 @@ mod tests {
     #[test]
     fn fetches_come_at_the_watermarks_and_list_every_time() {
         let bucket = bucket("");
-        for (setting, fetches) in [(Setting::FullFetch, [40, 40, 80]), (Setting::HalfAndHalf, [40, 60, 80])] {
-            let (mut sampler, cache) = sampler(setting, &bucket);
-            sampler.begin_epoch((0..SET).rev().map(SampleId).collect()).unwrap();
+        for (watermarks, fetches) in [((40, 0), [40, 40, 80]), ((20, 20), [40, 60, 80])] {
+            let (mut sampler, cache) = sampler(watermarks, &bucket);
+            sampler.begin_epoch((0..SET).rev().map(SampleId).collect());
             let mut taken = 0;
             for (until_taken, gets) in [1, 21, 41].into_iter().zip(fetches) {
                 sampler.take(until_taken - taken).unwrap();
                 taken = until_taken;
                 until("the fetches land", || sampler.reads().0 == gets);
             }
-            let fetch_size = setting.fetch_size(40);
-            let lists = 80 / fetch_size * 3;
-            assert_eq!(sampler.reads(), (80, lists), "{setting:?}");
-            let mut out = Vec::new();
-            until("the last fetch is visible", || cache.read(SampleId(SET - 80), &mut Vec::new()));
-            assert!(cache.read(SampleId(SET - 41), &mut out) && !cache.read(SampleId(SET - 1), &mut out));
+            let lists = 80 / watermarks.0 * 3;
+            assert_eq!(sampler.reads(), (80, lists), "{watermarks:?}");
+            let holds = |from_end| cache.get(SampleId(SET - from_end)).is_some();
+            until("the last fetch is visible", || holds(80));
+            assert!(holds(41) && !holds(1));
         }
     }
 
     #[test]
     fn the_queue_ends_with_the_epoch() {
         let bucket = bucket("");
-        let (mut sampler, _cache) = sampler(Setting::HalfAndHalf, &bucket);
+        let (mut sampler, _cache) = sampler((20, 20), &bucket);
         for _ in 0..2 {
-            sampler.begin_epoch((0..30).map(SampleId).collect()).unwrap();
+            sampler.begin_epoch((0..30).map(SampleId).collect());
             sampler.take(30).unwrap();
             assert_eq!(sampler.asked, 30);
         }
@@ -334,8 +272,8 @@ mod tests {
     #[test]
     fn a_failed_fetch_reaches_the_trainer() {
         let bucket = bucket("error=1.0,per_key_max=1000");
-        let (mut sampler, _cache) = sampler(Setting::HalfAndHalf, &bucket);
-        sampler.begin_epoch((0..SET).map(SampleId).collect()).unwrap();
+        let (mut sampler, _cache) = sampler((20, 20), &bucket);
+        sampler.begin_epoch((0..SET).map(SampleId).collect());
         let mut outcome = Ok(());
         for _ in 0..SET {
             outcome = sampler.take(1);

@@ -8,8 +8,8 @@ use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 
 use super::feed::{Counts, Feed};
-use super::originals::Originals;
 use super::scale::Scale;
+use super::trainer::Originals;
 
 /// Share of the budget that is RAM cache, the rest being look-ahead: with a seventh of an epoch in memory and samples moving
 /// between ranks, looking ahead is worth more than keeping.
@@ -68,28 +68,15 @@ pub(super) fn with_connections(budget_bytes: u64, cached_blocks: u64) -> (u64, u
 
 /// Bytes of as many mean objects as DELI's cache holds.
 pub(super) fn budget_bytes(scale: &Scale, originals: &Originals) -> u64 {
-    scale.cache_samples * originals.total_bytes() / originals.len() as u64
+    scale.cache_samples * originals.total_bytes() / scale.samples()
 }
 
 impl Feed for Rail {
-    fn begin_epoch(&mut self, _epoch: u64) -> Result<()> {
-        Ok(())
-    }
-
-    fn next(&mut self, epoch: u64, step: u64) -> Result<()> {
+    fn next(&mut self, _due: &[SampleId]) -> Result<Vec<(SampleId, &[u8])>> {
         self.batch = None;
-        let ended = || Error::new(Kind::Mismatch, format!("the loader ended before epoch {epoch} step {step}"));
-        let batch = self.loader.next_batch().ok_or_else(ended)??;
-        if (batch.epoch(), batch.step()) != (epoch, step) {
-            let found = format!("epoch {} step {} came for epoch {epoch} step {step}", batch.epoch(), batch.step());
-            return Err(Error::new(Kind::Mismatch, found));
-        }
-        self.batch = Some(batch);
-        Ok(())
-    }
-
-    fn visit(&self, see: &mut dyn FnMut(SampleId, &[u8]) -> Result<()>) -> Result<()> {
-        self.batch.iter().flat_map(Batch::samples).try_for_each(|sample| see(sample.id, sample.bytes))
+        let ended = || Error::new(Kind::Mismatch, "the loader ended before its last batch");
+        let batch = self.batch.insert(self.loader.next_batch().ok_or_else(ended)??);
+        Ok(batch.samples().map(|sample| (sample.id, sample.bytes)).collect())
     }
 
     fn counts(&self) -> Counts {

@@ -115,22 +115,10 @@ impl Scale {
         self.samples().div_ceil(u64::from(self.batch_size) * u64::from(self.ranks))
     }
 
-    /// The bucket's wait before an answer.
-    #[must_use]
-    pub fn get_latency(&self) -> Duration {
-        Duration::from_micros(self.get_latency_us)
-    }
-
     /// The simulated step on `samples` samples: in proportion, as the last batch of an epoch is smaller.
     #[must_use]
     pub fn step_of(&self, samples: usize) -> Duration {
         Duration::from_micros(self.step_us * samples as u64 / u64::from(self.batch_size))
-    }
-
-    /// How many of our `GET`s' time the paper's would fill: what to multiply our times by.
-    #[must_use]
-    pub fn time_divisor(&self) -> f64 {
-        PUBLISHED_GET_US as f64 / self.get_latency_us as f64
     }
 }
 

@@ -1,17 +1,71 @@
 //! One rank's training loop: ask for a batch, compute on it, again. The only place that measures data wait.
 //!
-//! Owns nothing. The step is simulated by waiting for its end; inside it every sample is compared with the generator, as a
-//! trainer would be busy with it, so checking costs no row data wait and all rows the same.
+//! The step is simulated by waiting for its end; inside it every sample is compared with the generator, as a trainer would be busy
+//! with it, so checking costs no row data wait and all rows the same.
 
 use std::time::{Duration, Instant};
 
-use fuelrail::thread_cpu;
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail::{Listed, thread_cpu};
+use fuelrail_base::{Error, Kind, Result, SampleId};
+use fuelrail_bucket::DataSet;
+use fuelrail_plan::order::Order;
+use fuelrail_plan::split::Split;
 
-use super::feed::{Counts, Course, Feed};
-use super::line::StartLine;
-use super::originals::Originals;
+use super::feed::{Counts, Feed};
 use super::scale::Scale;
+use crate::failure::of_bucket;
+
+/// A generated data set, made once before anything is timed: what deliveries are compared with.
+pub(super) struct Originals {
+    pub(super) set: DataSet,
+    pub(super) keys: Vec<String>,
+    pub(super) bytes: Vec<Vec<u8>>,
+}
+
+impl Originals {
+    pub(super) fn new(set: DataSet) -> Originals {
+        let all = 0..set.len();
+        Originals { keys: all.clone().map(|i| set.key(i)).collect(), bytes: all.map(|i| set.content(i)).collect(), set }
+    }
+
+    /// Sum of all sizes.
+    pub(super) fn total_bytes(&self) -> u64 {
+        self.bytes.iter().map(|bytes| bytes.len() as u64).sum()
+    }
+
+    /// Keys and sizes, as a listing would give them.
+    pub(super) fn listing(&self) -> Vec<Listed> {
+        let all = self.keys.iter().zip(&self.bytes);
+        all.map(|(key, bytes)| Listed { key: key.clone(), size: bytes.len() as u64, etag: None }).collect()
+    }
+
+    /// Checks that a batch is what is due: which samples, in which order, and every byte. Returns how many bytes.
+    ///
+    /// # Errors
+    /// `Mismatch` that names the sample, or the object and its first wrong byte or its lengths.
+    fn check(&self, due: &[SampleId], batch: &[(SampleId, &[u8])]) -> Result<u64> {
+        let wrong = |id: SampleId, how: &str| Error::new(Kind::Mismatch, format!("sample {} {how}", id.0));
+        for (place, (id, delivered)) in batch.iter().enumerate() {
+            if due.get(place) != Some(id) {
+                return Err(wrong(*id, "is not due"));
+            }
+            if self.bytes[id.0 as usize] != *delivered {
+                let key = &self.keys[id.0 as usize];
+                let said = self.set.verify(key, delivered).err().map(|error| of_bucket(&error));
+                return Err(said.unwrap_or_else(|| wrong(*id, "contradicts its generator")).object(key));
+            }
+        }
+        due.get(batch.len()).map_or(Ok(()), |id| Err(wrong(*id, "is missing")))?;
+        Ok(batch.iter().map(|(_, bytes)| bytes.len() as u64).sum())
+    }
+}
+
+/// The batches of a rank in an epoch: the same in every row.
+pub(super) fn batches(scale: &Scale, rank: u32, epoch: u64) -> Vec<Vec<SampleId>> {
+    let order = Order::new(scale.samples(), scale.seed, true).epoch(epoch);
+    let split = Split::new(scale.samples(), 0, scale.ranks, rank, scale.batch_size, false);
+    (0..split.steps()).map(|step| split.positions(step).map(|position| order.sample_at(position)).collect()).collect()
+}
 
 /// One epoch of one rank.
 #[derive(Clone, Debug, Default)]
@@ -32,184 +86,101 @@ pub(super) struct RankEpoch {
     pub(super) bytes: u64,
 }
 
-/// Everything one rank did.
-#[derive(Clone, Debug, Default)]
-pub(super) struct RankRun {
-    pub(super) epochs: Vec<RankEpoch>,
-    /// From before the feed was opened to the first batch.
-    pub(super) first_batch: Duration,
-    /// Most payload bytes the feed kept.
-    pub(super) held_bytes_max: u64,
-}
-
-/// What a rank trains on and with whom.
-pub(super) struct Seat<'a> {
-    pub(super) scale: &'a Scale,
-    pub(super) rank: u32,
-    pub(super) originals: &'a Originals,
-    pub(super) line: &'a StartLine,
-    /// Run by the last rank at the line, before every epoch and after the last.
-    pub(super) at_line: &'a (dyn Fn() + Sync),
-    /// Called after every batch.
-    pub(super) on_batch: &'a (dyn Fn() + Sync),
-}
-
-/// Trains over all epochs on what `open` gives.
+/// Trains for an epoch on what `open` gives, which belongs to the first data wait. `on_batch` is called after every batch.
 ///
 /// # Errors
-/// What the feed fails with, a sample that is not what the generator says, or `Cancelled` when another rank failed.
-pub(super) fn train<'f>(seat: &Seat<'_>, open: impl FnOnce() -> Result<Box<dyn Feed + 'f>>) -> Result<RankRun> {
-    let outcome = drive(seat, open);
-    if outcome.is_err() {
-        seat.line.abandon();
-    }
-    outcome
-}
-
-fn drive<'f>(seat: &Seat<'_>, open: impl FnOnce() -> Result<Box<dyn Feed + 'f>>) -> Result<RankRun> {
-    let course = Course::new(seat.scale, seat.rank);
-    let mut run = RankRun::default();
-    seat.line.wait(seat.at_line)?;
-    let started = Instant::now();
-    let mut feed = open()?;
-    let mut before = Counts::default();
-    for epoch in 0..seat.scale.epochs {
-        let begun = if epoch == 0 { started } else { Instant::now() };
-        let mut ran = train_epoch(seat, &course, feed.as_mut(), epoch, begun)?;
-        if epoch == 0 {
-            run.first_batch = ran.waits.first().copied().unwrap_or_default();
-        }
-        let counts = feed.counts();
-        ran.counts = Counts {
-            misses: counts.misses - before.misses,
-            gets: counts.gets - before.gets,
-            list_pages: counts.list_pages - before.list_pages,
-        };
-        before = counts;
-        run.epochs.push(ran);
-        seat.line.wait(seat.at_line)?;
-    }
-    run.held_bytes_max = feed.held_bytes_max();
-    Ok(run)
-}
-
-fn train_epoch(seat: &Seat<'_>, course: &Course, feed: &mut dyn Feed, epoch: u64, begun: Instant) -> Result<RankEpoch> {
+/// What the feed fails with, a sample that is not what the generator says, what `on_batch` returns.
+pub(super) fn train<'f, F: Feed + ?Sized + 'f>(
+    scale: &Scale,
+    originals: &Originals,
+    batches: &[Vec<SampleId>],
+    open: impl FnOnce() -> Result<&'f mut F>,
+    on_batch: impl Fn() -> Result<()>,
+) -> Result<RankEpoch> {
     let own_cpu = || {
         let (user, system) = thread_cpu();
         user + system
     };
-    let (mut ran, cpu_before, mut asked_at) = (RankEpoch::default(), own_cpu(), begun);
-    feed.begin_epoch(epoch)?;
-    for step in 0..course.steps() {
-        feed.next(epoch, step)?;
+    let (mut ran, cpu_before, begun) = (RankEpoch::default(), own_cpu(), Instant::now());
+    let feed = open()?;
+    let before = feed.counts();
+    feed.begin_epoch(batches.concat());
+    let mut asked_at = begun;
+    for due in batches {
+        let batch = feed.next(due)?;
         let there_at = Instant::now();
         ran.waits.push(there_at - asked_at);
-        let (samples, bytes) = check(seat.originals, course, feed, epoch, step)?;
-        ran.samples += samples;
-        ran.bytes += bytes;
-        let end = there_at + seat.scale.step_of(samples as usize);
+        ran.bytes += originals.check(due, &batch)?;
+        ran.samples += due.len() as u64;
+        let end = there_at + scale.step_of(due.len());
         std::thread::sleep(end.saturating_duration_since(Instant::now()));
         asked_at = Instant::now();
         ran.steps += asked_at - there_at;
-        (seat.on_batch)();
+        on_batch()?;
     }
+    let counts = feed.counts();
+    ran.counts = Counts {
+        misses: counts.misses - before.misses,
+        gets: counts.gets - before.gets,
+        list_pages: counts.list_pages - before.list_pages,
+    };
     ran.whole = asked_at - begun;
     ran.own_cpu = own_cpu() - cpu_before;
     Ok(ran)
 }
 
-/// Compares the batch with the generator: which samples, in which order, and every byte. Samples and bytes of it.
-fn check(originals: &Originals, course: &Course, feed: &dyn Feed, epoch: u64, step: u64) -> Result<(u64, u64)> {
-    let mut due = course.batch(epoch, step);
-    let (mut samples, mut bytes) = (0, 0);
-    feed.visit(&mut |id, delivered| {
-        if due.next() != Some(id) {
-            return Err(Error::new(Kind::Mismatch, format!("sample {} is not due in epoch {epoch} step {step}", id.0)));
-        }
-        samples += 1;
-        bytes += delivered.len() as u64;
-        originals.check(id, delivered)
-    })?;
-    match due.next() {
-        None => Ok((samples, bytes)),
-        Some(id) => Err(Error::new(Kind::Mismatch, format!("sample {} is missing in epoch {epoch} step {step}", id.0))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fuelrail_base::SampleId;
-    use fuelrail_bucket::DataSet;
 
     type Samples = Vec<(SampleId, Vec<u8>)>;
 
     /// Brings what is due, except at one step, where it does `wrong` to it.
     struct Script<'a> {
-        course: Course,
         originals: &'a Originals,
         wrong: fn(&mut Samples),
         batch: Samples,
+        steps: usize,
     }
 
     impl Feed for Script<'_> {
-        fn begin_epoch(&mut self, _: u64) -> Result<()> {
-            Ok(())
-        }
-
-        fn next(&mut self, epoch: u64, step: u64) -> Result<()> {
-            self.batch = self.course.batch(epoch, step).map(|id| (id, self.originals.of(id).to_vec())).collect();
-            if (epoch, step) == (1, 20) {
+        fn next(&mut self, due: &[SampleId]) -> Result<Vec<(SampleId, &[u8])>> {
+            self.batch = due.iter().map(|id| (*id, self.originals.bytes[id.0 as usize].clone())).collect();
+            self.steps += 1;
+            if self.steps == 20 {
                 (self.wrong)(&mut self.batch);
             }
-            Ok(())
-        }
-
-        fn visit(&self, see: &mut dyn FnMut(SampleId, &[u8]) -> Result<()>) -> Result<()> {
-            self.batch.iter().try_for_each(|(id, bytes)| see(*id, bytes))
-        }
-
-        fn counts(&self) -> Counts {
-            Counts::default()
-        }
-
-        fn held_bytes_max(&self) -> u64 {
-            77
+            Ok(self.batch.iter().map(|(id, bytes)| (*id, bytes.as_slice())).collect())
         }
     }
 
-    fn trained(wrong: fn(&mut Samples)) -> Result<RankRun> {
+    fn trained(wrong: fn(&mut Samples)) -> Result<RankEpoch> {
         let scale = Scale { step_us: 10, ranks: 1, ..Scale::quick(1) };
         let originals = Originals::new(DataSet::digits(scale.samples(), 1));
-        let line = StartLine::new(1);
-        let seat =
-            Seat { scale: &scale, rank: 0, originals: &originals, line: &line, at_line: &|| {}, on_batch: &|| {} };
-        let course = Course::new(&scale, 0);
-        train(&seat, || Ok(Box::new(Script { course, originals: &originals, wrong, batch: Vec::new() })))
+        let mut feed = Script { originals: &originals, wrong, batch: Vec::new(), steps: 0 };
+        train(&scale, &originals, &batches(&scale, 0, 1), || Ok(&mut feed), || Ok(()))
     }
 
     #[test]
     fn counts_what_was_delivered() {
-        let run = trained(|_| {}).unwrap();
-        assert_eq!(run.epochs.len(), 2);
-        for epoch in &run.epochs {
-            assert_eq!((epoch.samples, epoch.waits.len()), (437, 28));
-            assert!(epoch.whole >= epoch.steps && epoch.bytes > 437 * 900, "{epoch:?}");
-        }
-        assert_eq!(run.held_bytes_max, 77);
+        let epoch = trained(|_| {}).unwrap();
+        assert_eq!((epoch.samples, epoch.waits.len()), (437, 28));
+        assert!(epoch.whole >= epoch.steps && epoch.bytes > 437 * 900, "{epoch:?}");
     }
 
     #[test]
     fn anything_wrong_ends_the_run() {
-        let wrongs: [fn(&mut Samples); 5] = [
-            |batch| batch[3].1[40] ^= 1,
-            |batch| batch.swap(0, 1),
-            |batch| batch.truncate(2),
-            |batch| batch.push((SampleId(0), Vec::new())),
-            |batch| batch[5].1.truncate(800),
+        type Wrong = fn(&mut Samples);
+        let wrongs: [(Wrong, &str); 5] = [
+            (|batch| batch[3].1[40] ^= 1, "byte 40"),
+            (|batch| batch.swap(0, 1), "not due"),
+            (|batch| batch.truncate(2), "missing"),
+            (|batch| batch.push((SampleId(0), Vec::new())), "not due"),
+            (|batch| batch[5].1.truncate(800), "800"),
         ];
-        for (number, wrong) in wrongs.into_iter().enumerate() {
-            assert_eq!(trained(wrong).unwrap_err().kind(), Kind::Mismatch, "wrong {number}");
+        for (wrong, told) in wrongs {
+            let error = trained(wrong).unwrap_err();
+            assert!(error.kind() == Kind::Mismatch && error.to_string().contains(told), "{told}: {error}");
         }
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Owns the bars. Called from the trainers' threads, between their batches.
 
-use std::collections::HashMap;
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
 
@@ -19,16 +18,8 @@ const LINES_PER_ROW: u64 = 4;
 pub(super) struct Onlooker {
     bars: MultiProgress,
     watched: bool,
-    rows: Mutex<HashMap<RowName, Progress>>,
-}
-
-#[derive(Debug)]
-struct Progress {
-    bar: ProgressBar,
-    done: u64,
-    batches: u64,
-    /// Whether it speaks for the rows that run with it.
-    speaks: bool,
+    /// The first speaks for the rows that run with it.
+    running: Mutex<Vec<(RowName, ProgressBar)>>,
 }
 
 impl Onlooker {
@@ -36,16 +27,7 @@ impl Onlooker {
     pub(super) fn new() -> Onlooker {
         let watched = io::stderr().is_terminal();
         let target = if watched { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        Onlooker { bars: MultiProgress::with_draw_target(target), watched, rows: Mutex::default() }
-    }
-
-    fn say(&self, line: &str) {
-        if self.watched {
-            // Above the bars, which would otherwise be drawn over it. A closed standard error has nobody to tell.
-            let _ = self.bars.println(line);
-        } else {
-            note(line);
-        }
+        Onlooker { bars: MultiProgress::with_draw_target(target), watched, running: Mutex::default() }
     }
 }
 
@@ -58,39 +40,39 @@ impl Watch for Onlooker {
         }
         let style = ProgressStyle::with_template("{prefix:>18} {bar:40} {percent:>3} %  {eta} left")
             .expect("the template is a constant that parses");
-        let mut known = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        for (index, &name) in rows.iter().enumerate() {
-            let bar = self.bars.add(ProgressBar::new(batches).with_style(style.clone()).with_prefix(name.word()));
-            known.insert(name, Progress { bar, done: 0, batches, speaks: index == 0 });
-        }
+        let bar = |name: RowName| ProgressBar::new(batches).with_style(style.clone()).with_prefix(name.word());
+        let running = rows.iter().map(|&name| (name, self.bars.add(bar(name)))).collect();
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = running;
     }
 
     fn batch(&self, row: RowName) {
-        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(progress) = rows.get_mut(&row) else { return };
-        progress.done += 1;
-        progress.bar.set_position(progress.done);
-        let part = progress.done * LINES_PER_ROW;
-        let passes = part / progress.batches > (part - LINES_PER_ROW) / progress.batches;
-        let line = (!self.watched && progress.speaks && passes && progress.done < progress.batches)
-            .then(|| format!("{row} {} %", progress.done * 100 / progress.batches));
-        drop(rows);
-        if let Some(line) = line {
-            note(&line);
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(place) = running.iter().position(|(name, _)| *name == row) else { return };
+        let bar = &running[place].1;
+        bar.inc(1);
+        let (done, batches) = (bar.position(), bar.length().unwrap_or(1));
+        let part = done * LINES_PER_ROW;
+        let passes = part / batches > (part - LINES_PER_ROW) / batches;
+        if !self.watched && place == 0 && passes && done < batches {
+            note(&format!("{row} {} %", done * 100 / batches));
         }
     }
 
     fn end(&self, row: &Row) {
-        let ended = self.rows.lock().unwrap_or_else(PoisonError::into_inner).remove(&row.name);
-        if let Some(progress) = ended {
-            progress.bar.finish_and_clear();
-        }
-        let (wait, epoch) = (micros((row.data_wait_s * 1e6) as u64), micros((row.epoch_s * 1e6) as u64));
-        let gone = if row.name == RowName::Bucket {
-            String::new()
-        } else {
-            format!(" ({:+.1} %)", -row.wait_reduction * 100.0)
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.iter().filter(|(name, _)| *name == row.name).for_each(|(_, bar)| bar.finish_and_clear());
+        drop(running);
+        let [wait, epoch] = [row.data_wait_s, row.epoch_s].map(|s| micros((s * 1e6) as u64));
+        let gone = match row.name {
+            RowName::Bucket => String::new(),
+            _ => format!(" ({:+.1} %)", -row.wait_reduction * 100.0),
         };
-        self.say(&format!("{:>18}  data wait {wait}{gone} in an epoch of {epoch}", row.name));
+        let line = format!("{:>18}  data wait {wait}{gone} in an epoch of {epoch}", row.name);
+        if self.watched {
+            // Above the bars, which would otherwise be drawn over it. A closed standard error has nobody to tell.
+            let _ = self.bars.println(line);
+        } else {
+            note(&line);
+        }
     }
 }

@@ -5,9 +5,9 @@
 use fuelrail_base::ByteSize;
 use serde_json::json;
 
-use super::Report;
 use super::chart::{Axis, Bar, Curve, Hue, bars, curves};
 use super::page::{page, percent, seconds};
+use super::{Published, Report};
 use crate::deli::{Row, RowName};
 
 /// Standard deviation of the unlimited cache's miss rate, mean of three ranks, times the square root of a rank's samples:
@@ -30,7 +30,7 @@ pub fn html(report: &Report) -> String {
         "tiles": tiles(report),
         "charts": charts(report),
         "machine": report.machine.line(),
-        "get_latency_s": scale.get_latency().as_secs_f64(),
+        "get_latency_s": scale.get_latency_us as f64 / 1e6,
         "step_s": scale.step_of(scale.batch_size as usize).as_secs_f64(),
         "samples": epochs().map(|epoch| epoch.samples).sum::<u64>(),
         "bytes": epochs().map(|epoch| epoch.bytes).sum::<u64>(),
@@ -39,41 +39,40 @@ pub fn html(report: &Report) -> String {
 }
 
 /// What, of Fuelrail, of DELI's best setting.
-fn tiles(report: &Report) -> Option<[(&'static str, String, String); 4]> {
-    let (rail, deli) = (report.row(RowName::Fuelrail)?, report.row(RowName::Deli5050)?);
-    let disk_s = report.row(RowName::LocalDisk)?.epoch_s.max(f64::MIN_POSITIVE);
-    let of = |value: fn(&Row) -> f64| (seconds(value(rail)), seconds(value(deli)));
-    let (wait, deli_wait) = of(|row| row.data_wait_s);
-    let (first, deli_first) = of(|row| row.first_batch_ms / 1e3);
-    let (late, deli_late) = of(|row| row.batch_wait_p99_ms / 1e3);
-    Some([
-        ("Data wait per epoch", wait, deli_wait),
-        (
-            "Epoch against local disk",
-            format!("×{:.3}", rail.epoch_s / disk_s),
-            format!("×{:.1}", deli.epoch_s / disk_s),
-        ),
-        ("Time to first batch", first, deli_first),
-        ("99 % of batches wait less than", late, deli_late),
-    ])
+fn tiles(report: &Report) -> [(&'static str, String, String); 4] {
+    let (rail, deli) = (report.row(RowName::Fuelrail), report.row(RowName::Deli5050));
+    let disk_s = report.row(RowName::LocalDisk).epoch_s.max(f64::MIN_POSITIVE);
+    let tile = |what, of: fn(&Row) -> f64| (what, seconds(of(rail)), seconds(of(deli)));
+    let epoch = |digits: usize, row: &Row| format!("×{:.digits$}", row.epoch_s / disk_s);
+    [
+        tile("Data wait per epoch", |row| row.data_wait_s),
+        ("Epoch against local disk", epoch(3, rail), epoch(1, deli)),
+        tile("Time to first batch", |row| row.first_batch_ms / 1e3),
+        tile("99 % of batches wait less than", |row| row.batch_wait_p99_ms / 1e3),
+    ]
 }
 
 /// Title, caption and drawing of every chart.
 fn charts(report: &Report) -> [(&'static str, String, String); 5] {
     let scatter = SCATTER / (report.config.scale.samples_per_rank as f64).sqrt();
     let share = Axis { log: false, tick: |rate| format!("{rate:.1}") };
+    let rows = |bar_of: &dyn Fn(&Row) -> Bar| report.rows.iter().map(bar_of).collect::<Vec<Bar>>();
+    let cost = |row: &Row| {
+        let text = format!("{} · {}", seconds(row.cpu_s), ByteSize(row.held_bytes_max));
+        bar(row, row.cpu_s, text, None)
+    };
     [
         (
             "Data wait",
             "Time inside next() per epoch, and how much less that is than the bucket’s. Logarithmic. The mark is the paper’s \
              share of its own bucket wait."
                 .to_owned(),
-            bars(&data_wait(report), SECONDS_LOG),
+            bars(&rows(&|row| data_wait(report, row)), SECONDS_LOG),
         ),
         (
             "Epoch time against local disk",
             "Simulated steps and data wait together. Logarithmic. The mark is the local disk’s.".to_owned(),
-            bars(&epoch_time(report), SECONDS_LOG),
+            bars(&rows(&|row| epoch_time(report, row)), SECONDS_LOG),
         ),
         (
             "Data wait of every step",
@@ -88,14 +87,14 @@ fn charts(report: &Report) -> [(&'static str, String, String); 5] {
                 "Every epoch is reshuffled over the nodes, so most of what a node keeps, another needs. From seed to seed the \
                  rates scatter by about {scatter:.3} (standard deviation) at this size. The mark is the published rate."
             ),
-            bars(&miss_rates(report), share),
+            bars(&report.published.iter().filter_map(|paper| miss_rate(report, paper)).collect::<Vec<_>>(), share),
         ),
         (
             "What it costs",
             "Processor time of all trainers, threads and shards over the whole row, the bucket’s left out; and the memory the \
              row held for samples."
                 .to_owned(),
-            bars(&cost(report), Axis { log: false, tick: seconds }),
+            bars(&rows(&cost), Axis { log: false, tick: seconds }),
         ),
     ]
 }
@@ -113,54 +112,35 @@ fn bar(row: &Row, value: f64, text: String, mark: Option<f64>) -> Bar {
     Bar { name: row.name.title().to_owned(), text, value, marks: mark.into_iter().collect(), hue: hue(row.name) }
 }
 
-fn data_wait(report: &Report) -> Vec<Bar> {
-    let bucket_s = report.row(RowName::Bucket).map_or(0.0, |row| row.data_wait_s);
-    let bar_of = |row: &Row| {
-        let gone = match row.name {
-            RowName::Bucket => String::new(),
-            _ if row.wait_reduction < 0.0 => format!(" · +{}", percent(-row.wait_reduction)),
-            _ => format!(" · −{}", percent(row.wait_reduction)),
-        };
-        let published = report.published.iter().find(|paper| paper.name == row.name && row.name != RowName::Bucket);
-        let mark = published.map(|paper| (1.0 - paper.wait_reduction) * bucket_s);
-        bar(row, row.data_wait_s, format!("{}{gone}", seconds(row.data_wait_s)), mark)
+fn data_wait(report: &Report, row: &Row) -> Bar {
+    let gone = match row.name {
+        RowName::Bucket => String::new(),
+        _ if row.wait_reduction < 0.0 => format!(" · +{}", percent(-row.wait_reduction)),
+        _ => format!(" · −{}", percent(row.wait_reduction)),
     };
-    report.rows.iter().map(bar_of).collect()
+    let published = report.published.iter().find(|paper| paper.name == row.name && row.name != RowName::Bucket);
+    let mark = published.map(|paper| (1.0 - paper.wait_reduction) * report.row(RowName::Bucket).data_wait_s);
+    bar(row, row.data_wait_s, format!("{}{gone}", seconds(row.data_wait_s)), mark)
 }
 
-fn epoch_time(report: &Report) -> Vec<Bar> {
-    let disk_s = report.row(RowName::LocalDisk).map_or(0.0, |row| row.epoch_s).max(f64::MIN_POSITIVE);
-    let bar_of = |row: &Row| {
-        let times = row.epoch_s / disk_s;
-        let digits = if times < 1.995 { 3 } else { 1 };
-        bar(row, row.epoch_s, format!("{} · ×{times:.digits$}", seconds(row.epoch_s)), Some(disk_s))
-    };
-    report.rows.iter().map(bar_of).collect()
+fn epoch_time(report: &Report, row: &Row) -> Bar {
+    let disk_s = report.row(RowName::LocalDisk).epoch_s.max(f64::MIN_POSITIVE);
+    let times = row.epoch_s / disk_s;
+    let digits = if times < 1.995 { 3 } else { 1 };
+    bar(row, row.epoch_s, format!("{} · ×{times:.digits$}", seconds(row.epoch_s)), Some(disk_s))
 }
 
-fn miss_rates(report: &Report) -> Vec<Bar> {
-    let bar_of = |paper: &super::Published| {
-        let (row, published) = (report.row(paper.name)?, paper.miss_rate?);
-        Some(bar(row, row.miss_rate, format!("{:.3} · paper {published:.3}", row.miss_rate), Some(published)))
-    };
-    report.published.iter().filter_map(bar_of).collect()
+fn miss_rate(report: &Report, paper: &Published) -> Option<Bar> {
+    let (row, published) = (report.row(paper.name), paper.miss_rate?);
+    Some(bar(row, row.miss_rate, format!("{:.3} · paper {published:.3}", row.miss_rate), Some(published)))
 }
 
-fn cost(report: &Report) -> Vec<Bar> {
-    let text = |row: &Row| format!("{} · {}", seconds(row.cpu_s), ByteSize(row.held_bytes_max));
-    report.rows.iter().map(|row| bar(row, row.cpu_s, text(row), None)).collect()
-}
-
-/// Rows that say something different.
-const SHOWN: [RowName; 4] = [RowName::Bucket, RowName::Deli5050, RowName::LocalDisk, RowName::Fuelrail];
-
+/// Of rows that say something different.
 fn timeline(report: &Report) -> String {
-    let curve = |name: &RowName| {
-        let row = report.row(*name)?;
-        let waits = row.epochs.iter().flat_map(|epoch| &epoch.step_wait_ms).map(|wait| wait.max(FLOOR_MS) / 1e3);
-        let points = (0u32..).map(f64::from).zip(waits).collect();
-        Some(Curve { points, hue: hue(*name) })
-    };
-    let all: Vec<Curve> = SHOWN.iter().filter_map(curve).collect();
+    let all = [RowName::Bucket, RowName::Deli5050, RowName::LocalDisk, RowName::Fuelrail].map(|name| {
+        let waits = report.row(name).epochs.iter().flat_map(|epoch| &epoch.step_wait_ms);
+        let points = (0u32..).map(f64::from).zip(waits.map(|wait| wait.max(FLOOR_MS) / 1e3)).collect();
+        Curve { points, hue: hue(name) }
+    });
     curves(&all, Axis { log: false, tick: |step| format!("{step:.0}") }, SECONDS_LOG)
 }

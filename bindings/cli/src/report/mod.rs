@@ -126,9 +126,12 @@ impl Report {
     }
 
     /// A row by name.
+    ///
+    /// # Panics
+    /// When it is not there: every experiment has all rows.
     #[must_use]
-    pub fn row(&self, name: RowName) -> Option<&Row> {
-        self.rows.iter().find(|row| row.name == name)
+    pub fn row(&self, name: RowName) -> &Row {
+        self.rows.iter().find(|row| row.name == name).expect("an experiment has all rows")
     }
 }
 

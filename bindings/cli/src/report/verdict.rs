@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::published::Published;
-use crate::deli::{Findings, Row, RowName};
+use crate::deli::{Findings, RowName};
 
 /// How far a miss rate may be from the published one.
 const MISS_RATE_TOLERANCE: f64 = 0.01;
@@ -37,86 +37,48 @@ pub struct Verdict {
 /// All claims, judged.
 #[must_use]
 pub fn verdicts(findings: &Findings, published: &[Published]) -> Vec<Verdict> {
+    const DEMAND: [RowName; 4] =
+        [RowName::DemandFifo25, RowName::DemandFifo50, RowName::DemandFifo75, RowName::DemandUnlimited];
     let row = |name| findings.rows.iter().find(|row| row.name == name);
     let paper = |name| published.iter().find(|row| row.name == name);
     let mut all = Vec::new();
-    all.extend(miss_rates(&findings.rows, published));
+    let mut judge = |claim: &str, measured, bound, holds, published, text| {
+        all.push(Verdict { claim: claim.to_owned(), measured, bound, published, holds, text });
+    };
+    let pairs = DEMAND.iter().filter_map(|&name| Some((row(name)?.epochs.get(1)?.miss_rate, paper(name)?.miss_rate?)));
+    let (ours, theirs): (Vec<f64>, Vec<f64>) = pairs.unzip();
+    let list = |rates: &[f64]| rates.iter().map(|rate| format!("{rate:.3}")).collect::<Vec<_>>().join("/");
+    if let Some(off) = ours.iter().zip(&theirs).map(|(ours, theirs)| (ours - theirs).abs()).reduce(f64::max) {
+        let text = format!(
+            "Demand caches miss in epoch 2 as published: {} here, {} in the paper; at most {off:.4} apart.",
+            list(&ours),
+            list(&theirs),
+        );
+        let holds = off <= MISS_RATE_TOLERANCE;
+        judge("demand_miss_rates", off, MISS_RATE_TOLERANCE, holds, Some(0.0), text);
+    }
     if let (Some(deli), Some(paper)) = (row(RowName::Deli5050), paper(RowName::Deli5050)) {
-        all.push(deli_reproduced(deli, paper));
+        let (cut, theirs) = (deli.wait_reduction, paper.wait_reduction);
+        let text = format!(
+            "DELI's best setting, 50/50, cuts data wait by {:.1} %; the paper has {:.1} %.",
+            cut * 100.0,
+            theirs * 100.0
+        );
+        let holds = cut >= DELI_REDUCTION_MIN;
+        judge("deli_50_50_wait_reduction", cut, DELI_REDUCTION_MIN, holds, Some(theirs), text);
     }
     if let (Some(fuelrail), Some(disk)) = (row(RowName::Fuelrail), row(RowName::LocalDisk)) {
-        all.push(wait_cut(fuelrail, findings.cache_bytes_per_rank));
-        all.push(near_local_disk(fuelrail, disk));
+        let (cut, cache) = (fuelrail.wait_reduction, fuelrail_base::ByteSize(findings.cache_bytes_per_rank));
+        let text = format!(
+            "Fuelrail cuts it by {:.2} % with DELI's cache bytes ({cache} a rank) for look-ahead and cache together.",
+            cut * 100.0
+        );
+        judge("fuelrail_wait_reduction", cut, FUELRAIL_REDUCTION_MIN, cut >= FUELRAIL_REDUCTION_MIN, None, text);
+        let ratio = fuelrail.epoch_s / disk.epoch_s;
+        let apart = (ratio - 1.0) * 100.0;
+        let side = if apart > 0.0 { "longer" } else { "shorter" };
+        let text = format!("Its epoch is {:.1} % {side} than on local disk, first batch included.", apart.abs());
+        judge("fuelrail_epoch_over_local_disk", ratio, EPOCH_RATIO_MAX, ratio <= EPOCH_RATIO_MAX, None, text);
     }
     all
-}
-
-fn miss_rates(rows: &[Row], published: &[Published]) -> Option<Verdict> {
-    const DEMAND: [RowName; 4] =
-        [RowName::DemandFifo25, RowName::DemandFifo50, RowName::DemandFifo75, RowName::DemandUnlimited];
-    let pairs = DEMAND.iter().filter_map(|&name| {
-        let ours = rows.iter().find(|row| row.name == name)?.epochs.get(1)?.miss_rate;
-        Some((ours, published.iter().find(|row| row.name == name)?.miss_rate?))
-    });
-    let pairs: Vec<(f64, f64)> = pairs.collect();
-    let off = pairs.iter().map(|(ours, theirs)| (ours - theirs).abs()).reduce(f64::max)?;
-    let list = |of: fn(&(f64, f64)) -> f64| pairs.iter().map(|p| format!("{:.3}", of(p))).collect::<Vec<_>>().join("/");
-    Some(Verdict {
-        claim: "demand_miss_rates".to_owned(),
-        measured: off,
-        bound: MISS_RATE_TOLERANCE,
-        published: Some(0.0),
-        holds: off <= MISS_RATE_TOLERANCE,
-        text: format!(
-            "Demand caches miss in epoch 2 as published: {} here, {} in the paper; at most {off:.4} apart.",
-            list(|pair| pair.0),
-            list(|pair| pair.1),
-        ),
-    })
-}
-
-fn deli_reproduced(deli: &Row, paper: &Published) -> Verdict {
-    let measured = deli.wait_reduction;
-    Verdict {
-        claim: "deli_50_50_wait_reduction".to_owned(),
-        measured,
-        bound: DELI_REDUCTION_MIN,
-        published: Some(paper.wait_reduction),
-        holds: measured >= DELI_REDUCTION_MIN,
-        text: format!(
-            "DELI's best setting, 50/50, cuts data wait by {:.1} %; the paper has {:.1} %.",
-            measured * 100.0,
-            paper.wait_reduction * 100.0
-        ),
-    }
-}
-
-fn wait_cut(fuelrail: &Row, cache_bytes: u64) -> Verdict {
-    let measured = fuelrail.wait_reduction;
-    Verdict {
-        claim: "fuelrail_wait_reduction".to_owned(),
-        measured,
-        bound: FUELRAIL_REDUCTION_MIN,
-        published: None,
-        holds: measured >= FUELRAIL_REDUCTION_MIN,
-        text: format!(
-            "Fuelrail cuts it by {:.2} % with DELI's cache bytes ({} a rank) for look-ahead and cache together.",
-            measured * 100.0,
-            fuelrail_base::ByteSize(cache_bytes)
-        ),
-    }
-}
-
-fn near_local_disk(fuelrail: &Row, disk: &Row) -> Verdict {
-    let measured = fuelrail.epoch_s / disk.epoch_s;
-    let apart = (measured - 1.0) * 100.0;
-    let side = if apart > 0.0 { "longer" } else { "shorter" };
-    Verdict {
-        claim: "fuelrail_epoch_over_local_disk".to_owned(),
-        measured,
-        bound: EPOCH_RATIO_MAX,
-        published: None,
-        holds: measured <= EPOCH_RATIO_MAX,
-        text: format!("Its epoch is {:.1} % {side} than on local disk, first batch included.", apart.abs()),
-    }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use fuelrail_bucket::DataSet;
+use fuelrail_bucket::{AccessKey, Bucket, BucketConfig, DataSet, Tls};
 use serde_json::Value;
 
 use super::{SMALL, bench_read, bucket_of, fuelrail, key_order_hash, program, utf8};
@@ -202,6 +202,29 @@ fn latencies_are_written_as_histograms() {
         ["--through", "loader", "--requests", "50", "--warm-up", "5", "--set", "shards=1", "--set", "pin=false"];
     let table = fuelrail(&[&["bench", "latency", &bucket.url("")][..], &loader].concat()).done();
     assert!(table.contains("sample from the loader"), "{table}");
+}
+
+#[test]
+fn latencies_are_those_of_private_buckets_over_tls_too() {
+    let key = AccessKey { id: "AKIAEXAMPLE".into(), secret: "secret".into() };
+    let config = BucketConfig { tls: Some(Tls::SelfSigned), key: Some(key), ..BucketConfig::default() };
+    let bucket = Bucket::start(config).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let ca = dir.path().join("ca.pem");
+    fs::write(&ca, bucket.authority().unwrap()).unwrap();
+    let url = bucket.url("training/");
+    let ended = |args: &[&str], id: &str| {
+        let question = ["bench", "latency", &url, "--ca-file", utf8(&ca), "--requests", "40", "--warm-up", "8"];
+        let keys = [("AWS_ACCESS_KEY_ID", id), ("AWS_SECRET_ACCESS_KEY", "secret")];
+        super::Ended::new(program().args(question).args(args).envs(keys).output().unwrap())
+    };
+    for through in [&["--size", "100"][..], &["--through", "loader", "--set", "shards=1", "--set", "pin=false"]] {
+        let json = ended(&[&["--anonymous", "false", "--json"], through].concat(), "AKIAEXAMPLE").json();
+        assert_eq!(json["latencies"][0]["response"]["count"], 40, "{json}");
+    }
+    assert!(bucket.counters().body_bytes > 48 * 100 && bucket.counters().tls_full > 0);
+    let refused = ended(&["--anonymous", "false"], "AKIAOTHER");
+    assert!(refused.code != 0 && refused.err.contains("403"), "{}", refused.err);
 }
 
 #[test]

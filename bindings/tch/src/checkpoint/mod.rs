@@ -7,6 +7,7 @@ mod vault;
 
 pub use vault::Vault;
 
+use crate::exchange::bytes_of;
 use crate::ffi::tensor_of_bytes;
 use crate::optimiser::Rule;
 use crate::switch::Mode;
@@ -15,7 +16,7 @@ use fuelrail_base::{Error, Kind, Result};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
-use tch::{Device, Kind as Element, Tensor};
+use tch::{Kind as Element, Tensor};
 use xxhash_rust::xxh3::Xxh3;
 
 const VERSION: u32 = 1;
@@ -82,6 +83,16 @@ pub struct Checkpoint {
     pub tensors: BTreeMap<String, Tensor>,
 }
 
+/// What state may consist of, as torch and as the format name it.
+const KINDS: [(Element, Dtype); 6] = [
+    (Element::Float, Dtype::F32),
+    (Element::Double, Dtype::F64),
+    (Element::Half, Dtype::F16),
+    (Element::BFloat16, Dtype::BF16),
+    (Element::Int64, Dtype::I64),
+    (Element::Uint8, Dtype::U8),
+];
+
 struct Packed {
     kind: Dtype,
     sizes: Vec<usize>,
@@ -90,22 +101,11 @@ struct Packed {
 
 impl Packed {
     fn of(name: &str, tensor: &Tensor) -> Result<Packed> {
-        let kind = match tensor.kind() {
-            Element::Float => Dtype::F32,
-            Element::Double => Dtype::F64,
-            Element::Half => Dtype::F16,
-            Element::BFloat16 => Dtype::BF16,
-            Element::Int64 => Dtype::I64,
-            Element::Uint8 => Dtype::U8,
-            other => {
-                return Err(Error::new(Kind::Usage, format!("'{name}' has elements of {other:?}"))
-                    .cure("keep model state in floats, i64 or u8"));
-            }
+        let Some((_, kind)) = KINDS.into_iter().find(|(element, _)| *element == tensor.kind()) else {
+            return Err(Error::new(Kind::Usage, format!("'{name}' has elements of {:?}", tensor.kind()))
+                .cure("keep model state in floats, i64 or u8"));
         };
-        let flat = tensor.to_device(Device::Cpu).contiguous();
-        let mut bytes = vec![0; flat.numel() * flat.kind().elt_size_in_bytes()];
-        flat.copy_data_u8(&mut bytes, flat.numel());
-        Ok(Packed { kind, sizes: flat.size().iter().map(|&n| n as usize).collect(), bytes })
+        Ok(Packed { kind, sizes: tensor.size().iter().map(|&n| n as usize).collect(), bytes: bytes_of(tensor)? })
     }
 }
 
@@ -146,14 +146,8 @@ impl Checkpoint {
         let (about, read) = Checkpoint::checked(bytes)?;
         let mut tensors = BTreeMap::new();
         for (name, view) in read.tensors() {
-            let kind = match view.dtype() {
-                Dtype::F32 => Element::Float,
-                Dtype::F64 => Element::Double,
-                Dtype::F16 => Element::Half,
-                Dtype::BF16 => Element::BFloat16,
-                Dtype::I64 => Element::Int64,
-                Dtype::U8 => Element::Uint8,
-                other => return Err(broken(format!("'{name}' has elements of {other:?}"))),
+            let Some((kind, _)) = KINDS.into_iter().find(|(_, dtype)| *dtype == view.dtype()) else {
+                return Err(broken(format!("'{name}' has elements of {:?}", view.dtype())));
             };
             let sizes: Vec<i64> = view.shape().iter().map(|&n| n as i64).collect();
             tensors.insert(name, tensor_of_bytes(view.data().to_vec(), &sizes, kind)?);
@@ -220,6 +214,7 @@ impl Checkpoint {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use tch::Device;
 
     pub(crate) fn sample(step: u64) -> Checkpoint {
         let order = r#"{"version":1,"seed":7,"shuffle":true,"samples":100,"listing":"ab","epoch":1,"position":32}"#;

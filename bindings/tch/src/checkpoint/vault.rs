@@ -28,8 +28,6 @@ pub struct Vault {
 pub struct Found {
     /// Its bytes, checked.
     pub bytes: Option<Vec<u8>>,
-    /// Where it is.
-    pub place: String,
     /// What is wrong with newer ones.
     pub notices: Vec<String>,
 }
@@ -131,7 +129,7 @@ impl Vault {
         for (step, on_disk) in steps {
             let (place, bytes) = self.fetch(step, on_disk);
             match bytes.and_then(|bytes| Checkpoint::check(&bytes).map(|()| bytes)) {
-                Ok(bytes) => return Ok(Found { bytes: Some(bytes), place, ..found }),
+                Ok(bytes) => return Ok(Found { bytes: Some(bytes), ..found }),
                 Err(error) => found.notices.push(format!("{place} is passed over: {error}")),
             }
         }

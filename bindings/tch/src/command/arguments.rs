@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use fuelrail::{Config, Overrides, Result};
-use fuelrail_tch::{Decay, Precision, Rate, Rule, SwitchConfig, TrainConfig};
+use fuelrail_tch::{Service, TrainConfig};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -44,30 +44,8 @@ pub(crate) struct Arguments {
     /// Samples per step of all ranks together, instead: the same whatever the number of ranks
     #[arg(long, conflicts_with = "batch_size")]
     pub global_batch_size: Option<u32>,
-    /// Batches that make up one step
-    #[arg(long, default_value_t = 1)]
-    pub accumulate: usize,
-    /// Epochs
-    #[arg(long, default_value_t = 1)]
-    pub epochs: u64,
-    /// Seed of the order, of weights and of dropout
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-    /// sgd or adamw
-    #[arg(long, default_value = "sgd", value_parser = |text: &str| text.parse::<Rule>())]
-    pub optimiser: Rule,
-    /// Greatest learning rate, for the batch of all ranks together
-    #[arg(long, default_value_t = 0.05)]
-    pub rate: f64,
-    /// Share of the work over which the rate rises
-    #[arg(long, default_value_t = 0.0)]
-    pub warm_up: f64,
-    /// What comes after: constant, cosine or steps
-    #[arg(long, default_value = "constant", value_parser = |text: &str| text.parse::<Decay>())]
-    pub decay: Decay,
-    /// full, bf16 or half
-    #[arg(long, default_value = "full", value_parser = |text: &str| text.parse::<Precision>())]
-    pub precision: Precision,
+    #[command(flatten)]
+    pub training: TrainConfig,
     /// auto, cpu or cuda
     #[arg(long, default_value = "auto")]
     pub device: String,
@@ -77,30 +55,9 @@ pub(crate) struct Arguments {
     /// A folder or a bucket's prefix for checkpoints; may be given twice. A run goes on from the newest one there
     #[arg(long)]
     pub checkpoint: Vec<String>,
-    /// A checkpoint every so many steps; without, only at the end and on a notice
-    #[arg(long, default_value_t = 0)]
-    pub checkpoint_every: u64,
-    /// And every so many seconds
-    #[arg(long, default_value_t = 0.0)]
-    pub checkpoint_every_s: f64,
     /// Checkpoints kept in a folder
     #[arg(long, default_value_t = 2)]
     pub keep: usize,
-    /// Share of the work after which training goes asynchronous (Sync-Switch); 1 never
-    #[arg(long, default_value_t = 1.0)]
-    pub switch_after: f64,
-    /// Also when a rank takes this many times the median's time, ten steps in a row; 0 never
-    #[arg(long, default_value_t = 0.0)]
-    pub straggler: f64,
-    /// Asynchronous: throw gradients away whose parameters have had more updates since
-    #[arg(long, default_value_t = 64)]
-    pub staleness_max: u64,
-    /// Bytes of gradients summed over the ranks at a time
-    #[arg(long, default_value_t = 25 << 20)]
-    pub bucket_bytes: usize,
-    /// For trials: slow one rank down, RANK=FACTOR
-    #[arg(long)]
-    pub slow: Option<String>,
     /// Draw epochs by importance: on, uniform, shade or shade-corrected; off is every sample once. More with --set importance_…
     #[arg(long)]
     pub importance: Option<String>,
@@ -114,14 +71,14 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pub threads: Option<usize>,
     /// Ask this metadata service whether the machine is about to be taken away: gce or ec2
-    #[arg(long)]
-    pub preemption: Option<String>,
+    #[arg(long, value_enum)]
+    pub preemption: Option<Service>,
     /// Where that service is, if not where every instance has it
     #[arg(long)]
     pub metadata_address: Option<SocketAddr>,
     /// A setting of the loader, KEY=VALUE, as in its TOML file
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    pub set: Vec<(String, String)>,
     /// The loader's TOML file
     #[arg(long)]
     pub config: Option<PathBuf>,
@@ -137,27 +94,6 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// The trainer's configuration for a data set of this many samples an epoch.
-    pub(crate) fn training(&self, epoch_samples: u64) -> Result<TrainConfig> {
-        let slow = self.slow.as_deref().map(slow).transpose()?;
-        Ok(TrainConfig {
-            seed: self.seed,
-            epoch_samples,
-            epochs: self.epochs,
-            accumulate: self.accumulate,
-            rule: self.optimiser,
-            rate: Rate { peak: self.rate, warm_up: self.warm_up, decay: self.decay },
-            precision: self.precision,
-            bucket_bytes: self.bucket_bytes,
-            checkpoint_every_steps: self.checkpoint_every,
-            checkpoint_every_s: self.checkpoint_every_s,
-            switch: SwitchConfig { after: self.switch_after, straggler: self.straggler, ..SwitchConfig::default() },
-            staleness_max: self.staleness_max,
-            slow_rank: slow.map(|(rank, _)| rank),
-            slow_factor: slow.map_or(1.0, |(_, factor)| factor),
-        })
-    }
-
     /// The loader's configuration over `uri`, for this rank.
     pub(crate) fn loader(&self, uri: &str, rank: usize, world: usize) -> Result<Config> {
         let batch_size = match self.global_batch_size {
@@ -168,25 +104,18 @@ impl Arguments {
                     .cure("choose a multiple of the number of ranks"));
             }
         };
-        let mut overrides: Overrides = Vec::new();
-        let mut put = |key: &str, value: String| overrides.push((key.to_owned(), value));
-        put("uri", uri.to_owned());
-        put("batch_size", batch_size.to_string());
-        put("epochs", self.epochs.to_string());
-        put("seed", self.seed.to_string());
-        put("rank", rank.to_string());
-        put("world", world.to_string());
-        if let Some(decode) = &self.decode {
-            put("decode", decode.clone());
-        }
-        if let Some(importance) = &self.importance {
-            put("importance", importance.clone());
-        }
-        for setting in &self.set {
-            let (key, value) =
-                setting.split_once('=').ok_or_else(|| usage(format!("--set {setting} is not KEY=VALUE")))?;
-            put(key, value.to_owned());
-        }
+        let own = [
+            ("uri", Some(uri.to_owned())),
+            ("batch_size", Some(batch_size.to_string())),
+            ("epochs", Some(self.training.epochs.to_string())),
+            ("seed", Some(self.training.seed.to_string())),
+            ("rank", Some(rank.to_string())),
+            ("world", Some(world.to_string())),
+            ("decode", self.decode.clone()),
+            ("importance", self.importance.clone()),
+        ];
+        let own = own.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        let overrides: Overrides = own.chain(self.set.iter().cloned()).collect();
         Config::load(self.config.as_deref(), fuelrail::environment_variables()?, &overrides)
     }
 }
@@ -195,7 +124,7 @@ fn usage(cause: String) -> fuelrail::Error {
     fuelrail::Error::new(fuelrail::Kind::Usage, cause)
 }
 
-fn slow(text: &str) -> Result<(usize, f64)> {
-    let parts = text.split_once('=').and_then(|(rank, factor)| Some((rank.parse().ok()?, factor.parse().ok()?)));
-    parts.ok_or_else(|| usage(format!("--slow {text} is not RANK=FACTOR")).cure("write for example --slow 1=3"))
+fn setting(text: &str) -> Result<(String, String)> {
+    let (key, value) = text.split_once('=').ok_or_else(|| usage("not KEY=VALUE".to_owned()))?;
+    Ok((key.to_owned(), value.to_owned()))
 }

@@ -1,6 +1,7 @@
 //! From the name of a model to something that can be trained.
 
 use super::Arguments;
+use clap::ValueEnum;
 use fuelrail::{Config, Error, Kind, Result};
 use fuelrail_tch::models::{Depth, TransformerConfig, lenet, resnet, transformer};
 use fuelrail_tch::{Classifier, LanguageModel, Task};
@@ -34,7 +35,7 @@ pub(crate) fn task(
     }
     let model = match arguments.model.as_str() {
         "lenet" => lenet(&root, channels, classes),
-        name => resnet(&root, name.parse::<Depth>().map_err(|_| unknown(name))?, channels, classes),
+        name => resnet(&root, Depth::from_str(name, false).map_err(|_| unknown(name))?, channels, classes),
     };
     let (mean, spread) = if channels == 3 { (&PHOTO_MEAN[..], &PHOTO_SPREAD[..]) } else { (&[0.5][..], &[0.5][..]) };
     Ok(Box::new(Classifier::new(model, mean, spread, device)))

@@ -2,7 +2,7 @@
 
 use fuelrail::{Error, Kind, Result};
 use fuelrail_tch::{Event, Meter, Reason, StepReport};
-use serde::Serialize;
+use serde_json::json;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::time::{Duration, Instant};
@@ -18,18 +18,6 @@ pub(crate) struct Screen {
     window: Meter,
     spoken: Instant,
     total: u64,
-}
-
-#[derive(Serialize)]
-struct Line<'a> {
-    #[serde(flatten)]
-    report: &'a StepReport,
-    data_wait_ms: f64,
-    ready: bool,
-    copy_wait_ms: f64,
-    compute_ms: f64,
-    all_reduce_ms: f64,
-    wall_ms: f64,
 }
 
 impl Screen {
@@ -80,21 +68,21 @@ impl Screen {
 
     fn step(&mut self, report: &StepReport) {
         self.window.count(&report.time);
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let time = &report.time;
         if let Some(log) = &mut self.log {
-            let line = Line {
-                report,
-                data_wait_ms: ms(time.data_wait),
-                ready: time.ready,
-                copy_wait_ms: ms(time.copy_wait),
-                compute_ms: ms(time.compute()),
-                all_reduce_ms: ms(time.all_reduce),
-                wall_ms: ms(time.wall),
-            };
+            let mut line = json!(report);
+            line["ready"] = json!(time.ready);
+            for (name, took) in [
+                ("data_wait_ms", time.data_wait),
+                ("copy_wait_ms", time.copy_wait),
+                ("compute_ms", time.compute()),
+                ("all_reduce_ms", time.all_reduce),
+                ("wall_ms", time.wall),
+            ] {
+                line[name] = json!(took.as_secs_f64() * 1e3);
+            }
             // Flushed line by line: whoever reads it after a crash wants the last one.
-            let written = serde_json::to_writer(&mut *log, &line).map_err(std::io::Error::from);
-            let written = written.and_then(|()| log.write_all(b"\n")).and_then(|()| log.flush());
+            let written = writeln!(log, "{line}").and_then(|()| log.flush());
             if let Err(error) = written {
                 eprintln!("notice: the log ends here: {error}");
                 self.log = None;

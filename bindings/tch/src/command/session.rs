@@ -3,32 +3,21 @@
 use super::Arguments;
 use super::model::task;
 use super::screen::Screen;
+use clap::ValueEnum;
 use fuelrail::{Config, Error, Kind, Loader, LoaderBuilder, Result, State, Stats};
 use fuelrail_cuda::FeedConfig;
 use fuelrail_tch::{
-    ASK_EVERY, Backend, End, Feed, GpuFeed, HostFeed, METADATA_ADDRESS, Notice, Outcome, Ranks, Score, Service,
-    Trainer, Vault, load_cuda, set_threads, torch_version,
+    ASK_EVERY, Backend, End, Feed, GpuFeed, Group, HostFeed, METADATA_ADDRESS, Notice, Outcome, Ranks, Score,
+    TrainConfig, Trainer, Vault, load_cuda, torch_version,
 };
 use serde::Serialize;
+use serde_json::json;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tch::Device;
 use tch::nn::VarStore;
-
-#[derive(Serialize)]
-struct Report<'a> {
-    outcome: &'a Outcome,
-    score: Option<Score>,
-    /// Behind every epoch, where that was asked for.
-    epochs: Vec<EpochReport>,
-    wall_s: f64,
-    world: usize,
-    device: String,
-    torch: String,
-    config: &'a Config,
-}
 
 /// The model behind an epoch, and what this rank's loader had done for it.
 #[derive(Serialize)]
@@ -45,19 +34,16 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
     let cuda = arguments.device != "cpu" && load_cuda();
     let ranks = Ranks::of(|name| std::env::var(name).ok())?;
     let device = device(arguments, cuda, ranks.local_rank)?;
-    set_threads(threads(arguments));
-    let notice = Notice::listen(service(arguments)?)?;
+    tch::set_num_threads(threads(arguments));
+    let address = arguments.metadata_address.unwrap_or(METADATA_ADDRESS);
+    let notice = Notice::listen(arguments.preemption.map(|service| (service, address, ASK_EVERY)))?;
     let config = arguments.loader(&arguments.uri, ranks.rank, ranks.world)?;
-    let backend = match arguments.backend.as_str() {
-        "auto" if device == Device::Cpu => Backend::Gloo,
-        "auto" => Backend::Nccl,
-        name => name.parse()?,
-    };
-    let group = ranks.join(backend, device, Duration::from_secs_f64(arguments.timeout_s.clamp(0.1, 1e6)))?;
+    let backend = backend(&arguments.backend, device)?;
+    let group = Group::join(&ranks, backend, device, Duration::from_secs_f64(arguments.timeout_s.clamp(0.1, 1e6)))?;
     let listing = fuelrail::list_with(config.access()?, &arguments.uri, |_| {})?;
     let epoch_samples = epoch_samples(&config, listing.len() as u64);
     let classes = classes(&config, &listing)?;
-    let training = arguments.training(epoch_samples)?;
+    let training = TrainConfig { epoch_samples, ..arguments.training.clone() };
     let screen = Rc::new(RefCell::new(Screen::new(
         ranks.rank,
         arguments.print_every,
@@ -73,7 +59,7 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
         listing.len()
     ));
     // The same seed on every rank and for any number of them: the same initial weights.
-    tch::manual_seed(arguments.seed as i64);
+    tch::manual_seed(training.seed as i64);
     let variables = VarStore::new(device);
     let task = task(arguments, &config, classes, &variables)?;
     let hears = Rc::clone(&screen);
@@ -99,11 +85,17 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
     };
     tell_end(&screen.borrow(), &outcome, score, begun.elapsed());
     if let (Some(path), 0) = (&arguments.json, ranks.rank) {
-        let (wall_s, device, torch) = (begun.elapsed().as_secs_f64(), format!("{device:?}"), torch_version());
-        let report =
-            Report { outcome: &outcome, score, epochs, wall_s, world: ranks.world, device, torch, config: &config };
-        let text = serde_json::to_string_pretty(&report).map_err(|e| Error::new(Kind::File, e.to_string()))?;
-        std::fs::write(path, text + "\n")
+        let report = json!({
+            "outcome": outcome,
+            "score": score,
+            "epochs": epochs,
+            "wall_s": begun.elapsed().as_secs_f64(),
+            "world": ranks.world,
+            "device": format!("{device:?}"),
+            "torch": torch_version(),
+            "config": config,
+        });
+        std::fs::write(path, format!("{report:#}\n"))
             .map_err(|e| Error::new(Kind::File, format!("cannot write {}: {e}", path.display())))?;
     }
     Ok(outcome.end)
@@ -142,6 +134,15 @@ fn tell_end(screen: &Screen, outcome: &Outcome, score: Option<Score>, took: Dura
     });
 }
 
+fn backend(name: &str, device: Device) -> Result<Backend> {
+    match name {
+        "auto" if device == Device::Cpu => Ok(Backend::Gloo),
+        "auto" => Ok(Backend::Nccl),
+        name => Backend::from_str(name, false)
+            .map_err(|_| Error::new(Kind::Usage, format!("unknown backend '{name}'")).cure("use gloo or nccl")),
+    }
+}
+
 fn device(arguments: &Arguments, cuda: bool, local_rank: usize) -> Result<Device> {
     let there = cuda && tch::Cuda::is_available();
     match arguments.device.as_str() {
@@ -155,20 +156,14 @@ fn device(arguments: &Arguments, cuda: bool, local_rank: usize) -> Result<Device
 }
 
 /// Torch's threads: said, or as the launcher says, or the cores shared out over this machine's ranks.
-fn threads(arguments: &Arguments) -> usize {
+fn threads(arguments: &Arguments) -> i32 {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<usize>().ok());
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    arguments
+    let threads = arguments
         .threads
         .or_else(|| number("OMP_NUM_THREADS"))
-        .unwrap_or_else(|| cores / number("LOCAL_WORLD_SIZE").or_else(|| number("WORLD_SIZE")).unwrap_or(1).max(1))
-        .max(1)
-}
-
-fn service(arguments: &Arguments) -> Result<Option<(Service, std::net::SocketAddr, Duration)>> {
-    let Some(name) = &arguments.preemption else { return Ok(None) };
-    let address = arguments.metadata_address.unwrap_or(METADATA_ADDRESS);
-    Ok(Some((name.parse()?, address, ASK_EVERY)))
+        .unwrap_or_else(|| cores / number("LOCAL_WORLD_SIZE").or_else(|| number("WORLD_SIZE")).unwrap_or(1).max(1));
+    i32::try_from(threads.max(1)).unwrap_or(i32::MAX)
 }
 
 /// Samples of an epoch: all, or under `drop_last` those of full steps.

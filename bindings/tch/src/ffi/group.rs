@@ -1,10 +1,12 @@
 //! A process group of libtorch's c10d: how ranks meet, what they do together.
 
 use super::told;
+use crate::ranks::Ranks;
+use clap::ValueEnum;
 use fuelrail_base::{Error, Kind, Result};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
-use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 use tch::{Device, Tensor, no_grad};
 
@@ -23,7 +25,7 @@ unsafe extern "C" {
         out: *mut *mut c_void,
     ) -> *mut c_char;
     fn fr_group_free(group: *mut c_void);
-    fn fr_all_reduce(group: *mut c_void, tensor: *mut c_void, operation: c_int) -> *mut c_char;
+    fn fr_all_reduce(group: *mut c_void, tensor: *mut c_void) -> *mut c_char;
     fn fr_broadcast(group: *mut c_void, tensor: *mut c_void, root: c_int) -> *mut c_char;
     fn fr_all_gather(group: *mut c_void, tensor: *mut c_void, out: *mut c_void) -> *mut c_char;
     fn fr_barrier(group: *mut c_void) -> *mut c_char;
@@ -32,10 +34,9 @@ unsafe extern "C" {
 }
 
 /// Who carries the collectives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
     /// Over TCP, between tensors in the host's memory.
-    #[default]
     Gloo,
     /// Between GPUs.
     Nccl,
@@ -50,54 +51,6 @@ impl Backend {
             Backend::Nccl => "nccl",
         }
     }
-}
-
-impl FromStr for Backend {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Backend> {
-        match text {
-            "gloo" => Ok(Backend::Gloo),
-            "nccl" => Ok(Backend::Nccl),
-            _ => Err(Error::new(Kind::Usage, format!("unknown backend '{text}'")).cure("use gloo or nccl")),
-        }
-    }
-}
-
-/// What an all-reduce does with the ranks' numbers; the values are torch's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Operation {
-    /// Their sum.
-    Sum = 0,
-    /// The least.
-    Min = 3,
-    /// The greatest.
-    Max = 4,
-}
-
-/// Where and how ranks meet.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Meeting {
-    /// Host of the store.
-    pub host: String,
-    /// Its port.
-    pub port: u16,
-    /// Whether this process keeps the store.
-    pub serve: bool,
-    /// This rank.
-    pub rank: usize,
-    /// How many there are.
-    pub world: usize,
-    /// Keeps this start apart from earlier ones at the same store.
-    pub prefix: String,
-    /// Our own address for gloo; without it and without an interface gloo goes by the host's name.
-    pub address: Option<String>,
-    /// The network interface gloo goes over; wins over the address.
-    pub interface: Option<String>,
-    /// The device NCCL works on; gloo's collectives are between tensors in the host's memory, or on any device.
-    pub device: Device,
-    /// Longest wait for the others, at the start and in every collective.
-    pub timeout: Duration,
 }
 
 /// The ranks that train together.
@@ -125,16 +78,23 @@ fn number(rank: usize) -> c_int {
 }
 
 impl Group {
-    /// Meets the other ranks; returns when all are there.
+    /// Meets the other ranks; returns when all are there, at once with `None` when there are none. NCCL works on `device`; `timeout` is the
+    /// longest wait for the others, here and in every collective.
     ///
     /// # Errors
     /// `Environment` when they are not all there in time, or the backend is missing.
-    pub fn join(backend: Backend, meeting: &Meeting) -> Result<Group> {
-        let Meeting { host, port, serve, rank, world, prefix, address, interface, device, timeout } = meeting;
+    pub fn join(ranks: &Ranks, backend: Backend, device: Device, timeout: Duration) -> Result<Option<Arc<Group>>> {
+        if ranks.world == 1 {
+            return Ok(None);
+        }
+        let Ranks { rank, world, host, port, .. } = ranks;
         let (name, at) = (text("the backend", backend.name())?, text("MASTER_ADDR", host)?);
-        let prefix = text("the prefix", prefix)?;
-        let address = address.as_deref().map(|a| text("the address", a)).transpose()?;
-        let interface = interface.as_deref().map(|i| text("the interface", i)).transpose()?;
+        // Keeps this start apart from earlier ones at the same store.
+        let prefix = text("the prefix", &format!("fuelrail/{}", ranks.restarts))?;
+        // Where everybody is on this machine, gloo must not go by the host's name, which may not resolve. An interface wins over the address.
+        let address = ["127.0.0.1", "localhost", "::1"].contains(&host.as_str()).then_some(c"127.0.0.1");
+        let interface = ranks.interface.as_deref().map(|i| text("the interface", i)).transpose()?;
+        let serve = *rank == 0 && !ranks.agent_keeps_store;
         let timeout = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
         let mut handle = ptr::null_mut();
         // SAFETY: the texts live until the call returns, which copies them; `handle` is read after it.
@@ -143,11 +103,11 @@ impl Group {
                 name.as_ptr(),
                 at.as_ptr(),
                 *port,
-                *serve,
+                serve,
                 number(*rank),
                 number(*world),
                 prefix.as_ptr(),
-                address.as_ref().map_or(ptr::null(), |a| a.as_ptr()),
+                address.map_or(ptr::null(), |a| a.as_ptr()),
                 interface.as_ref().map_or(ptr::null(), |i| i.as_ptr()),
                 timeout,
                 &raw mut handle,
@@ -156,8 +116,8 @@ impl Group {
         told(&format!("rank {rank} of {world} cannot join the others at {host}:{port}"), failed).map_err(|error| {
             error.cure("check that all ranks were started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and can reach it")
         })?;
-        let device = (backend == Backend::Nccl).then_some(*device);
-        Ok(Group { handle, rank: *rank, world: *world, device })
+        let device = (backend == Backend::Nccl).then_some(device);
+        Ok(Some(Arc::new(Group { handle, rank: *rank, world: *world, device })))
     }
 
     /// This rank.
@@ -181,12 +141,15 @@ impl Group {
         told.map_err(|error| error.cure("another rank has died, hangs or cannot be reached: look at its output; start all again to go on from the last checkpoint"))
     }
 
-    /// Reduces `tensor` over all ranks, in place.
+    /// Sums `tensor` over all ranks, in place.
     ///
     /// # Errors
     /// `Environment` when another rank died, or did not come in time.
-    pub fn all_reduce(&self, tensor: &mut Tensor, operation: Operation) -> Result<()> {
-        self.there(tensor, |tensor| self.all_reduce_there(tensor, operation))
+    pub fn all_reduce(&self, tensor: &mut Tensor) -> Result<()> {
+        self.there(tensor, |tensor| {
+            // SAFETY: the tensor is borrowed until the call returns, which waits for the collective.
+            self.lost("all-reduce", unsafe { fr_all_reduce(self.handle, tensor.as_mut_ptr().cast()) })
+        })
     }
 
     /// Does `act` with the tensor where the backend can reach it, and brings the result back.
@@ -202,24 +165,15 @@ impl Group {
         }
     }
 
-    fn all_reduce_there(&self, tensor: &mut Tensor, operation: Operation) -> Result<()> {
-        // SAFETY: the tensor is borrowed until the call returns, which waits for the collective.
-        let failed = unsafe { fr_all_reduce(self.handle, tensor.as_mut_ptr().cast(), operation as c_int) };
-        self.lost("all-reduce", failed)
-    }
-
     /// Every rank gets the tensor of `root`.
     ///
     /// # Errors
     /// As [`all_reduce`](Group::all_reduce).
     pub fn broadcast(&self, tensor: &mut Tensor, root: usize) -> Result<()> {
-        self.there(tensor, |tensor| self.broadcast_there(tensor, root))
-    }
-
-    fn broadcast_there(&self, tensor: &mut Tensor, root: usize) -> Result<()> {
-        // SAFETY: as for `all_reduce`.
-        let failed = unsafe { fr_broadcast(self.handle, tensor.as_mut_ptr().cast(), number(root)) };
-        self.lost("broadcast", failed)
+        self.there(tensor, |tensor| {
+            // SAFETY: as for `all_reduce`.
+            self.lost("broadcast", unsafe { fr_broadcast(self.handle, tensor.as_mut_ptr().cast(), number(root)) })
+        })
     }
 
     /// Every rank gets the tensors of all, one behind the other along a new first dimension.

@@ -7,11 +7,11 @@ mod reducer;
 mod session;
 mod tensor;
 
-pub use group::{Backend, Group, Meeting, Operation};
+pub use group::{Backend, Group};
 pub use reducer::Reducer;
-pub use session::{Autocast, load_cuda, random_state, set_random_state, set_threads, torch_version};
-pub use tensor::{StreamGuard, current_stream, tensor_of_bytes, tensor_over};
+pub use session::{Autocast, load_cuda, random_state, set_random_state, torch_version};
 pub(crate) use tensor::{batch_tensor, device_tensor, feed_stream};
+pub use tensor::{current_stream, tensor_of_bytes, tensor_over};
 
 use fuelrail_base::{Error, Kind, Result};
 use std::ffi::{CStr, c_char, c_int};

@@ -20,7 +20,6 @@ unsafe extern "C" {
     fn fr_reducer_free(reducer: *mut c_void);
     fn fr_reducer_buckets(reducer: *const c_void) -> usize;
     fn fr_reducer_flat(reducer: *mut c_void, gradients: bool, out: *mut *mut c_void) -> *mut c_char;
-    fn fr_reducer_offset(reducer: *const c_void, index: usize) -> usize;
     fn fr_reducer_begin(reducer: *mut c_void) -> *mut c_char;
     fn fr_reducer_arm(reducer: *mut c_void);
     fn fr_reducer_finish(reducer: *mut c_void, tail: *mut f64, tail_length: usize, waited_us: *mut u64) -> *mut c_char;
@@ -30,7 +29,6 @@ unsafe extern "C" {
 #[derive(Debug)]
 pub struct Reducer {
     handle: *mut c_void,
-    parameters: usize,
     tail_length: usize,
     /// Outlives the handle, which points to it.
     _group: Option<Arc<Group>>,
@@ -59,7 +57,7 @@ impl Reducer {
             fr_reducer_new(of, pointers.as_ptr(), pointers.len(), bucket_bytes, tail_length, &raw mut handle)
         };
         told("preparing the parameters for training", failed)?;
-        Ok(Reducer { handle, parameters: pointers.len(), tail_length, _group: group })
+        Ok(Reducer { handle, tail_length, _group: group })
     }
 
     /// Number of buckets.
@@ -92,13 +90,6 @@ impl Reducer {
     /// `Environment` for what torch says.
     pub fn flat_gradients(&self) -> Result<Tensor> {
         self.flat(true)
-    }
-
-    /// Where each parameter begins in the flat tensors, elements.
-    #[must_use]
-    pub fn offsets(&self) -> Vec<usize> {
-        // SAFETY: reads numbers of a live handle, below the count it was made with.
-        (0..self.parameters).map(|index| unsafe { fr_reducer_offset(self.handle, index) }).collect()
     }
 
     /// Begins a step: gradients become zero.

@@ -8,7 +8,6 @@ use tch::{Kind as Element, Tensor};
 
 unsafe extern "C" {
     fn fr_torch_version() -> *mut c_char;
-    fn fr_threads(threads: c_int);
     fn fr_load_cuda() -> c_int;
     fn fr_random_state(cuda: c_int, out: *mut *mut c_void) -> *mut c_char;
     fn fr_random_state_set(cuda: c_int, state: *const c_void) -> *mut c_char;
@@ -21,12 +20,6 @@ unsafe extern "C" {
 pub fn torch_version() -> String {
     // SAFETY: no arguments; the text is ours.
     text_of(unsafe { fr_torch_version() }).unwrap_or_default()
-}
-
-/// Threads of one operation on the CPU.
-pub fn set_threads(threads: usize) {
-    // SAFETY: a plain number.
-    unsafe { fr_threads(c_int::try_from(threads.max(1)).unwrap_or(1)) }
 }
 
 /// Loads torch's CUDA part if this installation has one; whether it has. Call it before anything asks torch for CUDA.

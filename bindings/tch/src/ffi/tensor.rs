@@ -20,8 +20,6 @@ unsafe extern "C" {
         out: *mut *mut c_void,
     ) -> *mut c_char;
     fn fr_current_stream(cuda: c_int, out: *mut *mut c_void) -> *mut c_char;
-    fn fr_stream_guard_new(cuda: c_int, stream: *mut c_void, out: *mut *mut c_void) -> *mut c_char;
-    fn fr_stream_guard_free(guard: *mut c_void);
 }
 
 /// Drops the keeper of a tensor's memory. Called once by torch, on any thread, when nothing refers to the memory any more.
@@ -147,33 +145,6 @@ pub fn current_stream(cuda: usize) -> Result<*mut c_void> {
     // SAFETY: writes one pointer, which is read after the call.
     told("asking torch for its stream", unsafe { fr_current_stream(device, &raw mut stream) })?;
     Ok(stream)
-}
-
-/// Torch works on a CUDA stream of ours as long as this lives. Belongs to the thread that made it.
-#[derive(Debug)]
-pub struct StreamGuard(*mut c_void);
-
-impl StreamGuard {
-    /// Makes torch work on `stream`, on this thread.
-    ///
-    /// # Errors
-    /// `Environment` when torch has no CUDA.
-    ///
-    /// # Safety
-    /// `stream` must be a stream of this device's primary context and outlive the guard.
-    pub unsafe fn new(cuda: usize, stream: *mut c_void) -> Result<StreamGuard> {
-        let (device, mut guard) = (c_int::try_from(cuda).unwrap_or(-1), ptr::null_mut());
-        // SAFETY: the stream lives as long as the guard by this function's contract.
-        told("making torch work on a stream", unsafe { fr_stream_guard_new(device, stream, &raw mut guard) })?;
-        Ok(StreamGuard(guard))
-    }
-}
-
-impl Drop for StreamGuard {
-    fn drop(&mut self) {
-        // SAFETY: made by `fr_stream_guard_new`, freed once; the type is not Send, so on the same thread.
-        unsafe { fr_stream_guard_free(self.0) }
-    }
 }
 
 #[cfg(test)]

@@ -1,29 +1,16 @@
 //! Residual networks (He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016).
 
-use fuelrail_base::{Error, Kind, Result};
-use std::str::FromStr;
+use clap::ValueEnum;
 use tch::Tensor;
 use tch::nn::{self, Module, ModuleT, Path};
 
 /// How deep.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
     /// Two 3x3 convolutions a block, 18 layers.
     Resnet18,
     /// Bottlenecks, 50 layers.
     Resnet50,
-}
-
-impl FromStr for Depth {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Depth> {
-        match text {
-            "resnet18" => Ok(Depth::Resnet18),
-            "resnet50" => Ok(Depth::Resnet50),
-            _ => Err(Error::new(Kind::Usage, format!("unknown depth '{text}'")).cure("use resnet18 or resnet50")),
-        }
-    }
 }
 
 #[derive(Debug)]

@@ -5,17 +5,16 @@
 //! gradients over the group's point-to-point messages, and trains itself. Owns the messages and the keeper.
 
 use super::{End, Progress, Trainer};
-use crate::exchange::{floats, floats_of};
+use crate::exchange::floats_of;
 use crate::feed::Feed;
 use crate::ffi::Group;
 use crate::notice::Notice;
 use crate::optimiser::Optimiser;
 use crate::rate::Rate;
-use crate::switch::{Mode, asynchronous_rate};
+use crate::switch::Mode;
 use fuelrail::State;
 use fuelrail_base::{Error, Kind, Result};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tch::{Device, Tensor, no_grad};
 
@@ -42,13 +41,13 @@ struct Word {
 }
 
 impl Word {
-    fn to_tensor(self) -> Result<Tensor> {
-        floats(&[self.samples, self.updates, self.stop, self.last, self.finite])
+    fn to_tensor(self) -> Tensor {
+        Tensor::from_slice(&[self.samples, self.updates, self.stop, self.last, self.finite])
     }
 
     fn of(tensor: &Tensor) -> Word {
-        let numbers = floats_of(tensor);
-        Word { samples: numbers[0], updates: numbers[1], stop: numbers[2], last: numbers[3], finite: numbers[4] }
+        let [samples, updates, stop, last, finite] = floats_of(tensor)[..] else { unreachable!("five numbers") };
+        Word { samples, updates, stop, last, finite }
     }
 }
 
@@ -67,13 +66,13 @@ struct Answer {
 }
 
 impl Answer {
-    fn to_tensor(self) -> Result<Tensor> {
-        floats(&[self.updates, self.samples, self.over, self.stale, self.rate])
+    fn to_tensor(self) -> Tensor {
+        Tensor::from_slice(&[self.updates, self.samples, self.over, self.stale, self.rate])
     }
 
     fn of(tensor: &Tensor) -> Answer {
-        let numbers = floats_of(tensor);
-        Answer { updates: numbers[0], samples: numbers[1], over: numbers[2], stale: numbers[3], rate: numbers[4] }
+        let [updates, samples, over, stale, rate] = floats_of(tensor)[..] else { unreachable!("five numbers") };
+        Answer { updates, samples, over, stale, rate }
     }
 }
 
@@ -99,8 +98,8 @@ impl Kept {
     fn take(&mut self, rank: usize, gradients: &mut Tensor, word: Word) -> Answer {
         self.stop |= word.stop > 0.0;
         self.ended[rank] = word.last > 0.0;
-        let rate = self.rate.at(self.samples as f64 / self.total.max(1) as f64);
-        let rate = asynchronous_rate(rate, self.ended.len());
+        // The batch of one rank stands alone now, so the rate of the batch of all is shared out. Momentum stays.
+        let rate = self.rate.at(self.samples as f64 / self.total.max(1) as f64) / self.ended.len() as f64;
         if word.samples > 0.0 && !self.over() {
             if self.updates.saturating_sub(word.updates as u64) > self.staleness_max {
                 self.stale += 1;
@@ -131,7 +130,7 @@ impl Kept {
     }
 }
 
-type Keeper = Arc<Mutex<Kept>>;
+type Keeper = Mutex<Kept>;
 
 fn lock(keeper: &Keeper) -> MutexGuard<'_, Kept> {
     keeper.lock().unwrap_or_else(PoisonError::into_inner)
@@ -140,7 +139,7 @@ fn lock(keeper: &Keeper) -> MutexGuard<'_, Kept> {
 /// Serves one other rank until it is told not to come again.
 fn serve(keeper: &Keeper, group: &Group, rank: usize, elements: i64) -> Result<()> {
     let host = (tch::Kind::Float, Device::Cpu);
-    let (mut gradients, mut word) = (Tensor::zeros(&[elements], host), floats(&[0.0; 5])?);
+    let (mut gradients, mut word) = (Tensor::zeros(&[elements], host), Tensor::from_slice(&[0.0; 5]));
     loop {
         group.receive(&mut gradients, rank, GRADIENTS)?;
         group.receive(&mut word, rank, WORD)?;
@@ -150,26 +149,11 @@ fn serve(keeper: &Keeper, group: &Group, rank: usize, elements: i64) -> Result<(
             (kept.parameters.copy(), answer)
         };
         group.send(&mut parameters, rank, PARAMETERS)?;
-        group.send(&mut answer.to_tensor()?, rank, ANSWER)?;
+        group.send(&mut answer.to_tensor(), rank, ANSWER)?;
         if answer.over > 0.0 {
             return Ok(());
         }
     }
-}
-
-/// Starts the thread that serves one other rank. When that fails, all ranks are told to stop.
-fn attend(keeper: &Keeper, group: &Arc<Group>, rank: usize, elements: i64) -> Result<JoinHandle<()>> {
-    let (kept, group) = (Arc::clone(keeper), Arc::clone(group));
-    let thread = std::thread::Builder::new().name(format!("fuelrail-keep-{rank}"));
-    let spawned = thread.spawn(move || {
-        if let Err(error) = serve(&kept, &group, rank, elements) {
-            lock(&kept).fail(error);
-        }
-    });
-    spawned.map_err(|error| {
-        lock(keeper).stop = true;
-        Error::new(Kind::Environment, format!("starting a thread: {error}"))
-    })
 }
 
 impl Trainer<'_> {
@@ -197,7 +181,7 @@ impl Trainer<'_> {
     fn agree(&mut self, group: &Group, stopped: bool) -> Result<bool> {
         let Progress { step, saved_step, samples, stale, .. } = self.progress;
         let counts = [u64::from(stopped), step, saved_step, samples, stale].map(|count| count as f64);
-        let mut said = floats(&counts)?;
+        let mut said = Tensor::from_slice(&counts);
         group.broadcast(&mut said, 0)?;
         let counts: Vec<u64> = floats_of(&said).into_iter().map(|count| count as u64).collect();
         let [stopped, step, saved_step, samples, stale] = counts[..] else { unreachable!("five counts") };
@@ -212,49 +196,44 @@ impl Trainer<'_> {
     }
 
     /// Rank 0: keeps the parameters, serves the others, and trains.
-    fn keep(&mut self, feed: &mut dyn Feed, group: &Arc<Group>, order: &State) -> Result<bool> {
-        let keeper = self.keeper(group.world())?;
-        let elements = lock(&keeper).parameters.numel() as i64;
-        let threads: Vec<_> = (1..group.world()).map(|rank| attend(&keeper, group, rank, elements)).collect();
-        let trained = self.train_beside(
-            feed,
-            order,
-            |gradients, word| {
-                let mut kept = lock(&keeper);
+    fn keep(&mut self, feed: &mut dyn Feed, group: &Group, order: &State) -> Result<bool> {
+        let keeper = &Mutex::new(self.kept(group.world())?);
+        let elements = lock(keeper).parameters.numel() as i64;
+        let trained = std::thread::scope(|scope| {
+            for rank in 1..group.world() {
+                let thread = std::thread::Builder::new().name(format!("fuelrail-keep-{rank}"));
+                let spawned = thread.spawn_scoped(scope, move || {
+                    if let Err(error) = serve(keeper, group, rank, elements) {
+                        lock(keeper).fail(error);
+                    }
+                });
+                if let Err(error) = spawned {
+                    lock(keeper).fail(Error::new(Kind::Environment, format!("starting a thread: {error}")));
+                }
+            }
+            let exchange = |gradients: &mut Tensor, word| {
+                let mut kept = lock(keeper);
                 let answer = kept.take(0, gradients, word);
                 Ok((kept.parameters.copy(), answer))
-            },
-            Some(&keeper),
-        );
-        if trained.is_err() {
-            lock(&keeper).stop = true;
-        }
-        for thread in threads {
-            let ended = thread.and_then(|thread| {
-                thread.join().map_err(|_| Error::new(Kind::Environment, "a thread that served a rank has panicked"))
-            });
-            if let Err(error) = ended {
-                lock(&keeper).fail(error);
-            }
-        }
-        let mut kept = lock(&keeper);
+            };
+            self.train_beside(feed, order, exchange, Some(keeper)).inspect_err(|_| lock(keeper).stop = true)
+        });
+        let mut kept = lock(keeper);
         let failed = kept.failed.take();
         (self.progress.samples, self.progress.stale) = (kept.samples, kept.stale);
-        let stopped = kept.stop;
-        self.optimiser = std::mem::replace(&mut kept.optimiser, self.no_optimiser()).on(self.device);
+        self.optimiser = kept.optimiser.on(self.device);
         let mut own = self.reducer.flat_parameters()?;
         no_grad(|| own.copy_(&kept.parameters));
         trained?;
-        failed.map_or(Ok(stopped), Err)
+        failed.map_or(Ok(kept.stop), Err)
     }
 
     /// What rank 0 keeps from here on: the parameters as they are, and the optimiser with its state.
-    fn keeper(&mut self, world: usize) -> Result<Keeper> {
+    fn kept(&self, world: usize) -> Result<Kept> {
         let parameters = self.reducer.flat_parameters()?.to_device(Device::Cpu).copy();
-        let place = self.no_optimiser();
-        Ok(Arc::new(Mutex::new(Kept {
+        Ok(Kept {
             parameters,
-            optimiser: std::mem::replace(&mut self.optimiser, place).on(Device::Cpu),
+            optimiser: self.optimiser.on(Device::Cpu),
             updates: 0,
             samples: self.progress.samples,
             total: self.total(),
@@ -264,26 +243,21 @@ impl Trainer<'_> {
             rate: self.config.rate,
             staleness_max: self.config.staleness_max,
             failed: None,
-        })))
-    }
-
-    /// Stands where the optimiser is missed.
-    fn no_optimiser(&self) -> Optimiser {
-        Optimiser::new(self.config.rule, &Tensor::zeros(&[0], (tch::Kind::Float, Device::Cpu)))
+        })
     }
 
     /// Another rank: brings gradients, takes parameters. Whether all was stopped is rank 0's to say.
-    fn bring(&mut self, feed: &mut dyn Feed, group: &Arc<Group>) -> Result<bool> {
+    fn bring(&mut self, feed: &mut dyn Feed, group: &Group) -> Result<bool> {
         let elements = self.reducer.flat_parameters()?.numel() as i64;
         let mut parameters = Tensor::zeros(&[elements], (tch::Kind::Float, Device::Cpu));
-        let mut answer = floats(&[0.0; 5])?;
+        let mut answer = Tensor::from_slice(&[0.0; 5]);
         let order = feed.order();
         self.train_beside(
             feed,
             &order,
             |gradients, word| {
                 group.send(gradients, 0, GRADIENTS)?;
-                group.send(&mut word.to_tensor()?, 0, WORD)?;
+                group.send(&mut word.to_tensor(), 0, WORD)?;
                 group.receive(&mut parameters, 0, PARAMETERS)?;
                 group.receive(&mut answer, 0, ANSWER)?;
                 Ok((parameters.shallow_clone(), Answer::of(&answer)))

@@ -1,12 +1,11 @@
 //! How good the model is on samples it was not trained with, all ranks together.
 
 use super::Trainer;
-use crate::exchange::{floats, floats_of};
+use crate::exchange::floats_of;
 use crate::feed::Feed;
-use crate::ffi::Operation;
 use fuelrail_base::Result;
 use serde::Serialize;
-use tch::{Kind as Element, no_grad};
+use tch::{Kind as Element, Tensor, no_grad};
 
 /// What an evaluation found.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -39,9 +38,9 @@ impl Trainer<'_> {
             sums[2] += judged.right.double_value(&[]);
             sums[3] += judged.answers * batch.len() as f64;
         }
-        let mut all = floats(&sums)?;
+        let mut all = Tensor::from_slice(&sums);
         if let Some(group) = &self.group {
-            group.all_reduce(&mut all, Operation::Sum)?;
+            group.all_reduce(&mut all)?;
         }
         let [samples, loss, right, asked] = floats_of(&all)[..] else { unreachable!("four sums") };
         Ok(Score { samples: samples as u64, loss: loss / samples.max(1.0), accuracy: right / asked.max(1.0) })

@@ -17,72 +17,74 @@ use crate::meter::{Meter, StepTime};
 use crate::notice::Notice;
 use crate::optimiser::{Optimiser, Rule};
 use crate::precision::{LossScale, Precision};
-use crate::rate::{Decay, Rate};
+use crate::rate::Rate;
 use crate::switch::{Mode, Reason, Switch, SwitchConfig};
 use crate::task::Task;
+use clap::{Args, FromArgMatches};
 pub use evaluation::Score;
 use fuelrail::State;
 use fuelrail_base::{Error, Kind, Result, SampleId};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tail::Tail;
 use tch::nn::VarStore;
 use tch::{Device, Tensor, no_grad};
 
-/// How to train.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+/// How to train. The defaults are those of the command line.
+#[derive(Args, Clone, PartialEq, Debug)]
 pub struct TrainConfig {
-    /// Seed of initial weights and of dropout.
-    pub seed: u64,
     /// Samples of an epoch, all ranks together.
+    #[arg(skip)]
     pub epoch_samples: u64,
-    /// Epochs.
+    /// Seed of the order, of weights and of dropout
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Epochs
+    #[arg(long, default_value_t = 1)]
     pub epochs: u64,
-    /// Batches of a rank that make up one step.
+    /// Batches of a rank that make up one step
+    #[arg(long, default_value_t = 1)]
     pub accumulate: usize,
-    /// The optimiser.
+    /// sgd or adamw
+    #[arg(long = "optimiser", default_value = "sgd", value_parser = |text: &str| text.parse::<Rule>())]
     pub rule: Rule,
     /// Its learning rate.
+    #[command(flatten)]
     pub rate: Rate,
-    /// What passes compute in.
+    /// What passes compute in
+    #[arg(long, value_enum, default_value_t = Precision::Full)]
     pub precision: Precision,
-    /// Bytes of gradients summed at a time.
+    /// Bytes of gradients summed over the ranks at a time
+    #[arg(long, default_value_t = 25 << 20)]
     pub bucket_bytes: usize,
-    /// A checkpoint every so many steps; 0 only at the end and on notice.
+    /// A checkpoint every so many steps; without, only at the end and on a notice
+    #[arg(long = "checkpoint-every", default_value_t = 0)]
     pub checkpoint_every_steps: u64,
-    /// And every so many seconds; 0 never.
+    /// And every so many seconds
+    #[arg(long, default_value_t = 0.0)]
     pub checkpoint_every_s: f64,
     /// When to go asynchronous.
+    #[command(flatten)]
     pub switch: SwitchConfig,
-    /// Asynchronous: gradients made from parameters that have had more updates since are thrown away.
+    /// Asynchronous: throw gradients away whose parameters have had more updates since
+    #[arg(long, default_value_t = 64)]
     pub staleness_max: u64,
-    /// For trials: this rank takes `slow_factor` times as long.
-    pub slow_rank: Option<usize>,
-    /// See `slow_rank`.
-    pub slow_factor: f64,
+    /// For trials: slow one rank down, RANK=FACTOR
+    #[arg(long, value_parser = slow)]
+    pub slow: Option<(usize, f64)>,
 }
 
 impl Default for TrainConfig {
     fn default() -> TrainConfig {
-        TrainConfig {
-            seed: 0,
-            epoch_samples: 0,
-            epochs: 1,
-            accumulate: 1,
-            rule: Rule::default(),
-            rate: Rate { peak: 0.05, warm_up: 0.0, decay: Decay::Constant },
-            precision: Precision::Full,
-            bucket_bytes: 25 << 20,
-            checkpoint_every_steps: 0,
-            checkpoint_every_s: 0.0,
-            switch: SwitchConfig::default(),
-            staleness_max: 64,
-            slow_rank: None,
-            slow_factor: 1.0,
-        }
+        let matches = TrainConfig::augment_args(clap::Command::new("defaults")).try_get_matches_from(["defaults"]);
+        matches.and_then(|matches| TrainConfig::from_arg_matches(&matches)).expect("all arguments can be left out")
     }
+}
+
+fn slow(text: &str) -> Result<(usize, f64)> {
+    let parts = text.split_once('=').and_then(|(rank, factor)| Some((rank.parse().ok()?, factor.parse().ok()?)));
+    parts.ok_or_else(|| Error::new(Kind::Usage, "not RANK=FACTOR").cure("write for example 1=3"))
 }
 
 impl TrainConfig {
@@ -91,37 +93,31 @@ impl TrainConfig {
     /// # Errors
     /// `Usage` naming the field and what to write.
     pub fn validate(&self) -> Result<()> {
-        let check = |good: bool, cause: String, cure: &str| {
-            if good { Ok(()) } else { Err(Error::new(Kind::Usage, cause).cure(cure)) }
-        };
-        check(self.accumulate > 0, "accumulate is 0".into(), "a step needs at least one batch")?;
-        check(self.epochs > 0, "epochs is 0".into(), "ask for at least one epoch")?;
-        check(
-            self.epoch_samples > 0,
-            "the data set is empty".into(),
-            "look at the URI: fuelrail ls shows what is there",
-        )?;
-        check(
-            self.rate.peak > 0.0 && self.rate.peak.is_finite(),
-            format!("the learning rate is {}", self.rate.peak),
-            "choose one above 0",
-        )?;
-        check(
-            (0.0..1.0).contains(&self.rate.warm_up),
-            format!("warm_up is {}", self.rate.warm_up),
-            "give a share of the work, 0 to below 1",
-        )?;
-        check(
-            (0.0..=1.0).contains(&self.switch.after),
-            format!("switch_after is {}", self.switch.after),
-            "give a share of the work, 0 to 1",
-        )?;
-        check(
-            self.switch.straggler == 0.0 || self.switch.straggler > 1.0,
-            format!("straggler is {}", self.switch.straggler),
-            "give how many times the median is too slow, above 1",
-        )?;
-        check(self.slow_factor >= 1.0, format!("slow_factor is {}", self.slow_factor), "give 1 or more")
+        let Rate { peak, warm_up, .. } = self.rate;
+        let SwitchConfig { after, straggler, .. } = self.switch;
+        let slow = self.slow.map_or(1.0, |(_, factor)| factor);
+        let fields = [
+            (self.accumulate > 0, "accumulate is 0".into(), "a step needs at least one batch"),
+            (self.epochs > 0, "epochs is 0".into(), "ask for at least one epoch"),
+            (
+                self.epoch_samples > 0,
+                "the data set is empty".into(),
+                "look at the URI: fuelrail ls shows what is there",
+            ),
+            (peak > 0.0 && peak.is_finite(), format!("the learning rate is {peak}"), "choose one above 0"),
+            ((0.0..1.0).contains(&warm_up), format!("warm_up is {warm_up}"), "give a share of the work, 0 to below 1"),
+            ((0.0..=1.0).contains(&after), format!("switch_after is {after}"), "give a share of the work, 0 to 1"),
+            (
+                straggler == 0.0 || straggler > 1.0,
+                format!("straggler is {straggler}"),
+                "give how many times the median is too slow, above 1",
+            ),
+            (slow >= 1.0, format!("slow is {slow}"), "give a factor of 1 or more"),
+        ];
+        match fields.into_iter().find(|(good, ..)| !good) {
+            Some((_, cause, cure)) => Err(Error::new(Kind::Usage, cause).cure(cure)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -230,8 +226,8 @@ struct Progress {
     scores: Option<Vec<u8>>,
     saved: Instant,
     saved_step: u64,
-    switch_s: Option<f64>,
-    switch_reason: Option<Reason>,
+    /// Why it was switched, and how long that took, s.
+    switched: Option<(Reason, f64)>,
     stale: u64,
 }
 
@@ -262,8 +258,7 @@ impl<'l> Trainer<'l> {
             scores: None,
             saved: Instant::now(),
             saved_step: 0,
-            switch_s: None,
-            switch_reason: None,
+            switched: None,
             stale: 0,
         };
         let mut trainer = Trainer {
@@ -429,7 +424,8 @@ impl<'l> Trainer<'l> {
         if let Some(group) = &self.group {
             group.barrier()?;
         }
-        let Progress { step, samples, loss, switch_s, switch_reason, stale, .. } = self.progress.clone();
+        let Progress { step, samples, loss, switched, stale, .. } = self.progress;
+        let (switch_reason, switch_s) = switched.unzip();
         Ok(Outcome { end, steps: step, samples, loss, meter: self.meter, switch_s, switch_reason, stale })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Event, Trainer, seed_of};
 use crate::checkpoint::{About, Checkpoint};
-use crate::exchange::numbers;
+use crate::exchange::bytes_of;
 use crate::ffi::{random_state, set_random_state, tensor_of_bytes};
 use crate::switch::Mode;
 use fuelrail::{Reporter, State};
@@ -24,18 +24,21 @@ impl Trainer<'_> {
         let states = self.random_states()?;
         let written = if self.rank() == 0 { self.write(order, reporter, states) } else { Ok(Vec::new()) };
         if let Some(group) = &self.group {
-            let mut failed = numbers(&[i64::from(written.is_err())])?;
+            let mut failed = Tensor::from_slice(&[i64::from(written.is_err())]);
             group.broadcast(&mut failed, 0)?;
             if failed.int64_value(&[0]) != 0 && written.is_ok() {
                 return Err(Error::new(Kind::File, "rank 0 could not write the checkpoint").cure("its output says why"));
             }
         }
-        let places = written?;
+        self.saved(&written?, begun);
+        Ok(())
+    }
+
+    fn saved(&mut self, places: &[String], begun: Instant) {
         (self.progress.saved, self.progress.saved_step) = (Instant::now(), self.progress.step);
         if self.rank() == 0 {
-            (self.listener)(Event::Saved(&places, begun.elapsed()));
+            (self.listener)(Event::Saved(places, begun.elapsed()));
         }
-        Ok(())
     }
 
     /// Rank 0 alone, while the others do something else.
@@ -43,8 +46,7 @@ impl Trainer<'_> {
         let begun = Instant::now();
         let states = vec![self.own_random_states()?];
         let places = self.write(order, None, states)?;
-        (self.progress.saved, self.progress.saved_step) = (Instant::now(), self.progress.step);
-        (self.listener)(Event::Saved(&places, begun.elapsed()));
+        self.saved(&places, begun);
         Ok(())
     }
 
@@ -55,14 +57,11 @@ impl Trainer<'_> {
             let length = bytes.len() as i64;
             tensors.insert(SCORES.to_owned(), tensor_of_bytes(bytes, &[length], Element::Uint8)?);
         }
-        for (name, tensor) in &self.parameters {
-            tensors.insert(format!("model.{name}"), tensor.detach());
-        }
-        for (name, tensor) in self.buffers() {
+        for (name, tensor) in self.parameters.iter().chain(&self.buffers()) {
             tensors.insert(format!("model.{name}"), tensor.detach());
         }
         for (slot, flat) in self.optimiser.state() {
-            for (name, view) in self.views(flat) {
+            for (name, view) in self.views(flat)? {
                 tensors.insert(format!("optimiser.{slot}.{name}"), view);
             }
         }
@@ -85,22 +84,21 @@ impl Trainer<'_> {
         self.vault.save(&Checkpoint { about, tensors })
     }
 
-    /// The parameters' parts of a flat tensor.
-    fn views(&self, flat: &Tensor) -> Vec<(String, Tensor)> {
-        let offsets = self.reducer.offsets();
-        let named = self.parameters.iter().zip(offsets);
-        named
-            .map(|((name, tensor), at)| {
-                let part = flat.narrow(0, at as i64, tensor.numel() as i64);
-                (name.clone(), part.view(&tensor.size()[..]))
-            })
-            .collect()
+    /// The parameters' parts of a tensor that is laid out as the flat one they are views of.
+    fn views(&self, flat: &Tensor) -> Result<Vec<(String, Tensor)>> {
+        let begin = self.reducer.flat_parameters()?.data_ptr().addr();
+        let part = |(name, tensor): &(String, Tensor)| {
+            let at = tensor.data_ptr().addr().saturating_sub(begin) / tensor.kind().elt_size_in_bytes();
+            let part = flat.narrow(0, at as i64, tensor.numel() as i64);
+            (name.clone(), part.view(&tensor.size()[..]))
+        };
+        Ok(self.parameters.iter().map(part).collect())
     }
 
     fn own_random_states(&self) -> Result<RandomStates> {
-        let mut states = vec![("cpu".to_owned(), state_bytes(&random_state(None)?))];
+        let mut states = vec![("cpu".to_owned(), bytes_of(&random_state(None)?)?)];
         if let Device::Cuda(device) = self.device {
-            states.push(("cuda".to_owned(), state_bytes(&random_state(Some(device))?)));
+            states.push(("cuda".to_owned(), bytes_of(&random_state(Some(device))?)?));
         }
         Ok(states)
     }
@@ -152,19 +150,15 @@ impl Trainer<'_> {
         if about.rule.slots() != self.optimiser.rule().slots() {
             return Err(differs("optimiser"));
         }
-        let own = self.parameters.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
-        for (name, tensor) in own.chain(self.buffers()) {
+        for (name, tensor) in self.parameters.iter().chain(&self.buffers()) {
             let saved = checkpoint.tensor(&format!("model.{name}"), &tensor.size())?;
             no_grad(|| tensor.detach().copy_(&saved.to_device(self.device)));
         }
-        let offsets = self.reducer.offsets();
-        let (slots, steps) = self.optimiser.state_mut();
-        *steps = about.rule_steps;
-        for (slot, flat) in slots {
-            for ((name, tensor), &at) in self.parameters.iter().zip(&offsets) {
-                let saved = checkpoint.tensor(&format!("optimiser.{slot}.{name}"), &tensor.size())?;
-                let mut part = flat.narrow(0, at as i64, tensor.numel() as i64);
-                no_grad(|| part.copy_(&saved.to_device(self.device).view([-1])));
+        self.optimiser.set_steps(about.rule_steps);
+        for (slot, flat) in self.optimiser.state() {
+            for (name, mut view) in self.views(flat)? {
+                let saved = checkpoint.tensor(&format!("optimiser.{slot}.{name}"), &view.size())?;
+                no_grad(|| view.copy_(&saved.to_device(self.device)));
             }
         }
         self.scale = crate::precision::LossScale::new(self.config.precision, Some(about.loss_scale));
@@ -173,7 +167,7 @@ impl Trainer<'_> {
         self.progress.samples = about.samples;
         self.progress.mode = if self.world() > 1 { about.mode } else { Mode::Synchronous };
         self.progress.order = Some(about.order.clone());
-        self.progress.scores = checkpoint.tensors.get(SCORES).map(state_bytes);
+        self.progress.scores = checkpoint.tensors.get(SCORES).map(bytes_of).transpose()?;
         self.restore_random_state(checkpoint)
     }
 
@@ -191,10 +185,4 @@ impl Trainer<'_> {
         }
         Ok(())
     }
-}
-
-fn state_bytes(state: &Tensor) -> Vec<u8> {
-    let mut bytes = vec![0; state.numel()];
-    state.copy_data_u8(&mut bytes, state.numel());
-    bytes
 }

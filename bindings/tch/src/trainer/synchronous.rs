@@ -101,9 +101,9 @@ impl Trainer<'_> {
 
     /// For trials: makes this rank as slow as it was asked to be.
     pub(super) fn dawdle(&self, begun: Instant, passes: &Passes) {
-        if self.config.slow_rank == Some(self.rank()) {
+        if let Some((_, factor)) = self.config.slow.filter(|(rank, _)| *rank == self.rank()) {
             let own = begun.elapsed().saturating_sub(passes.time.data_wait);
-            std::thread::sleep(own.mul_f64(self.config.slow_factor - 1.0));
+            std::thread::sleep(own.mul_f64(factor - 1.0));
         }
     }
 
@@ -192,12 +192,11 @@ impl Trainer<'_> {
         let begun = Instant::now();
         // The ranks' parameters are the same already, and rank 0 has the momentum: nothing moves.
         self.progress.mode = Mode::Asynchronous;
-        self.progress.switch_reason = Some(reason);
         if let Some(group) = &self.group {
             group.barrier()?;
         }
         let took = begun.elapsed();
-        self.progress.switch_s = Some(took.as_secs_f64());
+        self.progress.switched = Some((reason, took.as_secs_f64()));
         (self.listener)(Event::Switched(reason, took));
         Ok(())
     }

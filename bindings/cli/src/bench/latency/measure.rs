@@ -1,17 +1,17 @@
 //! The question behind `fuelrail bench latency`: how long a bucket takes to answer, and how long a trainer waits for a sample.
 //!
-//! Two things can be timed. *GETs*: ranges of a given size over plain keep-alive connections, the bucket's own latency.
-//! *Samples*: batches of one sample through the loader, asked for at given moments, the trainer's wait; look-ahead is part of
-//! it, which is the point of a loader.
+//! Two things can be timed. *GETs*: of whole objects or of their first bytes, over kept connections of the engine's own client, the
+//! bucket's latency. *Samples*: batches of one sample through the loader, asked for at given moments, the trainer's wait;
+//! look-ahead is part of it, which is the point of a loader.
 //!
 //! Owns the runs. The rule from when on a latency counts is in `drive.rs`.
 
+use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
-use fuelrail::{ByteSize, Config, Error, Kind, Listed, LoaderBuilder, Result};
+use fuelrail::{Access, ByteSize, Config, Error, GetConnection, Gets, Kind, Listed, LoaderBuilder, Result};
 
 use super::drive::{Clock, Measured, Queue};
-use super::get::{Aim, Caller};
 use super::histogram::{Latencies, LatencyResult};
 use crate::stop::Stop;
 
@@ -22,7 +22,9 @@ pub use super::drive::Load;
 pub enum Timed {
     /// GETs of the first so many bytes of objects; of whole objects without a size.
     Gets {
-        /// Where the keys begin.
+        /// How the bucket is reached.
+        access: Box<Access>,
+        /// The bucket, with any prefix.
         uri: String,
         /// Bytes of a GET.
         bytes: Option<u64>,
@@ -58,16 +60,14 @@ const CONNECTIONS_MAX: usize = 1024;
 /// # Errors
 /// `Usage` for settings that make no sense, the error of the first request that fails, `Cancelled` when asked to stop.
 pub fn run(run: &Run, listing: &[Listed]) -> Result<(LatencyResult, [Latencies; 2])> {
-    let (name, how, all, elapsed) = match &run.timed {
-        Timed::Gets { uri, bytes, connections } => {
-            let name =
-                bytes.map_or_else(|| "GET of whole objects".into(), |bytes| format!("GET of {}", ByteSize(bytes)));
-            let (all, elapsed) = gets(run, &Aim::new(uri, listing, *bytes)?, *connections)?;
-            (name, format!("{connections} connections"), all, elapsed)
+    let (name, how, all) = match &run.timed {
+        Timed::Gets { access, uri, bytes, connections } => {
+            let what = bytes.map_or_else(|| "whole objects".into(), |bytes| ByteSize(bytes).to_string());
+            let all = gets(run, listing, (access, uri), *bytes, *connections)?;
+            (format!("GET of {what}"), format!("{connections} connections"), all)
         }
         Timed::Samples(config) => {
-            let (all, elapsed) = samples(run, config, listing)?;
-            ("sample from the loader".to_owned(), "one consumer".to_owned(), all, elapsed)
+            ("sample from the loader".to_owned(), "one consumer".to_owned(), samples(run, config, listing)?)
         }
     };
     let load = match run.load {
@@ -79,7 +79,7 @@ pub fn run(run: &Run, listing: &[Listed]) -> Result<(LatencyResult, [Latencies; 
         name,
         load: format!("{load}, {how}"),
         intended_per_s: run.load.intended_per_s(),
-        achieved_per_s: run.requests as f64 / elapsed.as_secs_f64().max(f64::MIN_POSITIVE),
+        achieved_per_s: run.requests as f64 / all.ended.as_secs_f64().max(f64::MIN_POSITIVE),
         warm_up: run.warm_up,
         response: all.response.summary(),
         service: all.service.summary(),
@@ -87,35 +87,56 @@ pub fn run(run: &Run, listing: &[Listed]) -> Result<(LatencyResult, [Latencies; 
     Ok((result, [all.response, all.service]))
 }
 
-fn gets(run: &Run, aim: &Aim, connections: usize) -> Result<(Measured, Duration)> {
+fn gets(
+    run: &Run,
+    listing: &[Listed],
+    (access, uri): (&Access, &str),
+    bytes: Option<u64>,
+    connections: usize,
+) -> Result<Measured> {
     if !(1..=CONNECTIONS_MAX).contains(&connections) {
         return Err(Error::new(Kind::Usage, format!("connections = {connections} is outside 1 to {CONNECTIONS_MAX}")));
     }
-    let mut callers = Vec::new();
-    for _ in 0..connections {
-        callers.push(Caller::dial(aim)?);
-    }
+    let fit: Vec<&Listed> = listing.iter().filter(|object| object.size >= bytes.unwrap_or(1).max(1)).collect();
+    let Some(first) = fit.first() else {
+        return Err(Error::new(Kind::Usage, "no object is that large").cure("give a smaller --size"));
+    };
+    let gets = Gets::open(access, uri, &first.key)?;
+    let mut open = (0..connections).map(|_| gets.connect()).collect::<Result<Vec<_>>>()?;
+    let ask = |connection: &mut GetConnection<'_>, number: u64| {
+        let object = fit[(number % fit.len() as u64) as usize];
+        let (came, due) = (connection.get(&object.key, bytes)?, bytes.unwrap_or(object.size));
+        // Any other length is not the latency of this GET.
+        let cause = || format!("the server answers with {came} bytes where {due} are asked for");
+        let cure = "check the manifest, and that the server knows ranges";
+        if came == due { Ok(()) } else { Err(Error::new(Kind::Protocol, cause()).cure(cure).object(&object.key)) }
+    };
+    phases(run, |queue| together(&mut open, queue, &run.stop, ask))
+}
+
+/// The warm-up in a closed loop, then what is measured.
+fn phases(run: &Run, mut work: impl FnMut(&Queue) -> Result<Measured>) -> Result<Measured> {
     if run.warm_up > 0 {
-        together(&mut callers, &Queue::new(Load::Closed, run.warm_up, run.seed)?, &run.stop)?;
+        work(&Queue::new(Load::Closed, run.warm_up, run.seed)?)?;
     }
-    let measured = together(&mut callers, &Queue::new(run.load, run.requests, run.seed)?, &run.stop)?;
-    let ended = measured.ended;
-    Ok((measured, ended))
+    work(&Queue::new(run.load, run.requests, run.seed)?)
 }
 
 /// All connections at work on one queue, each on a thread of its own.
-fn together(callers: &mut [Caller<'_>], queue: &Queue, stop: &Stop) -> Result<Measured> {
-    let clock = Wall { start: Instant::now() };
+fn together<C: Send>(
+    connections: &mut [C],
+    queue: &Queue,
+    stop: &Stop,
+    ask: impl Fn(&mut C, u64) -> Result<()> + Sync,
+) -> Result<Measured> {
+    let clock = Wall::new();
     let failed = Stop::default();
     let go_on = || stop.check().and_then(|()| failed.check());
+    let work =
+        |connection: &mut C| queue.work(&clock, |number| ask(connection, number), go_on).inspect_err(|_| failed.ask());
     let all: Vec<Result<Measured>> = std::thread::scope(|scope| {
-        let work = |caller| {
-            let (failed, clock, go_on) = (&failed, &clock, &go_on);
-            move || work_of(caller, queue, clock, go_on).inspect_err(|_| failed.ask())
-        };
-        let threads: Vec<_> = callers.iter_mut().map(|caller| scope.spawn(work(caller))).collect();
-        let panicked = || Error::new(Kind::Environment, "a load thread panicked: a bug of the harness");
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked()))).collect()
+        let threads: Vec<_> = connections.iter_mut().map(|one| scope.spawn(|| work(one))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     });
     let mut sum = Measured::default();
     let mut cancelled = None;
@@ -134,11 +155,7 @@ fn together(callers: &mut [Caller<'_>], queue: &Queue, stop: &Stop) -> Result<Me
     cancelled.map_or(Ok(sum), Err)
 }
 
-fn work_of(caller: &mut Caller<'_>, queue: &Queue, clock: &Wall, go_on: impl Fn() -> Result<()>) -> Result<Measured> {
-    queue.work(clock, |number| caller.ask(number), go_on)
-}
-
-fn samples(run: &Run, config: &Config, listing: &[Listed]) -> Result<(Measured, Duration)> {
+fn samples(run: &Run, config: &Config, listing: &[Listed]) -> Result<Measured> {
     let total = run.warm_up + run.requests;
     let epochs = total.div_ceil((listing.len() as u64).max(1)).max(1);
     let config = Config { batch_size: 1, epochs, ..config.clone() };
@@ -147,15 +164,7 @@ fn samples(run: &Run, config: &Config, listing: &[Listed]) -> Result<(Measured, 
         Some(batch) => batch.map(drop),
         None => Err(Error::new(Kind::Usage, "the set has no samples")),
     };
-    let go_on = || run.stop.check();
-    if run.warm_up > 0 {
-        let clock = Wall { start: Instant::now() };
-        Queue::new(Load::Closed, run.warm_up, run.seed)?.work(&clock, &mut ask, go_on)?;
-    }
-    let clock = Wall { start: Instant::now() };
-    let measured = Queue::new(run.load, run.requests, run.seed)?.work(&clock, &mut ask, go_on)?;
-    let ended = measured.ended;
-    Ok((measured, ended))
+    phases(run, |queue| queue.work(&Wall::new(), &mut ask, || run.stop.check()))
 }
 
 /// The real clock, from a run's start.
@@ -165,6 +174,12 @@ struct Wall {
 
 /// The scheduler wakes a sleeper late; the rest of a wait is spent looking at the clock.
 const SPIN: Duration = Duration::from_micros(100);
+
+impl Wall {
+    fn new() -> Wall {
+        Wall { start: Instant::now() }
+    }
+}
 
 impl Clock for Wall {
     fn now(&self) -> Duration {

@@ -6,17 +6,18 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
-use fuelrail::{ByteSize, Config, Listed, Overrides, list, read_manifest};
-use serde::Serialize;
+use fuelrail::{Access, ByteSize, Config, Overrides, list_with, read_manifest};
+use serde_json::json;
 
 use self::measure::{Load, Run, Timed, run as measure};
 use crate::failure::{Outcome, file, usage};
 use crate::machine::Machine;
 use crate::screen::{Bar, JsonTo, Table, note};
+use crate::settings;
 use crate::stop::stop_on_signals;
+use crate::trust::Trust;
 
 mod drive;
-mod get;
 pub mod histogram;
 pub mod measure;
 
@@ -30,15 +31,17 @@ const EXAMPLES: &str = "Examples:
 Without --rate the loop is closed: every connection sends when its last answer is there. With --rate it is open: requests have a
 moment at which they are meant to be sent, and `response` counts from there, also when every connection is still busy: a stall
 counts for everybody it kept waiting (no coordinated omission). `service` counts from the sending, for comparison.
---through gets times the bucket with plain GETs of --size bytes; --through loader times what a trainer waits for one sample (batches
+--through gets times the bucket with single GETs of --size bytes, none tried again; --through loader times what a trainer waits for one sample (batches
 of one, look-ahead included).";
 
 /// Time GETs or samples: percentiles, open or closed loop, free of coordinated omission
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Latency {
-    /// What to read: http://HOST:PORT/BUCKET/PREFIX
+    /// What to read: s3://BUCKET/PREFIX, gs://, az://ACCOUNT/CONTAINER/PREFIX, http[s]://HOST:PORT/BUCKET/PREFIX
     uri: String,
+    #[command(flatten)]
+    trust: Trust,
     /// The objects, as key<TAB>size lines, for servers that cannot list
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
@@ -80,7 +83,7 @@ pub(crate) struct Latency {
 /// What is timed.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 enum Through {
-    /// GETs over plain connections
+    /// Single GETs
     Gets,
     /// Samples from the loader
     Loader,
@@ -101,53 +104,67 @@ pub(crate) fn run(args: &Latency) -> Outcome {
         return Err(usage("the loader reads whole samples", "leave out --size, or use --through gets"));
     }
     let stop = stop_on_signals()?;
+    let given = given(args);
+    let access = Access::load(&args.uri, fuelrail::environment_variables()?, &given)?;
     let listing = match &args.manifest {
         Some(path) => read_manifest(path)?,
-        None => list(&args.uri, |_| {})?,
+        None => list_with(&access, &args.uri, |_| {})?,
     };
     let load = match (args.rate, args.arrivals) {
         (None, _) => Load::Closed,
         (Some(rate), Arrivals::Even) => Load::Constant(rate),
         (Some(rate), Arrivals::Random) => Load::Poisson(rate),
     };
-    let runs = timed(args)?;
+    let runs = timed(args, &access, &given)?;
     let bar = Bar::new(Some(runs.len() as u64), "runs");
     let mut latencies = Vec::new();
     for (number, timed) in (1..).zip(runs) {
         bar.at(number - 1, || "measuring".to_owned());
         let Latency { requests, warm_up, seed, .. } = *args;
         let plan = Run { timed, load, requests, warm_up, seed, stop: stop.clone() };
-        let (result, histograms) = measured(&plan, &listing)?;
+        let (result, histograms) = measure(&plan, &listing)?;
         if let Some(prefix) = &args.hgrm {
             write(prefix, number, &histograms)?;
         }
         latencies.push(result);
     }
     drop(bar);
-    let findings = findings(args, latencies, start.elapsed().as_secs_f64());
-    findings.notices.iter().for_each(|notice| note(notice));
+    let machine = Machine::here();
+    let notices = if machine.optimised { vec![] } else { vec!["an unoptimised build: its figures mean nothing"] };
+    notices.iter().for_each(|notice| note(notice));
+    let findings = json!({
+        "schema": 1,
+        "question": "latency",
+        "machine": machine,
+        "config": config(args),
+        "latencies": latencies,
+        "notices": notices,
+        "wall_s": start.elapsed().as_secs_f64(),
+    });
     JsonTo::asked(args.json.as_deref())
-        .show(&findings, || format!("{}{}\n", self::latencies(&findings.latencies), findings.machine.line()))?;
+        .show(&findings, || format!("{}{}\n", self::latencies(&latencies), machine.line()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn measured(plan: &Run, listing: &[Listed]) -> Outcome<(LatencyResult, [Latencies; 2])> {
-    Ok(measure(plan, listing)?)
+/// Settings of the loader, of which some say how the bucket is reached.
+fn given(args: &Latency) -> Overrides {
+    let own = [("uri".to_owned(), args.uri.clone()), ("seed".to_owned(), args.seed.to_string())];
+    own.into_iter().chain(settings::given(&args.trust)).chain(args.settings.iter().cloned()).collect()
 }
 
 /// One run per size.
-fn timed(args: &Latency) -> Outcome<Vec<Timed>> {
+fn timed(args: &Latency, access: &Access, given: &Overrides) -> Outcome<Vec<Timed>> {
     if args.through == Through::Loader {
-        let mut settings: Overrides = vec![("uri".into(), args.uri.clone()), ("seed".into(), args.seed.to_string())];
-        settings.extend(args.settings.iter().cloned());
-        return Ok(vec![Timed::Samples(Box::new(Config::load(None, fuelrail::environment_variables()?, &settings)?))]);
+        let config = Config::load(None, fuelrail::environment_variables()?, given)?;
+        return Ok(vec![Timed::Samples(Box::new(config))]);
     }
     let sizes: Vec<Option<u64>> =
         if args.size.is_empty() { vec![None] } else { args.size.iter().map(|size| Some(size.0)).collect() };
     if sizes.contains(&Some(0)) {
         return Err(usage("--size 0 asks for nothing", "give at least 1"));
     }
-    let gets = |bytes| Timed::Gets { uri: args.uri.clone(), bytes, connections: args.connections };
+    let (uri, connections) = (&args.uri, args.connections);
+    let gets = |bytes| Timed::Gets { access: Box::new(access.clone()), uri: uri.clone(), bytes, connections };
     Ok(sizes.into_iter().map(gets).collect())
 }
 
@@ -160,36 +177,17 @@ fn write(prefix: &str, number: u64, histograms: &[Latencies; 2]) -> Outcome<()> 
     Ok(())
 }
 
-/// The result.
-#[derive(Serialize)]
-struct Findings {
-    /// Version of this structure.
-    schema: u32,
-    question: &'static str,
-    machine: Machine,
-    /// Every option that changes figures, by name.
-    config: BTreeMap<String, String>,
-    latencies: Vec<LatencyResult>,
-    notices: Vec<String>,
-    /// The whole measurement, s.
-    wall_s: f64,
-}
-
-fn findings(args: &Latency, latencies: Vec<LatencyResult>, wall_s: f64) -> Findings {
-    let mut config = BTreeMap::new();
-    let mut note = |name: &str, value: String| config.insert(name.to_owned(), value);
-    note("through", format!("{:?}", args.through).to_lowercase());
-    note("connections", args.connections.to_string());
-    note("requests", args.requests.to_string());
-    note("warm_up", args.warm_up.to_string());
-    note("seed", args.seed.to_string());
-    for (name, value) in &args.settings {
-        note(&format!("loader.{name}"), value.clone());
-    }
-    let machine = Machine::here();
-    let notices =
-        if machine.optimised { vec![] } else { vec!["an unoptimised build: its figures mean nothing".into()] };
-    Findings { schema: 1, question: "latency", machine, config, latencies, notices, wall_s }
+/// Every option that changes figures, by name.
+fn config(args: &Latency) -> BTreeMap<String, String> {
+    let own = [
+        ("through", format!("{:?}", args.through).to_lowercase()),
+        ("connections", args.connections.to_string()),
+        ("requests", args.requests.to_string()),
+        ("warm_up", args.warm_up.to_string()),
+        ("seed", args.seed.to_string()),
+    ];
+    let settings = args.settings.iter().map(|(name, value)| (format!("loader.{name}"), value.clone()));
+    own.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(settings).collect()
 }
 
 /// Latencies as a table for people.
