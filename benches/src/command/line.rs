@@ -8,11 +8,12 @@ use fuelrail::{ByteSize, list, read_manifest};
 use super::results::text;
 use crate::harness::{Findings, Pass, Turn};
 use crate::line::{Line, LineArgs, Step, line};
-use crate::rivals::{Programs, Python, RIVALS, Rival, folders};
+use crate::rivals::{Programs, Python, RIVALS, Rival};
 use fuelrail_cli::bench::this_program;
 use fuelrail_cli::failure::{Outcome, usage};
 use fuelrail_cli::screen::{Bar, JsonTo, note};
 use fuelrail_cli::stop::stop_on_signals;
+use fuelrail_cli::train::folders;
 
 pub(crate) fn run(args: &LineArgs) -> Outcome {
     if args.rounds == 0 || args.repeats == Some(0) {

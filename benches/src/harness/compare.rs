@@ -6,7 +6,7 @@
 use core::fmt;
 
 use fuelrail::{Error, Kind, Result};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::result::Metric;
 use super::result::Scored;
@@ -14,8 +14,7 @@ use super::result::Spread;
 use super::result::{Contested, Findings};
 
 /// Something that makes two results unlike.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Difference {
     pub what: String,
     pub first: String,
@@ -29,7 +28,7 @@ impl fmt::Display for Difference {
 }
 
 /// What a change comes to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The ranges from least to most do not meet, and the second is the better one.
@@ -41,8 +40,7 @@ pub enum Verdict {
 }
 
 /// One figure of one contestant in both results.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Change {
     pub contest: String,
     /// Which contestant, with `(cold)` for its cold passes.
@@ -55,8 +53,7 @@ pub struct Change {
     pub verdict: Verdict,
 }
 
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Comparison {
     pub schema: u32,
     /// What makes the results unlike; empty unless the comparison was forced.

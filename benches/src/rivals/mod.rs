@@ -4,6 +4,6 @@ mod programs;
 mod python;
 mod roster;
 
-pub use programs::{Absent, Programs, folders};
+pub use programs::{Absent, Programs};
 pub use python::Python;
 pub use roster::{Origin, Packing, RIVALS, Rival};

@@ -4,7 +4,7 @@
 //! Owns where programs are looked for. Never starts a contestant.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use fuelrail::Result;
 
@@ -54,7 +54,7 @@ impl Programs {
                 absent("not for buckets", reason.to_owned())
             }
             Origin::Python(_) if !self.python.stands() => {
-                let folder = self.python.folder().display();
+                let folder = self.python.folder.display();
                 let cure = "--python installs it: some 7 GB, minutes";
                 absent(NOT_INSTALLED, format!("its environment is not installed in {folder}; {cure}"))
             }
@@ -101,14 +101,11 @@ impl Programs {
     }
 }
 
-/// The folders of a `PATH`.
-pub fn folders(path: &std::ffi::OsStr) -> Vec<PathBuf> {
-    std::env::split_paths(path).filter(|folder| folder != Path::new("")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fuelrail_cli::train::folders;
+    use std::path::Path;
 
     fn programs(folder: &Path) -> Programs {
         Programs {

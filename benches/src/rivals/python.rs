@@ -34,17 +34,13 @@ const INSTALLED: &str = "installed.txt";
 /// The virtual environment with the scripts beside it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Python {
-    folder: PathBuf,
+    pub folder: PathBuf,
 }
 
 impl Python {
     /// In a folder, which need not be there yet.
     pub fn in_folder(folder: impl Into<PathBuf>) -> Python {
         Python { folder: folder.into() }
-    }
-
-    pub fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// Whether everything is installed in the versions this program wants.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use fuelrail::{Batch, Config, Error, Kind, Listed, Loader, LoaderBuilder, Overrides, Result, State};
+use fuelrail::{Batch, Config, Error, Kind, Listed, Loader, LoaderBuilder, Overrides, Result, State, Taken};
 use fuelrail_base::prng::Prng;
 
 use super::bucket::{Served, Server};
@@ -218,8 +218,15 @@ impl<'a> Consumer<'a> {
         loader.next_batch().ok_or_else(|| Error::new(Kind::Cancelled, "the run came to an end"))?
     }
 
+    /// Takes a batch as the mood is, if one comes soon: phases end and moments pass while none does.
     fn take(&mut self) -> Result<()> {
-        let batch = self.next_batch()?;
+        const PATIENCE: Duration = Duration::from_millis(50);
+        let loader = self.loader.as_mut().expect("one is open while batches are taken");
+        let batch = match loader.next_batch_within(PATIENCE)? {
+            Taken::Batch(batch) => batch,
+            Taken::NotYet => return Ok(()),
+            Taken::Over => return Err(Error::new(Kind::Cancelled, "the run came to an end")),
+        };
         if self.soaking.canary == Some(Canary::Lost) && !self.lost {
             self.lost = true;
             return Ok(());
