@@ -17,7 +17,7 @@ pub enum Decay {
 #[derive(Args, Clone, Copy, PartialEq, Debug)]
 pub struct Rate {
     /// Greatest learning rate, for the batch of all ranks together
-    #[arg(long = "rate", default_value_t = 0.05)]
+    #[arg(long = "rate", value_name = "RATE", default_value_t = 0.05)]
     pub peak: f64,
     /// Share of the work over which the rate rises from zero
     #[arg(long, default_value_t = 0.0)]

@@ -21,7 +21,7 @@ pub enum Mode {
 #[derive(Args, Clone, Copy, PartialEq, Debug)]
 pub struct SwitchConfig {
     /// Share of the work after which training goes asynchronous (Sync-Switch); 1 never, 0 at once
-    #[arg(long = "switch-after", default_value_t = 1.0)]
+    #[arg(long = "switch-after", value_name = "SHARE", default_value_t = 1.0)]
     pub after: f64,
     /// Also when a rank takes this many times the median's time, ten steps in a row; 0 never
     #[arg(long, default_value_t = 0.0)]

@@ -47,7 +47,7 @@ pub struct TrainConfig {
     #[arg(long, default_value_t = 1)]
     pub accumulate: usize,
     /// sgd or adamw
-    #[arg(long = "optimiser", default_value = "sgd", value_parser = |text: &str| text.parse::<Rule>())]
+    #[arg(long = "optimiser", value_name = "OPTIMISER", default_value = "sgd", value_parser = |text: &str| text.parse::<Rule>())]
     pub rule: Rule,
     /// Its learning rate.
     #[command(flatten)]
@@ -59,7 +59,7 @@ pub struct TrainConfig {
     #[arg(long, default_value_t = 25 << 20)]
     pub bucket_bytes: usize,
     /// A checkpoint every so many steps; without, only at the end and on a notice
-    #[arg(long = "checkpoint-every", default_value_t = 0)]
+    #[arg(long = "checkpoint-every", value_name = "N", default_value_t = 0)]
     pub checkpoint_every_steps: u64,
     /// And every so many seconds
     #[arg(long, default_value_t = 0.0)]
@@ -71,7 +71,7 @@ pub struct TrainConfig {
     #[arg(long, default_value_t = 64)]
     pub staleness_max: u64,
     /// For trials: slow one rank down, RANK=FACTOR
-    #[arg(long, value_parser = slow)]
+    #[arg(long, value_name = "RANK=FACTOR", value_parser = slow)]
     pub slow: Option<(usize, f64)>,
 }
 
