@@ -2,7 +2,6 @@
 //!
 //! Owns the window while the exchange is open. Judges a response head against what was asked; never touches a socket.
 
-use super::outcome::{End, Outcome};
 use fuelrail_base::{Error, Instant, Kind, Result, SampleId, WallTime};
 use fuelrail_io::{Filling, Window};
 use fuelrail_plan::brain::FetchId;
@@ -117,9 +116,9 @@ impl Exchange {
         self.window.as_mut().expect(HOME)
     }
 
-    /// Ends it, between two receives.
-    pub(crate) fn end(self, end: End) -> Outcome {
-        Outcome { asked: self.asked, window: self.window.expect(HOME), spare: self.spare, end }
+    /// Gives the window back, and the spare memory it is carved from, between two receives.
+    pub(crate) fn into_memory(self) -> (Window, Option<Filling>) {
+        (self.window.expect(HOME), self.spare)
     }
 
     /// Clears what landed in this attempt: its head was never understood.

@@ -50,18 +50,25 @@ impl Fault {
 }
 
 impl Outcome {
+    /// An exchange ended so.
+    pub(crate) fn new(exchange: Exchange, end: End) -> Outcome {
+        let asked = exchange.asked;
+        let (window, spare) = exchange.into_memory();
+        Outcome { asked, window, spare, end }
+    }
+
     /// All bytes of an exchange are in its window, and prove this.
     pub(crate) fn landed(exchange: Exchange, proof: Proof, now: Instant) -> Outcome {
         let first_byte = exchange.first_byte_at.unwrap_or(now).since(exchange.sent_at);
         let total = now.since(exchange.sent_at);
-        exchange.end(End::Landed { proof, first_byte, total })
+        Outcome::new(exchange, End::Landed { proof, first_byte, total })
     }
 
     /// An exchange failed.
     pub(crate) fn failed(exchange: Exchange, fault: Fault) -> Outcome {
         let new_bytes = exchange.home_window().filled().saturating_sub(exchange.resumed_at);
         let proof = exchange.proof;
-        exchange.end(End::Failed { proof, new_bytes, fault })
+        Outcome::new(exchange, End::Failed { proof, new_bytes, fault })
     }
 
     /// The same end; where it failed, for what another failed from, if that did.
@@ -133,7 +140,7 @@ pub(super) fn fail(mut exchange: Exchange, error: Error, idled_out: bool, cx: &m
 /// The connection closes before this exchange's response was looked at: nothing that landed for it is known to be good.
 pub(super) fn unserved(mut exchange: Exchange, displaced: bool, cx: &mut Context) {
     exchange.forget_landed();
-    cx.outcomes.push(exchange.end(End::Unserved { displaced }));
+    cx.outcomes.push(Outcome::new(exchange, End::Unserved { displaced }));
 }
 
 fn land(exchange: Exchange, cx: &mut Context) {

@@ -3,7 +3,7 @@
 //! Each takes a maker (capacity in bytes to policy) and panics, with the step that broke the promise. Seeded: a failure
 //! repeats.
 
-use super::Policy;
+use super::contract::Policy;
 use super::index::BlockMap;
 use crate::schedule::UseTime;
 use fuelrail_base::{BlockId, SampleId, prng::Prng};

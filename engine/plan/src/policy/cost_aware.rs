@@ -16,7 +16,7 @@
 //! cache has a limit of; and no `1 / d`, for under it two blocks can change places while neither is used, and no heap would
 //! hold them. Ignores next uses. What is new always comes in. O(log n) per call and block evicted.
 
-use super::PolicyName;
+use super::contract::PolicyName;
 use super::ranked::Rule;
 use crate::schedule::UseTime;
 use core::cmp::{Ordering, Reverse};
@@ -102,7 +102,7 @@ impl Rule for CostAware {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Policy;
+    use super::super::contract::Policy;
     use super::super::ranked::Ranked;
     use super::*;
     use fuelrail_base::SampleId;

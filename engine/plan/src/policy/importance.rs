@@ -6,7 +6,7 @@
 //! there are as many ghosts as blocks held at the fullest, the oldest goes first. Ignores next uses. O(log n) per call and
 //! block evicted.
 
-use super::PolicyName;
+use super::contract::PolicyName;
 use super::index::{BlockMap, map_bytes};
 use super::rank::Rank;
 use super::ranked::Rule;
@@ -77,7 +77,7 @@ impl Rule for Importance {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Policy;
+    use super::super::contract::Policy;
     use super::super::ranked::Ranked;
     use super::*;
     use fuelrail_base::{SampleId, prng::Prng};

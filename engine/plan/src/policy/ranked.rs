@@ -3,7 +3,7 @@
 //! O(log n) per call and block evicted. After it has once been at its fullest, nothing is allocated any more.
 
 use super::rank::Rank;
-use super::{Policy, PolicyName};
+use super::contract::{Policy, PolicyName};
 use crate::schedule::UseTime;
 use fuelrail_base::BlockId;
 

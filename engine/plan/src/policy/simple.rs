@@ -1,6 +1,6 @@
 //! Rules of a line or two: what came first, what was used last, what is used next, and none.
 
-use super::PolicyName;
+use super::contract::PolicyName;
 use super::ranked::Rule;
 use crate::schedule::UseTime;
 use core::cmp::Reverse;

@@ -177,8 +177,8 @@ impl Rig {
                 let text = format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", asked.fetch.place);
                 self.conn.request(Exchange::new(asked, window, self.ring.now()), text.as_bytes());
             } else {
-                let ended = Exchange::new(asked, window, self.ring.now()).end(conn::End::Unserved { displaced: false });
-                self.outcomes.push(ended);
+                let exchange = Exchange::new(asked, window, self.ring.now());
+                self.outcomes.push(Outcome::new(exchange, conn::End::Unserved { displaced: false }));
             }
         }
     }
