@@ -289,15 +289,16 @@ impl Config {
         overrides: &Overrides,
     ) -> Result<Config> {
         read_sizes(&mut table)?;
+        let defaults = toml::Table::try_from(Config::default()).expect("settings can be printed");
         let environment: BTreeMap<String, String> = environment.into_iter().collect();
         for (name, text) in &environment {
             if let Some(field) = name.strip_prefix("FUELRAIL_") {
-                set(&mut table, &field.to_ascii_lowercase(), text)
+                set(&mut table, &defaults, &field.to_ascii_lowercase(), text)
                     .map_err(|e| usage(format!("environment variable {name}: {}", e.cause())))?;
             }
         }
         for (field, text) in overrides {
-            set(&mut table, field, text)?;
+            set(&mut table, &defaults, field, text)?;
         }
         let mut config: Config = table.try_into().map_err(|e: toml::de::Error| usage(e.message().to_string()))?;
         config.take_vendors(&environment)?;

@@ -1,8 +1,6 @@
 //! Settings as text: what each field is read as. Knows the fields by name, and nothing of what they mean.
 
-use super::Config;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
-use std::sync::LazyLock;
 
 /// Fields that say how a bucket is reached.
 pub(super) const ACCESS: [&str; 8] =
@@ -26,12 +24,10 @@ fn size(text: &str) -> Result<toml::Value> {
     i64::try_from(n).map(toml::Value::Integer).map_err(|_| Error::new(Kind::Usage, format!("{n} is too large")))
 }
 
-/// Puts a value written as text into the table, as the type that the field has by default. What has no default is text, too, but for a
+/// Puts a value written as text into the table, as the type that the field has in `defaults`. What has no default is text, too, but for a
 /// few.
-pub(super) fn set(table: &mut toml::Table, field: &str, text: &str) -> Result<()> {
-    static DEFAULTS: LazyLock<toml::Table> =
-        LazyLock::new(|| toml::Table::try_from(Config::default()).expect("settings can be printed"));
-    let value = match DEFAULTS.get(field) {
+pub(super) fn set(table: &mut toml::Table, defaults: &toml::Table, field: &str, text: &str) -> Result<()> {
+    let value = match defaults.get(field) {
         _ if field.ends_with(SIZE) => size(text)?,
         Some(toml::Value::Array(_)) => {
             let items = text.split(',').filter(|item| !item.is_empty());

@@ -2,8 +2,8 @@
 //!
 //! Begins minutes before a credential ends; while there is no new one the old one serves. Ends with the last who signs.
 
-use super::Fetched;
 use super::settings::{CredentialProvider, Credentials, Origin, Provider, Signing};
+use super::source::Fetched;
 use super::{aws, tokens};
 use crate::client::on_thread;
 use fuelrail_base::{Duration, Error, Kind, Result};

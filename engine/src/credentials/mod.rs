@@ -8,6 +8,7 @@ mod keep;
 mod profile;
 mod roles;
 mod settings;
+mod source;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -17,86 +18,11 @@ pub(crate) use keep::authority_for;
 pub use settings::{CredentialProvider, Credentials, SharedProvider};
 pub(crate) use settings::{Origin, Provider};
 
-use crate::environment::Environment;
-use crate::service::{Answer, Service};
-use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
+use crate::service::Answer;
+use fuelrail_base::{Kind, WallTime};
 use fuelrail_wire::sign::Credential;
-use futures_util::future::LocalBoxFuture;
 use hyper::body::Bytes;
 use profile::Profiles;
-use std::path::Path;
-use zeroize::Zeroizing;
-
-/// A credential just got.
-#[derive(Clone, Debug)]
-struct Fetched {
-    credential: Credential,
-    /// When it was handed out, by the clock of whoever did: its expiry is by the same clock.
-    at: Option<WallTime>,
-    /// Asking again brings the same: it stands in the process' own environment.
-    fixed: bool,
-}
-
-impl Fetched {
-    fn new(credential: Credential) -> Fetched {
-        Fetched { credential, at: None, fixed: false }
-    }
-}
-
-/// What a source has: a credential, or none for this reason, and the next one is asked.
-type Source = Result<Fetched, String>;
-
-/// The credential of the first source that has one.
-///
-/// # Errors
-/// `Denied` with what every source had to say, when none has one. Where a source is set up and does not work, nothing behind it is asked:
-/// that would be to ask as somebody else.
-async fn first<'a>(
-    sources: impl IntoIterator<Item = (&'static str, LocalBoxFuture<'a, Result<Source>>)>,
-) -> Result<Fetched> {
-    let mut nothing = Vec::new();
-    for (name, source) in sources {
-        match source.await {
-            Ok(Ok(fetched)) => return Ok(fetched),
-            Ok(Err(why)) => nothing.push(format!("{name}: {why}")),
-            Err(error) => {
-                nothing.push(format!("{name}: {error}"));
-                return Err(Error::new(kind_of(&error), format!("no credentials: {}", nothing.join("; "))));
-            }
-        }
-    }
-    Err(Error::new(Kind::Denied, format!("no credentials were found: {}", nothing.join("; ")))
-        .cure("set up one of these, or set anonymous = true (FUELRAIL_ANONYMOUS=true) if the bucket is public"))
-}
-
-/// Whoever refuses to hand out credentials will not change its mind; a service that did not answer may.
-fn kind_of(error: &Error) -> Kind {
-    if error.kind().retryable() { error.kind() } else { Kind::Denied }
-}
-
-/// The content of [`form`].
-const FORM: &str = "application/x-www-form-urlencoded";
-/// For services that are set up.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A service somewhere that hands out tokens.
-fn token_service<'a>(uri: &'a str, environment: &'a Environment) -> Service<'a> {
-    Service { uri, patience: PATIENCE, attempts: 3, proxies: Some(environment), ca_file: None }
-}
-
-/// The token in a file that the platform replaces while it is valid: read anew each time.
-fn token_file(path: &Path) -> Result<Zeroizing<String>> {
-    let text = std::fs::read_to_string(path).map(Zeroizing::new);
-    let text = text.map_err(|e| Error::new(Kind::File, format!("the token file {}: {e}", path.display())))?;
-    Ok(Zeroizing::new(text.trim().to_owned()))
-}
-
-/// `name=value` pairs, escaped as forms are.
-fn form(pairs: &[(&str, &str)]) -> String {
-    let escaped = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
-    let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
-    pairs.join("&")
-}
 
 /// Reads `bytes`, any at all, as each kind of file and answer that brings credentials: they are understood or refused, and no refusal repeats
 /// what they say. For the fuzzer, see [`crate::fuzz`].

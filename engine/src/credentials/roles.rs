@@ -1,7 +1,7 @@
 //! What AWS hands keys out with: the environment, the agent beside a container, the metadata service of an instance, and the Security Token
 //! Service, which gives a role instead of one's own keys.
 
-use super::{FORM, Fetched, Source, form, token_file, token_service};
+use super::source::{FORM, Fetched, Source, form, token_file, token_service};
 use crate::environment::Environment;
 use crate::service::Service;
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};

@@ -13,7 +13,7 @@ use super::directory;
 use super::segment::{Named, Segment, Unfit};
 
 /// Whether anybody owns a segment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SegmentState {
     /// A living process does: it appends to it, and may remove it.
@@ -23,11 +23,12 @@ pub enum SegmentState {
     /// It is being made.
     New,
     /// It is not what its name says, or cannot be read; it is left alone.
+    #[default]
     Unfit,
 }
 
 /// One file that is named as a segment.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct CacheSegment {
     /// Where it is.
     pub path: PathBuf,
@@ -61,7 +62,7 @@ pub struct CacheDirectory {
 }
 
 /// What reading every block of a segment came to.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct CacheVerdict {
     /// The segment.
     pub path: PathBuf,
@@ -165,18 +166,9 @@ fn own(path: &Path) -> Result<Arc<OwnDirectory>> {
 
 /// `None` for one that is gone by now.
 fn describe(named: &Named) -> Option<CacheSegment> {
-    let mut facts = CacheSegment {
-        path: named.path(),
-        bytes: named.len,
-        state: if named.name.new { SegmentState::New } else { SegmentState::Unfit },
-        created_s: 0,
-        blocks: 0,
-        block_bytes: 0,
-        damaged_records: 0,
-        flaw: None,
-    };
+    let mut facts = CacheSegment { path: named.path(), bytes: named.len, ..CacheSegment::default() };
     if named.name.new {
-        return Some(facts);
+        return Some(CacheSegment { state: SegmentState::New, ..facts });
     }
     match Segment::open(named) {
         Err(Unfit::Gone) => return None,
@@ -201,8 +193,7 @@ fn describe(named: &Named) -> Option<CacheSegment> {
 }
 
 fn verify(named: &Named) -> Option<CacheVerdict> {
-    let path = named.path();
-    let mut verdict = CacheVerdict { path, sound: 0, sound_bytes: 0, rotten: 0, damaged_records: 0, flaw: None };
+    let mut verdict = CacheVerdict { path: named.path(), ..CacheVerdict::default() };
     let segment = match Segment::open(named) {
         Ok(segment) => segment,
         Err(Unfit::Gone) => return None,

@@ -5,6 +5,7 @@ use super::azure::AzureSigner;
 use super::credential::{Credential, Proof};
 use super::unsigned::{HEADERS_MAX, Unsigned, covered};
 use arrayvec::ArrayVec;
+use core::mem::MaybeUninit;
 use fuelrail_base::{Error, Kind, Result, WallTime};
 
 /// What signatures are made for.
@@ -104,9 +105,9 @@ impl Signer {
         (query, lines): (&mut String, &mut Vec<u8>),
     ) -> Result<usize> {
         const HEAD: &str = "a request was written just before";
-        let mut lines_read = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut read = httparse::Request::new(&mut lines_read);
-        match read.parse(head) {
+        let mut lines_read = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+        let mut read = httparse::Request::new(&mut []);
+        match read.parse_with_uninit_headers(head, &mut lines_read) {
             Err(httparse::Error::TooManyHeaders) => {
                 let cause = format!("a request with more than {HEADERS_MAX} headers cannot be signed");
                 return Err(Error::new(Kind::Usage, cause));
