@@ -124,10 +124,10 @@ impl Op {
     #[must_use]
     pub fn file(&self) -> Option<FileId> {
         match self {
-            Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } | Op::Open(_) => None,
             Op::ReadAt { file, .. } | Op::WriteAt { file, .. } | Op::Stat { file, .. } | Op::SyncData { file } => {
                 Some(*file)
             }
+            _ => None,
         }
     }
 
