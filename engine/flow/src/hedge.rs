@@ -110,7 +110,7 @@ pub(crate) struct Hedges {
 impl Hedges {
     pub(crate) fn new(spares: Vec<Slot>) -> Hedges {
         Hedges {
-            slot_bytes: spares.first().map_or(0, Slot::len),
+            slot_bytes: spares.first().map_or(0, |slot| slot.len()),
             slots: spares.len(),
             races: Slab::with_capacity(spares.len()),
             spares,
