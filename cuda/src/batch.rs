@@ -97,7 +97,7 @@ impl DeviceBatch {
     /// Where the bytes begin on the device.
     #[must_use]
     pub fn pointer(&self) -> u64 {
-        self.ring.cell(self.token()).memory.handle()
+        self.ring.cell(self.token().cell).memory.handle()
     }
 
     /// Bytes copied, those between samples included.
@@ -196,7 +196,7 @@ impl DeviceBatch {
     /// # Errors
     /// `Environment` when the device is lost.
     pub fn has_landed(&self) -> Result<bool> {
-        self.ring.cell(self.token()).landed.is_reached()
+        self.ring.cell(self.token().cell).landed.is_reached()
     }
 
     /// The stream whose work may use it.
@@ -213,7 +213,7 @@ impl DeviceBatch {
         if stream == self.stream {
             return Ok(());
         }
-        let released = &self.ring.cell(self.token()).released;
+        let released = &self.ring.cell(self.token().cell).released;
         let _entered = self.ring.context.enter()?;
         // SAFETY: both streams are what `RawStream::from_raw` promises.
         unsafe {
@@ -242,11 +242,11 @@ impl Drop for DeviceBatch {
         }
         // SAFETY: the stream is what `RawStream::from_raw` promises.
         let marked = (self.ring.context.enter())
-            .and_then(|_entered| unsafe { self.ring.cell(&token).released.record(self.stream.handle()) });
+            .and_then(|_entered| unsafe { self.ring.cell(token.cell).released.record(self.stream.handle()) });
         self.ring.tally.come_back();
         match marked {
             Ok(()) => {
-                self.ring.cell(&token).was_held.store(true, Ordering::Release);
+                self.ring.cell(token.cell).was_held.store(true, Ordering::Release);
                 self.ring.send_home(token);
             }
             Err(error) => {

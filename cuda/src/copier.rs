@@ -201,7 +201,7 @@ impl Copier {
     /// The bytes of the batch that the token describes are at `at`, in registered memory, and stay until `landed` is reached.
     unsafe fn submit(&self, token: &Token, at: *const u8) -> Result<()> {
         let ring = &self.ties.ring;
-        let (cell, stream) = (ring.cell(token), self.device.stream.handle());
+        let (cell, stream) = (ring.cell(token.cell), self.device.stream.handle());
         // SAFETY, for all events: the stream is ours and not destroyed before `self.device` is dropped.
         if cell.was_held.load(Ordering::Acquire) && self.ties.canary.takes(Step::AwaitConsumer) {
             // SAFETY: as above.
@@ -224,7 +224,7 @@ impl Copier {
 
     /// Records all events of a buffer behind whatever the stream has been given.
     fn mark(&self, cell: usize) -> Result<()> {
-        let (cell, stream) = (self.ties.ring.cell_at(cell), self.device.stream.handle());
+        let (cell, stream) = (self.ties.ring.cell(cell), self.device.stream.handle());
         for event in [&cell.begun, &cell.landed] {
             // SAFETY: the stream is ours and not destroyed before `self.device` is dropped.
             unsafe { event.record(stream) }?;
@@ -235,7 +235,7 @@ impl Copier {
     /// Looks at the copies under way, in their order: sends slots home whose bytes have landed, forgets what is done.
     fn reap(&mut self) -> Result<()> {
         while let Some(flight) = self.flights.front_mut() {
-            let cell = self.ties.ring.cell_at(flight.cell);
+            let cell = self.ties.ring.cell(flight.cell);
             match flight.look(cell, &self.ties.ring.tally) {
                 Ok(true) => {
                     self.flights.pop_front();

@@ -109,11 +109,7 @@ impl Ring {
         })
     }
 
-    pub(crate) fn cell(&self, token: &Token) -> &Cell {
-        &self.cells[token.cell]
-    }
-
-    pub(crate) fn cell_at(&self, cell: usize) -> &Cell {
+    pub(crate) fn cell(&self, cell: usize) -> &Cell {
         &self.cells[cell]
     }
 

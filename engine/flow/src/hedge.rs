@@ -80,7 +80,7 @@ pub(crate) struct Hedges {
 
 impl Hedges {
     pub(crate) fn new(spares: Vec<Slot>) -> Hedges {
-        let (slot_bytes, slots) = (spares.first().map_or(0, Slot::len), spares.len());
+        let (slot_bytes, slots) = (spares.first().map_or(0, |slot| slot.len()), spares.len());
         Hedges { slot_bytes, slots, spares, wasted_bytes: 0, copied_bytes: 0 }
     }
 

@@ -87,14 +87,15 @@ impl Extents {
         assert!(offset.is_multiple_of(EXTENT_GRANULE), "offset {offset} is not a granule boundary");
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.capacity), "{offset}+{len} lies outside");
         let (mut from, mut end) = (offset, offset + len);
-        if let Some(before) = self.last_at_or_before(offset) {
+        let (before, after) = self.neighbours(offset);
+        if let Some(before) = before {
             assert!(before.offset + before.len <= offset, "{offset}+{len} is free already");
             if before.offset + before.len == offset {
                 self.remove(before.offset);
                 from = before.offset;
             }
         }
-        if let Some(after) = self.first_after(offset) {
+        if let Some(after) = after {
             assert!(end <= after.offset, "{offset}+{len} is free already");
             if after.offset == end {
                 self.remove(after.offset);
@@ -157,30 +158,18 @@ impl Extents {
         }
     }
 
-    fn last_at_or_before(&self, offset: u64) -> Option<Node> {
-        let (mut at, mut best) = (self.root, None);
+    /// The last piece that starts at or before `offset`, and the first behind it.
+    fn neighbours(&self, offset: u64) -> (Option<Node>, Option<Node>) {
+        let (mut at, mut before, mut after) = (self.root, None, None);
         while at != NIL {
             let node = self.nodes[at as usize];
             if node.offset <= offset {
-                (best, at) = (Some(node), node.right);
+                (before, at) = (Some(node), node.right);
             } else {
-                at = node.left;
+                (after, at) = (Some(node), node.left);
             }
         }
-        best
-    }
-
-    fn first_after(&self, offset: u64) -> Option<Node> {
-        let (mut at, mut best) = (self.root, None);
-        while at != NIL {
-            let node = self.nodes[at as usize];
-            if node.offset > offset {
-                (best, at) = (Some(node), node.left);
-            } else {
-                at = node.right;
-            }
-        }
-        best
+        (before, after)
     }
 
     fn insert(&mut self, offset: u64, len: u64) {

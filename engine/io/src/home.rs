@@ -3,7 +3,6 @@
 //! Owns the headers, allocated once, and the lock-free list of those returned (push by exchange, taken whole by the
 //! region's owner, so there is no ABA problem). Never looks at bytes and never knows which bytes a header stands for.
 
-use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
@@ -62,9 +61,9 @@ impl Home {
     pub(crate) fn hand_out(self: &Arc<Home>, index: u32) -> Hold {
         self.headers[index as usize].holders.store(HOLDER, Ordering::Relaxed);
         self.out.fetch_add(1, Ordering::Relaxed);
-        // One count of the home for the slot and all its windows together; `Hold::drop` gives it back.
+        // One count of the home for the slot and all its windows together; the last claim's drop gives it back.
         let home = NonNull::new(Arc::into_raw(self.clone()).cast_mut()).expect("an Arc is never null");
-        Hold { home, index }
+        Claim { home, index }
     }
 
     /// Takes every returned header and shows it to `each`. Only the region's owner calls this.
@@ -106,17 +105,22 @@ impl Home {
     }
 }
 
-/// A counted claim on one slot's memory. The last one to go sends the slot home.
+/// A counted claim on one slot's memory, which counts `WHAT`. The last one to go sends the slot home.
 #[derive(Debug)]
-pub(crate) struct Hold {
-    /// Made by `Arc::into_raw` when the slot was handed out: that one count lives until the last holder is gone.
+pub(crate) struct Claim<const WHAT: u64> {
+    /// Made by `Arc::into_raw` when the slot was handed out: that one count lives until the last claim is gone.
     home: NonNull<Home>,
     index: u32,
 }
 
-impl Hold {
+/// A claim of the slot itself or a window.
+pub(crate) type Hold = Claim<HOLDER>;
+/// A claim that only reads: neither a slot nor a window.
+pub(crate) type Loan = Claim<LOAN>;
+
+impl<const WHAT: u64> Claim<WHAT> {
     fn home(&self) -> &Home {
-        // SAFETY: the slot's share of the `Arc` (see the field) keeps the home alive until after the last hold's drop.
+        // SAFETY: the slot's share of the `Arc` (see the field) keeps the home alive until after the last claim's drop.
         unsafe { self.home.as_ref() }
     }
 
@@ -124,6 +128,14 @@ impl Hold {
         &self.home().headers[self.index as usize].holders
     }
 
+    fn another<const OTHER: u64>(&self) -> Claim<OTHER> {
+        let before = self.holders().fetch_add(OTHER, Ordering::Relaxed);
+        assert!(holders(before) < u64::from(u32::MAX / 2), "windows and loans of one slot are bounded");
+        Claim { home: self.home, index: self.index }
+    }
+}
+
+impl Hold {
     /// Holders besides this one that may write, which loans may not. Zero means that everything they wrote is visible here.
     pub(crate) fn others(&self) -> usize {
         let now = self.holders().load(Ordering::Acquire);
@@ -140,27 +152,27 @@ impl Hold {
         self.home == other.home && self.index == other.index
     }
 
-    /// A claim that only reads.
     pub(crate) fn lend(&self) -> Loan {
-        self.claim(LOAN);
-        Loan { hold: ManuallyDrop::new(Hold { home: self.home, index: self.index }) }
+        self.another()
     }
+}
 
-    fn claim(&self, what: u64) {
-        let before = self.holders().fetch_add(what, Ordering::Relaxed);
-        assert!(holders(before) < u64::from(u32::MAX / 2), "windows and loans of one slot are bounded");
+impl Clone for Hold {
+    fn clone(&self) -> Hold {
+        self.another()
     }
+}
 
-    /// Gives one claim up; the last one sends the slot home. Nothing may be done with this hold afterwards.
-    fn give_up(&self, what: u64) {
-        // Release pairs with the fence below, with `others` and with `loans`: writes and reads through this hold come
+impl<const WHAT: u64> Drop for Claim<WHAT> {
+    fn drop(&mut self) {
+        // Release pairs with the fence below, with `others` and with `loans`: writes and reads through this claim come
         // before the slot's reuse.
-        if holders(self.holders().fetch_sub(what, Ordering::Release)) != 1 {
+        if holders(self.holders().fetch_sub(WHAT, Ordering::Release)) != 1 {
             return;
         }
         fence(Ordering::Acquire);
         self.home().take_back(self.index);
-        // SAFETY: this was the last hold of the slot, so the one count leaked by `Home::hand_out` is given back here,
+        // SAFETY: this was the last claim of the slot, so the one count leaked by `Home::hand_out` is given back here,
         // exactly once; `home` is not used after this.
         unsafe { Arc::decrement_strong_count(self.home.as_ptr()) };
     }
@@ -172,30 +184,4 @@ fn holders(count: u64) -> u64 {
 
 fn loans(count: u64) -> u64 {
     count >> 32
-}
-
-impl Clone for Hold {
-    fn clone(&self) -> Hold {
-        self.claim(HOLDER);
-        Hold { home: self.home, index: self.index }
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.give_up(HOLDER);
-    }
-}
-
-/// A counted claim on one slot's memory that only reads: neither a slot nor a window.
-#[derive(Debug)]
-pub(crate) struct Loan {
-    /// Counted as a loan, so never dropped as a hold.
-    hold: ManuallyDrop<Hold>,
-}
-
-impl Drop for Loan {
-    fn drop(&mut self) {
-        self.hold.give_up(LOAN);
-    }
 }

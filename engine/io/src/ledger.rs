@@ -178,21 +178,14 @@ mod tests {
     fn the_end_of_a_process_frees_its_slot() {
         let tree = Tree::new("ledger-end", &[]);
         let own = OwnDirectory::open(tree.root()).unwrap();
-        // SAFETY: the child opens a file, maps it and leaves by `_exit`; no other thread of this test holds a lock it needs.
-        let child = unsafe {
-            match libc::fork() {
-                0 => {
-                    let held = SharedWords::open(&own, "pace", DIVISION);
-                    libc::raise(if held.is_ok_and(|held| held.slot() == 0) { libc::SIGKILL } else { libc::SIGABRT });
-                    libc::_exit(1)
-                }
-                child => child,
-            }
-        };
-        let mut status = 0;
-        // SAFETY: the status lives during the call.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(libc::WTERMSIG(status), libc::SIGKILL, "it held the first slot");
+        let code = crate::conformance::in_fork(core::time::Duration::from_secs(60), || {
+            let held = SharedWords::open(&own, "pace", DIVISION);
+            let signal =
+                if held.is_ok_and(|held| held.slot() == 0) { rustix::process::Signal::KILL } else { return 1 };
+            let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+            2
+        });
+        assert_eq!(code, None, "it held the first slot when it was killed");
         assert_eq!(SharedWords::open(&own, "pace", DIVISION).unwrap().slot(), 0);
     }
 

@@ -18,14 +18,25 @@ pub fn lane<T: Send>(entries: usize) -> (Sender<T>, Receiver<T>) {
     assert!(entries > 0, "a lane holds at least one item");
     let (producer, consumer) = rtrb::RingBuffer::new(entries);
     let waker = Arc::new(WakerCell::default());
-    (Sender { producer: Some(producer), waker: waker.clone() }, Receiver { consumer, waker })
+    (Sender { producer, end: End(waker.clone()) }, Receiver { consumer, waker })
 }
 
 /// The sending end. Dropping it closes the lane and wakes the receiver, which still gets what was sent.
 #[derive(Debug)]
 pub struct Sender<T> {
-    producer: Option<rtrb::Producer<T>>,
-    waker: Arc<WakerCell>,
+    /// Dropped before the receiver is woken, which then sees the lane closed.
+    producer: rtrb::Producer<T>,
+    end: End,
+}
+
+/// Wakes the receiver when the sender has gone.
+#[derive(Debug)]
+struct End(Arc<WakerCell>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
 }
 
 impl<T> Sender<T> {
@@ -44,36 +55,27 @@ impl<T> Sender<T> {
     /// # Errors
     /// As [`send`](Sender::send).
     pub fn push(&mut self, item: T) -> Result<(), T> {
-        let producer = self.producer.as_mut().expect("the producer leaves only on drop");
-        if producer.is_abandoned() {
+        if self.is_closed() {
             return Err(item);
         }
-        producer.push(item).map_err(|rtrb::PushError::Full(item)| item)
+        self.producer.push(item).map_err(|rtrb::PushError::Full(item)| item)
     }
 
     /// Items that can be sent before the lane is full.
     #[must_use]
     pub fn room(&self) -> usize {
-        self.producer.as_ref().map_or(0, rtrb::Producer::slots)
+        self.producer.slots()
     }
 
     /// Whether the receiving end is gone.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.producer.as_ref().is_none_or(rtrb::Producer::is_abandoned)
+        self.producer.is_abandoned()
     }
 
     /// Wakes the receiver.
     pub fn wake(&self) {
-        self.waker.wake();
-    }
-}
-
-impl<T> Drop for Sender<T> {
-    fn drop(&mut self) {
-        // First the producer, so that a receiver woken by this sees the lane closed.
-        self.producer = None;
-        self.waker.wake();
+        self.end.0.wake();
     }
 }
 

@@ -6,8 +6,10 @@
 use arrayvec::ArrayVec;
 use fuelrail_base::limits::SCATTER_PIECES_MAX;
 
-use crate::ring::TRANSFER_BYTES_MAX;
 use crate::slot::{Slot, Window};
+
+/// Longest single transfer handed to the kernel; it may be cut short anyway.
+pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
 /// One piece of a receive, and how much of it arrived.
 #[derive(Debug)]

@@ -31,18 +31,6 @@ impl Slot {
         Slot { hold, ptr, len }
     }
 
-    /// Length in bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has no bytes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Shortens the slot to `len` bytes. The memory behind stays reserved until the slot is dropped.
     ///
     /// # Panics
@@ -167,18 +155,6 @@ impl Filling {
     #[must_use]
     pub fn at(&self) -> usize {
         self.at
-    }
-
-    /// Length of the slot, in bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.slot.len
-    }
-
-    /// Whether the slot has no bytes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.slot.len == 0
     }
 
     /// Windows not yet dropped; loans are none.

@@ -10,8 +10,6 @@ use std::path::Path;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
 
-use crate::ring::last_errno;
-
 /// Most alignment direct access may ask for and still be used: a page.
 const UNIT_BYTES_MAX: u32 = 4096;
 /// Least unit direct access is used with: a sector.
@@ -56,8 +54,10 @@ pub(crate) fn lock(
     };
     // SAFETY: the kernel reads and writes the description during the call only; the descriptor is open as long as `file` is borrowed.
     let rc = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) };
-    match if rc == 0 { 0 } else { last_errno() } {
-        0 => Ok(command != libc::F_OFD_GETLK || lock.l_type == libc::F_UNLCK as libc::c_short),
+    if rc == 0 {
+        return Ok(command != libc::F_OFD_GETLK || lock.l_type == libc::F_UNLCK as libc::c_short);
+    }
+    match std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) {
         libc::EAGAIN | libc::EACCES => Ok(false),
         errno => Err(errno),
     }

@@ -92,7 +92,7 @@ fn the_hot_loop_of_poll_allocates_nothing_and_tries_nothing_in_vain() {
 /// Thousands of echoes after a warm-up: operations and system calls.
 fn hot_loop(mut ring: impl Ring) -> (u64, u64) {
     let (_arena, mut region) = memory(1 << 20);
-    let mut peers = TcpPeers::default();
+    let mut peers = TcpPeers;
     let sock = connect(&mut ring, &mut peers, Script::Echo);
     let mut window = region.alloc(1_000).unwrap().fill().carve(1_000).unwrap();
     let mut into = Scatter::new(region.alloc(64).unwrap());
@@ -134,7 +134,7 @@ fn a_forked_child_of_poll_is_refused_and_does_not_disturb_the_parent() {
 fn the_locked_memory_limit_is_reported_and_survived() {
     std::thread::spawn(|| {
         let (arena, mut region) = memory(64 << 20);
-        let mut peers = TcpPeers::default();
+        let mut peers = TcpPeers;
         // SAFETY: the raw call changes the identity of this thread only; fails harmlessly when it has no right to.
         unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
         let limit = fuelrail_io::probe().memlock_bytes;

@@ -9,8 +9,7 @@ use crate::ring::{Op, Ring, SockId};
 use crate::scatter::{Landed, Scatter};
 use crate::slot::Window;
 
-pub(super) fn connects_and_is_refused<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 16);
+pub(super) fn connects_and_is_refused<V: Venue>(stage: &mut Stage<'_, V>) {
     let good = stage.connect(Script::Echo);
     let addr = stage.venue.nobody();
     let sock = stage.ring.socket(&addr).unwrap();
@@ -21,13 +20,11 @@ pub(super) fn connects_and_is_refused<V: Venue>(venue: &mut V) {
     stage.send_all(good, b"still works".to_vec());
     stage.ring.close(sock);
     stage.ring.close(good);
-    stage.strike();
 }
 
 /// Sends and receives at the same time, more than any socket buffer holds.
-pub(super) fn echo_of_a_large_message<V: Venue>(venue: &mut V) {
+pub(super) fn echo_of_a_large_message<V: Venue>(stage: &mut Stage<'_, V>) {
     const LEN: usize = 3 << 20;
-    let mut stage = Stage::new(venue, 16);
     let sock = stage.connect(Script::Echo);
     let message: Vec<u8> = (0..LEN).map(|i| recital(7, i)).collect();
     let (mut sent, mut echoed) = (0, Vec::with_capacity(LEN));
@@ -69,7 +66,6 @@ pub(super) fn echo_of_a_large_message<V: Venue>(venue: &mut V) {
     let counts = stage.ring.facts().counts;
     assert!(counts.sent_bytes == LEN as u64 && counts.received_bytes == LEN as u64, "counters: {counts:?}");
     stage.ring.close(sock);
-    stage.strike();
 }
 
 /// What lies around the pieces, and must stay as it was.
@@ -141,9 +137,8 @@ impl Target {
 }
 
 /// Head and body by turns, with every length of the first head: each byte lands in its place and nowhere else.
-pub(super) fn scatter_at_every_split<V: Venue>(venue: &mut V) {
+pub(super) fn scatter_at_every_split<V: Venue>(stage: &mut Stage<'_, V>) {
     const TOTAL: usize = 97;
-    let mut stage = Stage::new(venue, 16);
     let sock = stage.connect(Script::Echo);
     for head in 1..64 {
         let lens = vec![head, 17, 3, TOTAL - head - 20];
@@ -157,7 +152,7 @@ pub(super) fn scatter_at_every_split<V: Venue>(venue: &mut V) {
         let second = filling.carve(lens[3]).expect("room for the second window");
         stage.send_all(sock, message.clone());
         let target = Target { windows: vec![first, second], lens: lens.clone(), heads: Vec::new() };
-        let target = target.fill(&mut stage, sock, TOTAL);
+        let target = target.fill(stage, sock, TOTAL);
         let (a, b, c) = (head, head + 17, head + 20);
         let heads = [&message[..a], &message[b..c]].concat();
         assert!(target.heads == heads, "heads differ at split {head}");
@@ -170,13 +165,11 @@ pub(super) fn scatter_at_every_split<V: Venue>(venue: &mut V) {
         assert!(slot[..] == expected[..], "the slot differs at split {head}");
     }
     stage.ring.close(sock);
-    stage.strike();
 }
 
 /// A window filled by receives of random sizes is the message.
-pub(super) fn pieces_resume_where_they_stopped<V: Venue>(venue: &mut V) {
+pub(super) fn pieces_resume_where_they_stopped<V: Venue>(stage: &mut Stage<'_, V>) {
     const LEN: usize = 100_000;
-    let mut stage = Stage::new(venue, 16);
     let script = Script::Recite { seed: 3, len: LEN, chunk: 1_777, pause: Duration::ZERO };
     let sock = stage.connect(script);
     stage.send_all(sock, b"go".to_vec());
@@ -196,11 +189,9 @@ pub(super) fn pieces_resume_where_they_stopped<V: Venue>(venue: &mut V) {
     assert!(stage.receive(sock, 10) == Ok(Vec::new()), "no end of stream after the last byte");
     drop(window);
     stage.ring.close(sock);
-    stage.strike();
 }
 
-pub(super) fn end_of_stream_and_reset<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 16);
+pub(super) fn end_of_stream_and_reset<V: Venue>(stage: &mut Stage<'_, V>) {
     let ending = stage.connect(Script::Recite { seed: 1, len: 0, chunk: 1, pause: Duration::ZERO });
     stage.send_all(ending, b"go".to_vec());
     for _ in 0..2 {
@@ -220,14 +211,12 @@ pub(super) fn end_of_stream_and_reset<V: Venue>(venue: &mut V) {
     }
     stage.ring.close(ending);
     stage.ring.close(resetting);
-    stage.strike();
 }
 
 /// Sixteen recitals at once, each whole and in order.
-pub(super) fn many_connections_at_once<V: Venue>(venue: &mut V) {
+pub(super) fn many_connections_at_once<V: Venue>(stage: &mut Stage<'_, V>) {
     const CONNS: usize = 16;
     const LEN: usize = 50_000;
-    let mut stage = Stage::new(venue, 64);
     let mut got: Vec<(SockId, Vec<u8>)> = Vec::new();
     for seed in 0..CONNS {
         let script = Script::Recite { seed: seed as u64, len: LEN, chunk: 9_000 + seed, pause: Duration::ZERO };
@@ -258,5 +247,4 @@ pub(super) fn many_connections_at_once<V: Venue>(venue: &mut V) {
         assert!(bytes.iter().enumerate().all(|(i, b)| *b == recital(seed as u64, i)), "recital {seed} differs");
         stage.ring.close(sock);
     }
-    stage.strike();
 }

@@ -46,14 +46,22 @@ impl<V: Venue> Stage<'_, V> {
 
     /// Writes all of `bytes`, with as many operations as it takes.
     pub(super) fn write_all(&mut self, file: FileId, offset: u64, bytes: &[u8]) {
-        let (mut lent, mut start) = (self.holding(bytes).0, 0);
-        while start < bytes.len() {
-            let done = self.run(Op::WriteAt { file, offset: offset + start as u64, from: lent, start });
-            let n = done.result.expect("write");
-            let Op::WriteAt { from, .. } = done.op else { panic!("a write came back as something else") };
-            assert!(n > 0 && n <= bytes.len() - start, "write of {} took {n}", bytes.len() - start);
-            assert!(from.bytes() == bytes, "a write changed its bytes");
-            (lent, start) = (from, start + n);
+        let from = self.holding(bytes).0;
+        self.push(Op::WriteAt { file, offset, from, start: 0 });
+        self.written();
+    }
+
+    /// Waits until a write that is out is wholly done, with as many operations as that takes.
+    pub(super) fn written(&mut self) {
+        loop {
+            let done = self.next();
+            let n = done.result.unwrap_or_else(|errno| panic!("write: error {errno}"));
+            let Op::WriteAt { file, offset, from, start } = done.op else { panic!("not a write") };
+            assert!(n > 0 && start + n <= from.len(), "write of {} took {n}", from.len() - start);
+            if start + n == from.len() {
+                return;
+            }
+            self.push(Op::WriteAt { file, offset: offset + n as u64, from, start: start + n });
         }
     }
 
@@ -92,9 +100,8 @@ pub(super) fn content(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|i| recital(seed, i)).collect()
 }
 
-pub(super) fn what_is_written_is_read<V: Venue>(venue: &mut V) {
+pub(super) fn what_is_written_is_read<V: Venue>(stage: &mut Stage<'_, V>) {
     const LEN: usize = 300_007;
-    let mut stage = Stage::new(venue, 16);
     let file = stage.new_file();
     let bytes = content(4, LEN);
     stage.write_all(file, 0, &bytes);
@@ -128,11 +135,9 @@ pub(super) fn what_is_written_is_read<V: Venue>(venue: &mut V) {
     assert!(counts.written_bytes == (LEN + 1_001 + 3 + 1) as u64, "counters: {counts:?}");
     assert!(counts.read_bytes > LEN as u64 && counts.received_bytes == 0, "counters: {counts:?}");
     stage.ring.close_file(file);
-    stage.strike();
 }
 
-pub(super) fn a_file_ends_where_it_ends<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 16);
+pub(super) fn a_file_ends_where_it_ends<V: Venue>(stage: &mut Stage<'_, V>) {
     let path = stage.venue.file();
     let file = stage.ring.open(&path, &NEW).unwrap();
     assert!(stage.read_once(file, 0, 100) == Ok(Vec::new()), "an empty file has bytes");
@@ -152,17 +157,16 @@ pub(super) fn a_file_ends_where_it_ends<V: Venue>(venue: &mut V) {
         assert!(bytes[..1_000] == content(1, 1_000) && bytes[1_000..].iter().all(|b| *b == 0), "the bytes differ");
         stage.ring.close_file(file);
     }
-    stage.strike();
 }
 
-pub(super) fn files_open_as_they_are_asked_to<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 16);
+pub(super) fn files_open_as_they_are_asked_to<V: Venue>(stage: &mut Stage<'_, V>) {
     let path = stage.venue.file();
     let reading = FileOptions::default();
     for (kind, options) in [
         (Kind::NotFound, reading),
         // Made, but not written; larger than any disk.
         (Kind::Usage, FileOptions { create: true, ..reading }),
+        (Kind::Usage, FileOptions { len: Some(1), ..reading }),
         (Kind::File, FileOptions { len: Some(1 << 61), ..NEW }),
     ] {
         let error = stage.refused(&path, options);
@@ -185,12 +189,10 @@ pub(super) fn files_open_as_they_are_asked_to<V: Venue>(venue: &mut V) {
     assert!(done.result == Err(libc::EBADF) && next != file, "a closed file: {:?}", done.result);
     stage.ring.close_file(next);
     stage.ring.close_file(reader);
-    stage.strike();
 }
 
 /// Neither files nor sockets take the other's places.
-pub(super) fn files_run_out_and_come_back<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 16);
+pub(super) fn files_run_out_and_come_back<V: Venue>(stage: &mut Stage<'_, V>) {
     let path = stage.venue.file();
     for _ in 0..2 {
         let files = [(); RING_FILES_MAX as usize].map(|()| stage.ring.open(&path, &NEW).unwrap());
@@ -200,14 +202,12 @@ pub(super) fn files_run_out_and_come_back<V: Venue>(venue: &mut V) {
         stage.ring.close(sock);
         files.into_iter().for_each(|file| stage.ring.close_file(file));
     }
-    stage.strike();
 }
 
 /// Reads and writes of a whole file, all in flight together, each in its own place.
-pub(super) fn many_file_operations_at_once<V: Venue>(venue: &mut V) {
+pub(super) fn many_file_operations_at_once<V: Venue>(stage: &mut Stage<'_, V>) {
     const PIECES: usize = 48;
     const LEN: usize = 8_000;
-    let mut stage = Stage::new(venue, 64);
     let file = stage.new_file();
     let bytes = content(6, PIECES * LEN);
     for piece in 0..PIECES {
@@ -215,15 +215,7 @@ pub(super) fn many_file_operations_at_once<V: Venue>(venue: &mut V) {
         stage.push(Op::WriteAt { file, offset: (piece * LEN) as u64, from, start: 0 });
     }
     for _ in 0..PIECES {
-        let mut done = stage.next();
-        while let (Op::WriteAt { offset, from, start, .. }, Ok(n)) = (done.op, done.result) {
-            if start + n == LEN {
-                break;
-            }
-            stage.push(Op::WriteAt { file, offset: offset + n as u64, from, start: start + n });
-            done = stage.next();
-        }
-        assert!(done.result.is_ok(), "write: {:?}", done.result);
+        stage.written();
     }
     let mut expected = BTreeMap::new();
     for piece in (0..PIECES).rev() {
@@ -238,13 +230,11 @@ pub(super) fn many_file_operations_at_once<V: Venue>(venue: &mut V) {
         assert!(!got.is_empty() && got == bytes[from..from + got.len()], "{} bytes at {from} differ", got.len());
     }
     stage.ring.close_file(file);
-    stage.strike();
 }
 
 /// On a disk that demands alignment, what is not aligned is an error; what is aligned works everywhere.
-pub(super) fn direct_access_is_aligned_or_refused<V: Venue>(venue: &mut V) {
+pub(super) fn direct_access_is_aligned_or_refused<V: Venue>(stage: &mut Stage<'_, V>) {
     const BLOCK: usize = 4096;
-    let mut stage = Stage::new(venue, 16);
     let path = stage.venue.file();
     let file = match stage.ring.open(&path, &FileOptions { direct: true, ..NEW }) {
         Ok(file) => file,
@@ -252,20 +242,15 @@ pub(super) fn direct_access_is_aligned_or_refused<V: Venue>(venue: &mut V) {
         Err(error) => {
             let text = error.to_string();
             assert!(error.kind() == Kind::File && text.contains("O_DIRECT"), "{text}");
-            return stage.strike();
+            return;
         }
     };
     let bytes = content(9, 2 * BLOCK);
     let mut window = stage.aligned(2 * BLOCK, 2 * BLOCK).0;
     window.put(&bytes);
-    let (mut from, mut written) = (window.lend(), 0);
-    while written < 2 * BLOCK {
-        let done = stage.run(Op::WriteAt { file, offset: written as u64, from, start: written });
-        let n = done.result.expect("an aligned write");
-        let Op::WriteAt { from: back, .. } = done.op else { panic!("not a write") };
-        (from, written) = (back, written + n);
-    }
-    drop((from, window));
+    stage.push(Op::WriteAt { file, offset: 0, from: window.lend(), start: 0 });
+    stage.written();
+    drop(window);
     let into = stage.aligned(2 * BLOCK, 2 * BLOCK).0;
     stage.push(Op::ReadAt { file, offset: 0, into });
     let got = read(stage.next(), 0).expect("an aligned read");
@@ -275,14 +260,12 @@ pub(super) fn direct_access_is_aligned_or_refused<V: Venue>(venue: &mut V) {
         Ok(got) => assert!(got == bytes[1..=got.len()], "an unaligned read brought other bytes"),
     }
     stage.ring.close_file(file);
-    stage.strike();
 }
 
 /// Asked back at random moments, each comes back once: done, or cancelled with nothing moved.
-pub(super) fn file_operations_are_cancelled_or_done<V: Venue>(venue: &mut V) {
+pub(super) fn file_operations_are_cancelled_or_done<V: Venue>(stage: &mut Stage<'_, V>) {
     const ROUNDS: u64 = 60;
     const LEN: usize = 4_096;
-    let mut stage = Stage::new(venue, 64);
     let file = stage.new_file();
     stage.write_all(file, 0, &content(2, LEN));
     let mut prng = Prng::new(3);
@@ -325,11 +308,9 @@ pub(super) fn file_operations_are_cancelled_or_done<V: Venue>(venue: &mut V) {
         assert!(fillings.into_iter().all(back), "windows or loans did not come back");
     }
     stage.ring.close_file(file);
-    stage.strike();
 }
 
-pub(super) fn a_file_closed_at_work_gives_all_back<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 32);
+pub(super) fn a_file_closed_at_work_gives_all_back<V: Venue>(stage: &mut Stage<'_, V>) {
     for turns in 0..3 {
         let file = stage.new_file();
         stage.write_all(file, 0, &content(3, 50_000));
@@ -359,14 +340,12 @@ pub(super) fn a_file_closed_at_work_gives_all_back<V: Venue>(venue: &mut V) {
         }
         assert!(fillings.into_iter().all(|filling| filling.seal().is_ok()), "windows did not come back");
     }
-    stage.strike();
 }
 
 /// Echo and files in flight together: what comes from the one goes to the other.
-pub(super) fn sockets_and_files_together<V: Venue>(venue: &mut V) {
+pub(super) fn sockets_and_files_together<V: Venue>(stage: &mut Stage<'_, V>) {
     const ROUNDS: u64 = 40;
     const LEN: usize = 3_000;
-    let mut stage = Stage::new(venue, 16);
     let sock = stage.connect(Script::Echo);
     let file = stage.new_file();
     for round in 0..ROUNDS {
@@ -398,7 +377,6 @@ pub(super) fn sockets_and_files_together<V: Venue>(venue: &mut V) {
     }
     stage.ring.close(sock);
     stage.ring.close_file(file);
-    stage.strike();
 }
 
 /// The ring is dropped with reads and writes queued, at work and done; all memory is back, and stays as it is.

@@ -11,11 +11,10 @@ use crate::ring::{Full, Op, Ring};
 
 /// Receives are cancelled at random moments while bytes come in: each comes back exactly once, and the bytes of all of
 /// them together are the message.
-pub(super) fn cancel_races_lose_nothing<V: Venue>(venue: &mut V) {
+pub(super) fn cancel_races_lose_nothing<V: Venue>(stage: &mut Stage<'_, V>) {
     const ROUNDS: usize = 300;
     /// A peer that gets no core for a while answers after every cancellation: then it takes more rounds to see a race.
     const ROUNDS_MAX: usize = 20 * ROUNDS;
-    let mut stage = Stage::new(venue, 16);
     let sock = stage.connect(Script::Echo);
     let mut prng = Prng::new(5);
     let (mut sent, mut got) = (0usize, Vec::new());
@@ -65,11 +64,9 @@ pub(super) fn cancel_races_lose_nothing<V: Venue>(venue: &mut V) {
     assert!(got.len() == sent, "{} bytes sent, {} received", sent, got.len());
     assert!(got.iter().enumerate().all(|(i, b)| *b == recital(9, i)), "bytes were lost, repeated or moved");
     stage.ring.close(sock);
-    stage.strike();
 }
 
-pub(super) fn close_with_operations_in_flight<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 16);
+pub(super) fn close_with_operations_in_flight<V: Venue>(stage: &mut Stage<'_, V>) {
     for turns in 0..4 {
         let sock = stage.connect(Script::Silent);
         let mut pending = BTreeSet::new();
@@ -95,12 +92,10 @@ pub(super) fn close_with_operations_in_flight<V: Venue>(venue: &mut V) {
         }
         assert!(fillings.into_iter().all(|filling| filling.seal().is_ok()), "windows did not come back");
     }
-    stage.strike();
 }
 
-pub(super) fn a_full_ring_gives_the_operation_back<V: Venue>(venue: &mut V) {
+pub(super) fn a_full_ring_gives_the_operation_back<V: Venue>(stage: &mut Stage<'_, V>) {
     const ENTRIES: u32 = 4;
-    let mut stage = Stage::new(venue, ENTRIES);
     let sock = stage.connect(Script::Silent);
     let mut ids = Vec::new();
     for _ in 0..ENTRIES {
@@ -128,11 +123,9 @@ pub(super) fn a_full_ring_gives_the_operation_back<V: Venue>(venue: &mut V) {
         assert!(done.result == Err(libc::ECANCELED), "{:?}", done.result);
     }
     assert!(stage.ring.facts().counts.full == 1, "full counted {} times", stage.ring.facts().counts.full);
-    stage.strike();
 }
 
-pub(super) fn stale_names_are_refused<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 1);
+pub(super) fn stale_names_are_refused<V: Venue>(stage: &mut Stage<'_, V>) {
     let addr = stage.venue.peer(Script::Silent);
     let stale = stage.ring.socket(&addr).unwrap();
     stage.ring.close(stale);
@@ -156,11 +149,9 @@ pub(super) fn stale_names_are_refused<V: Venue>(venue: &mut V) {
     assert!(done.result == Err(libc::ECANCELED), "{:?}", done.result);
     drop(done);
     stage.ring.close(sock);
-    stage.strike();
 }
 
-pub(super) fn sockets_run_out_and_come_back<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 16);
+pub(super) fn sockets_run_out_and_come_back<V: Venue>(stage: &mut Stage<'_, V>) {
     let addr = stage.venue.peer(Script::Silent);
     for _ in 0..2 {
         let mut socks = Vec::new();
@@ -176,7 +167,6 @@ pub(super) fn sockets_run_out_and_come_back<V: Venue>(venue: &mut V) {
             stage.ring.close(sock);
         }
     }
-    stage.strike();
 }
 
 /// The ring is dropped while a receive waits; bytes that come later must not reach its memory.

@@ -10,25 +10,9 @@ use super::venue::Venue;
 use crate::ring::file::FileOptions;
 use crate::ring::{FileId, Op, Ring};
 
-impl<V: Venue> Stage<'_, V> {
-    /// Waits for a write that is out until all of it is done.
-    fn written(&mut self) {
-        loop {
-            let done = self.next();
-            let n = done.result.expect("write");
-            let Op::WriteAt { file, offset, from, start } = done.op else { panic!("not a write") };
-            if start + n == from.len() {
-                return;
-            }
-            self.push(Op::WriteAt { file, offset: offset + n as u64, from, start: start + n });
-        }
-    }
-}
-
 /// Window and filling are dropped before the write begins; whoever gets memory meanwhile gets other memory.
-pub(super) fn lent_bytes_outlive_their_batch<V: Venue>(venue: &mut V) {
+pub(super) fn lent_bytes_outlive_their_batch<V: Venue>(stage: &mut Stage<'_, V>) {
     const LEN: usize = 1 << 20;
-    let mut stage = Stage::new(venue, 16);
     let file = stage.new_file();
     for round in 0..4 {
         let bytes = content(round, LEN);
@@ -45,13 +29,11 @@ pub(super) fn lent_bytes_outlive_their_batch<V: Venue>(venue: &mut V) {
         assert!(stage.read_all(file, 0, LEN) == bytes, "round {round}: other bytes were written");
     }
     stage.ring.close_file(file);
-    stage.strike();
 }
 
 /// Windows are not waited for by a write, and its bytes cannot be changed under it.
-pub(super) fn a_batch_is_sealed_and_read_while_it_is_lent<V: Venue>(venue: &mut V) {
+pub(super) fn a_batch_is_sealed_and_read_while_it_is_lent<V: Venue>(stage: &mut Stage<'_, V>) {
     const LEN: usize = 50_000;
-    let mut stage = Stage::new(venue, 16);
     let file = stage.new_file();
     let bytes = content(7, LEN);
     let (mut window, filling) = stage.room(LEN);
@@ -72,12 +54,10 @@ pub(super) fn a_batch_is_sealed_and_read_while_it_is_lent<V: Venue>(venue: &mut 
     drop(slot);
     assert!(stage.read_all(file, 0, LEN) == bytes, "other bytes were written");
     stage.ring.close_file(file);
-    stage.strike();
 }
 
-pub(super) fn a_lent_write_asked_back_gives_its_bytes_back<V: Venue>(venue: &mut V) {
+pub(super) fn a_lent_write_asked_back_gives_its_bytes_back<V: Venue>(stage: &mut Stage<'_, V>) {
     const LEN: usize = 200_000;
-    let mut stage = Stage::new(venue, 16);
     let file = stage.new_file();
     let bytes = content(8, LEN);
     for turns in [0, 0, 1, 2] {
@@ -97,7 +77,6 @@ pub(super) fn a_lent_write_asked_back_gives_its_bytes_back<V: Venue>(venue: &mut
         slot[..].fill(0xEE);
     }
     stage.ring.close_file(file);
-    stage.strike();
 }
 
 /// Loans whose windows are long gone: a ring dropped with them at work gives them back, and only then memory is reused.
@@ -134,9 +113,8 @@ pub(super) fn dropped_at_work_a_ring_gives_loans_back<V: Venue>(venue: &mut V) {
 }
 
 /// With and without direct access: the file gets whole units, the window exactly its bytes, and its neighbour none.
-pub(super) fn a_padded_window_is_written_and_read_whole<V: Venue>(venue: &mut V) {
+pub(super) fn a_padded_window_is_written_and_read_whole<V: Venue>(stage: &mut Stage<'_, V>) {
     const UNIT: usize = 4096;
-    let mut stage = Stage::new(venue, 16);
     for direct in [false, true] {
         let path = stage.venue.file();
         let options = FileOptions { direct, len: Some(64 << 10), ..NEW };
@@ -152,11 +130,10 @@ pub(super) fn a_padded_window_is_written_and_read_whole<V: Venue>(venue: &mut V)
             stage.push(Op::WriteAt { file, offset: 0, from, start: 0 });
             stage.written();
             drop((window, _filling));
-            reread(&mut stage, file, &bytes, padded);
+            reread(stage, file, &bytes, padded);
         }
         stage.ring.close_file(file);
     }
-    stage.strike();
 }
 
 /// Reads `bytes` back into a padded window with a guard behind it.

@@ -15,31 +15,48 @@ mod stage;
 mod venue;
 mod waking;
 
+use stage::Stage;
+
 pub use fork::in_fork;
 pub use peers::{ScratchFiles, ScriptedHost, TcpPeers};
 pub use venue::{Check, Script, Venue, recital};
 
+/// Checks on a ring of so many entries, which must be whole again after them; and others, which have rings of their own.
 macro_rules! named {
-    ($($module:ident: $($check:ident)*;)*) => { vec![$($((stringify!($check), $module::$check::<V>)),*),*] };
+    ($($entries:literal $module:ident: $($check:ident)*;)* $(others $other_module:ident: $($other:ident)*;)*) => {
+        vec![
+            $($((stringify!($check), |venue: &mut V| {
+                let mut stage = Stage::new(venue, $entries);
+                $module::$check(&mut stage);
+                stage.strike();
+            }),)*)*
+            $($((stringify!($other), $other_module::$other::<V>),)*)*
+        ]
+    };
 }
 
 /// All checks, by name.
 #[must_use]
 pub fn suite<V: Venue>() -> Vec<Check<V>> {
     named! {
-        bytes: connects_and_is_refused echo_of_a_large_message scatter_at_every_split pieces_resume_where_they_stopped
-            end_of_stream_and_reset many_connections_at_once;
-        files: what_is_written_is_read a_file_ends_where_it_ends files_open_as_they_are_asked_to files_run_out_and_come_back
-            many_file_operations_at_once direct_access_is_aligned_or_refused file_operations_are_cancelled_or_done
-            a_file_closed_at_work_gives_all_back sockets_and_files_together dropped_over_files_memory_is_left_alone;
-        life: cancel_races_lose_nothing close_with_operations_in_flight a_full_ring_gives_the_operation_back
-            stale_names_are_refused sockets_run_out_and_come_back dropped_in_flight_memory_is_left_alone
-            dropped_busy_everything_comes_home;
-        loans: lent_bytes_outlive_their_batch a_batch_is_sealed_and_read_while_it_is_lent
-            a_lent_write_asked_back_gives_its_bytes_back dropped_at_work_a_ring_gives_loans_back
-            a_padded_window_is_written_and_read_whole;
-        opening: a_file_is_marked_by_what_was_written an_operation_opens_a_file_and_examines_it
-            an_opening_is_cancelled_or_done openings_run_out_of_files dropped_over_openings_no_file_stays_open;
-        waking: a_wait_ends_in_time a_wake_ends_a_wait no_wake_up_is_lost wakes_do_not_disturb_operations;
+        16 bytes: connects_and_is_refused echo_of_a_large_message scatter_at_every_split pieces_resume_where_they_stopped
+            end_of_stream_and_reset;
+        16 files: what_is_written_is_read a_file_ends_where_it_ends files_open_as_they_are_asked_to
+            files_run_out_and_come_back direct_access_is_aligned_or_refused sockets_and_files_together;
+        16 life: cancel_races_lose_nothing close_with_operations_in_flight sockets_run_out_and_come_back;
+        16 loans: lent_bytes_outlive_their_batch a_batch_is_sealed_and_read_while_it_is_lent
+            a_lent_write_asked_back_gives_its_bytes_back a_padded_window_is_written_and_read_whole;
+        16 opening: a_file_is_marked_by_what_was_written an_operation_opens_a_file_and_examines_it
+            an_opening_is_cancelled_or_done openings_run_out_of_files;
+        16 waking: a_wait_ends_in_time a_wake_ends_a_wait no_wake_up_is_lost wakes_do_not_disturb_operations;
+        64 bytes: many_connections_at_once;
+        64 files: many_file_operations_at_once file_operations_are_cancelled_or_done;
+        32 files: a_file_closed_at_work_gives_all_back;
+        4 life: a_full_ring_gives_the_operation_back;
+        1 life: stale_names_are_refused;
+        others files: dropped_over_files_memory_is_left_alone;
+        others life: dropped_in_flight_memory_is_left_alone dropped_busy_everything_comes_home;
+        others loans: dropped_at_work_a_ring_gives_loans_back;
+        others opening: dropped_over_openings_no_file_stays_open;
     }
 }

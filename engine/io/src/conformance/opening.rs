@@ -42,8 +42,7 @@ fn opening(path: &Path) -> Op {
     Op::Open(Opening::new(path).unwrap())
 }
 
-pub(super) fn a_file_is_marked_by_what_was_written<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 16);
+pub(super) fn a_file_is_marked_by_what_was_written<V: Venue>(stage: &mut Stage<'_, V>) {
     let path = stage.venue.file();
     let file = stage.ring.open(&path, &NEW).unwrap();
     stage.write_all(file, 0, &super::files::content(1, 1_000));
@@ -62,11 +61,9 @@ pub(super) fn a_file_is_marked_by_what_was_written<V: Venue>(venue: &mut V) {
     assert!(stage.examined(other) != mark, "two files have one mark");
     stage.ring.close_file(file);
     assert!(stage.examined(file) == Err(libc::EBADF), "a closed file is examined");
-    stage.strike();
 }
 
-pub(super) fn an_operation_opens_a_file_and_examines_it<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 16);
+pub(super) fn an_operation_opens_a_file_and_examines_it<V: Venue>(stage: &mut Stage<'_, V>) {
     let missing = stage.venue.file();
     let refused = stage.open_by(&missing);
     assert!(refused == Err(libc::ENOENT), "a missing file: {refused:?}");
@@ -78,11 +75,9 @@ pub(super) fn an_operation_opens_a_file_and_examines_it<V: Venue>(venue: &mut V)
     stage.ring.close_file(file);
     let closed = stage.examined(file);
     assert!(closed == Err(libc::EBADF), "a closed file: {closed:?}");
-    stage.strike();
 }
 
-pub(super) fn an_opening_is_cancelled_or_done<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 16);
+pub(super) fn an_opening_is_cancelled_or_done<V: Venue>(stage: &mut Stage<'_, V>) {
     let path = stage.kept_file();
     for turns in 0..3 {
         let ids = [(); 4].map(|()| stage.push(opening(&path)));
@@ -102,11 +97,9 @@ pub(super) fn an_opening_is_cancelled_or_done<V: Venue>(venue: &mut V) {
             }
         }
     }
-    stage.strike();
 }
 
-pub(super) fn openings_run_out_of_files<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 16);
+pub(super) fn openings_run_out_of_files<V: Venue>(stage: &mut Stage<'_, V>) {
     let path = stage.kept_file();
     let mut files = Vec::new();
     for _ in 0..RING_FILES_MAX {
@@ -119,7 +112,6 @@ pub(super) fn openings_run_out_of_files<V: Venue>(venue: &mut V) {
     let again = stage.open_by(&path);
     assert!(again.is_ok(), "a place came free: {again:?}");
     files.into_iter().for_each(|file| stage.ring.close_file(file));
-    stage.strike();
 }
 
 pub(super) fn dropped_over_openings_no_file_stays_open<V: Venue>(venue: &mut V) {

@@ -5,21 +5,17 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use fuelrail_base::{Duration, Instant};
 
 use super::venue::{Script, recital};
 use crate::ring::sim::{Host, Replies};
 
-/// Real peers on the loopback interface, each a listener with a thread per connection. Their threads end when the
-/// connections do; the listeners when this is dropped.
+/// Real peers on the loopback interface, each a listener with a thread per connection. Threads of connections end when these do, those of
+/// listeners with the process.
 #[derive(Debug, Default)]
-pub struct TcpPeers {
-    listeners: Vec<(SocketAddr, Arc<AtomicBool>, JoinHandle<()>)>,
-}
+pub struct TcpPeers;
 
 impl TcpPeers {
     /// A listener that follows this script on every connection.
@@ -29,20 +25,12 @@ impl TcpPeers {
     pub fn listen(&mut self, script: Script) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port on the loopback interface");
         let addr = listener.local_addr().expect("a bound listener has an address");
-        let closing = Arc::new(AtomicBool::new(false));
-        let thread = std::thread::spawn({
-            let closing = closing.clone();
-            move || {
-                for stream in listener.incoming().map_while(Result::ok) {
-                    if closing.load(Ordering::Acquire) {
-                        return;
-                    }
-                    // The peer's trouble is the client's business; a script just ends.
-                    std::thread::spawn(move || drop(play(script, stream)));
-                }
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                // The peer's trouble is the client's business; a script just ends.
+                std::thread::spawn(move || drop(play(script, stream)));
             }
         });
-        self.listeners.push((addr, closing, thread));
         addr
     }
 
@@ -51,17 +39,6 @@ impl TcpPeers {
     pub fn nobody() -> SocketAddr {
         // The first port is nobody's, and unlike one that was free a moment ago it is never given to anybody.
         SocketAddr::from(([127, 0, 0, 1], 1))
-    }
-}
-
-impl Drop for TcpPeers {
-    fn drop(&mut self) {
-        for (addr, closing, thread) in self.listeners.drain(..) {
-            closing.store(true, Ordering::Release);
-            if TcpStream::connect(addr).is_ok() {
-                let _ = thread.join();
-            }
-        }
     }
 }
 

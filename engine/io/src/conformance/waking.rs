@@ -7,8 +7,7 @@ use super::venue::{Script, Venue};
 use crate::mesh::lane;
 use crate::ring::{Op, Ring};
 
-pub(super) fn a_wait_ends_in_time<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 16);
+pub(super) fn a_wait_ends_in_time<V: Venue>(stage: &mut Stage<'_, V>) {
     // Over at once, with nothing to do, in the past and now.
     for until in [stage.ring.now(), fuelrail_base::Instant::ZERO] {
         stage.ring.wait(Some(until)).unwrap();
@@ -27,11 +26,9 @@ pub(super) fn a_wait_ends_in_time<V: Venue>(venue: &mut V) {
     }
     stage.ring.close(sock);
     stage.next();
-    stage.strike();
 }
 
-pub(super) fn a_wake_ends_a_wait<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 16);
+pub(super) fn a_wake_ends_a_wait<V: Venue>(stage: &mut Stage<'_, V>) {
     for pause in [Duration::ZERO, Duration::from_millis(10), Duration::from_millis(10)] {
         let waker = stage.ring.waker();
         let thread = std::thread::spawn(move || {
@@ -43,13 +40,11 @@ pub(super) fn a_wake_ends_a_wait<V: Venue>(venue: &mut V) {
         assert!(stage.ring.now() < until, "a wake did not end the wait");
         thread.join().expect("the waking thread panicked");
     }
-    stage.strike();
 }
 
 /// Another thread sends items one by one; the ring sleeps whenever its lane is empty. A lost wake-up ends in patience.
-pub(super) fn no_wake_up_is_lost<V: Venue>(venue: &mut V) {
+pub(super) fn no_wake_up_is_lost<V: Venue>(stage: &mut Stage<'_, V>) {
     const ITEMS: u32 = 50_000;
-    let mut stage = Stage::new(venue, 16);
     let (mut tx, mut rx) = lane::<u32>(8);
     rx.set_waker(stage.ring.waker());
     let sender = std::thread::spawn(move || {
@@ -76,12 +71,10 @@ pub(super) fn no_wake_up_is_lost<V: Venue>(venue: &mut V) {
         }
     }
     sender.join().expect("the sending thread panicked");
-    stage.strike();
 }
 
 /// Echo goes on undisturbed while another thread wakes without pause.
-pub(super) fn wakes_do_not_disturb_operations<V: Venue>(venue: &mut V) {
-    let mut stage = Stage::new(venue, 16);
+pub(super) fn wakes_do_not_disturb_operations<V: Venue>(stage: &mut Stage<'_, V>) {
     let sock = stage.connect(Script::Echo);
     let waker = stage.ring.waker();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
@@ -103,5 +96,4 @@ pub(super) fn wakes_do_not_disturb_operations<V: Venue>(venue: &mut V) {
     drop(stop);
     thread.join().expect("the waking thread panicked");
     stage.ring.close(sock);
-    stage.strike();
 }

@@ -59,9 +59,11 @@ fn nic(root: &Path, folder: &Path) -> Option<Nic> {
     })
 }
 
-/// Asks the card's driver; `words[0]` is the question. `None` when it does not answer.
-fn ethtool<const N: usize>(interface: &str, mut words: [u32; N]) -> Option<[u32; N]> {
+/// Asks the card's driver for its receive ring. `None` when it does not answer.
+fn receive_ring(interface: &str) -> Option<(u32, u32)> {
     const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    const GET_RING: u32 = 0x10;
+    let mut words = [GET_RING, 0, 0, 0, 0, 0, 0, 0, 0];
     let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)).ok()?;
     // SAFETY: an all-zero `ifreq` is a valid value.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
@@ -75,13 +77,7 @@ fn ethtool<const N: usize>(interface: &str, mut words: [u32; N]) -> Option<[u32;
     // SAFETY: the kernel reads the name and writes the answer, of the size its question implies, to `words`; both live until
     // after the call.
     let rc = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &mut request) };
-    (rc == 0).then_some(words)
-}
-
-fn receive_ring(interface: &str) -> Option<(u32, u32)> {
-    const GET_RING: u32 = 0x10;
-    let answer = ethtool(interface, [GET_RING, 0, 0, 0, 0, 0, 0, 0, 0])?;
-    Some((answer[5], answer[1]))
+    (rc == 0).then_some((words[5], words[1]))
 }
 
 pub(super) fn findings(nics: &[Nic]) -> Vec<Finding> {

@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 
+use super::Op;
+use super::opening::last_errno;
 use super::wires::Wires;
-use super::{Op, TRANSFER_BYTES_MAX, last_errno};
+use crate::scatter::TRANSFER_BYTES_MAX;
 
 /// Tries a socket operation once: a count, or a negative error number; `-EAGAIN` when the socket is not ready. `wires`, of which
 /// no entry is in use, describes it to the kernel during the call.

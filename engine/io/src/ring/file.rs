@@ -193,17 +193,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_written_is_not_made() {
-        for wrong in [
-            FileOptions { create: true, ..FileOptions::default() },
-            FileOptions { len: Some(1), ..FileOptions::default() },
-        ] {
-            let error = open_file(None, Path::new("/nowhere"), &wrong).unwrap_err();
-            assert_eq!(error.kind(), Kind::Usage, "{error}");
-        }
-    }
-
-    #[test]
     fn more_than_a_disk_is_refused_aloud() {
         let path = std::env::temp_dir().join(format!("fuelrail-file-{}", std::process::id()));
         let options = FileOptions { write: true, create: true, len: Some(1 << 62), ..FileOptions::default() };

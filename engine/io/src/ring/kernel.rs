@@ -81,21 +81,41 @@ pub trait Backend {
     }
 }
 
+/// Kernel abilities in use, and what was wanted and not given, with cause and cure.
+#[derive(Default)]
+pub(super) struct Abilities {
+    pub(super) used: Vec<&'static str>,
+    pub(super) refusals: Vec<String>,
+}
+
+impl Abilities {
+    /// Whether this was given; otherwise why not.
+    pub(super) fn note(&mut self, what: &'static str, given: Result<(), String>) -> bool {
+        match given {
+            Ok(()) => self.used.push(what),
+            Err(why) => {
+                self.refusals.push(why);
+                return false;
+            }
+        }
+        true
+    }
+}
+
 /// A ring on a real kernel. Must be used on the thread that made it.
 pub struct KernelRing<B: Backend> {
     backend: ManuallyDrop<B>,
     waker: Waker,
     guard: ForkGuard,
-    abilities: Vec<&'static str>,
-    refusals: Vec<String>,
+    abilities: Abilities,
     /// The kernel ties some rings to the thread that made them.
     not_send: PhantomData<*const ()>,
 }
 
 impl<B: Backend> KernelRing<B> {
-    pub(super) fn over(backend: B, waker: Waker, abilities: Vec<&'static str>, refusals: Vec<String>) -> KernelRing<B> {
+    pub(super) fn over(backend: B, waker: Waker, abilities: Abilities) -> KernelRing<B> {
         let (backend, guard) = (ManuallyDrop::new(backend), ForkGuard::new());
-        KernelRing { backend, waker, guard, abilities, refusals, not_send: PhantomData }
+        KernelRing { backend, waker, guard, abilities, not_send: PhantomData }
     }
 
     fn take_in(&mut self, held: B::Held, is_file: bool) -> Result<Name> {
@@ -228,8 +248,8 @@ impl<B: Backend> Ring for KernelRing<B> {
     fn facts(&self) -> RingFacts {
         RingFacts {
             backend: B::NAME,
-            abilities: self.abilities.clone(),
-            refusals: self.refusals.clone(),
+            abilities: self.abilities.used.clone(),
+            refusals: self.abilities.refusals.clone(),
             counts: self.backend.desk().counts,
         }
     }

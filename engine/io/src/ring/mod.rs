@@ -37,13 +37,6 @@ pub(crate) mod tokio_uring;
 pub(crate) mod uring;
 mod wires;
 
-/// Longest single transfer handed to the kernel; it may be cut short anyway.
-pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
-
-pub(crate) fn last_errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
-}
-
 /// What the kernel is asked to do, with everything it needs for it.
 #[derive(Debug)]
 pub enum Op {
@@ -124,10 +117,10 @@ impl Op {
     #[must_use]
     pub fn file(&self) -> Option<FileId> {
         match self {
-            Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } | Op::Open(_) => None,
             Op::ReadAt { file, .. } | Op::WriteAt { file, .. } | Op::Stat { file, .. } | Op::SyncData { file } => {
                 Some(*file)
             }
+            _ => None,
         }
     }
 

@@ -10,7 +10,6 @@ use fuelrail_base::{Error, Kind, Result};
 use rustix::fs::{Mode, OFlags};
 
 use super::file::FileMark;
-use super::last_errno;
 use super::table::FileId;
 
 /// How files are opened by an operation: for reading, without waiting for what is no regular file.
@@ -131,4 +130,8 @@ impl fmt::Debug for FileFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FileFacts({}, regular: {})", self.mark(), self.is_regular())
     }
+}
+
+pub(super) fn last_errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

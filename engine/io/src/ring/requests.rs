@@ -4,12 +4,13 @@ use std::os::fd::AsRawFd;
 
 use io_uring::{opcode, squeue, types};
 
+use super::Op;
 use super::opening::{OPEN_FLAGS, STAT_MASK};
 use super::socket::Descriptor;
 use super::table::Name;
 use super::wires::Wires;
-use super::{Op, TRANSFER_BYTES_MAX};
 use crate::arena::Mapping;
+use crate::scatter::TRANSFER_BYTES_MAX;
 
 /// Most bytes one registered buffer may have: the kernel's limit.
 pub(super) const BUFFER_BYTES_MAX: usize = 1 << 30;

@@ -117,25 +117,3 @@ impl<T> Table<T> {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_go_stale_and_capacity_is_fixed() {
-        let mut table = Table::new(2);
-        let a = table.insert('a').unwrap();
-        let b = table.insert('b').unwrap();
-        assert_eq!((table.insert('c'), table.is_full()), (Err('c'), true));
-        assert_eq!(table.remove(a), Some('a'));
-        assert_eq!((table.remove(a), table.get(a)), (None, None));
-        let c = table.insert('c').unwrap();
-        assert_eq!((c.index, c == a), (a.index, false));
-        assert!(table.get_mut(a).is_none());
-        assert_eq!((table.get(c), table.get(b)), (Some(&'c'), Some(&'b')));
-        assert_eq!(Name::from_bits(c.to_bits()), c);
-        assert_eq!(table.iter().map(|(name, entry)| (name, *entry)).collect::<Vec<_>>(), [(c, 'c'), (b, 'b')]);
-        assert_eq!(table.get(Name { index: 9, generation: 0 }), None);
-    }
-}

@@ -4,8 +4,8 @@
 //! message header also write) an entry from the submission of its operation to its completion, so entries are only
 //! reached through raw pointers, and written only when their operation is being made.
 
+use core::cell::UnsafeCell;
 use core::mem::{self, MaybeUninit};
-use core::ptr::NonNull;
 use std::net::SocketAddr;
 
 use fuelrail_base::limits::SCATTER_PIECES_MAX;
@@ -19,23 +19,16 @@ struct Wire {
 }
 
 /// One entry per operation of the ring.
-pub(super) struct Wires {
-    base: NonNull<Wire>,
-    count: usize,
-}
+pub(super) struct Wires(Box<[UnsafeCell<Wire>]>);
 
 impl Wires {
     pub(super) fn new(count: u32) -> Wires {
         // SAFETY: a wire is made of integers, raw pointers and what need not be initialised; all zeroes is a valid value of each.
-        let entries: Box<[Wire]> = (0..count).map(|_| unsafe { mem::zeroed() }).collect();
-        let base = NonNull::from(Box::leak(entries)).cast();
-        Wires { base, count: count as usize }
+        Wires((0..count).map(|_| UnsafeCell::new(unsafe { mem::zeroed() })).collect())
     }
 
     fn entry(&self, index: u32) -> *mut Wire {
-        assert!((index as usize) < self.count, "an operation has a wire");
-        // SAFETY: checked to lie inside the allocation, which lives as long as this table.
-        unsafe { self.base.as_ptr().add(index as usize) }
+        self.0[index as usize].get()
     }
 
     /// Describes a receive into `targets`, at most [`SCATTER_PIECES_MAX`] of them; returns the header for the kernel.
@@ -67,14 +60,5 @@ impl Wires {
             let addr = (*wire).addr.write(peer.as_any());
             (addr.as_ptr().cast(), addr.addr_len())
         }
-    }
-}
-
-impl Drop for Wires {
-    fn drop(&mut self) {
-        let entries = core::ptr::slice_from_raw_parts_mut(self.base.as_ptr(), self.count);
-        // SAFETY: made by `Box::leak` in `new` with this length. The ring drops its wires only with no operation in
-        // flight; when it cannot get there it forgets them instead.
-        drop(unsafe { Box::from_raw(entries) });
     }
 }

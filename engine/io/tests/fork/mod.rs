@@ -9,7 +9,7 @@ use fuelrail_io::{Arena, ArenaConfig, HugePages, Op, Ring, Scatter};
 pub(crate) fn fork_at_work(mut ring: impl Ring) {
     let config = ArenaConfig { bytes: 1 << 20, regions: 1, huge_pages: HugePages::Off, ..ArenaConfig::default() };
     let mut region = Arena::new(&config).unwrap().1.pop().unwrap();
-    let mut peers = TcpPeers::default();
+    let mut peers = TcpPeers;
     let addr = peers.listen(Script::Echo);
     let sock = ring.socket(&addr).unwrap();
     ring.push(Op::Connect { sock, addr }, 0).unwrap();

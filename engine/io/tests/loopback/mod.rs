@@ -44,7 +44,7 @@ impl<R: Ring, F: Fn(&UringConfig) -> Result<R>> Venue for Loopback<F> {
 pub(crate) fn loopback_passes<R: Ring>(register: bool, make: impl Fn(&UringConfig) -> Result<R> + Copy) {
     for (name, check) in suite() {
         eprintln!("{name}");
-        check(&mut Loopback { peers: TcpPeers::default(), files: ScratchFiles::default(), register, make });
+        check(&mut Loopback { peers: TcpPeers, files: ScratchFiles::default(), register, make });
     }
     let mut files = ScratchFiles::default();
     pipes_are_not_waited_for(&mut make(&UringConfig::default()).unwrap(), &files.path());

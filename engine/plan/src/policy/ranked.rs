@@ -2,8 +2,8 @@
 //!
 //! O(log n) per call and block evicted. After it has once been at its fullest, nothing is allocated any more.
 
-use super::rank::Rank;
 use super::contract::{Policy, PolicyName};
+use super::rank::Rank;
 use crate::schedule::UseTime;
 use fuelrail_base::BlockId;
 

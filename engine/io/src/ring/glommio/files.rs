@@ -10,9 +10,10 @@ use std::rc::Rc;
 use glommio::GlommioError;
 use glommio::io::{BufferedFile, DmaFile, OpenOptions, ReadResult};
 
+use crate::ring::Op;
 use crate::ring::file::FileOptions;
 use crate::ring::opening::{FileFacts, OPEN_FLAGS, Opening, patient};
-use crate::ring::{Op, TRANSFER_BYTES_MAX};
+use crate::scatter::TRANSFER_BYTES_MAX;
 
 /// An open file. Jobs hold on to it while they run.
 #[derive(Clone)]

@@ -21,7 +21,7 @@ use self::inside::{Holding, Inside};
 use self::polling::Judged;
 use super::desk::Desk;
 use super::file::FileOptions;
-use super::kernel::{Backend, KernelRing};
+use super::kernel::{Abilities, Backend, KernelRing};
 use super::socket::Blocking;
 use super::table::Name;
 use super::uring::{Mode, UringConfig, refusal};
@@ -72,7 +72,11 @@ impl GlommioRing {
                 .push("the arena is not registered: glommio registers only its own memory; the ring uring does".into());
         }
         let glommio = Glommio { inside, judged: Judged::default(), executor };
-        Ok(KernelRing::over(glommio, Waker::writing(theirs), vec!["readiness by io_uring"], refusals))
+        Ok(KernelRing::over(
+            glommio,
+            Waker::writing(theirs),
+            Abilities { used: vec!["readiness by io_uring"], refusals },
+        ))
     }
 }
 

@@ -9,7 +9,7 @@ use fuelrail_base::{Duration, Error, Kind, Result};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::ring::last_errno;
+use crate::ring::opening::last_errno;
 
 /// Most events taken with one call.
 const EVENTS_MAX: usize = 256;

@@ -22,7 +22,7 @@ use self::pool::{Job, Outcome, Pool};
 use super::calls::on_socket;
 use super::desk::Desk;
 use super::file::FileOptions;
-use super::kernel::{Backend, KernelRing};
+use super::kernel::{Abilities, Backend, KernelRing};
 use super::opening::Opening;
 use super::socket::{Blocking, Descriptor};
 use super::table::Name;
@@ -89,7 +89,8 @@ impl PollRing {
             wires: Wires::new(1),
             overdue: false,
         };
-        Ok(KernelRing::over(poll, waker, vec!["edge-triggered epoll", "file threads"], Vec::new()))
+        let used = vec!["edge-triggered epoll", "file threads"];
+        Ok(KernelRing::over(poll, waker, Abilities { used, ..Abilities::default() }))
     }
 }
 

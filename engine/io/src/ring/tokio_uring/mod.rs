@@ -24,7 +24,7 @@ use tokio_uring::{InFlightOneshot, OneshotOutputTransform, Runtime, UnsubmittedO
 
 use super::bells::Bells;
 use super::desk::Desk;
-use super::kernel::{Backend, KernelRing};
+use super::kernel::{Abilities, Backend, KernelRing};
 use super::opening::patient;
 use super::requests::request;
 use super::socket::{Blocking, Descriptor};
@@ -113,19 +113,10 @@ impl TokioUringRing {
             let errno = std::io::Error::from(refused).raw_os_error().unwrap_or(libc::EIO);
             Error::from_errno(Kind::Environment, "watching an eventfd with tokio", errno)
         })?;
-        let (mut abilities, mut refusals) = (vec!["coop_taskrun"], Vec::new());
-        let registered = config.register.as_ref().map(crate::arena::Arena::mapping).filter(|mapping| {
-            match memory::register(&runtime, mapping) {
-                Ok(()) => {
-                    abilities.push("registered memory");
-                    true
-                }
-                Err(why) => {
-                    refusals.push(why);
-                    false
-                }
-            }
-        });
+        let mut abilities = Abilities { used: vec!["coop_taskrun"], ..Abilities::default() };
+        let mapping = config.register.as_ref().map(crate::arena::Arena::mapping);
+        let registered =
+            mapping.filter(|mapping| abilities.note("registered memory", memory::register(&runtime, mapping)));
         let entries = config.entries as usize;
         let inside = Inside {
             desk: Desk::new(config.entries, config.sockets, monotonic_now()),
@@ -138,7 +129,7 @@ impl TokioUringRing {
             registered,
             wakes,
         };
-        Ok(KernelRing::over(TokioUring { inside, runtime }, waker, abilities, refusals))
+        Ok(KernelRing::over(TokioUring { inside, runtime }, waker, abilities))
     }
 }
 

@@ -74,7 +74,7 @@ impl UringRing {
     #[doc(hidden)]
     pub fn as_on(config: &UringConfig, kernel: Kernel) -> Result<UringRing> {
         config.validate()?;
-        let Opened { ring, fixed_files, registered, abilities, refusals } = setup::open(config, kernel)?;
+        let Opened { ring, fixed_files, registered, abilities } = setup::open(config, kernel)?;
         let waker = Waker::eventfd()?;
         let uring = Uring {
             desk: Desk::new(config.entries, config.sockets, monotonic_now()),
@@ -88,7 +88,7 @@ impl UringRing {
             closing: false,
             ring,
         };
-        Ok(KernelRing::over(uring, waker, abilities, refusals))
+        Ok(KernelRing::over(uring, waker, abilities))
     }
 }
 

@@ -8,7 +8,8 @@ use io_uring::IoUring;
 use rustix::process::{Resource, getrlimit};
 
 use super::config::UringConfig;
-use crate::arena::Mapping;
+use crate::arena::{Arena, Mapping};
+use crate::ring::kernel::Abilities;
 use crate::ring::requests::BUFFER_BYTES_MAX;
 
 /// Most registered buffers of one ring: the kernel's limit.
@@ -20,8 +21,7 @@ pub(super) struct Opened {
     pub(super) fixed_files: bool,
     /// The registered memory, to be kept until the ring is closed.
     pub(super) registered: Option<Arc<Mapping>>,
-    pub(super) abilities: Vec<&'static str>,
-    pub(super) refusals: Vec<String>,
+    pub(super) abilities: Abilities,
 }
 
 /// How completions reach the thread, best first.
@@ -87,48 +87,28 @@ pub(super) fn open(config: &UringConfig, kernel: Kernel) -> Result<Opened> {
     let entries = config.entries.next_power_of_two();
     // Every operation, one cancellation each, and the wake poll fit without overflow.
     let completions = entries.saturating_mul(4);
-    let mut refusals = Vec::new();
     let (ring, mode) = open_best(entries, completions, kernel.modes())?;
     // Resource tagging came with multishot polls, which have no flag of their own and which the waker needs.
     let params = ring.params();
     if !params.is_feature_ext_arg() || !params.is_feature_nodrop() || !params.is_feature_resource_tagging() {
         return Err(Error::new(Kind::Environment, "this kernel's io_uring is too old").cure(OLD_KERNEL));
     }
-    let mut abilities = vec![mode.name()];
+    let mut abilities = Abilities { used: vec![mode.name()], refusals: Vec::new() };
     if mode != Mode::Deferred {
-        refusals.push("deferred completions are not available: every wake-up costs more; kernel 6.1 has them".into());
+        let why = "deferred completions are not available: every wake-up costs more; kernel 6.1 has them";
+        abilities.refusals.push(why.to_owned());
     }
+    let descriptors = config.sockets + RING_FILES_MAX;
     let table = match kernel {
         Kernel::V5_13 => Err(std::io::Error::from_raw_os_error(libc::EINVAL)),
-        _ => ring.submitter().register_files_sparse(config.sockets + RING_FILES_MAX),
+        _ => ring.submitter().register_files_sparse(descriptors),
     };
-    let fixed_files = match table {
-        Ok(()) => {
-            abilities.push("registered files");
-            true
-        }
-        Err(error) => {
-            refusals.push(format!(
-                "registering a table of {} files: {error}; kernel 5.19 has them",
-                config.sockets + RING_FILES_MAX
-            ));
-            false
-        }
-    };
-    let registered = config.register.as_ref().and_then(|arena| {
-        let mapping = arena.mapping();
-        match register_memory(&ring, &mapping) {
-            Ok(()) => {
-                abilities.push("registered memory");
-                Some(mapping)
-            }
-            Err(why) => {
-                refusals.push(why);
-                None
-            }
-        }
-    });
-    Ok(Opened { ring, fixed_files, registered, abilities, refusals })
+    let table =
+        table.map_err(|error| format!("registering a table of {descriptors} files: {error}; kernel 5.19 has them"));
+    let fixed_files = abilities.note("registered files", table);
+    let mapping = config.register.as_ref().map(Arena::mapping);
+    let registered = mapping.filter(|mapping| abilities.note("registered memory", register_memory(&ring, mapping)));
+    Ok(Opened { ring, fixed_files, registered, abilities })
 }
 
 fn open_best(entries: u32, completions: u32, modes: &[Mode]) -> Result<(IoUring, Mode)> {
