@@ -78,10 +78,13 @@ impl LoaderBuilder {
     setters! {
         region: &str => region = Some(region.into());
         endpoint: &str => endpoint = endpoint.into();
+        addressing: &str => addressing = addressing.into();
         manifest: PathBuf => manifest = Some(manifest);
         listing_dir: PathBuf => listing_dir = Some(listing_dir);
+        listing_max_age_s: u64 => listing_max_age_s = listing_max_age_s;
         ca_file: PathBuf => ca_file = Some(ca_file);
         tls_insecure: bool => tls_insecure = tls_insecure;
+        profile: &str => profile = Some(profile.into());
         anonymous: bool => anonymous = Some(anonymous);
         requester_pays: bool => requester_pays = requester_pays;
         environment: Environment => environment = environment;
@@ -99,6 +102,7 @@ impl LoaderBuilder {
         spill_dirs: Vec<PathBuf> => spill_dirs = spill_dirs;
         spill_limit: ByteSize => spill_limit_bytes = spill_limit.0;
         spill_floor: ByteSize => spill_floor_bytes = spill_floor.0;
+        spill_policy: &str => spill_policy = spill_policy.into();
         prefetch: &str => prefetch = prefetch.into();
         block_size: ByteSize => block_bytes = block_size.0;
         stall_after_ms: u64 => stall_after_ms = stall_after_ms;
@@ -106,6 +110,7 @@ impl LoaderBuilder {
         report_on_sigusr1: bool => report_on_sigusr1 = report_on_sigusr1;
         connections_max: usize => connections_max = connections_max;
         attempts_max: u32 => attempts_max = attempts_max;
+        request_limit_s: u64 => request_limit_s = request_limit_s;
         outage_limit_s: u64 => outage_limit_s = outage_limit_s;
         share_dir: PathBuf => share_dir = Some(share_dir);
         hedge_percent: u32 => hedge_percent = hedge_percent;
@@ -118,6 +123,8 @@ impl LoaderBuilder {
         decode_depth: usize => decode_depth = decode_depth;
         importance: &str => importance = importance.into();
         importance_coverage_percent: u32 => importance_coverage_percent = importance_coverage_percent;
+        importance_replay: u32 => importance_replay = importance_replay;
+        importance_weights: bool => importance_weights = importance_weights;
         audit: PathBuf => audit = Some(audit);
     }
 
