@@ -35,6 +35,7 @@ pub(super) struct Importance {
 impl Rule for Importance {
     type Key = Key;
     const NAME: PolicyName = PolicyName::Importance;
+    const WEIGHS: bool = true;
     /// Its rank, a ghost, and two of the ghosts' line, which doubles when it grows.
     const BLOCK_BYTES: u64 =
         Rank::<Key>::BLOCK_BYTES + map_bytes::<(u32, u64)>() + 4 * size_of::<(BlockId, u64)>() as u64;

@@ -29,6 +29,9 @@ pub(super) trait Rule: Send {
         newcomer
     }
 
+    /// Goes by how important blocks are.
+    const WEIGHS: bool = false;
+
     /// The new key of a block that is held, told how important it is; of another, the rule may remember it.
     fn weigh(&mut self, _block: BlockId, held: Option<Self::Key>, _weight: u32) -> Option<Self::Key> {
         held
@@ -118,6 +121,9 @@ impl<R: Rule> Policy for Ranked<R> {
     }
 
     fn weigh(&mut self, block: BlockId, weight: u32) {
+        if !R::WEIGHS {
+            return;
+        }
         let held = self.rank.key(&block);
         let key = self.rule.weigh(block, held, weight);
         if key != held
