@@ -3,13 +3,15 @@
 use fuelrail_base::Instant;
 use std::collections::VecDeque;
 
+/// Room in line to begin with.
+const PLACES_AT_START: usize = 256;
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watch {
     /// When each was sent, by number.
     sent: Vec<Option<Instant>>,
     /// In the order they were sent; what [`Watch::sent`] does not agree with has left. The first one has not.
     line: VecDeque<(Instant, u32)>,
-    watched: usize,
 }
 
 impl Watch {
@@ -21,17 +23,21 @@ impl Watch {
             self.sent.resize(at + 1, None);
         }
         self.sent[at] = Some(sent);
-        self.watched += 1;
-        if self.line.len() > 2 * self.watched + 64 {
+        if self.line.len() == self.line.capacity() {
+            // What has left makes room first: a warm line allocates nothing.
             self.line.retain(|(sent, number)| self.sent[*number as usize] == Some(*sent));
+            if 2 * self.line.len() >= self.line.capacity() {
+                self.line.reserve(self.line.len().max(PLACES_AT_START));
+            }
         }
         self.line.push_back((sent, number));
     }
 
     /// Takes a request out, if it is there.
     pub(super) fn remove(&mut self, number: u32) {
-        let left = self.sent.get_mut(number as usize).and_then(Option::take);
-        self.watched -= usize::from(left.is_some());
+        if let Some(sent) = self.sent.get_mut(number as usize) {
+            *sent = None;
+        }
         while self.line.front().is_some_and(|(sent, number)| self.sent[*number as usize] != Some(*sent)) {
             self.line.pop_front();
         }
