@@ -116,8 +116,8 @@ impl<T: Copy> Owned<T> {
 impl<T: Copy> Drop for Owned<T> {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: the handle is ours and used by nobody after this. Work queued on a stream ends all the same, the driver keeps an
-            // event until streams have passed it, and whoever drops memory has seen that no work touches it any more.
+            // SAFETY: the handle is ours and not used after this. Work queued on a stream ends all the same, the driver keeps an
+            // event until streams have passed it, and memory is dropped only when no work uses it any more.
             let _ = unsafe { (self.give_back)(self.context.driver, self.handle) };
         }
     }

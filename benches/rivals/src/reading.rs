@@ -52,7 +52,7 @@ struct State<'a> {
     at: usize,
     /// The object being cut, and how much of it was handed out.
     cut: Option<(Rc<Landing>, usize)>,
-    /// Objects of the first batch still to come.
+    /// Objects of the first batch that have not been received.
     first_missing: usize,
     passed: Passed,
     hash: u128,

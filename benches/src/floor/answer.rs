@@ -27,7 +27,7 @@ pub(super) struct Pass {
 pub(super) struct Answer {
     /// The head so far, when it did not come whole.
     head: Vec<u8>,
-    /// Bytes of the body that are still to come; none before the head is whole.
+    /// Bytes of the body not received yet; `None` until the head is complete.
     pub(super) left_bytes: Option<u64>,
     hash: Option<Box<Xxh3>>,
 }

@@ -1,5 +1,5 @@
 //! The shape of result files, for every question that contestants answer: passes become figures, figures are held against bars. Cold
-//! and warm passes are never mixed. A bar that nobody could be held to says so; it is never left out.
+//! and warm passes are never mixed. A bar without a measurement to compare with is listed with the reason.
 
 use std::collections::BTreeMap;
 
@@ -323,7 +323,7 @@ impl Bar {
         if self.relation == Relation::Alone {
             return Ok((None, Spread::of(ours).ok_or_else(none)?));
         }
-        let mut why = "nobody to hold it against".to_owned();
+        let mut why = "no other contestant to compare with".to_owned();
         let mut cheapest: Option<(&str, Vec<f64>, f64)> = None;
         for name in &self.to {
             match find(name).map(|values| (Spread::of(values.iter().copied()), values)) {

@@ -30,7 +30,7 @@ pub(super) struct Served {
     pub(super) faults: BTreeMap<String, u64>,
 }
 
-/// What the bucket's process is sent: a script to play and for how long nobody listens first, or nothing to ask what it has served.
+/// A message to the bucket's process: the script to play and how long to stop listening first; `None` asks for the served counts.
 type Message = Option<(String, Option<Duration>)>;
 
 /// The first line of the bucket's process: its URL, and the certificate of its authority.

@@ -10,14 +10,14 @@ use fuelrail_bucket::FaultKind::{self, Changed, WrongEtag};
 
 /// The kinds of phases: no fault, so that the loader comes up to full speed; a little of many kinds; 500 and 503 for most requests;
 /// silence in the middle of bodies, short, long or for ever; a slow trickle on every connection; connections that end in a body or
-/// between answers; wrong entity tags and stale replicas; nobody listens for a moment.
+/// between answers; wrong entity tags and stale replicas; no listener for a moment.
 const KINDS: [&str; 8] = ["calm", "mixed", "burst", "stalls", "trickle", "cuts", "stray", "away"];
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Phase {
     pub(super) kind: &'static str,
     pub(super) script: String,
-    /// For how long nobody listens at its start, if so.
+    /// How long the port has no listener at its start; `None` when it always has one.
     pub(super) away: Option<Duration>,
     pub(super) lasts: Duration,
 }

@@ -1,7 +1,7 @@
 //! What this process and its threads have cost: processor time, context switches, page faults, memory and, where the kernel counts
 //! them, cycles and instructions.
 //!
-//! Owns the two `perf` events of one thread. Reading is a few system calls: done when somebody asks, never on the hot path.
+//! Owns the two `perf` events of one thread. Reading is a few system calls: done on request, never on the hot path.
 
 use core::marker::PhantomData;
 use core::mem;

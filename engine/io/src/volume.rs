@@ -34,7 +34,7 @@ pub fn is_locked(file: &File, path: &Path) -> Result<bool> {
     Ok(!free)
 }
 
-/// All bytes of a file, present and to come.
+/// All bytes of a file, also those appended later.
 const WHOLE: Range<u64> = 0..0;
 
 /// Locks these bytes, unlocks them, or asks whether they could be locked. False when another open file has them and the command does

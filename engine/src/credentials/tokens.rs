@@ -60,7 +60,8 @@ pub(super) fn token_in(answer: &Answer, make: impl FnOnce(&str) -> Result<Creden
     Ok(Fetched { at: answer.at, ..Fetched::new(credential) })
 }
 
-/// The token of a service beside this machine. One that nobody has named need not be there: then this is why it has none.
+/// The token of a metadata service. A service at its default address may be absent: the error text is then the reason there is no
+/// token.
 async fn token_beside(
     uri: &str,
     header: (&'static str, &str),

@@ -21,8 +21,6 @@ pub(crate) use stage::DecodeStage;
 use fuelrail_base::limits::SAMPLE_SIDE_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::str::FromStr;
 
 /// What the pixels of every sample shall look like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,28 +90,13 @@ pub enum Fit {
     RandomCrop,
 }
 
-impl Fit {
-    const ALL: [(Fit, &str); 3] =
-        [(Fit::Exact, "exact"), (Fit::CenterCrop, "center-crop"), (Fit::RandomCrop, "random-crop")];
-}
-
-impl fmt::Display for Fit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Fit::ALL.iter().find(|(fit, _)| fit == self).map_or("", |(_, name)| name);
-        f.write_str(name)
-    }
-}
-
-impl FromStr for Fit {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Fit> {
-        let found = Fit::ALL.iter().find(|(_, name)| *name == text).map(|&(fit, _)| fit);
-        found.ok_or_else(|| {
-            Error::new(Kind::Usage, format!("decode_fit is '{text}'")).cure("use exact, center-crop or random-crop")
-        })
-    }
-}
+fuelrail_base::named!(
+    Fit,
+    "a decode_fit":
+    Exact = "exact",
+    CenterCrop = "center-crop",
+    RandomCrop = "random-crop",
+);
 
 /// What a decoded batch is: so many samples, each rows of pixels of channels, a byte each, one behind the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -158,7 +141,7 @@ mod tests {
 
     #[test]
     fn fits_have_names() {
-        for (fit, name) in Fit::ALL {
+        for (fit, name) in Fit::ALL.map(|fit| (fit, fit.word())) {
             assert_eq!((name.parse::<Fit>().unwrap(), fit.to_string().as_str()), (fit, name));
         }
         assert!("squeeze".parse::<Fit>().unwrap_err().to_string().contains("center-crop"));

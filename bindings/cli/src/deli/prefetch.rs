@@ -20,7 +20,7 @@ use super::scale::Scale;
 /// Stack of a thread that fetches one sample: it calls a handful of functions deep.
 const FETCH_STACK_BYTES: usize = 128 << 10;
 
-/// The sampler: hands samples to the trainer and asks the service for those to come. Dropping it ends the service after the fetch
+/// The sampler: hands samples to the trainer and asks the service for the next ones. Dropping it ends the service after the fetch
 /// under way.
 #[derive(Debug)]
 pub(super) struct Sampler {
@@ -119,7 +119,7 @@ impl Sampler {
     }
 }
 
-/// Why a service ended that nobody stopped.
+/// Why a service ended without being stopped.
 fn failure(service: Option<JoinHandle<Result<()>>>) -> Error {
     let ended = service.map(|service| service.join().unwrap_or_else(|panic| resume_unwind(panic)));
     ended.and_then(Result::err).unwrap_or_else(|| Error::new(Kind::Cancelled, "the prefetch service has ended"))

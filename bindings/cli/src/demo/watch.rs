@@ -69,7 +69,7 @@ impl Watch for Onlooker {
         };
         let line = format!("{:>18}  data wait {wait}{gone} in an epoch of {epoch}", row.name);
         if self.watched {
-            // Above the bars, which would otherwise be drawn over it. A closed standard error has nobody to tell.
+            // Above the bars, which would otherwise be drawn over it. Errors are ignored: standard error may be closed.
             let _ = self.bars.println(line);
         } else {
             note(&line);

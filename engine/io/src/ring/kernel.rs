@@ -145,7 +145,7 @@ impl<B: Backend> KernelRing<B> {
         }
     }
 
-    /// Enters the back-end, asleep until something came back or somebody woke us if `may_sleep`, at most for `limit`.
+    /// Enters the back-end, and with `may_sleep` sleeps until a completion or a wake, at most for `limit`.
     fn turn(&mut self, may_sleep: bool, limit: Option<Duration>) -> Result<()> {
         let sleep = may_sleep && self.waker.arm();
         let outcome = self.backend.enter(sleep, limit);

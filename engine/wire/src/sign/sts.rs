@@ -92,7 +92,7 @@ fn dated(credential: Credential, expires: Option<&str>) -> Result<Credential> {
     Ok(credential.until(Some(expires)))
 }
 
-/// Kind and cure of a refusal with this `code`, where it is one about who asks or when; `None` for any other.
+/// Kind and cure of a refusal whose `code` is about authentication, permission or time; `None` for any other.
 #[must_use]
 pub fn refusal(status: u16, code: &str) -> Option<(Kind, &'static str)> {
     Some(match code {
