@@ -44,9 +44,18 @@ impl<K: Copy + Ord> Rank<K> {
         self.places.contains_key(block)
     }
 
-    /// The key of a block, if it is held.
-    pub(super) fn key(&self, block: &BlockId) -> Option<K> {
-        self.places.get(block).map(|place| self.entries[*place as usize].key)
+    /// A block's bytes and key, if it is held.
+    pub(super) fn get(&self, block: &BlockId) -> Option<(u64, K)> {
+        let entry = &self.entries[*self.places.get(block)? as usize];
+        Some((entry.bytes, entry.key))
+    }
+
+    /// Gives a block that is held another key.
+    pub(super) fn rekey(&mut self, block: &BlockId, key: K) {
+        let place = self.places[block] as usize;
+        self.entries[place].key = key;
+        self.rise(self.entries[place].at as usize);
+        self.sink(self.entries[place].at as usize);
     }
 
     /// Adds a block not yet held.
@@ -167,7 +176,7 @@ mod tests {
         let mut held = BTreeMap::new();
         for _ in 0..20_000 {
             let block = BlockId { sample: SampleId(prng.below(200)), index: prng.below(2) as u32 };
-            match (prng.below(3), held.get(&block)) {
+            match (prng.below(4), held.get(&block)) {
                 (0, None) => {
                     let (use_time, bytes) = (UseTime(prng.below(50)), prng.below(9));
                     rank.push(block, bytes, use_time);
@@ -178,7 +187,15 @@ mod tests {
                     assert_eq!(rank.remove(block), Some((map.remove(&(use_time, block)).unwrap(), use_time)));
                     held.remove(&block);
                 }
-                (2, _) => {
+                (2, Some(&before)) => {
+                    let bytes = map.remove(&(before, block)).unwrap();
+                    assert_eq!(rank.get(&block), Some((bytes, before)));
+                    let now = UseTime(prng.below(50));
+                    rank.rekey(&block, now);
+                    map.insert((now, block), bytes);
+                    held.insert(block, now);
+                }
+                (3, _) => {
                     let last = map.pop_last().map(|((use_time, block), bytes)| (block, bytes, use_time));
                     assert_eq!(rank.farthest(), last.map(|(_, bytes, use_time)| (use_time, bytes)));
                     assert_eq!(rank.pop(), last);

@@ -63,7 +63,7 @@ impl<R: Rule> Ranked<R> {
     /// The key of a block that is held.
     #[cfg(test)]
     pub(super) fn key(&self, block: BlockId) -> Option<R::Key> {
-        self.rank.key(&block)
+        self.rank.get(&block).map(|(_, key)| key)
     }
 }
 
@@ -89,11 +89,12 @@ impl<R: Rule> Policy for Ranked<R> {
     }
 
     fn hit(&mut self, block: BlockId, next_use: Option<UseTime>, evicted: &mut Vec<BlockId>) -> bool {
-        let Some((bytes, key)) = self.rank.remove(block) else { return false };
+        let Some((bytes, key)) = self.rank.get(&block) else { return false };
         match self.rule.again(key, bytes, next_use) {
-            Some(key) => self.rank.push(block, bytes, key),
+            Some(again) if again == key => {}
+            Some(again) => self.rank.rekey(&block, again),
             None => {
-                self.used_bytes -= bytes;
+                self.remove(block);
                 evicted.push(block);
             }
         }
@@ -124,12 +125,9 @@ impl<R: Rule> Policy for Ranked<R> {
         if !R::WEIGHS {
             return;
         }
-        let held = self.rank.key(&block);
-        let key = self.rule.weigh(block, held, weight);
-        if key != held
-            && let (Some((bytes, _)), Some(key)) = (self.rank.remove(block), key)
-        {
-            self.rank.push(block, bytes, key);
+        let held = self.rank.get(&block).map(|(_, key)| key);
+        if let Some(key) = self.rule.weigh(block, held, weight) {
+            self.rank.rekey(&block, key);
         }
     }
 
