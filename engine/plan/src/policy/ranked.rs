@@ -44,6 +44,9 @@ pub(super) trait Rule: Send {
     fn left(&mut self, _block: BlockId, _key: Self::Key) {}
 }
 
+/// Room for so many that leave for one newcomer: the first to leave, late in a run perhaps, allocates nothing.
+const OUT_AT_START: usize = 16;
+
 /// A cache under a rule.
 pub(super) struct Ranked<R: Rule> {
     capacity_bytes: u64,
@@ -57,7 +60,7 @@ pub(super) struct Ranked<R: Rule> {
 impl<R: Rule> Ranked<R> {
     /// An empty cache of this capacity.
     pub(super) fn new(capacity_bytes: u64, rule: R) -> Ranked<R> {
-        Ranked { capacity_bytes, used_bytes: 0, rank: Rank::default(), rule, out: Vec::new() }
+        Ranked { capacity_bytes, used_bytes: 0, rank: Rank::default(), rule, out: Vec::with_capacity(OUT_AT_START) }
     }
 
     /// The key of a block that is held.
