@@ -4,38 +4,45 @@ use super::memory::{region, window};
 use super::world::{Bucket, DEAD, Heard, LIVE, content, objects_at};
 use crate::conn::{Asked, Conn, Context, End, Exchange, Fault, HeadPredictor, Outcome};
 use crate::fetch::FetchStage;
+use crate::objects::Objects;
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Error, Instant, Kind, SampleId};
 use fuelrail_io::{Op, Region, Ring, SimFaults, SimRing, SimWorld};
 use fuelrail_plan::brain::FetchId;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 const STALL_AFTER: Duration = Duration::from_secs(10);
 
-struct Rig {
+pub(super) struct Rig {
     world: SimWorld,
     ring: SimRing,
     region: Region,
-    fetch: FetchStage,
+    pub(super) fetch: FetchStage,
     sizes: Vec<u64>,
-    wanted: usize,
+    pub(super) wanted: usize,
     depth: usize,
-    ended: Vec<Outcome>,
+    pub(super) ended: Vec<Outcome>,
 }
 
 impl Rig {
     fn new(bucket: Bucket, addresses: &[&str], sockets: u32) -> Rig {
         let sizes = bucket.sizes.clone();
         let world = SimWorld::new(1, SimFaults::default(), Box::new(bucket));
+        Rig::of(world, objects_at(addresses, &sizes, 1 << 20), &sizes, sockets, SCRATCH_BYTES)
+    }
+
+    /// A stage with room for four connections.
+    pub(super) fn of(world: SimWorld, objects: Arc<Objects>, sizes: &[u64], sockets: u32, scratch_bytes: usize) -> Rig {
         let ring = SimRing::with_capacity(&world, 64, sockets);
         let mut region = region(4 << 20);
-        let scratch = (0..4).map(|_| region.alloc(SCRATCH_BYTES).unwrap()).collect();
-        let fetch = FetchStage::new(objects_at(addresses, &sizes, 1 << 20), STALL_AFTER, scratch);
-        Rig { world, ring, region, fetch, sizes, wanted: 1, depth: 4, ended: Vec::new() }
+        let scratch = (0..4).map(|_| region.alloc(scratch_bytes).unwrap()).collect();
+        let fetch = FetchStage::new(objects, STALL_AFTER, scratch);
+        Rig { world, ring, region, fetch, sizes: sizes.to_vec(), wanted: 1, depth: 4, ended: Vec::new() }
     }
 
     /// Requests whole objects.
-    fn request(&mut self, samples: impl Iterator<Item = u32>) {
+    pub(super) fn request(&mut self, samples: impl Iterator<Item = u32>) {
         for n in samples {
             let len = self.sizes[n as usize];
             let (fetch, sample) = (FetchId { place: n, serial: 0 }, SampleId(n.into()));
@@ -62,7 +69,7 @@ impl Rig {
     }
 
     /// Goes on until `enough` outcomes have come or nothing happens any more.
-    fn run(&mut self, enough: usize) {
+    pub(super) fn run(&mut self, enough: usize) {
         let mut still = 0;
         while self.ended.len() < enough && still < 2 {
             if self.turn() {
@@ -77,7 +84,7 @@ impl Rig {
     }
 
     /// Lets time pass with nothing to do.
-    fn pass(&mut self, time: Duration) {
+    pub(super) fn pass(&mut self, time: Duration) {
         let until = self.ring.now().after(time);
         while self.ring.now() < until {
             self.turn();
@@ -87,7 +94,7 @@ impl Rig {
     }
 
     /// Everything asked for has landed, with the right bytes.
-    fn check_landed(&mut self, samples: usize) {
+    pub(super) fn check_landed(&mut self, samples: usize) {
         assert_eq!(self.ended.len(), samples, "{:?}", self.ended);
         for outcome in self.ended.drain(..) {
             let Outcome { asked, window, end: End::Landed { .. }, .. } = outcome else { panic!("{outcome:?}") };
@@ -111,7 +118,7 @@ fn fault_of(outcome: &Outcome) -> Option<&Fault> {
     if let End::Failed { fault, .. } = &outcome.end { Some(fault) } else { None }
 }
 
-fn error_of(outcome: &Outcome) -> Option<&Error> {
+pub(super) fn error_of(outcome: &Outcome) -> Option<&Error> {
     fault_of(outcome).map(|fault| &fault.error)
 }
 
@@ -119,7 +126,7 @@ fn kind_of(outcome: &Outcome) -> Option<Kind> {
     error_of(outcome).map(Error::kind)
 }
 
-fn idled_out(outcome: &Outcome) -> Option<bool> {
+pub(super) fn idled_out(outcome: &Outcome) -> Option<bool> {
     fault_of(outcome).map(|fault| fault.idled_out)
 }
 

@@ -9,6 +9,7 @@ mod files;
 mod hedge;
 mod memory;
 mod mesh;
+mod secure;
 mod shard;
 mod spill;
 mod world;

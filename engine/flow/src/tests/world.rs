@@ -17,9 +17,12 @@ pub(super) const LIVE: &str = "10.0.0.2:80";
 
 /// Objects `k/0`, `k/1`, … of these sizes, at `addresses`.
 pub(super) fn objects_at(addresses: &[&str], sizes: &[u64], block_bytes: u64) -> Arc<Objects> {
-    let listed: Vec<Listed> =
-        (0..).zip(sizes).map(|(i, &size)| Listed { key: format!("k/{i}"), size, etag: None }).collect();
-    packed(addresses, &listed, block_bytes)
+    packed("http://bucket.test/b/k", addresses, &listed(sizes), block_bytes)
+}
+
+/// The same, of another bucket.
+pub(super) fn packed_at(uri: &str, addresses: &[&str], sizes: &[u64]) -> Arc<Objects> {
+    packed(uri, addresses, &listed(sizes), 1 << 20)
 }
 
 /// The same with ETags in the listing; the server gives none.
@@ -27,12 +30,16 @@ pub(super) fn tagged_objects(sizes: &[u64], block_bytes: u64) -> Objects {
     let tag = |i| Some(format!("\"tag-{i}\""));
     let listed: Vec<Listed> =
         (0..).zip(sizes).map(|(i, &size)| Listed { key: format!("k/{i}"), size, etag: tag(i) }).collect();
-    Arc::into_inner(packed(&[LIVE], &listed, block_bytes)).expect("nobody else has it yet")
+    Arc::into_inner(packed("http://bucket.test/b/k", &[LIVE], &listed, block_bytes)).expect("nobody else has it yet")
 }
 
-fn packed(addresses: &[&str], listed: &[Listed], block_bytes: u64) -> Arc<Objects> {
+fn listed(sizes: &[u64]) -> Vec<Listed> {
+    (0..).zip(sizes).map(|(i, &size)| Listed { key: format!("k/{i}"), size, etag: None }).collect()
+}
+
+fn packed(uri: &str, addresses: &[&str], listed: &[Listed], block_bytes: u64) -> Arc<Objects> {
     let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
-    Arc::new(Objects::new("http://bucket.test/b/k".parse().unwrap(), addresses, listed, block_bytes).unwrap())
+    Arc::new(Objects::new(uri.parse().unwrap(), addresses, listed, block_bytes).unwrap())
 }
 
 pub(super) fn objects(sizes: &[u64], block_bytes: u64) -> Arc<Objects> {
@@ -118,7 +125,7 @@ impl Bucket {
         }
     }
 
-    fn answer(&self, request: &str, says: &str) -> Vec<u8> {
+    pub(super) fn answer(&self, request: &str, says: &str) -> Vec<u8> {
         let path = request.split(' ').nth(1).unwrap();
         let sample: u32 = path.strip_prefix("/b/k/").and_then(|n| n.parse().ok()).expect("a known path");
         let size = self.sizes[sample as usize];
