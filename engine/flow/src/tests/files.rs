@@ -42,7 +42,11 @@ fn stage(sizes: &[u64]) -> FetchStage {
 
 impl Rig {
     fn new(sizes: &[u64], entries: u32) -> Rig {
-        let world = SimWorld::new(1, SimFaults::default(), Box::new(super::world::Bucket::new(&[])));
+        Rig::with_faults(sizes, entries, SimFaults::default())
+    }
+
+    fn with_faults(sizes: &[u64], entries: u32, faults: SimFaults) -> Rig {
+        let world = SimWorld::new(1, faults, Box::new(super::world::Bucket::new(&[])));
         for (n, len) in (0..).zip(sizes) {
             world.write_file(&path(n), &content(n, *len)).unwrap();
         }
@@ -217,6 +221,71 @@ fn no_mixture_of_two_contents_lands() {
         drop(lent);
     }
     assert!(outcomes[0] > 0, "{outcomes:?}");
+}
+
+/// While one file is open, another one is opened in its place, sooner or later; the first of all fails with what to do.
+#[test]
+fn without_a_descriptor_files_take_turns_and_none_at_all_is_an_error() {
+    let faults = SimFaults { no_descriptor: 0.5, ..SimFaults::default() };
+    let mut rig = Rig::with_faults(&[5_000; 40], 64, faults);
+    (0..40).for_each(|n| rig.ask(n, 0, 5_000, None));
+    rig.run(40, |_| {});
+    let (mut fetched, mut failed) = (0, 0);
+    for outcome in rig.ended.drain(..) {
+        let Outcome { asked, window, end, .. } = outcome;
+        match end {
+            End::Landed { .. } => {
+                assert_eq!(window.bytes(), content(asked.sample.0 as u32, 5_000));
+                fetched += 1;
+            }
+            End::Failed { fault, .. } => {
+                assert_eq!((fault.error.kind(), window.filled()), (Kind::Environment, 0), "{}", fault.error);
+                failed += 1;
+            }
+            End::Unserved { .. } => panic!("no connection was closed"),
+        }
+    }
+    assert!(fetched >= 30 && failed <= 8 && rig.world.counts().no_descriptor > failed, "{fetched} and {failed}");
+    let mut rig = Rig::with_faults(&[10], 64, SimFaults { no_descriptor: 1.0, ..SimFaults::default() });
+    rig.ask(0, 0, 10, None);
+    rig.run(1, |_| {});
+    assert_eq!(rig.failure(), (Kind::Environment, 0));
+}
+
+/// Whatever is under way when the loader ends: openings, reads, what waits for a place.
+#[test]
+fn a_stage_that_ends_hands_every_window_back() {
+    for turns in 0..6 {
+        let mut rig = Rig::new(&[200_000; 8], 64);
+        rig.world.set_disk(fuelrail_io::SimDisk { latency_max: Duration::from_millis(5), ..Default::default() });
+        (0..8).for_each(|n| rig.ask(n, 0, 200_000, None));
+        for turn in 0..1_000 {
+            let now = rig.ring.now();
+            rig.fetch.pump(&mut rig.ring, now, 8, |_| 1);
+            if turn == turns {
+                rig.fetch.close(&mut rig.ring);
+            }
+            rig.ring.wait(Some(rig.ring.now())).unwrap();
+            while let Some(done) = rig.ring.pop() {
+                let now = rig.ring.now();
+                rig.fetch.done(&mut rig.ring, now, done);
+            }
+            rig.ended.extend(rig.fetch.outcomes());
+            if rig.ended.len() == 8 {
+                break;
+            }
+            rig.ring.wait(None).unwrap();
+            rig.world.advance();
+        }
+        assert_eq!((rig.ended.len(), rig.ring.in_flight()), (8, 0), "closed in turn {turns}");
+        for outcome in rig.ended.drain(..) {
+            match outcome.end {
+                End::Landed { .. } => {}
+                End::Failed { fault, .. } => assert_eq!(fault.error.kind(), Kind::Cancelled, "{}", fault.error),
+                End::Unserved { .. } => panic!("no connection was closed"),
+            }
+        }
+    }
 }
 
 #[test]

@@ -140,12 +140,7 @@ fn every_byte_lands_however_the_records_come_in_pieces() {
     for seed in 0..40 {
         let mut prng = Prng::new(seed);
         let mut part = || if prng.chance(0.5) { 0.0 } else { prng.unit() * 0.9 };
-        let faults = SimFaults {
-            short_receive: part(),
-            short_send: part(),
-            reorder: part(),
-            ..SimFaults::default()
-        };
+        let faults = SimFaults { short_receive: part(), short_send: part(), reorder: part(), ..SimFaults::default() };
         let proxy = (seed % 2 == 1).then_some(OPEN);
         let (mut rig, heard) = rig(&SIZES, proxy, Ends::Never, faults, seed);
         rig.wanted = 2;

@@ -127,7 +127,8 @@ impl World {
                 _ => 0,
             },
             Err(error) if error.kind() == Kind::NotFound => -libc::ENOENT,
-            Err(_) => -libc::EIO,
+            // What else an opening meets here is that no descriptor is left.
+            Err(_) => -libc::EMFILE,
         };
         self.land(key, result);
     }
