@@ -5,6 +5,7 @@ use crate::deliver::{Consumer, DeliverStage, Outlet};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{BatchSeq, Error, Instant, Kind};
 use fuelrail_io::{Waker, lane};
+use fuelrail_plan::importance::{Horizons, ImportanceConfig};
 use std::sync::Arc;
 
 fn finished(seq: u64) -> Finished {
@@ -97,4 +98,26 @@ fn all_shards_are_woken_when_a_wait_begins_or_ends_and_one_by_the_batch_taken_fr
     assert_eq!(woken(&rig.wakers), 1);
     rig.outlet.set_waiting(false);
     assert_eq!(woken(&rig.wakers), 2, "the wait has ended for all");
+}
+
+#[test]
+fn what_is_told_last_is_heard_once() {
+    let consumer = Consumer::default();
+    let mut seen = 0;
+    assert!(consumer.news(&mut seen).is_none());
+    let drawn = Horizons::new(ImportanceConfig::default(), 10, 0, 1, 0, None).unwrap();
+    for _ in 0..2 {
+        consumer.tell(drawn.known());
+    }
+    assert!(consumer.news(&mut seen).is_some() && consumer.news(&mut seen).is_none());
+}
+
+#[test]
+fn whoever_waits_for_batches_is_woken_by_one() {
+    let Rig { mut stages, outlet, .. } = rig(1, 2, 1);
+    let waker = Waker::sleeper();
+    outlet.set_waker(&waker);
+    stages[0].put(finished(0));
+    stages[0].flush(Instant::ZERO, 0);
+    assert!(waker.is_notified());
 }

@@ -7,9 +7,9 @@ use crate::board::Board;
 use crate::deliver::{Consumer, Outlet};
 use crate::hedge::Spares;
 use crate::mesh::mesh;
-use crate::setup::{ShardConfig, ShardEnds};
+use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
 use crate::shard::Shard;
-use fuelrail_base::limits::SCRATCH_BYTES;
+use fuelrail_base::limits::{SAMPLE_ALIGN, SCRATCH_BYTES};
 use fuelrail_base::{Duration, Error, Kind, ShardId};
 use fuelrail_io::{Ring, SimFaults, SimRing, SimWorld, lane};
 use fuelrail_plan::brain::BrainConfig;
@@ -148,4 +148,42 @@ fn a_request_that_cannot_be_sent_ends_the_run_instead_of_sleeping_for_ever() {
         assert!(world.advance() || !slept, "asleep for ever: {}", shard.snapshot().text);
     };
     assert_eq!(batch.result.unwrap_err().kind(), Kind::Budget);
+}
+
+#[test]
+fn memory_that_does_not_suffice_is_named_with_what_to_do() {
+    let mut region = region(1 << 20);
+    let spares = |slots, slot_bytes| Spares { slots, slot_bytes };
+    assert_eq!(scratch_memory(&mut region, 4, 4096).unwrap().len(), 4);
+    assert!(scratch_memory(&mut region, 4, 0).unwrap().is_empty(), "a folder needs none");
+    assert_eq!(spare_memory(&mut region, spares(2, 8192)).unwrap().len(), 2);
+    assert_eq!(cache_memory(&mut region, 65_536).unwrap().len(), 65_536);
+    for (error, setting) in [
+        (cache_memory(&mut region, 2 << 20).unwrap_err(), "cache_limit"),
+        (scratch_memory(&mut region, 1000, 65_536).unwrap_err(), "connections_max"),
+        (spare_memory(&mut region, spares(1, 2 << 20)).unwrap_err(), "hedge_percent"),
+    ] {
+        assert_eq!(error.kind(), Kind::Budget);
+        assert!(error.to_string().contains(setting), "{error}");
+    }
+}
+
+/// A thirty-second part of the room, for at least four of the longest blocks, else for one of twice the mean, else nothing.
+#[test]
+fn spare_memory_is_a_small_part_of_the_room() {
+    for (room, longest, mean, slots, slot_bytes) in [
+        (32 << 20, 100_000, 100_000, 10, 100_000),
+        (1 << 40, 100_000, 100_000, 16, 100_000),
+        (32 * 400_000, 100_000, 10_000, 4, 100_000),
+        (32 * 399_999, 100_000, 10_000, 16, 20_000),
+        (32 * 20_000, 100_000, 10_000, 1, 20_000),
+        (32 * 19_999, 100_000, 10_000, 0, 0),
+        (32 * 90_000, 100_000, 90_000, 0, 0),
+        (32 * 100_000, 100_000, 90_000, 1, 100_000),
+        (32 << 20, 0, 0, 0, 0),
+    ] {
+        let spares = Spares::within(room, longest, mean);
+        assert_eq!((spares.slots, spares.slot_bytes), (slots, slot_bytes), "{room} {longest} {mean}");
+        assert_eq!(spares.bytes(), (slots * slot_bytes.next_multiple_of(SAMPLE_ALIGN)) as u64);
+    }
 }
