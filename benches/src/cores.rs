@@ -11,38 +11,87 @@
 //! Owns the runs, interleaved (1, 2, … shards, then again), and the shape of the result. Never prints.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use fuelrail::{Config, Error, Kind, Listed, Loader, LoaderBuilder, Result, ShardStats, Topology};
+use clap::Args;
+use fuelrail::{ByteSize, Config, Error, Kind, Listed, Loader, LoaderBuilder, Result, ShardStats, Topology};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
-use crate::harness::tool::unwritable;
+use crate::harness::tool::{listing, positive, unwritable};
 use crate::harness::{Laid, Spread, Transport, Venue, VenueConfig};
 use fuelrail_cli::machine::Machine;
 
-/// Version of the result's shape.
-pub const SCHEMA: u32 = 1;
+const EXAMPLES: &str = "Examples:
+  cargo x bench cores
+  cargo x bench cores --object-size 110KiB --batch-size 64 --shards 1,2 --seconds 5 --json cores.json
+  cargo x bench cores http://10.0.0.2:9000/bucket/training/ --shards 1,2,4,8
+  fuelrail-sim what-if --measured cores.json
 
-#[derive(Clone, Debug)]
-pub enum Origin {
-    /// The bucket of the configuration's URI, with these objects.
-    Elsewhere(Vec<Listed>),
-    /// nginx, on the same cores as the shards, with objects of this length.
-    Here(u64),
+Without a URI nginx serves on this machine, held together with the shards to as many cores as there are
+shards: `scaling` is then what one more core, with its shard and its share of the server, brings on the wall clock. `per core`
+is what the shards deliver per second of their own processor time; when that stays the same, they scale with their cores
+wherever the server runs elsewhere (`of work`).";
+
+/// Measure what more shards on more cores bring
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Coring {
+    /// A bucket on another machine; without it, nginx on this one
+    pub uri: Option<String>,
+    /// The objects as key<TAB>size or JSON lines, for servers that cannot list
+    #[arg(long, value_name = "FILE", requires = "uri")]
+    pub manifest: Option<PathBuf>,
+    /// Length of the objects that nginx serves
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", conflicts_with = "uri")]
+    pub object_size: ByteSize,
+    /// Samples per batch
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub batch_size: u32,
+    /// Counts of shards to compare; the first is compared to [default: 1 and all cores]
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    pub shards: Vec<u16>,
+    /// Memory of each shard
+    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
+    pub shard_memory: ByteSize,
+    /// Most connections per shard
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub connections: usize,
+    /// Back-end of the ring: auto, uring, poll, tokio-uring or glommio
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub ring: String,
+    /// Time of each run, after a quarter of it for warmth
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = |text: &str| positive(text, "s"))]
+    pub seconds: Duration,
+    /// Runs of each count, interleaved
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub rounds: u32,
+    /// Count processor cycles, where the kernel allows
+    #[arg(long)]
+    pub cycles: bool,
+    /// Print the result as one JSON document, or write it to FILE beside the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<String>,
 }
 
-#[derive(Clone, Debug)]
-pub struct Coring {
-    /// The loader's configuration; shards, pinning and memory are set here.
-    pub config: Config,
-    /// Memory of each shard: as much for one as for many, so that it is as warm.
-    pub shard_memory_bytes: u64,
-    pub origin: Origin,
-    /// Counts of shards to compare; the first is compared to.
-    pub shards: Vec<u16>,
-    pub time: Duration,
-    pub rounds: u32,
+impl Coring {
+    /// The counts of shards to compare.
+    pub(crate) fn counts(&self) -> Vec<u16> {
+        let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get().min(u16::MAX.into()) as u16);
+        match &self.shards[..] {
+            [] if cores() == 1 => vec![1],
+            [] => vec![1, cores()],
+            asked => asked.to_vec(),
+        }
+    }
+
+    /// The loader's configuration, still without what each run sets.
+    fn config(&self) -> Config {
+        let Coring { batch_size, connections: connections_max, cycles, .. } = *self;
+        let uri = self.uri.clone().unwrap_or_default();
+        Config { uri, batch_size, connections_max, ring: self.ring.clone(), cycles, pin: true, ..Config::default() }
+    }
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -79,7 +128,7 @@ pub struct CoreRow {
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CoresReport {
-    /// [`SCHEMA`].
+    /// Version of the result's shape.
     pub schema: u32,
     /// `elsewhere`, or `nginx`: then every run's shards and its server are held to as many cores as there are shards.
     pub origin: String,
@@ -105,18 +154,15 @@ const ONE_FILE: &str = "    location /set/ { try_files /object =404; }";
 /// Measures. `watch` hears of every run.
 pub fn cores(coring: &Coring, watch: &mut dyn FnMut(&CoreRun)) -> Result<CoresReport> {
     let seats: Vec<usize> = Topology::here().seats().iter().map(|core| core.id).collect();
-    let most = coring.shards.iter().copied().max().unwrap_or(0);
-    if coring.shards.contains(&0) || most == 0 || usize::from(most) > seats.len() {
-        let cause = format!("shards {:?} on {} core(s)", coring.shards, seats.len());
+    let counts = coring.counts();
+    if counts.contains(&0) || counts.iter().any(|count| usize::from(*count) > seats.len()) {
+        let cause = format!("shards {counts:?} on {} core(s)", seats.len());
         return Err(Error::new(Kind::Usage, cause).cure("name counts from 1 to the cores this process may use"));
     }
-    let origin = match coring.origin {
-        Origin::Elsewhere(_) => "elsewhere",
-        Origin::Here(_) => "nginx",
-    };
+    let objects = coring.uri.as_ref().map(|uri| listing(uri, coring.manifest.as_deref())).transpose()?;
     let mut report = CoresReport {
-        schema: SCHEMA,
-        origin: origin.to_owned(),
+        schema: 1,
+        origin: if objects.is_some() { "elsewhere" } else { "nginx" }.to_owned(),
         object_bytes_mean: 0,
         rows: Vec::new(),
         runs: Vec::new(),
@@ -125,13 +171,13 @@ pub fn cores(coring: &Coring, watch: &mut dyn FnMut(&CoreRun)) -> Result<CoresRe
         config: Config::default(),
     };
     for _ in 0..coring.rounds.max(1) {
-        for shards in &coring.shards {
-            let run = one_run(coring, *shards, &seats, &mut report)?;
+        for shards in &counts {
+            let run = one_run(coring, objects.as_deref(), *shards, &seats, &mut report)?;
             watch(&run);
             report.runs.push(run);
         }
     }
-    report.rows = coring.shards.iter().filter_map(|shards| row(*shards, coring.shards[0], &report.runs)).collect();
+    report.rows = counts.iter().filter_map(|shards| row(*shards, counts[0], &report.runs)).collect();
     Ok(report)
 }
 
@@ -154,24 +200,25 @@ fn row(shards: u16, first: u16, runs: &[CoreRun]) -> Option<CoreRow> {
     })
 }
 
-fn one_run(coring: &Coring, shards: u16, seats: &[usize], report: &mut CoresReport) -> Result<CoreRun> {
-    let here = matches!(coring.origin, Origin::Here(_));
+fn one_run(
+    coring: &Coring,
+    objects: Option<&[Listed]>,
+    shards: u16,
+    seats: &[usize],
+    report: &mut CoresReport,
+) -> Result<CoreRun> {
+    let mut config = coring.config();
     // Shards and server started from here on inherit the cell.
-    let _held = if here { Some(Held::to(&seats[..usize::from(shards)])?) } else { None };
-    let mut server = None;
-    let (uri, listing) = match &coring.origin {
-        Origin::Elsewhere(listing) => (coring.config.uri.clone(), listing.clone()),
-        Origin::Here(object_bytes) => {
-            let (venue, uri, listing) = nginx(*object_bytes)?;
-            server = Some(venue);
-            (uri, listing)
-        }
-    };
+    let _held = if objects.is_none() { Some(Held::to(&seats[..usize::from(shards)])?) } else { None };
+    let (mut server, mut listing) = (None, objects.unwrap_or_default().to_vec());
+    if objects.is_none() {
+        let (venue, uri, served) = nginx(coring.object_size.0)?;
+        (server, config.uri, listing) = (Some(venue), uri, served);
+    }
     let total: u64 = listing.iter().map(|object| object.size).sum();
     report.object_bytes_mean = total / (listing.len() as u64).max(1);
-    let memory_limit_bytes = coring.shard_memory_bytes * u64::from(shards);
-    let config =
-        Config { uri, shards, memory_limit_bytes, pin: true, epochs: u64::from(u32::MAX), ..coring.config.clone() };
+    let memory_limit_bytes = coring.shard_memory.0 * u64::from(shards);
+    let config = Config { shards, memory_limit_bytes, epochs: u64::from(u32::MAX), ..config };
     let mut loader = LoaderBuilder::new(config).listing(listing).build()?;
     for notice in loader.notices() {
         if !report.notices.contains(notice) {
@@ -179,10 +226,10 @@ fn one_run(coring: &Coring, shards: u16, seats: &[usize], report: &mut CoresRepo
         }
     }
     report.config = loader.config().clone();
-    pull(&mut loader, coring.time.mul_f64(WARM_UP))?;
+    pull(&mut loader, coring.seconds.mul_f64(WARM_UP))?;
     let server_cpu = || server.as_ref().and_then(Venue::server_cpu_s);
     let before = (Instant::now(), loader.stats(), server_cpu());
-    pull(&mut loader, coring.time)?;
+    pull(&mut loader, coring.seconds)?;
     let wall_s = before.0.elapsed().as_secs_f64();
     let (after, server_after) = (loader.stats(), server_cpu());
     let gb = (after.bytes - before.1.bytes) as f64 / 1e9;

@@ -403,7 +403,7 @@ impl Line<'_> {
                 let sets = settings.iter().map(|(field, value)| format!("--set={field}={value}"));
                 let sets: Vec<String> = sets.chain(ring).collect();
                 let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-                proved(name, "fuelrail", &sets).once_by(["--once"])
+                Contestant { once_args: vec!["--once".into()], ..proved(name, "fuelrail", &sets) }
             };
             cast.extend(self.args.rings().iter().map(|ring| loader(ring, Some(ring))));
             if self.args.rings.is_none() {

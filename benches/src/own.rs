@@ -175,15 +175,3 @@ fn settings(effective: &Config, ring: &str) -> String {
     let words: Vec<String> = changed.map(|(name, value)| format!("{name}={value}")).collect();
     format!("{}; ring {ring}", words.join(", "))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_uri_is_a_bucket_and_a_prefix() {
-        assert_eq!(split("http://h:1/set/"), ("http://h:1/set/", ""));
-        assert_eq!(split("http://h:1/bucket/set/deep/"), ("http://h:1/bucket/", "set/deep/"));
-        assert_eq!(split("http://h"), ("http://h", ""));
-    }
-}

@@ -1,28 +1,35 @@
 //! Shards on cores against nginx on the same cores: everything that is told is there, and adds up.
 
-use fuelrail::{Config, Kind};
-use fuelrail_benches::cores::{Coring, Origin, cores};
-use std::time::Duration;
+use clap::Parser;
+use fuelrail::Kind;
+use fuelrail_benches::cores::{Coring, cores};
 
 use crate::skip::skip_or_fail;
 
-fn coring(shards: Vec<u16>) -> Coring {
-    let config = Config { batch_size: 4, ..Config::default() };
-    let origin = Origin::Here(100_000);
-    Coring { config, shard_memory_bytes: 64 << 20, origin, shards, time: Duration::from_millis(100), rounds: 2 }
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    coring: Coring,
+}
+
+fn coring(shards: &str) -> Coring {
+    let text = format!(
+        "cores --batch-size 4 --object-size 100000 --shard-memory 64MiB --shards {shards} --seconds 0.1 --rounds 2"
+    );
+    Line::parse_from(text.split(' ')).coring
 }
 
 #[test]
 fn every_run_tells_its_shards_and_rows_sum_them_up() {
     let before = rustix::thread::sched_getaffinity(None).unwrap();
     let cores_here = std::thread::available_parallelism().unwrap().get();
-    let counts: Vec<u16> = if cores_here > 1 { vec![1, 2] } else { vec![1] };
+    let (counts, shards) = if cores_here > 1 { (2, "1,2") } else { (1, "1") };
     let mut heard = 0;
-    let report = match cores(&coring(counts.clone()), &mut |_| heard += 1) {
+    let report = match cores(&coring(shards), &mut |_| heard += 1) {
         Err(error) if error.kind() == Kind::Environment => return skip_or_fail("nginx", error),
         report => report.unwrap(),
     };
-    assert_eq!((heard, report.runs.len(), report.rows.len()), (2 * counts.len(), heard, counts.len()));
+    assert_eq!((heard, report.runs.len(), report.rows.len()), (2 * counts, heard, counts));
     assert_eq!((report.origin.as_str(), report.object_bytes_mean), ("nginx", 100_000));
     for run in &report.runs {
         assert_eq!(run.per_shard.len(), usize::from(run.shards));
@@ -40,7 +47,7 @@ fn every_run_tells_its_shards_and_rows_sum_them_up() {
 
 #[test]
 fn counts_without_cores_are_refused() {
-    for shards in [vec![], vec![0], vec![1, 9_999]] {
+    for shards in ["0", "1,9999"] {
         assert_eq!(cores(&coring(shards), &mut |_| {}).unwrap_err().kind(), Kind::Usage);
     }
 }

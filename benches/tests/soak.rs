@@ -2,14 +2,14 @@
 //! criterion it is meant for.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
+use clap::Parser;
 use fuelrail::{Backend, Kind};
-use fuelrail_benches::harness::Stop;
+use fuelrail_benches::harness::{Stop, Transport};
 use fuelrail_benches::soak::{Canary, SoakReport, Soaking, soak};
 
 /// More than the bucket's buffers can take, which are in this process.
-const TOLERANCE: u64 = 48 << 20;
+const TOLERANCE: &str = "48MiB";
 /// Threads, descriptors and memory are counted over the whole process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -17,16 +17,18 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    soaking: Soaking,
+}
+
 fn small(seconds: f64) -> Soaking {
-    let settings = [("shards", "1"), ("pin", "false"), ("memory_limit_bytes", "64MiB"), ("cache_limit_bytes", "4MiB")];
-    let settings = settings.into_iter().chain([("stall_after_ms", "300")]);
-    Soaking {
-        seed: 11,
-        scale: 0.05,
-        settings: settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
-        tolerance_bytes: TOLERANCE,
-        ..Soaking::new(Duration::from_secs_f64(seconds), env!("CARGO_BIN_EXE_fuelrail-bench").into())
-    }
+    let text = format!(
+        "soak --seconds {seconds} --seed 11 --scale 0.05 --tolerance {TOLERANCE} --set shards=1 --set pin=false \
+         --set memory_limit_bytes=64MiB --set cache_limit_bytes=4MiB --set stall_after_ms=300"
+    );
+    Soaking { program: env!("CARGO_BIN_EXE_fuelrail-bench").into(), ..Line::parse_from(text.split(' ')).soaking }
 }
 
 fn soaked(soaking: &Soaking) -> SoakReport {
@@ -67,7 +69,7 @@ fn a_small_soak_holds_on_every_ring() {
 #[test]
 fn a_small_soak_over_tls_holds() {
     let _alone = alone();
-    let report = soaked(&Soaking { tls: true, ..small(2.0) });
+    let report = soaked(&Soaking { transport: Transport::Tls, ..small(2.0) });
     assert_eq!(failing(&report), [""; 0], "{:#?} {:#?}", report.criteria, report.notices);
     assert!(report.totals.absences == 0 && report.config.uri.starts_with("https://"), "{report:?}");
 }
@@ -81,7 +83,7 @@ fn what_is_kept_or_lost_on_purpose_is_found() {
         (Canary::Lost, &["samples", "wrong"]),
         (Canary::Bytes, &["wrong"]),
     ] {
-        let report = soaked(&Soaking { canary: Some(canary), faults: false, ..small(1.5) });
+        let report = soaked(&Soaking { canary: Some(canary), calm: true, ..small(1.5) });
         let found = failing(&report);
         assert!(criteria.iter().all(|name| found.contains(name)), "{canary:?}: {:#?}", report.criteria);
         // What leases keep is more than their slots: memory, and the descriptor that wakes a shard.
@@ -97,7 +99,7 @@ fn memory_that_grows_is_found_and_memory_that_does_not_is_flat() {
     for (canary, holds) in [(None, true), (Some(Canary::Memory), false)] {
         // On a busy machine a short soak has too few moments to judge.
         let judged = [3.0, 6.0, 12.0, 24.0].into_iter().find_map(|seconds| {
-            let report = soaked(&Soaking { canary, faults: false, ..small(seconds) });
+            let report = soaked(&Soaking { canary, calm: true, ..small(seconds) });
             report.criterion("memory").and_then(|memory| memory.holds).map(|holds| (holds, report))
         });
         let (found, report) = judged.expect("half a minute has twenty moments");
@@ -116,6 +118,6 @@ fn what_is_interrupted_or_cannot_start_does_not_hold() {
     let mut wrong = small(1.0);
     wrong.settings.push(("shard".to_owned(), "1".to_owned()));
     assert_eq!(soak(&wrong, &mut |_| {}).unwrap_err().kind(), Kind::Usage);
-    let nowhere = Soaking { folder: Some("/proc/nowhere".into()), ..small(1.0) };
+    let nowhere = Soaking { dir: Some("/proc/nowhere".into()), ..small(1.0) };
     assert_eq!(soak(&nowhere, &mut |_| {}).unwrap_err().kind(), Kind::File);
 }

@@ -56,25 +56,3 @@ fn run(incoming: &mpsc::Receiver<Sleeper>) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn sleeps_end_in_the_order_of_their_deadlines_and_never_early() {
-        let alarm = &Alarm::start().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let order = &std::cell::RefCell::new(Vec::new());
-        let start = Instant::now();
-        let sleep = |ms: u64| async move {
-            let deadline = start + Duration::from_millis(ms);
-            alarm.sleep_until(deadline).await;
-            assert!(Instant::now() >= deadline);
-            order.borrow_mut().push(ms);
-        };
-        runtime.block_on(async { tokio::join!(sleep(30), sleep(10), sleep(20), sleep(0)) });
-        assert_eq!(*order.borrow(), [0, 10, 20, 30]);
-    }
-}

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde::{Deserialize, Serialize};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, crypto::aws_lc_rs};
 
@@ -47,16 +47,20 @@ impl Tls {
         let (chain, key, authority) = match self {
             Tls::SelfSigned => {
                 let made = Certificate::new(address)?;
-                let (chain, key) =
-                    made.parsed().map_err(|e| Error::usage(format!("the TLS certificate cannot be read: {e}")))?;
-                (chain, key, Some(made.authority))
+                let of = |pem: String| ("what was made here".to_owned(), pem.into_bytes());
+                (of(made.chain), of(made.key), Some(made.authority))
             }
-            Tls::Files { certificate, key } => (read_chain(certificate)?, read_key(key)?, None),
+            Tls::Files { certificate, key } => (read(certificate)?, read(key)?, None),
         };
+        let lacks = |name, what| Error::usage(format!("{name} holds no {what}")).cure("give one in PEM");
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&chain.1).collect();
+        let certificates = certificates.ok().filter(|found| !found.is_empty());
+        let certificates = certificates.ok_or_else(|| lacks(chain.0, "certificate"))?;
+        let key = PrivateKeyDer::from_pem_slice(&key.1).map_err(|_| lacks(key.0, "private key"))?;
         let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|e| Error::usage(format!("TLS cannot be set up: {e}")))?;
-        let mut config = builder.with_no_client_auth().with_single_cert(chain, key).map_err(|e| {
+        let mut config = builder.with_no_client_auth().with_single_cert(certificates, key).map_err(|e| {
             Error::usage(format!("the TLS certificate cannot be used: {e}")).cure("give a certificate and its own key")
         })?;
         config.ticketer =
@@ -100,26 +104,10 @@ impl Certificate {
         };
         made().map_err(|e| Error::usage(format!("no TLS certificate could be made: {e}")))
     }
-
-    fn parsed(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), pem::Error> {
-        let chain = CertificateDer::from_pem_slice(self.chain.as_bytes())?;
-        Ok((vec![chain], PrivateKeyDer::from_pem_slice(self.key.as_bytes())?))
-    }
 }
 
-fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
-    let chain = chain.and_then(|chain| if chain.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(chain) });
-    chain.map_err(|e| unreadable(path, "certificate", e))
-}
-
-fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
-    PrivateKeyDer::from_pem_file(path).map_err(|e| unreadable(path, "private key", e))
-}
-
-fn unreadable(path: &Path, what: &str, error: pem::Error) -> Error {
-    match error {
-        pem::Error::Io(e) => Error::system(format_args!("reading {}", path.display()), &e),
-        _ => Error::usage(format!("{} holds no {what}", path.display())).cure("give one in PEM"),
-    }
+/// A file's name and content.
+fn read(path: &Path) -> Result<(String, Vec<u8>)> {
+    let bytes = std::fs::read(path).map_err(|e| Error::system(format_args!("reading {}", path.display()), &e))?;
+    Ok((path.display().to_string(), bytes))
 }

@@ -26,6 +26,7 @@ fn list(client: &mut Client, query: &str) -> Listed {
         let prefixes: Vec<String> =
             elements(xml, "CommonPrefixes").iter().flat_map(|common| elements(common, "Prefix")).collect();
         assert_eq!(elements(xml, "KeyCount"), [(keys.len() + prefixes.len()).to_string()]);
+        assert!(elements(xml, "LastModified").iter().all(|date| date == "2023-11-14T22:13:20.000Z"), "{xml}");
         all.keys.extend(keys);
         all.prefixes.extend(prefixes);
         all.sizes.extend(elements(xml, "Size").iter().map(|size| size.parse::<u64>().unwrap()));
@@ -98,4 +99,40 @@ fn url_encoding_carries_keys_xml_cannot() {
     assert!(listed.keys.contains(&"x/y".to_owned()), "slashes stay readable");
     let plain = list(&mut client, "prefix=a%20b");
     assert_eq!(plain.keys, ["a b"]);
+    assert_eq!(list(&mut client, "prefix=a+b").keys, ["a b"], "in a query, a plus is a space");
+    assert_eq!(list(&mut client, "prefix=a%2Bb").keys, ["a+b"]);
+}
+
+/// What was put and deleted lies over what is generated: in every page, whatever its size.
+#[test]
+fn pages_of_a_changed_set_join_to_the_whole() {
+    let bucket = serve(&DataSet::digits(12, 1), "");
+    let mut client = Client::connect(&bucket);
+    let deleted = ["training/0/00001.png", "training/4/00006.png", "none"];
+    for key in ["0", "training/0-1", "training/1/00002.png", "training/1/00002.png/x", "zz"] {
+        assert_eq!(client.put(&format!("/bucket/{key}"), b"22", &[]).status, 200);
+    }
+    for key in deleted {
+        client.ask("DELETE", &format!("/bucket/{key}"), &[]);
+        assert_eq!(client.reply(false).unwrap().status, 204);
+    }
+    for prefix in ["", "t", "training/", "training/1", "training/1/", "nothing", "z"] {
+        for delimiter in ["", "/", "/0"] {
+            let query = format!("prefix={prefix}&delimiter={delimiter}");
+            let whole = list(&mut client, &query);
+            for keys_max in 1..8 {
+                let paged = list(&mut client, &format!("{query}&max-keys={keys_max}"));
+                assert_eq!((&paged.keys, &paged.prefixes), (&whole.keys, &whole.prefixes), "{query} {keys_max}");
+                assert_eq!((paged.sizes, paged.etags), (whole.sizes.clone(), whole.etags.clone()));
+            }
+        }
+    }
+    let (whole, top) = (list(&mut client, ""), list(&mut client, "delimiter=/"));
+    assert!(
+        whole.keys.is_sorted()
+            && whole.keys.len() == 14
+            && deleted.iter().all(|key| !whole.keys.contains(&(*key).into()))
+    );
+    assert_eq!(whole.keys.iter().zip(&whole.sizes).find(|(key, _)| *key == "training/1/00002.png").unwrap().1, &2);
+    assert_eq!((top.keys, top.prefixes), (vec!["0".to_owned(), "zz".into()], vec!["training/".to_owned()]));
 }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::flaw::{Flaw, Result};
+use anyhow::{Result, bail};
 
 /// Places start at a cache line.
 const LINE_BYTES: usize = 64;
@@ -38,8 +38,7 @@ impl Arena {
     /// `bytes` of touched memory, in which objects of up to `largest` bytes land.
     pub(crate) fn new(bytes: usize, largest: usize) -> Result<Arena> {
         if bytes < largest.max(1).next_multiple_of(LINE_BYTES) {
-            let cause = format!("an arena of {bytes} bytes does not hold an object of {largest} bytes");
-            return Err(Flaw::new(cause).cure("give a larger --arena"));
+            bail!("an arena of {bytes} bytes does not hold an object of {largest} bytes; give a larger --arena");
         }
         let mut memory = vec![0; bytes];
         // Zeroed memory comes from the kernel untouched: the first pass would pay for its pages.
@@ -85,35 +84,5 @@ impl Arena {
             self.taken.pop_front();
             self.oldest += 1;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn it_goes_round_and_never_hands_out_what_is_in_use() {
-        let mut arena = Arena::new(1024, 300).unwrap();
-        let mut live: VecDeque<(Place, u8)> = VecDeque::new();
-        let (mut refused, mut round) = (0, 0);
-        for step in 0..2000usize {
-            let len = (step * 97) % 301;
-            let Some(place) = arena.take(len) else {
-                refused += 1;
-                // Give back out of order: the last first, which frees nothing until the oldest is back.
-                for (place, mark) in live.drain(..).rev() {
-                    assert!(arena.bytes(place).iter().all(|byte| *byte == mark), "step {step} was written over");
-                    arena.give_back(place);
-                }
-                assert!(arena.take(300).map(|place| arena.give_back(place)).is_some(), "an empty arena has room");
-                continue;
-            };
-            round += usize::from(place.start == 0);
-            let mark = (step % 251) as u8;
-            arena.copy(place, 0, &vec![mark; len]);
-            live.push_back((place, mark));
-        }
-        assert!(refused > 100 && round > 100, "{refused} {round}");
     }
 }

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -18,7 +19,6 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 
 use crate::bucket::Bucket;
-use crate::flaw::{Flaw, Result};
 use crate::manifest::Object;
 use crate::native::Client;
 use crate::reading::{Piece, Reading};
@@ -38,21 +38,21 @@ pub(crate) struct BareHyper {
 
 impl BareHyper {
     pub(crate) fn new(bucket: &Bucket, objects: &[Object]) -> Result<BareHyper> {
-        let parse = |object: &Object| bucket.path(&object.key).parse::<Uri>().map_err(|e| Flaw::of(&object.key, e));
+        let parse = |object: &Object| bucket.path(&object.key).parse::<Uri>().with_context(|| object.key.clone());
         Ok(BareHyper {
             authority: bucket.authority(),
             tls: if bucket.tls { Some(connector(bucket)?) } else { None },
-            host: HeaderValue::from_str(&bucket.authority()).map_err(|e| Flaw::of(&bucket.host, e))?,
+            host: HeaderValue::from_str(&bucket.authority()).with_context(|| bucket.host.clone())?,
             uris: objects.iter().map(parse).collect::<Result<_>>()?,
         })
     }
 
     async fn connect(&self) -> Result<Box<dyn Stream>> {
         let doing = || format!("connecting to {}", self.authority);
-        let socket = TcpStream::connect(&self.authority).await.map_err(|e| Flaw::of(doing(), e))?;
-        socket.set_nodelay(true).map_err(|e| Flaw::of(doing(), e))?;
+        let socket = TcpStream::connect(&self.authority).await.with_context(doing)?;
+        socket.set_nodelay(true).with_context(doing)?;
         let Some((connector, name)) = &self.tls else { return Ok(Box::new(socket)) };
-        Ok(Box::new(connector.connect(name.clone(), socket).await.map_err(|e| Flaw::of(doing(), e))?))
+        Ok(Box::new(connector.connect(name.clone(), socket).await.with_context(doing)?))
     }
 
     async fn fetch(
@@ -68,15 +68,15 @@ impl BareHyper {
         if !piece.whole {
             request = request.header(RANGE, format!("bytes={}-{}", piece.range.start, piece.range.end - 1));
         }
-        let request = request.body(Empty::new()).map_err(|e| Flaw::of(doing(), e))?;
-        sender.ready().await.map_err(|e| Flaw::of(doing(), e))?;
-        let response = sender.send_request(request).await.map_err(|e| Flaw::of(doing(), e))?;
+        let request = request.body(Empty::new()).with_context(doing)?;
+        sender.ready().await.with_context(doing)?;
+        let response = sender.send_request(request).await.with_context(doing)?;
         if response.status() != expected {
-            return Err(Flaw::new(format!("{}: {} instead of {expected}", doing(), response.status())));
+            bail!("{}: {} instead of {expected}", doing(), response.status());
         }
         let mut body = response.into_body();
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|e| Flaw::of(doing(), e))?;
+            let frame = frame.with_context(doing)?;
             if let Some(bytes) = frame.data_ref() {
                 reading.land(piece, bytes)?;
             }
@@ -89,7 +89,7 @@ impl Client for BareHyper {
     async fn work(&self, reading: &Reading<'_>) -> Result<()> {
         let Some(mut piece) = reading.next().await else { return Ok(()) };
         let link = TokioIo::new(self.connect().await?);
-        let (mut sender, connection) = http1::handshake(link).await.map_err(|e| Flaw::of("starting HTTP", e))?;
+        let (mut sender, connection) = http1::handshake(link).await.context("starting HTTP")?;
         // Its error comes out of the request it breaks.
         let driver = tokio::task::spawn_local(connection);
         loop {
@@ -109,22 +109,23 @@ impl Client for BareHyper {
 
 fn connector(bucket: &Bucket) -> Result<(TlsConnector, ServerName<'static>)> {
     let file = bucket.ca_file.as_deref();
-    let file = file.ok_or_else(|| Flaw::new("no authorities to trust").cure("give them with --ca-file FILE"))?;
+    let file = file.context("no authorities to trust; give them with --ca-file FILE")?;
     let mut roots = RootCertStore::empty();
     for certificate in authorities(file)? {
-        roots.add(certificate).map_err(|e| Flaw::of(file.display(), e))?;
+        roots.add(certificate).with_context(|| file.display().to_string())?;
     }
     let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|e| Flaw::of("setting TLS up", e))?
+        .context("setting TLS up")?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let name = ServerName::try_from(bucket.host.clone()).map_err(|e| Flaw::of(&bucket.host, e))?;
+    let name = ServerName::try_from(bucket.host.clone()).with_context(|| bucket.host.clone())?;
     Ok((TlsConnector::from(Arc::new(config)), name))
 }
 
 fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
-    let found = found.map_err(|e| Flaw::new(format!("{}: {e:?}", file.display())))?;
-    if found.is_empty() { Err(Flaw::new(format!("{} holds no PEM certificate", file.display()))) } else { Ok(found) }
+    let found = found.map_err(|e| anyhow!("{}: {e:?}", file.display()))?;
+    ensure!(!found.is_empty(), "{} holds no PEM certificate", file.display());
+    Ok(found)
 }

@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use anyhow::{Error, Result, anyhow};
 use hyper::Uri;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-
-use crate::flaw::{Flaw, Result};
 
 /// RFC 3986 unreserved characters and slashes stay as they are.
 const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
@@ -27,10 +26,10 @@ pub(crate) struct Bucket {
 }
 
 impl FromStr for Bucket {
-    type Err = Flaw;
+    type Err = Error;
 
     fn from_str(text: &str) -> Result<Bucket> {
-        let wrong = |why: &str| Flaw::new(format!("URI `{text}`: {why}")).cure("write http://HOST:PORT/BUCKET/");
+        let wrong = |why: &str| anyhow!("URI `{text}`: {why}; write http://HOST:PORT/BUCKET/");
         let uri: Uri = text.parse().map_err(|e| wrong(&format!("{e}")))?;
         let tls = match uri.scheme_str() {
             Some("http") => false,

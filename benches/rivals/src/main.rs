@@ -7,7 +7,6 @@
 mod arena;
 mod bare_hyper;
 mod bucket;
-mod flaw;
 mod manifest;
 mod native;
 mod protocol;
@@ -19,12 +18,12 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::{Error, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 
 use crate::arena::Arena;
 use crate::bare_hyper::BareHyper;
 use crate::bucket::Bucket;
-use crate::flaw::{Flaw, Result};
 use crate::manifest::Object;
 use crate::native::{Native, Setup};
 use crate::reading::{Placing, Plan};
@@ -119,48 +118,57 @@ struct ToolArgs {
 fn main() -> ExitCode {
     match run(Line::parse().rival) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(flaw) => {
+        Err(error) => {
             // Nobody is left to be told when this fails.
-            let _ = writeln!(io::stderr().lock(), "fuelrail-rival: {flaw}");
+            let _ = writeln!(io::stderr().lock(), "fuelrail-rival: {}", one_line(&error));
             ExitCode::FAILURE
         }
     }
 }
 
+/// An error with every cause below it that it does not tell itself, on one line whatever the libraries put into theirs.
+fn one_line(error: &Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 fn run(rival: Rival) -> Result<()> {
-    let (commands, answers) = (io::stdin().lock(), io::stdout().lock());
     match rival {
         Rival::Hyper(args) => {
             let (bucket, setup) = native(&args)?;
             let name = if bucket.tls { "hyper 1, HTTP/1.1, rustls" } else { "hyper 1, HTTP/1.1" };
-            let client = Native::new(name, setup, |objects| BareHyper::new(&bucket, objects))?;
-            protocol::serve(client, commands, answers)
+            let mut client = Native::new(name, setup, |objects| BareHyper::new(&bucket, objects))?;
+            protocol::serve(|number| client.pass(number))
         }
         Rival::ObjectStore(args) => {
             let (bucket, setup) = native(&args)?;
             let name = "object_store 0.14, S3 unsigned, HTTP/1.1, get into a stream";
-            protocol::serve(Native::new(name, setup, |objects| Store::new(&bucket, objects))?, commands, answers)
+            let mut client = Native::new(name, setup, |objects| Store::new(&bucket, objects))?;
+            protocol::serve(|number| client.pass(number))
         }
         Rival::Curl(ToolArgs { set, .. }) => {
             let (bucket, objects) = set.open()?;
-            protocol::serve(Curl::new(bucket, objects, set.seed, set.connections)?, commands, answers)
+            let curl = Curl::new(bucket, objects, set.seed, set.connections)?;
+            protocol::serve(|number| curl.pass(number))
         }
         Rival::Wrk(ToolArgs { set, duration }) => {
             let (bucket, objects) = set.open()?;
             let wrk = Wrk::new(&bucket, &objects, set.seed, set.connections, duration)?;
-            protocol::serve(wrk, commands, answers)
+            protocol::serve(|_| wrk.pass())
         }
     }
 }
 
 fn native(args: &NativeArgs) -> Result<(Bucket, Setup)> {
     let NativeArgs { set, range, placing, hash } = args;
-    if *hash && *placing == Placing::Drop {
-        return Err(Flaw::new("what is dropped cannot be hashed").cure("leave out --hash or --placing drop"));
-    }
-    if set.batch_size == 0 {
-        return Err(Flaw::new("a batch of 0 objects").cure("give --batch-size of at least 1"));
-    }
+    let is_lost = *hash && *placing == Placing::Drop;
+    ensure!(!is_lost, "what is dropped cannot be hashed; leave out --hash or --placing drop");
+    ensure!(set.batch_size > 0, "a batch of 0 objects; give --batch-size of at least 1");
     let (bucket, objects) = set.open()?;
     let largest = objects.iter().map(|object| object.size).max().unwrap_or(0);
     let arena = match placing {

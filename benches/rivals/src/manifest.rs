@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::flaw::{Flaw, Result};
+use anyhow::{Context, Result, ensure};
 
 /// One object of the data set.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -13,20 +13,21 @@ pub(crate) struct Object {
 
 /// Reads a manifest.
 pub(crate) fn read(path: &Path) -> Result<Vec<Object>> {
-    let text = std::fs::read_to_string(path).map_err(|e| Flaw::of(format!("manifest {}", path.display()), e))?;
-    parse(&text).map_err(|cause| Flaw::new(format!("manifest {}: {cause}", path.display())))
+    let named = || format!("manifest {}", path.display());
+    parse(&std::fs::read_to_string(path).with_context(named)?).with_context(named)
 }
 
-fn parse(text: &str) -> Result<Vec<Object>, String> {
+fn parse(text: &str) -> Result<Vec<Object>> {
     let mut objects = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
-        let object = line.split_once('\t').and_then(|(key, size)| {
-            let size = size.parse().ok()?;
-            (!key.is_empty()).then(|| Object { key: key.to_owned(), size })
-        });
-        objects.push(object.ok_or_else(|| format!("line {} is not key<TAB>size", index + 1))?);
+        let object = line
+            .split_once('\t')
+            .filter(|(key, _)| !key.is_empty())
+            .and_then(|(key, size)| Some(Object { key: key.to_owned(), size: size.parse().ok()? }));
+        objects.push(object.with_context(|| format!("line {} is not key<TAB>size", index + 1))?);
     }
-    if objects.is_empty() { Err("it names no object".to_owned()) } else { Ok(objects) }
+    ensure!(!objects.is_empty(), "it names no object");
+    Ok(objects)
 }
 
 /// The order of one pass: a shuffle of `0..count` that is a function of its arguments.
@@ -52,9 +53,9 @@ mod tests {
     fn lines_become_objects_or_say_where_they_fail() {
         let two = parse("a/b.jpg\t5\n\nä\t0\n").unwrap();
         assert_eq!(two, [Object { key: "a/b.jpg".into(), size: 5 }, Object { key: "ä".into(), size: 0 }]);
-        assert_eq!(parse("a\t1\nb 2\n").unwrap_err(), "line 2 is not key<TAB>size");
-        assert_eq!(parse("a\t-1\n").unwrap_err(), "line 1 is not key<TAB>size");
-        assert_eq!(parse("\n").unwrap_err(), "it names no object");
+        assert_eq!(parse("a\t1\nb 2\n").unwrap_err().to_string(), "line 2 is not key<TAB>size");
+        assert_eq!(parse("a\t-1\n").unwrap_err().to_string(), "line 1 is not key<TAB>size");
+        assert_eq!(parse("\n").unwrap_err().to_string(), "it names no object");
     }
 
     #[test]

@@ -3,13 +3,13 @@
 
 use std::env;
 
+use anyhow::{Context, Result};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 
 use crate::arena::Arena;
-use crate::flaw::{Flaw, Result};
 use crate::manifest::Object;
-use crate::protocol::{Contestant, Passed};
+use crate::protocol::Passed;
 use crate::reading::{Plan, Reading};
 
 /// What asks for pieces.
@@ -40,18 +40,15 @@ pub(crate) struct Native<C> {
 impl<C: Client> Native<C> {
     /// A client that `build` makes within the runtime; `name` is what it says of itself.
     pub(crate) fn new(name: &str, setup: Setup, build: impl FnOnce(&[Object]) -> Result<C>) -> Result<Native<C>> {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|e| Flaw::of("starting a runtime", e))?;
+        let runtime = Builder::new_current_thread().enable_all().build().context("starting a runtime")?;
         let client = {
             let _inside = runtime.enter();
             build(&setup.objects)?
         };
         Ok(Native { runtime, client, settings: settings(name, &setup), setup })
     }
-}
 
-impl<C: Client> Contestant for Native<C> {
-    fn pass(&mut self, number: u64) -> Result<Passed> {
+    pub(crate) fn pass(&mut self, number: u64) -> Result<Passed> {
         let Setup { objects, arena, plan, connections } = &mut self.setup;
         let reading = Reading::start(objects, plan, number, arena.as_mut());
         let all = futures_util::future::try_join_all((0..*connections).map(|_| self.client.work(&reading)));

@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
 
+use anyhow::{Result, ensure};
 use tokio::sync::Notify;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::arena::{Arena, Place};
-use crate::flaw::{Flaw, Result};
 use crate::manifest::{Object, order};
 use crate::protocol::Passed;
 
@@ -128,10 +128,8 @@ impl<'a> Reading<'a> {
     /// # Errors
     /// When there are more than were asked for.
     pub(crate) fn land(&self, piece: &mut Piece, bytes: &[u8]) -> Result<()> {
-        if bytes.len() > piece.range.len() - piece.landed {
-            let key = &self.objects[piece.object].key;
-            return Err(Flaw::new(format!("`{key}`: more than the {} bytes asked for", piece.range.len())));
-        }
+        let (key, asked) = (&self.objects[piece.object].key, piece.range.len());
+        ensure!(bytes.len() <= asked - piece.landed, "`{key}`: more than the {asked} bytes asked for");
         if let (Some(arena), Some(place)) = (&mut self.state.borrow_mut().arena, piece.landing.place) {
             arena.copy(place, piece.range.start + piece.landed, bytes);
         }
@@ -145,10 +143,8 @@ impl<'a> Reading<'a> {
     /// When bytes of it are missing.
     pub(crate) fn landed(&self, piece: Piece) -> Result<()> {
         let landing = &*piece.landing;
-        if piece.landed < piece.range.len() {
-            let key = &self.objects[piece.object].key;
-            return Err(Flaw::new(format!("`{key}`: {} of {} bytes came", piece.landed, piece.range.len())));
-        }
+        let (key, landed, asked) = (&self.objects[piece.object].key, piece.landed, piece.range.len());
+        ensure!(landed == asked, "`{key}`: {landed} of {asked} bytes came");
         landing.missing.set(landing.missing.get() - piece.landed);
         let state = &mut *self.state.borrow_mut();
         state.passed.bytes += piece.landed as u64;
@@ -179,9 +175,7 @@ impl<'a> Reading<'a> {
     pub(crate) fn finish(self, settings: String) -> Result<Passed> {
         let State { passed, hash, .. } = self.state.into_inner();
         let wanted = self.objects.len() as u64;
-        if passed.objects != wanted {
-            return Err(Flaw::new(format!("{} of {wanted} objects came", passed.objects)));
-        }
+        ensure!(passed.objects == wanted, "{} of {wanted} objects came", passed.objects);
         let hash = self.plan.hash.then(|| format!("{hash:032x}"));
         Ok(Passed { wall_s: self.started.elapsed().as_secs_f64(), hash, settings, ..passed })
     }
@@ -190,45 +184,3 @@ impl<'a> Reading<'a> {
 /// The arena has no place at the moment.
 #[derive(Debug)]
 struct Full;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn objects(sizes: &[usize]) -> Vec<Object> {
-        sizes.iter().enumerate().map(|(n, &size)| Object { key: format!("k{n}"), size }).collect()
-    }
-
-    fn plan(range: usize) -> Plan {
-        Plan { range, batch_size: 2, seed: 1, hash: true }
-    }
-
-    #[test]
-    fn too_much_and_too_little_are_told() {
-        let objects = objects(&[10]);
-        let plan = plan(100);
-        let reading = Reading::start(&objects, &plan, 0, None);
-        let mut piece = reading.try_next().unwrap().unwrap();
-        assert_eq!(
-            reading.land(&mut piece, &[0; 11]).unwrap_err().to_string(),
-            "`k0`: more than the 10 bytes asked for"
-        );
-        reading.land(&mut piece, &[0; 9]).unwrap();
-        assert_eq!(reading.landed(piece).unwrap_err().to_string(), "`k0`: 9 of 10 bytes came");
-        assert_eq!(reading.finish(String::new()).unwrap_err().to_string(), "0 of 1 objects came");
-    }
-
-    #[test]
-    fn a_full_arena_holds_back_the_next_object() {
-        let objects = objects(&[400, 400, 300]);
-        let mut arena = Arena::new(1024, 400).unwrap();
-        let plan = plan(1000);
-        let reading = Reading::start(&objects, &plan, 0, Some(&mut arena));
-        let mut first = reading.try_next().unwrap().unwrap();
-        let _second = reading.try_next().unwrap().unwrap();
-        assert!(reading.try_next().is_err());
-        reading.land(&mut first, &[7; 400]).unwrap();
-        reading.landed(first).unwrap();
-        assert!(reading.try_next().unwrap().is_some());
-    }
-}

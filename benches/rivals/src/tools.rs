@@ -6,12 +6,12 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
 use crate::bucket::Bucket;
-use crate::flaw::{Flaw, Result};
 use crate::manifest::{Object, order};
-use crate::protocol::{Contestant, Passed};
+use crate::protocol::Passed;
 
 /// Runs a tool to its end and returns its standard output; its Debian package has its name.
 fn run(command: &mut Command) -> Result<String> {
@@ -19,17 +19,15 @@ fn run(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())
         .output()
-        .map_err(|e| Flaw::of(format!("running {program}"), e).cure(format!("install the Debian package {program}")))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
-        return Err(Flaw::new(format!("{program} ended with {}: {last}", output.status)));
-    }
+        .with_context(|| format!("{program} cannot be run (install the Debian package {program})"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    ensure!(output.status.success(), "{program} ended with {}: {last}", output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn scratch() -> Result<TempDir> {
-    TempDir::with_prefix("fuelrail-rival-").map_err(|e| Flaw::of("making a scratch folder", e))
+    TempDir::with_prefix("fuelrail-rival-").context("making a scratch folder")
 }
 
 pub(crate) struct Curl {
@@ -66,22 +64,18 @@ impl Curl {
         }
         text
     }
-}
 
-impl Contestant for Curl {
-    fn pass(&mut self, number: u64) -> Result<Passed> {
+    pub(crate) fn pass(&self, number: u64) -> Result<Passed> {
         let file = self.folder.path().join("urls");
-        fs::write(&file, self.config(number)).map_err(|e| Flaw::of("writing curl's configuration", e))?;
+        fs::write(&file, self.config(number)).context("writing curl's configuration")?;
         let started = Instant::now();
         let said = run(Command::new("curl").args(["--disable", "--config"]).arg(&file))?;
         let wall_s = started.elapsed().as_secs_f64();
         // One size per line.
         let sizes: Option<Vec<u64>> = said.lines().map(|line| line.trim().parse().ok()).collect();
-        let sizes = sizes.ok_or_else(|| Flaw::new(format!("curl said {said:?}, not sizes")))?;
+        let sizes = sizes.with_context(|| format!("curl said {said:?}, not sizes"))?;
         let (bytes, wanted) = (sizes.iter().sum(), self.objects.iter().map(|object| object.size as u64).sum::<u64>());
-        if bytes != wanted {
-            return Err(Flaw::new(format!("curl received {bytes} bytes of {wanted}")));
-        }
+        ensure!(bytes == wanted, "curl received {bytes} bytes of {wanted}");
         let objects = sizes.len() as u64;
         Ok(Passed { bytes, objects, wall_s, settings: self.settings.clone(), ..Passed::default() })
     }
@@ -106,13 +100,13 @@ impl Wrk {
     ) -> Result<Wrk> {
         // `wrk --version` ends with 1: only whether it can be run at all is asked.
         let there = Command::new("wrk").arg("--version").output();
-        there.map_err(|e| Flaw::of("running wrk", e).cure("install the Debian package wrk"))?;
+        there.context("wrk cannot be run (install the Debian package wrk)")?;
         let order = order(objects.len(), seed, 0);
         let paths: String = order.iter().map(|&object| bucket.path(&objects[object as usize].key) + "\n").collect();
         let folder = scratch()?;
-        let write = |name: &str, text: &str| {
+        let write = |name: &str, text: &str| -> Result<String> {
             let path = folder.path().join(name);
-            fs::write(&path, text).map_err(|e| Flaw::of("writing wrk's files", e))?;
+            fs::write(&path, text).context("writing wrk's files")?;
             Ok(path.display().to_string())
         };
         let (script, paths) = (write("wrk.lua", include_str!("wrk.lua"))?, write("paths", &paths)?);
@@ -126,10 +120,8 @@ impl Wrk {
         let sizes = order.iter().map(|&object| objects[object as usize].size as u64).collect();
         Ok(Wrk { args, sizes, _folder: folder, settings })
     }
-}
 
-impl Contestant for Wrk {
-    fn pass(&mut self, _number: u64) -> Result<Passed> {
+    pub(crate) fn pass(&self) -> Result<Passed> {
         let (objects, duration_us) = summary(&run(Command::new("wrk").args(&self.args))?)?;
         let (bytes, wall_s) = (delivered(&self.sizes, objects), duration_us as f64 / 1e6);
         Ok(Passed { bytes, objects, wall_s, settings: self.settings.clone(), ..Passed::default() })
@@ -141,12 +133,10 @@ fn summary(said: &str) -> Result<(u64, u64)> {
     let line = said.lines().find_map(|line| line.strip_prefix("fuelrail "));
     let numbers: Option<Vec<u64>> = line.and_then(|line| line.split(' ').map(|word| word.parse().ok()).collect());
     match numbers.as_deref() {
-        Some(&[0, ..]) => Err(Flaw::new("wrk got no answer").cure("give a longer --duration")),
+        Some(&[0, ..]) => bail!("wrk got no answer; give a longer --duration"),
         Some(&[objects, duration_us, 0, 0]) => Ok((objects, duration_us)),
-        Some(&[_, _, broken, refused]) => {
-            Err(Flaw::new(format!("wrk met {broken} broken connections and {refused} refusals")))
-        }
-        _ => Err(Flaw::new("wrk printed no summary")),
+        Some(&[_, _, broken, refused]) => bail!("wrk met {broken} broken connections and {refused} refusals"),
+        _ => bail!("wrk printed no summary"),
     }
 }
 
@@ -166,7 +156,7 @@ mod tests {
         let failed = run(Command::new("sh").args(["-c", "echo a >&2; echo b >&2; exit 3"])).unwrap_err();
         assert_eq!(failed.to_string(), "sh ended with exit status: 3: b");
         let absent = run(&mut Command::new("no-such-program-here")).unwrap_err().to_string();
-        assert!(absent.ends_with("install the Debian package no-such-program-here"), "{absent}");
+        assert!(absent.contains("install the Debian package no-such-program-here"), "{absent}");
     }
 
     #[test]

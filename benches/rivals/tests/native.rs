@@ -55,7 +55,7 @@ struct Rival {
 
 fn start(rival: &str, uri: &str, manifest: &Path, more: &[&str]) -> Rival {
     let mut child = Command::new(env!("CARGO_BIN_EXE_fuelrail-rival"))
-        .args([rival, "--uri", uri, "--batch-size", "4", "--seed", "3", "--arena", "4194304", "--manifest"])
+        .args([rival, "--uri", uri, "--batch-size", "4", "--seed", "3", "--arena", "1048576", "--manifest"])
         .arg(manifest)
         .args(more)
         .stdin(Stdio::piped())
@@ -104,7 +104,7 @@ fn native_clients_place_every_byte_in_every_pass() {
         for (stand, more) in [
             (&small, &["--connections", "1"][..]),
             (&small, &["--connections", "8"]),
-            // Objects in several requests at once, more connections than objects.
+            // Objects in several requests at once, more connections than objects, and more bytes than the arena holds.
             (&photos, &["--connections", "32", "--range", "10000"]),
         ] {
             let mut contestant = stand.start(rival, &[more, &["--hash"]].concat());
@@ -116,7 +116,7 @@ fn native_clients_place_every_byte_in_every_pass() {
                 assert_eq!(passed["hash"], stand.hash(), "{rival} {more:?}");
                 let (first, wall) = (passed["first_batch_us"].as_f64().unwrap(), passed["wall_s"].as_f64().unwrap());
                 assert!(first > 0.0 && first <= wall * 1e6, "{rival} {more:?}: {passed}");
-                assert!(passed["settings"].as_str().unwrap().contains("arena of 4 MiB"), "{passed}");
+                assert!(passed["settings"].as_str().unwrap().contains("arena of 1 MiB"), "{passed}");
             }
             assert_eq!(contestant.end(), (true, String::new()), "{rival} {more:?}");
         }
@@ -191,6 +191,22 @@ fn a_failing_server_ends_a_pass_with_one_line() {
     assert_eq!(contestant.line(), "");
     let (well, said) = contestant.end();
     assert!(!well && said.lines().count() == 1 && said.contains("GET /bucket/"), "{said}");
+    let mut confused = stand.start("hyper", &[]);
+    confused.child.stdin.as_mut().unwrap().write_all(b"stop\n").unwrap();
+    assert!(confused.end().1.contains("expected `go`, got \"stop"));
+}
+
+#[test]
+fn objects_that_are_not_as_long_as_listed_end_a_pass() {
+    let stand = Stand::of(DataSet::tokens(1, 7, 1000), "");
+    for (size, told) in [(999, "more than the 999 bytes asked for"), (1001, "1000 of 1001 bytes came")] {
+        std::fs::write(&stand.manifest, format!("{}\t{size}\n", stand.set.key(0))).unwrap();
+        let mut contestant = stand.start("hyper", &[]);
+        assert_eq!(contestant.line(), "ready");
+        contestant.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        let (well, said) = contestant.end();
+        assert!(!well && said.contains(told), "{said}");
+    }
 }
 
 #[test]

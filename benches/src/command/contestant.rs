@@ -52,8 +52,8 @@ struct FloorArgs {
     #[arg(long)]
     hot: bool,
     /// Connections of epoll; without it 1, 8 and 32 are tried
-    #[arg(long, value_name = "N")]
-    connections: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    connections: Option<u16>,
     /// Touch the arena's pages before the first pass
     #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value_t = true)]
     touch: bool,

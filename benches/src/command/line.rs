@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use fuelrail::{ByteSize, list, read_manifest};
+use fuelrail::ByteSize;
 
 use super::results::text;
+use crate::harness::tool::listing;
 use crate::harness::{Findings, Pass, Turn};
 use crate::line::{Line, LineArgs, Step, line};
 use crate::rivals::{Programs, Python, RIVALS, Rival};
@@ -23,15 +24,11 @@ pub(crate) fn run(args: &LineArgs) -> Outcome {
     let all = |asked: Vec<&'static Rival>| if asked.is_empty() { RIVALS.iter().collect() } else { asked };
     let question = Line {
         args,
-        listing: match (&args.uri, &args.manifest) {
-            (None, _) => None,
-            (Some(_), Some(path)) => Some(read_manifest(path)?),
-            (Some(uri), None) => Some(list(uri, |_| {})?),
-        },
+        listing: args.uri.as_ref().map(|uri| listing(uri, args.manifest.as_deref())).transpose()?,
         rivals: args.rivals.clone().map_or_else(Vec::new, all),
         programs: Programs {
             natives: args.rival_program.clone().unwrap_or_else(|| program.with_file_name("fuelrail-rival")),
-            python: Python::in_folder(python_folder(args)?),
+            python: Python { folder: python_folder(args)? },
             path: folders(&std::env::var_os("PATH").unwrap_or_default()),
         },
         program,

@@ -11,7 +11,6 @@ use crate::harness::{Said, SetHash};
 
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// What a pass has brought.
 #[derive(Debug)]
 pub(super) struct Pass {
     batch_size: u64,
@@ -22,7 +21,6 @@ pub(super) struct Pass {
     hash: Option<SetHash>,
 }
 
-/// The answer under way on one connection.
 #[derive(Default)]
 pub(super) struct Answer {
     /// The head so far, when it did not come whole.

@@ -19,7 +19,6 @@ pub(super) const RECEIVE_BYTES: usize = 1 << 20;
 /// Least room a receive is given; shorter ends of the stretch are skipped. Every head must fit.
 pub(super) const ROOM_BYTES_MIN: usize = 64 << 10;
 
-/// A stretch of memory and a place in it.
 #[derive(Debug)]
 pub(super) struct Arena {
     memory: Vec<u8>,
@@ -53,7 +52,6 @@ impl Arena {
         &mut self.memory[self.at..end]
     }
 
-    /// So many bytes of the room are taken.
     pub(super) fn take(&mut self, bytes: usize) {
         self.at += bytes;
     }

@@ -17,7 +17,6 @@ use super::answer::{Answer, Pass};
 use super::arena::{Arena, Into, RECEIVE_BYTES};
 use super::requests::Requests;
 
-/// Connections and who watches them.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     epoll: Option<OwnedFd>,

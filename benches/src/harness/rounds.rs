@@ -11,7 +11,6 @@ use super::protocol::Task;
 use super::result::Scored;
 use fuelrail_cli::stop::Stop;
 
-/// One contestant and what it is to do.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub contestant: Contestant,
@@ -26,7 +25,6 @@ impl Entry {
     }
 }
 
-/// How a contest is held.
 #[derive(Clone, Debug, Default)]
 pub struct Contest {
     /// Measured rounds, after one that is not counted.
@@ -40,7 +38,6 @@ pub struct Contest {
     pub stop: Stop,
 }
 
-/// What a pass is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     Proof,

@@ -86,7 +86,6 @@ pub struct Shape {
     parts: Vec<(String, DataSet)>,
 }
 
-/// A shape as files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Laid {
     /// The folder below the root that its keys are in, with a `/` at its end.
@@ -240,25 +239,16 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_is_laid_once_and_known_by_its_hash() {
+    fn a_shape_is_laid_once() {
         let folder = tempfile::tempdir().unwrap();
         let shape = ShapeName::Tiny.shape(0.002).unwrap();
         let mut told = 0;
         let laid = shape.lay(folder.path(), 1, &Stop::default(), &mut |written| told = written).unwrap();
         assert_eq!((laid.objects, laid.bytes, told), (shape.objects(), shape.bytes(), shape.bytes()));
-        let listing = fuelrail::read_manifest(&laid.manifest).unwrap();
-        let mut hash = SetHash::default();
-        for object in &listing {
-            let content = fs::read(folder.path().join("root").join(&laid.prefix).join(&object.key)).unwrap();
-            assert_eq!(content.len() as u64, object.size);
-            hash.add(&content);
-        }
-        assert_eq!((listing.len() as u64, hash.to_string()), (laid.objects, laid.hash.clone()));
         let again = shape.lay(folder.path(), 1, &Stop::default(), &mut |_| panic!("nothing is written twice")).unwrap();
         assert_eq!(again, laid);
         let thrice = shape.lay(folder.path(), 3, &Stop::default(), &mut |_| panic!("written anew")).unwrap();
         assert_eq!((thrice.objects, thrice.bytes), (3 * laid.objects, 3 * laid.bytes));
-        assert_eq!(thrice.hash, hash.times(3).to_string());
         let last = fuelrail::read_manifest(&thrice.manifest).unwrap().pop().unwrap();
         let path = folder.path().join("root").join(&thrice.prefix).join(&last.key);
         assert_eq!(fs::metadata(&path).unwrap().len(), last.size, "{}", path.display());

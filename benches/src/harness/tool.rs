@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use fuelrail::{Error, Kind, Result};
+use fuelrail::{Error, Kind, Listed, Result, list, read_manifest};
 use fuelrail_bucket::{Bucket, BucketConfig};
 
 /// Runs a command that must succeed.
@@ -25,7 +26,6 @@ pub(crate) fn run(command: &mut Command, what: &str, cure: &str) -> Result<()> {
     failed(format!("{}, {}", output.status, named.unwrap_or(last).trim()))
 }
 
-/// Starts an embedded bucket.
 pub(crate) fn embedded(config: BucketConfig) -> Result<Bucket> {
     Bucket::start(config).map_err(|error| Error::new(Kind::Environment, format!("the embedded bucket: {error}")))
 }
@@ -38,6 +38,19 @@ pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
 
 pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> Error {
     Error::new(Kind::File, format!("writing {}: {error}", path.display()))
+}
+
+/// Reads a time of so many seconds (`s`) or minutes (`min`).
+pub(crate) fn positive(text: &str, unit: &str) -> Result<Duration> {
+    let seconds = text.parse::<f64>().map(|number| if unit == "min" { number * 60.0 } else { number });
+    let time = seconds.ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let refused = || Error::new(Kind::Usage, format!("`{text} {unit}` is no time")).cure("give a positive number");
+    time.filter(|time| !time.is_zero()).ok_or_else(refused)
+}
+
+/// The objects of a bucket, from a manifest where there is one.
+pub(crate) fn listing(uri: &str, manifest: Option<&Path>) -> Result<Vec<Listed>> {
+    manifest.map_or_else(|| list(uri, |_| {}), read_manifest)
 }
 
 #[cfg(test)]

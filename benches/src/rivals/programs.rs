@@ -12,7 +12,6 @@ use super::python::Python;
 use super::roster::{Origin, Packing, Rival};
 use crate::harness::{Contestant, Laid, ShapeName, Stop, Transport, Venue, VenueKind};
 
-/// What rivals are run with.
 #[derive(Clone, Debug)]
 pub struct Programs {
     /// `fuelrail-rival`, which holds the native rivals and drives the commands.
@@ -33,7 +32,6 @@ const ALLOCATOR: [(&str, &str); 3] =
     [("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "17179869184"), ("MALLOC_TOP_PAD_", "67108864")];
 
 impl Programs {
-    /// Whether a rival can take part at this venue.
     pub fn find(&self, rival: &Rival, transport: Transport, venue: VenueKind) -> Result<(), Absent> {
         let absent = |word, reason: String| Err((word, reason));
         match rival.origin {
@@ -110,7 +108,7 @@ mod tests {
     fn programs(folder: &Path) -> Programs {
         Programs {
             natives: folder.join("fuelrail-rival"),
-            python: Python::in_folder(folder.join("python")),
+            python: Python { folder: folder.join("python") },
             path: folders(folder.as_os_str()),
         }
     }

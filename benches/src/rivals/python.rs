@@ -34,15 +34,11 @@ const INSTALLED: &str = "installed.txt";
 /// The virtual environment with the scripts beside it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Python {
+    /// It need not be there yet.
     pub folder: PathBuf,
 }
 
 impl Python {
-    /// In a folder, which need not be there yet.
-    pub fn in_folder(folder: impl Into<PathBuf>) -> Python {
-        Python { folder: folder.into() }
-    }
-
     /// Whether everything is installed in the versions this program wants.
     pub fn stands(&self) -> bool {
         fs::read_to_string(self.folder.join(INSTALLED)).is_ok_and(|text| text == REQUIREMENTS)
@@ -109,7 +105,7 @@ mod tests {
     #[test]
     fn every_python_rival_has_its_script() {
         let folder = tempfile::tempdir().unwrap();
-        let python = Python::in_folder(folder.path().join("deep/er"));
+        let python = Python { folder: folder.path().join("deep/er") };
         python.write_scripts().unwrap();
         for rival in RIVALS {
             let written = python.script(rival.program).is_file();
@@ -120,7 +116,7 @@ mod tests {
     #[test]
     fn an_environment_of_another_version_does_not_stand() {
         let folder = tempfile::tempdir().unwrap();
-        let python = Python::in_folder(folder.path());
+        let python = Python { folder: folder.path().into() };
         assert!(!python.stands());
         fs::write(folder.path().join(INSTALLED), "torch==1.0.0\n").unwrap();
         assert!(!python.stands());

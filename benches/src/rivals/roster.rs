@@ -9,7 +9,6 @@ use fuelrail::{Error, Kind, Result};
 
 use crate::harness::ShapeName;
 
-/// How a rival is brought here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// Compiled into the program `fuelrail-rival`.
@@ -121,15 +120,6 @@ impl FromStr for &'static Rival {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_find_their_rival_and_nothing_else() {
-        for rival in RIVALS {
-            assert_eq!(rival.name.parse::<&Rival>().unwrap().program, rival.program);
-        }
-        let error = "htop".parse::<&Rival>().unwrap_err();
-        assert!(error.kind() == Kind::Usage && error.to_string().contains("s3dlio"), "{error}");
-    }
 
     #[test]
     fn settings_follow_the_shape_and_bars_the_promises() {

@@ -20,7 +20,6 @@ use fuelrail_bucket::DataSet;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-/// The scenarios of this program: names and files.
 pub(crate) const SCENARIOS: [(&str, &str); 8] = [
     ("tail", include_str!("../../scenarios/tail.toml")),
     ("throttle", include_str!("../../scenarios/throttle.toml")),

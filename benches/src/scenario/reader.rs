@@ -33,7 +33,6 @@ impl Task {
     }
 }
 
-/// A line of its output.
 #[derive(Default, Serialize, Deserialize)]
 struct Line {
     epoch_ended: bool,

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
-use fuelrail::{Batch, Config, Error, Kind, Listed, Loader, LoaderBuilder, Overrides, Result, State, Taken};
+use clap::{Args, ValueEnum};
+use fuelrail::{Batch, ByteSize, Config, Error, Kind, Listed, Loader, LoaderBuilder, Overrides, Result, State, Taken};
 use fuelrail_base::prng::Prng;
 
 use super::bucket::{Served, Server};
@@ -15,7 +15,9 @@ use super::gauge::Gauge;
 use super::ledger::{Ledger, Objects};
 use super::phases::Phases;
 use super::report::{Flatness, Moment, Slope, SoakReport, Totals};
-use crate::harness::Stop;
+use crate::harness::tool::positive;
+use crate::harness::{Stop, Transport};
+use crate::line::ring;
 use fuelrail_cli::machine::Machine;
 
 /// A fault of the soak's own making, which its verdict must find.
@@ -33,53 +35,95 @@ pub enum Canary {
     Bytes,
 }
 
-#[derive(Clone, Debug)]
+const EXAMPLES: &str = "Examples:
+  cargo x bench soak
+  cargo x bench soak --minutes 5 --ring poll --json soak.json
+  cargo x bench soak --minutes 10 --transport tls --seed 7 --set cache_limit_bytes=0
+
+An embedded bucket in a process of its own serves objects of a KiB to some MiB over real sockets and misbehaves in phases of a few
+seconds drawn from the seed: answers of 500 and 503, connections reset, cut and closed, wrong lengths, stray entity tags,
+garbage, stalls, trickles, and moments in which nobody listens. A loader reads them without end; its consumer hurries, holds batches,
+works slowly, pauses, and now and then closes the loader and goes on from its state. Every batch is checked: order, bytes,
+exactly once.
+
+Memory is flat when the median of the last tenth is above that of the second tenth, and the least-squares line through the second half
+grows, by no more than 2 % or 16 MiB; moments soon after an opening are left out. Its slope is judged once the 95 % interval is narrower than 8 MiB/h:
+the upper end may be 8 MiB/h at most. Exit code 1 when anything does not hold.";
+
+/// Soak a loader: a long run at full speed under random faults; memory flat, nothing leaked, no sample lost
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
 pub struct Soaking {
-    /// How long at least.
-    pub time: Duration,
-    /// How long at most, while the slope of memory is not known well enough to be judged.
-    pub time_max: Duration,
-    /// Seed of order, faults and the consumer's whims.
+    /// How long [default: 30]
+    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = |text: &str| positive(text, "min"))]
+    pub minutes: Option<Duration>,
+    /// How long, in seconds
+    #[arg(long, value_name = "N", value_parser = |text: &str| positive(text, "s"))]
+    pub seconds: Option<Duration>,
+    /// Go on for so long at most, until the slope of memory is known well enough to be judged [default: no longer than asked]
+    #[arg(long, value_name = "N", value_parser = |text: &str| positive(text, "min"))]
+    pub max_minutes: Option<Duration>,
+    /// Back-end of the ring: auto, uring, poll, tokio-uring or glommio
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = ring)]
+    pub ring: String,
+    /// Over what
+    #[arg(long, value_enum, default_value = "plain")]
+    pub transport: Transport,
+    /// Seed of order, faults and the consumer's whims
+    #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    /// Fewer and smaller objects: 1 is some 280 MiB
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share)]
     pub scale: f64,
-    /// Where the objects are written; the system's folder for temporary files when none is given.
-    pub folder: Option<PathBuf>,
-    /// Settings of the loader over the soak's.
-    pub settings: Overrides,
-    /// Whether over TLS. The bucket then never goes away: it would come back with another certificate.
-    pub tls: bool,
-    /// This program, which is the bucket, too.
-    pub program: PathBuf,
-    /// Whether the bucket misbehaves; without, the verdict says that no fault came.
-    pub faults: bool,
-    /// Growth of memory that is allowed in any case.
-    pub tolerance_bytes: u64,
+    /// Where the objects are written, to be removed at the end [default: the system's folder for temporary files]
+    #[arg(long, value_name = "FOLDER")]
+    pub dir: Option<PathBuf>,
+    /// A setting of the loader over the soak's, by the name of its field
+    #[arg(long = "set", value_name = "FIELD=VALUE", value_parser = fuelrail_cli::bench::setting)]
+    pub settings: Vec<(String, String)>,
+    /// Print the result as one JSON document, or write it to FILE beside the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<String>,
+    /// Leak or lose something on purpose: the verdict must find it
+    #[arg(long, value_enum, hide = true)]
     pub canary: Option<Canary>,
+    /// A bucket without faults: the verdict says that none came
+    #[arg(long, hide = true)]
+    pub calm: bool,
+    /// Growth of memory that is allowed in any case
+    #[arg(long, hide = true, value_name = "SIZE", default_value = "16MiB")]
+    pub tolerance: ByteSize,
+    /// This program, which is the bucket, too
+    #[arg(skip)]
+    pub program: PathBuf,
+    #[arg(skip)]
     pub stop: Stop,
 }
 
+fn share(text: &str) -> Result<f64> {
+    let share = text.parse().ok().filter(|share| *share > 0.0 && *share <= 100.0);
+    share.ok_or_else(|| Error::new(Kind::Usage, format!("`{text}` is no share above 0, at most 100")))
+}
+
 impl Soaking {
-    /// A soak of this length with everything at its default.
-    pub fn new(time: Duration, program: PathBuf) -> Soaking {
-        Soaking {
-            time,
-            time_max: time,
-            seed: 0,
-            scale: 1.0,
-            folder: None,
-            settings: Overrides::new(),
-            tls: false,
-            program,
-            faults: true,
-            tolerance_bytes: 16 << 20,
-            canary: None,
-            stop: Stop::default(),
-        }
+    /// How long at least.
+    pub fn time(&self) -> Duration {
+        self.seconds.or(self.minutes).unwrap_or(Duration::from_mins(30))
+    }
+
+    /// How long at most, while the slope of memory is not known well enough to be judged.
+    fn time_max(&self) -> Duration {
+        self.max_minutes.unwrap_or_default().max(self.time())
+    }
+
+    /// Over TLS the bucket never goes away: it would come back with another certificate.
+    pub(super) fn is_tls(&self) -> bool {
+        self.transport == Transport::Tls
     }
 
     /// A share of the time, within bounds: short soaks meet everything, too.
     fn share(&self, of: u32, least_ms: u64, most_ms: u64) -> Duration {
-        (self.time / of).clamp(Duration::from_millis(least_ms), Duration::from_millis(most_ms))
+        (self.time() / of).clamp(Duration::from_millis(least_ms), Duration::from_millis(most_ms))
     }
 
     fn reopen_every(&self) -> Duration {
@@ -101,6 +145,7 @@ impl Soaking {
         .map(|(name, value)| (name.to_owned(), value))
         .to_vec();
         given.extend(server.tls.ca_file.iter().map(|path| ("ca_file".to_owned(), path.display().to_string())));
+        given.push(("ring".to_owned(), self.ring.clone()));
         given.extend(self.settings.iter().cloned());
         Config::load(None, [], &given)
     }
@@ -156,12 +201,13 @@ impl<'a> Consumer<'a> {
     /// Takes batches until the time is over, and longer while the slope of memory cannot be judged.
     pub(super) fn read(&mut self, server: &mut Server, watch: &mut dyn FnMut(&Moment)) -> Result<()> {
         self.open(None)?;
-        let Soaking { seed, faults, tls, .. } = *self.soaking;
-        let mut phases = Phases::new(seed, self.soaking.share(60, 150, 4_000), faults, !tls);
+        let Soaking { seed, calm, .. } = *self.soaking;
+        let mean = self.soaking.share(60, 150, 4_000);
+        let mut phases = Phases::new(seed, mean, !calm, !self.soaking.is_tls());
         let (mut phase_at, mut look_at, mut kind) = (self.begun, self.begun, "");
         let mut reopen_at = self.begun + self.soaking.reopen_every();
         let goes_on = |elapsed: Duration, slope_known: bool| {
-            elapsed < self.soaking.time || elapsed < self.soaking.time_max && !slope_known
+            elapsed < self.soaking.time() || elapsed < self.soaking.time_max() && !slope_known
         };
         while goes_on(self.begun.elapsed(), self.slope_known) {
             self.soaking.stop.check()?;
@@ -307,8 +353,8 @@ impl<'a> Consumer<'a> {
     /// Growth that is allowed in any case. In less than a minute, loaders are not open for long enough to touch their arena:
     /// how much of it they did cannot be told from a leak.
     fn tolerance_bytes(&self) -> u64 {
-        let is_short = self.soaking.time < Duration::from_secs(60);
-        self.soaking.tolerance_bytes + if is_short { self.config.memory_limit_bytes } else { 0 }
+        let is_short = self.soaking.time() < Duration::from_secs(60);
+        self.soaking.tolerance.0 + if is_short { self.config.memory_limit_bytes } else { 0 }
     }
 
     /// The result, still without criteria and what the bucket has served.
@@ -320,11 +366,11 @@ impl<'a> Consumer<'a> {
         if !machine.optimised {
             notices.push("an unoptimised build: its speed means nothing".to_owned());
         }
-        if self.soaking.tls {
+        if self.soaking.is_tls() {
             notices.push("over TLS the bucket never goes away: it would come back with another certificate".to_owned());
         }
         SoakReport {
-            schema: super::report::SCHEMA,
+            schema: 1,
             question: "soak".to_owned(),
             criteria: Vec::new(),
             memory: Flatness::of(&self.points(Gauge::rss_bytes), self.tolerance_bytes()),
@@ -343,7 +389,7 @@ impl<'a> Consumer<'a> {
             objects: self.ledger.objects.len() as u64,
             object_bytes: self.ledger.objects.iter().map(|object| object.size).sum(),
             seed: self.soaking.seed,
-            asked_s: self.soaking.time.as_secs_f64(),
+            asked_s: self.soaking.time().as_secs_f64(),
             wall_s: self.begun.elapsed().as_secs_f64(),
             notices,
             config: self.config,

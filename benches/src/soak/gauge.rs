@@ -78,14 +78,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_the_kernel_writes() {
-        let text = "VmRSS:\t 9 kB\nRssAnon:\t    2048 kB\nRssFile:\t 1024 kB\nRssShmem:\t 4 kB\nThreads:\t3\n";
-        let gauge = parse(text);
-        assert_eq!((gauge.rss_bytes(), gauge.threads), ((2048 + 1024 + 4) << 10, 3));
-        assert_eq!(parse(""), Gauge::default());
-    }
-
-    #[test]
     fn memory_of_the_arena_is_left_out() {
         let maps = "1000-3000 rw-p 00000000 00:00 0 \nSize: 8 kB\nAnonymous: 8 kB\nVmFlags: rd-wr\n\
                     3000-9000 rw-p 00000000 00:00 0 [heap]\nAnonymous: 16 kB\n";

@@ -22,7 +22,6 @@ const VOLUME_SCALE: f64 = 0.03;
 /// Differences told in words; more are only counted.
 const TOLD_MAX: usize = 12;
 
-/// One object as it must arrive.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Object {
     key: String,

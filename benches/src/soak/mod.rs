@@ -23,13 +23,12 @@ use self::gauge::Gauge;
 use self::ledger::Objects;
 use self::report::Criterion;
 
-/// Soaks. `watch` is called with every moment.
 pub fn soak(soaking: &Soaking, watch: &mut dyn FnMut(&Moment)) -> Result<SoakReport> {
-    let mut objects = Objects::write(soaking.folder.as_deref(), soaking.scale, soaking.seed)?;
+    let mut objects = Objects::write(soaking.dir.as_deref(), soaking.scale, soaking.seed)?;
     if soaking.canary == Some(Canary::Bytes) {
         objects.all[0].hash ^= 1;
     }
-    let start = || Server::start(&soaking.program, &objects.served(), soaking.tls);
+    let start = || Server::start(&soaking.program, &objects.served(), soaking.is_tls());
     // What a process opens once is open after a first loader, whose bucket is gone before this process is looked at.
     let server = start()?;
     drop(LoaderBuilder::new(soaking.config(&server)?).build()?);
@@ -89,7 +88,7 @@ fn criteria(soaking: &Soaking, report: &SoakReport, failure: Option<&Error>) -> 
     let delivered = format!("{} delivered of {} due, {} whole epochs", totals.samples, totals.expected, totals.epochs);
     let memory = report.memory.map(|memory| (Some(memory.holds()), format!("{}; {at_end}", memory.text())));
     [
-        ("time", (Some(failure.is_none() && report.wall_s >= soaking.time.as_secs_f64()), ended)),
+        ("time", (Some(failure.is_none() && report.wall_s >= soaking.time().as_secs_f64()), ended)),
         ("faults", (Some(faults > 0), format!("{faults} injected, {} retries", totals.retries))),
         ("memory", memory.unwrap_or_else(too_short)),
         ("slope", report.slope.map_or_else(too_short, |slope| (slope.holds(), slope.text()))),

@@ -22,7 +22,6 @@ pub(super) struct Phase {
     pub(super) lasts: Duration,
 }
 
-/// The draw of phases without end.
 #[derive(Debug)]
 pub(super) struct Phases {
     draw: Prng,

@@ -9,10 +9,6 @@ use super::gauge::Gauge;
 use crate::harness::Spread;
 use fuelrail_cli::machine::Machine;
 
-/// Version of the result's shape.
-pub(super) const SCHEMA: u32 = 1;
-
-/// One moment of a soak.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Moment {
     /// Since the start, s.
@@ -32,7 +28,6 @@ pub struct Moment {
     pub faults: BTreeMap<String, u64>,
 }
 
-/// What all loaders of a soak came to.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Totals {
     /// Samples that the consumer booked, and those that the last loader's state says were taken.
@@ -75,6 +70,7 @@ impl Totals {
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SoakReport {
+    /// Version of the result's shape.
     pub schema: u32,
     pub question: String,
     pub criteria: Vec<Criterion>,
@@ -112,7 +108,6 @@ impl SoakReport {
     }
 }
 
-/// One thing that had to be true.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Criterion {
     pub name: String,
@@ -218,7 +213,6 @@ impl Slope {
         Some(Slope { bytes_per_h: at, low_bytes_per_h: low, high_bytes_per_h: high })
     }
 
-    /// Whether the interval is narrow enough to judge.
     pub fn is_known(&self) -> bool {
         self.high_bytes_per_h - self.low_bytes_per_h < SLOPE_BYTES_PER_H_MAX
     }

@@ -5,7 +5,7 @@
 
 use super::source::{Source, join};
 use super::workspace::Workspace;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn check(workspace: &Workspace) -> Vec<String> {
     let targets = workspace.crates.iter().flat_map(|krate| &krate.targets);
@@ -78,41 +78,30 @@ impl<'a> Graph<'a> {
         Some(self.modules.get(&at)?.0)
     }
 
-    /// The shortest cycle through each file, but one for files that are in the cycle of another.
+    /// Cycles that share no file, until every cycle has a file in one of them.
     fn cycles(&self) -> Vec<String> {
-        let (mut told, mut problems) = (BTreeSet::new(), Vec::new());
-        for start in self.imports.keys() {
-            let Some(ring) = self.cycle(start).filter(|ring| ring.iter().all(|file| !told.contains(file))) else {
-                continue;
+        let next =
+            |left: &BTreeSet<&'a str>, file: &str| self.imports[file].keys().copied().find(|to| left.contains(to));
+        let (mut left, mut problems): (BTreeSet<&str>, _) = (self.imports.keys().copied().collect(), Vec::new());
+        loop {
+            // A file that imports none of those left is in no cycle.
+            while let Some(file) = left.iter().copied().find(|file| next(&left, file).is_none()) {
+                left.remove(file);
+            }
+            let Some(&first) = left.first() else { return problems };
+            let mut way = vec![first];
+            let ring = loop {
+                let to = next(&left, way[way.len() - 1]).expect("each of those left imports one of them");
+                match way.iter().position(|file| *file == to) {
+                    Some(at) => break way.split_off(at),
+                    None => way.push(to),
+                }
             };
             let steps = ring.iter().zip(ring.iter().cycle().skip(1)).map(|(from, to)| self.imports[from][to].as_str());
-            let steps: Vec<&str> = steps.collect();
-            problems.push(format!(
-                "{start}: import cycle ({}): move what these modules share below them",
-                steps.join("; ")
-            ));
-            told.extend(ring);
+            let steps = steps.collect::<Vec<_>>().join("; ");
+            problems.push(format!("{}: import cycle ({steps}): move what these modules share below them", ring[0]));
+            left.retain(|file| !ring.contains(file));
         }
-        problems
-    }
-
-    /// The shortest way from a file back to itself.
-    fn cycle(&self, start: &'a str) -> Option<Vec<&'a str>> {
-        let (mut before, mut queue) = (BTreeMap::<&str, &str>::new(), VecDeque::from([start]));
-        while let Some(file) = queue.pop_front() {
-            for to in self.imports.get(file).into_iter().flat_map(BTreeMap::keys) {
-                if *to == start {
-                    let mut way: Vec<&str> = std::iter::successors(Some(file), |at| before.get(at).copied()).collect();
-                    way.reverse();
-                    return Some(way);
-                }
-                before.entry(to).or_insert_with(|| {
-                    queue.push_back(to);
-                    file
-                });
-            }
-        }
-        None
     }
 }
 

@@ -96,14 +96,10 @@ pub(crate) struct Item {
     index: u64,
     class: u64,
     seed: u64,
-    size: u64,
+    pub(crate) size: u64,
 }
 
 impl Item {
-    pub(crate) fn size(&self) -> u64 {
-        self.size
-    }
-
     /// The stream that content of `generation` is drawn from. Generation 0 is the listed content; others are what an
     /// overwritten object holds.
     fn stream(&self, generation: u64) -> u64 {
@@ -168,7 +164,7 @@ impl DataSet {
     /// Key of object `index`; keys ascend bytewise with the index.
     pub fn key(&self, index: u64) -> String {
         assert!(index < self.count, "object {index} of {}", self.count);
-        let width = digits_of(self.count - 1);
+        let width = (self.count - 1).checked_ilog10().unwrap_or(0) as usize + 1;
         match self.kind {
             SetKind::Digits => format!("training/{}/{index:0w$}.png", self.class(index), w = width.max(5)),
             SetKind::Photos => format!("train/{:04}/{index:0w$}.jpg", self.class(index), w = width.max(7)),
@@ -302,13 +298,13 @@ impl DataSet {
             let mut file = fs::File::create(&path).map_err(|e| failed(&e))?;
             let item = self.item(index);
             let mut at = 0;
-            while at < item.size() {
-                step.resize((item.size() - at).min(STEP_BYTES) as usize, 0);
+            while at < item.size {
+                step.resize((item.size - at).min(STEP_BYTES) as usize, 0);
                 self.fill_item(&item, 0, at, &mut step);
                 file.write_all(&step).map_err(|e| failed(&e))?;
                 at += step.len() as u64;
                 written.bytes += step.len() as u64;
-                if at < item.size() {
+                if at < item.size {
                     progress(written);
                 }
             }
@@ -332,8 +328,3 @@ const STEP_BYTES: u64 = 1 << 20;
 
 /// Bytes generated at once when checking: small enough to stay in the second-level cache.
 const VERIFY_BYTES: usize = 64 << 10;
-
-/// Decimal digits of `number`.
-fn digits_of(number: u64) -> usize {
-    number.checked_ilog10().unwrap_or(0) as usize + 1
-}

@@ -114,14 +114,6 @@ impl Act {
         self.total.is_some() || self.script.bandwidth_connection_bytes_per_s.is_some()
     }
 
-    pub(crate) fn is_missing(&self, key: &str) -> bool {
-        any_matches(&self.script.missing_keys, key)
-    }
-
-    pub(crate) fn is_changed(&self, key: &str) -> bool {
-        any_matches(&self.script.changed_keys, key)
-    }
-
     fn fault(&self, operation: Operation, key: &str, draw: f64) -> Option<Fault> {
         if !self.script.only_keys.is_empty()
             && (operation == Operation::List || !any_matches(&self.script.only_keys, key))
@@ -178,7 +170,7 @@ fn matches(pattern: &str, key: &str) -> bool {
 }
 
 /// Whether any pattern matches.
-fn any_matches(patterns: &[String], key: &str) -> bool {
+pub(crate) fn any_matches(patterns: &[String], key: &str) -> bool {
     patterns.iter().any(|pattern| matches(pattern, key))
 }
 
@@ -213,13 +205,6 @@ mod tests {
         let act = Act::new("reset=1.0,per_key_max=2".parse().unwrap());
         assert_eq!(kinds(&act, "a", 9).iter().flatten().count(), 2);
         assert!((0..9).all(|_| act.draw(Operation::List, "").fault.is_none()));
-    }
-
-    #[test]
-    fn only_keys_restricts() {
-        let act = Act::new("error=1.0,only=a*".parse().unwrap());
-        assert!(kinds(&act, "abc", 1)[0].is_some());
-        assert!(kinds(&act, "b", 1)[0].is_none());
     }
 
     #[test]

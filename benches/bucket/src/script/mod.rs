@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-pub(crate) use act::{Act, Drawn, Operation};
+pub(crate) use act::{Act, Drawn, Operation, any_matches};
 pub(crate) use text::word;
 
 /// Longest latency drawn from a distribution without an end.

@@ -15,7 +15,7 @@ use super::reply::{Body, End, Length, Pipe, Reply, Socket, linger};
 use super::request::Request;
 use super::target::Target;
 use super::{answer, writing};
-use crate::script::{Act, Drawn, Fault, FaultKind, Operation};
+use crate::script::{Act, Drawn, Fault, FaultKind, Operation, any_matches};
 use crate::store::other_etag;
 
 /// A head that no client should read to its end.
@@ -145,13 +145,13 @@ async fn play(
     if key.is_empty() || !matches!(target.operation, Operation::Get | Operation::Head) {
         return write(desk, target, drawn, request).await;
     }
-    if act.is_missing(key) {
+    if any_matches(&act.script.missing_keys, key) {
         tally.fault(FaultKind::MissingKey);
         return Err(Refusal::no_such_key(key));
     }
     let owned = key.clone();
     let mut object = desk.on(bucket, move |bucket| bucket.store.find(&owned)).await?;
-    let always_replaced = act.is_changed(key);
+    let always_replaced = any_matches(&act.script.changed_keys, key);
     if always_replaced || kind == Some(FaultKind::Changed) {
         tally.fault(if always_replaced { FaultKind::ChangedKey } else { FaultKind::Changed });
         object = object.replaced();

@@ -166,19 +166,3 @@ fn list_query(query: Vec<(String, String)>) -> Result<ListQuery, Refusal> {
     };
     Ok(list)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn listings() {
-        let within = |query: &str| Target::within(&Method::GET, "", query).map(|target| target.list);
-        let query = within("list-type=2&prefix=a%2B+b&max-keys=5000&encoding-type=url").unwrap();
-        assert_eq!((query.prefix.as_str(), query.keys_max, query.is_url_encoded), ("a+ b", 1000, true));
-        for bad in ["", "list-type=1", "list-type=2&max-keys=x", "list-type=2&continuation-token=zz", "list-type=2&acl"]
-        {
-            assert!(within(bad).is_err(), "{bad}");
-        }
-    }
-}

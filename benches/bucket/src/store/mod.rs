@@ -176,7 +176,7 @@ impl Store {
 fn generated(set: &Arc<DataSet>, key: &str) -> Option<Object> {
     let item = set.item(set.index(key)?);
     Some(Object {
-        size: item.size(),
+        size: item.size,
         etag: set.etag_item(&item, 0),
         modified_s: GENERATED_MODIFIED_S,
         parts_checksum: None,
@@ -196,6 +196,6 @@ impl Keys for DataSet {
     fn entry(&self, index: u64) -> Entry {
         let item = self.item(index);
         let etag = self.etag_item(&item, 0);
-        Entry { key: DataSet::key(self, index), size: item.size(), etag, modified_s: GENERATED_MODIFIED_S }
+        Entry { key: DataSet::key(self, index), size: item.size, etag, modified_s: GENERATED_MODIFIED_S }
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Owns the process and ends it. Never installs it.
 
-use std::collections::HashSet;
 use std::fs;
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -96,7 +95,9 @@ fn attempt(program: &Path, site: &Site<'_>) -> Result<Nginx> {
         if let Ok(Some(status)) = nginx.process.try_wait() {
             return Err(refused(site, &format!("it ends with {status}")));
         }
-        if [Some(port), tls_port].into_iter().flatten().all(|port| listens(nginx.process.id(), port)) {
+        // Written when it listens on all its ports.
+        let listening = fs::read_to_string(site.folder.join("pid")).unwrap_or_default();
+        if listening.trim() == nginx.process.id().to_string() {
             return Ok(nginx);
         }
         std::thread::sleep(LOOK_PAUSE);
@@ -146,24 +147,6 @@ fn configuration(site: &Site<'_>, port: u16, tls_port: Option<u16>, version: &st
 
 fn log(site: &Site<'_>) -> PathBuf {
     site.folder.join("error.log")
-}
-
-/// Whether this very process has a socket that listens on the port: somebody else's would answer as well.
-fn listens(pid: u32, port: u16) -> bool {
-    let sockets: HashSet<String> = fs::read_dir(format!("/proc/{pid}/fd"))
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| {
-            fs::read_link(entry.ok()?.path()).ok()?.to_str()?.strip_prefix("socket:[").map(str::to_owned)
-        })
-        .collect();
-    let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
-    table.lines().any(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let is = |at: usize, wanted: &str| fields.get(at).is_some_and(|field| field.ends_with(wanted));
-        let inode = fields.get(9).map(|inode| format!("{inode}]"));
-        is(1, &format!(":{port:04X}")) && is(3, "0A") && inode.is_some_and(|inode| sockets.contains(&inode))
-    })
 }
 
 fn version(program: &Path) -> String {
