@@ -22,7 +22,6 @@ mod report;
 mod run;
 mod scenario;
 mod tap;
-pub mod what_if;
 mod world;
 
 pub use canary::Canary;
