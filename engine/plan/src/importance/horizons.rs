@@ -16,7 +16,6 @@ use super::smoothing::Smoothing;
 use super::{ImportanceConfig, Mode};
 use fuelrail_base::prng::mix64;
 use fuelrail_base::{Error, Kind, Result, SampleId};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Sets draws apart from permutations under the same seed.
@@ -88,8 +87,7 @@ pub struct Horizons {
     loss_sum: f64,
     losses: u64,
     reported: u64,
-    first: u64,
-    draws: VecDeque<Drawn>,
+    known: Known,
 }
 
 impl Horizons {
@@ -122,8 +120,7 @@ impl Horizons {
             loss_sum: 0.0,
             losses: 0,
             reported: start,
-            first: start / samples,
-            draws: VecDeque::from([None]),
+            known: Known { first: start / samples, draws: Arc::new(vec![None]) },
         };
         if let Some(kept) = kept {
             horizons.restore(kept)?;
@@ -133,7 +130,7 @@ impl Horizons {
     }
 
     fn restore(&mut self, kept: Keepsake) -> Result<()> {
-        let epoch = self.first;
+        let epoch = self.known.first;
         let refused =
             |cause: String| Error::new(Kind::Usage, cause).cure("resume with the scores saved with the state");
         let foreign = kept.draws.iter().flatten().any(|draw| draw.places() != self.samples);
@@ -149,7 +146,7 @@ impl Horizons {
         }
         self.scores.restore(&kept.scores)?;
         (self.smoothing, self.loss_sum, self.losses) = (kept.smoothing, kept.loss_sum, kept.losses);
-        self.draws = kept.draws.into_iter().skip(skipped as usize).collect();
+        self.known.draws = Arc::new(kept.draws.into_iter().skip(skipped as usize).collect());
         Ok(())
     }
 
@@ -166,7 +163,7 @@ impl Horizons {
                 format!("losses up to {} were reported, and now those of a step that ends at {end}", self.reported);
             return refused(cause, "report every step once, in order");
         }
-        let settled = self.settled();
+        let settled = self.known.settled();
         if end <= self.cut(settled - 1) {
             let (epoch, half) = (settled - 1, self.lag / 2);
             let cause = format!("losses of a step that ends at {end} came after the draw of epoch {epoch}");
@@ -186,9 +183,9 @@ impl Horizons {
         let half = self.lag / 2;
         let reported = self.settle_reported();
         let settled = self.settle_while(|cut| begin >= cut + half) || reported;
-        while self.first + 1 < begin / self.samples && self.draws.len() > 1 {
-            self.draws.pop_front();
-            self.first += 1;
+        while self.known.first + 1 < begin / self.samples && self.known.draws.len() > 1 {
+            Arc::make_mut(&mut self.known.draws).remove(0);
+            self.known.first += 1;
         }
         settled
     }
@@ -196,32 +193,29 @@ impl Horizons {
     /// What shards have to know.
     #[must_use]
     pub fn known(&self) -> Known {
-        Known { first: self.first, draws: Arc::new(self.draws.iter().cloned().collect()) }
+        self.known.clone()
     }
 
     /// The draw of an epoch, if it is settled and not long over.
     #[must_use]
     pub fn draw(&self, epoch: u64) -> Option<&Arc<Draw>> {
-        self.draws.get(usize::try_from(epoch.checked_sub(self.first)?).ok()?)?.as_ref()
+        self.known.draw(epoch)
     }
 
     /// What a run that goes on at this moment needs.
     #[must_use]
     pub fn keepsake(&self, at: u64) -> Keepsake {
-        let skipped = (at / self.samples).saturating_sub(self.first).min(self.draws.len() as u64 - 1);
+        let Known { first, draws } = &self.known;
+        let skipped = (at / self.samples).saturating_sub(*first).min(draws.len() as u64 - 1);
         Keepsake {
             scores: self.scores.as_slice().to_vec(),
             smoothing: self.smoothing,
             loss_sum: self.loss_sum,
             losses: self.losses,
             reported: self.reported,
-            first: self.first + skipped,
-            draws: self.draws.iter().skip(skipped as usize).cloned().collect(),
+            first: first + skipped,
+            draws: draws.iter().skip(skipped as usize).cloned().collect(),
         }
-    }
-
-    fn settled(&self) -> u64 {
-        self.first + self.draws.len() as u64
     }
 
     /// The moment whose scores an epoch is drawn from.
@@ -237,12 +231,12 @@ impl Horizons {
     }
 
     fn settle_while(&mut self, due: impl Fn(u64) -> bool) -> bool {
-        let before = self.draws.len();
-        while due(self.cut(self.settled())) {
-            let drawn = self.drawn(self.settled());
-            self.draws.push_back(drawn);
+        let before = self.known.settled();
+        while due(self.cut(self.known.settled())) {
+            let drawn = self.drawn(self.known.settled());
+            Arc::make_mut(&mut self.known.draws).push(drawn);
         }
-        self.draws.len() > before
+        self.known.settled() > before
     }
 
     fn drawn(&mut self, epoch: u64) -> Drawn {
