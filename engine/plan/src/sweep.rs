@@ -45,14 +45,15 @@ const EMPTY_PAGES_MAX: u32 = 1000;
 /// How many characters behind the first that differs a key is looked for.
 const DEPTH_MAX: usize = 64;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum State {
+    #[default]
     Waiting,
     Asked,
     Done,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Walk {
     prefix: usize,
     /// Its first key: where keys differ from it, they are likely to go on differing.
@@ -93,20 +94,7 @@ impl Sweep {
     /// once. Where the server cannot list behind a key, `may_split` is false: then every prefix is one walk.
     #[must_use]
     pub fn new(prefixes: Vec<String>, width: usize, may_split: bool) -> Sweep {
-        let walk = |prefix| Walk {
-            prefix,
-            first: None,
-            at: None,
-            token: None,
-            until: None,
-            guessed_from: None,
-            is_guessed: false,
-            pages: 0,
-            empty_pages: 0,
-            split_at: 0,
-            state: State::Waiting,
-        };
-        let walks: Vec<Walk> = (0..prefixes.len()).map(walk).collect();
+        let walks: Vec<Walk> = (0..prefixes.len()).map(|prefix| Walk { prefix, ..Walk::default() }).collect();
         Sweep {
             order: (0..).take(walks.len()).collect(),
             waiting: (0..walks.len()).collect(),
@@ -223,16 +211,11 @@ impl Sweep {
         (lower.is_guessed, lower.split_at) = (true, self.splits);
         let upper = Walk {
             prefix: lower.prefix,
-            first: None,
             at: Some(guess),
-            token: None,
             until: lower.until.clone(),
             guessed_from: Some(from),
-            is_guessed: false,
-            pages: 0,
-            empty_pages: 0,
             split_at: self.splits,
-            state: State::Waiting,
+            ..Walk::default()
         };
         self.walks.push(upper);
         Some(self.walks.len() - 1)
