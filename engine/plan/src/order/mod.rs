@@ -10,19 +10,29 @@
 
 mod deal;
 mod epoch;
-mod name;
 mod permutation;
 pub mod quality;
 mod sticky;
 
 pub use deal::{StepOrder, StretchOrder};
 pub use epoch::EpochOrder;
-pub use name::OrderName;
 
 use epoch::Kind;
 use fuelrail_base::{SampleId, limits, prng::mix64};
 use permutation::Permutation;
 use sticky::Sticky;
+
+/// Which shuffle a run goes by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum OrderName {
+    /// One permutation of everything per epoch: a sample lands on any rank.
+    #[default]
+    Global,
+    /// A permutation per epoch in which a sample comes back to the same rank, as long as there are as many.
+    Sticky,
+}
+
+fuelrail_base::named!(OrderName, "an order": Global = "global", Sticky = "sticky");
 
 /// The order of a data set over all epochs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
