@@ -78,7 +78,7 @@ impl Order {
             (true, OrderName::Global) => Kind::Global(Permutation::new(self.samples, mix64(seed.wrapping_add(epoch)))),
             (true, OrderName::Sticky) => Kind::Sticky(Sticky::new(self.samples, seed, epoch)),
         };
-        EpochOrder::new(self.samples, kind)
+        EpochOrder { samples: self.samples, kind }
     }
 
     /// The sample at `position` (in `0..samples`) of `epoch`; see [`EpochOrder::sample_at`].
