@@ -5,7 +5,7 @@
 
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_plan::order::OrderName;
-use fuelrail_plan::order::quality::{Delivered, measure, windowed};
+use fuelrail_plan::order::quality::{Delivered, Quality, measure, windowed};
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::schedule::horizon_epochs;
@@ -33,25 +33,13 @@ pub struct OrdersRun {
     pub seed: u64,
 }
 
-/// What one shuffle is like. The numbers are those of `plan::order::quality::Quality`.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+/// What one shuffle is like.
+#[derive(Clone, PartialEq, Debug)]
 pub struct OrderAnswer {
     /// Its name.
     pub name: String,
-    /// Correlation of a sample's positions in two epochs, standard deviations.
-    pub serial_sigmas: f64,
-    /// Distance in the next epoch of neighbours in this one; 1 by chance.
-    pub neighbours: f64,
-    /// Make-up of steps against chance, standard deviations.
-    pub step_sigmas: f64,
-    /// Make-up of ranks' batches against chance, standard deviations.
-    pub batch_sigmas: f64,
-    /// Different samples met in a step, as a share of what chance gives.
-    pub step_mates: f64,
-    /// Different samples met in a rank's batch, as a share of what chance gives.
-    pub batch_mates: f64,
-    /// Share of samples that come back to their rank in the next epoch.
-    pub kept: f64,
+    /// How well it shuffles.
+    pub quality: Quality,
     /// Share of uses from the second epoch on that the ranks' own caches served; none where no loader has this shuffle. It may
     /// be a little more than the caches' share: what is on its way while two epochs meet crosses the edge as well.
     pub hit_ratio: Option<f64>,
@@ -71,30 +59,18 @@ pub fn compare(question: &OrdersRun) -> Result<Vec<OrderAnswer>> {
         let cause = format!("{epochs} epochs of {samples} samples over {world} ranks x {batch_size}, window {window}");
         return Err(Error::new(Kind::Usage, cause).cure("ask for two epochs and one full step at least"));
     }
+    let (ranks, batch) = (world as usize, batch_size as usize);
+    let quality = |epochs: &[Vec<u32>]| measure(&Delivered { epochs, world: ranks, batch_size: batch });
     let mut answers = Vec::new();
     for order in OrderName::ALL {
         let delivered = (0..epochs).map(|epoch| delivered(question, order, epoch)).collect::<Result<Vec<_>>>()?;
-        answers.push(judged(question, order.word().into(), &delivered, Some(hit_ratio(question, order)?)));
+        let hit_ratio = Some(hit_ratio(question, order)?);
+        answers.push(OrderAnswer { name: order.word().into(), quality: quality(&delivered), hit_ratio });
     }
     let delivered: Vec<_> = (0..epochs).map(|epoch| windowed(samples, window as usize, seed, epoch)).collect();
-    answers.push(judged(question, format!("window of {window}"), &delivered, None));
+    let name = format!("window of {window}");
+    answers.push(OrderAnswer { name, quality: quality(&delivered), hit_ratio: None });
     Ok(answers)
-}
-
-fn judged(question: &OrdersRun, name: String, epochs: &[Vec<u32>], hit_ratio: Option<f64>) -> OrderAnswer {
-    let (world, batch_size) = (question.world as usize, question.batch_size as usize);
-    let quality = measure(&Delivered { epochs, world, batch_size });
-    OrderAnswer {
-        name,
-        serial_sigmas: quality.serial_sigmas,
-        neighbours: quality.neighbours,
-        step_sigmas: quality.step_sigmas,
-        batch_sigmas: quality.batch_sigmas,
-        step_mates: quality.step_mates,
-        batch_mates: quality.batch_mates,
-        kept: quality.kept,
-        hit_ratio,
-    }
 }
 
 /// One epoch, as all ranks together deliver it.
@@ -140,6 +116,7 @@ mod tests {
             assert!((0.95 * cache_share..=most).contains(&under_sticky), "{cache_share}: {sticky:?}");
             assert!(under_sticky >= under_global, "{cache_share}: {global:?} {sticky:?}");
             assert!(cache_share < 0.75 || under_global < 0.7 * cache_share, "{cache_share}: {global:?}");
+            let [global, sticky, window] = [global, sticky, window].map(|order| order.quality);
             assert!(sticky.kept > 0.95 && (global.kept - 1.0 / 3.0).abs() < 0.03, "{answers:?}");
             assert!(sticky.step_sigmas.abs() < 4.0 && window.step_sigmas > 100.0, "{answers:?}");
         }
