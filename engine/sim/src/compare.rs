@@ -14,27 +14,8 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:\n  cargo x sim -- orders --world 3 --cache-share 0.5\n  \
                         cargo x sim -- orders --samples 60000 --world 8 --batch-size 32 --json")]
 pub(crate) struct Orders {
-    /// Samples of the data set
-    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
-    samples: u32,
-    /// Ranks
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
-    world: u32,
-    /// Samples per batch and rank
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
-    batch_size: u32,
-    /// Epochs
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..=100))]
-    epochs: u64,
-    /// Each rank's cache, as a share of its part of the data set
-    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
-    cache_share: f64,
-    /// Samples in the window of the weak shuffle beside them
-    #[arg(long, value_name = "N", default_value_t = 1_000)]
-    window: u32,
-    /// Seed
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    run: OrdersRun,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -51,14 +32,13 @@ pub(crate) fn run(args: &Orders) -> ExitCode {
 }
 
 fn answer(args: &Orders) -> Result<()> {
-    let &Orders { samples, world, batch_size, epochs, cache_share, window, seed, .. } = args;
-    let question = OrdersRun { samples, world, batch_size, epochs, cache_share, window, seed };
-    let orders = compare(&question)?;
+    let question = &args.run;
+    let orders = compare(question)?;
     let text = if args.json {
         let orders: Vec<Value> = orders.iter().map(document).collect();
         format!("{:#}\n", json!({ "schema": 1, "question": question, "orders": orders }))
     } else {
-        table(&question, &orders)
+        table(question, &orders)
     };
     let written = std::io::stdout().lock().write_all(text.as_bytes());
     written.map_err(|error| Error::new(Kind::File, format!("writing to standard output: {error}")))

@@ -3,9 +3,10 @@
 //! The shuffles are judged as delivered, epoch by epoch; a windowed one stands beside them to show what a weak one looks
 //! like. The hits are counted by the shipping shards of all ranks in virtual time, without faults. Never measures time.
 
+use clap::Args;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_plan::order::OrderName;
-use fuelrail_plan::order::quality::{Delivered, Quality, measure, windowed};
+use fuelrail_plan::order::quality::{Quality, measure, windowed};
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::schedule::horizon_epochs;
@@ -15,21 +16,28 @@ use crate::run::run;
 use crate::scenario::Scenario;
 
 /// The question.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[derive(Args, Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct OrdersRun {
-    /// Samples of the data set.
+    /// Samples of the data set
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
     pub samples: u32,
-    /// Ranks.
+    /// Ranks
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub world: u32,
-    /// Samples per batch and rank.
+    /// Samples per batch and rank
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub batch_size: u32,
-    /// Epochs that are looked at.
+    /// Epochs
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..=100))]
     pub epochs: u64,
-    /// Each rank's cache, as a share of its part of the data set: the most it can hit from the second epoch on.
+    /// Each rank's cache, as a share of its part of the data set: the most it can hit from the second epoch on
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     pub cache_share: f64,
-    /// Samples in the window of the weak shuffle.
+    /// Samples in the window of the weak shuffle beside them
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub window: u32,
-    /// Seed of all of them.
+    /// Seed
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
 
@@ -59,8 +67,7 @@ pub fn compare(question: &OrdersRun) -> Result<Vec<OrderAnswer>> {
         let cause = format!("{epochs} epochs of {samples} samples over {world} ranks x {batch_size}, window {window}");
         return Err(Error::new(Kind::Usage, cause).cure("ask for two epochs and one full step at least"));
     }
-    let (ranks, batch) = (world as usize, batch_size as usize);
-    let quality = |epochs: &[Vec<u32>]| measure(&Delivered { epochs, world: ranks, batch_size: batch });
+    let quality = |epochs: &[Vec<u32>]| measure(epochs, world as usize, batch_size as usize);
     let mut answers = Vec::new();
     for order in OrderName::ALL {
         let delivered = (0..epochs).map(|epoch| delivered(question, order, epoch)).collect::<Result<Vec<_>>>()?;
