@@ -26,15 +26,6 @@ pub struct Ask {
     pub token: Option<String>,
 }
 
-/// What becomes of an answer's keys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Kept {
-    /// Whose they are.
-    pub stretch: Stretch,
-    /// So many from the first on; others bring the rest.
-    pub keys: usize,
-}
-
 /// A stretch may be split once so many of its pages came: a short listing is over by then.
 const PAGES_BEFORE_SPLIT: u32 = 2;
 /// Guesses without a key that are made in any case; beyond, one for so many pages that brought some.
@@ -122,7 +113,8 @@ impl Sweep {
         Some(Ask { stretch: name(at), prefix: walk.prefix, after, token: walk.token.clone() })
     }
 
-    /// Takes the answer to an [`Ask`]: its keys in the server's order, and the token of the next page, if there is one.
+    /// Takes the answer to an [`Ask`]: its keys in the server's order, and the token of the next page, if there is one. Returns how
+    /// many keys, from the first on, belong to the stretch; others bring the rest.
     ///
     /// # Errors
     /// `Protocol` when the server repeats a page, or keys do not come in the order that its earlier pages kept to.
@@ -132,14 +124,14 @@ impl Sweep {
         len: usize,
         key: impl Fn(usize) -> &'k str,
         next: Option<String>,
-    ) -> Result<Kept> {
+    ) -> Result<usize> {
         let at = stretch.0 as usize;
         self.in_flight -= 1;
         if let Some(from) = self.walks[at].guessed_from.take() {
             self.walks[from].is_guessed = false;
             if !self.proved(at, from, (len, &key), next.is_some()) {
                 self.walks[at].state = State::Done;
-                return Ok(Kept { stretch, keys: 0 });
+                return Ok(0);
             }
         }
         self.check_order(at, len, &key)?;
@@ -174,7 +166,7 @@ impl Sweep {
             walk.state = State::Waiting;
             self.waiting.push_back(at);
         }
-        Ok(Kept { stretch, keys })
+        Ok(keys)
     }
 
     /// Whether every page has come.
