@@ -14,8 +14,9 @@ use super::rates::{self, ONE};
 use super::scores::Scores;
 use super::smoothing::Smoothing;
 use super::{ImportanceConfig, Mode};
+use crate::usage;
 use fuelrail_base::prng::mix64;
-use fuelrail_base::{Error, Kind, Result, SampleId};
+use fuelrail_base::{Result, SampleId};
 use std::sync::Arc;
 
 /// Sets draws apart from permutations under the same seed.
@@ -131,18 +132,14 @@ impl Horizons {
 
     fn restore(&mut self, kept: Keepsake) -> Result<()> {
         let epoch = self.known.first;
-        let refused =
-            |cause: String| Error::new(Kind::Usage, cause).cure("resume with the scores saved with the state");
+        let cure = "resume with the scores saved with the state";
         let foreign = kept.draws.iter().flatten().any(|draw| draw.places() != self.samples);
         let skipped = epoch.checked_sub(kept.first).filter(|skipped| *skipped < kept.draws.len() as u64);
         let (false, Some(skipped), true) = (foreign, skipped, kept.draws.len() <= KEPT) else {
-            return Err(refused(format!(
-                "the saved scores have no draw for epoch {epoch} of {} samples",
-                self.samples
-            )));
+            return usage(format!("the saved scores have no draw for epoch {epoch} of {} samples", self.samples), cure);
         };
         if kept.reported > self.reported {
-            return Err(refused("the saved scores are of later steps than the state".into()));
+            return usage("the saved scores are of later steps than the state", cure);
         }
         self.scores.restore(&kept.scores)?;
         (self.smoothing, self.loss_sum, self.losses) = (kept.smoothing, kept.loss_sum, kept.losses);
@@ -157,17 +154,16 @@ impl Horizons {
     /// [`Kind::Usage`], and nothing is taken, when the step was reported before, comes after the draw it belongs to, or the
     /// losses do not fit the ids.
     pub fn report(&mut self, end: u64, ids: &[SampleId], losses: &[f32]) -> Result<bool> {
-        let refused = |cause: String, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
         if end <= self.reported {
             let cause =
                 format!("losses up to {} were reported, and now those of a step that ends at {end}", self.reported);
-            return refused(cause, "report every step once, in order");
+            return usage(cause, "report every step once, in order");
         }
         let settled = self.known.settled();
         if end <= self.cut(settled - 1) {
             let (epoch, half) = (settled - 1, self.lag / 2);
             let cause = format!("losses of a step that ends at {end} came after the draw of epoch {epoch}");
-            return refused(cause, &format!("take at most {half} samples, of all ranks, ahead of what you report"));
+            return usage(cause, format!("take at most {half} samples, of all ranks, ahead of what you report"));
         }
         let before = self.settle_while(|cut| end > cut);
         let epoch = (end - 1) / self.samples;
