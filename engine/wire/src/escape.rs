@@ -47,14 +47,3 @@ pub(crate) fn shown(bytes: &[u8], most: usize) -> String {
     }
     text
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shows_no_control_bytes() {
-        assert_eq!(shown(b"a\r\nb", 9), "a\\r\\nb");
-        assert_eq!(shown(b"abcdef", 3), "abc…");
-    }
-}
