@@ -27,7 +27,6 @@ const EXAMPLES: &str = "Examples:
   cargo x bench cores
   cargo x bench cores --object-size 110KiB --batch-size 64 --shards 1,2 --seconds 5 --json cores.json
   cargo x bench cores http://10.0.0.2:9000/bucket/training/ --shards 1,2,4,8
-  fuelrail-sim what-if --measured cores.json
 
 Without a URI nginx serves on this machine, held together with the shards to as many cores as there are
 shards: `scaling` is then what one more core, with its shard and its share of the server, brings on the wall clock. `per core`

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use fuelrail::{Config, Error, Kind, Listed, LoaderBuilder, Result, Stats};
-use fuelrail_plan::tune::{Axis, Bounds, Forecast, Measured, Point, Range, Search, Space, limit};
+use fuelrail_plan::tune::{Axis, Forecast, Measured, Point, Range, Search, Space, limit};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
@@ -286,8 +286,7 @@ fn measure(tuning: &Tuning, setting: &Setting, time: Duration) -> Result<Measure
 /// The result, without what it took.
 fn report(tuning: &Tuning, search: &Search, best: Setting, forecast: &Forecast, achieved: &Measured) -> TuneReport {
     let link = link_gbit_per_s(&tuning.config.uri);
-    let bounds = Bounds { link_bytes_per_s: link.map(|gbit| gbit * 1e9 / 8.0) };
-    let limit = limit(search, &bounds);
+    let limit = limit(search, link.map(|gbit| gbit * 1e9 / 8.0));
     let tried = search.trials().iter().map(|(point, trials)| Tried {
         setting: setting(search.space(), point, tuning),
         gb_per_s: trials.told().iter().map(|measured| measured.bytes_per_s / 1e9).collect(),

@@ -2,8 +2,9 @@
 //!
 //! Owns one `u64` per sample. Never knows a key: names live with the listing, upstairs.
 
+use crate::usage;
 use fuelrail_base::limits::{BLOCK_BYTES_MAX, DIRECT_BYTES_MIN, OBJECT_BYTES_MAX, SAMPLE_ALIGN, SAMPLES_MAX};
-use fuelrail_base::{BlockId, Error, Kind, Result, SampleId};
+use fuelrail_base::{BlockId, Result, SampleId};
 
 /// Sizes of all samples and the block length.
 #[derive(Clone, Debug)]
@@ -24,23 +25,21 @@ impl Catalog {
     /// `Usage` when there is no sample, more than 2^32−1 of them, an object above 5 TiB or a block length out of range.
     pub fn new(sizes: Vec<u64>, block_bytes: u64) -> Result<Catalog> {
         if sizes.is_empty() {
-            return Err(Error::new(Kind::Usage, "the data set is empty")
-                .cure("check the bucket and prefix; `fuelrail ls URI` shows what is there"));
+            return usage(
+                "the data set is empty",
+                "check the bucket and prefix; `fuelrail ls URI` shows what is there",
+            );
         }
         if sizes.len() as u64 > SAMPLES_MAX {
-            return Err(Error::new(
-                Kind::Usage,
-                format!("{} objects; at most {SAMPLES_MAX} are supported", sizes.len()),
-            )
-            .cure("pack small objects into shards"));
+            let cause = format!("{} objects; at most {SAMPLES_MAX} are supported", sizes.len());
+            return usage(cause, "pack small objects into shards");
         }
         if !(1..=BLOCK_BYTES_MAX).contains(&block_bytes) {
-            return Err(Error::new(Kind::Usage, format!("block_bytes is {block_bytes}"))
-                .cure(format!("choose between 1 and {BLOCK_BYTES_MAX}")));
+            return usage(format!("block_bytes is {block_bytes}"), format!("choose between 1 and {BLOCK_BYTES_MAX}"));
         }
         if let Some(at) = sizes.iter().position(|&size| size > OBJECT_BYTES_MAX) {
-            return Err(Error::new(Kind::Usage, format!("object number {at} has {} bytes", sizes[at]))
-                .cure(format!("objects have at most {OBJECT_BYTES_MAX} bytes")));
+            let cause = format!("object number {at} has {} bytes", sizes[at]);
+            return usage(cause, format!("objects have at most {OBJECT_BYTES_MAX} bytes"));
         }
         let total_bytes = sizes.iter().sum();
         Ok(Catalog { sizes, block_bytes, total_bytes, direct_unit: 0, mixed: false })
@@ -54,10 +53,8 @@ impl Catalog {
     pub fn direct(mut self, unit: u64) -> Result<Catalog> {
         if !self.block_bytes.is_multiple_of(unit) {
             let cause = format!("block_bytes is {}, and a disk is written in multiples of {unit}", self.block_bytes);
-            return Err(Error::new(Kind::Usage, cause).cure(format!(
-                "choose block_bytes = {}, or keep nothing on disk",
-                self.block_bytes.next_multiple_of(unit)
-            )));
+            let fits = self.block_bytes.next_multiple_of(unit);
+            return usage(cause, format!("choose block_bytes = {fits}, or keep nothing on disk"));
         }
         let long = self.sizes.iter().filter(|&&size| size >= DIRECT_BYTES_MIN).count();
         self.mixed = long > 0 && long < self.sizes.len();
@@ -167,6 +164,7 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fuelrail_base::Kind;
 
     #[test]
     fn cuts_objects_into_blocks() {

@@ -22,3 +22,8 @@ pub mod split;
 pub mod sweep;
 pub mod tune;
 pub mod window;
+
+/// The refusal of a configuration or a call: what is wrong with it, and what to do.
+fn usage<T>(cause: impl Into<String>, cure: impl Into<String>) -> fuelrail_base::Result<T> {
+    Err(fuelrail_base::Error::new(fuelrail_base::Kind::Usage, cause).cure(cure))
+}

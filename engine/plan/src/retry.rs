@@ -6,7 +6,8 @@
 //! stretch, but the run goes on; only the number of attempts per block ends it. Owns the budget and a seeded generator.
 //! Never counts blocks or holds timers.
 
-use fuelrail_base::{Duration, Error, Kind, Result, prng::Prng};
+use crate::usage;
+use fuelrail_base::{Duration, Kind, Result, prng::Prng};
 
 /// Limits of retrying. Times in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,10 +61,9 @@ impl RetryConfig {
     /// # Errors
     /// [`Kind::Usage`], naming the field and its value.
     pub fn validate(&self) -> Result<()> {
-        let usage = |cause: String, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
         let &RetryConfig { base_us, throttled_base_us, cap_us, .. } = self;
         if self.attempts_max == 0 {
-            return usage("retry attempts_max is 0".into(), "1 means a single attempt and no retry");
+            return usage("retry attempts_max is 0", "1 means a single attempt and no retry");
         }
         if base_us == 0 || throttled_base_us == 0 {
             let cause = format!("retry waits start at {base_us} and {throttled_base_us} us");
@@ -74,7 +74,7 @@ impl RetryConfig {
             return usage(cause, "raise cap_us or lower the first waits");
         }
         if self.budget_successes_per_retry == 0 || self.spent_stretch == 0 {
-            return usage("retry budget_successes_per_retry or spent_stretch is 0".into(), "use 1 or more");
+            return usage("retry budget_successes_per_retry or spent_stretch is 0", "use 1 or more");
         }
         Ok(())
     }

@@ -6,8 +6,9 @@
 use crate::importance::{Draw, Known, ONE};
 use crate::order::{Order, OrderName, StepOrder};
 use crate::split::Split;
+use crate::usage;
 use core::ops::Range;
-use fuelrail_base::{BatchSeq, Error, Kind, Result, SampleId, limits};
+use fuelrail_base::{BatchSeq, Result, SampleId, limits};
 use std::sync::Arc;
 
 /// Most epochs of one run: with 32-bit samples, every use of every sample then has its own 64-bit time.
@@ -53,10 +54,9 @@ impl RunConfig {
     /// # Errors
     /// [`Kind::Usage`], with the numbers that do not fit.
     pub fn validate(&self) -> Result<()> {
-        let usage = |cause: String, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
         let &RunConfig { samples, world, rank, batch_size, epochs, start, .. } = self;
         if samples == 0 {
-            return usage("the data set has no samples".into(), "check the prefix or the manifest");
+            return usage("the data set has no samples", "check the prefix or the manifest");
         }
         if samples > limits::SAMPLES_MAX {
             let cause = format!("{samples} samples are more than {}", limits::SAMPLES_MAX);
@@ -66,7 +66,7 @@ impl RunConfig {
             return usage(format!("rank {rank} is not in a world of {world}"), "ranks count from 0 to world - 1");
         }
         if batch_size == 0 {
-            return usage("batch_size is 0".into(), "ask for at least one sample per batch");
+            return usage("batch_size is 0", "ask for at least one sample per batch");
         }
         if epochs == 0 || epochs > EPOCHS_MAX {
             return usage(format!("epochs is {epochs}"), "ask for 1 to 4294967295 epochs");

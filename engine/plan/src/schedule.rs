@@ -11,7 +11,7 @@ use fuelrail_base::SampleId;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct UseTime(pub u64);
 
-/// First, last and next uses of samples by this rank within a horizon.
+/// Next uses of samples by this rank within a horizon.
 ///
 /// The horizon is a number of whole epochs looked at beyond the one a question is asked in: with 1, an answer may lie
 /// anywhere in the rest of this epoch and in all of the next. A sample comes to a given rank of `world` once in `world`
@@ -76,24 +76,6 @@ impl Schedule {
     pub fn next_use(&self, sample: SampleId, after: UseTime) -> Option<UseTime> {
         let from = UseTime(after.0.saturating_add(1));
         self.epochs_from(after).find_map(|epoch| self.uses_in(epoch, sample, from).min())
-    }
-
-    /// The first time this rank uses `sample` at `from` or later, within the horizon of `from`.
-    ///
-    /// # Panics
-    /// When the sample is not one of the data set.
-    #[must_use]
-    pub fn first_use(&self, sample: SampleId, from: UseTime) -> Option<UseTime> {
-        self.epochs_from(from).find_map(|epoch| self.uses_in(epoch, sample, from).min())
-    }
-
-    /// The last time this rank uses `sample` at `from` or later, within the horizon of `from`.
-    ///
-    /// # Panics
-    /// When the sample is not one of the data set.
-    #[must_use]
-    pub fn last_use(&self, sample: SampleId, from: UseTime) -> Option<UseTime> {
-        self.epochs_from(from).rev().find_map(|epoch| self.uses_in(epoch, sample, from).max())
     }
 
     /// This rank's uses of a sample in an epoch, in no order.

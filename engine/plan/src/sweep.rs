@@ -26,15 +26,6 @@ pub struct Ask {
     pub token: Option<String>,
 }
 
-/// What becomes of an answer's keys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Kept {
-    /// Whose they are.
-    pub stretch: Stretch,
-    /// So many from the first on; others bring the rest.
-    pub keys: usize,
-}
-
 /// A stretch may be split once so many of its pages came: a short listing is over by then.
 const PAGES_BEFORE_SPLIT: u32 = 2;
 /// Guesses without a key that are made in any case; beyond, one for so many pages that brought some.
@@ -45,14 +36,15 @@ const EMPTY_PAGES_MAX: u32 = 1000;
 /// How many characters behind the first that differs a key is looked for.
 const DEPTH_MAX: usize = 64;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum State {
+    #[default]
     Waiting,
     Asked,
     Done,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Walk {
     prefix: usize,
     /// Its first key: where keys differ from it, they are likely to go on differing.
@@ -93,20 +85,7 @@ impl Sweep {
     /// once. Where the server cannot list behind a key, `may_split` is false: then every prefix is one walk.
     #[must_use]
     pub fn new(prefixes: Vec<String>, width: usize, may_split: bool) -> Sweep {
-        let walk = |prefix| Walk {
-            prefix,
-            first: None,
-            at: None,
-            token: None,
-            until: None,
-            guessed_from: None,
-            is_guessed: false,
-            pages: 0,
-            empty_pages: 0,
-            split_at: 0,
-            state: State::Waiting,
-        };
-        let walks: Vec<Walk> = (0..prefixes.len()).map(walk).collect();
+        let walks: Vec<Walk> = (0..prefixes.len()).map(|prefix| Walk { prefix, ..Walk::default() }).collect();
         Sweep {
             order: (0..).take(walks.len()).collect(),
             waiting: (0..walks.len()).collect(),
@@ -134,7 +113,8 @@ impl Sweep {
         Some(Ask { stretch: name(at), prefix: walk.prefix, after, token: walk.token.clone() })
     }
 
-    /// Takes the answer to an [`Ask`]: its keys in the server's order, and the token of the next page, if there is one.
+    /// Takes the answer to an [`Ask`]: its keys in the server's order, and the token of the next page, if there is one. Returns how
+    /// many keys, from the first on, belong to the stretch; others bring the rest.
     ///
     /// # Errors
     /// `Protocol` when the server repeats a page, or keys do not come in the order that its earlier pages kept to.
@@ -144,14 +124,14 @@ impl Sweep {
         len: usize,
         key: impl Fn(usize) -> &'k str,
         next: Option<String>,
-    ) -> Result<Kept> {
+    ) -> Result<usize> {
         let at = stretch.0 as usize;
         self.in_flight -= 1;
         if let Some(from) = self.walks[at].guessed_from.take() {
             self.walks[from].is_guessed = false;
             if !self.proved(at, from, (len, &key), next.is_some()) {
                 self.walks[at].state = State::Done;
-                return Ok(Kept { stretch, keys: 0 });
+                return Ok(0);
             }
         }
         self.check_order(at, len, &key)?;
@@ -186,7 +166,7 @@ impl Sweep {
             walk.state = State::Waiting;
             self.waiting.push_back(at);
         }
-        Ok(Kept { stretch, keys })
+        Ok(keys)
     }
 
     /// Whether every page has come.
@@ -223,16 +203,11 @@ impl Sweep {
         (lower.is_guessed, lower.split_at) = (true, self.splits);
         let upper = Walk {
             prefix: lower.prefix,
-            first: None,
             at: Some(guess),
-            token: None,
             until: lower.until.clone(),
             guessed_from: Some(from),
-            is_guessed: false,
-            pages: 0,
-            empty_pages: 0,
             split_at: self.splits,
-            state: State::Waiting,
+            ..Walk::default()
         };
         self.walks.push(upper);
         Some(self.walks.len() - 1)

@@ -11,7 +11,7 @@ fn queue(opened_samples: u64, queued_samples: u64) -> View {
 
 #[test]
 fn full_fetch_asks_for_a_cache_full_when_the_queue_is_empty() {
-    let mut deli = Watermarks::full_fetch(100).unwrap();
+    let mut deli = Strategy::from_name("full-fetch", 100).unwrap();
     assert_eq!(deli.credit(&queue(0, 0)), 100);
     assert_eq!(deli.credit(&queue(60, 60)), 40, "asked for once, however long opening takes");
     for left in (1..=100).rev() {
@@ -23,7 +23,7 @@ fn full_fetch_asks_for_a_cache_full_when_the_queue_is_empty() {
 
 #[test]
 fn half_and_half_keeps_between_half_and_all_of_the_cache() {
-    let mut deli = Watermarks::half_and_half(100).unwrap();
+    let mut deli = Strategy::from_name("50/50", 100).unwrap();
     assert_eq!(deli.credit(&queue(0, 0)), 100, "an empty queue asks; fifty in it is still no more than T: asks again");
     assert_eq!(deli.credit(&queue(100, 51)), 0);
     assert_eq!(deli.credit(&queue(100, 50)), 50);
@@ -71,7 +71,7 @@ impl Trainer {
             service,
             step,
             budget_batches,
-            lookahead: Lookahead::new(),
+            lookahead: Lookahead::default(),
             now: 0,
             bucket_free: 0,
             open: VecDeque::new(),
@@ -193,7 +193,7 @@ proptest! {
     fn never_above_the_budget_and_never_stuck(
         views in proptest::collection::vec((0u64..2_000, 0u64..30, 0u64..30, any::<bool>(), 0u64..5_000, 0u64..50_000), 1..200),
     ) {
-        let mut lookahead = Lookahead::new();
+        let mut lookahead = Lookahead::default();
         let (mut now, mut taken) = (0, 0);
         for (pause, open_batches, ready, consumer_waits, next_batch_bytes, open_bytes) in views {
             now += pause;
@@ -224,7 +224,7 @@ proptest! {
 
 #[test]
 fn a_source_that_is_the_limit_is_not_given_more_to_queue() {
-    let mut lookahead = Lookahead::new();
+    let mut lookahead = Lookahead::default();
     let view = |open_batches, queued_fetches| View {
         open_batches,
         queued_fetches,

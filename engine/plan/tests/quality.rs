@@ -2,7 +2,7 @@
 
 use fuelrail_base::prng::Prng;
 use fuelrail_plan::order::OrderName;
-use fuelrail_plan::order::quality::{Delivered, Quality, measure, windowed};
+use fuelrail_plan::order::quality::{Quality, measure, windowed};
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 
 const SAMPLES: u32 = 20_000;
@@ -17,7 +17,7 @@ fn delivered(order: OrderName, seed: u64, world: u32, batch_size: u32) -> Vec<Ve
 }
 
 fn judged(epochs: &[Vec<u32>], world: u32, batch_size: u32) -> Quality {
-    measure(&Delivered { epochs, world: world as usize, batch_size: batch_size as usize })
+    measure(epochs, world as usize, batch_size as usize)
 }
 
 /// What of `pool` samples one meets in batches of `batch_size`, against what it would of all samples.

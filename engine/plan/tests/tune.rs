@@ -1,7 +1,7 @@
 //! The tuner against synthetic worlds whose best settings are known, with the noise of real measurements.
 
 use fuelrail_base::prng::Prng;
-use fuelrail_plan::tune::{Axis, Bounds, Limit, Measured, Point, Range, Search, Space, limit};
+use fuelrail_plan::tune::{Axis, Limit, Measured, Point, Range, Search, Space, limit};
 
 /// A machine and a bucket as arithmetic.
 #[derive(Clone, Copy)]
@@ -189,16 +189,14 @@ fn the_forecast_holds_for_the_next_run() {
 
 #[test]
 fn what_limits_is_named() {
-    let limited = |world: &World, bounds: Bounds| limit(&searched(world, 0.01, 2, 80), &bounds).unwrap();
-    let free = Bounds::default();
-    assert!(matches!(limited(&NEAR, free), Limit::Cpu { shards: 8, .. }), "{:?}", limited(&NEAR, free));
-    assert!(matches!(limited(&SLOW, free), Limit::Bucket { .. }), "{:?}", limited(&SLOW, free));
-    let card = Bounds { link_bytes_per_s: Some(0.31e9) };
-    assert!(matches!(limited(&SLOW, card), Limit::Link { share } if share > 0.9));
+    let limited = |world: &World, link: Option<f64>| limit(&searched(world, 0.01, 2, 80), link).unwrap();
+    assert!(matches!(limited(&NEAR, None), Limit::Cpu { shards: 8, .. }), "{:?}", limited(&NEAR, None));
+    assert!(matches!(limited(&SLOW, None), Limit::Bucket { .. }), "{:?}", limited(&SLOW, None));
+    assert!(matches!(limited(&SLOW, Some(0.31e9)), Limit::Link { share } if share > 0.9));
     // Cores and bucket to spare, and an answer takes a second: no number of connections tried is enough.
     let distant = World { latency_s: 1.0, bucket_bytes_per_s: 1e12, object_bytes: 1e6, ..NEAR };
-    let told = limited(&distant, free);
+    let told = limited(&distant, None);
     assert!(matches!(told, Limit::Latency { .. } | Limit::Memory { .. }), "{told:?}");
     assert!(told.to_string().contains("raise"), "{told}");
-    assert_eq!(limit(&Search::new(space(&NEAR), 0, 10), &free), None);
+    assert_eq!(limit(&Search::new(space(&NEAR), 0, 10), None), None);
 }

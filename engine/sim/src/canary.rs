@@ -2,7 +2,7 @@
 //!
 //! They sit in the simulated world or around a shard's inputs and outputs; those inside the engine are `fuelrail_base::canary`'s.
 
-use crate::scenario::{FaultShares, LifeShape, LookAhead, RingShares, Scenario};
+use crate::scenario::{FaultShares, LifeShape, RingShares, Scenario};
 use serde::Serialize;
 
 /// A planted bug.
@@ -72,7 +72,7 @@ impl Canary {
                 s.faults = FaultShares { server_error: 0.5, per_key_max: 2, ..FaultShares::default() };
                 (s.batch_size, s.loader.shards, s.loader.connections_start, s.loader.connections_max) = (1, 1, 1, 1);
                 s.sizes = vec![3000; count];
-                (s.loader.look_ahead, s.loader.room_bytes) = (LookAhead::Lookahead, 3008);
+                (s.loader.watermarks, s.loader.room_bytes) = (None, 3008);
                 (s.lives[0].world, s.consumer.step_us, s.consumer.pause) = (1, 0, 0.0);
             }
             _ => {}

@@ -22,7 +22,6 @@ mod report;
 mod run;
 mod scenario;
 mod tap;
-pub mod what_if;
 mod world;
 
 pub use canary::Canary;
@@ -32,5 +31,5 @@ pub use report::SimReport;
 pub use run::{run, run_with_canary};
 pub use scenario::{
     BucketShape, ConsumerShape, Despair, DiskFailure, DiskShape, Down, FaultShares, Flavour, LifeShape, LoaderShape,
-    LookAhead, OutageShape, RingShares, Scenario,
+    OutageShape, RingShares, Scenario,
 };

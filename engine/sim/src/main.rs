@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod compare;
-mod question;
 
 use clap::{Parser, Subcommand};
 use fuelrail_sim::{Canary, Scenario, SimReport, run, run_with_canary};
@@ -17,8 +16,7 @@ use std::process::ExitCode;
 #[command(name = "fuelrail-sim", version, args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:\n  cargo x sim -- --seed 42\n  cargo x sim -- --seeds 200 --from 1000\n  \
                         cargo x sim -- --seed 1 --canary lost-completion\n  \
-                        cargo x sim -- orders --world 3\n  \
-                        cargo x sim -- what-if --measured cores.json --cores 32 --nic 100gbit --nic 400gbit")]
+                        cargo x sim -- orders --world 3")]
 struct Arguments {
     #[command(subcommand)]
     question: Option<Question>,
@@ -42,15 +40,12 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Question {
     Orders(compare::Orders),
-    WhatIf(Box<question::WhatIf>),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match &arguments.question {
-        Some(Question::Orders(orders)) => return compare::run(orders),
-        Some(Question::WhatIf(what_if)) => return question::run(what_if),
-        None => {}
+    if let Some(Question::Orders(orders)) = &arguments.question {
+        return compare::run(orders);
     }
     let seeds = match arguments.seed {
         Some(seed) => seed..seed.saturating_add(1),

@@ -46,16 +46,3 @@ fn divide(samples: &[SampleId], world: usize) -> Vec<Vec<SampleId>> {
     let mut rest = samples.iter().copied();
     counts.into_iter().map(|count| rest.by_ref().take(count).collect()).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn deals_evenly_in_contiguous_stretches() {
-        let samples: Vec<SampleId> = (0..8).map(SampleId).collect();
-        let lens: Vec<Vec<u64>> = divide(&samples, 3).iter().map(|share| share.iter().map(|s| s.0).collect()).collect();
-        assert_eq!(lens, [vec![0, 1, 2], vec![3, 4, 5], vec![6, 7]]);
-        assert_eq!(divide(&samples[..1], 3).iter().map(Vec::len).collect::<Vec<_>>(), [1, 0, 0]);
-    }
-}

@@ -3,9 +3,10 @@
 //! The shuffles are judged as delivered, epoch by epoch; a windowed one stands beside them to show what a weak one looks
 //! like. The hits are counted by the shipping shards of all ranks in virtual time, without faults. Never measures time.
 
+use clap::Args;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_plan::order::OrderName;
-use fuelrail_plan::order::quality::{Delivered, measure, windowed};
+use fuelrail_plan::order::quality::{Quality, measure, windowed};
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::schedule::horizon_epochs;
@@ -15,43 +16,38 @@ use crate::run::run;
 use crate::scenario::Scenario;
 
 /// The question.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[derive(Args, Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct OrdersRun {
-    /// Samples of the data set.
+    /// Samples of the data set
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
     pub samples: u32,
-    /// Ranks.
+    /// Ranks
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub world: u32,
-    /// Samples per batch and rank.
+    /// Samples per batch and rank
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub batch_size: u32,
-    /// Epochs that are looked at.
+    /// Epochs
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..=100))]
     pub epochs: u64,
-    /// Each rank's cache, as a share of its part of the data set: the most it can hit from the second epoch on.
+    /// Each rank's cache, as a share of its part of the data set: the most it can hit from the second epoch on
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     pub cache_share: f64,
-    /// Samples in the window of the weak shuffle.
+    /// Samples in the window of the weak shuffle beside them
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub window: u32,
-    /// Seed of all of them.
+    /// Seed
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
 
-/// What one shuffle is like. The numbers are those of `plan::order::quality::Quality`.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+/// What one shuffle is like.
+#[derive(Clone, PartialEq, Debug)]
 pub struct OrderAnswer {
     /// Its name.
     pub name: String,
-    /// Correlation of a sample's positions in two epochs, standard deviations.
-    pub serial_sigmas: f64,
-    /// Distance in the next epoch of neighbours in this one; 1 by chance.
-    pub neighbours: f64,
-    /// Make-up of steps against chance, standard deviations.
-    pub step_sigmas: f64,
-    /// Make-up of ranks' batches against chance, standard deviations.
-    pub batch_sigmas: f64,
-    /// Different samples met in a step, as a share of what chance gives.
-    pub step_mates: f64,
-    /// Different samples met in a rank's batch, as a share of what chance gives.
-    pub batch_mates: f64,
-    /// Share of samples that come back to their rank in the next epoch.
-    pub kept: f64,
+    /// How well it shuffles.
+    pub quality: Quality,
     /// Share of uses from the second epoch on that the ranks' own caches served; none where no loader has this shuffle. It may
     /// be a little more than the caches' share: what is on its way while two epochs meet crosses the edge as well.
     pub hit_ratio: Option<f64>,
@@ -71,30 +67,17 @@ pub fn compare(question: &OrdersRun) -> Result<Vec<OrderAnswer>> {
         let cause = format!("{epochs} epochs of {samples} samples over {world} ranks x {batch_size}, window {window}");
         return Err(Error::new(Kind::Usage, cause).cure("ask for two epochs and one full step at least"));
     }
+    let quality = |epochs: &[Vec<u32>]| measure(epochs, world as usize, batch_size as usize);
     let mut answers = Vec::new();
     for order in OrderName::ALL {
         let delivered = (0..epochs).map(|epoch| delivered(question, order, epoch)).collect::<Result<Vec<_>>>()?;
-        answers.push(judged(question, order.word().into(), &delivered, Some(hit_ratio(question, order)?)));
+        let hit_ratio = Some(hit_ratio(question, order)?);
+        answers.push(OrderAnswer { name: order.word().into(), quality: quality(&delivered), hit_ratio });
     }
     let delivered: Vec<_> = (0..epochs).map(|epoch| windowed(samples, window as usize, seed, epoch)).collect();
-    answers.push(judged(question, format!("window of {window}"), &delivered, None));
+    let name = format!("window of {window}");
+    answers.push(OrderAnswer { name, quality: quality(&delivered), hit_ratio: None });
     Ok(answers)
-}
-
-fn judged(question: &OrdersRun, name: String, epochs: &[Vec<u32>], hit_ratio: Option<f64>) -> OrderAnswer {
-    let (world, batch_size) = (question.world as usize, question.batch_size as usize);
-    let quality = measure(&Delivered { epochs, world, batch_size });
-    OrderAnswer {
-        name,
-        serial_sigmas: quality.serial_sigmas,
-        neighbours: quality.neighbours,
-        step_sigmas: quality.step_sigmas,
-        batch_sigmas: quality.batch_sigmas,
-        step_mates: quality.step_mates,
-        batch_mates: quality.batch_mates,
-        kept: quality.kept,
-        hit_ratio,
-    }
 }
 
 /// One epoch, as all ranks together deliver it.
@@ -140,6 +123,7 @@ mod tests {
             assert!((0.95 * cache_share..=most).contains(&under_sticky), "{cache_share}: {sticky:?}");
             assert!(under_sticky >= under_global, "{cache_share}: {global:?} {sticky:?}");
             assert!(cache_share < 0.75 || under_global < 0.7 * cache_share, "{cache_share}: {global:?}");
+            let [global, sticky, window] = [global, sticky, window].map(|order| order.quality);
             assert!(sticky.kept > 0.95 && (global.kept - 1.0 / 3.0).abs() < 0.03, "{answers:?}");
             assert!(sticky.step_sigmas.abs() < 4.0 && window.step_sigmas > 100.0, "{answers:?}");
         }

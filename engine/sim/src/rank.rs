@@ -5,7 +5,7 @@ use crate::check::{Checked, Checker, Violation};
 use crate::counters::Counters;
 use crate::dataset::{DEAD_ADDRESS, DataSet, LIVE_ADDRESS, URI};
 use crate::keeper::Keeper;
-use crate::scenario::{DiskShape, LookAhead, Scenario};
+use crate::scenario::{DiskShape, Scenario};
 use crate::tap::TapRing;
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::prng::Prng;
@@ -119,8 +119,8 @@ impl Rank {
     }
 
     /// Shards that have something to do at this instant, by number.
-    pub(crate) fn runnable(&mut self, out: &mut Vec<usize>) {
-        out.clear();
+    pub(crate) fn runnable(&mut self) -> Vec<usize> {
+        let mut out = Vec::new();
         for (at, place) in self.shards.iter_mut().enumerate() {
             let Some(Stepped { shard, phase, .. }) = place else { continue };
             let sleeps = matches!(phase, Phase::Asleep | Phase::Saving(_));
@@ -132,6 +132,7 @@ impl Rank {
             }
             out.push(at);
         }
+        out
     }
 
     /// Lets one shard do its next half of a round: its turn, or going to sleep. Between the two, others may act.
@@ -305,7 +306,10 @@ fn new_shard(
         brain: BrainConfig {
             shard: ShardId(id),
             shards: l.shards,
-            prefetch: strategy(l.look_ahead)?,
+            prefetch: match l.watermarks {
+                None => Strategy::default(),
+                Some((fetch_size, threshold)) => Strategy::Watermarks(Watermarks::new(fetch_size, threshold)?),
+            },
             policy: l.policy,
             cache_bytes: l.cache_bytes / u64::from(l.shards),
             cached_block_bytes_min: 0,
@@ -352,15 +356,6 @@ fn spill(scenario: &Scenario, disk: &DiskShape) -> SpillConfig {
         unit: disk.unit,
         blocks_max: blocks as usize,
         pending_bytes_max: scenario.loader.room_bytes / 4,
-    }
-}
-
-fn strategy(look_ahead: LookAhead) -> Result<Strategy> {
-    match look_ahead {
-        LookAhead::Lookahead => Ok(Strategy::default()),
-        LookAhead::Watermarks { fetch_size, threshold } => {
-            Watermarks::new(fetch_size, threshold).map(Strategy::Watermarks)
-        }
     }
 }
 

@@ -87,8 +87,8 @@ pub struct LoaderShape {
     /// Cache policy, as the configuration writes it.
     #[serde(serialize_with = "as_word")]
     pub policy: PolicyName,
-    /// Prefetch strategy.
-    pub look_ahead: LookAhead,
+    /// DELI's prefetch, with this fetch size and threshold, samples; `None`: ours.
+    pub watermarks: Option<(u64, u64)>,
     /// Epochs in which the next use is looked for.
     pub horizon_epochs: u64,
     /// Room for batches of each shard, bytes.
@@ -123,20 +123,6 @@ pub struct LoaderShape {
     pub retry_cap_us: u64,
     /// `raise`, `skip` or `quarantine`.
     pub bad_samples: &'static str,
-}
-
-/// Prefetch strategy.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub enum LookAhead {
-    /// Ours.
-    Lookahead,
-    /// DELI's.
-    Watermarks {
-        /// Fetch size, samples.
-        fetch_size: u64,
-        /// Threshold, samples.
-        threshold: u64,
-    },
 }
 
 /// The bucket's manners.

@@ -63,9 +63,6 @@ pub(crate) struct Life<'a> {
     trainers: Vec<Trainer>,
     events: u64,
     prng: Prng,
-    /// Scratch lists of [`Life::settle`]: (rank, shard), and shards of one rank.
-    ready: Vec<(usize, usize)>,
-    runnable: Vec<usize>,
     /// Counters as of the last look; kept when the ranks are gone.
     counted: Counters,
     power_cuts: u64,
@@ -114,8 +111,6 @@ impl<'a> Life<'a> {
             trainers,
             events: 0,
             prng,
-            ready: Vec::new(),
-            runnable: Vec::new(),
             counted: Counters::default(),
             power_cuts: 0,
             flipped_bits,
@@ -216,14 +211,11 @@ impl<'a> Life<'a> {
     /// Lets all that can happen at this instant happen, shards and trainers interleaved at random.
     fn settle(&mut self) -> Checked<()> {
         for _ in 0..STEPS_MAX {
-            let mut ready = core::mem::take(&mut self.ready);
-            ready.clear();
+            let mut ready = Vec::new();
             for (rank, of) in self.ranks.iter_mut().enumerate() {
-                of.runnable(&mut self.runnable);
-                ready.extend(self.runnable.iter().map(|shard| (rank, *shard)));
+                ready.extend(of.runnable().into_iter().map(|shard| (rank, shard)));
             }
             let picked = (!ready.is_empty()).then(|| ready[self.prng.below(ready.len() as u64) as usize]);
-            self.ready = ready;
             let turn_of_trainers = picked.is_none() || self.prng.chance(0.2);
             let mut moved = picked.is_some();
             if let Some((rank, shard)) = picked {
@@ -342,8 +334,7 @@ impl<'a> Life<'a> {
         for _ in 0..STEPS_MAX {
             let mut moved = false;
             for rank in &mut self.ranks {
-                rank.runnable(&mut self.runnable);
-                for &shard in &self.runnable {
+                for shard in rank.runnable() {
                     rank.step(shard)?;
                     moved = true;
                 }

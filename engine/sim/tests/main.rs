@@ -11,4 +11,3 @@ mod planted;
 mod resume;
 mod seeds;
 mod swarm;
-mod what_if;

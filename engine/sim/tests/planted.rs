@@ -5,7 +5,7 @@ use fuelrail_base::canary::{self, Mistake};
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::spill::SpillPolicy;
-use fuelrail_sim::{Checker, DiskShape, FaultShares, LifeShape, LookAhead, RingShares, Scenario, run};
+use fuelrail_sim::{Checker, DiskShape, FaultShares, LifeShape, RingShares, Scenario, run};
 
 /// Which checks may notice it. A mistake that breaks what the code itself asserts is noticed by that.
 fn checkers(mistake: Mistake) -> &'static [Checker] {
@@ -30,7 +30,7 @@ fn scenario(mistake: Mistake, seed: u64) -> Scenario {
     (s.faults, s.bucket.crc32c, s.bucket.etags) = (FaultShares::default(), false, (true, true));
     (s.bucket.addresses, s.bucket.responses_per_connection, s.bucket.until_close) = (1, 0, 0.0);
     let l = &mut s.loader;
-    (l.shards, l.cache_bytes, l.look_ahead, l.hedge_percent) = (1, 0, LookAhead::Lookahead, 0);
+    (l.shards, l.cache_bytes, l.watermarks, l.hedge_percent) = (1, 0, None, 0);
     (l.room_bytes, l.ring_entries, l.ring_sockets, l.bad_samples) = (64 << 10, 512, 512, "raise");
     match mistake {
         Mistake::MeshLoses => (s.loader.shards, s.loader.cache_bytes) = (3, 1 << 20),

@@ -110,9 +110,9 @@ impl Brought {
         if self.pieces.len() <= at {
             self.pieces.resize_with(at + 1, Listing::default);
         }
-        let objects = entries[..kept.keys].iter().filter(|entry| is_object(entry));
+        let objects = entries[..kept].iter().filter(|entry| is_object(entry));
         objects.for_each(|entry| self.pieces[at].push(&entry.key, entry.size, entry.etag.as_deref()));
-        self.found += kept.keys as u64;
+        self.found += kept as u64;
         Ok(())
     }
 

@@ -8,7 +8,9 @@
 
 use crate::etag::Etag;
 pub use crate::sealed::Flaw;
-use crate::sealed::{SEALED_BYTES, bytes_at, checked_header, header, is_sealed, named, sealed, u32_at, u64_at};
+use crate::sealed::{
+    SEALED_BYTES, bytes_at, checked_header, header, hex_number, is_sealed, named, sealed, u32_at, u64_at,
+};
 use crate::uri::Endpoint;
 use core::fmt;
 use fuelrail_base::limits::{BLOCK_BYTES_MAX, OBJECT_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
@@ -130,16 +132,12 @@ impl SegmentName {
     pub fn parse(name: &str) -> Option<SegmentName> {
         let rest = name.strip_prefix("fuelrail-")?;
         let (hex, ending) = rest.split_once('.')?;
-        let plain = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        if hex.len() != 32 || !hex.bytes().all(plain) {
-            return None;
-        }
         let new = match ending {
             "segment" => false,
             "new" => true,
             _ => return None,
         };
-        u128::from_str_radix(hex, 16).ok().map(|id| SegmentName { id, new })
+        hex_number(hex).map(|id| SegmentName { id, new })
     }
 }
 

@@ -47,22 +47,3 @@ pub(crate) fn shown(bytes: &[u8], most: usize) -> String {
     }
     text
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn decodes_strictly() {
-        assert_eq!(decode("a%20+%25").unwrap(), "a +%");
-        assert_eq!(decode("%2"), Err(Flaw::Percent));
-        assert_eq!(decode("%zz"), Err(Flaw::Percent));
-        assert_eq!(decode("%ff"), Err(Flaw::Utf8));
-    }
-
-    #[test]
-    fn shows_no_control_bytes() {
-        assert_eq!(shown(b"a\r\nb", 9), "a\\r\\nb");
-        assert_eq!(shown(b"abcdef", 3), "abc…");
-    }
-}

@@ -130,8 +130,7 @@ impl Lines {
     fn take(&mut self, status: u16, name: &str, value: &[u8]) -> Result<()> {
         let is = |known: &str| name.eq_ignore_ascii_case(known);
         if is("content-length") {
-            let length =
-                decimal(value).ok_or_else(|| protocol(format!("unreadable Content-Length '{}'", shown(value, 64))))?;
+            let length = decimal(value).ok_or_else(|| unreadable("Content-Length", value))?;
             once(&mut self.head.content_length, length, "Content-Length")?;
         } else if is("etag") {
             once(&mut self.head.etag, Etag::of_bytes(value), "ETag")?;
@@ -153,15 +152,13 @@ impl Lines {
         } else if is("x-amz-checksum-crc32c") {
             // "…-7" is a checksum over the checksums of seven parts: it says nothing about the bytes as a whole.
             if !value.contains(&b'-') {
-                let crc = checksum(value)
-                    .ok_or_else(|| protocol(format!("unreadable x-amz-checksum-crc32c '{}'", shown(value, 64))))?;
+                let crc = checksum(value).ok_or_else(|| unreadable("x-amz-checksum-crc32c", value))?;
                 once(&mut self.head.crc32c, crc, "x-amz-checksum-crc32c")?;
             }
         } else if is("x-goog-hash") && status == 200 {
             // One line or several; an MD5 stands beside it, and costs a pass over the body that nobody has time for.
             for crc in tokens(value).filter_map(|token| token.strip_prefix(b"crc32c=")) {
-                let crc =
-                    checksum(crc).ok_or_else(|| protocol(format!("unreadable x-goog-hash '{}'", shown(value, 64))))?;
+                let crc = checksum(crc).ok_or_else(|| unreadable("x-goog-hash", value))?;
                 once(&mut self.head.crc32c, crc, "x-goog-hash")?;
             }
         } else if status == 200
@@ -169,7 +166,7 @@ impl Lines {
         {
             // "…-7" is one over those of seven parts, as above.
             if !value.contains(&b'-') {
-                let digest = digest.map_err(|()| protocol(format!("unreadable {name} '{}'", shown(value, 64))))?;
+                let digest = digest.map_err(|()| unreadable(name, value))?;
                 let cheaper = self.head.digest.is_none_or(|known| digest.rank() < known.rank());
                 self.head.digest = if cheaper { Some(digest) } else { self.head.digest };
             }
@@ -236,6 +233,10 @@ pub fn refuse_coding(value: &[u8]) -> Result<()> {
 
 fn protocol(cause: impl Into<String>) -> Error {
     Error::new(Kind::Protocol, cause)
+}
+
+fn unreadable(name: &str, value: &[u8]) -> Error {
+    protocol(format!("unreadable {name} '{}'", shown(value, 64)))
 }
 
 /// Fills `slot`, which a head may do twice only with the same value.

@@ -10,8 +10,8 @@
 use crate::etag::is_sound;
 use crate::list::{Entry, ListPage, PageStart};
 pub use crate::sealed::Flaw;
-use crate::sealed::{SEALED_BYTES, bytes_at, checked_header, header, named, sealed, u32_at, u64_at};
-use crate::uri::{Dialect, Source};
+use crate::sealed::{SEALED_BYTES, bytes_at, checked_header, header, hex_number, named, sealed, u32_at, u64_at};
+use crate::uri::Source;
 use core::fmt::{self, Write as _};
 use fuelrail_base::limits::{DOCUMENT_BYTES_MAX, KEY_BYTES_MAX, OBJECT_BYTES_MAX};
 use std::io::{ErrorKind, Read};
@@ -39,13 +39,8 @@ impl SourceId {
     pub fn of(source: &Source, verified: bool) -> SourceId {
         let endpoint = &source.endpoint;
         let authority = endpoint.authority();
-        let dialect = match endpoint.dialect {
-            Dialect::S3 => "s3",
-            Dialect::Gcs => "gcs",
-            Dialect::Azure => "azure",
-        };
         let scheme = if verified { endpoint.scheme.word() } else { "unverified" };
-        let fields = [scheme, dialect, &authority, &endpoint.base, &endpoint.bucket];
+        let fields = [scheme, endpoint.dialect.word(), &authority, &endpoint.base, &endpoint.bucket];
         SourceId(named(fields.into_iter().chain(source.prefixes.iter().map(String::as_str)), &[]))
     }
 }
@@ -291,11 +286,7 @@ impl<'a> Unpacker<'a> {
 /// The bytes of 32 lower-case hexadecimal digits in quotes.
 fn digest(text: &str) -> Option<[u8; 16]> {
     let digits = text.strip_prefix('"')?.strip_suffix('"')?;
-    let plain = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    if digits.len() != 32 || !digits.bytes().all(plain) {
-        return None;
-    }
-    u128::from_str_radix(digits, 16).ok().map(u128::to_be_bytes)
+    hex_number(digits).map(u128::to_be_bytes)
 }
 
 /// A page that came.

@@ -95,17 +95,19 @@ pub fn parse_list(xml: &[u8]) -> Result<ListPage> {
 /// and escaped for printing. `None` when `xml` is anything else.
 #[must_use]
 pub fn parse_error(xml: &[u8]) -> Option<(String, String)> {
-    let mut refusal = Refusal::default();
-    walk(xml, &mut refusal).ok()?;
-    refusal.said()
+    refusal(xml)?.said()
 }
 
 /// The region that an S3 error document names (`AuthorizationHeaderMalformed`), escaped for printing.
 #[must_use]
 pub fn parse_error_region(xml: &[u8]) -> Option<String> {
+    refusal(xml)?.region
+}
+
+fn refusal(xml: &[u8]) -> Option<Refusal> {
     let mut refusal = Refusal::default();
     walk(xml, &mut refusal).ok()?;
-    refusal.region
+    Some(refusal)
 }
 
 pub(crate) fn protocol(cause: impl Into<String>) -> Error {
@@ -184,8 +186,7 @@ impl Visit for Reading {
             "/ListBucketResult/Contents" => self.object("Contents", "Key", "Size"),
             "/ListBucketResult/IsTruncated" => {
                 let truncated = text.trim().parse();
-                let unreadable = || protocol(format!("unreadable <IsTruncated> '{}'", shown(text.as_bytes(), 64)));
-                once(&mut self.truncated, truncated.map_err(|_| unreadable())?, "IsTruncated")
+                once(&mut self.truncated, truncated.map_err(|_| unreadable("IsTruncated", text))?, "IsTruncated")
             }
             "/ListBucketResult/NextContinuationToken" => {
                 once(&mut self.token, text.to_owned(), "NextContinuationToken")
@@ -279,8 +280,11 @@ fn name_in(text: &str, is_encoded: bool) -> Result<String> {
 
 /// A length in bytes.
 fn number(text: &str, name: &str) -> Result<u64> {
-    decimal(text.trim().as_bytes())
-        .ok_or_else(|| protocol(format!("unreadable <{name}> '{}'", shown(text.as_bytes(), 64))))
+    decimal(text.trim().as_bytes()).ok_or_else(|| unreadable(name, text))
+}
+
+fn unreadable(name: &str, text: &str) -> Error {
+    protocol(format!("unreadable <{name}> '{}'", shown(text.as_bytes(), 64)))
 }
 
 /// Fills `slot`, which a document may do only once per element.

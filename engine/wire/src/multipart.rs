@@ -7,6 +7,7 @@ use crate::etag;
 use crate::list::{once, protocol};
 use crate::xml::{Visit, walk};
 use fuelrail_base::Result;
+use quick_xml::escape::escape;
 
 /// Most parts of one upload of S3 and Google. Azure takes more.
 pub const PARTS_MAX: u64 = 10_000;
@@ -97,7 +98,7 @@ pub fn complete_document(parts: &[PartTaken], with_checksums: bool) -> String {
     let mut document = String::with_capacity(64 + parts.len() * 160);
     document.push_str("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
     for (number, part) in (1..).zip(parts) {
-        document.push_str(&format!("<Part><PartNumber>{number}</PartNumber><ETag>{}</ETag>", text(&part.etag)));
+        document.push_str(&format!("<Part><PartNumber>{number}</PartNumber><ETag>{}</ETag>", escape(&*part.etag)));
         if with_checksums {
             document.push_str(&format!("<ChecksumCRC32C>{}</ChecksumCRC32C>", checksum(part.crc32c)));
         }
@@ -122,10 +123,6 @@ pub fn block_list_document(upload: u64, count: u64) -> String {
 #[must_use]
 pub fn checksum(crc32c: u32) -> String {
     base64::encode(&crc32c.to_be_bytes())
-}
-
-fn text(text: &str) -> String {
-    quick_xml::escape::escape(text).into_owned()
 }
 
 #[cfg(test)]

@@ -72,13 +72,8 @@ impl ContentRange {
 
 /// A number in plain digits: no sign, no blanks. `None` when empty or too large.
 pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
-    if text.is_empty() {
-        return None;
-    }
-    text.iter().try_fold(0u64, |value, byte| {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 { None } else { value.checked_mul(10)?.checked_add(u64::from(digit)) }
-    })
+    let digits = core::str::from_utf8(text).ok()?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
 #[cfg(test)]

@@ -104,6 +104,8 @@ mod tests {
             ("h", "/k", Some("a\r\nX: y")),
             ("h", "/k", Some("a\" b")),
             ("h", "/k", Some("")),
+            ("h", "/k", Some("\"\"")),
+            ("h", "/k", Some("\"a")),
         ] {
             let mut out = vec![1];
             let error = write_get(&mut out, host, path, None, tag).unwrap_err();

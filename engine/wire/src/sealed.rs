@@ -95,3 +95,10 @@ pub(crate) fn named<'a>(fields: impl IntoIterator<Item = &'a str>, rest: &[u8]) 
     hash.update(rest);
     bytes_at(hash.finish().as_ref(), 0)
 }
+
+/// The number that 32 lower-case hexadecimal digits stand for.
+pub(crate) fn hex_number(digits: &str) -> Option<u128> {
+    let plain = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let is_plain = digits.len() == 32 && digits.bytes().all(plain);
+    is_plain.then(|| u128::from_str_radix(digits, 16).ok())?
+}

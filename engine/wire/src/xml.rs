@@ -4,6 +4,7 @@
 
 use crate::escape::shown;
 use fuelrail_base::{Error, Kind, Result, limits};
+use quick_xml::escape::resolve_xml_entity;
 use quick_xml::events::{BytesRef, Event};
 use quick_xml::reader::Reader;
 
@@ -87,14 +88,8 @@ fn resolved(entity: &BytesRef<'_>) -> Result<char> {
     if let Some(character) = entity.resolve_char_ref().map_err(|_| undefined())? {
         return Ok(character);
     }
-    Ok(match entity.as_ref() {
-        "amp" => '&',
-        "lt" => '<',
-        "gt" => '>',
-        "quot" => '"',
-        "apos" => '\'',
-        _ => return Err(undefined()),
-    })
+    let known = resolve_xml_entity(entity.as_ref()).and_then(|text| text.chars().next());
+    known.ok_or_else(undefined)
 }
 
 fn broken(why: impl core::fmt::Display) -> Error {

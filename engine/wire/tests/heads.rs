@@ -189,6 +189,7 @@ fn statuses_have_kinds() {
 fn garbage_is_shown_with_a_cure() {
     let error = refused("SSH-2.0-OpenSSH_9.6\r\n");
     assert!(error.to_string().contains("'SSH-2.0-OpenSSH_9.6\\r\\n'"), "{error}");
+    assert!(refused(&"x".repeat(33)).to_string().contains(&format!("'{}…'", "x".repeat(32))));
     let tls = parse_head(b"\x15\x03\x01\x00\x02\x02\x16").unwrap_err();
     assert!(tls.to_string().contains("TLS"), "{tls}");
 }

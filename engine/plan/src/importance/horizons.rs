@@ -14,9 +14,9 @@ use super::rates::{self, ONE};
 use super::scores::Scores;
 use super::smoothing::Smoothing;
 use super::{ImportanceConfig, Mode};
+use crate::usage;
 use fuelrail_base::prng::mix64;
-use fuelrail_base::{Error, Kind, Result, SampleId};
-use std::collections::VecDeque;
+use fuelrail_base::{Result, SampleId};
 use std::sync::Arc;
 
 /// Sets draws apart from permutations under the same seed.
@@ -88,8 +88,7 @@ pub struct Horizons {
     loss_sum: f64,
     losses: u64,
     reported: u64,
-    first: u64,
-    draws: VecDeque<Drawn>,
+    known: Known,
 }
 
 impl Horizons {
@@ -122,8 +121,7 @@ impl Horizons {
             loss_sum: 0.0,
             losses: 0,
             reported: start,
-            first: start / samples,
-            draws: VecDeque::from([None]),
+            known: Known { first: start / samples, draws: Arc::new(vec![None]) },
         };
         if let Some(kept) = kept {
             horizons.restore(kept)?;
@@ -133,23 +131,19 @@ impl Horizons {
     }
 
     fn restore(&mut self, kept: Keepsake) -> Result<()> {
-        let epoch = self.first;
-        let refused =
-            |cause: String| Error::new(Kind::Usage, cause).cure("resume with the scores saved with the state");
+        let epoch = self.known.first;
+        let cure = "resume with the scores saved with the state";
         let foreign = kept.draws.iter().flatten().any(|draw| draw.places() != self.samples);
         let skipped = epoch.checked_sub(kept.first).filter(|skipped| *skipped < kept.draws.len() as u64);
         let (false, Some(skipped), true) = (foreign, skipped, kept.draws.len() <= KEPT) else {
-            return Err(refused(format!(
-                "the saved scores have no draw for epoch {epoch} of {} samples",
-                self.samples
-            )));
+            return usage(format!("the saved scores have no draw for epoch {epoch} of {} samples", self.samples), cure);
         };
         if kept.reported > self.reported {
-            return Err(refused("the saved scores are of later steps than the state".into()));
+            return usage("the saved scores are of later steps than the state", cure);
         }
         self.scores.restore(&kept.scores)?;
         (self.smoothing, self.loss_sum, self.losses) = (kept.smoothing, kept.loss_sum, kept.losses);
-        self.draws = kept.draws.into_iter().skip(skipped as usize).collect();
+        self.known.draws = Arc::new(kept.draws.into_iter().skip(skipped as usize).collect());
         Ok(())
     }
 
@@ -160,17 +154,16 @@ impl Horizons {
     /// [`Kind::Usage`], and nothing is taken, when the step was reported before, comes after the draw it belongs to, or the
     /// losses do not fit the ids.
     pub fn report(&mut self, end: u64, ids: &[SampleId], losses: &[f32]) -> Result<bool> {
-        let refused = |cause: String, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
         if end <= self.reported {
             let cause =
                 format!("losses up to {} were reported, and now those of a step that ends at {end}", self.reported);
-            return refused(cause, "report every step once, in order");
+            return usage(cause, "report every step once, in order");
         }
-        let settled = self.settled();
+        let settled = self.known.settled();
         if end <= self.cut(settled - 1) {
             let (epoch, half) = (settled - 1, self.lag / 2);
             let cause = format!("losses of a step that ends at {end} came after the draw of epoch {epoch}");
-            return refused(cause, &format!("take at most {half} samples, of all ranks, ahead of what you report"));
+            return usage(cause, format!("take at most {half} samples, of all ranks, ahead of what you report"));
         }
         let before = self.settle_while(|cut| end > cut);
         let epoch = (end - 1) / self.samples;
@@ -186,9 +179,9 @@ impl Horizons {
         let half = self.lag / 2;
         let reported = self.settle_reported();
         let settled = self.settle_while(|cut| begin >= cut + half) || reported;
-        while self.first + 1 < begin / self.samples && self.draws.len() > 1 {
-            self.draws.pop_front();
-            self.first += 1;
+        while self.known.first + 1 < begin / self.samples && self.known.draws.len() > 1 {
+            Arc::make_mut(&mut self.known.draws).remove(0);
+            self.known.first += 1;
         }
         settled
     }
@@ -196,32 +189,29 @@ impl Horizons {
     /// What shards have to know.
     #[must_use]
     pub fn known(&self) -> Known {
-        Known { first: self.first, draws: Arc::new(self.draws.iter().cloned().collect()) }
+        self.known.clone()
     }
 
     /// The draw of an epoch, if it is settled and not long over.
     #[must_use]
     pub fn draw(&self, epoch: u64) -> Option<&Arc<Draw>> {
-        self.draws.get(usize::try_from(epoch.checked_sub(self.first)?).ok()?)?.as_ref()
+        self.known.draw(epoch)
     }
 
     /// What a run that goes on at this moment needs.
     #[must_use]
     pub fn keepsake(&self, at: u64) -> Keepsake {
-        let skipped = (at / self.samples).saturating_sub(self.first).min(self.draws.len() as u64 - 1);
+        let Known { first, draws } = &self.known;
+        let skipped = (at / self.samples).saturating_sub(*first).min(draws.len() as u64 - 1);
         Keepsake {
             scores: self.scores.as_slice().to_vec(),
             smoothing: self.smoothing,
             loss_sum: self.loss_sum,
             losses: self.losses,
             reported: self.reported,
-            first: self.first + skipped,
-            draws: self.draws.iter().skip(skipped as usize).cloned().collect(),
+            first: first + skipped,
+            draws: draws.iter().skip(skipped as usize).cloned().collect(),
         }
-    }
-
-    fn settled(&self) -> u64 {
-        self.first + self.draws.len() as u64
     }
 
     /// The moment whose scores an epoch is drawn from.
@@ -237,12 +227,12 @@ impl Horizons {
     }
 
     fn settle_while(&mut self, due: impl Fn(u64) -> bool) -> bool {
-        let before = self.draws.len();
-        while due(self.cut(self.settled())) {
-            let drawn = self.drawn(self.settled());
-            self.draws.push_back(drawn);
+        let before = self.known.settled();
+        while due(self.cut(self.known.settled())) {
+            let drawn = self.drawn(self.known.settled());
+            Arc::make_mut(&mut self.known.draws).push(drawn);
         }
-        self.draws.len() > before
+        self.known.settled() > before
     }
 
     fn drawn(&mut self, epoch: u64) -> Drawn {

@@ -17,7 +17,8 @@ pub use rates::{ONE, REPLAY_MAX};
 pub use scores::Scores;
 pub use smoothing::Smoothing;
 
-use fuelrail_base::{Error, Kind, Result};
+use crate::usage;
+use fuelrail_base::Result;
 
 /// How an epoch is drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -74,7 +75,6 @@ impl ImportanceConfig {
     /// # Errors
     /// [`Kind::Usage`], with the number that does not fit.
     pub fn validate(&self) -> Result<()> {
-        let usage = |cause: String, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
         if !(self.coverage > 0.0 && self.coverage <= 1.0) {
             return usage(
                 format!("importance_coverage_percent is {}", self.coverage * 100.0),

@@ -28,7 +28,7 @@ impl StepOrder {
     /// When the positions are not some of the epoch's.
     #[must_use]
     pub fn new(epoch: &EpochOrder, positions: Range<u64>) -> StepOrder {
-        let samples = epoch.samples();
+        let samples = epoch.samples;
         assert!(positions.start <= positions.end && positions.end <= samples, "{positions:?} of {samples}");
         StepOrder { epoch: *epoch, deal: epoch.sticky().map(|sticky| Deal::new(*sticky, &positions)) }
     }

@@ -14,20 +14,11 @@ pub(super) enum Kind {
 /// The permutation of one epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EpochOrder {
-    samples: u64,
-    kind: Kind,
+    pub(super) samples: u64,
+    pub(super) kind: Kind,
 }
 
 impl EpochOrder {
-    pub(super) fn new(samples: u64, kind: Kind) -> EpochOrder {
-        EpochOrder { samples, kind }
-    }
-
-    /// Number of samples.
-    pub(super) fn samples(&self) -> u64 {
-        self.samples
-    }
-
     /// The sample at `position` (in `0..samples`), before any step is dealt to ranks: the same for every world.
     ///
     /// # Panics

@@ -10,19 +10,29 @@
 
 mod deal;
 mod epoch;
-mod name;
 mod permutation;
 pub mod quality;
 mod sticky;
 
 pub use deal::{StepOrder, StretchOrder};
 pub use epoch::EpochOrder;
-pub use name::OrderName;
 
 use epoch::Kind;
 use fuelrail_base::{SampleId, limits, prng::mix64};
 use permutation::Permutation;
 use sticky::Sticky;
+
+/// Which shuffle a run goes by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum OrderName {
+    /// One permutation of everything per epoch: a sample lands on any rank.
+    #[default]
+    Global,
+    /// A permutation per epoch in which a sample comes back to the same rank, as long as there are as many.
+    Sticky,
+}
+
+fuelrail_base::named!(OrderName, "an order": Global = "global", Sticky = "sticky");
 
 /// The order of a data set over all epochs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +78,7 @@ impl Order {
             (true, OrderName::Global) => Kind::Global(Permutation::new(self.samples, mix64(seed.wrapping_add(epoch)))),
             (true, OrderName::Sticky) => Kind::Sticky(Sticky::new(self.samples, seed, epoch)),
         };
-        EpochOrder::new(self.samples, kind)
+        EpochOrder { samples: self.samples, kind }
     }
 
     /// The sample at `position` (in `0..samples`) of `epoch`; see [`EpochOrder::sample_at`].

@@ -12,18 +12,6 @@ const CLASSES: usize = 10;
 /// Samples whose batch-mates are counted.
 const PROBES: u64 = 200;
 
-/// Epochs as delivered: in each, sample ids by position. Positions are cut into steps of `world * batch_size`, and those into
-/// the batches of ranks.
-#[derive(Clone, Copy, Debug)]
-pub struct Delivered<'a> {
-    /// One after another; all of the same samples.
-    pub epochs: &'a [Vec<u32>],
-    /// Ranks.
-    pub world: usize,
-    /// Samples per batch and rank.
-    pub batch_size: usize,
-}
-
 /// What was measured. Every number but the shares is near zero, or near one where that is said, when nothing but
 /// chance is at work.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -46,13 +34,13 @@ pub struct Quality {
     pub kept: f64,
 }
 
-/// Measures at least two epochs.
+/// Measures at least two epochs of the same samples, as delivered: in each, sample ids by position. Positions are cut into steps of
+/// `world * batch_size`, and those into the batches of ranks.
 ///
 /// # Panics
 /// When there are fewer than two epochs, they are not permutations of one length, or no step is full.
 #[must_use]
-pub fn measure(delivered: &Delivered<'_>) -> Quality {
-    let &Delivered { epochs, world, batch_size } = delivered;
+pub fn measure(epochs: &[Vec<u32>], world: usize, batch_size: usize) -> Quality {
     assert!(epochs.len() >= 2 && epochs[0].len() >= world * batch_size, "two epochs of a full step at least");
     let places: Vec<Vec<u32>> = epochs.iter().map(|epoch| inverse(epoch)).collect();
     let pairs = || places.windows(2).map(|pair| (&pair[0], &pair[1]));

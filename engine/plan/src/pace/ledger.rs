@@ -38,20 +38,27 @@ const AHEAD_MOST: Duration = Duration::from_secs(60);
 const RATE: usize = 2;
 const ROUND_BEGAN: usize = 3;
 const ROUND_ENDS: usize = 4;
-const KNOWN: usize = 5;
 const CUT_AT: usize = 6;
-const GROWN: usize = 7;
-const SERVED_LATELY: usize = 8;
-const SERVED_TIME: usize = 9;
-const JUDGED_SERVED: usize = 10;
-const JUDGED_REFUSED: usize = 11;
-const NOISE: usize = 12;
-const EARLY: usize = 13;
-const BEFORE: usize = 14;
-const MUTE: usize = 15;
-const BUSY_AT: usize = 17;
 /// Slots in use: the highest one's number and one.
 const SLOTS: usize = 16;
+const BUSY_AT: usize = 17;
+
+/// The header's words that hold a law's numbers, but for its rate, which puts it in force.
+fn numbers(law: &mut Law) -> [(usize, &mut f64); 10] {
+    let [served, refused] = &mut law.judged;
+    [
+        (5, &mut law.known),
+        (7, &mut law.grown_s),
+        (8, &mut law.served),
+        (9, &mut law.served_s),
+        (10, served),
+        (11, refused),
+        (12, &mut law.noise),
+        (13, &mut law.early),
+        (14, &mut law.before),
+        (15, &mut law.mute),
+    ]
+}
 
 // A slot's words; its first is free for whoever keeps the memory.
 const SPENT_UNTIL: usize = 1;
@@ -151,7 +158,7 @@ impl Ledger {
             for slot in 0..self.slots() {
                 [SERVED, REFUSED, SHARE].iter().for_each(|at| self.of(slot, *at).store(0, Relaxed));
             }
-            self.write(&law);
+            self.write(law);
             self.word(ROUND_BEGAN).store(now.0, Relaxed);
             self.word(ROUND_ENDS).store(now.after(ROUND).0, Relaxed);
         }
@@ -205,7 +212,7 @@ impl Ledger {
         let limited = wanting > 0;
         if law.step(&Round { now, elapsed, served, refused, limited, round_trip }) {
             self.share_out(law.rate, wanting, others);
-            self.write(&law);
+            self.write(law);
             self.word(RATE).store(law.rate.to_bits(), Relaxed);
         } else {
             self.word(RATE).store(0, Relaxed);
@@ -222,35 +229,21 @@ impl Ledger {
     }
 
     fn read(&self) -> Law {
-        Law {
-            rate: rate_in(self.word(RATE)),
-            known: rate_in(self.word(KNOWN)),
-            cut_at: Instant(self.word(CUT_AT).load(Relaxed)),
-            grown_s: number(self.word(GROWN)).min(COUNT_MOST as f64),
-            served: number(self.word(SERVED_LATELY)),
-            served_s: number(self.word(SERVED_TIME)),
-            judged: [number(self.word(JUDGED_SERVED)), number(self.word(JUDGED_REFUSED))],
-            noise: number(self.word(NOISE)).min(1.0),
-            early: number(self.word(EARLY)),
-            before: rate_in(self.word(BEFORE)),
-            mute: number(self.word(MUTE)),
-            busy_at: Instant(self.word(BUSY_AT).load(Relaxed)),
+        let instant = |at| Instant(self.word(at).load(Relaxed));
+        let rate = rate_in(self.word(RATE));
+        let mut law = Law { rate, cut_at: instant(CUT_AT), busy_at: instant(BUSY_AT), ..Law::default() };
+        for (at, value) in numbers(&mut law) {
+            *value = number(self.word(at));
         }
+        law.known = law.known.clamp(RATE_LEAST, RATE_MOST);
+        law.before = law.before.clamp(RATE_LEAST, RATE_MOST);
+        law.grown_s = law.grown_s.min(COUNT_MOST as f64);
+        law.noise = law.noise.min(1.0);
+        law
     }
 
-    fn write(&self, law: &Law) {
-        for (at, value) in [
-            (KNOWN, law.known),
-            (GROWN, law.grown_s),
-            (SERVED_LATELY, law.served),
-            (SERVED_TIME, law.served_s),
-            (JUDGED_SERVED, law.judged[0]),
-            (JUDGED_REFUSED, law.judged[1]),
-            (NOISE, law.noise),
-            (EARLY, law.early),
-            (BEFORE, law.before),
-            (MUTE, law.mute),
-        ] {
+    fn write(&self, mut law: Law) {
+        for (at, value) in numbers(&mut law) {
             self.word(at).store(value.to_bits(), Relaxed);
         }
         self.word(CUT_AT).store(law.cut_at.0, Relaxed);

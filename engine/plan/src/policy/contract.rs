@@ -12,6 +12,9 @@ pub trait Policy: Send {
     /// Which one it is.
     fn name(&self) -> PolicyName;
 
+    /// Most bytes of memory it takes for each block it holds.
+    fn block_bytes(&self) -> u64;
+
     /// Bytes the cache may hold.
     fn capacity_bytes(&self) -> u64;
 

@@ -19,20 +19,13 @@ pub use index::{BlockMap, map_bytes};
 
 use cost_aware::CostAware;
 use importance::Importance;
-use ranked::{Ranked, Rule};
+use ranked::Ranked;
 use simple::{Fifo, Lru, NextUse, Pinned};
 
 /// Most bytes of memory a policy takes for each block it holds.
 #[must_use]
 pub fn block_bytes(name: PolicyName) -> u64 {
-    match name {
-        PolicyName::Fifo => Fifo::BLOCK_BYTES,
-        PolicyName::Importance => Importance::BLOCK_BYTES,
-        PolicyName::Lru => Lru::BLOCK_BYTES,
-        PolicyName::NextUse => NextUse::BLOCK_BYTES,
-        PolicyName::Dlcache => CostAware::BLOCK_BYTES,
-        PolicyName::Pinned => Pinned::BLOCK_BYTES,
-    }
+    build(name, 0).block_bytes()
 }
 
 /// A policy by name, empty, with this capacity. Zero is allowed: nothing is ever held.

@@ -75,6 +75,10 @@ impl<R: Rule> Policy for Ranked<R> {
         R::NAME
     }
 
+    fn block_bytes(&self) -> u64 {
+        R::BLOCK_BYTES
+    }
+
     fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
     }

@@ -6,40 +6,29 @@ use crate::schedule::UseTime;
 use core::cmp::Reverse;
 use fuelrail_base::BlockId;
 
+/// What came first leaves first, or what was used longest ago.
+#[derive(Default)]
+pub(super) struct Oldest<const BY_USE: bool> {
+    moment: u64,
+}
+
 /// First in, first out: the published baseline (DELI). Ignores uses.
-#[derive(Default)]
-pub(super) struct Fifo {
-    came: u64,
-}
-
-impl Rule for Fifo {
-    type Key = Reverse<u64>;
-    const NAME: PolicyName = PolicyName::Fifo;
-
-    fn first(&mut self, _block: BlockId, _bytes: u64, _next_use: Option<UseTime>) -> Option<Reverse<u64>> {
-        self.came += 1;
-        Some(Reverse(self.came))
-    }
-}
-
+pub(super) type Fifo = Oldest<false>;
 /// Least recently used: the usual baseline. Over epochs it does badly: what was used longest ago is what comes again soonest.
-#[derive(Default)]
-pub(super) struct Lru {
-    uses: u64,
-}
+pub(super) type Lru = Oldest<true>;
 
-impl Rule for Lru {
+impl<const BY_USE: bool> Rule for Oldest<BY_USE> {
     type Key = Reverse<u64>;
-    const NAME: PolicyName = PolicyName::Lru;
+    const NAME: PolicyName = if BY_USE { PolicyName::Lru } else { PolicyName::Fifo };
 
     fn first(&mut self, _block: BlockId, _bytes: u64, _next_use: Option<UseTime>) -> Option<Reverse<u64>> {
-        self.uses += 1;
-        Some(Reverse(self.uses))
+        self.moment += 1;
+        Some(Reverse(self.moment))
     }
 
-    fn again(&mut self, _key: Reverse<u64>, _bytes: u64, _next_use: Option<UseTime>) -> Option<Reverse<u64>> {
-        self.uses += 1;
-        Some(Reverse(self.uses))
+    fn again(&mut self, key: Reverse<u64>, _bytes: u64, _next_use: Option<UseTime>) -> Option<Reverse<u64>> {
+        self.moment += u64::from(BY_USE);
+        Some(if BY_USE { Reverse(self.moment) } else { key })
     }
 }
 

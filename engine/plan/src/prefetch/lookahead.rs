@@ -30,18 +30,13 @@ pub struct Lookahead {
 }
 
 impl Default for Lookahead {
+    /// A look-ahead of two batches, to begin with.
     fn default() -> Lookahead {
-        Lookahead::new()
+        Lookahead { depth: DEPTH_MIN, doubled_at: 0, stalled_since: None, busy_at: 0 }
     }
 }
 
 impl Lookahead {
-    /// A look-ahead of two batches, to begin with.
-    #[must_use]
-    pub fn new() -> Lookahead {
-        Lookahead { depth: DEPTH_MIN, doubled_at: 0, stalled_since: None, busy_at: 0 }
-    }
-
     /// Batches it wants opened and not taken, as of the last question. For reports.
     #[must_use]
     pub fn depth(&self) -> u64 {

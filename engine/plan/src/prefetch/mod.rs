@@ -56,7 +56,7 @@ pub enum Strategy {
 
 impl Default for Strategy {
     fn default() -> Strategy {
-        Strategy::Lookahead(Lookahead::new())
+        Strategy::Lookahead(Lookahead::default())
     }
 }
 
@@ -69,8 +69,9 @@ impl Strategy {
     pub fn from_name(name: &str, cache_samples: u64) -> Result<Strategy> {
         match name {
             "lookahead" => Ok(Strategy::default()),
-            "full-fetch" => Watermarks::full_fetch(cache_samples).map(Strategy::Watermarks),
-            "50/50" => Watermarks::half_and_half(cache_samples).map(Strategy::Watermarks),
+            // F = C, T = 0; and the best setting DELI found, F = T = C / 2.
+            "full-fetch" => Watermarks::new(cache_samples, 0).map(Strategy::Watermarks),
+            "50/50" => Watermarks::new(cache_samples / 2, cache_samples / 2).map(Strategy::Watermarks),
             _ => Err(Error::new(Kind::Usage, format!("'{name}' is not a prefetch strategy"))
                 .cure("use lookahead, full-fetch or 50/50")),
         }

@@ -26,22 +26,6 @@ impl Watermarks {
         Ok(Watermarks { fetch_size, threshold, asked: 0 })
     }
 
-    /// "Full fetch": T = 0, F = C.
-    ///
-    /// # Errors
-    /// [`Kind::Usage`] when the cache holds no sample.
-    pub fn full_fetch(cache_samples: u64) -> Result<Watermarks> {
-        Watermarks::new(cache_samples, 0)
-    }
-
-    /// "50/50", the best setting DELI found: F = T = C / 2.
-    ///
-    /// # Errors
-    /// [`Kind::Usage`] when the cache holds fewer than two samples.
-    pub fn half_and_half(cache_samples: u64) -> Result<Watermarks> {
-        Watermarks::new(cache_samples / 2, cache_samples / 2)
-    }
-
     /// As [`Strategy::credit`](super::Strategy::credit).
     pub fn credit(&mut self, view: &View) -> u64 {
         let taken = view.opened_samples - view.queued_samples;

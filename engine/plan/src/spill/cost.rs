@@ -6,15 +6,6 @@
 
 use fuelrail_base::{Duration, Instant};
 
-/// Where blocks come from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Tier {
-    /// The bucket.
-    Bucket,
-    /// The local disk.
-    Disk,
-}
-
 /// Work a block is beside its bytes, in bytes: a request or a seek costs about as much as so many bytes more.
 const FIXED_BYTES: f64 = 65_536.0;
 /// Blocks a measurement is made of.
@@ -22,9 +13,9 @@ const BLOCKS: u32 = 32;
 /// Weight of the newest measurement.
 const WEIGHT: f64 = 1.0 / 4.0;
 
-/// One source.
+/// What one source costs.
 #[derive(Clone, Debug, Default)]
-struct Source {
+pub(super) struct Source {
     under_way: usize,
     since: Instant,
     busy: Duration,
@@ -34,14 +25,16 @@ struct Source {
 }
 
 impl Source {
-    fn begin(&mut self, now: Instant) {
+    /// A block is asked of it.
+    pub(super) fn begin(&mut self, now: Instant) {
         if self.under_way == 0 {
             self.since = now;
         }
         self.under_way += 1;
     }
 
-    fn end(&mut self, now: Instant, bytes: Option<u64>) {
+    /// It came, with so many bytes, or it did not.
+    pub(super) fn end(&mut self, now: Instant, bytes: Option<u64>) {
         let passed = now.since(self.since);
         // Blocks that end at one moment were worked on in the same time: a measurement ends between moments.
         if self.blocks >= BLOCKS && !passed.is_zero() {
@@ -65,32 +58,14 @@ impl Source {
 
 /// Measured costs of both sources.
 #[derive(Clone, Debug, Default)]
-pub struct Costs {
-    bucket: Source,
-    disk: Source,
+pub(super) struct Costs {
+    pub(super) bucket: Source,
+    pub(super) disk: Source,
 }
 
 impl Costs {
-    fn source(&mut self, tier: Tier) -> &mut Source {
-        match tier {
-            Tier::Bucket => &mut self.bucket,
-            Tier::Disk => &mut self.disk,
-        }
-    }
-
-    /// A block is asked of `tier`.
-    pub fn begin(&mut self, tier: Tier, now: Instant) {
-        self.source(tier).begin(now);
-    }
-
-    /// It came, with so many bytes, or it did not.
-    pub fn end(&mut self, tier: Tier, now: Instant, bytes: Option<u64>) {
-        self.source(tier).end(now, bytes);
-    }
-
     /// How much dearer the bucket is than the disk, as a logarithm: above zero, the disk pays. `None` while either is unknown.
-    #[must_use]
-    pub fn gain_ln(&self) -> Option<f64> {
+    pub(super) fn gain_ln(&self) -> Option<f64> {
         Some(self.bucket.ln_cost? - self.disk.ln_cost?)
     }
 }
@@ -100,12 +75,12 @@ mod tests {
     use super::*;
 
     /// `rounds` times so many blocks at once, each round taking `round_us`.
-    fn run(costs: &mut Costs, tier: Tier, at_once: u64, round_us: u64, rounds: u64) {
+    fn run(source: &mut Source, at_once: u64, round_us: u64, rounds: u64) {
         let mut now = Instant(7);
         for _ in 0..rounds {
-            (0..at_once).for_each(|_| costs.begin(tier, now));
+            (0..at_once).for_each(|_| source.begin(now));
             now = now.after(Duration::from_micros(round_us));
-            (0..at_once).for_each(|_| costs.end(tier, now, Some(100_000)));
+            (0..at_once).for_each(|_| source.end(now, Some(100_000)));
             // Nobody asks for a while: that is nobody's cost.
             now = now.after(Duration::from_secs(1));
         }
@@ -116,11 +91,11 @@ mod tests {
         let mut costs = Costs::default();
         assert_eq!(costs.gain_ln(), None);
         // The same rate, at sixteen times the latency of each block.
-        run(&mut costs, Tier::Bucket, 64, 64_000, 10);
-        run(&mut costs, Tier::Disk, 4, 4_000, 160);
+        run(&mut costs.bucket, 64, 64_000, 10);
+        run(&mut costs.disk, 4, 4_000, 160);
         assert!(costs.gain_ln().unwrap().abs() < 0.05, "{:?}", costs.gain_ln());
-        run(&mut costs, Tier::Disk, 4, 40, 400);
+        run(&mut costs.disk, 4, 40, 400);
         assert!((costs.gain_ln().unwrap() - 100f64.ln()).abs() < 0.2, "{:?}", costs.gain_ln());
-        costs.end(Tier::Disk, Instant(0), None);
+        costs.disk.end(Instant(0), None);
     }
 }

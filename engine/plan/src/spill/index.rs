@@ -33,7 +33,7 @@ type Entry = [u32; 5];
 const EMPTY: Entry = [0; 5];
 
 /// Blocks on disk.
-pub struct Index {
+pub(super) struct Index {
     /// A power of two is not needed: a hash is mapped to a place by multiplication.
     table: Box<[Entry]>,
     len: usize,
@@ -42,39 +42,28 @@ pub struct Index {
 
 impl Index {
     /// An empty index with room for `blocks` of them.
-    #[must_use]
-    pub fn new(blocks: usize) -> Index {
+    pub(super) fn new(blocks: usize) -> Index {
         let places = if blocks == 0 { 0 } else { (blocks + blocks / 9).max(blocks + 1) };
         Index { table: vec![EMPTY; places].into_boxed_slice(), len: 0, len_max: blocks }
     }
 
     /// Blocks held.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no block is held.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Whether no further block can be held.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.len == self.len_max
     }
 
     /// Bytes of memory taken.
-    #[must_use]
-    pub fn memory_bytes(&self) -> u64 {
+    pub(super) fn memory_bytes(&self) -> u64 {
         (self.table.len() * size_of::<Entry>()) as u64
     }
 
     /// Where a block lies.
-    #[must_use]
-    pub fn get(&self, block: BlockId) -> Option<Spot> {
+    pub(super) fn get(&self, block: BlockId) -> Option<Spot> {
         self.find(block).ok().map(|at| spot(&self.table[at]))
     }
 
@@ -82,7 +71,7 @@ impl Index {
     ///
     /// # Panics
     /// When the place is no multiple of [`PLACE_STEP_BYTES`] or beyond 2^44 bytes, or the block's index is 2^32-1.
-    pub fn insert(&mut self, block: BlockId, spot: Spot) -> bool {
+    pub(super) fn insert(&mut self, block: BlockId, spot: Spot) -> bool {
         let at = match self.find(block) {
             Ok(at) => at,
             Err(_) if self.is_full() => return false,
@@ -96,7 +85,7 @@ impl Index {
     }
 
     /// Takes a block out: where it lay.
-    pub fn remove(&mut self, block: BlockId) -> Option<Spot> {
+    pub(super) fn remove(&mut self, block: BlockId) -> Option<Spot> {
         let at = self.find(block).ok()?;
         let was = spot(&self.table[at]);
         self.clear(at);
@@ -105,7 +94,7 @@ impl Index {
 
     /// Goes through `count` places of the table from place `from` on and drops every block that `keep` does not want.
     /// Returns where to go on; zero when the end was reached.
-    pub fn sweep(&mut self, from: usize, count: usize, mut keep: impl FnMut(BlockId, Spot) -> bool) -> usize {
+    pub(super) fn sweep(&mut self, from: usize, count: usize, mut keep: impl FnMut(BlockId, Spot) -> bool) -> usize {
         let mut at = from;
         let end = (from.saturating_add(count)).min(self.table.len());
         while at < end {
@@ -212,7 +201,7 @@ mod tests {
     fn holds_what_a_map_holds() {
         for seed in 0..20 {
             let mut prng = Prng::new(seed);
-            let room = prng.below(700) as usize;
+            let room = if seed == 0 { 0 } else { prng.below(700) as usize };
             let (mut index, mut map) = (Index::new(room), HashMap::new());
             for _ in 0..20_000 {
                 let (block, spot) = draw(&mut prng);
@@ -264,13 +253,5 @@ mod tests {
             assert_eq!(index.len(), map.len());
             assert!(map.iter().all(|(&block, &spot)| index.get(block) == Some(spot)));
         }
-    }
-
-    #[test]
-    fn costs_at_most_24_bytes_a_block() {
-        for blocks in [100, 1000, 1_000_003] {
-            assert!(Index::new(blocks).memory_bytes() <= 24 * blocks as u64);
-        }
-        assert!(Index::new(0).is_full() && Index::new(0).get(BlockId { sample: SampleId(1), index: 0 }).is_none());
     }
 }

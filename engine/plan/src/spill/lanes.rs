@@ -15,7 +15,7 @@ const WEIGHT: f64 = 1.0 / 16.0;
 
 /// How many writes may be under way.
 #[derive(Clone, Debug)]
-pub struct Lanes {
+pub(super) struct Lanes {
     places: f64,
     alone_s: Option<f64>,
     beside_s: Option<f64>,
@@ -29,13 +29,12 @@ impl Default for Lanes {
 
 impl Lanes {
     /// Writes that may be under way now, at least one, so that reads without end do not end writing.
-    #[must_use]
-    pub fn writes_max(&self, reads_under_way: usize) -> usize {
+    pub(super) fn writes_max(&self, reads_under_way: usize) -> usize {
         if reads_under_way == 0 { WRITES_MAX as usize } else { self.places as usize }
     }
 
     /// A read of `bytes` took `time`; `writes` were under way when it began.
-    pub fn read(&mut self, bytes: u64, time: Duration, writes: usize) {
+    pub(super) fn read(&mut self, bytes: u64, time: Duration, writes: usize) {
         // Larger reads take longer by themselves: compared is the time of a read of one page and what 64 KiB add to it.
         let size = 1.0 + bytes as f64 / 65_536.0;
         let time_s = time.as_secs_f64() / size;

@@ -14,9 +14,7 @@ mod place;
 mod tier;
 mod words;
 
-pub use cost::{Costs, Tier};
-pub use index::{Index, PLACE_STEP_BYTES, SegmentId, Spot};
-pub use lanes::Lanes;
+pub use index::{PLACE_STEP_BYTES, SegmentId, Spot};
 pub use ledger::{PAGE_BYTES, PAGE_RECORDS, SEGMENTS_MAX};
 pub use place::ram_first_max;
 pub use tier::Spill;

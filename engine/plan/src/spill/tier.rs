@@ -5,7 +5,7 @@
 //! are told apart by epoch only: a block used again in `d` epochs is worth `1/d` uses per epoch, and a newcomer finds room
 //! in a free segment, or in one whose blocks are worth less altogether than newcomers were that found no room.
 
-use super::cost::{Costs, Tier};
+use super::cost::Costs;
 use super::index::{Index, SegmentId, Spot};
 use super::lanes::Lanes;
 use super::ledger::{Ledger, Segment, State};
@@ -162,7 +162,7 @@ impl Spill {
         segment.used_at = segment.used_at.max(at);
         self.stats.hits += 1;
         self.stats.hit_bytes += bytes;
-        self.costs.begin(Tier::Disk, now);
+        self.costs.disk.begin(now);
         Some(spot)
     }
 
@@ -280,22 +280,22 @@ impl Spill {
     /// A block came from disk: it took so long while so many writes were under way.
     pub fn restored(&mut self, now: Instant, bytes: u64, total: Duration, writes: usize) {
         self.lanes.read(bytes, total, writes);
-        self.costs.end(Tier::Disk, now, Some(bytes));
+        self.costs.disk.end(now, Some(bytes));
     }
 
     /// A block is asked of the bucket.
     pub fn fetching(&mut self, now: Instant) {
-        self.costs.begin(Tier::Bucket, now);
+        self.costs.bucket.begin(now);
     }
 
     /// It came, with so many bytes, or it did not.
     pub fn fetched(&mut self, now: Instant, bytes: Option<u64>) {
-        self.costs.end(Tier::Bucket, now, bytes);
+        self.costs.bucket.end(now, bytes);
     }
 
     /// A block could not be had from disk, or is not what was written.
     pub fn lost(&mut self, now: Instant, block: BlockId, bytes: u64) {
-        self.costs.end(Tier::Disk, now, None);
+        self.costs.disk.end(now, None);
         self.stats.lost += 1;
         self.remove(block, bytes);
     }

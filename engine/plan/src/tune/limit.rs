@@ -6,13 +6,6 @@ use super::measured::Measured;
 use super::search::Search;
 use super::space::{Axis, Point};
 
-/// What is known from outside.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Bounds {
-    /// Bytes per second the network card can carry; `None` when it does not tell.
-    pub link_bytes_per_s: Option<f64>,
-}
-
 /// The first thing that would have to change for more speed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Limit {
@@ -54,9 +47,10 @@ const CORE_FULL: f64 = 0.85;
 /// A step that brought less than this share more was not worth it.
 const GAIN_MIN: f64 = 0.05;
 
-/// What limits the best point of a search; `None` while it was not tried.
+/// What limits the best point of a search, over a network card that carries so many bytes per second, where it tells; `None` while
+/// the point was not tried.
 #[must_use]
-pub fn limit(search: &Search, bounds: &Bounds) -> Option<Limit> {
+pub fn limit(search: &Search, link_bytes_per_s: Option<f64>) -> Option<Limit> {
     let (space, best) = (search.space(), search.best());
     let mean = |point: &Point, what: fn(&Measured) -> f64| {
         let trials = search.trials().get(point).filter(|trials| !trials.told().is_empty())?;
@@ -70,7 +64,7 @@ pub fn limit(search: &Search, bounds: &Bounds) -> Option<Limit> {
         let before = space.step(best, axis, -1).and_then(|point| mean(&point, |m| m.bytes_per_s));
         before.is_some_and(|before| speed > before * (1.0 + GAIN_MIN))
     };
-    if let Some(share) = bounds.link_bytes_per_s.map(|link| speed / link).filter(|share| *share >= LINK_FULL) {
+    if let Some(share) = link_bytes_per_s.map(|link| speed / link).filter(|share| *share >= LINK_FULL) {
         return Some(Limit::Link { share });
     }
     if mean(best, |m| m.throttled as f64)? > 0.0 {

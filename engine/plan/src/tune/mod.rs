@@ -8,7 +8,7 @@ mod measured;
 mod search;
 mod space;
 
-pub use limit::{Bounds, Limit, limit};
+pub use limit::{Limit, limit};
 pub use measured::{Measured, Trials};
 pub use search::{Forecast, Search};
 pub use space::{Axis, Point, Range, Space};

@@ -2,9 +2,10 @@
 
 use super::request::Get;
 use crate::dataset::DataSet;
-use crate::scenario::{BucketShape, Despair, Flavour};
+use crate::scenario::{BucketShape, Flavour};
 use core::ops::Range;
 use fuelrail_base::prng::Prng;
+use fuelrail_wire::multipart::checksum;
 
 /// One response, ready to be spoilt and sent.
 pub(super) struct Answer {
@@ -69,25 +70,19 @@ pub(super) fn promises(get: &Get, shape: &BucketShape) -> bool {
     shape.crc32c && if get.range.is_none() { get.checksum } else { shape.crc32c_of_parts }
 }
 
-/// What a sample that can never be had is answered with.
-pub(super) fn refusal(why: &Despair, shape: &BucketShape, prng: &mut Prng) -> Answer {
-    let (status, reason, code) = match why {
-        Despair::NotFound => (404, "Not Found", "NoSuchKey"),
-        Despair::Denied => (403, "Forbidden", "AccessDenied"),
-        Despair::ServerError => (500, "Internal Server Error", "InternalError"),
-    };
-    Answer::of(Says::refusal(status, reason, code, shape.flavour), prng)
-}
-
-/// What a bucket that is down answers, if it does.
-pub(super) fn down(slow_down: bool, shape: &BucketShape, prng: &mut Prng) -> Answer {
-    let (status, reason, code) =
-        if slow_down { (503, "Slow Down", "SlowDown") } else { (500, "Internal Server Error", "InternalError") };
-    Answer::of(Says::refusal(status, reason, code, shape.flavour), prng)
+/// What a bucket answers that is down, or asked for a sample that can never be had.
+pub(super) fn refusal(status: u16, shape: &BucketShape, prng: &mut Prng) -> Answer {
+    Answer::of(Says::refusal(status, shape.flavour), prng)
 }
 
 impl Says {
-    pub(super) fn refusal(status: u16, reason: &'static str, code: &str, flavour: Flavour) -> Says {
+    pub(super) fn refusal(status: u16, flavour: Flavour) -> Says {
+        let (reason, code) = match status {
+            403 => ("Forbidden", "AccessDenied"),
+            404 => ("Not Found", "NoSuchKey"),
+            503 => ("Slow Down", "SlowDown"),
+            _ => ("Internal Server Error", "InternalError"),
+        };
         let text = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>no</Message></Error>");
         Says {
             status,
@@ -162,7 +157,7 @@ fn push_head(wire: &mut Vec<u8>, says: &Says, prng: &mut Prng) {
     }
     lines.extend(says.range.map(|(first, last, total)| format!("Content-Range: bytes {first}-{last}/{total}")));
     lines.extend(says.etag.as_ref().map(|etag| format!("ETag: {etag}")));
-    lines.extend(says.crc32c.map(|crc| format!("x-amz-checksum-crc32c: {}", base64_of(crc))));
+    lines.extend(says.crc32c.map(|crc| format!("x-amz-checksum-crc32c: {}", checksum(crc))));
     lines.extend(says.retry_after_s.map(|s| format!("Retry-After: {s}")));
     lines.push(if says.close { "Connection: close" } else { "Connection: keep-alive" }.into());
     wire.extend_from_slice(lines.join("\r\n").as_bytes());
@@ -185,52 +180,4 @@ fn push_chunks(wire: &mut Vec<u8>, payload: &[u8], prng: &mut Prng) -> usize {
     let trailer = if prng.chance(0.1) { "x-done: yes\r\n" } else { "" };
     wire.extend_from_slice(format!("0\r\n{trailer}\r\n").as_bytes());
     payload_end
-}
-
-/// Four bytes, big-endian, in padded base64.
-fn base64_of(word: u32) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let bits = u64::from(word) << 4;
-    let digit = |at: u32| char::from(DIGITS[(bits >> (30 - 6 * at)) as usize & 63]);
-    (0..6).map(digit).chain("==".chars()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use fuelrail_base::SampleId;
-    use fuelrail_wire::{Body, Expect, Parsed, parse_head};
-
-    #[test]
-    fn the_engine_reads_back_what_is_written() {
-        let set = DataSet::new(7, &[300]);
-        let mut prng = Prng::new(1);
-        for seed in 0..50 {
-            let mut shape = crate::Scenario::draw(seed).bucket;
-            (shape.interim, shape.until_close, shape.crc32c, shape.chunked) = (0.0, 0.0, true, 0.5);
-            shape.crc32c_of_parts = false;
-            let range = (seed % 2 == 0).then_some((10, 19));
-            let get = Get { sample: SampleId(0), range, checksum: true };
-            let answer = object(&set, &get, &shape, false, &mut prng);
-            let Parsed::Complete { head, len } = parse_head(&answer.wire).unwrap() else { panic!() };
-            assert_eq!(len, answer.head_len);
-            assert_eq!(head.crc32c, (seed % 2 == 1).then(|| set.crc32c(SampleId(0))));
-            let (mut body, mut at, mut payload) = (Body::new(head.framing), len, Vec::new());
-            loop {
-                match body.expect() {
-                    Expect::Payload { at_most } => {
-                        let n = at_most as usize;
-                        payload.extend_from_slice(&answer.wire[at..at + n]);
-                        body.payload(n as u64);
-                        at += n;
-                    }
-                    Expect::Control { .. } => at += body.control(&answer.wire[at..]).unwrap(),
-                    Expect::End => break,
-                }
-            }
-            let whole = set.bytes(SampleId(0));
-            assert_eq!(payload, range.map_or(whole, |_| &whole[10..20]));
-            assert_eq!(at, answer.wire.len());
-        }
-    }
 }

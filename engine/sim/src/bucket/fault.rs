@@ -23,21 +23,13 @@ pub(super) enum Fault {
     Drip,
 }
 
-/// How a response is cut short.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Cut {
-    Reset,
-    Finish,
-    Stall,
-}
-
 /// What a fault does beyond the bytes of the response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effect {
     /// Nothing the client has to notice.
     None,
-    /// Only the first bytes are sent.
-    Cut { at: usize, how: Cut },
+    /// Only the first bytes are sent, and then the connection is reset, finished or stalls.
+    Cut { at: usize, how: Fault },
     /// A refusal in good order: the attempt fails, the connection lives.
     Refusal,
     /// No client may accept this response, or keep the connection.
@@ -48,51 +40,36 @@ pub(super) enum Effect {
     Drip,
 }
 
-/// The fault of one response; most have none.
-pub(super) fn draw(shares: &FaultShares, prng: &mut Prng) -> Option<Fault> {
-    let table = [
-        (shares.slow_down, Fault::SlowDown),
-        (shares.server_error, Fault::ServerError),
-        (shares.reset, Fault::Reset),
-        (shares.finish, Fault::Finish),
-        (shares.stall, Fault::Stall),
-        (shares.wrong_length, Fault::WrongLength),
-        (shares.wrong_etag, Fault::WrongEtag),
-        (shares.changed, Fault::Changed),
-        (shares.garbage, Fault::Garbage),
-        (shares.wrong_range, Fault::WrongRange),
-        (shares.ignored_range, Fault::IgnoredRange),
-        (shares.extra_bytes, Fault::ExtraBytes),
-        (shares.flipped, Fault::Flipped),
-        (shares.drip, Fault::Drip),
-    ];
+type Share = fn(&FaultShares) -> f64;
+
+/// Every fault, its name in the books and its share.
+const FAULTS: [(Fault, &str, Share); 14] = [
+    (Fault::SlowDown, "slow_down", |shares| shares.slow_down),
+    (Fault::ServerError, "server_error", |shares| shares.server_error),
+    (Fault::Reset, "reset", |shares| shares.reset),
+    (Fault::Finish, "finish", |shares| shares.finish),
+    (Fault::Stall, "stall", |shares| shares.stall),
+    (Fault::WrongLength, "wrong_length", |shares| shares.wrong_length),
+    (Fault::WrongEtag, "wrong_etag", |shares| shares.wrong_etag),
+    (Fault::Changed, "changed", |shares| shares.changed),
+    (Fault::Garbage, "garbage", |shares| shares.garbage),
+    (Fault::WrongRange, "wrong_range", |shares| shares.wrong_range),
+    (Fault::IgnoredRange, "ignored_range", |shares| shares.ignored_range),
+    (Fault::ExtraBytes, "extra_bytes", |shares| shares.extra_bytes),
+    (Fault::Flipped, "flipped", |shares| shares.flipped),
+    (Fault::Drip, "drip", |shares| shares.drip),
+];
+
+/// The fault of one response and its name; most have none.
+pub(super) fn draw(shares: &FaultShares, prng: &mut Prng) -> Option<(Fault, &'static str)> {
     let mut at = prng.unit();
-    table.into_iter().find_map(|(share, fault)| {
-        at -= share;
-        (at < 0.0).then_some(fault)
+    FAULTS.into_iter().find_map(|(fault, name, share)| {
+        at -= share(shares);
+        (at < 0.0).then_some((fault, name))
     })
 }
 
 impl Fault {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Fault::SlowDown => "slow_down",
-            Fault::ServerError => "server_error",
-            Fault::Reset => "reset",
-            Fault::Finish => "finish",
-            Fault::Stall => "stall",
-            Fault::WrongLength => "wrong_length",
-            Fault::WrongEtag => "wrong_etag",
-            Fault::Changed => "changed",
-            Fault::Garbage => "garbage",
-            Fault::WrongRange => "wrong_range",
-            Fault::IgnoredRange => "ignored_range",
-            Fault::ExtraBytes => "extra_bytes",
-            Fault::Flipped => "flipped",
-            Fault::Drip => "drip",
-        }
-    }
-
     /// Spoils the answer.
     pub(super) fn apply(self, answer: &mut Answer, shape: &BucketShape, prng: &mut Prng) -> Effect {
         match self {
@@ -100,14 +77,7 @@ impl Fault {
                 self.refuse(answer, prng);
                 Effect::Refusal
             }
-            Fault::Reset | Fault::Finish | Fault::Stall => Effect::Cut {
-                at: cut_at(answer, prng),
-                how: match self {
-                    Fault::Reset => Cut::Reset,
-                    Fault::Finish => Cut::Finish,
-                    _ => Cut::Stall,
-                },
-            },
+            Fault::Reset | Fault::Finish | Fault::Stall => Effect::Cut { at: cut_at(answer, prng), how: self },
             Fault::Garbage => {
                 answer.wire = garbage(prng);
                 Effect::Breaks
@@ -133,11 +103,7 @@ impl Fault {
 
     fn refuse(self, answer: &mut Answer, prng: &mut Prng) {
         let (flavour, close) = (answer.says.flavour, answer.says.close && !answer.until_close);
-        let (status, reason, code) = match self {
-            Fault::SlowDown => (503, "Slow Down", "SlowDown"),
-            _ => (500, "Internal Server Error", "InternalError"),
-        };
-        let mut says = Says::refusal(status, reason, code, flavour);
+        let mut says = Says::refusal(if self == Fault::SlowDown { 503 } else { 500 }, flavour);
         says.close = close;
         if self == Fault::SlowDown && prng.chance(0.3) {
             says.retry_after_s = Some(prng.below(RETRY_AFTER_S_MAX + 1));
@@ -220,7 +186,7 @@ mod tests {
     fn shares_are_kept_and_zero_means_never() {
         let shares = FaultShares { reset: 0.25, drip: 0.5, ..FaultShares::default() };
         let mut prng = Prng::new(3);
-        let drawn: Vec<Option<Fault>> = (0..4000).map(|_| draw(&shares, &mut prng)).collect();
+        let drawn: Vec<_> = (0..4000).map(|_| draw(&shares, &mut prng).map(|(fault, _)| fault)).collect();
         let count = |what| drawn.iter().filter(|fault| **fault == what).count();
         assert!((900..1100).contains(&count(Some(Fault::Reset))), "{}", count(Some(Fault::Reset)));
         assert!((900..1100).contains(&count(None)));

@@ -91,8 +91,11 @@ impl Bucket {
         let down = self.down(now);
         let fault = if self.peers[&conn].spoilt || down.is_some() { None } else { self.draw_fault(get) };
         let mut answer = match self.hopeless.get(&sample) {
-            None if down.is_some() => answer::down(down == Some(Down::SlowDown), &self.shape, &mut self.prng),
-            Some(why) => answer::refusal(why, &self.shape, &mut self.prng),
+            None if down == Some(Down::SlowDown) => answer::refusal(503, &self.shape, &mut self.prng),
+            None if down.is_some() => answer::refusal(500, &self.shape, &mut self.prng),
+            Some(Despair::NotFound) => answer::refusal(404, &self.shape, &mut self.prng),
+            Some(Despair::Denied) => answer::refusal(403, &self.shape, &mut self.prng),
+            Some(Despair::ServerError) => answer::refusal(500, &self.shape, &mut self.prng),
             None => answer::object(self.objects.as_ref(), get, &self.shape, last, &mut self.prng),
         };
         if core::mem::take(&mut self.flips_silently) {
@@ -127,7 +130,7 @@ impl Bucket {
         if self.hopeless.contains_key(&get.sample) {
             return None;
         }
-        let fault = fault::draw(&self.shares, &mut self.prng)?;
+        let (fault, name) = fault::draw(&self.shares, &mut self.prng)?;
         let whole_bytes = self.objects.bytes(get.sample).len() as u64;
         let sense = match fault {
             Fault::WrongRange => get.range.is_some(),
@@ -152,7 +155,7 @@ impl Bucket {
         if !sense || !once_more || books.faults_on(get.sample, None) >= self.shares.per_key_max {
             return None;
         }
-        books.fault(Some(get.sample), fault.name());
+        books.fault(Some(get.sample), name);
         Some(fault)
     }
 
@@ -189,14 +192,14 @@ impl Bucket {
         match effect {
             Effect::Cut { how, .. } => {
                 match how {
-                    fault::Cut::Reset => out.reset(just_after.since(now)),
-                    fault::Cut::Finish => out.finish(just_after.since(now)),
-                    fault::Cut::Stall => out.stall(),
+                    Fault::Reset => out.reset(just_after.since(now)),
+                    Fault::Finish => out.finish(just_after.since(now)),
+                    _ => out.stall(),
                 }
                 peer.ended = true;
                 // A body that is whole before its framing ends may rightly be taken as whole; an end before the first byte
                 // may rightly be taken for the end of an idle connection.
-                let idle_close = end == 0 && how != fault::Cut::Stall;
+                let idle_close = end == 0 && how != Fault::Stall;
                 peer.broken_at = (end < answer.payload_end && !idle_close).then_some(just_after);
             }
             Effect::Breaks => peer.broken_at = Some(at),

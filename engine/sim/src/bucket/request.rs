@@ -2,6 +2,7 @@
 
 use crate::dataset::{AUTHORITY, DataSet, PATH};
 use fuelrail_base::SampleId;
+use percent_encoding::percent_decode_str;
 
 /// A GET of an object or of a part of it.
 pub(super) struct Get {
@@ -27,7 +28,7 @@ pub(super) fn parse(head: &[u8], objects: &DataSet) -> Result<Get, String> {
         .and_then(|line| line.strip_suffix(" HTTP/1.1"))
         .ok_or("not a GET of HTTP/1.1")?;
     let key = path.strip_prefix(PATH).ok_or_else(|| format!("'{path}' is not in the bucket"))?;
-    let key = decoded(key).ok_or_else(|| format!("'{key}' is badly escaped"))?;
+    let key = percent_decode_str(key).decode_utf8().map_err(|_| format!("'{key}' is badly escaped"))?;
     let sample = objects.sample(&key).ok_or_else(|| format!("no object is named '{key}'"))?;
     let (mut host, mut range, mut checksum) = (None, None, false);
     for line in lines {
@@ -54,21 +55,6 @@ pub(super) fn parse(head: &[u8], objects: &DataSet) -> Result<Get, String> {
 fn span(value: &str) -> Option<(u64, u64)> {
     let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
     Some((first.parse().ok()?, last.parse().ok()?))
-}
-
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let hex = [rest.next()?, rest.next()?];
-                u8::from_str_radix(core::str::from_utf8(&hex).ok()?, 16).ok()?
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -2,9 +2,7 @@
 //!
 //! Each kind of trouble is off in many seeds, so that faults are seen alone as well as mixed.
 
-use super::{
-    BucketShape, ConsumerShape, Despair, FaultShares, Flavour, LifeShape, LoaderShape, LookAhead, RingShares, Scenario,
-};
+use super::{BucketShape, ConsumerShape, Despair, FaultShares, Flavour, LifeShape, LoaderShape, RingShares, Scenario};
 use fuelrail_base::prng::{Prng, mix64};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::order::OrderName;
@@ -86,7 +84,7 @@ impl Scenario {
         (bucket.chunked, bucket.until_close, bucket.interim) = (0.0, 0.0, 0.0);
         (bucket.responses_per_connection, bucket.addresses, bucket.segment_bytes) = (0, 1, 64 << 10);
         let loader = &mut scenario.loader;
-        (loader.shards, loader.cache_bytes, loader.look_ahead) = (1, 0, LookAhead::Lookahead);
+        (loader.shards, loader.cache_bytes, loader.watermarks) = (1, 0, None);
         // As the loader has them: room for four batches and 128 connections each.
         loader.room_bytes = 4 * u64::from(batch_size) * (object_bytes + 64);
         (loader.connections_start, loader.connections_max, loader.depth_max) = (4, 128, 4);
@@ -166,10 +164,7 @@ fn loader(p: &mut Prng, sizes: &[u64], block_bytes: u64, batch_size: u32) -> Loa
         shards: within(p, 1, 4) as u16,
         cache_bytes: if p.chance(0.3) { 0 } else { (total as f64 * p.unit() * 1.2) as u64 },
         policy: *pick(p, &PolicyName::ALL),
-        look_ahead: match p.below(3) {
-            0 => LookAhead::Watermarks { fetch_size: cache_samples, threshold: p.below(cache_samples) },
-            _ => LookAhead::Lookahead,
-        },
+        watermarks: (p.below(3) == 0).then(|| (cache_samples, p.below(cache_samples))),
         horizon_epochs: within(p, 1, 4),
         room_bytes: (largest as f64 * (1.0 + share(p, 4.0))) as u64,
         connections_start: within(p, 1, connections_max.min(8) as u64) as usize,

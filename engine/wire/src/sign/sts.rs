@@ -6,32 +6,49 @@ use crate::date;
 use crate::xml::{Visit, printable, walk};
 use fuelrail_base::{Error, Kind, Result};
 use serde::Deserialize;
-use zeroize::Zeroizing;
 
-/// What was found of a credential so far.
-#[derive(Default)]
-struct Session {
-    id: Option<Zeroizing<String>>,
-    secret: Option<Zeroizing<String>>,
-    token: Option<Zeroizing<String>>,
-    expires: Option<String>,
+/// What is said of a credential, as the metadata service, container agents and credential processes write it; documents of the Security
+/// Token Service are read into the same.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Written {
     code: Option<String>,
     message: Option<String>,
+    access_key_id: Option<Secret>,
+    secret_access_key: Option<Secret>,
+    #[serde(alias = "SessionToken")]
+    token: Option<Secret>,
+    expiration: Option<String>,
 }
 
-impl Visit for Session {
+impl Visit for Written {
     fn close(&mut self, path: &str, text: &str) -> Result<()> {
-        let secret = || Some(Zeroizing::new(text.trim().to_owned()));
+        let secret = || Some(Secret::new(text.trim()));
         match path.rsplit_once('/').and_then(|(rest, name)| Some((rest.rsplit('/').next()?, name))) {
-            Some(("Credentials", "AccessKeyId")) => self.id = secret(),
-            Some(("Credentials", "SecretAccessKey")) => self.secret = secret(),
+            Some(("Credentials", "AccessKeyId")) => self.access_key_id = secret(),
+            Some(("Credentials", "SecretAccessKey")) => self.secret_access_key = secret(),
             Some(("Credentials", "SessionToken")) => self.token = secret(),
-            Some(("Credentials", "Expiration")) => self.expires = Some(text.trim().into()),
-            Some(("Error", "Code")) => self.code = Some(printable(text)),
-            Some(("Error", "Message")) => self.message = Some(printable(text)),
+            Some(("Credentials", "Expiration")) => self.expiration = Some(text.trim().into()),
+            Some(("Error", "Code")) => self.code = Some(text.into()),
+            Some(("Error", "Message")) => self.message = Some(text.into()),
             _ => {}
         }
         Ok(())
+    }
+}
+
+impl Written {
+    fn credential(&self) -> Result<Credential> {
+        let code = self.code.as_deref().filter(|code| *code != "Success");
+        if let (Some(code), None) = (code, &self.access_key_id) {
+            let message = self.message.as_deref().map_or(String::new(), |message| format!(": {}", printable(message)));
+            return Err(Error::new(Kind::Denied, format!("{}{message}", printable(code))));
+        }
+        let (Some(id), Some(secret)) = (&self.access_key_id, &self.secret_access_key) else {
+            return Err(Error::new(Kind::Protocol, "the answer holds no credentials"));
+        };
+        let token = self.token.as_ref().map(Secret::expose).filter(|token| !token.is_empty());
+        dated(Credential::aws(id.expose(), secret.expose(), token)?, self.expiration.as_deref())
     }
 }
 
@@ -40,31 +57,11 @@ impl Visit for Session {
 /// # Errors
 /// [`Kind::Denied`] with what the service says, [`Kind::Protocol`] when it is no such answer. Nothing secret is repeated.
 pub fn parse_session(xml: &[u8]) -> Result<Credential> {
-    let mut session = Session::default();
-    walk(xml, &mut session)?;
-    if let Some(code) = session.code {
-        let message = session.message.map_or(String::new(), |message| format!(": {message}"));
-        return Err(Error::new(Kind::Denied, format!("{code}{message}")));
-    }
-    let (Some(id), Some(secret)) = (session.id, session.secret) else {
-        return Err(Error::new(Kind::Protocol, "the answer holds no credentials"));
-    };
-    dated(Credential::aws(&id, &secret, session.token.as_deref().map(String::as_str))?, session.expires.as_deref())
-}
-
-/// As the metadata service, container agents and credential processes write it.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Written {
-    #[serde(default)]
-    code: Option<String>,
-    #[serde(default)]
-    message: Option<String>,
-    access_key_id: Option<Secret>,
-    secret_access_key: Option<Secret>,
-    #[serde(alias = "SessionToken")]
-    token: Option<Secret>,
-    expiration: Option<String>,
+    let mut written = Written::default();
+    walk(xml, &mut written)?;
+    // What an error document holds besides is no credential.
+    written.access_key_id = written.access_key_id.filter(|_| written.code.is_none());
+    written.credential()
 }
 
 /// The credential in a JSON document of the metadata service, a container's agent or a credential process.
@@ -75,15 +72,7 @@ pub fn parse_keys(json: &[u8]) -> Result<Credential> {
     let written: Written = serde_json::from_slice(json).map_err(|flaw| {
         Error::new(Kind::Protocol, format!("the answer is no JSON of credentials (line {})", flaw.line()))
     })?;
-    if let (Some(code), None) = (written.code.as_deref().filter(|code| *code != "Success"), &written.access_key_id) {
-        let message = written.message.as_deref().map_or(String::new(), |message| format!(": {}", printable(message)));
-        return Err(Error::new(Kind::Denied, format!("{}{message}", printable(code))));
-    }
-    let (Some(id), Some(secret)) = (&written.access_key_id, &written.secret_access_key) else {
-        return Err(Error::new(Kind::Protocol, "the answer holds no credentials"));
-    };
-    let token = written.token.as_ref().map(Secret::expose).filter(|token| !token.is_empty());
-    dated(Credential::aws(id.expose(), secret.expose(), token)?, written.expiration.as_deref())
+    written.credential()
 }
 
 fn dated(credential: Credential, expires: Option<&str>) -> Result<Credential> {

@@ -1,6 +1,7 @@
 //! Braces as shells read them: `{a,b}` and `{000..127}` stand for several URIs.
 
 use super::usage;
+use crate::range::decimal;
 use fuelrail_base::{Result, limits};
 
 /// All URIs that `uri` stands for, in order. Alternatives may be empty and may hold braces themselves; numbers keep their width
@@ -93,11 +94,9 @@ fn group(text: &str, depth: usize) -> Result<Option<(Vec<String>, usize)>> {
 /// `first..last`, both part of it.
 fn numbers(text: &str) -> Result<Option<Vec<String>>> {
     let Some((first, last)) = text.split_once("..") else { return Ok(None) };
-    let number =
-        |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
     let padded = |text: &str| text.len() > 1 && text.starts_with('0');
     let width = if padded(first) || padded(last) { first.len().max(last.len()) } else { 0 };
-    let (Some(first), Some(last)) = (number(first), number(last)) else { return Ok(None) };
+    let (Some(first), Some(last)) = (decimal(first.as_bytes()), decimal(last.as_bytes())) else { return Ok(None) };
     if first.abs_diff(last) >= limits::PREFIXES_MAX as u64 {
         return Err(too_many());
     }

@@ -29,17 +29,9 @@ pub enum Scheme {
     File,
 }
 
-impl Scheme {
-    /// The word before `://`.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-            Scheme::File => "file",
-        }
-    }
+fuelrail_base::named!(Scheme, "a scheme": Http = "http", Https = "https", File = "file");
 
+impl Scheme {
     /// The port of a URI that names none.
     #[must_use]
     pub fn port_default(self) -> u16 {
@@ -61,6 +53,8 @@ pub enum Dialect {
     /// Azure Blob Storage. A bucket is a container there.
     Azure,
 }
+
+fuelrail_base::named!(Dialect, "a dialect": S3 = "s3", Gcs = "gcs", Azure = "azure");
 
 impl Dialect {
     /// The one that a host is known for.

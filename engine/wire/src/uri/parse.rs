@@ -2,6 +2,7 @@
 
 use super::{Addressing, Dialect, Endpoint, Scheme, usage};
 use crate::escape::{Flaw, decode};
+use crate::range::decimal;
 use core::net::Ipv6Addr;
 use fuelrail_base::{Result, limits};
 
@@ -45,11 +46,7 @@ pub(crate) fn host_of_server(word: &str, authority: &str) -> Result<(Scheme, Str
 }
 
 pub(super) fn web_scheme(word: &str) -> Option<Scheme> {
-    match word.to_ascii_lowercase().as_str() {
-        "http" => Some(Scheme::Http),
-        "https" => Some(Scheme::Https),
-        _ => None,
-    }
+    word.to_ascii_lowercase().parse().ok().filter(|scheme| *scheme != Scheme::File)
 }
 
 fn refuse_query(rest: &str) -> Result<()> {
@@ -114,8 +111,8 @@ fn port_of(text: &str) -> Result<Option<u16>> {
     if text.is_empty() {
         return Ok(None);
     }
-    let digits = text.strip_prefix(':').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
-    let port = digits.and_then(|digits| digits.parse::<u16>().ok()).filter(|port| *port > 0);
+    let number = text.strip_prefix(':').and_then(|digits| decimal(digits.as_bytes()));
+    let port = number.and_then(|number| u16::try_from(number).ok()).filter(|port| *port > 0);
     port.map(Some).ok_or_else(|| usage("the URI's port is not a number from 1 to 65535", FORM))
 }
 
