@@ -57,6 +57,18 @@ impl Access {
         settled(self.cloud.source(uri)?)
     }
 
+    /// How the object that `uri` names is reached, where its bucket is, and its key.
+    pub(crate) fn object(self, uri: &str) -> Result<(Access, Endpoint, String)> {
+        let access = self.settled(uri)?;
+        let endpoint = access.cloud.endpoint(uri)?;
+        let key = endpoint.prefix.clone();
+        if key.is_empty() {
+            return Err(Error::new(Kind::Usage, format!("'{uri}' names no object"))
+                .cure("write s3://BUCKET/KEY or http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys"));
+        }
+        Ok((access, endpoint, key))
+    }
+
     /// Reads certificates, and gets a credential where requests are signed.
     pub(crate) fn open(&self, origin: &Origin) -> Result<Route> {
         let plain = Route::new(origin.endpoint.clone());

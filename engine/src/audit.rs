@@ -183,7 +183,7 @@ impl Audit {
     /// `File` when it cannot be read, `Usage` when it is not an audit log.
     pub fn read(path: &Path) -> Result<Audit> {
         let text = std::fs::read_to_string(path).map_err(|e| file_error(path, &e))?;
-        Audit::parse(&text).map_err(|e| Error::new(e.kind(), format!("{}: {}", path.display(), e.cause())))
+        Audit::parse(&text).map_err(|e| e.within(path.display()))
     }
 
     /// Reads a log from its text.

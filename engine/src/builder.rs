@@ -138,12 +138,7 @@ impl LoaderBuilder {
     /// What happens when a sample cannot be had.
     #[must_use]
     pub fn bad_samples(mut self, policy: BadSamples) -> LoaderBuilder {
-        self.config.bad_samples = match policy {
-            BadSamples::Raise => "raise",
-            BadSamples::Skip => "skip",
-            BadSamples::Quarantine => "quarantine",
-        }
-        .into();
+        self.config.bad_samples = policy.to_string();
         self
     }
 
@@ -285,7 +280,8 @@ fn start_shards(
     (labels, fingerprint, saved): (Labels, String, Saved),
     (mut notices, report): (Vec<String>, Option<WatchReporter>),
 ) -> Result<Loader> {
-    let report = report.map_or_else(to_tracing, |WatchReporter(report)| report);
+    let report =
+        report.map_or_else(|| Arc::new(|text: &str| tracing::warn!("{text}")) as Arc<ReportFn>, |reporter| reporter.0);
     config.ring = backend.name().into();
     notices.extend(notice.into_iter().chain(choose_budget(&mut config)));
     let topology = Topology::here();
@@ -357,10 +353,6 @@ fn audit(config: &Config, run: &Run, fingerprint: &str) -> Result<Option<Audit>>
     let Some(path) = &config.audit else { return Ok(None) };
     let start = state_at(run, fingerprint, &config.importance, run.config().start);
     Audit::create(path, config.rank, config.world, start).map(Some)
-}
-
-fn to_tracing() -> Arc<ReportFn> {
-    Arc::new(|text| tracing::warn!("{text}"))
 }
 
 /// Takes the default where no budget was given, and says so.

@@ -10,6 +10,7 @@
 //! - [`Client::persist`] tries again by the planner's rules. What users of it add are paths, headers and what an answer means to them.
 
 use crate::connect::{Connector, Load, unreachable};
+use crate::system::on_thread;
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_flow::{Authority, Signatory, judged};
@@ -66,25 +67,6 @@ impl Route {
     pub(crate) fn run<'a, T: Send>(&'a self, work: impl AsyncFnOnce(Client<'a>) -> Result<T> + Send) -> Result<T> {
         on_thread("fuelrail-control", async || work(Client::new(self, ANSWER_TIMEOUT)?).await)
     }
-}
-
-/// Runs `work` in a runtime of its own on a thread of this name, and waits for it: callers may be inside another runtime.
-pub(crate) fn on_thread<T: Send>(name: &str, work: impl AsyncFnOnce() -> Result<T> + Send) -> Result<T> {
-    std::thread::scope(|scope| {
-        let spawned = std::thread::Builder::new().name(name.into()).spawn_scoped(scope, || runtime()?.block_on(work()));
-        let joined =
-            spawned.map_err(|e| Error::new(Kind::Environment, format!("starting the thread {name}: {e}")))?.join();
-        joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-/// A runtime of this thread alone.
-///
-/// # Errors
-/// `Environment` when the system refuses it.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|e| Error::new(Kind::Environment, format!("starting tokio: {e}")))
 }
 
 /// A request, as often as it is sent.
@@ -352,13 +334,16 @@ impl<'a> Client<'a> {
 
     /// Sends one request with its document, and reads the answer.
     pub(crate) async fn ask(&self, ask: &Ask) -> Result<Answer, Refused> {
-        let mut ask = ask.clone();
-        if !matches!(ask.method, Method::GET | Method::HEAD) {
-            let bytes = ask.body.len();
-            ask = ask.header("content-length", bytes);
-        }
+        within(ask.limit, async { self.accept(ask, self.send_whole(ask).await?).await }).await?
+    }
+
+    /// As [`send`](Client::send), with the request's document.
+    pub(crate) async fn send_whole(&self, ask: &Ask) -> Result<Reply<'_>> {
         let body = Full::new(ask.body.clone()).map_err(|never| match never {}).boxed_unsync();
-        within(ask.limit, async { self.accept(&ask, self.send(&ask, body).await?).await }).await?
+        if matches!(ask.method, Method::GET | Method::HEAD) {
+            return self.send(ask, body).await;
+        }
+        self.send(&ask.clone().header("content-length", ask.body.len()), body).await
     }
 
     /// Reads an answer. One that is no success is a refusal.

@@ -13,10 +13,13 @@ use crate::decode::Decode;
 use crate::environment::Environment;
 use crate::listing::ListingDir;
 use crate::tls::Tls;
+use core::fmt::Display;
+use core::ops::RangeInclusive;
 use fuelrail_base::limits::{
     BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, CONNECTIONS_PER_SHARD_MAX, DECODE_DEPTH_MAX, DECODE_THREADS_MAX, SHARDS_MAX,
 };
 use fuelrail_base::{Error, Kind, Result};
+use fuelrail_flow::BadSamples;
 use fuelrail_io::RingChoice;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::importance::{ImportanceConfig, Mode};
@@ -29,207 +32,157 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use text::{ACCESS, read_sizes, set};
 
-/// Every setting of a loader. The effective one is printed into every result.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
+/// The settings with their types and defaults.
+macro_rules! settings {
+    ($($(#[$about:meta])* $name:ident: $kind:ty = $default:expr,)*) => {
+        /// Every setting of a loader. The effective one is printed into every result.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Config {
+            $($(#[$about])* pub $name: $kind,)*
+        }
+
+        impl Default for Config {
+            fn default() -> Config {
+                Config { $($name: $default,)* }
+            }
+        }
+    };
+}
+
+settings! {
     /// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://ACCOUNT/CONTAINER/PREFIX`, `http://HOST:PORT/BUCKET/PREFIX`, or `https`.
     /// Braces, `{train,val}` and `{000..127}`, stand for several prefixes.
-    pub uri: String,
+    uri: String = String::new(),
     /// The region of an `s3://` bucket, and the one that requests are signed for, if they are; without one it is `AWS_REGION`, `AWS_DEFAULT_REGION` or
     /// that of the profile, else `us-east-1`.
-    pub region: Option<String>,
+    region: Option<String> = None,
     /// The server that `s3://`, `gs://` and `az://` mean, `http[s]://HOST[:PORT]`; empty takes `AWS_ENDPOINT_URL_S3`,
     /// `AWS_ENDPOINT_URL` or `STORAGE_EMULATOR_HOST`, else the cloud's own.
-    pub endpoint: String,
+    endpoint: String = String::new(),
     /// Where requests name the bucket of an `s3://` or `gs://` URI: `auto`, `path` or `virtual`, in front of the host.
-    pub addressing: String,
+    addressing: String = "auto".into(),
     /// A manifest that names the objects, for servers that cannot list.
-    pub manifest: Option<PathBuf>,
+    manifest: Option<PathBuf> = None,
     /// A local directory in which the bucket's listing is kept: it is used again by later runs while the bucket seems to be as it
     /// was, and one that is interrupted goes on. Without one the bucket is listed at every start.
-    pub listing_dir: Option<PathBuf>,
+    listing_dir: Option<PathBuf> = None,
     /// A listing older than this is not used again, s; 0 uses none again.
-    pub listing_max_age_s: u64,
+    listing_max_age_s: u64 = 86_400,
     /// Under https, the authorities to believe instead of the system's, in PEM.
-    pub ca_file: Option<PathBuf>,
+    ca_file: Option<PathBuf> = None,
     /// Under https, disable certificate verification (insecure; every use is a warning).
-    pub tls_insecure: bool,
+    tls_insecure: bool = false,
     /// The profile of the AWS files (`~/.aws`) whose keys are used, before those of the environment.
-    pub profile: Option<String>,
+    profile: Option<String> = None,
     /// `true` signs nothing; `false` signs also what goes to a plain `http://` or `https://` URI, which by itself is signed
     /// only with `profile` set, or where `AWS_ENDPOINT_URL` names the server.
-    pub anonymous: Option<bool>,
+    anonymous: Option<bool> = None,
     /// Pay for the requests and the bytes, where the bucket's owner wants that of who asks.
-    pub requester_pays: bool,
+    requester_pays: bool = false,
     /// Where the variables of the clouds' tools are read.
     #[serde(skip)]
-    pub environment: Environment,
+    environment: Environment = Environment::default(),
     /// What hands out credentials in the place of what the clouds' tools would use.
     #[serde(skip)]
-    pub credentials: Option<SharedProvider>,
+    credentials: Option<SharedProvider> = None,
     /// Samples per batch and rank.
-    pub batch_size: u32,
+    batch_size: u32 = 64,
     /// Epochs of the whole run, counted from epoch 0 also when resuming.
-    pub epochs: u64,
+    epochs: u64 = 1,
     /// Seed of the order.
-    pub seed: u64,
+    seed: u64 = 0,
     /// Shuffled epochs, or key order.
-    pub shuffle: bool,
+    shuffle: bool = true,
     /// Which shuffle: `global`, or `sticky`, under which a sample comes back to the rank that had it, whose cache may have it.
-    pub order: String,
+    order: String = OrderName::default().word().into(),
     /// Drop the last step of an epoch when it is not full.
-    pub drop_last: bool,
+    drop_last: bool = false,
     /// This rank.
-    pub rank: u32,
+    rank: u32 = 0,
     /// How many ranks share each epoch.
-    pub world: u32,
+    world: u32 = 1,
     /// Shards (threads); 0 chooses one per core that cpuset and quota allow, as far as memory feeds them; where samples are
     /// decoded, one for eight cores.
-    pub shards: u16,
+    shards: u16 = 0,
     /// All buffers together, bytes; 0 takes half of the cgroup's limit or of the machine.
-    pub memory_limit_bytes: u64,
+    memory_limit_bytes: u64 = 0,
     /// RAM cache of blocks inside that, payload bytes; 0 keeps nothing.
-    pub cache_limit_bytes: u64,
+    cache_limit_bytes: u64 = 0,
     /// What the cache keeps: `next-use`, `pinned`, `lru`, `fifo`, `dlcache` or `importance`.
-    pub cache_policy: String,
+    cache_policy: String = "next-use".into(),
     /// Directories on local disks that blocks go to which RAM has no room for; none keeps nothing on disk. Each belongs to root
     /// or to this user, and gets a directory `fuelrail-UID` that is this user's alone. Give each to one bucket or many, one
     /// loader or many of this machine: what is in them is found again by any later run.
-    pub spill_dirs: Vec<PathBuf>,
+    spill_dirs: Vec<PathBuf> = Vec::new(),
     /// Disk for blocks in all directories together, whichever loader and process of this machine wrote them, bytes; 0 takes
     /// what `spill_floor_bytes` leaves.
-    pub spill_limit_bytes: u64,
+    spill_limit_bytes: u64 = 0,
     /// Room to leave free on every directory's file system, bytes; 0 leaves a twentieth of it.
-    pub spill_floor_bytes: u64,
+    spill_floor_bytes: u64 = 0,
     /// What the disk keeps: `next-use`, `lru` or `fifo`.
-    pub spill_policy: String,
+    spill_policy: String = "next-use".into(),
     /// How far to look ahead: `lookahead`, or DELI's `full-fetch` and `50/50` over `prefetch_samples`.
-    pub prefetch: String,
+    prefetch: String = "lookahead".into(),
     /// For DELI's strategies: their cache size, samples.
-    pub prefetch_samples: u64,
+    prefetch_samples: u64 = 2048,
     /// Longest span fetched and cached as one, bytes.
-    pub block_bytes: u64,
+    block_bytes: u64 = BLOCK_BYTES_DEFAULT,
     /// What happens when a sample cannot be had: `raise`, `skip` or `quarantine`.
-    pub bad_samples: String,
+    bad_samples: String = "raise".into(),
     /// Silence on a busy connection after which it is given up, ms; and an answer of which less than 1 KiB a second comes for as long.
     /// What has come is kept, and the rest asked for elsewhere.
-    pub stall_after_ms: u64,
+    stall_after_ms: u64 = 10_000,
     /// No progress for this long is reported with every stage's state, ms; 0 never.
-    pub watchdog_after_ms: u64,
+    watchdog_after_ms: u64 = 30_000,
     /// Answer SIGUSR1 with the same report. The signal is the program's own otherwise: schedulers use it for pre-emption.
-    pub report_on_sigusr1: bool,
+    report_on_sigusr1: bool = false,
     /// Most connections per shard.
-    pub connections_max: usize,
+    connections_max: usize = 128,
     /// Most attempts per block without progress.
-    pub attempts_max: u32,
+    attempts_max: u32 = 10,
     /// How long one block may fail in all its attempts, those with progress too, while others are served, s; 0 leaves it to the attempts.
-    pub request_limit_s: u64,
+    request_limit_s: u64 = 600,
     /// How long a bucket that has served before, and now serves nothing at all, is waited for, s; 0 leaves it to the attempts.
-    pub outage_limit_s: u64,
+    outage_limit_s: u64 = 300,
     /// A local directory in which the loaders of this machine write down the rate of requests that a server asks for, so that they
     /// share it evenly; without one each finds a rate of its own.
-    pub share_dir: Option<PathBuf>,
+    share_dir: Option<PathBuf> = None,
     /// Requests sent a second time over another connection because the first takes far longer than usual, in per cent of all requests
     /// at most; 0 sends none. The first answer that is whole is taken.
-    pub hedge_percent: u32,
+    hedge_percent: u32 = HedgeConfig::default().percent,
     /// Bind each shard to a core and its memory to that core's NUMA node: one of every physical core first, nodes in turn.
-    pub pin: bool,
+    pin: bool = true,
     /// The NUMA node, such as a GPU's, on whose cores shards are seated first; the nodes take turns without it.
-    pub near: Option<u16>,
+    near: Option<u16> = None,
     /// Count processor cycles and instructions of every shard, where the kernel allows: context switches get dearer.
-    pub cycles: bool,
+    cycles: bool = false,
     /// The interface to the kernel: `auto` (`uring`, or `poll` where that is refused), `uring`, `poll`, and where the build
     /// has them `tokio-uring` and `glommio`.
-    pub ring: String,
+    ring: String = "auto".into(),
     /// Register the arena with the ring: cheaper receives, but all of it becomes resident at start.
-    pub register: bool,
+    register: bool = false,
     /// Which samples an epoch takes more than once, and which not at all: `off` and `uniform` take every sample once, `on` draws
     /// by the losses the trainer reports, `shade` and `shade-corrected` as SHADE does, to compare with.
-    pub importance: String,
+    importance: String = "off".into(),
     /// Under `on`: the least rate of a sample, per cent of once an epoch; at least that share of all samples is in every epoch.
-    pub importance_coverage_percent: u32,
+    importance_coverage_percent: u32 = 50,
     /// Under `on`, the most often a sample comes in an epoch; under SHADE's modes, how often what is cached is replayed.
-    pub importance_replay: u32,
+    importance_replay: u32 = 3,
     /// Under `on`: deliver weights that make the mean over an epoch unbiased.
-    pub importance_weights: bool,
+    importance_weights: bool = true,
     /// What PNG and JPEG objects are decoded to, `HEIGHTxWIDTHxCHANNELS`, such as `224x224x3`; empty delivers their bytes.
-    pub decode: String,
+    decode: String = String::new(),
     /// How a picture of another size comes to that: `exact` (it is a bad sample), `center-crop` or `random-crop`.
-    pub decode_fit: String,
+    decode_fit: String = "exact".into(),
     /// Mirror every other decoded sample left to right, by seed, epoch and sample.
-    pub decode_flip: bool,
+    decode_flip: bool = false,
     /// Threads that decode; 0 takes the cores that the shards leave, at least one.
-    pub decode_threads: usize,
+    decode_threads: usize = 0,
     /// Batches decoded ahead, as far as memory has room for them.
-    pub decode_depth: usize,
+    decode_depth: usize = 4,
     /// Where to log what was delivered, for the exactly-once proof.
-    pub audit: Option<PathBuf>,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            uri: String::new(),
-            region: None,
-            endpoint: String::new(),
-            addressing: "auto".into(),
-            manifest: None,
-            listing_dir: None,
-            listing_max_age_s: 86_400,
-            ca_file: None,
-            tls_insecure: false,
-            profile: None,
-            anonymous: None,
-            requester_pays: false,
-            environment: Environment::default(),
-            credentials: None,
-            batch_size: 64,
-            epochs: 1,
-            seed: 0,
-            shuffle: true,
-            order: OrderName::default().word().into(),
-            drop_last: false,
-            rank: 0,
-            world: 1,
-            shards: 0,
-            memory_limit_bytes: 0,
-            cache_limit_bytes: 0,
-            cache_policy: "next-use".into(),
-            spill_dirs: Vec::new(),
-            spill_limit_bytes: 0,
-            spill_floor_bytes: 0,
-            spill_policy: "next-use".into(),
-            prefetch: "lookahead".into(),
-            prefetch_samples: 2048,
-            block_bytes: BLOCK_BYTES_DEFAULT,
-            bad_samples: "raise".into(),
-            stall_after_ms: 10_000,
-            watchdog_after_ms: 30_000,
-            report_on_sigusr1: false,
-            connections_max: 128,
-            attempts_max: 10,
-            request_limit_s: 600,
-            outage_limit_s: 300,
-            share_dir: None,
-            hedge_percent: HedgeConfig::default().percent,
-            pin: true,
-            near: None,
-            cycles: false,
-            ring: "auto".into(),
-            register: false,
-            importance: "off".into(),
-            importance_coverage_percent: 50,
-            importance_replay: 3,
-            importance_weights: true,
-            decode: String::new(),
-            decode_fit: "exact".into(),
-            decode_flip: false,
-            decode_threads: 0,
-            decode_depth: 4,
-            audit: None,
-        }
-    }
+    audit: Option<PathBuf> = None,
 }
 
 /// Settings given as arguments: they win over environment and file. Values are written as in TOML or as plain text.
@@ -294,7 +247,7 @@ impl Config {
         for (name, text) in &environment {
             if let Some(field) = name.strip_prefix("FUELRAIL_") {
                 set(&mut table, &defaults, &field.to_ascii_lowercase(), text)
-                    .map_err(|e| usage(format!("environment variable {name}: {}", e.cause())))?;
+                    .map_err(|e| e.within(format_args!("environment variable {name}")))?;
             }
         }
         for (field, text) in overrides {
@@ -325,26 +278,16 @@ impl Config {
             "ranks count from 0 to world - 1",
         )?;
         check(self.shards <= SHARDS_MAX, format!("{} shards", self.shards), "one per core is enough, at most 256")?;
-        check(
-            (4096..=BLOCK_BYTES_MAX).contains(&self.block_bytes),
-            format!("block_bytes is {}", self.block_bytes),
-            "choose between 4096 and 1 GiB",
-        )?;
-        check(
-            (1..=CONNECTIONS_PER_SHARD_MAX).contains(&self.connections_max),
-            format!("connections_max is {}", self.connections_max),
-            "choose between 1 and 256",
-        )?;
+        between("block_bytes", self.block_bytes, &(4096..=BLOCK_BYTES_MAX))?;
+        between("connections_max", self.connections_max, &(1..=CONNECTIONS_PER_SHARD_MAX))?;
         check(self.attempts_max > 0, "attempts_max is 0".into(), "allow at least one attempt")?;
         check(self.stall_after_ms >= 10, format!("stall_after_ms is {}", self.stall_after_ms), "wait at least 10 ms")?;
         self.hedge().validate()?;
-        if let (Some(node), false) = (self.near, self.pin) {
-            check(
-                false,
-                format!("near = {node} with pin = false"),
-                "only shards bound to cores can be near a node: leave pin on",
-            )?;
-        }
+        check(
+            self.near.is_none() || self.pin,
+            format!("near = {} with pin = false", self.near.unwrap_or_default()),
+            "only shards bound to cores can be near a node: leave pin on",
+        )?;
         self.order.parse::<OrderName>()?;
         self.cache_policy.parse::<PolicyName>()?;
         self.spill_policy.parse::<SpillPolicy>()?;
@@ -358,22 +301,13 @@ impl Config {
         self.ring.parse::<RingChoice>()?;
         self.bad_samples()?;
         self.importance(0)?;
-        self.validate_decoding()
-    }
-
-    fn validate_decoding(&self) -> Result<()> {
         check(
             self.decode_threads <= DECODE_THREADS_MAX,
             format!("decode_threads is {}", self.decode_threads),
             "one per core is enough, at most 512; 0 chooses",
         )?;
-        check(
-            (1..=DECODE_DEPTH_MAX).contains(&self.decode_depth),
-            format!("decode_depth is {}", self.decode_depth),
-            "choose between 1 and 256",
-        )?;
-        self.decode()?;
-        Ok(())
+        between("decode_depth", self.decode_depth, &(1..=DECODE_DEPTH_MAX))?;
+        self.decode().map(drop)
     }
 
     /// Which requests are sent a second time.
@@ -464,19 +398,18 @@ impl Config {
     ///
     /// # Errors
     /// `Usage` for an unknown name.
-    pub fn bad_samples(&self) -> Result<fuelrail_flow::BadSamples> {
-        use fuelrail_flow::BadSamples;
-        match self.bad_samples.as_str() {
-            "raise" => Ok(BadSamples::Raise),
-            "skip" => Ok(BadSamples::Skip),
-            "quarantine" => Ok(BadSamples::Quarantine),
-            other => Err(usage(format!("bad_samples is '{other}'")).cure("use raise, skip or quarantine")),
-        }
+    pub fn bad_samples(&self) -> Result<BadSamples> {
+        self.bad_samples.parse()
     }
 }
 
 fn check(good: bool, cause: String, cure: &str) -> Result<()> {
     if good { Ok(()) } else { Err(Error::new(Kind::Usage, cause).cure(cure)) }
+}
+
+fn between<N: PartialOrd + Display + Copy>(name: &str, value: N, range: &RangeInclusive<N>) -> Result<()> {
+    let cure = format!("choose between {} and {}", range.start(), range.end());
+    check(range.contains(&value), format!("{name} is {value}"), &cure)
 }
 
 fn usage(cause: String) -> Error {

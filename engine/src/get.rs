@@ -9,7 +9,6 @@ use crate::folder;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::digest::{Digest, Sum};
 use fuelrail_wire::{Framing, ResponseHead, Scheme, can_match};
-use http_body_util::{BodyExt, Empty};
 use hyper::header::HeaderMap;
 use hyper::{Method, StatusCode};
 use std::io::Write;
@@ -31,12 +30,7 @@ pub fn get(uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
 /// # Errors
 /// As [`get`]; `File`, `Usage` and `Environment` for what [`Access`] holds and cannot be used.
 pub fn get_with(access: impl Into<Access>, uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
-    let access = access.into().settled(uri)?;
-    let endpoint = access.cloud.endpoint(uri)?;
-    let key = endpoint.prefix.clone();
-    if key.is_empty() {
-        return Err(no_object(uri));
-    }
+    let (access, endpoint, key) = access.into().object(uri)?;
     if endpoint.scheme == Scheme::File {
         return folder::get(&endpoint, &key, out).map_err(|e| e.object(key));
     }
@@ -46,11 +40,6 @@ pub fn get_with(access: impl Into<Access>, uri: &str, out: &mut (dyn Write + Sen
     });
     copied.map_err(|e| e.object(key))?;
     Ok(progress.copied)
-}
-
-pub(crate) fn no_object(uri: &str) -> Error {
-    Error::new(Kind::Usage, format!("'{uri}' names no object"))
-        .cure("write s3://BUCKET/KEY or http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys")
 }
 
 /// Copies what is missing, with retries.
@@ -222,8 +211,7 @@ async fn answer<'a>(
         // No cloud sends the checksum of an object with a part of it.
         _ => ask.header("x-amz-checksum-mode", "ENABLED"),
     };
-    let nothing = Empty::new().map_err(|never| match never {}).boxed_unsync();
-    let reply = within(ANSWER_TIMEOUT, client.send(&ask, nothing)).await??;
+    let reply = within(ANSWER_TIMEOUT, client.send_whole(&ask)).await??;
     match reply.status {
         StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(reply),
         StatusCode::RANGE_NOT_SATISFIABLE if from.is_some() => Ok(reply),

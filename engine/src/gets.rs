@@ -1,10 +1,10 @@
 //! GETs as a load generator sends them: one after the other over a connection that is kept, none tried again.
 
 use crate::access::{Access, wherever};
-use crate::client::{ANSWER_TIMEOUT, Ask, Client, Route, runtime, within};
+use crate::client::{ANSWER_TIMEOUT, Ask, Client, Route, within};
+use crate::system::runtime;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::Scheme;
-use http_body_util::{BodyExt, Empty};
 use hyper::Method;
 use tokio::runtime::Runtime;
 
@@ -64,8 +64,7 @@ async fn get(client: &Client<'_>, key: &str, bytes: Option<u64>) -> Result<u64> 
         Some(bytes) => ask.header("range", format!("bytes=0-{}", bytes.saturating_sub(1))),
         None => ask,
     };
-    let nothing = Empty::new().map_err(|never| match never {}).boxed_unsync();
-    let mut reply = within(ANSWER_TIMEOUT, client.send(&ask, nothing)).await??;
+    let mut reply = within(ANSWER_TIMEOUT, client.send_whole(&ask)).await??;
     if !reply.status.is_success() {
         return Err(client.refused(&ask, &reply.read().await?).into_error().object(key));
     }

@@ -46,6 +46,7 @@ mod starting;
 mod state;
 mod stats;
 mod supply;
+mod system;
 mod tls;
 mod upload;
 mod warnings;

@@ -150,9 +150,9 @@ fn look_up(route: &Route) -> Result<()> {
 /// # Errors
 /// `File` when it cannot be read, `Usage` naming the line that is wrong.
 pub fn read_manifest(path: &Path) -> Result<Vec<Listed>> {
-    let text = std::fs::read(path).map_err(|e| Error::new(Kind::File, format!("manifest {}: {e}", path.display())))?;
-    let entries = manifest::parse(&text)
-        .map_err(|e| Error::new(e.kind(), format!("manifest {}: {}", path.display(), e.cause())))?;
+    let file = format_args!("manifest {}", path.display());
+    let text = std::fs::read(path).map_err(|e| Error::new(Kind::File, e.to_string()).within(file))?;
+    let entries = manifest::parse(&text).map_err(|e| e.within(file))?;
     let listed = |Entry { key, size, etag }| Listed { key, size, etag };
     let mut found: Vec<Listed> = entries.into_iter().map(listed).collect();
     found.sort_unstable_by(|a, b| a.key.cmp(&b.key));

@@ -244,15 +244,10 @@ impl Loader {
                 waker.sleep(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)));
             }
             waker.disarm();
-            if self.leases() == 0 || begun.elapsed() < LEASE_PATIENCE {
+            if self.leases() == 0 || begun.elapsed() < LEASE_PATIENCE || !self.is_held_up_by_leases() {
                 held_since = None;
-            } else if self.is_held_up_by_leases() {
-                let since = *held_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= LEASE_PATIENCE {
-                    break Err(self.lease_error());
-                }
-            } else {
-                held_since = None;
+            } else if held_since.get_or_insert_with(Instant::now).elapsed() >= LEASE_PATIENCE {
+                break Err(self.lease_error());
             }
         };
         self.waiting.store(false, Ordering::Release);
@@ -308,7 +303,7 @@ impl Loader {
         let stats = Stats::new(&self.tally, self.started.elapsed(), &shards)
             .with_decode(self.parts.supply.stage().map(|stage| stage.facts()));
         let disk = match &self.parts.keeper {
-            Some(keeper) => stats.disk.map(|disk| disk.with_keeper(keeper)),
+            Some(keeper) => stats.disk.map(|disk| disk.with_keeper(&keeper.facts())),
             None => None,
         };
         let on_disk = disk.as_ref().map_or(0, |disk| disk.index_bytes);

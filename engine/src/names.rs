@@ -3,6 +3,7 @@
 //!
 //! Owns the thread and what was seen lately. Connections that stand are left alone: only new ones go to new addresses.
 
+use crate::system::spawn;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{AddressBook, Closed};
 use fuelrail_wire::{Endpoint, Proxy, Scheme};
@@ -43,8 +44,7 @@ pub(crate) fn addresses_of(endpoint: &Endpoint, proxy: Option<&Proxy>) -> Result
     if is_name {
         let reader = Arc::downgrade(&book);
         let keep = move || keep(&reader, &closed, Seen::new(found, Instant::now()), EVERY, look);
-        let thread = std::thread::Builder::new().name("fuelrail-names".into()).spawn(keep);
-        thread.map_err(|e| Error::new(Kind::Environment, format!("starting the thread that looks names up: {e}")))?;
+        spawn("fuelrail-names", keep)?;
     }
     Ok(book)
 }

@@ -1,15 +1,14 @@
 //! Small requests to services beside the buckets: those that hand out credentials, and the metadata services of instances.
 
-use crate::client::{Ask, Client, Refused, Route, on_thread, within};
+use crate::client::{Answer, Ask, Client, Refused, Route, within};
 use crate::environment::Environment;
 use crate::proxy::proxy_for;
+use crate::system::on_thread;
 use crate::tls::Tls;
-use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
+use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_io::Finding;
 use fuelrail_wire::Endpoint;
-use http_body_util::{BodyExt, Full};
 use hyper::Method;
-use hyper::body::Bytes;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -27,15 +26,6 @@ pub(crate) struct Service<'a> {
     pub(crate) ca_file: Option<PathBuf>,
 }
 
-/// What came back.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) body: Bytes,
-    /// The service's clock.
-    pub(crate) at: Option<WallTime>,
-}
-
 impl Service<'_> {
     /// Asks, and asks again where that may help. Whatever the service answers is an answer, unless it is busy.
     ///
@@ -51,31 +41,21 @@ impl Service<'_> {
         let proxy = self.proxies.map(|environment| proxy_for(environment, &endpoint)).transpose()?.flatten();
         let route = Route { tls, proxy, ..Route::new(endpoint) };
         let client = Client::new(&route, self.patience)?;
-        let mut ask = Ask::new(method, path);
-        for (name, value) in headers {
-            ask = ask.header(name, value);
-        }
-        if !body.is_empty() {
-            ask = ask.header("content-length", body.len());
-        }
+        let headers = headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        let ask = Ask { headers, body: body.into(), ..Ask::new(method, path) };
         let attempt = async || {
-            let load = Full::new(Bytes::from(body.clone())).map_err(|never| match never {}).boxed_unsync();
-            let answer = within(self.patience * 2, async { client.send(&ask, load).await?.read().await }).await??;
-            let status = answer.status.as_u16();
-            if status == 429 || status >= 500 {
-                let kind = if status == 429 { Kind::Throttled } else { Kind::Server };
-                return Err(Refused::from(Error::new(kind, format!("it answered {status}"))));
-            }
-            Ok(Answer { status, at: answer.date(), body: answer.body })
+            let answer = within(self.patience * 2, async { client.send_whole(&ask).await?.read().await }).await??;
+            let kind = match answer.status.as_u16() {
+                429 => Kind::Throttled,
+                500.. => Kind::Server,
+                _ => return Ok(answer),
+            };
+            Err(Refused::from(Error::new(kind, format!("it answered {}", answer.status))))
         };
         let asked = client.persist(self.attempts.max(1), attempt).await;
         asked.map_err(|Refused { error, .. }| {
             let server = route.endpoint.authority();
-            if error.cause().contains(&server) {
-                return error;
-            }
-            let cause = format!("{server}: {}", error.cause());
-            error.because(cause)
+            if error.cause().contains(&server) { error } else { error.within(server) }
         })
     }
 }
@@ -100,7 +80,7 @@ pub fn ask_metadata(
     on_thread("fuelrail-metadata", async || {
         let answer =
             Service { uri: &uri, patience, ..Service::default() }.ask(method, &[header], String::new()).await?;
-        Ok((answer.status, String::from_utf8_lossy(&answer.body).into_owned()))
+        Ok((answer.status.as_u16(), String::from_utf8_lossy(&answer.body).into_owned()))
     })
 }
 

@@ -5,6 +5,7 @@
 
 use crate::config::Config;
 use crate::layout::{Layout, Seating};
+use crate::system::{refused, spawn};
 use crate::watch::Watched;
 use fuelrail_base::canary;
 use fuelrail_base::{Duration, Error, Kind, Result, SampleId, ShardId};
@@ -91,9 +92,7 @@ impl Starting {
                 Backend::Glommio => posting.serve(|| GlommioRing::new(&ring)),
             }
         });
-        let thread = std::thread::Builder::new().name(format!("fuelrail-{}", id.0)).spawn(work);
-        let thread =
-            thread.map_err(|e| Error::new(Kind::Environment, format!("starting the thread of shard {}: {e}", id.0)))?;
+        let thread = spawn(&format!("fuelrail-{}", id.0), work)?;
         self.boards.push(board);
         self.greetings.push(greeting);
         self.threads.push(thread);
@@ -287,11 +286,7 @@ pub(crate) fn ledger(config: &Config, endpoint: &Endpoint, notices: &mut Vec<Str
 
 /// A file that cannot be used costs one line, and the loader keeps to a rate of its own.
 fn shared(dir: &Path, endpoint: &Endpoint) -> Result<Ledger> {
-    std::fs::create_dir_all(dir).map_err(|error| {
-        let errno = error.raw_os_error().unwrap_or(0);
-        Error::from_errno(Kind::File, &format!("making {}", dir.display()), errno)
-            .cure("choose a directory that this user may write to")
-    })?;
+    std::fs::create_dir_all(dir).map_err(|error| refused(dir, "making", &error))?;
     let name = format!("fuelrail-pace-{:016x}", xxh3_64(endpoint.authority().as_bytes()));
     let words = SharedWords::open(
         &OwnDirectory::open(dir)?,

@@ -143,20 +143,4 @@ mod tests {
         assert_eq!(State::from_json(old).unwrap(), state());
         assert_eq!(state().to_json(), old);
     }
-
-    #[test]
-    fn belongs_to_one_run() {
-        state().check(&State { epoch: 0, position: 0, ..state() }).unwrap();
-        for other in [
-            State { seed: 8, ..state() },
-            State { shuffle: false, ..state() },
-            State { order: "sticky".into(), ..state() },
-            State { samples: 11, ..state() },
-            State { listing: "cd".into(), ..state() },
-            State { samples: 5, ..state() },
-        ] {
-            assert_eq!(state().check(&other).unwrap_err().kind(), Kind::Usage);
-        }
-        assert_eq!(State { position: 10, ..state() }.check(&state()).unwrap_err().kind(), Kind::Usage);
-    }
 }

@@ -2,12 +2,17 @@
 
 use crate::decode::{DecodeStats, Facts};
 use crate::memory::MemoryStats;
-use crate::spill::Keeper;
 use fuelrail_base::Duration;
 use fuelrail_base::metrics::{Histogram, Summary};
 use fuelrail_flow::{GateFacts, Snapshot};
 use serde::{Deserialize, Serialize};
+use std::ops::Add;
 use std::sync::Arc;
+
+/// Sets each of these counters of one to what the function makes of it and of the other's.
+macro_rules! each {
+    ($with:expr, $of:expr, $and:expr; $($counter:ident),+) => { $($of.$counter = $with($of.$counter, $and.$counter);)+ };
+}
 
 /// Quantiles of a latency, µs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -197,9 +202,9 @@ impl From<&Snapshot> for ShardStats {
             enters: counts.enters,
             sleeps: counts.sleeps,
             completions: counts.completions,
-            syscalls_per_mib: ratio(counts.enters, counts.received_bytes) * MIB,
-            completions_per_syscall: ratio(counts.completions, counts.enters),
+            ..ShardStats::default()
         }
+        .with_ratios()
     }
 }
 
@@ -214,27 +219,28 @@ impl ShardStats {
     #[must_use]
     pub fn since(&self, earlier: &ShardStats) -> ShardStats {
         let counted = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then.unwrap_or(0)));
-        let received_bytes = self.received_bytes.saturating_sub(earlier.received_bytes);
-        let enters = self.enters.saturating_sub(earlier.enters);
-        let completions = self.completions.saturating_sub(earlier.completions);
-        ShardStats {
-            core: self.core,
+        let mut since = ShardStats {
             cpu_user_s: (self.cpu_user_s - earlier.cpu_user_s).max(0.0),
             cpu_system_s: (self.cpu_system_s - earlier.cpu_system_s).max(0.0),
             cycles: counted(self.cycles, earlier.cycles),
             instructions: counted(self.instructions, earlier.instructions),
-            switches_voluntary: self.switches_voluntary.saturating_sub(earlier.switches_voluntary),
-            switches_involuntary: self.switches_involuntary.saturating_sub(earlier.switches_involuntary),
-            faults_minor: self.faults_minor.saturating_sub(earlier.faults_minor),
-            landed_bytes: self.landed_bytes.saturating_sub(earlier.landed_bytes),
-            received_bytes,
-            enters,
-            sleeps: self.sleeps.saturating_sub(earlier.sleeps),
-            completions,
-            syscalls_per_mib: ratio(enters, received_bytes) * MIB,
-            completions_per_syscall: ratio(completions, enters),
-        }
+            ..self.clone()
+        };
+        each!(u64::saturating_sub, since, earlier; switches_voluntary, switches_involuntary, faults_minor, landed_bytes);
+        each!(u64::saturating_sub, since, earlier; received_bytes, enters, sleeps, completions);
+        since.with_ratios()
     }
+
+    fn with_ratios(self) -> ShardStats {
+        let (syscalls_per_mib, completions_per_syscall) =
+            per_syscall(self.enters, self.completions, self.received_bytes);
+        ShardStats { syscalls_per_mib, completions_per_syscall, ..self }
+    }
+}
+
+/// System calls per MiB received, and completions per system call.
+fn per_syscall(enters: u64, completions: u64, received_bytes: u64) -> (f64, f64) {
+    (ratio(enters, received_bytes) * MIB, ratio(completions, enters))
 }
 
 const MIB: f64 = (1u64 << 20) as f64;
@@ -291,34 +297,18 @@ pub struct DiskFacts {
 }
 
 impl DiskFacts {
-    /// The same, with what the keeper has to tell.
-    pub(crate) fn with_keeper(mut self, keeper: &Keeper) -> DiskFacts {
-        let told = keeper.facts();
-        self.segments_made = told.made;
-        self.segments_taken_over = told.taken_over;
-        self.segments_reclaimed = told.reclaimed;
-        self.failures += told.failures;
-        self.directories_failed = told.directories_failed;
+    /// The same, with what the keeper has counted.
+    pub(crate) fn with_keeper(mut self, told: &DiskFacts) -> DiskFacts {
+        each!(u64::add, self, told; segments_made, segments_taken_over, segments_reclaimed, failures, directories_failed);
         self
     }
 
     pub(crate) fn add(&mut self, shard: &Snapshot) {
         let (brain, disk) = (&shard.brain.spill, &shard.disk);
-        self.hits += brain.hits;
-        self.hit_bytes += brain.hit_bytes;
-        self.adopted += brain.adopted;
-        self.written += brain.written;
-        self.written_bytes += brain.written_bytes;
-        self.refused += brain.refused;
-        self.skipped += brain.skipped;
-        self.write_failures += brain.write_failures;
-        self.lost += brain.lost;
-        self.trims += brain.trims;
-        self.broken += brain.broken;
-        self.failures += disk.failures;
-        self.read_bytes += disk.read_bytes;
+        each!(u64::add, self, brain; hits, hit_bytes, adopted, written, written_bytes, refused, skipped, write_failures);
+        each!(u64::add, self, brain; lost, trims, broken);
+        each!(u64::add, self, disk; failures, read_bytes, copied_bytes);
         self.device_written_bytes += disk.written_bytes;
-        self.copied_bytes += disk.copied_bytes;
         self.index_bytes += shard.index_bytes;
         self.blocks += shard.disk_blocks;
     }
@@ -409,8 +399,8 @@ impl Stats {
         stats.hit_ratio = ratio(stats.hits + stats.disk.as_ref().map_or(0, |disk| disk.hits), stats.asks);
         stats.copied_bytes_per_byte = ratio(stats.copied_bytes, stats.bytes);
         let received: u64 = stats.shards.iter().map(|shard| shard.received_bytes).sum();
-        stats.syscalls_per_mib = ratio(stats.enters, received) * MIB;
-        stats.completions_per_syscall = ratio(stats.completions, stats.enters);
+        (stats.syscalls_per_mib, stats.completions_per_syscall) =
+            per_syscall(stats.enters, stats.completions, received);
         stats
     }
 
@@ -449,29 +439,11 @@ impl Stats {
     fn add(&mut self, shard: &Snapshot) {
         let (brain, fetch) = (&shard.brain, &shard.fetch);
         self.shards.push(ShardStats::from(shard));
-        self.requests += fetch.requests;
-        self.landed_bytes += fetch.landed_bytes;
-        self.connections += fetch.connections;
-        self.connections_open += fetch.connections_open;
-        self.connections_failed += fetch.connections_failed;
-        self.tls_handshakes += fetch.tls_handshakes;
-        self.tls_resumed += fetch.tls_resumed;
-        self.heads_predicted += fetch.heads_predicted;
-        self.heads_mispredicted += fetch.heads_mispredicted;
-        self.retries += brain.retries;
-        self.throttled += brain.throttled;
-        self.given_up += brain.given_up;
-        self.hedges += brain.hedges;
-        self.hedges_won += brain.hedges_won;
-        self.wasted_bytes += shard.wasted_bytes;
-        self.asks += brain.asks;
-        self.hits += brain.hits;
-        self.shared += brain.shared;
-        self.asked_bytes += brain.asked_bytes;
-        self.hit_bytes += brain.hit_bytes;
-        self.evictions += brain.evictions;
-        self.copied_bytes += shard.copied_bytes;
-        self.unproved += shard.unproved;
+        each!(u64::add, self, fetch; requests, landed_bytes, connections, connections_open, connections_failed);
+        each!(u64::add, self, fetch; tls_handshakes, tls_resumed, heads_predicted, heads_mispredicted);
+        each!(u64::add, self, brain; retries, throttled, given_up, hedges, hedges_won, evictions);
+        each!(u64::add, self, brain; asks, hits, shared, asked_bytes, hit_bytes);
+        each!(u64::add, self, shard; wasted_bytes, copied_bytes, unproved);
         self.operations += shard.operations as u64;
         shard.gates.iter().for_each(|gate| self.add_gate(gate));
         if let Some(ring) = &shard.ring {

@@ -50,9 +50,9 @@ impl Tls {
 }
 
 fn file_roots(path: &Path) -> Result<Roots> {
-    let at = |error: Error| Error::new(error.kind(), format!("ca_file {}: {}", path.display(), error.cause()));
-    let text = std::fs::read(path).map_err(|e| at(Error::new(Kind::File, e.to_string())))?;
-    Roots::from_pem(&text).map_err(|e| at(e).cure("give the certificate of the authority, in PEM"))
+    let file = format_args!("ca_file {}", path.display());
+    let text = std::fs::read(path).map_err(|e| Error::new(Kind::File, e.to_string()).within(file))?;
+    Roots::from_pem(&text).map_err(|e| e.within(file).cure("give the certificate of the authority, in PEM"))
 }
 
 fn system_roots() -> Result<Roots> {

@@ -1,6 +1,7 @@
 //! The watchdog: one thread that notices when nothing moves and reports every stage's state; also on SIGUSR1, where that is asked for.
 
 use crate::decode::Facts;
+use crate::system::spawn;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Board, Snapshot};
 use fuelrail_io::Waker;
@@ -82,10 +83,7 @@ impl Watchdog {
             signal.map_err(|e| Error::new(Kind::Environment, format!("report_on_sigusr1: the signal handler: {e}")))?;
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let stopped = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name("fuelrail-watch".into())
-            .spawn(move || watch.run(&stopped, &asked))
-            .map_err(|e| Error::new(Kind::Environment, format!("starting the watchdog: {e}")))?;
+        let thread = spawn("fuelrail-watch", move || watch.run(&stopped, &asked))?;
         Ok(Watchdog { stop, thread: Some(thread), signal })
     }
 }

@@ -117,6 +117,7 @@ fn a_state_of_another_run_is_refused() {
     assert_eq!(builder().build().unwrap().map(|b| b.unwrap().len()).sum::<usize>(), 92);
     refused(builder().seed(6), Kind::Usage, "seed");
     refused(builder().shuffle(false), Kind::Usage, "shuffle");
+    refused(builder().order("sticky"), Kind::Usage, "with order");
     refused(builder().listing(listing(&DataSet::digits(101, 1))), Kind::Usage, "samples");
     let mut resized = listing(&set);
     resized[50].size += 1;

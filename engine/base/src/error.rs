@@ -68,34 +68,16 @@ impl Kind {
             _ => 1,
         }
     }
-
-    /// The kind as one lower-case word, for JSON and logs.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        use Kind::*;
-        match self {
-            Usage => "usage",
-            Environment => "environment",
-            Budget => "budget",
-            Network => "network",
-            Throttled => "throttled",
-            Server => "server",
-            Truncated => "truncated",
-            Stalled => "stalled",
-            Protocol => "protocol",
-            Mismatch => "mismatch",
-            Changed => "changed",
-            NotFound => "not_found",
-            Expired => "expired",
-            Exists => "exists",
-            Denied => "denied",
-            Untrusted => "untrusted",
-            Undecodable => "undecodable",
-            File => "file",
-            Cancelled => "cancelled",
-        }
-    }
 }
+
+crate::named!(
+    Kind,
+    "a kind of error":
+    Usage = "usage", Environment = "environment", Budget = "budget", Network = "network", Throttled = "throttled",
+    Server = "server", Truncated = "truncated", Stalled = "stalled", Protocol = "protocol", Mismatch = "mismatch",
+    Changed = "changed", NotFound = "not_found", Expired = "expired", Exists = "exists", Denied = "denied",
+    Untrusted = "untrusted", Undecodable = "undecodable", File = "file", Cancelled = "cancelled",
+);
 
 /// An error with its kind, its cause, the object it concerns and what to do about it. Never holds a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -139,6 +121,13 @@ impl Error {
     #[must_use]
     pub fn because(mut self, cause: impl Into<String>) -> Error {
         self.inner.cause = cause.into();
+        self
+    }
+
+    /// The same with its cause behind where it happened: a file, a server, a thread.
+    #[must_use]
+    pub fn within(mut self, place: impl fmt::Display) -> Error {
+        self.inner.cause = format!("{place}: {}", self.inner.cause);
         self
     }
 

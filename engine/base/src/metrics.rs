@@ -42,26 +42,15 @@ impl Histogram {
         self.inner.len()
     }
 
-    /// Value at quantile `q` in `0..=1`, µs. Zero when empty.
-    #[must_use]
-    pub fn quantile_us(&self, q: f64) -> u64 {
-        if self.inner.is_empty() { 0 } else { self.inner.value_at_quantile(q) }
-    }
-
-    /// Largest value, µs.
-    #[must_use]
-    pub fn max_us(&self) -> u64 {
-        self.inner.max()
-    }
-
-    /// p50, p99, p99.9, maximum and count.
+    /// p50, p99, p99.9, maximum and count; zeroes when empty.
     #[must_use]
     pub fn summary(&self) -> Summary {
+        let quantile = |q| if self.inner.is_empty() { 0 } else { self.inner.value_at_quantile(q) };
         Summary {
-            p50_us: self.quantile_us(0.5),
-            p99_us: self.quantile_us(0.99),
-            p999_us: self.quantile_us(0.999),
-            max_us: self.max_us(),
+            p50_us: quantile(0.5),
+            p99_us: quantile(0.99),
+            p999_us: quantile(0.999),
+            max_us: self.inner.max(),
             count: self.count(),
         }
     }

@@ -8,24 +8,6 @@ use core::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ByteSize(pub u64);
 
-impl ByteSize {
-    /// `n` KiB.
-    #[must_use]
-    pub const fn kib(n: u64) -> ByteSize {
-        ByteSize(n << 10)
-    }
-    /// `n` MiB.
-    #[must_use]
-    pub const fn mib(n: u64) -> ByteSize {
-        ByteSize(n << 20)
-    }
-    /// `n` GiB.
-    #[must_use]
-    pub const fn gib(n: u64) -> ByteSize {
-        ByteSize(n << 30)
-    }
-}
-
 const UNITS: [(&str, u64); 14] = [
     ("", 1),
     ("b", 1),
@@ -104,6 +86,6 @@ mod tests {
     #[test]
     fn prints_short() {
         assert_eq!(ByteSize(999).to_string(), "999 B");
-        assert_eq!(ByteSize::mib(3).to_string(), "3.0 MiB");
+        assert_eq!(ByteSize(3 << 20).to_string(), "3.0 MiB");
     }
 }

@@ -31,6 +31,14 @@ pub enum BadSamples {
     Quarantine,
 }
 
+fuelrail_base::named!(
+    BadSamples,
+    "a policy for bad_samples":
+    Raise = "raise",
+    Skip = "skip",
+    Quarantine = "quarantine",
+);
+
 /// A batch whose samples are all in place.
 #[derive(Debug)]
 pub struct Assembled {

@@ -32,10 +32,7 @@ impl Failure {
     pub fn guard<T>(&self, thread: impl Display, work: impl FnOnce() -> Result<T>) -> Option<T> {
         let cause = match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Ok(done)) => return Some(done),
-            Ok(Err(error)) => {
-                let cause = format!("{thread}: {}", error.cause());
-                error.because(cause)
-            }
+            Ok(Err(error)) => error.within(thread),
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");

@@ -5,7 +5,7 @@
 use super::settings::{CredentialProvider, Credentials, Origin, Provider, Signing};
 use super::source::Fetched;
 use super::{aws, tokens};
-use crate::client::on_thread;
+use crate::system::{on_thread, spawn};
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_flow::Authority;
 use fuelrail_io::{Waker, wall_now};
@@ -68,9 +68,7 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
     if !fetched.fixed {
         let keeper =
             Keeper { authority: Arc::downgrade(&authority), waker: authority.waker().clone(), chain: chain.clone() };
-        let thread = std::thread::Builder::new().name("fuelrail-keys".into()).spawn(move || keeper.run(&fetched));
-        thread
-            .map_err(|e| Error::new(Kind::Environment, format!("starting the thread that renews credentials: {e}")))?;
+        spawn("fuelrail-keys", move || keeper.run(&fetched))?;
     }
     kept.push((chain, Arc::downgrade(&authority)));
     Ok(Some(authority))

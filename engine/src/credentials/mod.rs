@@ -18,10 +18,12 @@ pub(crate) use keep::authority_for;
 pub use settings::{CredentialProvider, Credentials, SharedProvider};
 pub(crate) use settings::{Origin, Provider};
 
-use crate::service::Answer;
+use crate::client::Answer;
 use fuelrail_base::{Kind, WallTime};
 use fuelrail_wire::sign::Credential;
+use hyper::StatusCode;
 use hyper::body::Bytes;
+use hyper::header::HeaderMap;
 use profile::Profiles;
 
 /// Reads `bytes`, any at all, as each kind of file and answer that brings credentials: they are understood or refused, and no refusal repeats
@@ -40,7 +42,7 @@ pub(crate) fn understood(bytes: &[u8]) {
         Ok((_, body)) => assert!(body.starts_with("grant_type=") && body.bytes().all(|byte| byte.is_ascii_graphic())),
         Err(error) => assert!(matches!(error.kind(), Kind::Usage | Kind::Denied), "{error}"),
     }
-    let answer = Answer { status: 200, body: Bytes::copy_from_slice(bytes), at: Some(WallTime(1)) };
+    let answer = Answer { status: StatusCode::OK, headers: HeaderMap::new(), body: Bytes::copy_from_slice(bytes) };
     if let Err(error) = tokens::token_in(&answer, Credential::bearer) {
         assert!(
             matches!(error.kind(), Kind::Denied | Kind::Usage) && !error.cause().contains(char::is_control),

@@ -41,9 +41,7 @@ impl Profiles {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(e) => return Err(Error::new(Kind::File, format!("{}: {e}", path.display()))),
             };
-            profiles
-                .add(&text, prefixed)
-                .map_err(|e| Error::new(e.kind(), format!("{}: {}", path.display(), e.cause())))?;
+            profiles.add(&text, prefixed).map_err(|e| e.within(path.display()))?;
             profiles.files.push(path);
         }
         Ok(profiles)
@@ -89,6 +87,7 @@ impl Profiles {
 
     /// What the profile called `name` has. `named` says that somebody asked for it, so that it has to be there.
     pub(super) async fn credential(&self, name: &str, named: bool, service: &Sts<'_>) -> Result<Source> {
+        let none = |cause| if named { Err(Error::new(Kind::Usage, cause)) } else { Ok(Err(cause)) };
         if !self.sections.contains_key(name) {
             let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
             let place = if files.is_empty() {
@@ -96,13 +95,11 @@ impl Profiles {
             } else {
                 format!("not in {}", files.join(" or "))
             };
-            let cause = format!("no profile '{name}': {place}");
-            return if named { Err(Error::new(Kind::Usage, cause)) } else { Ok(Err(cause)) };
+            return none(format!("no profile '{name}': {place}"));
         }
         match self.follow(name, service).await? {
             Some(fetched) => Ok(Ok(fetched)),
-            None if named => Err(Error::new(Kind::Usage, format!("the profile '{name}' has no keys, role or process"))),
-            None => Ok(Err(format!("the profile '{name}' has no keys, role or process"))),
+            None => none(format!("the profile '{name}' has no keys, role or process")),
         }
     }
 

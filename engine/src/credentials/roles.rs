@@ -49,7 +49,7 @@ pub(super) async fn container(environment: &Environment) -> Result<Source> {
     if answer.status != 200 {
         return Err(Error::new(Kind::Denied, format!("{} answered {}", endpoint.authority(), answer.status)));
     }
-    Ok(Ok(Fetched { at: answer.at, ..Fetched::new(parse_keys(&answer.body)?) }))
+    Ok(Ok(Fetched { at: answer.date(), ..Fetched::new(parse_keys(&answer.body)?) }))
 }
 
 /// Where the vendor's tools send a token without TLS.
@@ -95,7 +95,7 @@ pub(super) async fn instance(environment: &Environment) -> Result<Source> {
     if answer.status != 200 {
         return Err(Error::new(Kind::Server, format!("{service} answered {} for its role", answer.status)));
     }
-    Ok(Ok(Fetched { at: answer.at, ..Fetched::new(parse_keys(&answer.body)?) }))
+    Ok(Ok(Fetched { at: answer.date(), ..Fetched::new(parse_keys(&answer.body)?) }))
 }
 
 /// Clocks that differ by less agree.
@@ -163,9 +163,9 @@ impl Sts<'_> {
             let ca_file = self.environment.path("AWS_CA_BUNDLE");
             let service = Service { ca_file, ..token_service(&uri, self.environment) };
             let answer = service.ask(Method::POST, &headers, body.clone()).await?;
-            let there = answer.at.filter(|at| at.seconds_since(now).unsigned_abs() > SKEW_S_MIN);
+            let there = answer.date().filter(|at| at.seconds_since(now).unsigned_abs() > SKEW_S_MIN);
             match (parse_session(&answer.body), there) {
-                (Ok(credential), _) => return Ok(Fetched { at: answer.at, ..Fetched::new(credential) }),
+                (Ok(credential), _) => return Ok(Fetched { at: answer.date(), ..Fetched::new(credential) }),
                 // A wrong clock here makes a wrong signature: once more, by the service's.
                 (Err(_), Some(there)) if keys.is_some() && now == self.now => now = there,
                 (Err(error), _) => {

@@ -6,8 +6,9 @@
 //! algorithm anew and brings nothing besides.
 
 use super::source::{FORM, Fetched, PATIENCE, Source, first, form, token_file, token_service};
+use crate::client::Answer;
 use crate::environment::Environment;
-use crate::service::{Answer, Service};
+use crate::service::Service;
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_io::wall_now;
 use fuelrail_wire::Endpoint;
@@ -53,11 +54,11 @@ pub(super) fn token_in(answer: &Answer, make: impl FnOnce(&str) -> Result<Creden
         return Err(Error::new(Kind::Denied, format!("the answer {} holds no token ({name})", answer.status)));
     };
     let on = expires_on.and_then(|seconds| seconds.get()).map(WallTime);
-    let now = answer.at.unwrap_or_else(wall_now);
+    let now = answer.date().unwrap_or_else(wall_now);
     let lasts = expires_in.and_then(|seconds| seconds.get());
     let expires = on.or(lasts.map(|seconds| WallTime(now.0.saturating_add(seconds))));
     let credential = make(text.expose())?.until(expires);
-    Ok(Fetched { at: answer.at, ..Fetched::new(credential) })
+    Ok(Fetched { at: answer.date(), ..Fetched::new(credential) })
 }
 
 /// The token of a metadata service. A service at its default address may be absent: the error text is then the reason there is no
@@ -223,10 +224,7 @@ async fn from_file(environment: &Environment, path: &Path, named: bool) -> Resul
         }
         Err(e) => return Err(Error::new(Kind::File, format!("{}: {e}", path.display()))),
     };
-    let (uri, body) = exchange(&text, wall_now()).map_err(|e| {
-        let cause = format!("{}: {}", path.display(), e.cause());
-        e.because(cause)
-    })?;
+    let (uri, body) = exchange(&text, wall_now()).map_err(|e| e.within(path.display()))?;
     let answer = token_service(&uri, environment).ask(Method::POST, &[("content-type", FORM)], body).await?;
     token_in(&answer, Credential::bearer).map(Ok)
 }
@@ -276,7 +274,9 @@ async fn from_metadata(environment: &Environment) -> Result<Source> {
 mod tests {
     use super::*;
     use fuelrail_wire::Cloud;
+    use hyper::StatusCode;
     use hyper::body::Bytes;
+    use hyper::header::{DATE, HeaderMap, HeaderValue};
 
     #[test]
     fn the_account_is_the_uris_and_a_key_of_another_one_is_not_its() {
@@ -306,9 +306,9 @@ mod tests {
     #[test]
     fn tokens_are_read_with_their_end_and_refusals_repeat_no_secret() {
         let answer = |body: &'static str| Answer {
-            status: 200,
+            status: StatusCode::OK,
+            headers: HeaderMap::from_iter([(DATE, HeaderValue::from_static("Thu, 01 Jan 1970 00:16:40 GMT"))]),
             body: Bytes::from_static(body.as_bytes()),
-            at: Some(WallTime(1_000)),
         };
         for (body, expires) in [
             (r#"{"access_token":"tok","expires_in":3599,"token_type":"Bearer"}"#, Some(4_599)),

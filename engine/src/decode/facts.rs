@@ -32,10 +32,8 @@ pub struct DecodeStats {
 pub(crate) struct Facts {
     depth: usize,
     beats: AtomicU64,
-    /// Batches let in, whether they are still inside or not.
-    pub(super) opened: AtomicU64,
-    /// Batches the consumer has taken.
-    pub(super) taken: AtomicU64,
+    /// Batches being decoded, or waiting for the consumer.
+    inside: AtomicU64,
     /// Nothing is inside, and there is no room for the next batch: only the consumer can make some.
     pub(super) starved: AtomicBool,
     counted: Mutex<Counted>,
@@ -56,8 +54,7 @@ impl Facts {
         Facts {
             depth,
             beats: AtomicU64::new(0),
-            opened: AtomicU64::new(0),
-            taken: AtomicU64::new(0),
+            inside: AtomicU64::new(0),
             starved: AtomicBool::new(false),
             counted: Mutex::new(Counted { stats, decoding, decoded }),
         }
@@ -93,7 +90,7 @@ impl Facts {
     pub(super) fn batch_opened(&self) {
         // The gate first: whoever sees the batch opened may already see it finished.
         self.counted().decoding.entered(monotonic_now());
-        self.opened.fetch_add(1, Ordering::Release);
+        self.inside.fetch_add(1, Ordering::Release);
         self.beat();
     }
 
@@ -106,13 +103,12 @@ impl Facts {
 
     pub(super) fn batch_taken(&self) {
         self.counted().decoded.passed(monotonic_now());
-        self.taken.fetch_add(1, Ordering::Release);
+        self.inside.fetch_sub(1, Ordering::Release);
     }
 
     /// Batches inside: being decoded, or waiting for the consumer.
     pub(super) fn inside(&self) -> u64 {
-        let taken = self.taken.load(Ordering::Acquire);
-        self.opened.load(Ordering::Acquire).saturating_sub(taken)
+        self.inside.load(Ordering::Acquire)
     }
 
     /// Moves whenever a thread of the stage does something.

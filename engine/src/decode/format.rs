@@ -2,7 +2,7 @@
 //! of an object that is not the picture that was asked for.
 
 use fuelrail_base::limits::PICTURE_PIXELS_MAX;
-use fuelrail_base::{Error, Kind};
+use fuelrail_base::{Error, Kind, Result};
 
 /// What a decoder makes of a pixel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,12 +32,11 @@ pub(super) fn undecodable(cause: &str) -> Error {
     Error::new(Kind::Undecodable, cause).cure("mend or remove the object, or leave it out with bad_samples = skip")
 }
 
-/// A header that is not believed.
-pub(super) fn too_large(width: u32, height: u32) -> Option<Error> {
-    let pixels = u64::from(width) * u64::from(height);
-    (pixels > PICTURE_PIXELS_MAX).then(|| {
-        undecodable(&format!(
-            "its header says {width} × {height} pixels; more than {PICTURE_PIXELS_MAX} are not decoded"
-        ))
-    })
+/// Refuses a header that is not to be believed.
+pub(super) fn check_size(width: u32, height: u32) -> Result<()> {
+    if u64::from(width) * u64::from(height) <= PICTURE_PIXELS_MAX {
+        return Ok(());
+    }
+    let limit = format!("more than {PICTURE_PIXELS_MAX} are not decoded");
+    Err(undecodable(&format!("its header says {width} × {height} pixels; {limit}")))
 }

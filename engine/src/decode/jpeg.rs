@@ -4,7 +4,7 @@
 //! before it is decoded, what is wrong inside the pixels is an error, and so is a file that has fewer pixels than its header
 //! says (see `until_the_end`).
 
-use super::format::{Picture, Pixels, too_large, undecodable};
+use super::format::{Picture, Pixels, check_size, undecodable};
 use fuelrail_base::{Error, Result};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;
@@ -38,9 +38,7 @@ pub(super) fn open<'a>(bytes: &'a [u8], grey: bool, scratch: &'a mut Vec<u8>) ->
     decoder.decode_headers().map_err(|e| failed(&e))?;
     let (width, height) = decoder.dimensions().ok_or_else(|| undecodable("the JPEG says no size"))?;
     let (width, height) = (width as u32, height as u32);
-    if let Some(error) = too_large(width, height) {
-        return Err(error);
-    }
+    check_size(width, height)?;
     let pixels = match decoder.input_colorspace() {
         Some(ColorSpace::Luma) => Pixels::Grey,
         Some(ColorSpace::YCbCr) if grey => Pixels::Grey,

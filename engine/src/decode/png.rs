@@ -1,7 +1,7 @@
 //! PNG, by the `png` crate: every colour type, depth and interlacing; 16 bits keep their upper eight, an animation its
 //! first picture. Alpha is dropped, the colours stay as they are stored.
 
-use super::format::{Picture, Pixels, too_large, undecodable};
+use super::format::{Picture, Pixels, check_size, undecodable};
 use fuelrail_base::{Error, Result};
 use png::{Decoder, DecodingError, Limits, Reader, Transformations};
 use std::io::Cursor;
@@ -22,9 +22,7 @@ pub(super) fn open(bytes: &[u8]) -> Result<Png<'_>> {
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     let (width, height) = decoder.read_header_info().map_err(|e| failed(&e))?.size();
     // Before anything is made for the pixels that the header claims.
-    if let Some(error) = too_large(width, height) {
-        return Err(error);
-    }
+    check_size(width, height)?;
     let reader = decoder.read_info().map_err(|e| failed(&e))?;
     let pixels = match reader.output_color_type().0.samples() {
         1 => Pixels::Grey,

@@ -5,9 +5,10 @@ use super::Decode;
 use super::facts::Facts;
 use super::pool::{Job, LOOK_AGAIN, Shared, Work, serve};
 use crate::config::Config;
+use crate::system::spawn;
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::canary;
-use fuelrail_base::{Error, Kind, Result, Turns};
+use fuelrail_base::{Result, Turns};
 use fuelrail_flow::{Assembled, Consumer, Finished, Objects, Outlet};
 use fuelrail_io::{Region, Slot, Waker};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,6 @@ pub(crate) struct DecodeStage {
     early: Turns<Finished>,
     next: u64,
     end: u64,
-    wanted: Decode,
 }
 
 impl DecodeStage {
@@ -58,17 +58,17 @@ impl DecodeStage {
         let feed = Feed { shared: Arc::clone(&shared), outlet, region, batch_bytes, depth: depth as u64, slot: None };
         let early = Turns::with_capacity(depth);
         // From here on a failure stops and joins what stands.
-        let mut stage = DecodeStage { shared, threads: Vec::new(), early, next: 0, end, wanted: decode };
+        let mut stage = DecodeStage { shared, threads: Vec::new(), early, next: 0, end };
         for n in 0..threads {
             let shared = Arc::clone(&stage.shared);
-            stage.threads.push(spawn(&run, format!("fuelrail-d{n}"), move || serve(&shared))?);
+            stage.threads.push(spawn_guarded(&run, &format!("fuelrail-d{n}"), move || serve(&shared))?);
         }
-        stage.threads.push(spawn(&run, "fuelrail-feed".into(), move || feed.run())?);
+        stage.threads.push(spawn_guarded(&run, "fuelrail-feed", move || feed.run())?);
         Ok(stage)
     }
 
     pub(crate) fn decode(&self) -> &Decode {
-        &self.wanted
+        &self.shared.wanted
     }
 
     pub(crate) fn facts(&self) -> &Arc<Facts> {
@@ -129,7 +129,7 @@ impl Drop for DecodeStage {
 }
 
 /// A thread whose panic ends the run: what it held will never come.
-fn spawn(run: &Arc<Consumer>, name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+fn spawn_guarded(run: &Arc<Consumer>, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let run = Arc::clone(run);
     let guarded = canary::inherited(move || {
         run.failure.guard("a decoding thread", || {
@@ -137,11 +137,7 @@ fn spawn(run: &Arc<Consumer>, name: String, work: impl FnOnce() + Send + 'static
             Ok(())
         });
     });
-    let thread = std::thread::Builder::new().name(name).spawn(guarded);
-    thread.map_err(|e| {
-        Error::new(Kind::Environment, format!("starting a decoding thread: {e}"))
-            .cure("ask for fewer with decode_threads, or raise the limit of processes (ulimit -u)")
-    })
+    spawn(name, guarded)
 }
 
 /// The thread that lets batches in: it takes them from the shards in order, gives each a slot for its pixels, and queues their samples.

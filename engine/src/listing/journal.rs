@@ -3,7 +3,7 @@
 //! Owns the file and its lock: one process writes it, and an end of that process, whatever its kind, gives the lock up. Nothing is
 //! synced: what a power cut takes is asked for again.
 
-use super::shelf::refused;
+use crate::system::refused;
 use fuelrail_base::{Error, Result};
 use fuelrail_io::{OwnDirectory, try_lock};
 use fuelrail_wire::ListPage;

@@ -2,6 +2,7 @@
 //!
 //! Owns names and words; a file that is torn, rotten or something else's costs one line and a new listing.
 
+use crate::system::refused;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::Listing;
 use fuelrail_io::OwnDirectory;
@@ -186,12 +187,6 @@ impl Saved {
             path.display()
         ))
     }
-}
-
-pub(super) fn refused(path: &Path, doing: &str, error: &std::io::Error) -> Error {
-    let errno = error.raw_os_error().unwrap_or(0);
-    Error::from_errno(Kind::File, &format!("{doing} {}", path.display()), errno)
-        .cure("choose a directory that this user may write to, on a disk with room")
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use fuelrail_base::{Error, Kind, Result};
 use fuelrail_io::{OwnDirectory, direct_unit, preallocate, try_lock};
 use fuelrail_wire::block::{PAGE_BYTES, SegmentHeader, SegmentName};
 
-use super::segment::{Named, Owned, refused, remove};
+use super::segment::{Named, Owned, remove};
+use crate::system::refused;
 
 const TAG: &str = "CACHEDIR.TAG";
 const TAG_TEXT: &str =

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fuelrail_base::{Error, Kind, Result, ShardId};
+use crate::stats::DiskFacts;
+use crate::system::spawn;
+use fuelrail_base::{Error, Result, ShardId};
 use fuelrail_flow::{Contents, Known, Objects, SegmentFile, SpillDesk, SpillSetup, Supply, Wish, resume};
 use fuelrail_plan::spill::Mount;
 use fuelrail_wire::block::{SegmentHeader, SegmentName};
@@ -24,26 +26,9 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Who is told, in one line, what is wrong with a disk.
 pub(crate) type Tell = Box<dyn Fn(&str) + Send>;
 
-/// What the keeper did since its start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct KeeperFacts {
-    /// Segments made.
-    pub(crate) made: u64,
-    /// Segments of dead processes taken over at the start.
-    pub(crate) taken_over: u64,
-    /// Segments removed because their shard gave them up.
-    pub(crate) removed: u64,
-    /// Segments of dead processes removed to have their room.
-    pub(crate) reclaimed: u64,
-    /// Operations on files that failed.
-    pub(crate) failures: u64,
-    /// Directories nothing is made in any more, because they failed.
-    pub(crate) directories_failed: u64,
-}
-
 /// The keeper's thread, from outside. Dropping it ends it and gives the locks up.
 pub(crate) struct Keeper {
-    facts: Arc<Mutex<KeeperFacts>>,
+    facts: Arc<Mutex<DiskFacts>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -69,17 +54,13 @@ impl Keeper {
         let facts = Arc::clone(&work.facts);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let thread = std::thread::Builder::new().name("fuelrail-spill".into()).spawn(move || work.live(&stopped));
-        let thread = thread.map_err(|error| {
-            Error::new(Kind::Environment, format!("starting a thread for the disk: {error}"))
-                .cure("raise the limit of threads (ulimit -u, or pids.max of the cgroup)")
-        })?;
+        let thread = spawn("fuelrail-spill", move || work.live(&stopped))?;
         Ok((Keeper { facts, stop, thread: Some(thread) }, setups))
     }
 
-    /// What it did so far.
-    pub(crate) fn facts(&self) -> KeeperFacts {
-        *self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What it did so far: counts of segments, failures and failed directories.
+    pub(crate) fn facts(&self) -> DiskFacts {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -117,7 +98,7 @@ pub(super) struct Work {
     /// Segments that no shard knows yet, and their directories.
     ready: VecDeque<(usize, Owned)>,
     next_key: u64,
-    facts: Arc<Mutex<KeeperFacts>>,
+    facts: Arc<Mutex<DiskFacts>>,
     tell: Tell,
 }
 
@@ -140,11 +121,11 @@ impl Work {
     }
 
     #[cfg(test)]
-    pub(super) fn facts(&self) -> KeeperFacts {
-        *self.facts.lock().unwrap()
+    pub(super) fn facts(&self) -> DiskFacts {
+        self.facts.lock().unwrap().clone()
     }
 
-    fn count(&self, counted: impl FnOnce(&mut KeeperFacts)) {
+    fn count(&self, counted: impl FnOnce(&mut DiskFacts)) {
         counted(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -170,7 +151,7 @@ impl Work {
     /// Gives a segment to those whose blocks are in it: to own to the first of them, and to read to the others.
     fn mount(&mut self, directory: usize, found: Found, setups: &mut [SpillSetup]) {
         let Found { named, header, direct, mut owned, mount, shares } = found;
-        self.count(|facts| facts.taken_over += u64::from(owned.is_some()));
+        self.count(|facts| facts.segments_taken_over += u64::from(owned.is_some()));
         for (shard, known) in shares {
             let segments = &setups[usize::from(shard.0)].found;
             let has_open = segments.iter().any(|(file, _)| matches!(file.mount, Mount::Open { .. }));
@@ -221,10 +202,7 @@ impl Work {
                     self.trim(file.key);
                 }
             }
-            Wish::Trimmed(key) => {
-                self.trim(key);
-                self.count(|facts| facts.removed += 1);
-            }
+            Wish::Trimmed(key) => self.trim(key),
             Wish::Failed(key, error) => self.failed(key, &error),
         }
     }
@@ -264,11 +242,11 @@ impl Work {
             let reclaim = wanted.then_some(in_use.as_slice());
             let mut reclaimed = 0;
             let made = self.room.make(len, reclaim, || reclaimed += 1);
-            self.count(|facts| facts.reclaimed += reclaimed);
+            self.count(|facts| facts.segments_reclaimed += reclaimed);
             let (directory, made) = made?;
             match made {
                 Ok(owned) => {
-                    self.count(|facts| facts.made += 1);
+                    self.count(|facts| facts.segments_made += 1);
                     return Some((directory, owned));
                 }
                 Err(error) => self.give_up_directory(directory, &error),

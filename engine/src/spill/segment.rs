@@ -5,10 +5,11 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use fuelrail_base::{Error, Kind, Result};
+use crate::system::refused;
+use fuelrail_base::{Error, Result};
 use fuelrail_io::{OwnDirectory, direct_unit, is_locked, try_lock};
 use fuelrail_wire::block::{PAGE_BYTES, Record, Scan, Scanned, SegmentHeader, SegmentName};
 
@@ -151,15 +152,4 @@ pub(super) fn remove(file: &File, named: &Named) -> Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(refused(&named.path(), "removing", &error)),
         _ => Ok(()),
     }
-}
-
-pub(super) fn refused(path: &Path, doing: &str, error: &std::io::Error) -> Error {
-    let cure = match error.kind() {
-        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
-            "give this user the right to it, or use another directory"
-        }
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => "free some space, or use another disk",
-        _ => "look at the kernel's log (dmesg), or use another disk",
-    };
-    Error::new(Kind::File, format!("{doing} {}: {error}", path.display())).cure(cure)
 }

@@ -12,14 +12,13 @@ mod parts;
 
 use crate::access::{Access, wherever};
 use crate::folder;
-use crate::get::no_object;
 use exchange::Exchange;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_wire::multipart::PARTS_MAX;
 use fuelrail_wire::{Dialect, Scheme};
-use one::length;
+use one::{length, rewind};
 use parts::Plan;
-use std::io::{Cursor, SeekFrom};
+use std::io::Cursor;
 
 pub use exchange::{PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload};
 
@@ -68,17 +67,10 @@ pub fn put_as(
     source: &mut dyn Upload,
     mut progress: impl FnMut(u64) + Send,
 ) -> Result<Stored> {
-    let access = access.into().settled(uri)?;
-    let endpoint = access.cloud.endpoint(uri)?;
+    let (access, endpoint, key) = access.into().object(uri)?;
     options.validate(endpoint.dialect)?;
-    let key = endpoint.prefix.clone();
-    if key.is_empty() {
-        return Err(no_object(uri));
-    }
     if endpoint.scheme == Scheme::File {
-        source
-            .seek(SeekFrom::Start(0))
-            .map_err(|e| Error::new(Kind::File, format!("reading what is to be put: {e}")))?;
+        rewind(source)?;
         if matches!(options.over, PutOver::Etag(_)) {
             return Err(Error::new(Kind::Usage, "a folder judges no entity tags of what is replaced")
                 .cure("put it over anything, or over nothing"));
@@ -112,7 +104,7 @@ pub fn put_as(
 mod tests {
     use super::*;
     use exchange::PUT_BYTES_MAX;
-    use std::io::{Read, Seek};
+    use std::io::{Read, Seek, SeekFrom};
 
     #[test]
     fn parts_are_as_long_as_ten_thousand_need() {

@@ -7,8 +7,9 @@ use fuelrail_base::{Error, Kind, ShardId};
 use fuelrail_plan::spill::Mount;
 use tempfile::tempdir;
 
-use super::super::keeper::{Keeper, KeeperFacts};
+use super::super::keeper::Keeper;
 use super::*;
+use crate::stats::DiskFacts;
 
 /// A segment in a directory, with all blocks of these samples, whose owner is dead.
 pub(super) fn left_behind(path: &Path, objects: &Objects, samples: core::ops::Range<u32>) -> PathBuf {
@@ -47,7 +48,7 @@ fn a_dead_runs_blocks_are_found_and_its_segments_taken_over() {
     assert_eq!((found[0].0.mount, found[0].1.len()), (Mount::Foreign, expected.len()));
     other.trim(found[0].0.key);
     assert!(path.exists(), "what is read only is not removed");
-    assert_eq!((work.facts().taken_over, other.facts().taken_over, told.lines()), (1, 0, vec![]));
+    assert_eq!((work.facts().segments_taken_over, other.facts().segments_taken_over, told.lines()), (1, 0, vec![]));
     work.trim(file.key);
     assert!(!path.exists());
 }
@@ -59,7 +60,7 @@ fn other_content_is_not_found() {
     let told = Told::default();
     let mut work = work(&[scratch.path()], 1, 0, &told);
     assert!(recovered(&mut work, &objects("f"), 1)[0].is_empty(), "objects that were overwritten since");
-    assert_eq!(work.facts().taken_over, 0, "others may want it");
+    assert_eq!(work.facts().segments_taken_over, 0, "others may want it");
     // The same objects in blocks of another length: the same are those in one block, and last ones that begin as before.
     let listed =
         (1..=40u64).map(|n| Listed { key: format!("o/{n:02}"), size: 1_000 * n, etag: Some(format!("\"e{n}\"")) });
@@ -146,7 +147,7 @@ fn the_limit_is_kept_and_the_dead_make_room_first() {
     assert_ne!(made[0].path.parent(), made[1].path.parent(), "directories take turns");
     assert!(dead.exists());
     let third = living.another().expect("the dead one's room");
-    assert!(!dead.exists() && living.facts().reclaimed == 1);
+    assert!(!dead.exists() && living.facts().segments_reclaimed == 1);
     assert!(living.another().is_none(), "all room is the living's");
     // Another process with the same directories has the same limit, not one more.
     let mut other = work(&[two.path(), one.path()], 1, 3, &told);
@@ -164,12 +165,12 @@ fn segments_are_ready_before_they_are_wanted() {
     left_behind(scratch.path(), &objects("another data set"), 0..10);
     let mut work = work(&[scratch.path()], 2, 4, &told);
     assert!(work.stock() && work.stock() && !work.stock(), "one for each shard");
-    let made = work.facts().made;
+    let made = work.facts().segments_made;
     let first = work.another().unwrap();
-    assert_eq!((made, work.facts().made), (2, 2), "it was there");
+    assert_eq!((made, work.facts().segments_made), (2, 2), "it was there");
     assert!(work.stock() && work.another().is_some() && work.another().is_some());
-    assert!(!work.stock() && work.facts().reclaimed == 0, "nobody's blocks go for what nobody wants");
-    assert!(work.another().is_some() && work.facts().reclaimed == 1 && work.another().is_none());
+    assert!(!work.stock() && work.facts().segments_reclaimed == 0, "nobody's blocks go for what nobody wants");
+    assert!(work.another().is_some() && work.facts().segments_reclaimed == 1 && work.another().is_none());
     work.trim(first.key);
     assert!(work.stock() && !work.stock());
     work.leave();
@@ -236,7 +237,7 @@ fn a_foreign_segment_that_vanished_is_nothing_to_tell_of() {
     let read = recovered(&mut reader, &objects, 1).remove(0).remove(0).0;
     owner.trim(owned.key);
     reader.failed(read.key, &Error::new(Kind::File, "opening: No such file or directory"));
-    assert_eq!((told.lines(), reader.facts()), (vec![], KeeperFacts::default()));
+    assert_eq!((told.lines(), reader.facts()), (vec![], DiskFacts::default()));
 }
 
 /// The thread does what is wished for, and leaves in order.
@@ -251,10 +252,10 @@ fn the_keeper_comes_and_goes() {
     assert!(lengths.usual.is_power_of_two() && (MIB..=1 << 30).contains(&lengths.usual) && lengths.least == MIB);
     let config = (limits, lengths, 2);
     let (keeper, setups) = Keeper::start(config, directories, &objects, told.tell()).unwrap();
-    assert_eq!((setups.len(), keeper.facts().taken_over), (2, 1));
+    assert_eq!((setups.len(), keeper.facts().segments_taken_over), (2, 1));
     assert!(setups.iter().map(|setup| setup.found.len()).sum::<usize>() >= 1 && setups[0].unit >= 512);
     drop(keeper);
     let mut next = work(&[scratch.path()], 2, 0, &told);
     recovered(&mut next, &objects, 2);
-    assert_eq!(next.facts().taken_over, 1, "the locks were given up");
+    assert_eq!(next.facts().segments_taken_over, 1, "the locks were given up");
 }
