@@ -50,7 +50,7 @@ impl Service<'_> {
                 500.. => Kind::Server,
                 _ => return Ok(answer),
             };
-            Err(Refused::from(Error::new(kind, format!("it answered {}", answer.status))))
+            Err(Refused::from(Error::new(kind, format!("it answered {}", answer.status.as_str()))))
         };
         let asked = client.persist(self.attempts.max(1), attempt).await;
         asked.map_err(|Refused { error, .. }| {

@@ -68,16 +68,34 @@ impl Kind {
             _ => 1,
         }
     }
-}
 
-crate::named!(
-    Kind,
-    "a kind of error":
-    Usage = "usage", Environment = "environment", Budget = "budget", Network = "network", Throttled = "throttled",
-    Server = "server", Truncated = "truncated", Stalled = "stalled", Protocol = "protocol", Mismatch = "mismatch",
-    Changed = "changed", NotFound = "not_found", Expired = "expired", Exists = "exists", Denied = "denied",
-    Untrusted = "untrusted", Undecodable = "undecodable", File = "file", Cancelled = "cancelled",
-);
+    /// The kind as one lower-case word, for JSON and logs.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        use Kind::*;
+        match self {
+            Usage => "usage",
+            Environment => "environment",
+            Budget => "budget",
+            Network => "network",
+            Throttled => "throttled",
+            Server => "server",
+            Truncated => "truncated",
+            Stalled => "stalled",
+            Protocol => "protocol",
+            Mismatch => "mismatch",
+            Changed => "changed",
+            NotFound => "not_found",
+            Expired => "expired",
+            Exists => "exists",
+            Denied => "denied",
+            Untrusted => "untrusted",
+            Undecodable => "undecodable",
+            File => "file",
+            Cancelled => "cancelled",
+        }
+    }
+}
 
 /// An error with its kind, its cause, the object it concerns and what to do about it. Never holds a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]

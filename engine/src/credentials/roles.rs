@@ -47,7 +47,7 @@ pub(super) async fn container(environment: &Environment) -> Result<Source> {
     let asked = Service { uri: &uri, patience: Duration::from_secs(5), attempts: 3, ca_file, proxies: None };
     let answer = asked.ask(Method::GET, &headers, String::new()).await?;
     if answer.status != 200 {
-        return Err(Error::new(Kind::Denied, format!("{} answered {}", endpoint.authority(), answer.status)));
+        return Err(Error::new(Kind::Denied, format!("{} answered {}", endpoint.authority(), answer.status.as_str())));
     }
     Ok(Ok(Fetched { at: answer.date(), ..Fetched::new(parse_keys(&answer.body)?) }))
 }
@@ -79,7 +79,7 @@ pub(super) async fn instance(environment: &Environment) -> Result<Source> {
     let token = match ask(Method::PUT, "latest/api/token", lifetime).await {
         Ok(answer) if answer.status == 200 => answer,
         Ok(answer) => {
-            return Ok(Err(format!("{service} answered {} instead of a session token", answer.status)));
+            return Ok(Err(format!("{service} answered {} instead of a session token", answer.status.as_str())));
         }
         Err(error) if named.is_none() => return Ok(Err(error.cause().to_string())),
         Err(error) => return Err(error),
@@ -93,7 +93,7 @@ pub(super) async fn instance(environment: &Environment) -> Result<Source> {
     };
     let answer = ask(Method::GET, &format!("{ROLES}{role}"), with).await?;
     if answer.status != 200 {
-        return Err(Error::new(Kind::Server, format!("{service} answered {} for its role", answer.status)));
+        return Err(Error::new(Kind::Server, format!("{service} answered {} for its role", answer.status.as_str())));
     }
     Ok(Ok(Fetched { at: answer.date(), ..Fetched::new(parse_keys(&answer.body)?) }))
 }
@@ -169,7 +169,7 @@ impl Sts<'_> {
                 // A wrong clock here makes a wrong signature: once more, by the service's.
                 (Err(_), Some(there)) if keys.is_some() && now == self.now => now = there,
                 (Err(error), _) => {
-                    let cause = format!("{} answered {}: {}", endpoint.host, answer.status, error.cause());
+                    let cause = format!("{} answered {}: {}", endpoint.host, answer.status.as_str(), error.cause());
                     return Err(Error::new(error.kind(), cause));
                 }
             }

@@ -51,7 +51,7 @@ pub(super) fn token_in(answer: &Answer, make: impl FnOnce(&str) -> Result<Creden
     let Some(Token { access_token: Some(text), expires_in, expires_on, .. }) = token else {
         let name = token.and_then(|token| token.error).unwrap_or_default();
         let name: String = name.chars().take(64).filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-        return Err(Error::new(Kind::Denied, format!("the answer {} holds no token ({name})", answer.status)));
+        return Err(Error::new(Kind::Denied, format!("the answer {} holds no token ({name})", answer.status.as_str())));
     };
     let on = expires_on.and_then(|seconds| seconds.get()).map(WallTime);
     let now = answer.date().unwrap_or_else(wall_now);
