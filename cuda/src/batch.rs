@@ -44,22 +44,6 @@ impl RawStream {
         self.0.cast()
     }
 
-    /// What a DLPack consumer passes as its stream: 1 is the legacy default stream, 2 that of the thread, more a handle.
-    ///
-    /// # Errors
-    /// `Usage` for 0, which DLPack rules out as ambiguous, and for -1 (no synchronisation), which would let the consumer read
-    /// bytes still on their way.
-    ///
-    /// # Safety
-    /// As [`RawStream::from_raw`] for numbers above 2.
-    pub unsafe fn from_dlpack(stream: i64) -> Result<RawStream> {
-        match usize::try_from(stream) {
-            Ok(handle) if handle > 0 => Ok(RawStream(core::ptr::without_provenance_mut::<c_void>(handle).cast())),
-            _ => Err(Error::new(Kind::Usage, format!("stream {stream} in DLPack's numbering"))
-                .cure("pass 1 for the legacy default stream, 2 for the thread's, or a stream's handle")),
-        }
-    }
-
     pub(crate) fn handle(self) -> CUstream {
         self.0
     }
@@ -222,14 +206,6 @@ impl DeviceBatch {
         }
         self.stream = stream;
         Ok(())
-    }
-
-    /// Marks its end on another stream than it was taken with.
-    ///
-    /// # Errors
-    /// As [`move_to`](DeviceBatch::move_to); then its end is marked on the old one.
-    pub fn release_on(mut self, stream: RawStream) -> Result<()> {
-        self.move_to(stream)
     }
 }
 

@@ -36,8 +36,6 @@ pub struct DeviceFacts {
     pub pci: String,
     /// The NUMA node it is on, where the machine has nodes and says so.
     pub node: Option<u16>,
-    /// The cores near it, as Linux writes them (`0-15,32-47`), where the machine says so.
-    pub cores: Option<String>,
 }
 
 impl core::fmt::Display for DeviceFacts {
@@ -83,14 +81,6 @@ impl Device {
     pub fn all() -> Result<Vec<DeviceFacts>> {
         let count = Device::count()?;
         (0..count).map(|ordinal| facts(Driver::get()?, ordinal).map(|(_, facts)| facts)).collect()
-    }
-
-    /// The CUDA version of the driver: 1000 × major + 10 × minor, so 11040 is 11.4.
-    ///
-    /// # Errors
-    /// As [`Device::count`].
-    pub fn driver_version() -> Result<u32> {
-        Driver::get()?.version()
     }
 
     /// Opens a GPU.
@@ -153,7 +143,6 @@ fn facts(driver: &Driver, ordinal: u32) -> Result<(c_int, DeviceFacts)> {
     let name = text(|at, len| unsafe { driver.cuDeviceGetName(at, len, device) });
     // SAFETY: as above.
     let pci = text(|at, len| unsafe { driver.cuDeviceGetPCIBusId(at, len, device) }).unwrap_or_default();
-    let (node, cores) = place(Path::new("/"), &pci);
     let facts = DeviceFacts {
         ordinal,
         name: name.map_err(|code| driver.error(code, &doing))?,
@@ -161,9 +150,8 @@ fn facts(driver: &Driver, ordinal: u32) -> Result<(c_int, DeviceFacts)> {
         memory_bytes: bytes as u64,
         copy_engines: number(ASYNC_ENGINES)?,
         registers_memory: number(HOST_REGISTER)? != 0,
+        node: node(Path::new("/"), &pci),
         pci: pci.to_ascii_lowercase(),
-        node,
-        cores,
     };
     Ok((device, facts))
 }
@@ -179,12 +167,10 @@ fn text(ask: impl FnOnce(*mut c_char, c_int) -> Code) -> Result<String, Code> {
     Ok(unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_string_lossy().into_owned())
 }
 
-/// NUMA node and near cores of a PCI device on the machine below `root`. The kernel writes -1 for no node.
-fn place(root: &Path, pci: &str) -> (Option<u16>, Option<String>) {
+/// NUMA node of a PCI device on the machine below `root`. The kernel writes -1 for no node.
+fn node(root: &Path, pci: &str) -> Option<u16> {
     let folder = root.join("sys/bus/pci/devices").join(pci.to_ascii_lowercase());
-    let read = |file: &str| Some(fs::read_to_string(folder.join(file)).ok()?.trim().to_owned());
-    let node = read("numa_node").and_then(|text| text.parse().ok());
-    (node, read("local_cpulist").filter(|text| !text.is_empty()))
+    fs::read_to_string(folder.join("numa_node")).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -195,14 +181,12 @@ mod tests {
     fn a_device_sits_where_the_kernel_says_and_nowhere_when_it_does_not() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("sys/bus/pci/devices/0000:8a:00.0");
-        assert_eq!(place(root.path(), "0000:8A:00.0"), (None, None));
+        assert_eq!(node(root.path(), "0000:8A:00.0"), None);
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("numa_node"), "-1\n").unwrap();
-        fs::write(folder.join("local_cpulist"), "\n").unwrap();
-        assert_eq!(place(root.path(), "0000:8A:00.0"), (None, None));
-        fs::write(folder.join("numa_node"), "1\n").unwrap();
-        fs::write(folder.join("local_cpulist"), "8-15,24-31\n").unwrap();
-        assert_eq!(place(root.path(), "0000:8A:00.0"), (Some(1), Some("8-15,24-31".to_owned())));
-        assert_eq!(place(root.path(), ""), (None, None));
+        for (says, expected) in [("-1\n", None), ("1\n", Some(1))] {
+            fs::write(folder.join("numa_node"), says).unwrap();
+            assert_eq!(node(root.path(), "0000:8A:00.0"), expected);
+        }
+        assert_eq!(node(root.path(), ""), None);
     }
 }

@@ -44,7 +44,6 @@ macro_rules! functions {
 
 functions! {
     cuInit(flags: c_uint);
-    cuDriverGetVersion(version: *mut c_int);
     cuGetErrorName(code: c_int, text: *mut *const c_char);
     cuGetErrorString(code: c_int, text: *mut *const c_char);
     cuDeviceGetCount(count: *mut c_int);
@@ -108,15 +107,6 @@ impl Driver {
         let code = unsafe { driver.cuInit(0) };
         driver.check(code, "starting the CUDA driver")?;
         Ok(driver)
-    }
-
-    /// The driver's CUDA version: 1000 × major + 10 × minor.
-    pub(crate) fn version(&self) -> Result<u32> {
-        let mut version = 0;
-        // SAFETY: writes one number, to a variable that lives through the call.
-        let code = unsafe { self.cuDriverGetVersion(&raw mut version) };
-        self.check(code, "asking for the driver's version")?;
-        Ok(version.unsigned_abs())
     }
 
     /// Success or an error that says what was being done, what CUDA calls it, and what to do.

@@ -77,19 +77,26 @@ pub struct Feed {
     question: Question,
     thread: Option<JoinHandle<Option<Remains>>>,
     config: FeedConfig,
-    about: About,
+    facts: FeedFacts,
     canary: Canary,
     over: bool,
 }
 
 /// What is known of loader and device from the start.
-struct About {
-    facts: DeviceFacts,
-    loader: Config,
-    notices: Vec<String>,
-    classes: Vec<String>,
-    samples: u64,
-    batches: u64,
+#[derive(Debug)]
+pub struct FeedFacts {
+    /// What the device is.
+    pub device: DeviceFacts,
+    /// The loader's effective configuration.
+    pub loader: Config,
+    /// What the loader said at its start.
+    pub notices: Vec<String>,
+    /// Names of the classes; a batch's labels index them.
+    pub classes: Vec<String>,
+    /// Samples in the data set.
+    pub samples: u64,
+    /// Batches of this rank in this run, from its start.
+    pub batches: u64,
 }
 
 impl Feed {
@@ -114,8 +121,8 @@ impl Feed {
             let stream = new_stream(device.context())?;
             DeviceSide { stream, pinned: Some(pinned) }
         };
-        let about = About {
-            facts: device.facts().clone(),
+        let facts = FeedFacts {
+            device: device.facts().clone(),
             loader: loader.config().clone(),
             notices: loader.notices().to_vec(),
             classes: loader.classes().to_vec(),
@@ -130,7 +137,7 @@ impl Feed {
         let thread = thread.spawn(move || copier.serve()).map_err(|e| {
             Error::new(Kind::Environment, format!("starting the copy thread of GPU {}: {e}", config.device))
         })?;
-        Ok(Feed { ring, ready, question, thread: Some(thread), config, about, canary, over: false })
+        Ok(Feed { ring, ready, question, thread: Some(thread), config, facts, canary, over: false })
     }
 
     /// The next batch, in order; blocks until its copy is on its way, and makes `stream` wait, on the device, until it has
@@ -216,46 +223,16 @@ impl Feed {
         told.recv_timeout(patience).ok()
     }
 
-    /// What the device is.
+    /// What loader and device are.
     #[must_use]
-    pub fn device(&self) -> &DeviceFacts {
-        &self.about.facts
+    pub fn facts(&self) -> &FeedFacts {
+        &self.facts
     }
 
     /// The feed's settings.
     #[must_use]
     pub fn config(&self) -> &FeedConfig {
         &self.config
-    }
-
-    /// The loader's effective configuration.
-    #[must_use]
-    pub fn loader_config(&self) -> &Config {
-        &self.about.loader
-    }
-
-    /// What the loader said at its start.
-    #[must_use]
-    pub fn notices(&self) -> &[String] {
-        &self.about.notices
-    }
-
-    /// Names of the classes; a batch's labels index them.
-    #[must_use]
-    pub fn classes(&self) -> &[String] {
-        &self.about.classes
-    }
-
-    /// Samples in the data set.
-    #[must_use]
-    pub fn samples(&self) -> u64 {
-        self.about.samples
-    }
-
-    /// Batches of this rank in this run, from its start.
-    #[must_use]
-    pub fn batches(&self) -> u64 {
-        self.about.batches
     }
 
     /// Stops copy thread and loader and tells what the loader left behind; `None` when copies did not end and their memory was
@@ -295,7 +272,7 @@ impl Drop for Feed {
 
 impl core::fmt::Debug for Feed {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Feed").field("device", &self.about.facts).field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Feed").field("device", &self.facts.device).field("config", &self.config).finish_non_exhaustive()
     }
 }
 

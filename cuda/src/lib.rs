@@ -38,6 +38,6 @@ pub use batch::{DeviceBatch, RawStream};
 pub use device::{Device, DeviceFacts};
 pub use dlpack::{DlDataType, DlDevice, DlTensor, HostKind, ManagedTensor};
 pub use driver::FUNCTIONS;
-pub use feed::{DEPTH_MAX, Feed, FeedConfig, Feeds};
+pub use feed::{DEPTH_MAX, Feed, FeedConfig, FeedFacts, Feeds};
 pub use pinned::Pinned;
 pub use stats::FeedStats;

@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Demo) -> Outcome {
     let machine = Machine::here();
     note(&format!("demo, {mode} scale, on {}", machine.line()));
     let began = Instant::now();
-    let findings = deli::run(&scale, &Onlooker::new())?;
+    let findings = deli::run(&scale, &Onlooker::default())?;
     let report = Report::new(findings, machine, mode, began.elapsed().as_secs_f64());
     report.notices.iter().for_each(|notice| note(notice));
     page_file.write_all(html(&report).as_bytes()).map_err(|error| file("writing", &page, &error))?;
@@ -98,14 +98,19 @@ fn make_folder_of(path: &Path) -> Outcome<()> {
 const HEAD: [&str; 9] =
     ["", "data wait", "reduction", "epoch", "first batch", "miss rate", "p99 wait", "CPU", "peak memory"];
 
-/// Everything printed at the end.
-fn text(report: &Report, paths: &[String]) -> String {
+/// The rows as a table.
+pub(crate) fn rows_text(rows: &[Row]) -> String {
     let mut table = Table::new(&[1, 2, 3, 4, 5, 6, 7, 8]);
     table.row(HEAD);
-    for row in &report.rows {
+    for row in rows {
         table.row(cells(row));
     }
-    let mut text = format!("\n{}\n", table.text());
+    table.text()
+}
+
+/// Everything printed at the end.
+fn text(report: &Report, paths: &[String]) -> String {
+    let mut text = format!("\n{}\n", rows_text(&report.rows));
     for verdict in &report.verdicts {
         let mark = if verdict.holds { "yes" } else { "NO " };
         text.push_str(&format!("{mark}  {}\n", verdict.text));

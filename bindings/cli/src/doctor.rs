@@ -93,24 +93,3 @@ fn text(machine: &Machine, findings: &[Finding], runs: bool) -> String {
     text.push_str(&format!("\n{verdict}\n"));
     text
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_finding_says_its_grade_in_a_word_and_its_cure() {
-        let finding = |name: &str, grade, cure: Option<&str>| Finding {
-            name: name.to_owned(),
-            value: "found".to_owned(),
-            grade,
-            cure: cure.map(str::to_owned),
-        };
-        let findings =
-            [finding("io_uring", Grade::Refused, Some("allow it")), finding("huge pages", Grade::Good, None)];
-        let text = text(&Machine::here(), &findings, false);
-        assert!(text.contains("✗ refused   io_uring    found\n              cure: allow it\n"), "{text}");
-        assert!(text.contains("✓ good      huge pages  found\n"), "{text}");
-        assert!(text.ends_with("the engine runs here on epoll (--ring poll), at a higher cost per byte\n"), "{text}");
-    }
-}

@@ -6,14 +6,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::bench::ReadReport;
 use clap::Args;
 use fuelrail::{Audit, AuditVerdict, ByteSize, Error, Kind, Listed, State};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::bench;
+use crate::bench::{self, ReadReport};
+use crate::deli::Row;
+use crate::demo::rows_text;
 use crate::failure::{Outcome, file};
+use crate::machine::Machine;
+use crate::report::SCHEMA;
 use crate::screen::{JsonTo, Table};
 
 const EXAMPLES: &str = "Examples:
@@ -116,9 +119,8 @@ fn recognise(path: &Path, text: &str) -> Outcome<Recognised> {
             return Ok(("bench read", Content::Read { report }, text));
         }
         if fields.contains_key("rows") {
-            let report = Value::Object(fields);
-            let text = format!("a report of the demo\n{}", demo_text(&report).map_err(within)?);
-            return Ok(("demo", Content::Demo { report }, text));
+            let shown = demo_text(text, fields.get("schema")).map_err(within)?;
+            return Ok(("demo", Content::Demo { report: Value::Object(fields) }, shown));
         }
         if !fields.contains_key("key") {
             return Err(unknown(path).into());
@@ -170,48 +172,28 @@ fn read_report(text: &str) -> Result<ReadReport, Error> {
     Ok(report)
 }
 
-/// Columns of a demo report's rows, with how each is shown.
-const DEMO_COLUMNS: [&str; 8] = [
-    "data_wait_s",
-    "wait_reduction",
-    "epoch_s",
-    "first_batch_ms",
-    "miss_rate",
-    "batch_wait_p99_ms",
-    "cpu_s",
-    "peak_rss_bytes",
-];
+/// What every build's report of the demo holds; it may hold more.
+#[derive(Deserialize)]
+struct DemoReport {
+    machine: Machine,
+    config: Value,
+    verified_bytes: bool,
+    rows: Vec<Row>,
+}
 
-/// The rows as a table, once what others rely on is there: the names in every row, and a number or nothing behind each.
-fn demo_text(report: &Value) -> Result<String, Error> {
-    let wrong = |what: String| Err(unsound(format!("not a sound report of the demo: {what}")));
-    if report["schema"] != 1 {
-        return wrong(format!("its schema is {}, this build reads 1", report["schema"]));
+fn demo_text(text: &str, schema: Option<&Value>) -> Result<String, Error> {
+    let wrong = |what: String| unsound(format!("not a sound report of the demo: {what}"));
+    let schema = schema.unwrap_or(&Value::Null);
+    if *schema != SCHEMA {
+        return Err(wrong(format!("its schema is {schema}, this build reads {SCHEMA}")));
     }
-    if !report["machine"].is_object() || !report["config"].is_object() || !report["verified_bytes"].is_boolean() {
-        return wrong("machine, config or verified_bytes is missing".to_owned());
+    let report: DemoReport = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    if report.rows.is_empty() {
+        return Err(wrong("there are no rows".to_owned()));
     }
-    let Some(rows) = report["rows"].as_array().filter(|rows| !rows.is_empty()) else {
-        return wrong("there are no rows".to_owned());
-    };
-    let mut table = Table::new(&[1, 2, 3, 4, 5, 6, 7, 8]);
-    table.row(["row"].into_iter().chain(DEMO_COLUMNS));
-    for (number, row) in rows.iter().enumerate() {
-        let Some(name) = row["name"].as_str() else { return wrong(format!("row {number} has no name")) };
-        let mut cells = vec![name.to_owned()];
-        for column in DEMO_COLUMNS {
-            cells.push(match (row.get(column), row[column].as_f64()) {
-                (_, Some(value)) if column == "peak_rss_bytes" => ByteSize(value as u64).to_string(),
-                (_, Some(value)) => format!("{value:.3}"),
-                (Some(Value::Null), _) => "-".to_owned(),
-                (Some(other), _) => return wrong(format!("{column} of row {name} is {other}")),
-                (None, _) => return wrong(format!("row {name} lacks {column}")),
-            });
-        }
-        table.row(cells);
-    }
-    let verified = if report["verified_bytes"] == true { "every byte verified" } else { "bytes not verified" };
-    Ok(format!("{}{verified}\n", table.text()))
+    let verified = if report.verified_bytes { "every byte verified" } else { "bytes not verified" };
+    let (mode, date) = (&report.config["mode"], report.machine.date);
+    Ok(format!("a report of the demo, scale {mode}, {date}\n{}{verified}\n", rows_text(&report.rows)))
 }
 
 fn state_text(state: &State) -> String {
@@ -241,30 +223,4 @@ fn verdict_text(verdict: &AuditVerdict) -> String {
         false => "exactly once: no; an unfinished epoch or a log not given shows as missing",
     };
     format!("{}{proved}\n", table.text())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_demo_report_must_keep_its_names() {
-        let row: serde_json::Map<String, Value> = DEMO_COLUMNS.iter().map(|c| ((*c).to_owned(), 1.5.into())).collect();
-        let mut report = serde_json::json!({
-            "schema": 1, "machine": {}, "config": {}, "verified_bytes": true, "rows": [row],
-        });
-        let fails = |report: &Value, how: &str| {
-            let error = demo_text(report).unwrap_err().to_string();
-            assert!(error.contains(how), "{error}");
-        };
-        fails(&report, "row 0 has no name");
-        report["rows"][0]["name"] = "bucket".into();
-        assert!(demo_text(&report).unwrap().contains("bucket"));
-        report["rows"][0]["epoch_s"] = "long".into();
-        fails(&report, "epoch_s of row bucket");
-        report["rows"][0].as_object_mut().unwrap().remove("epoch_s");
-        fails(&report, "lacks epoch_s");
-        report["schema"] = 2.into();
-        fails(&report, "schema is 2");
-    }
 }

@@ -150,12 +150,4 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn what_the_parser_says_becomes_one_line() {
-        let error = Cli::try_parse_from(["fuelrail", "ls", "--lnog"]).unwrap_err();
-        let line = one_line(&error.render().to_string());
-        assert!(line.starts_with("unexpected argument '--lnog' found"), "{line}");
-        assert!(line.contains("; a similar argument exists: '--long'") && !line.contains('\n'), "{line}");
-    }
 }

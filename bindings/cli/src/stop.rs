@@ -16,12 +16,6 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// A flag that a signal handler may raise.
-    #[must_use]
-    pub fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.flag)
-    }
-
     /// Asks everybody to stop.
     pub fn ask(&self) {
         self.flag.store(true, Ordering::Relaxed);
@@ -46,7 +40,7 @@ impl Stop {
 pub fn stop_on_signals() -> Result<Stop> {
     let stop = Stop::default();
     for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, stop.flag())
+        signal_hook::flag::register(signal, Arc::clone(&stop.flag))
             .map_err(|error| Error::new(Kind::Environment, format!("listening for signals: {error}")))?;
     }
     Ok(stop)

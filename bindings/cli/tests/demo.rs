@@ -42,11 +42,16 @@ fn the_documents_have_the_names_others_rely_on() {
         for number in numbers {
             assert!(row[number].is_f64(), "{number} of {row}");
         }
+        assert!(report["columns"].as_object().unwrap().keys().all(|name| row[name].is_number()), "{row}");
         assert!(row["peak_rss_bytes"].as_u64().unwrap() > 1 << 20, "{row}");
         assert_eq!(row["epochs"].as_array().unwrap().len(), 2, "{row}");
     }
     let page = std::fs::read_to_string(folder.path().join("target/demo/report.html")).unwrap();
     assert!(page.contains("prefers-color-scheme") && page.contains("</html>"));
+    let report = "target/demo/report.json";
+    let shown =
+        Command::new(env!("CARGO_BIN_EXE_fuelrail")).args(["inspect", report]).current_dir(folder.path()).output();
+    assert!(text(&shown.unwrap().stdout).contains("every byte verified"));
     let said = text(&output.stdout);
     assert!(ROWS.iter().all(|row| said.contains(row)) && said.contains("report: target/demo/report.html"), "{said}");
 }

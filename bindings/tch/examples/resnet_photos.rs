@@ -28,7 +28,7 @@ fn main() -> Result<()> {
 
     tch::manual_seed(0);
     let variables = VarStore::new(Device::Cpu);
-    let model = resnet(&variables.root(), depth, 3, classes);
+    let model = resnet(&variables.root(), depth, classes);
     let task = Classifier::new(model, &[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225], Device::Cpu);
     let config = TrainConfig {
         epoch_samples: listing.len() as u64,

@@ -6,10 +6,7 @@ use tch::{Kind as Element, Tensor};
 
 impl Group {
     /// Every rank gets the bytes of `root`; the others' are not looked at.
-    ///
-    /// # Errors
-    /// `Environment` when another rank died, or did not come in time.
-    pub fn broadcast_bytes(&self, bytes: Vec<u8>, root: usize) -> Result<Vec<u8>> {
+    pub(crate) fn broadcast_bytes(&self, bytes: Vec<u8>, root: usize) -> Result<Vec<u8>> {
         let mut length = Tensor::from_slice(&[bytes.len() as i64]);
         self.broadcast(&mut length, root)?;
         let length = length.int64_value(&[0]);
@@ -22,10 +19,7 @@ impl Group {
     }
 
     /// The bytes of every rank, in order.
-    ///
-    /// # Errors
-    /// As [`broadcast_bytes`](Group::broadcast_bytes).
-    pub fn gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         let lengths = self.all_gather(&Tensor::from_slice(&[bytes.len() as i64]))?;
         let lengths: Vec<usize> = (0..self.world()).map(|r| lengths.int64_value(&[r as i64, 0]) as usize).collect();
         let longest = lengths.iter().copied().max().unwrap_or(0);
@@ -45,7 +39,7 @@ impl Group {
     /// The losses of every rank's samples by id, rank by rank: the same list on every rank.
     ///
     /// # Errors
-    /// As [`broadcast_bytes`](Group::broadcast_bytes).
+    /// `Environment` when another rank died, or did not come in time; `Protocol` when it sent something else.
     pub fn gather_losses(&self, own: &[(SampleId, f32)]) -> Result<Vec<(SampleId, f32)>> {
         let bytes: Vec<u8> =
             own.iter().flat_map(|(id, loss)| [&id.0.to_le_bytes()[..], &loss.to_le_bytes()].concat()).collect();
@@ -63,15 +57,12 @@ impl Group {
     }
 }
 
-/// The numbers of a tensor of floats.
-pub(crate) fn floats_of(tensor: &Tensor) -> Vec<f64> {
-    (0..tensor.numel() as i64).map(|i| tensor.double_value(&[i])).collect()
+/// The first numbers of a tensor of floats.
+pub(crate) fn floats_of<const N: usize>(tensor: &Tensor) -> [f64; N] {
+    core::array::from_fn(|i| tensor.double_value(&[i as i64]))
 }
 
 /// The bytes of a tensor, wherever it is.
-///
-/// # Errors
-/// `Environment` for what torch says.
 pub(crate) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>> {
     let flat = tensor.to_device(tch::Device::Cpu).contiguous();
     let mut bytes = vec![0; flat.numel() * flat.kind().elt_size_in_bytes()];

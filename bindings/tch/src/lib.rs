@@ -42,16 +42,13 @@ mod trainer;
 pub use batch::TensorBatch;
 pub use checkpoint::{About, Checkpoint, Vault};
 pub use feed::{Fed, Feed, GpuFeed, HostFeed};
-pub use ffi::{
-    Autocast, Backend, Group, Reducer, current_stream, load_cuda, random_state, set_random_state, tensor_of_bytes,
-    tensor_over, torch_version,
-};
+pub use ffi::{Backend, Group, Reducer, load_cuda, tensor_of_bytes, torch_version};
 pub use meter::{Meter, StepTime};
 pub use notice::{ASK_EVERY, METADATA_ADDRESS, Notice, Service};
-pub use optimiser::{Optimiser, Rule};
-pub use precision::{LossScale, Precision};
+pub use optimiser::Rule;
+pub use precision::Precision;
 pub use ranks::Ranks;
 pub use rate::{Decay, Rate};
-pub use switch::{Mode, Reason, Switch, SwitchConfig};
+pub use switch::{Mode, Reason, SwitchConfig};
 pub use task::{Classifier, Judged, LanguageModel, Task};
 pub use trainer::{End, Event, Outcome, Score, StepReport, TrainConfig, Trainer};

@@ -53,8 +53,7 @@ impl FromStr for Rule {
 
 impl Rule {
     /// Names of the flat tensors its state consists of.
-    #[must_use]
-    pub fn slots(&self) -> &'static [&'static str] {
+    pub(crate) fn slots(&self) -> &'static [&'static str] {
         match self {
             Rule::Sgd { .. } => &["momentum"],
             Rule::Adamw { .. } => &["moment1", "moment2"],
@@ -64,7 +63,7 @@ impl Rule {
 
 /// An optimiser and its state.
 #[derive(Debug)]
-pub struct Optimiser {
+pub(crate) struct Optimiser {
     rule: Rule,
     state: Vec<Tensor>,
     steps: u64,
@@ -72,14 +71,13 @@ pub struct Optimiser {
 
 impl Optimiser {
     /// For parameters of this shape; the state is zero.
-    #[must_use]
-    pub fn new(rule: Rule, parameters: &Tensor) -> Optimiser {
+    pub(crate) fn new(rule: Rule, parameters: &Tensor) -> Optimiser {
         let state = rule.slots().iter().map(|_| parameters.zeros_like()).collect();
         Optimiser { rule, state, steps: 0 }
     }
 
     /// Changes `parameters` along `gradients / divisor` with this learning rate. `gradients` are used up.
-    pub fn step(&mut self, parameters: &mut Tensor, gradients: &mut Tensor, divisor: f64, rate: f64) {
+    pub(crate) fn step(&mut self, parameters: &mut Tensor, gradients: &mut Tensor, divisor: f64, rate: f64) {
         self.steps += 1;
         no_grad(|| {
             let _ = gradients.g_mul_scalar_(1.0 / divisor);
@@ -110,38 +108,29 @@ impl Optimiser {
         });
     }
 
-    /// The same, with its state on this device: shared where it is there already.
-    #[must_use]
-    pub fn on(&self, device: tch::Device) -> Optimiser {
-        let state = self.state.iter().map(|tensor| tensor.to_device(device)).collect();
+    /// A copy on this device, with state of its own.
+    pub(crate) fn copied_to(&self, device: tch::Device) -> Optimiser {
+        let state = self.state.iter().map(|tensor| tensor.copy().to_device(device)).collect();
         Optimiser { rule: self.rule, state, steps: self.steps }
     }
 
-    /// A copy with state of its own.
-    #[must_use]
-    pub fn copied(&self) -> Optimiser {
-        Optimiser { rule: self.rule, state: self.state.iter().map(Tensor::copy).collect(), steps: self.steps }
-    }
-
     /// Which rule.
-    #[must_use]
-    pub fn rule(&self) -> Rule {
+    pub(crate) fn rule(&self) -> Rule {
         self.rule
     }
 
     /// Steps taken.
-    #[must_use]
-    pub fn steps(&self) -> u64 {
+    pub(crate) fn steps(&self) -> u64 {
         self.steps
     }
 
     /// Goes on from so many steps, whose state is written into [`state`](Optimiser::state).
-    pub fn set_steps(&mut self, steps: u64) {
+    pub(crate) fn set_steps(&mut self, steps: u64) {
         self.steps = steps;
     }
 
     /// Its state: names and flat tensors.
-    pub fn state(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
+    pub(crate) fn state(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
         self.rule.slots().iter().copied().zip(&self.state)
     }
 }
@@ -149,23 +138,12 @@ impl Optimiser {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tch::{Device, Kind as Element};
-
-    fn numbers(values: &[f64]) -> Tensor {
-        values.iter().enumerate().fold(
-            Tensor::zeros(&[values.len() as i64], (Element::Double, Device::Cpu)),
-            |t, (i, v)| {
-                let _ = t.get(i as i64).fill_(*v);
-                t
-            },
-        )
-    }
 
     fn after(rule: Rule, gradients: &[f64], divisor: f64) -> f64 {
-        let mut parameter = numbers(&[1.0]);
+        let mut parameter = Tensor::from_slice(&[1.0_f64]);
         let mut optimiser = Optimiser::new(rule, &parameter);
         for gradient in gradients {
-            optimiser.step(&mut parameter, &mut numbers(&[*gradient]), divisor, 0.1);
+            optimiser.step(&mut parameter, &mut Tensor::from_slice(&[*gradient]), divisor, 0.1);
         }
         assert_eq!(optimiser.steps(), gradients.len() as u64);
         parameter.double_value(&[0])

@@ -18,10 +18,7 @@ pub enum Precision {
 
 impl Precision {
     /// Autocast for the pass that follows, as long as the guard lives.
-    ///
-    /// # Errors
-    /// `Environment` when the device cannot.
-    pub fn cast(self, device: Device) -> Result<Option<Autocast>> {
+    pub(crate) fn cast(self, device: Device) -> Result<Option<Autocast>> {
         let kind = match self {
             Precision::Full => return Ok(None),
             Precision::Bf16 => Element::BFloat16,
@@ -33,7 +30,7 @@ impl Precision {
 
 /// Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", ICLR 2018).
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct LossScale {
+pub(crate) struct LossScale {
     scale: f64,
     good: u32,
     moves: bool,
@@ -46,26 +43,23 @@ const SCALE_MAX: f64 = 16_777_216.0;
 
 impl LossScale {
     /// As this precision needs it; `saved` from a checkpoint.
-    #[must_use]
-    pub fn new(precision: Precision, saved: Option<f64>) -> LossScale {
+    pub(crate) fn new(precision: Precision, saved: Option<f64>) -> LossScale {
         let moves = precision == Precision::Half;
         LossScale { scale: if moves { saved.unwrap_or(SCALE_FIRST) } else { 1.0 }, good: 0, moves }
     }
 
     /// By what the loss is multiplied, and gradients are divided.
-    #[must_use]
-    pub fn scale(&self) -> f64 {
+    pub(crate) fn scale(&self) -> f64 {
         self.scale
     }
 
     /// Whether gradients must be looked at.
-    #[must_use]
-    pub fn moves(&self) -> bool {
+    pub(crate) fn moves(&self) -> bool {
         self.moves
     }
 
     /// After a step: were the summed gradients finite? They are the same on every rank, so is what follows.
-    pub fn look(&mut self, finite: bool) {
+    pub(crate) fn look(&mut self, finite: bool) {
         if !self.moves {
             return;
         }

@@ -29,8 +29,7 @@ pub struct Rate {
 
 impl Rate {
     /// The rate when this share of the work is done, 0 to 1.
-    #[must_use]
-    pub fn at(&self, done: f64) -> f64 {
+    pub(crate) fn at(&self, done: f64) -> f64 {
         if done < self.warm_up {
             return self.peak * (done / self.warm_up).max(1e-3);
         }

@@ -49,7 +49,7 @@ pub enum Reason {
 
 /// Watches for the moment.
 #[derive(Clone, Debug)]
-pub struct Switch {
+pub(crate) struct Switch {
     config: SwitchConfig,
     /// For each rank, steps in a row in which it lagged.
     lagging: Vec<u32>,
@@ -57,19 +57,17 @@ pub struct Switch {
 
 impl Switch {
     /// For so many ranks.
-    #[must_use]
-    pub fn new(config: SwitchConfig, world: usize) -> Switch {
+    pub(crate) fn new(config: SwitchConfig, world: usize) -> Switch {
         Switch { config, lagging: vec![0; world] }
     }
 
     /// Whether asynchronous steps may come at all: then loaders must be able to go on beyond their share.
-    #[must_use]
-    pub fn may_switch(&self) -> bool {
+    pub(crate) fn may_switch(&self) -> bool {
         self.lagging.len() > 1 && (self.config.after < 1.0 || self.config.straggler > 0.0)
     }
 
     /// After a synchronous step: `done` is the share of the work, `own_s` what each rank's own work took.
-    pub fn look(&mut self, done: f64, own_s: &[f64]) -> Option<Reason> {
+    pub(crate) fn look(&mut self, done: f64, own_s: &[f64]) -> Option<Reason> {
         if !self.may_switch() {
             return None;
         }

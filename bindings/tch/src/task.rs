@@ -37,10 +37,8 @@ impl Classifier {
     /// `model` takes `[n, channels, height, width]` and gives `[n, classes]`. `mean` and `spread` per channel, of pixels between 0 and 1.
     #[must_use]
     pub fn new(model: Box<dyn ModuleT>, mean: &[f64], spread: &[f64], device: Device) -> Classifier {
-        let row = |values: &[f64]| {
-            let parts: Vec<Tensor> = values.iter().map(|&v| Tensor::full(&[1], v, (Element::Float, device))).collect();
-            Tensor::cat(&parts, 0).view([1, -1, 1, 1])
-        };
+        let row =
+            |values: &[f64]| Tensor::from_slice(values).to_kind(Element::Float).to_device(device).view([1, -1, 1, 1]);
         Classifier { model, mean: row(mean), spread: row(spread), device }
     }
 }

@@ -74,7 +74,7 @@ fn a_device_is_described_and_a_number_that_is_none_refused() {
     }
     let all = Device::all().unwrap();
     assert_eq!(all.iter().map(|facts| facts.ordinal).collect::<Vec<_>>(), [0, 1]);
-    assert_eq!((all[0].capability, all[0].memory_bytes, Device::driver_version().unwrap()), ((3, 7), 12 << 30, 11040));
+    assert_eq!((all[0].capability, all[0].memory_bytes), ((3, 7), 12 << 30));
     assert!(all[0].to_string().contains("compute capability 3.7"), "{}", all[0]);
     assert_eq!(control().report(), Default::default(), "looking retains nothing");
     let error = Device::open(2).unwrap_err();
@@ -269,17 +269,14 @@ fn a_stream_that_is_none_is_refused() {
     // SAFETY: none; the driver under test refuses a handle it does not know.
     let nobody = unsafe { RawStream::from_raw(core::ptr::without_provenance_mut(0x5000)) };
     let mut feed = feed(FeedConfig::default()).unwrap();
-    let batch = feed.next(RawStream::LEGACY).unwrap().unwrap();
-    assert!(batch.release_on(nobody).is_err());
+    let mut batch = feed.next(RawStream::LEGACY).unwrap().unwrap();
+    assert!(batch.move_to(nobody).is_err());
+    drop(batch);
     let text = feed.next(nobody).unwrap().unwrap_err().to_string();
     assert!(text.contains("INVALID_HANDLE") && text.contains("a stream of the feed's device"), "{text}");
     drop(feed);
     control().forgive();
     control().assert_clean();
-    for (number, good) in [(-1, false), (0, false), (1, true), (2, true)] {
-        // SAFETY: no handle among them.
-        assert_eq!(unsafe { RawStream::from_dlpack(number) }.is_ok(), good, "{number}");
-    }
 }
 
 #[test]

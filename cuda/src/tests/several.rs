@@ -21,8 +21,8 @@ fn every_device_is_a_rank_with_its_part() {
     let mut ids = BTreeSet::new();
     let mut consumers: Vec<Consumer> = [1, 0].map(|device| Consumer::new(device, 2, 1 << 20)).into();
     for (at, (feed, consumer)) in feeds.iter_mut().zip(&mut consumers).enumerate() {
-        assert_eq!((feed.loader_config().rank, feed.loader_config().world), (at as u32, 2));
-        assert_eq!(feed.loader_config().memory_limit_bytes, 6_000_000);
+        let config = &feed.facts().loader;
+        assert_eq!((config.rank, config.world, config.memory_limit_bytes), (at as u32, 2, 6_000_000));
         while let Some(batch) = feed.next(consumer.stream()) {
             let batch = batch.unwrap();
             assert_eq!(batch.device(), [1, 0][at]);
@@ -101,7 +101,7 @@ fn counters_tell_what_was_copied_and_whether_it_was_waited_for() {
     let least = stats.copied_bytes as f64 / 5e5 * 0.9;
     assert!(stats.copied_bytes > 10_000 && stats.copy_s > least && stats.copy_s_max <= stats.copy_s, "{stats:?}");
     assert!(stats.landed < 1.0 && stats.data_wait_s > 0.0 && stats.readiness < 1.0, "{stats:?}");
-    assert_eq!(feed.classes(), store().loader().build().unwrap().classes());
+    assert_eq!(feed.facts().classes, store().loader().build().unwrap().classes());
     drop(feed);
     control().assert_clean();
 }

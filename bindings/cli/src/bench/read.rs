@@ -246,22 +246,3 @@ pub fn shard_text(shard: &ShardStats) -> String {
         shard.switches_involuntary,
     )
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn json_alone_does_not_swallow_the_uri() {
-        let uri = "http://h/b";
-        for (given, wanted) in [
-            ((Some(uri), None), (Some(uri), JsonTo::Nowhere)),
-            ((Some(uri), Some("-")), (Some(uri), JsonTo::Output)),
-            ((None, Some(uri)), (Some(uri), JsonTo::Output)),
-            ((Some(uri), Some("f.json")), (Some(uri), JsonTo::File("f.json".into()))),
-            ((None, Some("f.json")), (None, JsonTo::File("f.json".into()))),
-        ] {
-            assert_eq!(uri_and_json(given.0, given.1), wanted);
-        }
-    }
-}

@@ -14,7 +14,6 @@ use std::time::Duration;
 use fuelrail::memory_use;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Latency, Script, Source};
-use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::cache::ItemCache;
@@ -49,9 +48,8 @@ pub trait Watch: Sync {
     fn end(&self, row: &Row);
 }
 
-/// What the experiment found.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// What the experiment found. A delivered byte that is not the generator's ends it with an error.
+#[derive(Debug)]
 pub struct Findings {
     /// How large it was.
     pub scale: Scale,
@@ -61,9 +59,6 @@ pub struct Findings {
     pub object_bytes: u64,
     /// Payload memory each rank of DELI and of Fuelrail had.
     pub cache_bytes_per_rank: u64,
-    /// Whether every delivered byte was compared with the generator and found right. A wrong one ends the experiment with
-    /// an error, so this is never false in a report.
-    pub verified_bytes: bool,
     /// The rows, in the order of [`RowName::ALL`].
     pub rows: Vec<Row>,
     /// What the engine wanted said aloud.
@@ -93,7 +88,6 @@ pub fn run(scale: &Scale, watch: &dyn Watch) -> Result<Findings> {
         objects: scale.samples(),
         object_bytes: bench.originals.total_bytes(),
         cache_bytes_per_rank: budget_bytes(scale, &bench.originals),
-        verified_bytes: true,
         rows,
         notices: bench.notices.into_inner().unwrap_or_else(PoisonError::into_inner),
     })

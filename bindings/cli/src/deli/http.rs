@@ -2,7 +2,6 @@
 //!
 //! Owns the connection, kept alive between requests. Never retries a failed answer.
 
-use std::fmt::Display;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -34,11 +33,8 @@ pub(super) struct Page {
 impl Client {
     /// A client of `bucket` at `addr`. Connects with the first request.
     pub(super) fn new(addr: SocketAddr, bucket: &str) -> Client {
-        let config = Agent::config_builder()
-            .max_idle_connections_per_host(1)
-            .http_status_as_error(false)
-            .proxy(None)
-            .timeout_per_read(Some(SILENCE_MAX));
+        let config =
+            Agent::config_builder().max_idle_connections_per_host(1).proxy(None).timeout_per_read(Some(SILENCE_MAX));
         Client { bucket: format!("http://{addr}/{bucket}"), agent: config.build().new_agent(), keeps: false }
     }
 
@@ -62,30 +58,27 @@ impl Client {
     }
 
     fn fetch(&mut self, what: &str) -> Result<Vec<u8>> {
-        let failed = |kind, why: &dyn Display| Error::new(kind, format!("{}: {why}", self.bucket));
-        let lost = |error: ureq::Error| match error {
-            ureq::Error::Protocol(_) | ureq::Error::Http(_) | ureq::Error::BodyExceedsLimit(_) => {
-                failed(Kind::Protocol, &error)
-            }
-            error => failed(Kind::Network, &error),
+        let failed = |error: ureq::Error| {
+            let kind = match error {
+                ureq::Error::StatusCode(404) => Kind::NotFound,
+                ureq::Error::StatusCode(503) => Kind::Throttled,
+                ureq::Error::StatusCode(_) => Kind::Server,
+                ureq::Error::Protocol(_) | ureq::Error::Http(_) | ureq::Error::BodyExceedsLimit(_) => Kind::Protocol,
+                _ => Kind::Network,
+            };
+            Error::new(kind, format!("{}: {error}", self.bucket))
         };
         let ask = || self.agent.get(format!("{}{what}", self.bucket)).call();
-        let asked = match ask() {
+        let mut response = match ask() {
             // The kept connection was closed meanwhile: the request goes over a new one.
             Err(ureq::Error::Io(_)) if self.keeps => ask(),
             asked => asked,
-        };
-        let mut response = asked.map_err(lost)?;
-        // Read whatever it is: the connection is kept only behind a whole body.
-        let body = response.body_mut().with_config().limit(DOCUMENT_BYTES_MAX as u64).read_to_vec().map_err(lost)?;
-        let outcome = match response.status().as_u16() {
-            200 => Ok(body),
-            404 => Err(failed(Kind::NotFound, &"there is no such object")),
-            503 => Err(failed(Kind::Throttled, &"it asks to slow down")),
-            status => Err(failed(Kind::Server, &format_args!("it answered with status {status}"))),
-        };
+        }
+        .map_err(failed)?;
+        // To its end: the connection is kept only behind a whole body.
+        let body = response.body_mut().with_config().limit(DOCUMENT_BYTES_MAX as u64).read_to_vec().map_err(failed)?;
         self.keeps = true;
-        outcome
+        Ok(body)
     }
 }
 
@@ -149,24 +142,6 @@ mod tests {
                 set.verify(&set.key(index), &out).unwrap();
             }
         }
-    }
-
-    #[test]
-    fn lists_page_by_page() {
-        let (bucket, set) = bucket("");
-        let mut client = Client::new(bucket.addr(), "bucket");
-        let (mut keys, mut token, mut pages) = (Vec::new(), None, 0);
-        loop {
-            let page = client.list_page(10, token.as_deref()).unwrap();
-            keys.extend(page.keys);
-            pages += 1;
-            token = page.next;
-            if token.is_none() {
-                break;
-            }
-        }
-        assert_eq!(pages, 10);
-        assert!(keys.iter().map(String::as_str).eq((0..95).map(|i| set.key(i)).collect::<Vec<_>>().iter()));
     }
 
     #[test]

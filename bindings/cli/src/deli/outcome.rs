@@ -235,13 +235,6 @@ mod tests {
     use crate::deli::feed::Counts;
 
     #[test]
-    fn names_in_json_are_those_others_rely_on() {
-        for name in RowName::ALL {
-            assert_eq!(serde_json::to_string(&name).unwrap(), format!("\"{}\"", name.word()));
-        }
-    }
-
-    #[test]
     fn quantiles_are_of_what_happened() {
         let waits = |count: u64| (1..=count).map(Duration::from_millis).collect();
         assert_eq!((p99_ms(waits(100)), p99_ms(waits(1)), p99_ms(waits(1000))), (99.0, 1.0, 990.0));

@@ -43,23 +43,14 @@ pub(crate) fn run(args: &Train) -> Outcome {
     if !args.demo && args.arguments.is_empty() {
         return Err(usage("nothing to train from is given", "see fuelrail train --help"));
     }
-    let program = find()?;
+    let path = folders(&std::env::var_os("PATH").unwrap_or_default());
+    let program = find_trainer(None, &this_program()?, &path)?;
     if args.demo {
         return demo::run(&program, &args.folder).map(|()| ExitCode::SUCCESS);
     }
     // On success this process is the trainer: signals of launchers and schedulers reach it as they should.
     let error = Command::new(&program).args(&args.arguments).exec();
     Err(Failure::Told(Error::new(Kind::Environment, format!("starting {}: {error}", program.display()))))
-}
-
-/// The trainer beside this program, or in `PATH`.
-fn find() -> Outcome<PathBuf> {
-    let path = folders(&std::env::var_os("PATH").unwrap_or_default());
-    find_trainer(None, &this_program()?, &path).map_err(|error| {
-        Failure::Told(Error::new(Kind::Environment, error.cause().to_owned()).cure(
-            "build it where libtorch is: eval \"$(./scripts/libtorch)\" && cargo build --release --package fuelrail-tch",
-        ))
-    })
 }
 
 /// The trainer's program.
@@ -74,7 +65,7 @@ pub fn folders(path: &std::ffi::OsStr) -> Vec<PathBuf> {
 /// Finds the trainer: the one that was named, or one beside `beside`, or in one of `folders`.
 ///
 /// # Errors
-/// `NotFound` with how to build it.
+/// `Environment` with how to build it.
 pub fn find_trainer(named: Option<&Path>, beside: &Path, folders: &[PathBuf]) -> fuelrail::Result<PathBuf> {
     let found = match named {
         Some(path) => path.is_file().then(|| path.to_owned()),
@@ -90,9 +81,8 @@ pub fn find_trainer(named: Option<&Path>, beside: &Path, folders: &[PathBuf]) ->
             Some(path) => format!("there is no trainer {}", path.display()),
             None => format!("{TRAINER} is neither beside this program nor in PATH"),
         };
-        Error::new(Kind::NotFound, cause).cure(
-            "build it with `cargo build --release -p fuelrail-tch` (it needs libtorch), or name it with --trainer",
-        )
+        Error::new(Kind::Environment, cause)
+            .cure("build it where libtorch is: eval \"$(./scripts/libtorch)\" && cargo build --release -p fuelrail-tch")
     })
 }
 
@@ -106,7 +96,7 @@ mod tests {
         let (beside, elsewhere) = (folder.path().join("fuelrail"), folder.path().join("bin"));
         let folders = [elsewhere.clone()];
         let error = find_trainer(None, &beside, &folders).unwrap_err();
-        assert!(error.kind() == Kind::NotFound && error.to_string().contains("-p fuelrail-tch"), "{error}");
+        assert!(error.kind() == Kind::Environment && error.to_string().contains("-p fuelrail-tch"), "{error}");
         std::fs::create_dir(&elsewhere).unwrap();
         std::fs::write(elsewhere.join(TRAINER), "").unwrap();
         assert_eq!(find_trainer(None, &beside, &folders).unwrap(), elsewhere.join(TRAINER));

@@ -59,7 +59,8 @@ fn what_is_broken_or_foreign_is_said_to_be() {
         (b"a.png\tten\n", 2, "line 1"),
         (b"{\"version\":9,\"epoch\":0,\"position\":0}", 2, "not a loader state"),
         (b"{\"schema\":1,\"batch_wait_us\":{}}", 1, "not a sound result"),
-        (b"{\"schema\":1,\"rows\":[]}", 1, "not a sound report"),
+        (b"{\"schema\":1,\"rows\":[]}", 1, "missing field `machine`"),
+        (b"{\"schema\":2,\"rows\":[]}", 1, "its schema is 2"),
         (b"{\"fuelrail_audit\":7}\n", 2, "audit log"),
     ] {
         let file = dir.path().join("file");

@@ -93,20 +93,13 @@ const KINDS: [(Element, Dtype); 6] = [
     (Element::Uint8, Dtype::U8),
 ];
 
-struct Packed {
-    kind: Dtype,
-    sizes: Vec<usize>,
-    bytes: Vec<u8>,
-}
-
-impl Packed {
-    fn of(name: &str, tensor: &Tensor) -> Result<Packed> {
-        let Some((_, kind)) = KINDS.into_iter().find(|(element, _)| *element == tensor.kind()) else {
-            return Err(Error::new(Kind::Usage, format!("'{name}' has elements of {:?}", tensor.kind()))
-                .cure("keep model state in floats, i64 or u8"));
-        };
-        Ok(Packed { kind, sizes: tensor.size().iter().map(|&n| n as usize).collect(), bytes: bytes_of(tensor)? })
-    }
+/// A tensor as the format has it: kind, sizes, bytes.
+fn packed(name: &str, tensor: &Tensor) -> Result<(Dtype, Vec<usize>, Vec<u8>)> {
+    let Some((_, kind)) = KINDS.into_iter().find(|(element, _)| *element == tensor.kind()) else {
+        return Err(Error::new(Kind::Usage, format!("'{name}' has elements of {:?}", tensor.kind()))
+            .cure("keep model state in floats, i64 or u8"));
+    };
+    Ok((kind, tensor.size().iter().map(|&n| n as usize).collect(), bytes_of(tensor)?))
 }
 
 fn broken(why: impl Into<String>) -> Error {
@@ -120,19 +113,16 @@ impl Checkpoint {
     /// # Errors
     /// `Usage` when a tensor is of a kind that has no name in the format.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut packed = BTreeMap::new();
+        let all = self.tensors.iter().map(|(name, tensor)| Ok((name, packed(name, tensor)?)));
+        let all = all.collect::<Result<Vec<_>>>()?;
         let mut hash = Xxh3::new();
-        for (name, tensor) in &self.tensors {
-            let one = Packed::of(name, tensor)?;
-            hash.update(&one.bytes);
-            packed.insert(name.as_str(), one);
-        }
+        all.iter().for_each(|(_, (.., bytes))| hash.update(bytes));
         let about = About { hash: format!("{:016x}", hash.digest()), ..self.about.clone() };
         let unwritable = |why: String| Error::new(Kind::Usage, format!("cannot write the checkpoint: {why}"));
         let about = serde_json::to_string(&about).map_err(|e| unwritable(e.to_string()))?;
-        let views = packed
+        let views = all
             .iter()
-            .map(|(name, one)| TensorView::new(one.kind, one.sizes.clone(), &one.bytes).map(|view| (*name, view)));
+            .map(|(name, (kind, sizes, bytes))| TensorView::new(*kind, sizes.clone(), bytes).map(|view| (*name, view)));
         let views: Vec<_> = views.collect::<Result<_, _>>().map_err(|e| unwritable(e.to_string()))?;
         safetensors::serialize(views, Some(HashMap::from([(ABOUT.to_owned(), about)])))
             .map_err(|e| unwritable(e.to_string()))

@@ -35,7 +35,7 @@ pub(crate) fn task(
     }
     let model = match arguments.model.as_str() {
         "lenet" => lenet(&root, channels, classes),
-        name => resnet(&root, Depth::from_str(name, false).map_err(|_| unknown(name))?, channels, classes),
+        name => resnet(&root, Depth::from_str(name, false).map_err(|_| unknown(name))?, classes),
     };
     let (mean, spread) = if channels == 3 { (&PHOTO_MEAN[..], &PHOTO_SPREAD[..]) } else { (&[0.5][..], &[0.5][..]) };
     Ok(Box::new(Classifier::new(model, mean, spread, device)))

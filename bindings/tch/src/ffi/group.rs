@@ -69,6 +69,9 @@ unsafe impl Send for Group {}
 // is the caller's and no matter of memory.
 unsafe impl Sync for Group {}
 
+/// What to do when a collective fails.
+pub(super) const LOST: &str = "another rank has died, hangs or cannot be reached: look at its output; start all again to go on from the last checkpoint";
+
 fn text(what: &str, value: &str) -> Result<CString> {
     CString::new(value).map_err(|_| Error::new(Kind::Usage, format!("{what} has a zero byte")))
 }
@@ -138,14 +141,11 @@ impl Group {
 
     fn lost(&self, doing: &str, failed: *mut c_char) -> Result<()> {
         let told = told(&format!("rank {} of {}, {doing}", self.rank, self.world), failed);
-        told.map_err(|error| error.cure("another rank has died, hangs or cannot be reached: look at its output; start all again to go on from the last checkpoint"))
+        told.map_err(|error| error.cure(LOST))
     }
 
     /// Sums `tensor` over all ranks, in place.
-    ///
-    /// # Errors
-    /// `Environment` when another rank died, or did not come in time.
-    pub fn all_reduce(&self, tensor: &mut Tensor) -> Result<()> {
+    pub(crate) fn all_reduce(&self, tensor: &mut Tensor) -> Result<()> {
         self.there(tensor, |tensor| {
             // SAFETY: the tensor is borrowed until the call returns, which waits for the collective.
             self.lost("all-reduce", unsafe { fr_all_reduce(self.handle, tensor.as_mut_ptr().cast()) })
@@ -166,10 +166,7 @@ impl Group {
     }
 
     /// Every rank gets the tensor of `root`.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Group::all_reduce).
-    pub fn broadcast(&self, tensor: &mut Tensor, root: usize) -> Result<()> {
+    pub(crate) fn broadcast(&self, tensor: &mut Tensor, root: usize) -> Result<()> {
         self.there(tensor, |tensor| {
             // SAFETY: as for `all_reduce`.
             self.lost("broadcast", unsafe { fr_broadcast(self.handle, tensor.as_mut_ptr().cast(), number(root)) })
@@ -177,10 +174,7 @@ impl Group {
     }
 
     /// Every rank gets the tensors of all, one behind the other along a new first dimension.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Group::all_reduce).
-    pub fn all_gather(&self, tensor: &Tensor) -> Result<Tensor> {
+    pub(crate) fn all_gather(&self, tensor: &Tensor) -> Result<Tensor> {
         let mut own =
             self.device.map_or_else(|| tensor.shallow_clone(), |device| tensor.to_device(device)).contiguous();
         let sizes: Vec<i64> = std::iter::once(self.world as i64).chain(own.size()).collect();
@@ -192,19 +186,13 @@ impl Group {
     }
 
     /// Waits until every rank is here.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Group::all_reduce).
-    pub fn barrier(&self) -> Result<()> {
+    pub(crate) fn barrier(&self) -> Result<()> {
         // SAFETY: the group lives as long as `self`.
         self.lost("barrier", unsafe { fr_barrier(self.handle) })
     }
 
     /// Whether several threads may send and receive at a time, between tensors in the host's memory.
-    ///
-    /// # Errors
-    /// `Usage` when the backend cannot.
-    pub fn must_send_from_threads(&self) -> Result<()> {
+    pub(crate) fn must_send_from_threads(&self) -> Result<()> {
         match self.device {
             None => Ok(()),
             Some(_) => Err(Error::new(Kind::Usage, "asynchronous training over NCCL")
@@ -213,20 +201,14 @@ impl Group {
     }
 
     /// Sends `tensor` to one rank.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Group::all_reduce).
-    pub fn send(&self, tensor: &mut Tensor, to: usize, tag: u16) -> Result<()> {
+    pub(crate) fn send(&self, tensor: &mut Tensor, to: usize, tag: u16) -> Result<()> {
         // SAFETY: the tensor is borrowed until the call returns, which waits until it has been sent.
         let failed = unsafe { fr_send(self.handle, tensor.as_mut_ptr().cast(), number(to), c_int::from(tag)) };
         self.lost(&format!("sending to rank {to}"), failed)
     }
 
     /// Receives what rank `from` sends under this tag, in place.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Group::all_reduce).
-    pub fn receive(&self, tensor: &mut Tensor, from: usize, tag: u16) -> Result<()> {
+    pub(crate) fn receive(&self, tensor: &mut Tensor, from: usize, tag: u16) -> Result<()> {
         // SAFETY: the tensor is borrowed until the call returns, which waits until it has come.
         let failed = unsafe { fr_receive(self.handle, tensor.as_mut_ptr().cast(), number(from), c_int::from(tag)) };
         self.lost(&format!("receiving from rank {from}"), failed)

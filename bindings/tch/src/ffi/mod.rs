@@ -9,9 +9,10 @@ mod tensor;
 
 pub use group::{Backend, Group};
 pub use reducer::Reducer;
-pub use session::{Autocast, load_cuda, random_state, set_random_state, torch_version};
+pub(crate) use session::{Autocast, random_state, set_random_state};
+pub use session::{load_cuda, torch_version};
+pub use tensor::tensor_of_bytes;
 pub(crate) use tensor::{batch_tensor, device_tensor, feed_stream};
-pub use tensor::{current_stream, tensor_of_bytes, tensor_over};
 
 use fuelrail_base::{Error, Kind, Result};
 use std::ffi::{CStr, c_char, c_int};

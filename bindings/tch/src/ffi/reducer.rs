@@ -1,5 +1,6 @@
 //! The reducer: gradients summed over the ranks while the backward pass runs. What it does is told in `shim/reducer.cpp`.
 
+use super::group::LOST;
 use super::{Group, told};
 use fuelrail_base::Result;
 use std::ffi::{c_char, c_void};
@@ -120,9 +121,7 @@ impl Reducer {
         let mut waited = 0;
         // SAFETY: a live handle, borrowed alone; `tail` is read and written until the call returns.
         let failed = unsafe { fr_reducer_finish(self.handle, tail.as_mut_ptr(), tail.len(), &raw mut waited) };
-        told("summing gradients over the ranks", failed).map_err(|error| {
-            error.cure("another rank has died, hangs or cannot be reached: look at its output; start all again to go on from the last checkpoint")
-        })?;
+        told("summing gradients over the ranks", failed).map_err(|error| error.cure(LOST))?;
         Ok(Duration::from_micros(waited))
     }
 }

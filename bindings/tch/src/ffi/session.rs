@@ -34,10 +34,7 @@ fn device(cuda: Option<usize>) -> c_int {
 }
 
 /// The random state of the CPU, or of a CUDA device: a byte tensor.
-///
-/// # Errors
-/// `Environment` for what torch says.
-pub fn random_state(cuda: Option<usize>) -> Result<Tensor> {
+pub(crate) fn random_state(cuda: Option<usize>) -> Result<Tensor> {
     let mut made = ptr::null_mut();
     // SAFETY: writes one pointer to an owned tensor, which tch frees.
     unsafe {
@@ -47,27 +44,21 @@ pub fn random_state(cuda: Option<usize>) -> Result<Tensor> {
 }
 
 /// Sets what [`random_state`] gave.
-///
-/// # Errors
-/// `Environment` when it is not such a state.
-pub fn set_random_state(cuda: Option<usize>, state: &Tensor) -> Result<()> {
+pub(crate) fn set_random_state(cuda: Option<usize>, state: &Tensor) -> Result<()> {
     // SAFETY: the tensor is read during the call only.
     told("setting the random state", unsafe { fr_random_state_set(device(cuda), state.as_ptr().cast()) })
 }
 
 /// Operations run in a narrower kind where torch thinks it safe, as long as this lives. Belongs to the thread that made it.
 #[derive(Debug)]
-pub struct Autocast {
+pub(crate) struct Autocast {
     cuda: c_int,
     on_one_thread: std::marker::PhantomData<*mut ()>,
 }
 
 impl Autocast {
     /// Turns it on.
-    ///
-    /// # Errors
-    /// `Environment` when the device has no such kind.
-    pub fn new(cuda: bool, kind: Element) -> Result<Autocast> {
+    pub(crate) fn new(cuda: bool, kind: Element) -> Result<Autocast> {
         let cuda = c_int::from(cuda);
         // SAFETY: plain numbers; turned off again by the drop.
         told("turning autocast on", unsafe { fr_autocast_on(cuda, code_of(kind)) })?;

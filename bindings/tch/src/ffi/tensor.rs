@@ -37,8 +37,7 @@ extern "C" fn release<K>(context: *mut c_void) {
 /// # Safety
 /// `memory` must be `bytes` long on that device, initialised, aligned for `kind`, and stay so until `keeper` is dropped; nobody else may
 /// write it meanwhile. Torch may write it: it must not be shared with anyone who relies on its content.
-#[expect(clippy::missing_panics_doc, reason = "a size that does not fit i64 does not fit memory")]
-pub unsafe fn tensor_over<K: Send + 'static>(
+pub(crate) unsafe fn tensor_over<K: Send + 'static>(
     memory: *mut u8,
     bytes: usize,
     sizes: &[i64],
@@ -78,9 +77,6 @@ pub unsafe fn tensor_over<K: Send + 'static>(
 }
 
 /// The memory of a batch as a tensor of bytes, which holds the batch until it is gone.
-///
-/// # Errors
-/// As [`tensor_over`]; the batch is let go then.
 pub(crate) fn batch_tensor(mut batch: Batch, sizes: &[i64]) -> Result<Tensor> {
     let memory = batch.bytes_mut();
     let (at, len) = (memory.as_mut_ptr(), memory.len());
@@ -90,9 +86,6 @@ pub(crate) fn batch_tensor(mut batch: Batch, sizes: &[i64]) -> Result<Tensor> {
 }
 
 /// The same for a batch on a CUDA device. Dropping the last tensor of it marks its end on the stream it was taken with.
-///
-/// # Errors
-/// As [`tensor_over`]; the batch is let go then.
 pub(crate) fn device_tensor(batch: DeviceBatch) -> Result<Tensor> {
     let (sizes, bytes) = (batch.shape().to_vec(), batch.bytes());
     let at = ptr::with_exposed_provenance_mut(batch.pointer() as usize);
@@ -103,9 +96,6 @@ pub(crate) fn device_tensor(batch: DeviceBatch) -> Result<Tensor> {
 }
 
 /// The stream torch works on now, as a feed wants it.
-///
-/// # Errors
-/// As [`current_stream`].
 pub(crate) fn feed_stream(cuda: usize) -> Result<RawStream> {
     let stream = current_stream(cuda)?;
     // SAFETY: torch's streams live as long as the process; ones of the caller's, under a guard, as long as the guard's contract says.
@@ -115,7 +105,7 @@ pub(crate) fn feed_stream(cuda: usize) -> Result<RawStream> {
 /// A tensor that owns these bytes, without a copy.
 ///
 /// # Errors
-/// As [`tensor_over`].
+/// `Usage` when they are not what the sizes need, `Environment` for what torch says.
 pub fn tensor_of_bytes(bytes: Vec<u8>, sizes: &[i64], kind: Element) -> Result<Tensor> {
     // A vector of bytes may begin anywhere; wider elements get a place that suits them.
     if !bytes.as_ptr().addr().is_multiple_of(kind.elt_size_in_bytes()) {
@@ -136,10 +126,7 @@ pub fn tensor_of_bytes(bytes: Vec<u8>, sizes: &[i64], kind: Element) -> Result<T
 }
 
 /// The stream torch works on now on this CUDA device, as the driver names it. Null is the default stream.
-///
-/// # Errors
-/// `Environment` when torch has no CUDA, or does not tell.
-pub fn current_stream(cuda: usize) -> Result<*mut c_void> {
+pub(crate) fn current_stream(cuda: usize) -> Result<*mut c_void> {
     let mut stream = ptr::null_mut();
     let device = c_int::try_from(cuda).unwrap_or(-1);
     // SAFETY: writes one pointer, which is read after the call.

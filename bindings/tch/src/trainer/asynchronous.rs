@@ -46,7 +46,7 @@ impl Word {
     }
 
     fn of(tensor: &Tensor) -> Word {
-        let [samples, updates, stop, last, finite] = floats_of(tensor)[..] else { unreachable!("five numbers") };
+        let [samples, updates, stop, last, finite] = floats_of(tensor);
         Word { samples, updates, stop, last, finite }
     }
 }
@@ -71,7 +71,7 @@ impl Answer {
     }
 
     fn of(tensor: &Tensor) -> Answer {
-        let [updates, samples, over, stale, rate] = floats_of(tensor)[..] else { unreachable!("five numbers") };
+        let [updates, samples, over, stale, rate] = floats_of(tensor);
         Answer { updates, samples, over, stale, rate }
     }
 }
@@ -183,8 +183,7 @@ impl Trainer<'_> {
         let counts = [u64::from(stopped), step, saved_step, samples, stale].map(|count| count as f64);
         let mut said = Tensor::from_slice(&counts);
         group.broadcast(&mut said, 0)?;
-        let counts: Vec<u64> = floats_of(&said).into_iter().map(|count| count as u64).collect();
-        let [stopped, step, saved_step, samples, stale] = counts[..] else { unreachable!("five counts") };
+        let [stopped, step, saved_step, samples, stale] = floats_of(&said).map(|count| count as u64);
         self.progress = Progress { step, saved_step, samples, stale, ..self.progress.clone() };
         Ok(stopped > 0)
     }
@@ -221,7 +220,7 @@ impl Trainer<'_> {
         let mut kept = lock(keeper);
         let failed = kept.failed.take();
         (self.progress.samples, self.progress.stale) = (kept.samples, kept.stale);
-        self.optimiser = kept.optimiser.on(self.device);
+        self.optimiser = kept.optimiser.copied_to(self.device);
         let mut own = self.reducer.flat_parameters()?;
         no_grad(|| own.copy_(&kept.parameters));
         trained?;
@@ -233,7 +232,7 @@ impl Trainer<'_> {
         let parameters = self.reducer.flat_parameters()?.to_device(Device::Cpu).copy();
         Ok(Kept {
             parameters,
-            optimiser: self.optimiser.on(Device::Cpu),
+            optimiser: self.optimiser.copied_to(Device::Cpu),
             updates: 0,
             samples: self.progress.samples,
             total: self.total(),
@@ -337,7 +336,7 @@ impl Trainer<'_> {
             let mut own = self.reducer.flat_parameters()?;
             no_grad(|| own.copy_(&kept.parameters));
             self.progress.samples = kept.samples;
-            self.optimiser = kept.optimiser.copied();
+            self.optimiser = kept.optimiser.copied_to(Device::Cpu);
         }
         self.save_alone(self.order_after(order))
     }

@@ -42,7 +42,7 @@ impl Trainer<'_> {
         if let Some(group) = &self.group {
             group.all_reduce(&mut all)?;
         }
-        let [samples, loss, right, asked] = floats_of(&all)[..] else { unreachable!("four sums") };
+        let [samples, loss, right, asked] = floats_of(&all);
         Ok(Score { samples: samples as u64, loss: loss / samples.max(1.0), accuracy: right / asked.max(1.0) })
     }
 }

@@ -23,7 +23,7 @@ use crate::task::Task;
 use clap::{Args, FromArgMatches};
 pub use evaluation::Score;
 use fuelrail::State;
-use fuelrail_base::{Error, Kind, Result, SampleId};
+use fuelrail_base::{Error, Kind, Result};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -190,7 +190,6 @@ pub struct Outcome {
 }
 
 type Listener<'l> = Box<dyn FnMut(Event<'_>) + 'l>;
-type LossListener<'l> = Box<dyn FnMut(&[(SampleId, f32)]) + 'l>;
 
 /// Trains a task.
 pub struct Trainer<'l> {
@@ -208,7 +207,6 @@ pub struct Trainer<'l> {
     vault: Vault,
     notice: Option<Notice>,
     listener: Listener<'l>,
-    on_losses: Option<LossListener<'l>>,
     progress: Progress,
     meter: Meter,
 }
@@ -275,7 +273,6 @@ impl<'l> Trainer<'l> {
             vault: Vault::default(),
             notice: None,
             listener: Box::new(|_| {}),
-            on_losses: None,
             progress,
             meter: Meter::default(),
         };
@@ -301,14 +298,6 @@ impl<'l> Trainer<'l> {
     #[must_use]
     pub fn listener(mut self, listener: impl FnMut(Event<'_>) + 'l) -> Trainer<'l> {
         self.listener = Box::new(listener);
-        self
-    }
-
-    /// After every synchronous step, the losses of all ranks' samples by id, the same list on every rank: for caches and orders that go by
-    /// importance.
-    #[must_use]
-    pub fn on_losses(mut self, listener: impl FnMut(&[(SampleId, f32)]) + 'l) -> Trainer<'l> {
-        self.on_losses = Some(Box::new(listener));
         self
     }
 

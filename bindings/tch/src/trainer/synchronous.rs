@@ -5,9 +5,9 @@ use crate::feed::{Fed, Feed};
 use crate::meter::StepTime;
 use crate::switch::{Mode, Reason};
 use fuelrail::Reporter;
-use fuelrail_base::{Result, SampleId};
+use fuelrail_base::{Error, Kind, Result, SampleId};
 use std::time::{Duration, Instant};
-use tch::{Kind as Element, Tensor};
+use tch::{Device, Kind as Element, Tensor};
 
 /// What one rank's passes of a step brought.
 #[derive(Debug, Default)]
@@ -57,7 +57,9 @@ impl Trainer<'_> {
         self.progress.step += 1;
         self.progress.samples += all.samples as u64;
         self.progress.loss = if all.samples > 0.0 { all.loss / all.samples } else { self.progress.loss };
-        self.exchange_losses(&passes, feed.reporter())?;
+        if let Some(reporter) = feed.reporter() {
+            self.report_losses(&passes, &reporter)?;
+        }
         passes.time.wall = begun.elapsed();
         self.tell(&passes, all.right / all.asked.max(1.0), rate, Mode::Synchronous);
         self.after_step(feed, &all, given)
@@ -92,7 +94,7 @@ impl Trainer<'_> {
             passes.right += judged.right.double_value(&[]);
             passes.asked += judged.answers * batch.len() as f64;
             passes.ids.extend(&batch.ids);
-            if self.on_losses.is_some() || feed.reporter().is_some() {
+            if feed.reporter().is_some() {
                 passes.losses.push(judged.losses.detach());
             }
         }
@@ -161,31 +163,18 @@ impl Trainer<'_> {
         Ok(None)
     }
 
-    /// Gives every rank the losses of all ranks' samples, if somebody listens: the loader's order, where it goes by importance.
-    fn exchange_losses(&mut self, passes: &Passes, reporter: Option<Reporter>) -> Result<()> {
-        if self.on_losses.is_none() && reporter.is_none() {
-            return Ok(());
-        }
-        let own: Vec<f32> = passes
-            .losses
-            .iter()
-            .map(|t| Vec::<f32>::try_from(&t.to_device(tch::Device::Cpu)))
-            .collect::<std::result::Result<Vec<_>, _>>()
-            .map_err(|e| fuelrail_base::Error::new(fuelrail_base::Kind::Environment, format!("reading losses: {e}")))?
-            .concat();
+    /// Reports the losses of all ranks' samples to this rank's loader, where its order goes by importance.
+    fn report_losses(&self, passes: &Passes, reporter: &Reporter) -> Result<()> {
+        let read = |losses: &Tensor| Vec::<f32>::try_from(&losses.to_device(Device::Cpu));
+        let own = passes.losses.iter().map(read).collect::<std::result::Result<Vec<_>, _>>();
+        let own = own.map_err(|e| Error::new(Kind::Environment, format!("reading losses: {e}")))?.concat();
         let own: Vec<(SampleId, f32)> = passes.ids.iter().copied().zip(own).collect();
         let all = match &self.group {
             None => own,
             Some(group) => group.gather_losses(&own)?,
         };
-        if let Some(reporter) = reporter {
-            let (ids, losses): (Vec<SampleId>, Vec<f32>) = all.iter().copied().unzip();
-            reporter.report(passes.seq, &ids, &losses)?;
-        }
-        if let Some(listen) = &mut self.on_losses {
-            listen(&all);
-        }
-        Ok(())
+        let (ids, losses): (Vec<SampleId>, Vec<f32>) = all.into_iter().unzip();
+        reporter.report(passes.seq, &ids, &losses)
     }
 
     fn become_asynchronous(&mut self, reason: Reason) -> Result<()> {

@@ -1,7 +1,7 @@
 //! The numbers that travel with every step's gradients: sums over the ranks of what each has to say.
 
 /// One step's numbers, of this rank before the sum, of all after it.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Tail {
     /// Samples of the step.
     pub samples: f64,
@@ -38,18 +38,5 @@ impl Tail {
         };
         let [samples, loss, right, asked, stop, save] = [*samples, *loss, *right, *asked, *stop, *save];
         Tail { samples, loss, right, asked, stop, save, own_s: own_s.to_vec() }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn there_and_back() {
-        let tail =
-            Tail { samples: 1.0, loss: 2.0, right: 3.0, asked: 4.0, stop: 5.0, save: 6.0, own_s: vec![7.0, 8.0] };
-        assert_eq!(tail.to_numbers().len(), Tail::length(2));
-        assert_eq!(Tail::of(&tail.to_numbers()), tail);
     }
 }

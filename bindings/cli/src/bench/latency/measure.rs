@@ -129,7 +129,7 @@ fn together<C: Send>(
     stop: &Stop,
     ask: impl Fn(&mut C, u64) -> Result<()> + Sync,
 ) -> Result<Measured> {
-    let clock = Wall::new();
+    let clock = Instant::now();
     let failed = Stop::default();
     let go_on = || stop.check().and_then(|()| failed.check());
     let work =
@@ -164,34 +164,24 @@ fn samples(run: &Run, config: &Config, listing: &[Listed]) -> Result<Measured> {
         Some(batch) => batch.map(drop),
         None => Err(Error::new(Kind::Usage, "the set has no samples")),
     };
-    phases(run, |queue| queue.work(&Wall::new(), &mut ask, || run.stop.check()))
-}
-
-/// The real clock, from a run's start.
-struct Wall {
-    start: Instant,
+    phases(run, |queue| queue.work(&Instant::now(), &mut ask, || run.stop.check()))
 }
 
 /// The scheduler wakes a sleeper late; the rest of a wait is spent looking at the clock.
 const SPIN: Duration = Duration::from_micros(100);
 
-impl Wall {
-    fn new() -> Wall {
-        Wall { start: Instant::now() }
-    }
-}
-
-impl Clock for Wall {
+/// The real clock: a run's start.
+impl Clock for Instant {
     fn now(&self) -> Duration {
-        self.start.elapsed()
+        self.elapsed()
     }
 
     fn sleep_until(&self, moment: Duration) {
-        let left = moment.saturating_sub(self.now());
+        let left = moment.saturating_sub(self.elapsed());
         if left > SPIN {
             std::thread::sleep(left - SPIN);
         }
-        while self.now() < moment {
+        while self.elapsed() < moment {
             std::hint::spin_loop();
         }
     }

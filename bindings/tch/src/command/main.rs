@@ -5,12 +5,24 @@
 
 #![forbid(unsafe_code)]
 
-mod command;
+mod arguments;
+mod model;
+mod screen;
+mod session;
 
+use arguments::Arguments;
 use clap::Parser;
+use fuelrail_tch::End;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     fuelrail::print_warnings();
-    command::run(&command::Arguments::parse())
+    match session::train(&Arguments::parse()) {
+        Ok(End::Done) => ExitCode::SUCCESS,
+        Ok(End::Stopped(_)) => ExitCode::from(4),
+        Err(error) => {
+            eprintln!("fuelrail-train: {error}");
+            ExitCode::from(error.kind().exit_code())
+        }
+    }
 }
