@@ -62,7 +62,6 @@ fn a_lost_device_stays_lost_runs_nothing_more_and_lets_go() {
         query(event),
         record(event, stream),
         copy_in(memory, region.pointer(), 64, stream),
-        unsafe { sys::cuCtxSynchronize() },
         destroy_event(event),
         destroy_stream(stream),
         free(memory),
@@ -115,7 +114,6 @@ fn a_copy_that_hangs_leaves_everything_behind_it_not_ready() {
     for _ in 0..200 {
         assert_eq!(query(hung), CUresult::CUDA_ERROR_NOT_READY);
         assert_eq!(query(behind), CUresult::CUDA_ERROR_NOT_READY);
-        assert_eq!(unsafe { sys::cuStreamQuery(first) }, CUresult::CUDA_ERROR_NOT_READY);
         std::thread::yield_now();
     }
     assert_eq!(query(free_of_it), CUresult::CUDA_SUCCESS);

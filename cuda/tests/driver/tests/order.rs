@@ -5,8 +5,8 @@
 mod common;
 
 use common::{
-    Device, Region, allocate, check, clean, control, copy_in, copy_out, destroy_event, destroy_stream, event, fill,
-    free, query, record, stream, stream_with, synchronize, wait,
+    Device, Region, allocate, check, clean, control, copy_in, copy_out, destroy_event, destroy_stream, event, free,
+    query, record, stream, stream_with, synchronize, wait,
 };
 use cudarc::driver::sys::{self, CUresult, CUstream};
 use fuelrail_cuda_driver::{Fault, Settings, under_driver};
@@ -68,13 +68,13 @@ fn what_waits_for_an_event_comes_after_it_whatever_the_seed() {
     }
     const BYTES: usize = 5000;
     let device = Device::open();
-    let (source, target) = (Region::registered(BYTES), Region::registered(BYTES));
+    let (source, noise, target) = (Region::registered(BYTES), Region::registered(BYTES), Region::registered(BYTES));
     let (memory, done) = (allocate(BYTES), event());
     for seed in 0..200 {
         control().set("seed", &seed.to_string());
         let (writer, reader) = (stream(), stream());
         source.fill(|i| (i as u64 ^ seed) as u8);
-        check(fill(memory, 0, BYTES, writer));
+        check(copy_in(memory, noise.pointer(), BYTES, writer));
         check(copy_in(memory, source.pointer(), BYTES, writer));
         check(record(done, writer));
         check(wait(reader, done));
@@ -82,7 +82,7 @@ fn what_waits_for_an_event_comes_after_it_whatever_the_seed() {
         check(copy_out(target.pointer(), memory, BYTES, reader));
         check(record(done, reader));
         check(wait(writer, done));
-        check(fill(memory, 255, BYTES, writer));
+        check(copy_in(memory, noise.pointer(), BYTES, writer));
         check(synchronize(reader));
         assert!(target.holds(|i| (i as u64 ^ seed) as u8), "seed {seed}");
         check(synchronize(writer));
@@ -91,6 +91,7 @@ fn what_waits_for_an_event_comes_after_it_whatever_the_seed() {
     }
     check(destroy_event(done));
     check(free(memory));
+    check(noise.unregister());
     check(source.unregister());
     check(target.unregister());
     drop(device);
@@ -116,8 +117,7 @@ fn an_event_is_its_latest_recording_and_a_wait_keeps_the_one_it_saw() {
     check(record(marks, quick));
     check(synchronize(quick));
     assert_eq!(query(marks), CUresult::CUDA_SUCCESS, "the latest recording is reached");
-    assert_eq!(unsafe { sys::cuStreamQuery(waiter) }, CUresult::CUDA_ERROR_NOT_READY, "the wait is for the first one");
-    assert!(seen().is_empty());
+    assert!(seen().is_empty(), "the wait is for the first one");
     control().release();
     check(synchronize(waiter));
     assert_eq!(seen(), [1]);
@@ -147,7 +147,8 @@ fn the_default_stream_waits_for_blocking_streams_and_they_for_it() {
         say(std::ptr::null_mut(), 2);
         say(first, 3);
         say(second, 3);
-        check(unsafe { sys::cuCtxSynchronize() });
+        check(synchronize(first));
+        check(synchronize(second));
         assert_eq!(seen(), [1, 1, 2, 3, 3], "seed {seed}");
         check(destroy_stream(first));
         check(destroy_stream(second));
@@ -253,12 +254,12 @@ fn times_between_events_run_forward() {
         return;
     }
     let device = Device::open();
-    let (memory, stream, begin, end) = (allocate(64), stream(), event(), event());
+    let (region, memory, stream, begin, end) = (Region::registered(64), allocate(64), stream(), event(), event());
     let mut time = 0.0;
     let elapsed = |time: &mut f32| unsafe { sys::cuEventElapsedTime(time, begin, end) };
     assert_eq!(elapsed(&mut time), CUresult::CUDA_ERROR_INVALID_HANDLE, "never recorded");
     check(record(begin, stream));
-    check(fill(memory, 1, 64, stream));
+    check(copy_in(memory, region.pointer(), 64, stream));
     check(record(end, stream));
     check(synchronize(stream));
     check(elapsed(&mut time));
@@ -267,39 +268,27 @@ fn times_between_events_run_forward() {
     check(destroy_event(end));
     check(destroy_stream(stream));
     check(free(memory));
+    check(region.unregister());
     drop(device);
     clean();
 }
 
 #[test]
-fn pointers_say_what_they_are_and_pinning_is_for_the_context_that_asked() {
+fn pinning_is_for_the_context_that_asked() {
     let settings = Settings { devices: 2, forbid_pageable: true, ..Settings::default() };
-    if !under_driver("pointers_say_what_they_are_and_pinning_is_for_the_context_that_asked", &settings) {
+    if !under_driver("pinning_is_for_the_context_that_asked", &settings) {
         return;
     }
     let device = Device::open();
-    let (region, memory) = (Region::pageable(4096), allocate(100));
+    let region = Region::pageable(4096);
     check(unsafe { sys::cuMemHostRegister_v2(region.pointer(), 4096, 0) });
-    let kind = |pointer: u64| {
-        let (mut kind, mut owner) = (0u32, 9i32);
-        let memory_type = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-        let ordinal = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
-        let result = unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), memory_type, pointer) };
-        let _ = unsafe { sys::cuPointerGetAttribute((&raw mut owner).cast(), ordinal, pointer) };
-        (result, kind, owner)
-    };
-    assert_eq!(kind(memory + 99), (CUresult::CUDA_SUCCESS, 2, 0));
-    assert_eq!(kind(region.pointer() as u64 + 5), (CUresult::CUDA_SUCCESS, 1, 0));
-    assert_eq!(kind(memory + 100).0, CUresult::CUDA_ERROR_INVALID_VALUE);
     let second = Device::nth(1);
     let (far, stream) = (allocate(100), stream());
-    assert_eq!(kind(far), (CUresult::CUDA_SUCCESS, 2, 1));
     check(copy_in(far, region.pointer(), 100, stream));
     common::caught("is not pinned for this device");
     check(synchronize(stream));
     check(destroy_stream(stream));
     check(free(far));
-    check(free(memory));
     check(region.unregister());
     drop((second, device));
     clean();

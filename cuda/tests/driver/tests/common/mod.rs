@@ -117,10 +117,6 @@ pub(crate) fn copy_out(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream:
     unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, bytes, stream) }
 }
 
-pub(crate) fn fill(to: CUdeviceptr, value: u8, bytes: usize, stream: CUstream) -> CUresult {
-    unsafe { sys::cuMemsetD8Async(to, value, bytes, stream) }
-}
-
 /// Host memory at an address of its own. It is never given back: what a test does wrong with it must not hurt the test.
 pub(crate) struct Region {
     start: *mut u8,
