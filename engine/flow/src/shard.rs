@@ -20,7 +20,7 @@ use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, ShardId};
 use fuelrail_io::{Op, Region, Ring, ThreadMeter, Waker, Window};
-use fuelrail_plan::brain::{Brain, BrainConfig, Command, Fact, FetchId, GivenUp, Keep, Source, Waiters};
+use fuelrail_plan::brain::{Brain, BrainConfig, Command, Fact, FetchId, GivenUp, Keep, Origin, Source, Waiters};
 use fuelrail_plan::run::Run;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -350,18 +350,8 @@ impl<R: Ring> Shard<R> {
                 let proof = self.cache.as_mut().expect("there is a cache to hit").serve(block, window);
                 self.reply(waiter, Ok((proof, Source::Cache)));
             }
-            Command::Fetch { fetch, block } => {
-                let mut window = self.waiter(fetch).window.take().expect("one attempt at a time");
-                if window.room() == 0 {
-                    // It came from disk, and the planner does not believe it.
-                    window.rewind(0);
-                }
-                let asked = self.asked(fetch, block, window.filled() as u64);
-                self.requests.entered(self.now);
-                self.fetch.request(asked, window, self.now);
-            }
+            Command::Start { fetch, block, from } => self.start(fetch, block, from),
             Command::Hedge { fetch, block } => self.hedge(fetch, block),
-            Command::Restore { fetch, block, spot } => self.restore_block(fetch, block, spot),
             Command::Trim(segment) => self.trim_segment(segment),
             Command::Evict(block) => self.cache.as_mut().expect("only kept blocks are evicted").evict(block),
             Command::Deliver { block, waiters, source, keep } => self.share_out(block, waiters, source, keep),
@@ -374,6 +364,22 @@ impl<R: Ring> Shard<R> {
                 self.reply(first, Err(error));
             }
         }
+    }
+
+    /// Sends for a block, or for what is missing of it.
+    fn start(&mut self, fetch: FetchId, block: BlockId, from: Origin) {
+        let mut window = self.waiter(fetch).window.take().expect("one attempt at a time");
+        if let Origin::Disk(spot) = from {
+            let spill = self.spill.as_mut().expect("the brain restores only where there is a disk");
+            return spill.restore(self.now, fetch, block, spot, window);
+        }
+        if window.room() == 0 {
+            // It came from disk, and the planner does not believe it.
+            window.rewind(0);
+        }
+        let asked = self.asked(fetch, block, window.filled() as u64);
+        self.requests.entered(self.now);
+        self.fetch.request(asked, window, self.now);
     }
 
     /// Copies a block from the window of its first waiter to the others, keeps it, and hands all windows back.

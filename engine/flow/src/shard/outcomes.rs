@@ -79,7 +79,7 @@ impl<R: Ring> Shard<R> {
     }
 
     /// The whole block is in the window of its first waiter.
-    fn land(&mut self, fetch: FetchId, window: Window, proof: Proof) {
+    pub(super) fn land(&mut self, fetch: FetchId, window: Window, proof: Proof) {
         let first = self.waiter(fetch);
         (first.window, first.proof) = (Some(window), proof);
     }

@@ -2,15 +2,16 @@
 //!
 //! Owns the plan of this shard's two roles. As **home** of every `shards`-th batch it decides when a batch is opened
 //! (`home.rs`); as **owner** of the blocks that hash to it, it decides what is served from the cache, what is fetched, in
-//! which order, how often, and what is kept (`owner.rs`). Holds no byte of payload, no socket, no clock: time is an
+//! which order, how often, and what is kept (`owner.rs`, over the records of `table.rs`). Holds no byte of payload, no socket, no clock: time is an
 //! argument of every fact. The same brain runs in the engine and in the simulator.
 
 mod home;
 mod owner;
 mod restraint;
+mod table;
 mod words;
 
-pub use words::{Attempt, BrainConfig, BrainStats, Command, Fact, FetchId, GivenUp, Keep, Source, Waiters};
+pub use words::{Attempt, BrainConfig, BrainStats, Command, Fact, FetchId, GivenUp, Keep, Origin, Source, Waiters};
 
 use crate::catalog::Catalog;
 use crate::importance::Known;
@@ -65,8 +66,6 @@ impl<W> Brain<W> {
             Fact::Failed { fetch, kind, retry_after, attempt } => {
                 self.owner.failed(now, fetch, kind, retry_after, attempt, out);
             }
-            Fact::Restored { fetch, total, writes } => self.owner.restored(now, fetch, (total, writes), out),
-            Fact::Lost(fetch) => self.owner.lost(now, fetch),
             Fact::Unserved { fetch, displaced } => self.owner.unserved(now, fetch, displaced),
             Fact::Idle => self.owner.idle(now, out),
         }
