@@ -342,7 +342,7 @@ impl<W> Owner<W> {
     }
 
     pub(super) fn queued(&self) -> usize {
-        self.table.ready()
+        self.table.queued()
     }
 
     pub(super) fn stats(&self) -> BrainStats {

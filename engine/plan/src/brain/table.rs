@@ -1,7 +1,7 @@
 //! The block table: one record per block on its way, from the first that wants it to the command that hands all windows back.
 //!
 //! A record's state says what is to become of it, and every decision about the block reads it; what has landed or was given up has
-//! left the table. Only [`BlockTable::enter`] changes a state. The queues are indexes of the states. Never decides anything.
+//! left the table. States change here alone, each to what may follow it. The queues are indexes of the states. Never decides anything.
 
 use super::words::{FetchId, Origin, Waiters};
 use crate::policy::BlockMap;
@@ -19,12 +19,10 @@ const LISTS_AT_START: usize = 64;
 /// Where a block on its way stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    /// It waits for a place, the most urgent first.
+    /// It waits for a place, the most urgent first; while the server is down, those that were probes less often.
     Queued,
     /// It failed, and is queued again at this time.
     Backoff(Instant),
-    /// It failed as a probe of a server that is down: those that were no probe yet come first.
-    Probed,
     /// A transport brings it.
     Sent(Origin),
     /// A transport brings it from the bucket, in its last attempt: nothing at all had been served for so long.
@@ -41,7 +39,7 @@ impl State {
         match next {
             State::Queued => self != State::Queued,
             State::Sent(Origin::Bucket) => self == State::Queued,
-            State::Backoff(_) | State::Probed | State::Doomed(_) => self == State::Sent(Origin::Bucket),
+            State::Backoff(_) | State::Doomed(_) => self == State::Sent(Origin::Bucket),
             // The disk is asked first or not at all.
             State::Sent(Origin::Disk(_)) => false,
         }
@@ -59,6 +57,8 @@ pub(super) struct Block<W> {
     /// When the last one's is due: the next use lies behind it.
     pub(super) last_at: UseTime,
     pub(super) tries: Tries,
+    /// Requests for it that failed since the server is down.
+    probes: u32,
     /// When it failed first, outages aside.
     pub(super) failing_since: Option<Instant>,
     /// How often it was hedged: a block that always takes long is left in peace.
@@ -73,6 +73,9 @@ impl<W> Block<W> {
     }
 }
 
+/// Probes, when it is due, and the order of arrival.
+type Urgency = (u32, UseTime, u64);
+
 pub(super) struct BlockTable<W> {
     blocks: Slab<Block<W>>,
     by_id: BlockMap<FetchId>,
@@ -80,11 +83,11 @@ pub(super) struct BlockTable<W> {
     serial: u32,
     /// Emptied lists of waiters: a warm shard allocates none.
     spare: Vec<Vec<W>>,
-    /// The second field keeps equally urgent ones in order of arrival.
-    queued: BinaryHeap<Reverse<(UseTime, u64, FetchId)>>,
+    queued: BinaryHeap<Reverse<(Urgency, FetchId)>>,
     arrivals: u64,
     backoff: BinaryHeap<Reverse<(Instant, FetchId)>>,
-    probed: Vec<FetchId>,
+    /// Some of those that are queued were probes.
+    probed: bool,
     requested: usize,
 }
 
@@ -98,7 +101,7 @@ impl<W> BlockTable<W> {
             queued: BinaryHeap::with_capacity(1024),
             arrivals: 0,
             backoff: BinaryHeap::with_capacity(64),
-            probed: Vec::with_capacity(64),
+            probed: false,
             requested: 0,
         }
     }
@@ -114,6 +117,7 @@ impl<W> BlockTable<W> {
             at,
             last_at: at,
             tries: Tries::default(),
+            probes: 0,
             failing_since: None,
             hedges: 0,
             doubted: false,
@@ -121,7 +125,7 @@ impl<W> BlockTable<W> {
         let place = u32::try_from(place).expect("blocks on their way are bounded by the batches' samples, below 2^32");
         let fetch = FetchId { place, serial: self.serial };
         self.by_id.insert(id, fetch);
-        self.index(fetch, at, state);
+        self.index(fetch, (0, at), state);
         fetch
     }
 
@@ -165,26 +169,24 @@ impl<W> BlockTable<W> {
     pub(super) fn enter(&mut self, fetch: FetchId, next: State) {
         let block = self.get(fetch);
         debug_assert!(block.state.may_become(next), "{fetch:?} from {:?} to {next:?}", block.state);
-        let (left, at) = (core::mem::replace(&mut block.state, next), block.at);
+        let (left, urgency) = (core::mem::replace(&mut block.state, next), (block.probes, block.at));
         let first = match left {
-            State::Queued => self.queued.pop().map(|Reverse((.., first))| first),
+            State::Queued => self.queued.pop().map(|Reverse((_, first))| first),
             State::Backoff(_) => self.backoff.pop().map(|Reverse((_, first))| first),
-            State::Probed => self.probed.pop(),
             State::Sent(_) | State::Doomed(_) => Some(fetch),
         };
         debug_assert_eq!(first, Some(fetch), "what leaves {left:?} is the first of them");
         self.leave(left);
-        self.index(fetch, at, next);
+        self.index(fetch, urgency, next);
     }
 
-    fn index(&mut self, fetch: FetchId, at: UseTime, state: State) {
+    fn index(&mut self, fetch: FetchId, (probes, at): (u32, UseTime), state: State) {
         match state {
             State::Queued => {
                 self.arrivals += 1;
-                self.queued.push(Reverse((at, self.arrivals, fetch)));
+                self.queued.push(Reverse(((probes, at, self.arrivals), fetch)));
             }
             State::Backoff(due) => self.backoff.push(Reverse((due, fetch))),
-            State::Probed => self.probed.push(fetch),
             State::Sent(_) | State::Doomed(_) => self.requested += usize::from(state.is_requested()),
         }
     }
@@ -203,27 +205,36 @@ impl<W> BlockTable<W> {
 
     /// The most urgent of those that wait for a place.
     pub(super) fn most_urgent(&self) -> Option<(FetchId, &Block<W>)> {
-        let &Reverse((.., fetch)) = self.queued.peek()?;
+        let &Reverse((_, fetch)) = self.queued.peek()?;
         Some((fetch, &self.blocks[fetch.place as usize]))
     }
 
-    /// Queues what is due, and what was a probe, where the server is up again or no other block is left to probe with.
+    /// Queues a block again whose request failed because the server is down.
+    pub(super) fn probed(&mut self, fetch: FetchId) {
+        self.probed = true;
+        self.get(fetch).probes += 1;
+        self.enter(fetch, State::Queued);
+    }
+
+    /// Queues what is due. Where the server is up, probes count no more.
     pub(super) fn wake(&mut self, now: Instant, is_down: bool) {
         while let Some(&Reverse((due, fetch))) = self.backoff.peek()
             && due <= now
         {
             self.enter(fetch, State::Queued);
         }
-        if self.queued.is_empty() || !is_down {
-            while let Some(&fetch) = self.probed.last() {
-                self.enter(fetch, State::Queued);
-            }
+        if self.probed && !is_down {
+            self.probed = false;
+            self.blocks.iter_mut().for_each(|(_, block)| block.probes = 0);
+            let queued = core::mem::take(&mut self.queued).into_iter();
+            self.queued = queued.map(|Reverse(((_, at, n), fetch))| Reverse(((0, at, n), fetch))).collect();
         }
     }
 
     /// Nothing had been served for so long: names all that wait, which are to be taken, and dooms what was requested.
     pub(super) fn end_waiting(&mut self, unserved_for: Duration) -> Vec<FetchId> {
-        (self.queued.clear(), self.backoff.clear(), self.probed.clear());
+        self.queued.clear();
+        self.backoff.clear();
         let mut waiting = Vec::new();
         for (place, block) in &mut self.blocks {
             match block.state {
@@ -240,14 +251,9 @@ impl<W> BlockTable<W> {
         self.requested
     }
 
-    /// Those that wait for a place and nothing else.
+    /// Those that wait for a place.
     pub(super) fn queued(&self) -> usize {
         self.queued.len()
-    }
-
-    /// The same, and those that were probes.
-    pub(super) fn ready(&self) -> usize {
-        self.queued.len() + self.probed.len()
     }
 
     /// Those that wait for their next attempt, and when the first one's is due.

@@ -26,7 +26,7 @@ impl<W> Owner<W> {
         if self.restraint.failed(now, block, kind, attempt, self.window.round_trip()) {
             self.stats.retries += 1;
             self.table.get(id).failing_since = None;
-            return self.table.enter(id, State::Probed);
+            return self.table.probed(id);
         }
         let limit = self.request_limit;
         let block = self.table.get(id);

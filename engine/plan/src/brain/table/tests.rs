@@ -10,6 +10,7 @@ struct Listed {
     fetch: FetchId,
     id: BlockId,
     at: UseTime,
+    probes: u32,
     /// When it came into its state, by count.
     entered: u64,
     state: State,
@@ -36,7 +37,7 @@ impl Model {
     }
 
     fn most_urgent(&self) -> Option<&Listed> {
-        self.of(|state| state == State::Queued).min_by_key(|listed| (listed.at, listed.entered))
+        self.of(|state| state == State::Queued).min_by_key(|listed| (listed.probes, listed.at, listed.entered))
     }
 
     /// One that was sent.
@@ -65,7 +66,7 @@ impl Model {
         let spot = crate::spill::Spot { segment: crate::spill::SegmentId(0), place: 0, crc32c: 0 };
         let state = if prng.chance(0.3) { State::Sent(Origin::Disk(spot)) } else { State::Queued };
         let fetch = table.insert(id, waiter, at, state);
-        self.list.push(Listed { fetch, id, at, entered: 0, state, others: Vec::new() });
+        self.list.push(Listed { fetch, id, at, probes: 0, entered: 0, state, others: Vec::new() });
         self.enter(fetch, state);
     }
 
@@ -84,7 +85,12 @@ impl Model {
                 let next = match (prng.below(4), state) {
                     (0, _) => return self.take(table, fetch),
                     (1, State::Sent(Origin::Bucket)) => State::Backoff(Instant(self.now + prng.below(20))),
-                    (2, State::Sent(Origin::Bucket)) => State::Probed,
+                    (2, State::Sent(Origin::Bucket)) => {
+                        table.probed(fetch);
+                        self.enter(fetch, State::Queued);
+                        self.list.iter_mut().filter(|listed| listed.fetch == fetch).for_each(|it| it.probes += 1);
+                        return;
+                    }
                     _ => State::Queued,
                 };
                 table.enter(fetch, next);
@@ -113,10 +119,8 @@ impl Model {
             _ => unreachable!("only what waits is due"),
         });
         due.iter().for_each(|listed| self.enter(listed.fetch, State::Queued));
-        if !is_down || self.most_urgent().is_none() {
-            let mut probed: Vec<_> = self.of(|state| state == State::Probed).cloned().collect();
-            probed.sort_by_key(|listed| Reverse(listed.entered));
-            probed.iter().for_each(|listed| self.enter(listed.fetch, State::Queued));
+        if !is_down {
+            self.list.iter_mut().for_each(|listed| listed.probes = 0);
         }
     }
 }
@@ -132,7 +136,6 @@ fn records_walk_through_their_states_as_a_list_says() {
             let count = |wanted: fn(State) -> bool| model.of(wanted).count();
             assert_eq!(table.requested(), count(State::is_requested));
             assert_eq!(table.queued(), count(|state| state == State::Queued));
-            assert_eq!(table.ready(), count(|state| matches!(state, State::Queued | State::Probed)));
             let due = model.list.iter().filter_map(|listed| match listed.state {
                 State::Backoff(at) => Some(at),
                 _ => None,
@@ -142,7 +145,7 @@ fn records_walk_through_their_states_as_a_list_says() {
                 assert_eq!(table.get(listed.fetch).state(), listed.state, "seed {seed}");
             }
             dooms += count(|state| matches!(state, State::Doomed(_)));
-            probes += count(|state| state == State::Probed);
+            probes += model.list.iter().filter(|listed| listed.probes > 0).count();
         }
     }
     assert!(dooms > 100 && probes > 100, "{dooms} {probes}");
