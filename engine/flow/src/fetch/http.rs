@@ -338,20 +338,21 @@ impl Http {
         let (now, patience) = (turn.now, self.stall_after);
         self.next_sweep = now.after(patience / 4);
         let mut stuck = Vec::new();
-        for (at, conn) in self.conns.iter_mut().filter(|(_, c)| c.state != State::Closing && c.queued() > 0) {
-            let secs = patience.as_secs_f64();
-            let trickles = conn.trickles(patience, now);
-            if now.since(conn.last_heard) >= patience {
-                stuck.push((at, Error::new(Kind::Stalled, format!("no byte came for {secs} s"))));
-            } else if let Some(came) = trickles {
-                stuck.push((at, Error::new(Kind::Stalled, format!("only {came} bytes came in {secs} s"))));
-            }
-        }
-        for (_, conn) in &mut self.conns {
-            if now.since(conn.last_heard) >= patience / 4
+        for (at, conn) in &mut self.conns {
+            let silence = now.since(conn.last_heard);
+            if silence >= patience / 4
                 && let Some(op) = conn.lose_patience()
             {
                 turn.ring.cancel(op);
+            }
+            if conn.state == State::Closing || conn.queued() == 0 {
+                continue;
+            }
+            let (trickles, secs) = (conn.trickles(patience, now), patience.as_secs_f64());
+            if silence >= patience {
+                stuck.push((at, Error::new(Kind::Stalled, format!("no byte came for {secs} s"))));
+            } else if let Some(came) = trickles {
+                stuck.push((at, Error::new(Kind::Stalled, format!("only {came} bytes came in {secs} s"))));
             }
         }
         for (at, error) in stuck {

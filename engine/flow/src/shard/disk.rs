@@ -34,15 +34,14 @@ impl<R: Ring> Shard<R> {
             self.assemble.resume(&mut self.asks);
             self.send_asks();
         }
-        let Some(spill) = &mut self.spill else { return false };
-        let mut outcomes = spill.outcomes();
-        let any = !outcomes.is_empty();
-        for outcome in outcomes.drain(..) {
+        let mut any = false;
+        while let Some(outcome) = self.spill.as_mut().and_then(SpillStage::next_outcome) {
+            any = true;
             self.take_disk_outcome(outcome);
         }
-        let (Some(spill), Some(tier)) = (&mut self.spill, self.brain.spill()) else { return any };
-        spill.recycle(outcomes);
-        spill.restock(tier);
+        if let (Some(spill), Some(tier)) = (&mut self.spill, self.brain.spill()) {
+            spill.restock(tier);
+        }
         any
     }
 

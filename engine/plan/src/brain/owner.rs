@@ -5,7 +5,6 @@ use super::table::{Block, BlockTable, State};
 use super::words::{BrainConfig, BrainStats, Command, FetchId, Keep, Origin, Source};
 use crate::catalog::Catalog;
 use crate::hedge::Hedge;
-use crate::importance::Known;
 use crate::policy::{self, Policy};
 use crate::retry::Retry;
 use crate::run::Run;
@@ -52,22 +51,22 @@ impl Worth<'_> {
 
 pub(super) struct Owner<W> {
     catalog: Arc<Catalog>,
-    schedule: Schedule,
+    pub(super) schedule: Schedule,
     policy: Box<dyn Policy>,
     /// What a block counts at least.
     cached_block_bytes_min: u64,
-    spill: Option<Spill>,
+    pub(super) spill: Option<Spill>,
     /// Blocks up to this length belong in RAM first, longer ones on disk.
     ram_first_max: u64,
     /// The latest use asked for.
     now_at: UseTime,
     retry: Retry,
-    window: Window,
+    pub(super) window: Window,
     restraint: Restraint,
     /// How long a fetch may fail; zero without a limit.
     request_limit: Duration,
     hedge: Hedge,
-    table: BlockTable<W>,
+    pub(super) table: BlockTable<W>,
     evicted: Vec<BlockId>,
     idle_again: Option<Instant>,
     stats: BrainStats,
@@ -96,10 +95,6 @@ impl<W> Owner<W> {
             stats: BrainStats::default(),
             catalog,
         })
-    }
-
-    pub(super) fn learn(&mut self, known: &Known) {
-        self.schedule.learn(known);
     }
 
     pub(super) fn asked(
@@ -138,19 +133,11 @@ impl<W> Owner<W> {
         let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };
         match spot.map(Origin::Disk) {
             Some(from) => {
-                let fetch = self.table.insert(block, waiter, at, State::Sent(from));
+                let fetch = self.table.insert((block, bytes), waiter, at, State::Sent(from));
                 out.push_back(Command::Start { fetch, block, from });
             }
-            None => drop(self.table.insert(block, waiter, at, State::Queued)),
+            None => drop(self.table.insert((block, bytes), waiter, at, State::Queued)),
         }
-    }
-
-    pub(super) fn first(&mut self, id: FetchId) -> Option<&mut W> {
-        self.table.find(id).map(|block| &mut block.waiters.first)
-    }
-
-    pub(super) fn recycle(&mut self, others: Vec<W>) {
-        self.table.recycle(others);
     }
 
     pub(super) fn landed(
@@ -162,9 +149,8 @@ impl<W> Owner<W> {
         out: &mut VecDeque<Command<W>>,
     ) {
         let record = self.table.get(id);
-        let (state, block, last_at, doubted) = (record.state(), record.id, record.last_at, record.doubted);
-        let bytes = self.catalog.block_len(block);
-        let (source, keep) = match state {
+        let &mut Block { id: block, bytes, last_at, doubted, .. } = record;
+        let (source, keep) = match record.state() {
             State::Sent(Origin::Disk(_)) if doubted => {
                 // It is what proved wrong, although it is what was written.
                 if let Some(spill) = &mut self.spill {
@@ -182,7 +168,7 @@ impl<W> Owner<W> {
                 self.window.landed(now, bytes, first_byte, total);
                 self.restraint.landed(now, self.window.round_trip());
                 self.retry.success();
-                (Source::Bucket, self.keep(block, last_at, out))
+                (Source::Bucket, self.keep((block, bytes), last_at, out))
             }
         };
         let waiters = self.table.take(id).waiters;
@@ -191,13 +177,12 @@ impl<W> Owner<W> {
 
     /// Finds a landed block its place, by its next use after the last one that waited for it: in RAM while there is
     /// room, if it is short enough to belong there; else on disk; else in RAM if it is worth more than what is there.
-    fn keep(&mut self, block: BlockId, at: UseTime, out: &mut VecDeque<Command<W>>) -> Option<Keep> {
+    fn keep(&mut self, (block, bytes): (BlockId, u64), at: UseTime, out: &mut VecDeque<Command<W>>) -> Option<Keep> {
         if self.policy.capacity_bytes() == 0 && self.spill.is_none() {
             // The order is searched only for what can be kept.
             return None;
         }
         let next = self.schedule.next_use(block.sample, at);
-        let bytes = self.catalog.block_len(block);
         let counted = bytes.max(self.cached_block_bytes_min);
         let fits = counted <= self.policy.capacity_bytes() - self.policy.used_bytes();
         if let Some(spill) = self.spill.as_mut().filter(|_| !(fits && bytes <= self.ram_first_max)) {
@@ -223,15 +208,10 @@ impl<W> Owner<W> {
 
     /// A request has ended, and brought so much if it brought the block.
     fn over(&mut self, now: Instant, id: FetchId, landed: Option<u64>) {
-        let bytes = self.bytes_of(id);
-        self.hedge.over(id.place, bytes);
+        self.hedge.over(id.place, self.table.get(id).bytes);
         if let Some(spill) = &mut self.spill {
             spill.fetched(now, landed);
         }
-    }
-
-    fn bytes_of(&mut self, id: FetchId) -> u64 {
-        self.catalog.block_len(self.table.get(id).id)
     }
 
     /// Housekeeping of the disk, a little at a time.
@@ -239,10 +219,6 @@ impl<W> Owner<W> {
         let Some(spill) = &mut self.spill else { return };
         let worth = Worth { catalog: &self.catalog, schedule: &self.schedule };
         out.extend(spill.tidy(self.now_at, &worth).map(Command::Trim));
-    }
-
-    pub(super) fn spill(&mut self) -> Option<&mut Spill> {
-        self.spill.as_mut()
     }
 
     /// Its transport did not come to a block: it is fetched as if it had not been sent for.
@@ -253,7 +229,7 @@ impl<W> Owner<W> {
         let block = self.table.get(id);
         match (block.state(), &mut self.spill) {
             (State::Sent(Origin::Disk(_)), Some(spill)) => {
-                spill.lost(now, block.id, self.catalog.block_len(block.id));
+                spill.lost(now, block.id, block.bytes);
             }
             _ => self.over(now, id, None),
         }
@@ -267,9 +243,9 @@ impl<W> Owner<W> {
         self.hedge_due(now, true, out);
     }
 
-    /// Requests that may be out at once when blocks are as long as this one.
-    fn places(&self, block: BlockId) -> usize {
-        let depth = self.window.depth(self.catalog.block_len(block));
+    /// Requests that may be out at once when blocks are so long.
+    fn places(&self, block_bytes: u64) -> usize {
+        let depth = self.window.depth(block_bytes);
         self.window.in_flight_max().min(self.window.connections() * depth)
     }
 
@@ -278,8 +254,8 @@ impl<W> Owner<W> {
         self.end_outage(now, out);
         self.table.wake(now, self.restraint.is_down());
         self.restraint.rest();
-        while let Some((fetch, &Block { id: block, hedges, .. })) = self.table.most_urgent() {
-            let full = self.table.requested() >= self.places(block);
+        while let Some((fetch, &Block { id: block, bytes, hedges, .. })) = self.table.most_urgent() {
+            let full = self.table.requested() >= self.places(bytes);
             if full || !self.restraint.leave(now, self.window.round_trip()) {
                 break;
             }
@@ -289,7 +265,7 @@ impl<W> Owner<W> {
                 spill.fetching(now);
             }
             let watched = hedges < HEDGES_MAX;
-            self.hedge.sent(now, watched.then_some(fetch.place), self.catalog.block_len(block));
+            self.hedge.sent(now, watched.then_some(fetch.place), bytes);
             out.push_back(Command::Start { fetch, block, from });
         }
     }
@@ -300,29 +276,28 @@ impl<W> Owner<W> {
             self.stats.hedges += 1;
             let (fetch, record) = self.table.at(place);
             record.hedges += 1;
-            let block = record.id;
             if record.hedges < HEDGES_MAX {
                 // The second may be slow, too.
-                self.hedge.again(now, place, self.catalog.block_len(block));
+                self.hedge.again(now, place, record.bytes);
             }
-            out.push_back(Command::Hedge { fetch, block });
+            out.push_back(Command::Hedge { fetch, block: record.id });
         }
     }
 
     pub(super) fn unhedged(&mut self, now: Instant, id: FetchId) {
         self.stats.hedges -= 1;
-        self.table.get(id).hedges -= 1;
-        let bytes = self.bytes_of(id);
-        self.hedge.postponed(now, id.place, bytes);
+        let block = self.table.get(id);
+        block.hedges -= 1;
+        self.hedge.postponed(now, id.place, block.bytes);
     }
 
     pub(super) fn halved(&mut self, now: Instant, id: FetchId, kind: Option<Kind>, second: bool) {
         if let Some(kind) = kind {
             self.troubled(now, kind, self.table.requested());
         }
-        if second && self.table.get(id).hedges < HEDGES_MAX {
-            let bytes = self.bytes_of(id);
-            self.hedge.again(now, id.place, bytes);
+        let block = self.table.get(id);
+        if second && block.hedges < HEDGES_MAX {
+            self.hedge.again(now, id.place, block.bytes);
         }
     }
 
@@ -331,18 +306,6 @@ impl<W> Owner<W> {
             .into_iter()
             .flatten()
             .min()
-    }
-
-    pub(super) fn connections(&self) -> usize {
-        self.window.connections()
-    }
-
-    pub(super) fn depth(&self, block_bytes: u64) -> usize {
-        self.window.depth(block_bytes)
-    }
-
-    pub(super) fn queued(&self) -> usize {
-        self.table.queued()
     }
 
     pub(super) fn stats(&self) -> BrainStats {
@@ -356,7 +319,7 @@ impl<W> fmt::Display for Owner<W> {
             f,
             "owner: {} fetches in flight, {} queued, {} waiting to retry{}, cache {} of {} bytes ({})",
             self.table.requested(),
-            self.queued(),
+            self.table.queued(),
             self.table.backoff().0,
             self.restraint,
             self.policy.used_bytes(),

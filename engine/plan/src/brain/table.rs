@@ -50,6 +50,7 @@ impl State {
 pub(super) struct Block<W> {
     serial: u32,
     pub(super) id: BlockId,
+    pub(super) bytes: u64,
     state: State,
     pub(super) waiters: Waiters<W>,
     /// When the first waiter's sample is due: the urgency.
@@ -107,11 +108,12 @@ impl<W> BlockTable<W> {
     }
 
     /// A new record, for a waiter whose sample is due at `at`.
-    pub(super) fn insert(&mut self, id: BlockId, waiter: W, at: UseTime, state: State) -> FetchId {
+    pub(super) fn insert(&mut self, (id, bytes): (BlockId, u64), waiter: W, at: UseTime, state: State) -> FetchId {
         self.serial = self.serial.wrapping_add(1);
         let place = self.blocks.insert(Block {
             serial: self.serial,
             id,
+            bytes,
             state,
             waiters: Waiters { first: waiter, others: Vec::new() },
             at,

@@ -65,7 +65,7 @@ impl Model {
         assert!(self.list.iter().all(|listed| listed.id != id), "{id:?} has a record");
         let spot = crate::spill::Spot { segment: crate::spill::SegmentId(0), place: 0, crc32c: 0 };
         let state = if prng.chance(0.3) { State::Sent(Origin::Disk(spot)) } else { State::Queued };
-        let fetch = table.insert(id, waiter, at, state);
+        let fetch = table.insert((id, 1), waiter, at, state);
         self.list.push(Listed { fetch, id, at, probes: 0, entered: 0, state, others: Vec::new() });
         self.enter(fetch, state);
     }
@@ -156,6 +156,6 @@ fn records_walk_through_their_states_as_a_list_says() {
 #[cfg(debug_assertions)]
 fn a_block_that_was_not_requested_cannot_fail() {
     let mut table = BlockTable::new();
-    let fetch = table.insert(BlockId { sample: SampleId(0), index: 0 }, (), UseTime(0), State::Queued);
+    let fetch = table.insert((BlockId { sample: SampleId(0), index: 0 }, 1), (), UseTime(0), State::Queued);
     table.enter(fetch, State::Backoff(Instant(0)));
 }
