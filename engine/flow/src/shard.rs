@@ -220,6 +220,8 @@ impl<R: Ring> Shard<R> {
         if self.brain.queued() + self.fetch.waiting() > 0 {
             // Only a core that finds nothing to reap is idle; then the window may open.
             self.wait(Some(self.now))?;
+            // The kernel may have taken its time: what has come meanwhile has not come before.
+            self.now = self.ring.now();
             if self.take_completions() {
                 return Ok(());
             }
