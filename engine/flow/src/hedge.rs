@@ -89,20 +89,15 @@ impl Hedges {
         !self.spares.is_empty() && bytes <= self.slot_bytes as u64
     }
 
-    /// Begins a second request of a fetch whose first was sent at `since`: where it lands. `None` without room.
-    pub(crate) fn begin(
-        &mut self,
-        race: &mut Option<Box<Race>>,
-        since: Instant,
-        bytes: u64,
-    ) -> Option<(Filling, Window)> {
-        if !self.has_room(bytes) {
-            return None;
-        }
-        let mut spare = self.spares.pop()?.fill();
+    /// Begins a second request of a fetch whose first was sent at `since`: where it lands.
+    ///
+    /// # Panics
+    /// Without [room](Hedges::has_room).
+    pub(crate) fn begin(&mut self, race: &mut Option<Box<Race>>, since: Instant, bytes: u64) -> (Filling, Window) {
+        let mut spare = self.spares.pop().expect("there is room").fill();
         let window = spare.carve(bytes as usize).expect("its length was looked at");
         race.get_or_insert_with(|| Box::new(Race { since, first: None, running: 0, whole: None })).running += 1;
-        Some((spare, window))
+        (spare, window)
     }
 
     /// What the end of a request means for its fetch.

@@ -17,6 +17,8 @@ pub struct MeshEnds {
     peers: Vec<Option<Peer>>,
     /// Entries of each lane.
     entries: usize,
+    /// Asks for blocks of the shard itself: they do not travel.
+    pub(crate) own: VecDeque<Ask>,
 }
 
 struct Peer {
@@ -43,11 +45,12 @@ pub fn keep_for_others(cache_bytes: u64, has_disk: bool, bad_samples: BadSamples
 #[must_use]
 pub fn mesh(shards: u16, keepers: bool) -> Vec<MeshEnds> {
     let n = usize::from(shards);
+    let ends = |peers, entries| MeshEnds { peers, entries, own: VecDeque::with_capacity(1024) };
     if !keepers {
-        return (0..n).map(|_| MeshEnds { peers: Vec::new(), entries: 0 }).collect();
+        return (0..n).map(|_| ends(Vec::new(), 0)).collect();
     }
     let entries = (LANE_ENTRIES_PER_SHARD / n.saturating_sub(1).max(1)).min(LANE_ENTRIES);
-    let mut ends: Vec<MeshEnds> = (0..n).map(|_| MeshEnds { peers: (0..n).map(|_| None).collect(), entries }).collect();
+    let mut ends: Vec<MeshEnds> = (0..n).map(|_| ends((0..n).map(|_| None).collect(), entries)).collect();
     for (i, j) in (0..n).flat_map(|i| (0..i).map(move |j| (i, j))) {
         let ((asks, asks_in), (answers, answers_in)) = (lane(entries), lane(entries));
         let ((asks_back, asks_back_in), (answers_back, answers_back_in)) = (lane(entries), lane(entries));
@@ -125,9 +128,9 @@ impl MeshEnds {
         }
     }
 
-    /// The next ask from any peer.
+    /// The next ask for a block of this shard.
     pub(crate) fn next_ask(&mut self) -> Option<Ask> {
-        self.peers.iter_mut().flatten().find_map(|p| p.asks_in.recv())
+        self.own.pop_front().or_else(|| self.peers.iter_mut().flatten().find_map(|p| p.asks_in.recv()))
     }
 
     /// The next answer from any peer.

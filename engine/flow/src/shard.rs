@@ -20,9 +20,9 @@ use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, ShardId};
 use fuelrail_io::{Op, Region, Ring, ThreadMeter, Waker, Window};
-use fuelrail_plan::brain::{Brain, BrainConfig, Command, Fact, FetchId, GivenUp, Keep, Source, Waiters};
+use fuelrail_plan::brain::{Brain, BrainConfig, Command, Fact, FetchId, GivenUp, Keep, Origin, Source, Waiters};
 use fuelrail_plan::run::Run;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 mod disk;
@@ -70,9 +70,6 @@ pub struct Shard<R: Ring> {
     /// Under `Quarantine`, the blocks given up, with the reason: they are not asked for again, whichever shard wants them.
     quarantine: Option<HashMap<BlockId, Error>>,
     asks: Vec<Ask>,
-    /// Asks for blocks of this shard that the brain has not heard of. It hears of one when it has no command left: until
-    /// then a block may be given up and not yet be in quarantine.
-    arrived: VecDeque<Ask>,
     free_bytes_seen: u64,
     shared_copied_bytes: u64,
     published: u64,
@@ -129,7 +126,6 @@ impl<R: Ring> Shard<R> {
             board: ends.board,
             quarantine: (config.bad_samples == BadSamples::Quarantine).then(HashMap::new),
             asks: Vec::with_capacity(1024),
-            arrived: VecDeque::with_capacity(1024),
             ring,
             region,
             waker,
@@ -187,7 +183,7 @@ impl<R: Ring> Shard<R> {
         loop {
             self.now = self.ring.now();
             let mut again = self.take_completions();
-            again |= self.take_letters();
+            again |= self.take_answers();
             again |= self.tend_disk();
             again |= self.obey();
             if !again {
@@ -224,6 +220,8 @@ impl<R: Ring> Shard<R> {
         if self.brain.queued() + self.fetch.waiting() > 0 {
             // Only a core that finds nothing to reap is idle; then the window may open.
             self.wait(Some(self.now))?;
+            // The kernel may have taken its time: what has come meanwhile has not come before.
+            self.now = self.ring.now();
             if self.take_completions() {
                 return Ok(());
             }
@@ -293,15 +291,11 @@ impl<R: Ring> Shard<R> {
         any
     }
 
-    fn take_letters(&mut self) -> bool {
+    fn take_answers(&mut self) -> bool {
         let mut any = false;
         while let Some(answer) = self.mesh.next_answer() {
             any = true;
             self.come_home(answer);
-        }
-        while let Some(ask) = self.mesh.next_ask() {
-            any = true;
-            self.arrived.push_back(ask);
         }
         any
     }
@@ -316,14 +310,14 @@ impl<R: Ring> Shard<R> {
         self.free_bytes_seen = free;
     }
 
-    /// Carries out the brain's commands, tells it of new asks, and lets it look ahead, until there is none of them. True when
-    /// there were any.
+    /// Carries out the brain's commands, tells it of new asks, and lets it look ahead, until there is none of them. It hears of an
+    /// ask when it has no command left: until then a block may be given up and not yet be in quarantine. True when there were any.
     fn obey(&mut self) -> bool {
         let mut any = false;
         loop {
             if let Some(command) = self.brain.pop() {
                 self.carry_out(command);
-            } else if let Some(ask) = self.arrived.pop_front() {
+            } else if let Some(ask) = self.mesh.next_ask() {
                 self.own(ask);
             } else if !self.brain.look_ahead(self.now) {
                 return any;
@@ -350,18 +344,8 @@ impl<R: Ring> Shard<R> {
                 let proof = self.cache.as_mut().expect("there is a cache to hit").serve(block, window);
                 self.reply(waiter, Ok((proof, Source::Cache)));
             }
-            Command::Fetch { fetch, block } => {
-                let mut window = self.waiter(fetch).window.take().expect("one attempt at a time");
-                if window.room() == 0 {
-                    // It came from disk, and the planner does not believe it.
-                    window.rewind(0);
-                }
-                let asked = self.asked(fetch, block, window.filled() as u64);
-                self.requests.entered(self.now);
-                self.fetch.request(asked, window, self.now);
-            }
+            Command::Start { fetch, block, from } => self.start(fetch, block, from),
             Command::Hedge { fetch, block } => self.hedge(fetch, block),
-            Command::Restore { fetch, block, spot } => self.restore_block(fetch, block, spot),
             Command::Trim(segment) => self.trim_segment(segment),
             Command::Evict(block) => self.cache.as_mut().expect("only kept blocks are evicted").evict(block),
             Command::Deliver { block, waiters, source, keep } => self.share_out(block, waiters, source, keep),
@@ -374,6 +358,22 @@ impl<R: Ring> Shard<R> {
                 self.reply(first, Err(error));
             }
         }
+    }
+
+    /// Sends for a block, or for what is missing of it.
+    fn start(&mut self, fetch: FetchId, block: BlockId, from: Origin) {
+        let mut window = self.waiter(fetch).window.take().expect("one attempt at a time");
+        if let Origin::Disk(spot) = from {
+            let spill = self.spill.as_mut().expect("the brain restores only where there is a disk");
+            return spill.restore(self.now, fetch, block, spot, window);
+        }
+        if window.room() == 0 {
+            // It came from disk, and the planner does not believe it.
+            window.rewind(0);
+        }
+        let asked = self.asked(fetch, block, window.filled() as u64);
+        self.requests.entered(self.now);
+        self.fetch.request(asked, window, self.now);
     }
 
     /// Copies a block from the window of its first waiter to the others, keeps it, and hands all windows back.
@@ -425,7 +425,7 @@ impl<R: Ring> Shard<R> {
         for ask in asks.drain(..) {
             match self.mesh.owner(ask.block) {
                 Some(owner) => self.mesh.ask(owner, ask),
-                None => self.arrived.push_back(ask),
+                None => self.mesh.own.push_back(ask),
             }
         }
         self.asks = asks;

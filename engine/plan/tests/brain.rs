@@ -1,7 +1,7 @@
 //! The brain, fact by fact: what it commands, in which order, and what it leaves alone.
 
 use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, SampleId, ShardId};
-use fuelrail_plan::brain::{Attempt, BrainConfig, Fact, FetchId, GivenUp, Keep, Source, Waiters};
+use fuelrail_plan::brain::{Attempt, BrainConfig, Fact, FetchId, GivenUp, Keep, Origin, Source, Waiters};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
@@ -114,7 +114,7 @@ fn tell(brain: &mut Brain, now: Instant, told: impl Into<Told>) -> Vec<Command> 
 /// The one command there is, a fetch of this block.
 fn the_fetch(commands: &[Command], n: u32) -> FetchId {
     match commands {
-        &[Command::Fetch { fetch, block: b }] if b == block(n) => fetch,
+        &[Command::Start { fetch, block: b, from: Origin::Bucket }] if b == block(n) => fetch,
         other => panic!("{other:?}"),
     }
 }
@@ -398,7 +398,7 @@ fn connections_that_ended_at_rest_do_not_hold_probes_up() {
             }
         };
         under_way = match tell(brain, now, fact)[..] {
-            [Command::Fetch { fetch, .. }] => Some(fetch),
+            [Command::Start { fetch, .. }] => Some(fetch),
             [] => None,
             ref other => panic!("{other:?}"),
         };
@@ -430,7 +430,7 @@ fn a_block_that_makes_a_little_progress_for_ever_is_given_up_in_time_and_outages
         }
         now = brain.deadline().expect("it is tried again");
         fetch = match tell(&mut brain, now, TIME_PASSED)[..] {
-            [Command::Fetch { fetch, .. }] => fetch,
+            [Command::Start { fetch, .. }] => fetch,
             ref other => panic!("{other:?}"),
         };
     };
@@ -447,7 +447,7 @@ fn a_server_that_is_down_is_asked_for_one_object_after_the_other() {
     next.extend(tell(&mut brain, now, asked(66, 7, 40)));
     while seen.len() < 60 {
         for command in next.drain(..) {
-            let Command::Fetch { fetch, block, .. } = command else { continue };
+            let Command::Start { fetch, block, .. } = command else { continue };
             under_way.push(fetch);
             seen.push(block.sample.0);
         }

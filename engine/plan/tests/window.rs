@@ -197,7 +197,7 @@ fn what_was_opened_blindly_is_given_back_where_fewer_serve_as_well() {
     let mut shard = Shard::new(world, ENDLESS);
     shard.run(1_000_000);
     assert!(shard.wanted_us.keys().any(|n| *n > 8), "small blocks open wide: {:?}", shard.wanted_us);
-    assert!(shard.share_up_to(8) > 0.8, "at once, not after seconds: {:?}", shard.wanted_us);
+    assert!(shard.share_up_to(8) > 0.95, "by the first landings: {:?}", shard.wanted_us);
     assert!(shard.landed > 9_500, "the server is the limit: {}", shard.landed);
 }
 

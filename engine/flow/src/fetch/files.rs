@@ -1,11 +1,11 @@
-//! The fetch stage over a folder: a request is a read of an open file.
+//! Requests to a folder: each is a read of an open file.
 //!
 //! Owns the files of requests under way, and keeps the last ones open for the next requests. Files are opened and examined by
 //! operations of the ring, so no slow file system holds the shard up. A file is held to the mark it was listed with, before its
 //! bytes are read and after, so that what lands is one content of it and not a mixture.
 
-use crate::conn::{Asked, Exchange, Fault, Outcome, Proof};
-use crate::objects::Objects;
+use super::{Transport, Turn};
+use crate::conn::{Asked, Exchange, Outcome, Proof};
 use core::fmt::Write as _;
 use fuelrail_base::limits::FOLDER_FILES_MAX;
 use fuelrail_base::{Error, Instant, Kind, Result, SampleId};
@@ -49,7 +49,6 @@ impl Held {
 
 /// The files of one shard.
 pub(super) struct Files {
-    waiting: VecDeque<Exchange>,
     readings: Slab<Reading>,
     /// Requests whose read found no room in the ring.
     due: VecDeque<usize>,
@@ -61,14 +60,11 @@ pub(super) struct Files {
     facts: Vec<FileFacts>,
     path: String,
     closed: bool,
-    /// Requests begun.
-    pub(super) begun: u64,
 }
 
 impl Files {
     pub(super) fn new() -> Files {
         Files {
-            waiting: VecDeque::with_capacity(256),
             readings: Slab::with_capacity(FOLDER_FILES_MAX),
             due: VecDeque::with_capacity(FOLDER_FILES_MAX),
             held: Slab::with_capacity(FOLDER_FILES_MAX),
@@ -77,62 +73,78 @@ impl Files {
             facts: Vec::with_capacity(FOLDER_FILES_MAX),
             path: String::with_capacity(4096),
             closed: false,
-            begun: 0,
         }
     }
+}
 
-    pub(super) fn request(&mut self, exchange: Exchange) {
-        self.waiting.push_back(exchange);
-    }
-
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    pub(super) fn outstanding(&self) -> usize {
-        self.readings.len()
-    }
-
-    /// Begins what waits, as far as so many reads at once are wanted.
-    pub(super) fn pump<R: Ring>(
-        &mut self,
-        ring: &mut R,
-        wanted: usize,
-        objects: &Objects,
-        outcomes: &mut Vec<Outcome>,
-    ) {
+impl Transport for Files {
+    fn pump<R: Ring>(&mut self, turn: &mut Turn<R>, wanted: usize, _: impl Fn(u64) -> usize) {
         while let Some(&at) = self.due.front() {
-            if !self.read(ring, at) {
+            if !self.read(turn.ring, at) {
                 return;
             }
             self.due.pop_front();
         }
         while self.readings.len() < wanted.min(FOLDER_FILES_MAX)
-            && let Some(mut exchange) = self.waiting.pop_front()
+            && let Some(mut exchange) = turn.requests.take()
         {
-            exchange.sent_at = ring.now();
-            match self.hold(ring, objects, &exchange.asked) {
+            exchange.sent_at = turn.now;
+            match self.hold(turn, &exchange.asked) {
                 Ok(Some(file)) => {
-                    self.begun += 1;
+                    turn.requests.stats.requests += 1;
                     self.held[file].readings += 1;
                     let at = self.readings.insert(Reading { exchange, file });
                     if self.held[file].mark.is_some() {
-                        self.begin(ring, at, outcomes);
+                        self.begin(turn, at);
                     }
                 }
-                Ok(None) => return self.waiting.push_front(exchange),
-                Err(error) => fail(exchange, error, outcomes),
+                Ok(None) => return turn.requests.put_back(exchange),
+                Err(error) => turn.requests.refuse(exchange, error),
             }
         }
     }
 
+    /// There is room in the ring for another operation in its place.
+    fn done<R: Ring>(&mut self, turn: &mut Turn<R>, done: Done) {
+        let at = (done.token & !OF_FILE) as usize;
+        match done.op {
+            Op::Open(opening) => self.opened(turn, at, opening, done.result),
+            Op::Stat { facts, .. } => {
+                if done.token & OF_FILE == 0 {
+                    self.read_through(turn, at, done.result.map(|_| facts.mark()));
+                } else {
+                    self.examined(turn, at, done.result.map(|_| &facts));
+                }
+                self.facts.push(facts);
+            }
+            op => self.came(turn, at, window_of(op), done.result),
+        }
+    }
+
+    fn close<R: Ring>(&mut self, ring: &mut R) {
+        self.closed = true;
+        for (_, held) in &self.held {
+            match held.file() {
+                Some(file) => ring.close_file(file),
+                None => ring.cancel(held.opening),
+            }
+        }
+    }
+
+    fn describe(&self, _: Instant) -> String {
+        format!("{} files held", self.held.len())
+    }
+}
+
+impl Files {
     /// The file of a request; begins to open it where it is not open. `None` when the ring is full.
-    fn hold<R: Ring>(&mut self, ring: &mut R, objects: &Objects, asked: &Asked) -> Result<Option<usize>> {
+    fn hold<R: Ring>(&mut self, turn: &mut Turn<R>, asked: &Asked) -> Result<Option<usize>> {
         self.uses += 1;
         if let Some(&file) = self.by_sample.get(&asked.sample) {
             self.held[file].used = self.uses;
             return Ok(Some(file));
         }
+        let objects = &turn.requests.objects;
         let key = objects.key(asked.sample);
         if key.split('/').any(|part| part == "..") {
             return Err(
@@ -140,13 +152,13 @@ impl Files {
             );
         }
         if self.held.len() >= FOLDER_FILES_MAX {
-            self.close_idle(ring);
+            self.close_idle(turn.ring);
         }
         self.path.clear();
         objects.endpoint().push_file_path(&mut self.path, key);
         let (sample, entry) = (asked.sample, self.held.vacant_entry());
         let file = entry.key();
-        let Ok(opening) = ring.push(Op::Open(Opening::new(&self.path)?), OF_FILE | file as u64) else {
+        let Ok(opening) = turn.ring.push(Op::Open(Opening::new(&self.path)?), OF_FILE | file as u64) else {
             return Ok(None);
         };
         entry.insert(Held { sample, opening, opened: None, mark: None, readings: 0, used: self.uses });
@@ -155,12 +167,12 @@ impl Files {
     }
 
     /// Begins to read, if the file is what was listed.
-    fn begin<R: Ring>(&mut self, ring: &mut R, at: usize, outcomes: &mut Vec<Outcome>) {
+    fn begin<R: Ring>(&mut self, turn: &mut Turn<R>, at: usize) {
         let Reading { exchange, file } = &self.readings[at];
         let mark = self.held[*file].mark.expect("only open files are read");
         match judged(mark, &exchange.asked) {
-            Err(error) => self.fail(ring, at, error, outcomes),
-            Ok(()) if self.due.is_empty() && self.read(ring, at) => {}
+            Err(error) => self.fail(turn, at, error),
+            Ok(()) if self.due.is_empty() && self.read(turn.ring, at) => {}
             Ok(()) => self.due.push_back(at),
         }
     }
@@ -188,35 +200,11 @@ impl Files {
         ring.push(Op::Stat { file, facts }, token).is_ok()
     }
 
-    /// An operation came back. There is room in the ring for another one in its place.
-    pub(super) fn done<R: Ring>(&mut self, ring: &mut R, done: Done, outcomes: &mut Vec<Outcome>) {
-        let at = (done.token & !OF_FILE) as usize;
-        match done.op {
-            Op::Open(opening) => self.opened(ring, at, opening, done.result, outcomes),
-            Op::Stat { facts, .. } => {
-                if done.token & OF_FILE == 0 {
-                    self.read_through(ring, at, done.result.map(|_| facts.mark()), outcomes);
-                } else {
-                    self.examined(ring, at, done.result.map(|_| &facts), outcomes);
-                }
-                self.facts.push(facts);
-            }
-            op => self.came(ring, at, window_of(op), done.result, outcomes),
-        }
-    }
-
-    fn opened<R: Ring>(
-        &mut self,
-        ring: &mut R,
-        file: usize,
-        opening: Opening,
-        result: Result<usize, i32>,
-        outcomes: &mut Vec<Outcome>,
-    ) {
+    fn opened<R: Ring>(&mut self, turn: &mut Turn<R>, file: usize, opening: Opening, result: Result<usize, i32>) {
         let error = match result {
             Ok(_) if !self.closed => {
                 self.held[file].opened = Some(opening);
-                if self.examine(ring, file, OF_FILE | file as u64) {
+                if self.examine(turn.ring, file, OF_FILE | file as u64) {
                     return;
                 }
                 no_room()
@@ -229,24 +217,18 @@ impl Files {
             // No file more can be open: one of ours closes, now or with its request.
             Err(EMFILE | ENFILE) if self.held.iter().any(|(_, held)| held.file().is_some()) => {
                 for at in self.readings_of(file) {
-                    self.begun -= 1;
-                    self.waiting.push_front(self.readings.remove(at).exchange);
+                    turn.requests.stats.requests -= 1;
+                    turn.requests.put_back(self.readings.remove(at).exchange);
                 }
-                self.close_idle(ring);
-                return self.forget(ring, file);
+                self.close_idle(turn.ring);
+                return self.forget(turn.ring, file);
             }
             Err(errno) => open_refusal(opening.path(), errno),
         };
-        self.fail_all(ring, file, &error, outcomes);
+        self.fail_all(turn, file, &error);
     }
 
-    fn examined<R: Ring>(
-        &mut self,
-        ring: &mut R,
-        file: usize,
-        result: Result<&FileFacts, i32>,
-        outcomes: &mut Vec<Outcome>,
-    ) {
+    fn examined<R: Ring>(&mut self, turn: &mut Turn<R>, file: usize, result: Result<&FileFacts, i32>) {
         let path = self.held[file].opened.as_ref().map_or(Path::new(""), Opening::path);
         let error = match result {
             Err(CANCELLED) => ended(),
@@ -255,85 +237,77 @@ impl Files {
             Ok(facts) => {
                 self.held[file].mark = Some(facts.mark());
                 for at in self.readings_of(file) {
-                    self.begin(ring, at, outcomes);
+                    self.begin(turn, at);
                 }
                 return;
             }
         };
-        self.fail_all(ring, file, &error, outcomes);
+        self.fail_all(turn, file, &error);
     }
 
     /// A read came back.
-    fn came<R: Ring>(
-        &mut self,
-        ring: &mut R,
-        at: usize,
-        window: Window,
-        result: Result<usize, i32>,
-        outcomes: &mut Vec<Outcome>,
-    ) {
+    fn came<R: Ring>(&mut self, turn: &mut Turn<R>, at: usize, window: Window, result: Result<usize, i32>) {
         let room = window.room();
         let Reading { exchange, file } = &mut self.readings[at];
-        exchange.first_byte_at.get_or_insert(ring.now());
+        exchange.first_byte_at.get_or_insert(turn.now);
         exchange.window = Some(window);
         let error = match result {
             Err(CANCELLED) => ended(),
             Err(errno) => unreadable("it", errno),
             Ok(0) => changed("it ends before its length"),
             Ok(_) if room > 0 => {
-                if !self.read(ring, at) {
+                if !self.read(turn.ring, at) {
                     self.due.push_back(at);
                 }
                 return;
             }
             Ok(_) => {
                 let file = *file;
-                if self.examine(ring, file, at as u64) {
+                if self.examine(turn.ring, file, at as u64) {
                     return;
                 }
                 no_room()
             }
         };
-        self.fail(ring, at, error, outcomes);
+        self.fail(turn, at, error);
     }
 
     /// All bytes have come; this is what the file is afterwards.
-    fn read_through<R: Ring>(
-        &mut self,
-        ring: &mut R,
-        at: usize,
-        after: Result<FileMark, i32>,
-        outcomes: &mut Vec<Outcome>,
-    ) {
+    fn read_through<R: Ring>(&mut self, turn: &mut Turn<R>, at: usize, after: Result<FileMark, i32>) {
         let mark = self.held[self.readings[at].file].mark.expect("only open files are read");
         match after {
             Ok(after) if after == mark => {
                 let Reading { exchange, file } = self.readings.remove(at);
                 self.held[file].readings -= 1;
-                self.forget_unwanted(ring, file);
-                land(exchange, mark, ring.now(), outcomes);
+                self.forget_unwanted(turn.ring, file);
+                let proof = Proof { etag: Some(tag_of(mark)), crc32c: None };
+                turn.requests.outcomes.push(Outcome::landed(exchange, proof, turn.now));
             }
-            Ok(_) => self.fail(ring, at, changed("it was written to while it was read"), outcomes),
-            Err(CANCELLED) => self.fail(ring, at, ended(), outcomes),
-            Err(errno) => self.fail(ring, at, unreadable("it", errno), outcomes),
+            Ok(_) => self.fail(turn, at, changed("it was written to while it was read")),
+            Err(CANCELLED) => self.fail(turn, at, ended()),
+            Err(errno) => self.fail(turn, at, unreadable("it", errno)),
         }
     }
 
     /// Ends a request. Its file is opened anew for the next one.
-    fn fail<R: Ring>(&mut self, ring: &mut R, at: usize, error: Error, outcomes: &mut Vec<Outcome>) {
-        let Reading { exchange, file } = self.readings.remove(at);
+    fn fail<R: Ring>(&mut self, turn: &mut Turn<R>, at: usize, error: Error) {
+        let Reading { mut exchange, file } = self.readings.remove(at);
         let held = &mut self.held[file];
         held.readings -= 1;
         if self.by_sample.get(&held.sample) == Some(&file) {
             self.by_sample.remove(&held.sample);
         }
-        self.forget_unwanted(ring, file);
-        fail(exchange, error, outcomes);
+        self.forget_unwanted(turn.ring, file);
+        if error.kind() == Kind::Changed {
+            // Nothing that landed of it is kept.
+            exchange.home_window_mut().rewind(0);
+        }
+        turn.requests.refuse(exchange, error);
     }
 
-    fn fail_all<R: Ring>(&mut self, ring: &mut R, file: usize, error: &Error, outcomes: &mut Vec<Outcome>) {
+    fn fail_all<R: Ring>(&mut self, turn: &mut Turn<R>, file: usize, error: &Error) {
         for at in self.readings_of(file) {
-            self.fail(ring, at, error.clone(), outcomes);
+            self.fail(turn, at, error.clone());
         }
     }
 
@@ -364,17 +338,6 @@ impl Files {
         }
         if let Some(file) = held.file() {
             ring.close_file(file);
-        }
-    }
-
-    /// Closes all files, for good: what is under way comes back through the ring.
-    pub(super) fn close<R: Ring>(&mut self, ring: &mut R) {
-        self.closed = true;
-        for (_, held) in &self.held {
-            match held.file() {
-                Some(file) => ring.close_file(file),
-                None => ring.cancel(held.opening),
-            }
         }
     }
 }
@@ -427,17 +390,4 @@ fn tag_of(mark: FileMark) -> Etag {
     // It is 34 characters long.
     let _ = write!(text, "{mark}");
     Etag::of(&text)
-}
-
-fn land(exchange: Exchange, mark: FileMark, now: Instant, outcomes: &mut Vec<Outcome>) {
-    let proof = Proof { etag: Some(tag_of(mark)), crc32c: None };
-    outcomes.push(Outcome::landed(exchange, proof, now));
-}
-
-/// Where the file is not what was listed, nothing that landed of it is kept.
-fn fail(mut exchange: Exchange, error: Error, outcomes: &mut Vec<Outcome>) {
-    if error.kind() == Kind::Changed {
-        exchange.home_window_mut().rewind(0);
-    }
-    outcomes.push(Outcome::failed(exchange, Fault::new(error)));
 }

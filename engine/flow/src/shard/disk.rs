@@ -6,8 +6,8 @@ use crate::spill::{SpillOutcome, SpillStage};
 use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::{BlockId, Duration, Instant};
 use fuelrail_io::{Ring, Window};
-use fuelrail_plan::brain::{Fact, FetchId};
-use fuelrail_plan::spill::{SegmentId, Spot};
+use fuelrail_plan::brain::Fact;
+use fuelrail_plan::spill::SegmentId;
 
 /// How soon a sample that waits for the disk to be done with its memory is looked at again: nobody tells when.
 const LENT_PATIENCE: Duration = Duration::from_millis(1);
@@ -19,12 +19,6 @@ impl<R: Ring> Shard<R> {
         canary::pass(self.id.0, Stage::Spill);
         let spill = self.spill.as_mut().expect("the brain spills only where there is a disk");
         spill.spill(self.now, block, window, proof, to);
-    }
-
-    pub(super) fn restore_block(&mut self, fetch: FetchId, block: BlockId, spot: Spot) {
-        let window = self.waiter(fetch).window.take().expect("one attempt at a time");
-        let spill = self.spill.as_mut().expect("the brain restores only where there is a disk");
-        spill.restore(self.now, fetch, block, spot, window);
     }
 
     pub(super) fn trim_segment(&mut self, segment: SegmentId) {
@@ -40,28 +34,28 @@ impl<R: Ring> Shard<R> {
             self.assemble.resume(&mut self.asks);
             self.send_asks();
         }
-        let Some(spill) = &mut self.spill else { return false };
-        let mut outcomes = spill.outcomes();
-        let any = !outcomes.is_empty();
-        for outcome in outcomes.drain(..) {
+        let mut any = false;
+        while let Some(outcome) = self.spill.as_mut().and_then(SpillStage::next_outcome) {
+            any = true;
             self.take_disk_outcome(outcome);
         }
-        let (Some(spill), Some(tier)) = (&mut self.spill, self.brain.spill()) else { return any };
-        spill.recycle(outcomes);
-        spill.restock(tier);
+        if let (Some(spill), Some(tier)) = (&mut self.spill, self.brain.spill()) {
+            spill.restock(tier);
+        }
         any
     }
 
     fn take_disk_outcome(&mut self, outcome: SpillOutcome) {
         match outcome {
             SpillOutcome::Restored { fetch, window, proof, total, writes } => {
-                let first = self.waiter(fetch);
-                (first.window, first.proof) = (Some(window), proof);
-                self.tell(Fact::Restored { fetch, total, writes });
+                let tier = self.brain.spill().expect(TIER);
+                tier.restored(self.now, window.len() as u64, total, writes);
+                self.land(fetch, window, proof);
+                self.tell(Fact::Landed { fetch, first_byte: total, total, outran: None });
             }
             SpillOutcome::Lost { fetch, window } => {
                 self.waiter(fetch).window = Some(window);
-                self.tell(Fact::Lost(fetch));
+                self.tell(Fact::Unserved { fetch, displaced: false });
             }
             SpillOutcome::Spilled { block, crc32c } => {
                 let bytes = self.objects.catalog().block_len(block);

@@ -2,6 +2,7 @@
 
 use super::Shard;
 use crate::conn::{Asked, End, Fault, Outcome, Proof};
+use crate::fetch::Second;
 use crate::hedge::Verdict;
 use fuelrail_base::{BlockId, Kind};
 use fuelrail_io::{Ring, Window};
@@ -23,7 +24,7 @@ impl<R: Ring> Shard<R> {
         if let Verdict::Over(_) | Verdict::Outrun { .. } = verdict {
             self.requests.passed(now);
             if raced {
-                self.fetch.lose(&mut self.ring, now, fetch);
+                self.fetch.cancel_seconds(&mut self.ring, now, fetch);
             }
         }
         match verdict {
@@ -33,11 +34,7 @@ impl<R: Ring> Shard<R> {
                 self.land(fetch, window, proof);
                 self.tell(Fact::Landed { fetch, first_byte, total, outran: Some(waited) });
             }
-            Verdict::GiveUp => {
-                if let Some((at, _)) = self.fetch.front(fetch) {
-                    self.fetch.give_up(&mut self.ring, now, at);
-                }
-            }
+            Verdict::GiveUp => self.fetch.cancel(&mut self.ring, now, fetch),
             Verdict::Halved { kind, second } => self.tell(Fact::Halved { fetch, kind, second }),
             Verdict::Nothing => {}
         }
@@ -79,7 +76,7 @@ impl<R: Ring> Shard<R> {
     }
 
     /// The whole block is in the window of its first waiter.
-    fn land(&mut self, fetch: FetchId, window: Window, proof: Proof) {
+    pub(super) fn land(&mut self, fetch: FetchId, window: Window, proof: Proof) {
         let first = self.waiter(fetch);
         (first.window, first.proof) = (Some(window), proof);
     }
@@ -87,21 +84,16 @@ impl<R: Ring> Shard<R> {
     /// Sends the request of a fetch under way a second time, or a third. Where there is no memory or no connection for a second,
     /// gives the first up: what is missing is asked for anew.
     pub(super) fn hedge(&mut self, fetch: FetchId, block: BlockId) {
-        let Some((first, since)) = self.fetch.front(fetch) else { return self.tell(Fact::Unhedged(fetch)) };
-        let bytes = self.objects.catalog().block_len(block);
-        let rival = match self.hedges.has_room(bytes) {
-            true => self.fetch.rival(&mut self.ring, self.now, first, self.brain.depth(bytes)),
-            false => None,
-        };
+        let asked = Asked { second: true, ..self.asked(fetch, block, 0) };
+        let depth = self.brain.depth(asked.len);
         let race = &mut self.brain.first(fetch).expect("it is under way").race;
-        let begun = rival.and_then(|at| Some((at, self.hedges.begin(race, since, bytes)?)));
-        match begun {
-            Some((at, memory)) => {
-                let asked = Asked { second: true, ..self.asked(fetch, block, 0) };
-                self.fetch.send_second((at, first), asked, memory, self.now);
-            }
-            None if race.is_some() => self.tell(Fact::Unhedged(fetch)),
-            None => self.fetch.give_up(&mut self.ring, self.now, first),
+        let (raced, hedges) = (race.is_some(), &mut self.hedges);
+        let has_room = hedges.has_room(asked.len);
+        let begin = has_room.then_some(|since| hedges.begin(race, since, asked.len));
+        match self.fetch.second(&mut self.ring, self.now, asked, depth, begin) {
+            Second::Sent => {}
+            Second::NoRoom if !raced => self.fetch.cancel(&mut self.ring, self.now, fetch),
+            Second::NoRoom | Second::Early => self.tell(Fact::Unhedged(fetch)),
         }
     }
 }

@@ -101,7 +101,7 @@ pub(crate) struct SpillStage {
     oldest: Option<Instant>,
     /// A segment was asked for and has not come.
     asked: bool,
-    outcomes: Vec<SpillOutcome>,
+    outcomes: VecDeque<SpillOutcome>,
     pub(crate) stats: DiskStats,
 }
 
@@ -138,7 +138,7 @@ impl SpillStage {
             writing: 0,
             oldest: None,
             asked: false,
-            outcomes: Vec::with_capacity(256),
+            outcomes: VecDeque::with_capacity(256),
             stats: DiskStats::default(),
         };
         for (file, known) in setup.found {
@@ -197,7 +197,7 @@ impl SpillStage {
         let (Some(key), true) = (self.segments.key(segment), proof.crc32c.is_none_or(|sum| !whole || sum == crc32c))
         else {
             // A damaged block: its home finds out and asks again.
-            return self.outcomes.push(SpillOutcome::Spilled { block: id, crc32c: None });
+            return self.outcomes.push_back(SpillOutcome::Spilled { block: id, crc32c: None });
         };
         self.remember(key, id, proof, whole);
         let promised = if whole { None } else { proof.crc32c };
@@ -242,7 +242,7 @@ impl SpillStage {
                 };
                 self.reads.push_back(read);
             }
-            None => self.outcomes.push(SpillOutcome::Lost { fetch, window }),
+            None => self.outcomes.push_back(SpillOutcome::Lost { fetch, window }),
         }
     }
 
@@ -261,17 +261,9 @@ impl SpillStage {
         self.segments.proofs()
     }
 
-    /// What ended since the last call.
-    pub(crate) fn outcomes(&mut self) -> Vec<SpillOutcome> {
-        core::mem::take(&mut self.outcomes)
-    }
-
-    /// Takes the emptied list back, to be used again.
-    pub(crate) fn recycle(&mut self, outcomes: Vec<SpillOutcome>) {
-        debug_assert!(outcomes.is_empty(), "outcomes are acted on before the list goes back");
-        if self.outcomes.is_empty() {
-            self.outcomes = outcomes;
-        }
+    /// The next thing that ended.
+    pub(crate) fn next_outcome(&mut self) -> Option<SpillOutcome> {
+        self.outcomes.pop_front()
     }
 
     /// Something ended that nobody has heard of yet.

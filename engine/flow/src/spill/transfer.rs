@@ -268,7 +268,7 @@ impl SpillStage {
         self.segments.ended(segment, true);
         let (window, proof) = (window.expect("seen above"), self.proof(segment, sample));
         self.segments.get(segment).busy -= 1;
-        self.outcomes.push(SpillOutcome::Restored { fetch, window, proof, total, writes });
+        self.outcomes.push_back(SpillOutcome::Restored { fetch, window, proof, total, writes });
     }
 
     fn read_failed(&mut self, read: Read, errno: i32) {
@@ -281,7 +281,7 @@ impl SpillStage {
         self.segments.get(segment).busy -= 1;
         let mut window = window.expect("a lost read has its window");
         window.rewind(0);
-        self.outcomes.push(SpillOutcome::Lost { fetch, window });
+        self.outcomes.push_back(SpillOutcome::Lost { fetch, window });
     }
 
     fn write_came_back(&mut self, now: Instant, token: usize, result: Result<(), i32>) {
@@ -336,12 +336,12 @@ impl SpillStage {
             let record = Record { fingerprint, first, len, place, crc32c, promised, sequence: 0, mark };
             self.segments.record(now, segment, &record);
         }
-        self.outcomes.push(SpillOutcome::Spilled { block: id, crc32c: Some(crc32c) });
+        self.outcomes.push_back(SpillOutcome::Spilled { block: id, crc32c: Some(crc32c) });
     }
 
     fn unspilled(&mut self, block: Block) {
         self.segments.get(block.segment).busy -= 1;
-        self.outcomes.push(SpillOutcome::Spilled { block: block.id, crc32c: None });
+        self.outcomes.push_back(SpillOutcome::Spilled { block: block.id, crc32c: None });
     }
 
     fn failed(&mut self, segment: usize, doing: &str, errno: i32) {
@@ -362,7 +362,7 @@ impl SpillStage {
         if self.segments.key(id) == Some(segment) {
             self.desk.wish(Wish::Failed(key, error));
             self.segments.give_up(segment);
-            self.outcomes.push(SpillOutcome::Broken(id));
+            self.outcomes.push_back(SpillOutcome::Broken(id));
         }
     }
 }

@@ -12,4 +12,5 @@ mod mesh;
 mod secure;
 mod shard;
 mod spill;
+mod start;
 mod world;

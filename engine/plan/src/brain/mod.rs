@@ -2,15 +2,16 @@
 //!
 //! Owns the plan of this shard's two roles. As **home** of every `shards`-th batch it decides when a batch is opened
 //! (`home.rs`); as **owner** of the blocks that hash to it, it decides what is served from the cache, what is fetched, in
-//! which order, how often, and what is kept (`owner.rs`). Holds no byte of payload, no socket, no clock: time is an
+//! which order, how often, and what is kept (`owner.rs`, over the records of `table.rs`). Holds no byte of payload, no socket, no clock: time is an
 //! argument of every fact. The same brain runs in the engine and in the simulator.
 
 mod home;
 mod owner;
 mod restraint;
+mod table;
 mod words;
 
-pub use words::{Attempt, BrainConfig, BrainStats, Command, Fact, FetchId, GivenUp, Keep, Source, Waiters};
+pub use words::{Attempt, BrainConfig, BrainStats, Command, Fact, FetchId, GivenUp, Keep, Origin, Source, Waiters};
 
 use crate::catalog::Catalog;
 use crate::importance::Known;
@@ -65,8 +66,6 @@ impl<W> Brain<W> {
             Fact::Failed { fetch, kind, retry_after, attempt } => {
                 self.owner.failed(now, fetch, kind, retry_after, attempt, out);
             }
-            Fact::Restored { fetch, total, writes } => self.owner.restored(now, fetch, (total, writes), out),
-            Fact::Lost(fetch) => self.owner.lost(now, fetch),
             Fact::Unserved { fetch, displaced } => self.owner.unserved(now, fetch, displaced),
             Fact::Idle => self.owner.idle(now, out),
         }
@@ -88,29 +87,29 @@ impl<W> Brain<W> {
 
     /// Takes the emptied list of a delivered block's other waiters back, so that its memory is used again.
     pub fn recycle(&mut self, others: Vec<W>) {
-        self.owner.recycle(others);
+        self.owner.table.recycle(others);
     }
 
     /// The first that waits for a fetch. `None` when that is over.
     pub fn first(&mut self, fetch: FetchId) -> Option<&mut W> {
-        self.owner.first(fetch)
+        self.owner.table.find(fetch).map(|block| &mut block.waiters.first)
     }
 
     /// The tier on disk: it is handed segments, and told how writes and segments end. `None` when there is none.
     pub fn spill(&mut self) -> Option<&mut Spill> {
-        self.owner.spill()
+        self.owner.spill.as_mut()
     }
 
     /// More epochs are settled: their batches may be opened, and next uses in them are exact.
     pub fn learn(&mut self, known: &Known) {
         self.home.learn(known);
-        self.owner.learn(known);
+        self.owner.schedule.learn(known);
     }
 
     /// Commands the next batch to be opened, when it is time. Ask when every ask of the batches opened so far has been told:
     /// before that, the source looks idle, and batch after batch would be opened for it. True when there is a command now.
     pub fn look_ahead(&mut self, now: Instant) -> bool {
-        self.home.open_next(now, self.owner.queued() as u64, &mut self.commands)
+        self.home.open_next(now, self.owner.table.queued() as u64, &mut self.commands)
     }
 
     /// The next command to carry out.
@@ -127,19 +126,19 @@ impl<W> Brain<W> {
     /// Connections wanted now.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.owner.connections()
+        self.owner.window.connections()
     }
 
     /// Requests wanted at once on one connection, for blocks of this length.
     #[must_use]
     pub fn depth(&self, block_bytes: u64) -> usize {
-        self.owner.depth(block_bytes)
+        self.owner.window.depth(block_bytes)
     }
 
     /// Fetches that wait for a place.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.owner.queued()
+        self.owner.table.queued()
     }
 
     /// The next batch waits for room.

@@ -11,10 +11,10 @@ use crate::spill::{SegmentId, SpillConfig, SpillStats, Spot};
 use crate::window::WindowConfig;
 use fuelrail_base::{BatchSeq, BlockId, Duration, Kind, ShardId};
 
-/// Names one fetch of a block, over all its attempts; given by the brain, and never again to another fetch of the shard.
+/// Names the record of a block on its way, over all attempts; never again another record of the shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct FetchId {
-    /// Its place in the brain's table.
+    /// Its place in the block table.
     pub place: u32,
     /// Which of those that had this place.
     pub serial: u32,
@@ -47,11 +47,11 @@ pub enum Fact {
         /// Someone is inside `next_batch` with nothing to return.
         waits: bool,
     },
-    /// A request of a fetch brought the whole block into the window of its first waiter.
+    /// The whole block is in the window of its first waiter; from disk it is what was written.
     Landed {
         /// The fetch.
         fetch: FetchId,
-        /// From that request to the first byte of its response.
+        /// From the request that brought it to the first byte of its response.
         first_byte: Duration,
         /// From that request to the last byte.
         total: Duration,
@@ -80,18 +80,8 @@ pub enum Fact {
         /// How the attempt weighs.
         attempt: Attempt,
     },
-    /// A block came from disk, whole and proved, into the window of its first waiter.
-    Restored {
-        /// The fetch.
-        fetch: FetchId,
-        /// From the command to the last byte.
-        total: Duration,
-        /// Writes that were under way on the disk when the read began.
-        writes: usize,
-    },
-    /// A block could not be had from disk: it was not read, or it is not what was written.
-    Lost(FetchId),
-    /// The connection closed before the request was looked at: not a failure of the object.
+    /// The transport did not come to it, and that is no failure of the object: the connection closed before the request was
+    /// looked at, or the disk has lost what was written.
     Unserved {
         /// The fetch.
         fetch: FetchId,
@@ -130,15 +120,17 @@ pub enum Command<W> {
         /// The cached block.
         block: BlockId,
     },
-    /// Request the block, or what is missing of it, into the window of its first waiter.
-    Fetch {
+    /// Bring the block, or what is missing of it, into the window of its first waiter. Answer with `Landed`, `Failed` or `Unserved`.
+    Start {
         /// The fetch.
         fetch: FetchId,
         /// The block.
         block: BlockId,
+        /// From where.
+        from: Origin,
     },
     /// Request the block of a fetch under way a second time, over another connection, or what is missing of it instead of the
-    /// first time. Answer with `Unhedged`, `Halved` or as to `Fetch`.
+    /// first time. Answer with `Unhedged`, `Halved` or as to `Start`.
     Hedge {
         /// The fetch.
         fetch: FetchId,
@@ -147,15 +139,6 @@ pub enum Command<W> {
     },
     /// Drop a block from the cache.
     Evict(BlockId),
-    /// Read a block from disk into the window of its first waiter. Answer with `Restored` or `Lost`. A `Fetch` may follow all the same.
-    Restore {
-        /// The fetch.
-        fetch: FetchId,
-        /// The block.
-        block: BlockId,
-        /// Where it lies.
-        spot: Spot,
-    },
     /// Give up a segment: nothing in it is wanted any more.
     Trim(SegmentId),
     /// The block is in the window of its first waiter: copy it to the others, keep it, and hand all windows back.
@@ -180,6 +163,15 @@ pub enum Command<W> {
         /// Why no further one is.
         why: GivenUp,
     },
+}
+
+/// Where a block is brought from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// The bucket, or the folder in its place. Fails as servers do.
+    Bucket,
+    /// The disk, where it lies there. The bucket is asked for what the disk has lost.
+    Disk(Spot),
 }
 
 /// Where a landed block stays.

@@ -1,6 +1,7 @@
 //! Our prefetch: as many batches ahead as the consumer's deadlines ask for, within a budget of bytes. No knobs.
 //!
-//! The depth (batches opened and not taken) starts at two: one to deliver, one to follow. It doubles when the consumer
+//! The depth (batches opened and not taken) is two at least: one to deliver, one to follow. A consumer that waits for its first batch has as many opened
+//! as the source takes requests of at once. The depth doubles when the consumer
 //! had to wait although the source had nothing queued, grows before that when batches take longer to fill than the gate holds time for, and shrinks by one when
 //! the gate has stayed nearly full for many batches: memory not needed here serves the cache.
 
@@ -88,6 +89,10 @@ impl Lookahead {
         if view.queued_fetches > 0 && view.open_batches >= DEPTH_MIN {
             // The source is the limit: more open batches would only lengthen its queue and cool the memory.
             return 0;
+        }
+        if view.consumer_waits && view.fill_time.is_zero() {
+            // The first guess, before any batch has shown how long one takes: as many as the window takes the requests of.
+            self.depth = self.depth.max((view.open_batches + 1).min(DEPTH_MAX));
         }
         self.grow_on_stall(view);
         let floor = Lookahead::deadline_depth(view);

@@ -123,6 +123,13 @@ impl Level {
         self.wanted
     }
 
+    /// The first evidence: so many are needed while nothing stands before a request. As many are no guess any more; of what was
+    /// opened blindly beyond twice as many nothing is kept, down to `least`.
+    pub(super) fn guess(&mut self, needed: usize, least: usize) {
+        self.proved = needed >= self.wanted;
+        self.wanted = self.wanted.min((2 * needed).next_power_of_two().max(least));
+    }
+
     /// Doubles without any evidence.
     pub(super) fn double(&mut self) {
         self.wanted = (self.wanted * 2).min(self.most);

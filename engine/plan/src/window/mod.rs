@@ -1,7 +1,8 @@
 //! How many connections a shard wants and how many requests it may have in flight, found from what it observes.
 //!
-//! Three rules. *The window opens when the core idles while work waits*: connections double, once per round (the time a
-//! fetch takes), and blindly only up to a bound before anything has landed. *Growth must pay*: a doubling that does not
+//! Four rules. *The window opens when the core idles while work waits*: connections double, once per round (the time a
+//! fetch takes), and blindly only up to a bound before anything has landed. *The first landings are the first guess*: twice
+//! what lands in the least time to a first byte (Little's law) is kept of what was opened blindly. *Growth must pay*: a doubling that does not
 //! raise the landing rate by 5 % is taken back and not tried again for a while, and a halving that costs none stays
 //! (`level`). *Timeouts shrink* the requests
 //! in flight by an eighth, at most once per round, and landings win them back one by one (AIMD: Chiu, Jain 1989). Servers
@@ -131,6 +132,8 @@ pub struct Window {
     blind_since: Option<Instant>,
     /// The present round; none before the first landing.
     round: Option<Round>,
+    /// The first round is over.
+    guessed: bool,
     /// Smoothed time from sending a request to its last byte.
     round_trip: Duration,
     /// Least time to the first byte lately: what the server takes when nothing stands before the request.
@@ -155,6 +158,7 @@ impl Window {
             disturbed_at: None,
             blind_since: None,
             round: None,
+            guessed: false,
             round_trip: Duration::ZERO,
             first_byte: Duration::ZERO,
         })
@@ -287,6 +291,10 @@ impl Window {
         self.round = Some(Round::new(now));
         // The least rises slowly, so that one lucky moment does not stand for ever.
         self.first_byte = round.first_byte_least.min(self.first_byte * 9 / 8);
+        if !core::mem::replace(&mut self.guessed, true) {
+            let needed = round.landings as f64 * self.first_byte.as_secs_f64() / elapsed.as_secs_f64();
+            self.level.guess(needed.ceil() as usize, self.config.connections_start);
+        }
         let failing = round.failures * 8 > round.landings;
         let limited = self.level.wanted() >= self.in_flight_limit();
         self.level.round(&Measure {

@@ -6,7 +6,7 @@ mod disk;
 use disk::{Disk, Ended};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, ShardId};
-use fuelrail_plan::brain::{Attempt, Brain, BrainConfig, Command, Fact, FetchId, Keep, Source, Waiters};
+use fuelrail_plan::brain::{Attempt, Brain, BrainConfig, Command, Fact, FetchId, Keep, Origin, Source, Waiters};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
@@ -177,18 +177,19 @@ impl Model {
                 self.fill(waiter, block);
                 self.answered(waiter, Source::Cache);
             }
-            Command::Fetch { fetch, block } => {
+            Command::Start { fetch, block, from } => {
                 let ask = *self.brain.first(fetch).expect("it is under way");
-                self.fetch(fetch, ask, block);
+                match from {
+                    Origin::Bucket => self.fetch(fetch, ask, block),
+                    Origin::Disk(spot) => {
+                        let asked = self.asks.get_mut(&ask).expect("a read is for an open ask");
+                        assert!(asked.block == block && !asked.full && asked.fetch.is_none(), "{command:?}");
+                        asked.fetch = Some(fetch);
+                        self.disk.read(fetch, ask, block, spot);
+                    }
+                }
             }
             Command::Hedge { fetch, block } => self.hedge(fetch, block),
-            Command::Restore { fetch, block, spot } => {
-                let ask = *self.brain.first(fetch).expect("it is under way");
-                let asked = self.asks.get_mut(&ask).expect("a read is for an open ask");
-                assert!(asked.block == block && !asked.full && asked.fetch.is_none(), "{command:?}");
-                asked.fetch = Some(fetch);
-                self.disk.read(fetch, ask, block, spot);
-            }
             Command::Trim(segment) => {
                 self.disk.trim(segment);
                 self.brain.spill().expect("it has a disk").trimmed(segment);
@@ -371,14 +372,17 @@ impl Model {
             Some(Ended::Read(fetch, ask)) => {
                 let ask = self.asks.get_mut(&ask).expect("a read is for an open ask");
                 (ask.fetch, ask.full, ask.restored) = (None, true, true);
+                let bytes = bytes(ask.block);
                 let total = Duration::from_micros(1 + self.prng.below(5_000));
                 let writes = self.prng.below(3) as usize;
-                self.tell(Fact::Restored { fetch, total, writes });
+                let now = self.now;
+                self.disk_tier().restored(now, bytes, total, writes);
+                self.tell(Fact::Landed { fetch, first_byte: total, total, outran: None });
             }
             Some(Ended::NotRead(fetch)) => {
                 let ask = self.asks.values_mut().find(|ask| ask.fetch == Some(fetch)).expect("it is open");
                 ask.fetch = None;
-                self.tell(Fact::Lost(fetch));
+                self.tell(Fact::Unserved { fetch, displaced: false });
             }
             None => {}
         }

@@ -1,9 +1,8 @@
 //! What the owner does about fetches that fail: another attempt, none, or none for anybody while the server is down.
 
-use super::{Fetch, Owner};
+use super::{Block, Owner, State};
 use crate::brain::words::{Attempt, Command, FetchId, GivenUp};
 use crate::retry::{Tries, Verdict};
-use core::cmp::Reverse;
 use fuelrail_base::{Duration, Instant, Kind};
 use std::collections::VecDeque;
 
@@ -17,39 +16,37 @@ impl<W> Owner<W> {
         attempt: Attempt,
         out: &mut VecDeque<Command<W>>,
     ) {
-        self.over(id);
-        if let Some(spill) = &mut self.spill {
-            spill.fetched(now, None);
-        }
-        self.troubled(now, kind, self.in_flight + 1);
-        let &mut Fetch { block, doomed, .. } = self.fetch(id);
-        if let Some(unserved_for) = doomed {
+        self.over(now, id, None);
+        self.troubled(now, kind, self.table.requested());
+        let record = self.table.get(id);
+        let (state, block) = (record.state(), record.id);
+        if let State::Doomed(unserved_for) = state {
             return self.give_up(id, GivenUp::Unserved(unserved_for), out);
         }
         if self.restraint.failed(now, block, kind, attempt, self.window.round_trip()) {
             self.stats.retries += 1;
-            self.fetch(id).failing_since = None;
-            return self.tried.push(id);
+            self.table.get(id).failing_since = None;
+            return self.table.probed(id);
         }
         let limit = self.request_limit;
-        let fetch = &mut self.fetches[id.place as usize];
-        let failing_for = now.since(*fetch.failing_since.get_or_insert(now));
+        let block = self.table.get(id);
+        let failing_for = now.since(*block.failing_since.get_or_insert(now));
         if !limit.is_zero() && failing_for >= limit {
             return self.give_up(id, GivenUp::Late(failing_for), out);
         }
         let mut excused = Tries::default();
         let tries = match attempt {
-            Attempt::Barren => &mut fetch.tries,
+            Attempt::Barren => &mut block.tries,
             Attempt::Progress => {
-                fetch.tries = Tries::default();
-                &mut fetch.tries
+                block.tries = Tries::default();
+                &mut block.tries
             }
             Attempt::Excused => &mut excused,
         };
         match self.retry.verdict(tries, kind, retry_after) {
             Verdict::After(pause) => {
                 self.stats.retries += 1;
-                self.delayed.push(Reverse((now.after(pause), id)));
+                self.table.enter(id, State::Backoff(now.after(pause)));
             }
             Verdict::GiveUp => self.give_up(id, GivenUp::Tried, out),
         }
@@ -57,7 +54,7 @@ impl<W> Owner<W> {
 
     fn give_up(&mut self, id: FetchId, why: GivenUp, out: &mut VecDeque<Command<W>>) {
         self.stats.given_up += 1;
-        let Fetch { block, waiters, tries, .. } = self.take(id);
+        let Block { id: block, waiters, tries, .. } = self.table.take(id);
         // An excused attempt is not counted, and yet it was one.
         let attempts = tries.failed().max(1);
         out.push_back(Command::Refuse { block, waiters, attempts, why });
@@ -66,12 +63,9 @@ impl<W> Owner<W> {
     /// The server has been down for too long: nothing that waits is waited for any more.
     pub(super) fn end_outage(&mut self, now: Instant, out: &mut VecDeque<Command<W>>) {
         let Some(unserved_for) = self.restraint.take_end(now) else { return };
-        let queued = core::mem::take(&mut self.queue).into_iter().map(|Reverse((.., id))| id);
-        let delayed = core::mem::take(&mut self.delayed).into_iter().map(|Reverse((_, id))| id);
-        for id in queued.chain(delayed).chain(core::mem::take(&mut self.tried)) {
+        for id in self.table.end_waiting(unserved_for) {
             self.give_up(id, GivenUp::Unserved(unserved_for), out);
         }
-        self.fetches.iter_mut().for_each(|(_, fetch)| fetch.doomed = Some(unserved_for));
     }
 
     /// The server did not serve a request, of so many in flight.

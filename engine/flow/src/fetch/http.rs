@@ -1,0 +1,411 @@
+//! Requests over keep-alive connections of HTTP.
+//!
+//! Owns the connections and the scratch memory they hold. Opens connections on demand up to the number wanted,
+//! prefers idle ones, pipelines when all are busy, notices silence.
+
+use super::{Begin, Second, Transport, Turn};
+use crate::addresses::Addresses;
+use crate::conn::{Asked, Conn, Context, Exchange, HeadPredictor, State};
+use crate::objects::Objects;
+use fuelrail_base::limits::CONNECTIONS_PER_SHARD_MAX;
+use fuelrail_base::{Duration, Error, Instant, Kind};
+use fuelrail_io::{Done, Full, Op, Ring, Slot};
+use fuelrail_plan::brain::FetchId;
+use slab::Slab;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// The connections of one shard.
+pub(super) struct Http {
+    conns: Slab<Conn>,
+    /// The one that became idle last, if it still is: most requests find their connection without a search.
+    idle: usize,
+    /// Connections that may have something to push.
+    dirty: VecDeque<usize>,
+    /// Scratch memory of connections that are not open; the last one used is the first one taken: it is warm.
+    scratch: Vec<Slot>,
+    predictor: HeadPredictor,
+    host: String,
+    /// The request being written.
+    text: Vec<u8>,
+    /// Its path.
+    path: String,
+    /// The entity tag it insists on.
+    tag: String,
+    stall_after: Duration,
+    next_sweep: Instant,
+    /// Connections under way: their operation has not come back.
+    connecting: usize,
+    addresses: Addresses,
+    /// Set when the system refuses another socket; cleared when one closes.
+    sockets_exhausted: bool,
+}
+
+/// Which of a connection's ops a token names. A token is the connection's and not a block's: one receive brings the answers of
+/// several pipelined requests.
+const CONNECT: u64 = 0;
+const SEND: u64 = 1;
+const RECV: u64 = 2;
+
+/// A connection that does not stand after so long is given up for one to another address.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(250);
+/// An answer nobody waits for is read to its end when it is no longer than this: a new connection costs more.
+const DRAIN_BYTES_MAX: u64 = 256 << 10;
+
+impl Transport for Http {
+    fn pump<R: Ring>(&mut self, turn: &mut Turn<R>, wanted: usize, depth: impl Fn(u64) -> usize) {
+        // A proxy may close the connection behind its first answer, and take the others with it by a reset.
+        let depth_max = if turn.requests.objects.go_between().is_some() { 1 } else { usize::MAX };
+        while let Some(exchange) = turn.requests.waiting.front() {
+            let depth = depth(exchange.asked.len).min(depth_max);
+            let Some(at) = self.choose(turn, wanted, depth, None) else { break };
+            let mut exchange = turn.requests.take().expect("just seen");
+            exchange.sent_at = turn.now;
+            self.send_request(turn, at, exchange);
+        }
+        self.push_ops(turn.ring);
+    }
+
+    fn done<R: Ring>(&mut self, turn: &mut Turn<R>, done: Done) {
+        let at = usize::try_from(done.token >> 2).expect("tokens are made from connection numbers");
+        match done.op {
+            Op::Connect { addr, .. } => self.connected(turn, at, addr, done.result),
+            Op::Send { bytes, from, .. } => {
+                let rest = self.tell(turn, at, |conn, cx| conn.sent(bytes, from, done.result, cx));
+                if let Some(op) = rest
+                    && let Err(Full(op)) = turn.ring.push(op, done.token)
+                {
+                    self.conns[at].take_back(op);
+                }
+            }
+            Op::Recv { into, .. } => {
+                self.tell(turn, at, |conn, cx| conn.received(into, done.result, cx));
+                let stats = &mut turn.requests.stats;
+                (stats.heads_predicted, stats.heads_mispredicted) = (self.predictor.right, self.predictor.wrong);
+                if let Some(agreed) = self.conns[at].take_agreed() {
+                    stats.tls_handshakes += 1;
+                    stats.tls_resumed += u64::from(agreed.resumed);
+                }
+            }
+            op => unreachable!("a connection asked for {op:?}"),
+        }
+        self.after(turn, at);
+    }
+
+    fn sweep<R: Ring>(&mut self, turn: &mut Turn<R>) -> Option<Instant> {
+        if turn.now >= self.next_sweep {
+            self.fail_silent(turn);
+        }
+        let hasten = self.hasten(turn);
+        let sweep = (turn.requests.outstanding() > 0).then_some(self.next_sweep);
+        [hasten, sweep].into_iter().flatten().min()
+    }
+
+    fn second<R: Ring>(&mut self, turn: &mut Turn<R>, asked: Asked, depth: usize, begin: Option<impl Begin>) -> Second {
+        let Some((first, since)) = self.front(asked.fetch) else { return Second::Early };
+        let Some(begin) = begin else { return Second::NoRoom };
+        let Some(at) = self.choose(turn, usize::MAX, depth, Some(first)) else { return Second::NoRoom };
+        let (spare, window) = begin(since);
+        self.conns[first].set_hedged();
+        // Nothing shall stand behind a second request either: it may be slow, too.
+        let (spare, hedged) = (Some(spare), true);
+        let exchange = Exchange { spare, hedged, ..Exchange::new(asked, window, turn.now) };
+        turn.requests.taken += 1;
+        self.send_request(turn, at, exchange);
+        Second::Sent
+    }
+
+    fn cancel<R: Ring>(&mut self, turn: &mut Turn<R>, fetch: FetchId) {
+        if let Some((at, _)) = self.front(fetch) {
+            self.give_up(turn, at);
+        }
+    }
+
+    fn cancel_seconds<R: Ring>(&mut self, turn: &mut Turn<R>, fetch: FetchId) {
+        while let Some((at, _)) = self.conns.iter().find(|(_, conn)| is_long_second(conn, fetch)) {
+            self.give_up(turn, at);
+        }
+    }
+
+    fn close<R: Ring>(&mut self, ring: &mut R) {
+        self.conns.iter().for_each(|(_, conn)| ring.close(conn.sock()));
+    }
+
+    fn describe(&self, now: Instant) -> String {
+        let busy = self.conns.iter().filter(|(_, conn)| conn.queued() > 0);
+        let silence = busy.map(|(_, conn)| now.since(conn.last_heard)).max().unwrap_or_default().as_secs_f64();
+        let (conns, shunned) = (self.conns.len(), self.addresses.shunned(now));
+        format!("{conns} connections, longest silence {silence:.3} s, {shunned} addresses shunned")
+    }
+}
+
+impl Http {
+    pub(super) fn new(objects: &Arc<Objects>, stall_after: Duration, scratch: Vec<Slot>) -> Http {
+        Http {
+            host: objects.endpoint().authority(),
+            addresses: Addresses::new(Arc::clone(objects.addresses())),
+            text: Vec::with_capacity(2048),
+            path: String::with_capacity(1024),
+            tag: String::with_capacity(64),
+            conns: Slab::with_capacity(CONNECTIONS_PER_SHARD_MAX),
+            idle: 0,
+            dirty: VecDeque::with_capacity(CONNECTIONS_PER_SHARD_MAX),
+            scratch,
+            predictor: HeadPredictor::default(),
+            stall_after,
+            next_sweep: Instant::ZERO,
+            connecting: 0,
+            sockets_exhausted: false,
+        }
+    }
+
+    /// Tells a connection something.
+    fn tell<R, T>(&mut self, turn: &mut Turn<R>, at: usize, news: impl FnOnce(&mut Conn, &mut Context) -> T) -> T {
+        news(&mut self.conns[at], &mut turn.context(&mut self.predictor))
+    }
+
+    fn send_request<R>(&mut self, turn: &mut Turn<R>, at: usize, exchange: Exchange) {
+        let objects = &turn.requests.objects;
+        let asked = exchange.asked;
+        let window = exchange.window.as_ref().expect("not sent yet");
+        let landed = window.filled() as u64;
+        let range = asked.ranged().then(|| (asked.first, asked.first + asked.len - 1));
+        debug_assert_eq!(window.len() as u64 - landed, asked.len, "a request asks for what is missing");
+        let key = objects.key(asked.sample);
+        self.text.clear();
+        self.path.clear();
+        objects.endpoint().push_object_path(&mut self.path, key);
+        self.tag.clear();
+        objects.push_strong_etag(asked.sample, &mut self.tag);
+        let tag = Some(self.tag.as_str()).filter(|tag| !tag.is_empty());
+        let written = fuelrail_wire::write_get(&mut self.text, &self.host, &self.path, range, tag);
+        let signed =
+            |()| turn.requests.signatory.as_mut().map_or(Ok(()), |signatory| signatory.sign_head(&mut self.text));
+        match written.and_then(signed) {
+            Ok(()) => {
+                if let Some(proxy) = objects.go_between() {
+                    proxy.address(&self.host, &mut self.text);
+                }
+                self.conns[at].request(exchange, &self.text);
+                turn.requests.stats.requests += 1;
+                self.dirty.push_back(at);
+            }
+            Err(error) => turn.requests.refuse(exchange, error),
+        }
+    }
+
+    /// The connection for the next request: an idle one, else a new one while more are wanted, else the least busy. When
+    /// fewer are wanted than are open, the later ones rest. A second request goes to another one than the first, rather to another address.
+    fn choose<R: Ring>(
+        &mut self,
+        turn: &mut Turn<R>,
+        wanted: usize,
+        depth: usize,
+        first: Option<usize>,
+    ) -> Option<usize> {
+        let is_idle = |conn: &Conn| conn.takes_requests() && conn.queued() == 0;
+        if first.is_none() && self.idle < wanted && self.conns.get(self.idle).is_some_and(is_idle) {
+            return Some(self.idle);
+        }
+        let slow = first.map(|first| self.conns[first].addr);
+        let mut best = None;
+        for (at, conn) in self.conns.iter().filter(|(_, conn)| conn.takes_requests()).take(wanted) {
+            let load = (conn.queued(), Some(conn.addr) == slow, conn.outstanding_bytes());
+            if load.0 < depth && Some(at) != first && best.is_none_or(|(least, _)| load < least) {
+                best = Some((load, at));
+                if load == (0, false, 0) {
+                    break;
+                }
+            }
+        }
+        match best {
+            Some(((0, ..), at)) => Some(at),
+            _ if self.conns.len() < wanted.min(CONNECTIONS_PER_SHARD_MAX) => {
+                self.open(turn, slow).or(best.map(|(_, at)| at))
+            }
+            _ => best.map(|(_, at)| at),
+        }
+    }
+
+    /// Opens a connection, rather not to the address `slow`.
+    fn open<R: Ring>(&mut self, turn: &mut Turn<R>, slow: Option<SocketAddr>) -> Option<usize> {
+        if self.scratch.is_empty() || (self.sockets_exhausted && !self.conns.is_empty()) {
+            return None;
+        }
+        let addr = self.addresses.choose(turn.now, slow);
+        let objects = &turn.requests.objects;
+        let made = objects.secure().and_then(|secure| Ok((turn.ring.socket(&addr)?, secure)));
+        match made {
+            Ok((sock, secure)) => {
+                let entry = self.conns.vacant_entry();
+                let at = entry.key();
+                if turn.ring.push(Op::Connect { sock, addr }, (at as u64) << 2 | CONNECT).is_err() {
+                    turn.ring.close(sock);
+                    return None;
+                }
+                let scratch = self.scratch.pop().expect("looked at above");
+                entry.insert(Conn::new(sock, addr, scratch, secure, turn.now).fickle(objects.go_between().is_some()));
+                turn.requests.stats.connections += 1;
+                turn.requests.stats.connections_open += 1;
+                self.connecting += 1;
+                Some(at)
+            }
+            Err(error) => {
+                self.sockets_exhausted = true;
+                if self.conns.is_empty()
+                    && let Some(exchange) = turn.requests.take()
+                {
+                    turn.requests.refuse(exchange, error);
+                }
+                None
+            }
+        }
+    }
+
+    fn push_ops<R: Ring>(&mut self, ring: &mut R) {
+        for _ in 0..self.dirty.len() {
+            let Some(at) = self.dirty.pop_front() else { return };
+            let Some(conn) = self.conns.get_mut(at) else { continue };
+            if !push_due(ring, conn, (at as u64) << 2, &self.predictor) {
+                self.dirty.push_back(at);
+                return;
+            }
+        }
+    }
+
+    fn connected<R: Ring>(&mut self, turn: &mut Turn<R>, at: usize, addr: SocketAddr, result: Result<usize, i32>) {
+        self.connecting -= 1;
+        let result = match result {
+            Ok(_) => {
+                self.addresses.connected(addr);
+                Ok(())
+            }
+            Err(errno) => {
+                if self.conns[at].state == State::Connecting {
+                    self.addresses.failed(addr, turn.now);
+                }
+                let error = Error::from_errno(Kind::Network, &format!("connecting to {addr}"), errno)
+                    .cure("check that the server runs and the address is right");
+                Err(match turn.requests.objects.go_between() {
+                    Some(proxy) => proxy.error(error.kind(), error.cause()),
+                    None => error,
+                })
+            }
+        };
+        self.tell(turn, at, |conn, cx| conn.connected(result, cx));
+    }
+
+    /// Closes and forgets what is finished, else marks the connection for the next pump.
+    fn after<R: Ring>(&mut self, turn: &mut Turn<R>, at: usize) {
+        let conn = &mut self.conns[at];
+        if conn.state == State::Closing {
+            if !conn.close_sent {
+                conn.close_sent = true;
+                turn.ring.close(conn.sock());
+            }
+            if conn.is_quiet() {
+                turn.requests.stats.connections_failed += u64::from(conn.failed);
+                turn.requests.stats.connections_open -= 1;
+                self.scratch.extend(self.conns.remove(at).into_scratch());
+                self.sockets_exhausted = false;
+            }
+        } else {
+            if conn.queued() == 0 {
+                self.idle = at;
+            }
+            self.dirty.push_back(at);
+        }
+    }
+
+    /// The connection whose next answer is this fetch's, and when it was asked.
+    fn front(&self, fetch: FetchId) -> Option<(usize, Instant)> {
+        self.conns.iter().filter(|(_, conn)| conn.state != State::Closing).find_map(|(at, conn)| {
+            let front = conn.front().filter(|front| front.asked.fetch == fetch && !front.asked.second)?;
+            Some((at, front.sent_at))
+        })
+    }
+
+    /// Closes a connection because what it is slow with is had elsewhere: its window comes back when its operations have.
+    fn give_up<R: Ring>(&mut self, turn: &mut Turn<R>, at: usize) {
+        let error = Error::new(Kind::Cancelled, "it took too long, and was asked for elsewhere");
+        self.tell(turn, at, |conn, cx| conn.fail(error, cx));
+        self.after(turn, at);
+    }
+
+    /// Fails connections that have been silent for too long, or say next to nothing.
+    fn fail_silent<R: Ring>(&mut self, turn: &mut Turn<R>) {
+        let (now, patience) = (turn.now, self.stall_after);
+        self.next_sweep = now.after(patience / 4);
+        let mut stuck = Vec::new();
+        for (at, conn) in &mut self.conns {
+            let silence = now.since(conn.last_heard);
+            if silence >= patience / 4
+                && let Some(op) = conn.lose_patience()
+            {
+                turn.ring.cancel(op);
+            }
+            if conn.state == State::Closing || conn.queued() == 0 {
+                continue;
+            }
+            let (trickles, secs) = (conn.trickles(patience, now), patience.as_secs_f64());
+            if silence >= patience {
+                stuck.push((at, Error::new(Kind::Stalled, format!("no byte came for {secs} s"))));
+            } else if let Some(came) = trickles {
+                stuck.push((at, Error::new(Kind::Stalled, format!("only {came} bytes came in {secs} s"))));
+            }
+        }
+        for (at, error) in stuck {
+            if self.conns[at].state == State::Connecting {
+                self.addresses.failed(self.conns[at].addr, now);
+            }
+            self.tell(turn, at, |conn, cx| conn.fail(error, cx));
+            self.after(turn, at);
+        }
+    }
+
+    /// Gives up connections that take long to stand, where another address may be better (as in Happy Eyeballs, RFC 8305):
+    /// their requests go there. Returns when it wants to look again.
+    fn hasten<R: Ring>(&mut self, turn: &mut Turn<R>) -> Option<Instant> {
+        if self.connecting == 0 {
+            return None;
+        }
+        let now = turn.now;
+        let late = |conn: &Conn| conn.opened_at.after(CONNECT_PATIENCE);
+        while let Some((at, conn)) = self.conns.iter().find(|(_, conn)| {
+            conn.state == State::Connecting && late(conn) <= now && self.addresses.has_other(conn.addr, now)
+        }) {
+            self.addresses.failed(conn.addr, now);
+            self.give_up(turn, at);
+        }
+        let waiting = self.conns.iter().map(|(_, conn)| conn).filter(|conn| conn.state == State::Connecting);
+        waiting.filter(|conn| self.addresses.has_other(conn.addr, now)).map(late).min().map(|at| at.max(now))
+    }
+}
+
+/// Pushes what is due on a connection. False when the ring is full: something stays due.
+fn push_due<R: Ring>(ring: &mut R, conn: &mut Conn, token: u64, predictor: &HeadPredictor) -> bool {
+    if let Some(op) = conn.send_op()
+        && let Err(Full(op)) = ring.push(op, token | SEND)
+    {
+        conn.take_back(op);
+        return false;
+    }
+    if let Some(op) = conn.recv_op(predictor) {
+        let patience = if let Op::Recv { into, .. } = &op { into.patience_bytes() } else { 0 };
+        match ring.push(op, token | RECV) {
+            Ok(id) => conn.receives(id, patience),
+            Err(Full(op)) => {
+                conn.take_back(op);
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// Whether a connection is on nothing but a second request of this fetch that is too long to be read to its end.
+fn is_long_second(conn: &Conn, fetch: FetchId) -> bool {
+    let long = |asked: Asked| asked.fetch == fetch && asked.second && asked.len > DRAIN_BYTES_MAX;
+    conn.state != State::Closing && conn.queued() == 1 && conn.front().is_some_and(|front| long(front.asked))
+}
