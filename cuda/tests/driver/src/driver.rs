@@ -97,12 +97,8 @@ impl State {
         self.next_handle
     }
 
-    /// Writes down a misuse; ends the process if the settings say so.
+    /// Writes down a misuse.
     pub(crate) fn violation(&mut self, text: String) {
-        if self.settings.abort {
-            eprintln!("test driver: {text}");
-            std::process::abort();
-        }
         self.violation_count += 1;
         if self.violations.len() < VIOLATIONS_KEPT {
             self.violations.push(text);

@@ -14,8 +14,6 @@ pub(crate) const PREFIX: &str = "FUELRAIL_DRIVER_";
 pub struct Settings {
     /// Devices there are.
     pub devices: u32,
-    /// Their compute capability, (major, minor).
-    pub capability: (u32, u32),
     /// Memory of each device, in bytes.
     pub memory: u64,
     /// Bytes of device memory (on each device) above which allocations fail.
@@ -32,8 +30,6 @@ pub struct Settings {
     pub forbid_pageable: bool,
     /// Compare the source of each copy at submission with the source when the copy runs.
     pub watch_sources: bool,
-    /// A violation ends the process.
-    pub abort: bool,
     /// What goes wrong, and when.
     pub faults: Vec<Fault>,
 }
@@ -42,7 +38,6 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             devices: 1,
-            capability: (3, 7),
             memory: 12 << 30,
             memory_limit: u64::MAX,
             pinned_limit: u64::MAX,
@@ -51,7 +46,6 @@ impl Default for Settings {
             gbps: 0.0,
             forbid_pageable: false,
             watch_sources: false,
-            abort: false,
             faults: Vec::new(),
         }
     }
@@ -63,7 +57,6 @@ impl Settings {
         let faults: Vec<String> = self.faults.iter().map(ToString::to_string).collect();
         vec![
             ("devices", self.devices.to_string()),
-            ("capability", format!("{}.{}", self.capability.0, self.capability.1)),
             ("memory", self.memory.to_string()),
             ("memory_limit", self.memory_limit.to_string()),
             ("pinned_limit", self.pinned_limit.to_string()),
@@ -72,7 +65,6 @@ impl Settings {
             ("gbps", self.gbps.to_string()),
             ("forbid_pageable", self.forbid_pageable.to_string()),
             ("watch_sources", self.watch_sources.to_string()),
-            ("abort", self.abort.to_string()),
             ("faults", faults.join("; ")),
         ]
     }
@@ -84,7 +76,6 @@ impl Settings {
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), String> {
         match name {
             "devices" => self.devices = number(name, text)?,
-            "capability" => self.capability = pair(name, text, ".")?,
             "memory" => self.memory = number(name, text)?,
             "memory_limit" => self.memory_limit = number(name, text)?,
             "pinned_limit" => self.pinned_limit = number(name, text)?,
@@ -96,7 +87,6 @@ impl Settings {
             "gbps" => self.gbps = number(name, text)?,
             "forbid_pageable" => self.forbid_pageable = number(name, text)?,
             "watch_sources" => self.watch_sources = number(name, text)?,
-            "abort" => self.abort = number(name, text)?,
             "faults" => self.faults = parse_faults(text)?,
             _ => return Err(format!("there is no setting '{name}'")),
         }
@@ -138,7 +128,6 @@ mod tests {
         let lost = Fault::Lose { when: When::Call("cuEventRecord".to_owned(), 3), code: Code::ECC_UNCORRECTABLE };
         let all = Settings {
             devices: 4,
-            capability: (9, 0),
             memory: 1 << 20,
             memory_limit: 7,
             pinned_limit: 9,
@@ -147,7 +136,6 @@ mod tests {
             gbps: 2.5,
             forbid_pageable: true,
             watch_sources: true,
-            abort: true,
             faults: vec![Fault::Hang { copy: 2 }, lost],
         };
         let mut read = Settings::default();

@@ -56,18 +56,3 @@ impl Random {
         z ^ (z >> 31)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Random;
-
-    #[test]
-    fn the_delays_are_the_same_for_the_same_seed_only() {
-        let draw = |seed: u64| {
-            let mut random = Random(seed);
-            [random.next(), random.next(), random.next()]
-        };
-        assert_eq!(draw(5), draw(5));
-        assert_ne!(draw(5), draw(6));
-    }
-}
