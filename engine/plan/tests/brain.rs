@@ -11,6 +11,7 @@ use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::schedule::UseTime;
+use fuelrail_plan::spill::{Mount, PAGE_BYTES, SpillConfig, SpillPolicy, Spot};
 use fuelrail_plan::window::WindowConfig;
 use std::sync::Arc;
 
@@ -362,6 +363,30 @@ fn without_room_nothing_is_opened_until_room_may_have_appeared() {
         assert!(!brain.is_blocked());
         assert_eq!(open(&mut brain, Instant(0)), Some((1, 256)), "{reopens:?}");
     }
+}
+
+#[test]
+fn before_the_first_batch_the_disk_is_not_asked_for_all_that_there_is_room_for() {
+    let spill = SpillConfig { policy: SpillPolicy::NextUse, unit: 512, blocks_max: 80, pending_bytes_max: 400 };
+    let mut brain = brain(&BrainConfig { cache_bytes: 0, spill: Some(spill), ..config() });
+    let tier = brain.spill().unwrap();
+    let segment = tier.mount(1 << 20, Mount::Open { end: PAGE_BYTES, records: 0 }).unwrap();
+    for n in 0..SAMPLES as u32 {
+        let spot = Spot { segment, place: PAGE_BYTES + 512 * u64::from(n), crc32c: 0 };
+        assert!(tier.adopt(block(n), SAMPLE_BYTES, spot));
+    }
+    brain.tell(Instant(0), Fact::Consumer { taken: 0, waits: true });
+    let mut opened = 0;
+    while let Some((seq, _)) = open(&mut brain, Instant(0)) {
+        brain.tell(Instant(0), Fact::Opened(BatchSeq(seq)));
+        for n in [2 * seq, 2 * seq + 1] {
+            let n = n % SAMPLES;
+            let out = tell(&mut brain, Instant(0), asked(n as u32, n as u32, n));
+            assert!(matches!(out[..], [] | [Command::Start { from: Origin::Disk(_), .. }]), "{out:?}");
+        }
+        opened += 1;
+    }
+    assert_eq!(opened, 2);
 }
 
 /// A brain that has seen 64 fetches of 20 ms, and one more under way since the returned moment.

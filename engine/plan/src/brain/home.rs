@@ -185,6 +185,11 @@ impl Home {
         self.run.batch(BatchSeq(self.next)).is_some_and(|spec| !self.run.is_settled(spec.epoch))
     }
 
+    /// A batch has become ready.
+    pub(super) fn has_filled(&self) -> bool {
+        !self.fill_time.is_zero()
+    }
+
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
     }

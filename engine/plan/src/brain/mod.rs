@@ -109,7 +109,11 @@ impl<W> Brain<W> {
     /// Commands the next batch to be opened, when it is time. Ask when every ask of the batches opened so far has been told:
     /// before that, the source looks idle, and batch after batch would be opened for it. True when there is a command now.
     pub fn look_ahead(&mut self, now: Instant) -> bool {
-        self.home.open_next(now, self.owner.table.queued() as u64, &mut self.commands)
+        let table = &self.owner.table;
+        // Until a batch was filled, the look-ahead is a guess: nothing but requests may be under way, or the disk would be asked for all
+        // that memory has room for.
+        let queued = if self.home.has_filled() { table.queued() } else { table.len() - table.requested() };
+        self.home.open_next(now, queued as u64, &mut self.commands)
     }
 
     /// The next command to carry out.

@@ -248,6 +248,11 @@ impl<W> BlockTable<W> {
         waiting
     }
 
+    /// Blocks on their way.
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// Requests under way.
     pub(super) fn requested(&self) -> usize {
         self.requested
