@@ -13,6 +13,7 @@ use fuelrail::{Backend, ByteSize, Error, Kind, Listed, Overrides, Result, RingCh
 
 use crate::floor::ssl_contestant;
 use crate::harness::result::SCHEMA;
+use crate::harness::tool::HugePages;
 use crate::harness::venue::BitRate;
 use crate::harness::{
     Bar, Contest, Contestant, Contested, Entry, Findings, Heat, Laid, Metric, Relation, Scored, SetFacts, ShapeName,
@@ -156,12 +157,14 @@ const REPEATS: u32 = 4;
 pub(crate) fn line(line: &Line<'_>, watch: &mut dyn FnMut(Step<'_>)) -> Result<Findings> {
     let start = Instant::now();
     let args = line.args;
+    let (_huge_pages, unequal) = HugePages::on();
     let venue = Venue::open(&args.venue())?;
     let with_python = line.rivals.iter().any(|rival| matches!(rival.origin, Origin::Python(_)));
     if with_python && line.programs.python.stands() {
         line.programs.python.write_scripts()?;
     }
     let mut findings = line.findings(&venue);
+    findings.notices.extend(unequal);
     if let (Some(uri), Some(listing)) = (&args.uri, &line.listing) {
         let set = Set::listed(args, listing, &venue)?;
         let transport = if uri.starts_with("https:") { Transport::Tls } else { Transport::Plain };
