@@ -66,9 +66,6 @@ pub struct Coring {
     /// Runs of each count, interleaved
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub rounds: u32,
-    /// Count processor cycles, where the kernel allows
-    #[arg(long)]
-    pub cycles: bool,
     /// Print the result as one JSON document, or write it to FILE beside the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<String>,
@@ -87,9 +84,9 @@ impl Coring {
 
     /// The loader's configuration, still without what each run sets.
     fn config(&self) -> Config {
-        let Coring { batch_size, connections: connections_max, cycles, .. } = *self;
+        let Coring { batch_size, connections: connections_max, .. } = *self;
         let uri = self.uri.clone().unwrap_or_default();
-        Config { uri, batch_size, connections_max, ring: self.ring.clone(), cycles, pin: true, ..Config::default() }
+        Config { uri, batch_size, connections_max, ring: self.ring.clone(), pin: true, ..Config::default() }
     }
 }
 

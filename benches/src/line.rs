@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use fuelrail::{Backend, ByteSize, Error, Kind, Listed, Overrides, Result, RingChoice, write_manifest};
+use fuelrail::{Backend, Kind, Overrides, Result, RingChoice};
 
 use crate::floor::ssl_contestant;
 use crate::harness::result::SCHEMA;
@@ -19,7 +19,6 @@ use crate::harness::{
     Bar, Contest, Contestant, Contested, Entry, Findings, Heat, Laid, Metric, Relation, Scored, SetFacts, ShapeName,
     Stop, Task, Transport, Turn, Venue, VenueConfig, VenueKind, hold,
 };
-use crate::own::split;
 use crate::rivals::{Absent, Origin, Programs, Rival};
 use fuelrail_cli::machine::Machine;
 
@@ -31,7 +30,6 @@ const EXAMPLES: &str = "Examples:
   cargo x bench line --floors-only --rounds 7
   cargo x bench line --rings uring,poll --shapes large,mid,tiny
   cargo x bench line --rivals hyper,object-store --shapes large,mid,tiny
-  cargo x bench line --uri http://127.0.0.1:9000/bucket/training/ --batch-size 512
 
 Every contestant is a process of its own. Rounds go A B A B; ratios are taken within a round; the figures are medians with
 their range. Processor time is that of the whole process tree, from a cgroup where we may make one (root). Exit code 1 when a bar
@@ -74,18 +72,6 @@ pub(crate) struct LineArgs {
     /// Let server and contestants run on any core
     #[arg(long)]
     pub(crate) no_pin: bool,
-    /// Read a bucket that is there already instead: http[s]://HOST:PORT/BUCKET/PREFIX
-    #[arg(long, conflicts_with_all = ["venue", "link", "dir", "shapes", "scale", "repeats", "transport"])]
-    pub(crate) uri: Option<String>,
-    /// Its objects, as key<TAB>size lines, for servers that cannot list
-    #[arg(long, value_name = "FILE", requires = "uri")]
-    pub(crate) manifest: Option<PathBuf>,
-    /// Samples a batch of it
-    #[arg(long, value_name = "N", requires = "uri", default_value_t = 64)]
-    pub(crate) batch_size: u32,
-    /// Memory its payload is placed in
-    #[arg(long, value_name = "SIZE", requires = "uri", default_value = "512MiB")]
-    pub(crate) arena: ByteSize,
     /// Over what, with commas
     #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',', default_value = "plain")]
     pub(crate) transport: Vec<Transport>,
@@ -129,8 +115,6 @@ pub(crate) fn ring(name: &str) -> Result<String> {
 /// What to measure and with what.
 pub(crate) struct Line<'a> {
     pub(crate) args: &'a LineArgs,
-    /// The objects of a bucket that is there already, by whole keys. There are no bars: those are for sets that everybody can have.
-    pub(crate) listing: Option<Vec<Listed>>,
     /// Other people's loaders that are to take part.
     pub(crate) rivals: Vec<&'static Rival>,
     pub(crate) programs: Programs,
@@ -165,21 +149,10 @@ pub(crate) fn line(line: &Line<'_>, watch: &mut dyn FnMut(Step<'_>)) -> Result<F
     }
     let mut findings = line.findings(&venue);
     findings.notices.extend(unequal);
-    if let (Some(uri), Some(listing)) = (&args.uri, &line.listing) {
-        let set = Set::listed(args, listing, &venue)?;
-        let transport = if uri.starts_with("https:") { Transport::Tls } else { Transport::Plain };
-        findings.contests.push(line.contest(&venue, &set, transport, watch)?);
-        if args.arena.0 > set.facts.bytes {
-            let (arena, set) = (args.arena, ByteSize(set.facts.bytes));
-            let text = format!("the arena of {arena} is larger than the set of {set}: its memory stays cold");
-            findings.notices.push(text);
-        }
-    } else {
-        for name in &args.shapes {
-            let set = Set::laid(line, *name, &venue, watch)?;
-            for transport in &args.transport {
-                findings.contests.push(line.contest(&venue, &set, *transport, watch)?);
-            }
+    for name in &args.shapes {
+        let set = Set::laid(line, *name, &venue, watch)?;
+        for transport in &args.transport {
+            findings.contests.push(line.contest(&venue, &set, *transport, watch)?);
         }
     }
     for scored in findings.contests.iter().flat_map(|contest| &contest.contestants) {
@@ -199,7 +172,7 @@ pub(crate) fn line(line: &Line<'_>, watch: &mut dyn FnMut(Step<'_>)) -> Result<F
 /// Objects to read: each once, and under as many names as a pass of a fast client needs to be long enough. Python loaders read
 /// them once: they need minutes for more.
 struct Set {
-    shape: Option<ShapeName>,
+    shape: ShapeName,
     facts: SetFacts,
     once: Laid,
     repeated: Laid,
@@ -214,28 +187,7 @@ impl Set {
         };
         let once = lay(1)?;
         let repeated = lay(line.args.repeats.unwrap_or(if name == ShapeName::First { 1 } else { REPEATS }))?;
-        Ok(Set { shape: Some(name), facts: SetFacts::of(&shape, &repeated), once, repeated })
-    }
-
-    /// The objects of a bucket, whose hash is not known.
-    fn listed(args: &LineArgs, listing: &[Listed], venue: &Venue) -> Result<Set> {
-        let bytes: u64 = listing.iter().map(|object| object.size).sum();
-        if bytes == 0 {
-            return Err(Error::new(Kind::Usage, "the bucket has no bytes to read").cure("check the prefix of --uri"));
-        }
-        let manifest = venue.folder().join("external.tsv");
-        write_manifest(&manifest, listing)?;
-        let objects = listing.len() as u64;
-        let (batch_size, arena_bytes) = (args.batch_size, args.arena.0);
-        let facts =
-            SetFacts { name: "external".into(), scale: None, objects, bytes, batch_size, arena_bytes, hash: None };
-        let once = Laid { prefix: String::new(), manifest, objects, bytes, hash: String::new() };
-        Ok(Set { shape: None, facts, repeated: once.clone(), once })
-    }
-
-    /// Who takes part in a shape of middling objects can read any object.
-    fn shape(&self) -> ShapeName {
-        self.shape.unwrap_or(ShapeName::Mid)
+        Ok(Set { shape: name, facts: SetFacts::of(&shape, &repeated), once, repeated })
     }
 
     fn task(&self, laid: &Laid, venue: &Venue, transport: Transport, seed: u64) -> Result<Task> {
@@ -247,11 +199,10 @@ impl Set {
 
 impl LineArgs {
     fn venue(&self) -> VenueConfig {
-        let kind = if self.uri.is_some() { VenueKind::External } else { self.venue };
+        let kind = self.venue;
         let free = VenueConfig { kind, ..VenueConfig::default() };
         VenueConfig {
             link_bits_per_s: self.link.map(|rate| rate.0),
-            uri: self.uri.as_ref().map(|uri| split(uri).0.to_owned()),
             folder: self.dir.clone(),
             tls: self.transport.contains(&Transport::Tls),
             ..if self.no_pin { free } else { VenueConfig::pinned(kind) }
@@ -284,10 +235,8 @@ impl Line<'_> {
         };
         let mut config = BTreeMap::new();
         let mut note = |name: &str, value: String| config.insert(name.to_owned(), value);
-        if args.uri.is_none() {
-            note("scale", args.scale.to_string());
-            note("repeats", args.repeats.map_or_else(|| "by shape".to_owned(), |repeats| repeats.to_string()));
-        }
+        note("scale", args.scale.to_string());
+        note("repeats", args.repeats.map_or_else(|| "by shape".to_owned(), |repeats| repeats.to_string()));
         note("rounds", args.rounds.to_string());
         note("seed", args.seed.to_string());
         if args.loader().is_some() {
@@ -319,7 +268,7 @@ impl Line<'_> {
     ) -> Result<Contested> {
         let task = set.task(&set.repeated, venue, transport, self.args.seed)?;
         // Cold where the time to the first batch is the question, else warm.
-        let cold = set.shape == Some(ShapeName::First);
+        let cold = set.shape == ShapeName::First;
         let contest = Contest {
             rounds: if cold { 0 } else { self.args.rounds },
             cold_rounds: if cold { self.args.rounds } else { 0 },
@@ -328,7 +277,7 @@ impl Line<'_> {
             stop: self.stop.clone(),
             ..Contest::default()
         };
-        let cast = self.cast(venue, set.shape(), transport)?;
+        let cast = self.cast(venue, set.shape, transport)?;
         let mut entries: Vec<Entry> = cast.into_iter().map(|contestant| Entry::new(contestant, task.clone())).collect();
         let mut missing = Vec::new();
         for rival in &self.rivals {
@@ -349,9 +298,9 @@ impl Line<'_> {
         }
         scores.extend(missing);
         let mut bars = Vec::new();
-        if let (Some(shape), Some(_), true) = (set.shape, self.args.loader(), self.args.rings.is_none()) {
-            bars = self::bars(shape, transport, venue.facts.link_bits_per_s);
-            bars.extend(self.rivals.iter().filter_map(|rival| promised(rival, shape)));
+        if self.args.loader().is_some() && self.args.rings.is_none() {
+            bars = self::bars(set.shape, transport, venue.facts.link_bits_per_s);
+            bars.extend(self.rivals.iter().filter_map(|rival| promised(rival, set.shape)));
         }
         let mut contested = Contested::new(set.facts.clone(), transport, scores, &bars);
         if transport == Transport::Plain && contest.rounds > 0 {
@@ -424,12 +373,12 @@ impl Line<'_> {
         set: &Set,
         transport: Transport,
     ) -> Result<Result<Entry, Absent>> {
-        if let Err(absent) = self.programs.find(rival, transport, venue.facts.kind) {
+        if let Err(absent) = self.programs.find(rival, transport) {
             return Ok(Err(absent));
         }
         let slow = matches!(rival.origin, Origin::Python(_));
         let laid = if slow { &set.once } else { &set.repeated };
-        match self.programs.contestant(rival, set.shape(), laid, venue, &self.stop) {
+        match self.programs.contestant(rival, set.shape, laid, venue, &self.stop) {
             Ok(contestant) => {
                 let task = set.task(laid, venue, transport, self.args.seed)?;
                 let expected_hash = set.facts.hash.as_ref().map(|_| laid.hash.clone());

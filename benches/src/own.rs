@@ -53,7 +53,7 @@ pub fn run(own: &Own, task: &Task, input: impl BufRead, output: impl Write) -> R
 }
 
 /// A task's URI as the bucket and what all keys begin with: a loader's keys are whole ones.
-pub(crate) fn split(uri: &str) -> (&str, &str) {
+fn split(uri: &str) -> (&str, &str) {
     let path = uri.find("://").map_or(0, |at| at + 3);
     let slashes = uri[path..].match_indices('/').map(|(at, _)| path + at + 1);
     uri.split_at(slashes.take(2).last().unwrap_or(uri.len()))

@@ -130,21 +130,14 @@ fn a_given_folder_stays_and_is_used_again() {
 #[test]
 fn settings_that_contradict_each_other_are_refused() {
     let default = VenueConfig::default;
-    let uri = Some("http://h/b".to_owned());
     let refused = |config: VenueConfig| -> Error { Venue::open(&config).unwrap_err() };
     for config in [
         VenueConfig { link_bits_per_s: Some(1_000_000_000), ..default() },
         VenueConfig { kind: VenueKind::Netns, link_bits_per_s: Some(9), ..default() },
         VenueConfig { kind: VenueKind::Embedded, tls: true, ..default() },
-        VenueConfig { uri: uri.clone(), ..default() },
-        VenueConfig { kind: VenueKind::External, ..default() },
         VenueConfig { kind: VenueKind::Embedded, nginx_directives: "autoindex on;".into(), ..default() },
     ] {
         let error = refused(config);
         assert!(error.kind() == Kind::Usage && error.to_string().contains(';'), "{error}");
     }
-    let external = Venue::open(&VenueConfig { kind: VenueKind::External, uri, ..default() }).unwrap();
-    let laid = Laid { prefix: "x/".into(), manifest: "m".into(), objects: 0, bytes: 0, hash: String::new() };
-    assert_eq!(external.uri(&laid, Transport::Plain).unwrap(), "http://h/b/");
-    assert_eq!(external.uri(&laid, Transport::Tls).unwrap_err().kind(), Kind::Usage);
 }

@@ -116,7 +116,6 @@ impl LoaderBuilder {
         hedge_percent: u32 => hedge_percent = hedge_percent;
         pin: bool => pin = pin;
         near: u16 => near = Some(near);
-        cycles: bool => cycles = cycles;
         ring: &str => ring = ring.into();
         register: bool => register = register;
         decode_threads: usize => decode_threads = decode_threads;

@@ -155,8 +155,6 @@ settings! {
     pin: bool = true,
     /// The NUMA node, such as a GPU's, on whose cores shards are seated first; the nodes take turns without it.
     near: Option<u16> = None,
-    /// Count processor cycles and instructions of every shard, where the kernel allows: context switches get dearer.
-    cycles: bool = false,
     /// The interface to the kernel: `auto` (`uring`, or `poll` where that is refused), `uring`, `poll`, and where the build
     /// has them `tokio-uring` and `glommio`.
     ring: String = "auto".into(),

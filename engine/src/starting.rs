@@ -80,9 +80,9 @@ impl Starting {
         };
         let (objects, run) = (Arc::clone(&plan.objects), plan.run.clone());
         let core = plan.seating.as_ref().and_then(|seating| seating.core(id.0));
-        let (backend, cycles) = (plan.backend, config.cycles);
+        let backend = plan.backend;
         let work = canary::inherited(move || {
-            let posting = Posting { region, objects, run, shard, ends, core, cycles, tell };
+            let posting = Posting { region, objects, run, shard, ends, core, tell };
             match backend {
                 Backend::Uring => posting.serve(|| UringRing::new(&ring)),
                 Backend::Poll => posting.serve(|| PollRing::new(&ring)),
@@ -153,8 +153,6 @@ struct Posting {
     ends: ShardEnds,
     /// The core to bind to.
     core: Option<usize>,
-    /// Whether to count cycles.
-    cycles: bool,
     tell: mpsc::Sender<Greeting>,
 }
 
@@ -162,16 +160,15 @@ impl Posting {
     /// Runs the shard on this ring, to its end: below this everything is compiled for one ring. Errors before it runs go into the
     /// greeting; what ends it without its being told to is the run's failure.
     fn serve<R: Ring>(self, open: impl FnOnce() -> Result<R>) {
-        let Posting { region, objects, run, shard, ends, core, cycles, tell } = self;
+        let Posting { region, objects, run, shard, ends, core, tell } = self;
         let (id, consumer) = (shard.brain.shard.0, Arc::clone(&ends.consumer));
         let pinned = core.map_or(Ok(()), pin_current_thread);
         let built = open().and_then(|ring| {
             let mut notices = ring.facts().refusals;
             notices.extend(pinned.err().map(|e| format!("pinning: {e}")));
-            let meter = if cycles { ThreadMeter::with_cycles() } else { ThreadMeter::plain() };
-            notices.extend(meter.refusal().map(str::to_owned));
             let waker = ring.waker();
-            Shard::new(ring, region, objects, &run, &shard, ends).map(|shard| (shard.metered(meter), waker, notices))
+            Shard::new(ring, region, objects, &run, &shard, ends)
+                .map(|shard| (shard.metered(ThreadMeter::plain()), waker, notices))
         });
         match built {
             Ok((mut shard, waker, notices)) => {

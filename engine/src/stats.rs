@@ -158,10 +158,6 @@ pub struct ShardStats {
     pub cpu_user_s: f64,
     /// Processor time in the kernel, s.
     pub cpu_system_s: f64,
-    /// Cycles, kernel included; absent unless asked for ([`Config::cycles`](crate::Config::cycles)) and allowed.
-    pub cycles: Option<u64>,
-    /// Instructions, kernel included; absent like the cycles.
-    pub instructions: Option<u64>,
     /// Times the shard gave its core up: it slept.
     pub switches_voluntary: u64,
     /// Times its core was taken from it.
@@ -192,8 +188,6 @@ impl From<&Snapshot> for ShardStats {
             core: thread.core,
             cpu_user_s: thread.user.as_secs_f64(),
             cpu_system_s: thread.system.as_secs_f64(),
-            cycles: thread.cycles,
-            instructions: thread.instructions,
             switches_voluntary: thread.switches_voluntary,
             switches_involuntary: thread.switches_involuntary,
             faults_minor: thread.faults_minor,
@@ -218,12 +212,9 @@ impl ShardStats {
     /// What the shard did since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &ShardStats) -> ShardStats {
-        let counted = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then.unwrap_or(0)));
         let mut since = ShardStats {
             cpu_user_s: (self.cpu_user_s - earlier.cpu_user_s).max(0.0),
             cpu_system_s: (self.cpu_system_s - earlier.cpu_system_s).max(0.0),
-            cycles: counted(self.cycles, earlier.cycles),
-            instructions: counted(self.instructions, earlier.instructions),
             ..self.clone()
         };
         each!(u64::saturating_sub, since, earlier; switches_voluntary, switches_involuntary, faults_minor, landed_bytes);

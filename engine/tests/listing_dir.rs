@@ -266,27 +266,3 @@ fn an_object_that_is_not_as_listed_drops_the_listing() {
     assert!(listed(&anew, "40000 objects kept in"), "{:?}", anew.notices());
     assert!(anew.next_batch().unwrap().is_ok());
 }
-
-/// What keeping a listing of ten million objects takes: `cargo nextest run -p fuelrail --test it --run-ignored only
-/// --no-capture ten_million`.
-#[test]
-#[ignore = "a measurement"]
-fn ten_million_objects() {
-    let source = Source::Generated(DataSet::digits(10_000_000, 5));
-    let bucket = Bucket::start(BucketConfig { source, ..BucketConfig::default() }).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    for what in ["listed and kept", "used again"] {
-        let (begun, before) = (std::time::Instant::now(), fuelrail::memory_use().rss_bytes);
-        let listed = kept(&bucket, dir.path());
-        let (wall, peak) = (begun.elapsed(), fuelrail::memory_use().peak_rss_bytes);
-        assert_eq!(listed.listing.len(), 10_000_000);
-        eprintln!(
-            "{what}: {:.1} s; {} MiB before, at most {} MiB, {:.1} bytes an object beside its key; {:?}",
-            wall.as_secs_f64(),
-            before >> 20,
-            peak >> 20,
-            (peak - before).saturating_sub(listed.listing.key_bytes() as u64) as f64 / 1e7,
-            listed.notices
-        );
-    }
-}

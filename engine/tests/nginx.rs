@@ -31,23 +31,3 @@ fn photos_and_volumes_land_in_place() {
         assert!(stats.copied_bytes_per_byte <= 0.01, "{name}: {stats:?}");
     }
 }
-
-#[test]
-fn missing_and_shorter_objects_are_typed_errors() {
-    let Some(nginx) = Nginx::start() else { return };
-    let set = DataSet::photos(5, 1);
-    let manifest = nginx.serve("set", &set);
-    let uri = format!("http://127.0.0.1:{}/set/", nginx.port());
-    let fail = || {
-        let loader = Loader::builder(&uri).manifest(manifest.clone()).shuffle(false).shards(1).attempts_max(2);
-        loader.memory_limit("64MB".parse().unwrap()).build().unwrap().find_map(Result::err).unwrap()
-    };
-    let victim = nginx.root().join("set").join(set.key(2));
-    let bytes = std::fs::read(&victim).unwrap();
-    std::fs::write(&victim, &bytes[..bytes.len() / 2]).unwrap();
-    let error = fail();
-    assert_eq!((error.kind(), error.object_key()), (fuelrail::Kind::Mismatch, Some(set.key(2).as_str())), "{error}");
-    std::fs::remove_file(&victim).unwrap();
-    let error = fail();
-    assert_eq!((error.kind(), error.object_key()), (fuelrail::Kind::NotFound, Some(set.key(2).as_str())), "{error}");
-}

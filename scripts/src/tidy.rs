@@ -12,7 +12,6 @@ use workspace::Workspace;
 mod crates;
 mod cycles;
 mod promises;
-mod source;
 mod workspace;
 
 const TOP_LEVEL: [&str; 8] =
@@ -42,8 +41,7 @@ pub(crate) fn tidy(root: &Path) -> Outcome {
     let checks = [crates::check, cycles::check, promises::check, check_texts];
     let problems: Vec<String> = checks.iter().flat_map(|check| check(&workspace)).collect();
     problems.iter().for_each(|problem| say(problem));
-    let (crates, files) = (workspace.crates.len(), workspace.sources.len());
-    let counts = format!("tidy: {} problems in {crates} crates, {files} Rust files", problems.len());
+    let counts = format!("tidy: {} problems in {} packages", problems.len(), workspace.packages.len());
     if !problems.is_empty() {
         return Err(counts);
     }

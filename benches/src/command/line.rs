@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use fuelrail::ByteSize;
 
 use super::results::text;
-use crate::harness::tool::listing;
 use crate::harness::{Findings, Pass, Turn};
 use crate::line::{Line, LineArgs, Step, line};
 use crate::rivals::{Programs, Python, RIVALS, Rival};
@@ -24,7 +23,6 @@ pub(crate) fn run(args: &LineArgs) -> Outcome {
     let all = |asked: Vec<&'static Rival>| if asked.is_empty() { RIVALS.iter().collect() } else { asked };
     let question = Line {
         args,
-        listing: args.uri.as_ref().map(|uri| listing(uri, args.manifest.as_deref())).transpose()?,
         rivals: args.rivals.clone().map_or_else(Vec::new, all),
         programs: Programs {
             natives: args.rival_program.clone().unwrap_or_else(|| program.with_file_name("fuelrail-rival")),

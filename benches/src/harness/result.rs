@@ -40,9 +40,9 @@ pub struct Findings {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetFacts {
-    /// The shape's name; `external` for a bucket that was there already.
+    /// The shape's name.
     pub name: String,
-    /// The shape's scale; none for an external bucket.
+    /// The shape's scale.
     pub scale: Option<f64>,
     pub objects: u64,
     pub bytes: u64,

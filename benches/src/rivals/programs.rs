@@ -10,7 +10,7 @@ use fuelrail::Result;
 
 use super::python::Python;
 use super::roster::{Origin, Packing, Rival};
-use crate::harness::{Contestant, Laid, ShapeName, Stop, Transport, Venue, VenueKind};
+use crate::harness::{Contestant, Laid, ShapeName, Stop, Transport, Venue};
 
 #[derive(Clone, Debug)]
 pub struct Programs {
@@ -32,7 +32,7 @@ const ALLOCATOR: [(&str, &str); 3] =
     [("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "17179869184"), ("MALLOC_TOP_PAD_", "67108864")];
 
 impl Programs {
-    pub fn find(&self, rival: &Rival, transport: Transport, venue: VenueKind) -> Result<(), Absent> {
+    pub fn find(&self, rival: &Rival, transport: Transport) -> Result<(), Absent> {
         let absent = |word, reason: String| Err((word, reason));
         match rival.origin {
             Origin::Native | Origin::Command if !self.natives.is_file() => {
@@ -46,10 +46,6 @@ impl Programs {
             Origin::Python(_) if transport == Transport::Tls => {
                 let reason = "it has no adapter for TLS with an authority of one's own; leave out --tls";
                 absent("not for TLS", reason.to_owned())
-            }
-            Origin::Python(Packing::Tar | Packing::Mds) if venue == VenueKind::External => {
-                let reason = "it reads shards, which are not put into other people's buckets; leave out --uri";
-                absent("not for buckets", reason.to_owned())
             }
             Origin::Python(_) if !self.python.stands() => {
                 let folder = self.python.folder.display();
@@ -117,10 +113,9 @@ mod tests {
     fn whoever_is_missing_says_why_and_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
         let programs = programs(folder.path());
-        let find = |name: &str, transport, venue| {
-            programs.find(name.parse().unwrap(), transport, venue).map_err(|(_, reason)| reason)
-        };
-        let plain = |name: &str| find(name, Transport::Plain, VenueKind::Loopback);
+        let find =
+            |name: &str, transport| programs.find(name.parse().unwrap(), transport).map_err(|(_, reason)| reason);
+        let plain = |name: &str| find(name, Transport::Plain);
         assert!(plain("hyper").unwrap_err().contains("cargo build --release -p fuelrail-rivals"));
         assert!(plain("s3dlio").unwrap_err().contains("--python installs it"));
         std::fs::write(folder.path().join("fuelrail-rival"), "").unwrap();
@@ -128,7 +123,6 @@ mod tests {
         assert_eq!(plain("wrk").unwrap_err(), "wrk is not in PATH; apt-get install wrk");
         std::fs::write(folder.path().join("wrk"), "").unwrap();
         assert_eq!(plain("wrk"), Ok(()));
-        assert!(find("boto3", Transport::Tls, VenueKind::Loopback).unwrap_err().contains("leave out --tls"));
-        assert!(find("webdataset", Transport::Plain, VenueKind::External).unwrap_err().contains("shards"));
+        assert!(find("boto3", Transport::Tls).unwrap_err().contains("leave out --tls"));
     }
 }

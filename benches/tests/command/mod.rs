@@ -8,6 +8,6 @@ mod scenario;
 mod soak;
 mod training;
 
-use program::{Ended, bucket_of, fuelrail, utf8};
+use program::{Ended, fuelrail, utf8};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fuelrail-bench");

@@ -18,11 +18,6 @@ fn tokio_uring_passes() {
     loopback_passes(false, TokioUringRing::new);
 }
 
-#[test]
-fn tokio_uring_passes_with_registered_memory() {
-    loopback_passes(true, TokioUringRing::new);
-}
-
 /// Longest that bytes on the loopback interface may take on a machine that is busy with something else.
 const PATIENCE: Duration = Duration::from_secs(20);
 

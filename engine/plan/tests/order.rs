@@ -103,38 +103,6 @@ fn all_permutations_of_small_sets_are_equally_likely() {
     }
 }
 
-#[test]
-fn fixed_points_number_one_on_average() {
-    for samples in [10, 16, 1_000, 4_096] {
-        let epochs = 2_000;
-        let order = Order::new(samples, 5, true);
-        let fixed: u64 = (0..epochs)
-            .map(|epoch| {
-                let order = order.epoch(epoch);
-                (0..samples).filter(|&p| order.sample_at(p).0 == p).count() as u64
-            })
-            .sum();
-        let mean = fixed as f64 / epochs as f64;
-        // Poisson of mean 1: four standard deviations of the mean of 2000 are 0.09.
-        assert!((mean - 1.0).abs() < 0.09, "{samples} samples: {mean} fixed points");
-    }
-}
-
-#[test]
-fn position_and_sample_are_uncorrelated() {
-    for samples in [100u64, 1_000, 60_000, 100_000] {
-        for epoch in 0..8 {
-            let order = Order::new(samples, 11, true).epoch(epoch);
-            let mean = (samples - 1) as f64 / 2.0;
-            let covariance: f64 = (0..samples).map(|p| (p as f64 - mean) * (order.sample_at(p).0 as f64 - mean)).sum();
-            let variance: f64 = (0..samples).map(|p| (p as f64 - mean).powi(2)).sum();
-            let rank_correlation = covariance / variance;
-            let bound = 4.5 / (samples as f64).sqrt();
-            assert!(rank_correlation.abs() < bound, "{samples} samples epoch {epoch}: {rank_correlation}");
-        }
-    }
-}
-
 /// Neighbours in one epoch, and the same sample in two epochs, fall into 16 x 16 cells evenly.
 #[test]
 fn pairs_are_serially_independent() {

@@ -56,23 +56,3 @@ fn own_caches_reach_the_limit_under_the_sticky_order() {
         assert!(second >= 0.97 * share && later >= 0.97 * share, "pinned {share}: {second}, then {later}");
     }
 }
-
-/// Where every epoch is divided anew, two of three samples that a rank has are wanted by another. DELI's published misses
-/// of the second epoch were .667 without a limit, .888 at 75 %.
-#[test]
-fn under_the_global_order_two_thirds_lie_with_another_rank() {
-    for share in [0.25, 0.5, 0.75] {
-        let (second, later) = hit_ratios(OrderName::Global, PolicyName::Pinned, share, 64);
-        assert!(
-            (second - share / 3.0).abs() < 0.01 && (later - share / 3.0).abs() < 0.01,
-            "{share}: {second}, {later}"
-        );
-    }
-    for (share, published) in [(0.75, 0.888), (3.0, 0.667)] {
-        let (second, _) = hit_ratios(OrderName::Global, PolicyName::Fifo, share, 64);
-        assert!((1.0 - second - published).abs() < 0.01, "{share}: {second}");
-    }
-    // Knowing what comes again helps, and not enough.
-    let (second, later) = hit_ratios(OrderName::Global, PolicyName::NextUse, 0.75, 64);
-    assert!((0.32..0.35).contains(&second) && (0.45..0.55).contains(&later), "{second}, then {later}");
-}

@@ -8,6 +8,5 @@ mod killed_shards;
 mod orders;
 mod outage;
 mod planted;
-mod resume;
 mod seeds;
 mod swarm;

@@ -225,24 +225,3 @@ fn a_container_of_azure_is_listed_page_by_page() {
     let first = "GET /account/set?restype=container&comp=list&maxresults=5000&prefix=x%2F";
     assert_eq!(asked, [format!("{first} HTTP/1.1"), format!("{first}&marker=m1 HTTP/1.1")]);
 }
-
-/// What listing ten million objects takes, client and server in one process: `cargo nextest run -p fuelrail --test it
-/// --run-ignored only --no-capture`.
-#[test]
-#[ignore = "a measurement"]
-fn ten_million_objects() {
-    let set = DataSet::digits(10_000_000, 5);
-    let bucket = Bucket::start(BucketConfig { source: Source::Generated(set), ..BucketConfig::default() }).unwrap();
-    let (begun, before) = (std::time::Instant::now(), fuelrail::memory_use().rss_bytes);
-    let listing = list_packed(Access::default(), &bucket.url(""), |_| {}).unwrap();
-    let (wall, peak) = (begun.elapsed(), fuelrail::memory_use().peak_rss_bytes);
-    assert_eq!(listing.len(), 10_000_000);
-    eprintln!(
-        "10 million objects, {} key bytes: {:.1} s; {} MiB before, at most {} MiB, {:.1} bytes an object beside its key",
-        listing.key_bytes(),
-        wall.as_secs_f64(),
-        before >> 20,
-        peak >> 20,
-        (peak - before).saturating_sub(listing.key_bytes() as u64) as f64 / 1e7
-    );
-}

@@ -1,108 +1,148 @@
-//! Import cycles between the files of one target, by the paths in code that ships.
+//! Import cycles between the files of one target, by the paths in code that ships: `crate::…`, `super::…`, and those that begin with a module
+//! of the file. Reads lines as rustfmt leaves them: items of a file's top level stand at the left edge.
 //!
-//! A parent that declares a child (`mod x;`) or hands its names on (`pub use x::Name;`) does not import it; a name reached through such a
-//! hand-over counts for the file that defines it.
+//! A parent that declares a child or hands its names on (`pub use x::Name;`) does not import it; a name reached through such a hand-over
+//! counts for the file that defines it.
 
-use super::source::{Source, join};
 use super::workspace::Workspace;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn check(workspace: &Workspace) -> Vec<String> {
-    let targets = workspace.crates.iter().flat_map(|krate| &krate.targets);
-    let roots = targets.filter(|(kind, _)| kind == "bin" || kind.ends_with("lib")).map(|(_, root)| root);
-    roots.flat_map(|root| Graph::new(&workspace.sources, root).cycles()).collect()
+    let targets = workspace.packages.iter().flat_map(|package| &package.targets);
+    let roots = targets.filter(|target| target.kind.iter().any(|kind| kind == "bin" || kind.ends_with("lib")));
+    let roots: BTreeSet<&str> =
+        roots.filter_map(|target| target.src_path.rsplit_once('/')).map(|(root, _)| root).collect();
+    let mut targets: BTreeMap<&str, BTreeMap<String, Module<'_>>> = BTreeMap::new();
+    for (file, text) in &workspace.files {
+        let inside = |root: &&str| file.strip_prefix(*root).is_some_and(|rest| rest.starts_with('/'));
+        let Some(root) = roots.iter().filter(|root| inside(root)).max_by_key(|root| root.len()) else { continue };
+        let Some(path) = file[root.len() + 1..].strip_suffix(".rs") else { continue };
+        let path = if matches!(path, "lib" | "main") { "" } else { path.trim_end_matches("/mod") };
+        if path.split('/').all(|name| name != "tests") {
+            targets.entry(root).or_default().entry(path.replace('/', "::")).or_insert(Module::read(file, text));
+        }
+    }
+    targets.values().flat_map(cycles).collect()
 }
 
-/// The modules of one target and the imports between their files.
-#[derive(Default)]
-struct Graph<'a> {
-    /// The files, by the paths of their modules.
-    modules: BTreeMap<String, (&'a str, &'a Source)>,
-    /// From file, to file, and the first place that says so.
-    imports: BTreeMap<&'a str, BTreeMap<&'a str, String>>,
+/// One file.
+struct Module<'a> {
+    file: &'a str,
+    /// What ships of it, without comments.
+    text: String,
+    /// What it defines.
+    items: BTreeSet<String>,
 }
 
-impl<'a> Graph<'a> {
-    fn new(sources: &'a BTreeMap<String, Source>, root: &str) -> Graph<'a> {
-        let mut graph = Graph::default();
-        graph.enter(sources, root, root.rsplit_once('/').map_or("", |(folder, _)| folder), "");
-        let mut imports: BTreeMap<&str, BTreeMap<&str, String>> = BTreeMap::new();
-        for (at, (file, source)) in &graph.modules {
-            for (path, line) in &source.paths {
-                if let Some(to) = graph.resolve(at, path).filter(|to| to != file) {
-                    let said = || format!("{file}:{line} names {}", path.join("::"));
-                    imports.entry(file).or_default().entry(to).or_insert_with(said);
-                }
+impl<'a> Module<'a> {
+    fn read(file: &'a str, text: &str) -> Module<'a> {
+        let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let (mut kept, mut items, mut for_tests, mut hands_on) = (String::new(), BTreeSet::new(), false, false);
+        for line in text.lines() {
+            let line = line.split_once("//").map_or(line, |(code, _)| code);
+            let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+            let is_item = |word: &str| matches!(word, "fn" | "struct" | "enum" | "union" | "type" | "static" | "trait");
+            hands_on |= line.starts_with("pub") && words.clone().any(|word| word == "use");
+            if !for_tests && !hands_on && !line.trim_start().starts_with("#[") {
+                kept += line;
+                kept.push('\n');
             }
+            if !line.starts_with(' ') && words.any(is_item) {
+                items.extend(words.next().map(str::to_owned));
+            } else if let Some((name, _)) = line.split_once("const ").and_then(|(_, rest)| rest.split_once(':')) {
+                items.insert(name.to_owned());
+            }
+            hands_on &= !line.contains(';');
+            for_tests = line.starts_with("#[cfg(test)]") || for_tests && !line.ends_with([';', '}']);
         }
-        graph.imports = imports;
-        graph
+        Module { file, text: kept, items }
     }
+}
 
-    /// Adds the module in `file`, and those that it declares in files of `folder`.
-    fn enter(&mut self, sources: &'a BTreeMap<String, Source>, file: &str, folder: &str, path: &str) {
-        let Some((file, source)) = sources.get_key_value(file) else { return };
-        self.modules.insert(path.to_owned(), (file, source));
-        for child in &source.children {
-            let stem = format!("{folder}/{}", child.replace("::", "/"));
-            for place in [format!("{stem}.rs"), format!("{stem}/mod.rs")] {
-                self.enter(sources, &place, &stem, &join(path, child));
+/// The imports of all cycles.
+fn cycles(modules: &BTreeMap<String, Module<'_>>) -> Vec<String> {
+    let mut imports: BTreeMap<&str, BTreeMap<&str, String>> = BTreeMap::new();
+    for (at, module) in modules {
+        for path in paths(modules, at, &module.text) {
+            if let Some(to) = resolve(modules, &path).filter(|to| *to != module.file) {
+                imports.entry(module.file).or_default().insert(to, format!("{} names crate{path}", module.file));
             }
         }
     }
+    // A file that imports none of those left, or that none of them imports, is in no cycle.
+    loop {
+        let importing: BTreeSet<&str> = imports.keys().copied().collect();
+        let imported: BTreeSet<&str> = imports.values().flat_map(BTreeMap::keys).copied().collect();
+        let left = importing.intersection(&imported).copied().collect::<BTreeSet<_>>();
+        imports.retain(|file, to| {
+            to.retain(|file, _| left.contains(file));
+            left.contains(file) && !to.is_empty()
+        });
+        if imports.len() == importing.len() {
+            break;
+        }
+    }
+    let said = |(to, said): (&&str, &String)| format!("{said}, and {to} imports it: move what they share below them");
+    imports.values().flat_map(|to| to.iter().map(said)).collect()
+}
 
-    /// The file that defines what `path` names, seen from the module `at`; none when that is not in this target.
-    fn resolve(&self, at: &str, path: &[String]) -> Option<&'a str> {
-        let parent = |at: &str| at.rsplit_once("::").map_or(String::new(), |(parent, _)| parent.to_owned());
-        let (mut at, mut rest) = match path.first()?.as_str() {
-            "crate" => (String::new(), &path[1..]),
-            "self" => (at.to_owned(), &path[1..]),
-            first if first == "super" || self.modules.contains_key(&join(at, first)) => (at.to_owned(), path),
-            _ => return None,
-        };
-        while let Some((name, after)) = rest.split_first() {
-            let next = if name == "super" { parent(&at) } else { join(&at, name) };
-            let (file, source) = self.modules.get(&at)?;
-            if self.modules.contains_key(&next) {
-                (at, rest) = (next, after);
-            } else if source.items.contains(name) {
-                return Some(file);
-            } else {
-                // Handed on from elsewhere: from the one file that defines the name, if it is one.
-                let mut definers = self.modules.values().filter(|(_, source)| source.items.contains(name));
-                return Some(
-                    definers.next().filter(|_| definers.next().is_none()).map_or(file, |(definer, _)| definer),
-                );
+/// The paths that a module names within its crate, each name with `::` in front.
+fn paths(modules: &BTreeMap<String, Module<'_>>, at: &str, text: &str) -> Vec<String> {
+    let parent = |at: &str| at.rsplit_once("::").map_or(String::new(), |(parent, _)| parent.to_owned());
+    let absolute = |at: &str| if at.is_empty() { String::new() } else { format!("::{at}") };
+    let children = modules.keys().filter(|child| !child.is_empty() && parent(child) == at);
+    let children = children.map(|child| (child.rsplit("::").next().unwrap_or_default(), absolute(at)));
+    let mut found = Vec::new();
+    for (name, base) in children.chain([("crate", String::new()), ("super", absolute(&parent(at)))]) {
+        for (begin, _) in text.match_indices(&format!("{name}::")) {
+            if !text[..begin].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | ':')) {
+                let begin = if matches!(name, "crate" | "super") { begin + name.len() + 2 } else { begin };
+                leaves(&text[begin..], &base, &mut found);
             }
         }
-        Some(self.modules.get(&at)?.0)
     }
+    found
+}
 
-    /// Cycles that share no file, until every cycle has a file in one of them.
-    fn cycles(&self) -> Vec<String> {
-        let next =
-            |left: &BTreeSet<&'a str>, file: &str| self.imports[file].keys().copied().find(|to| left.contains(to));
-        let (mut left, mut problems): (BTreeSet<&str>, _) = (self.imports.keys().copied().collect(), Vec::new());
-        loop {
-            // A file that imports none of those left is in no cycle.
-            while let Some(file) = left.iter().copied().find(|file| next(&left, file).is_none()) {
-                left.remove(file);
-            }
-            let Some(&first) = left.first() else { return problems };
-            let mut way = vec![first];
-            let ring = loop {
-                let to = next(&left, way[way.len() - 1]).expect("each of those left imports one of them");
-                match way.iter().position(|file| *file == to) {
-                    Some(at) => break way.split_off(at),
-                    None => way.push(to),
-                }
-            };
-            let steps = ring.iter().zip(ring.iter().cycle().skip(1)).map(|(from, to)| self.imports[from][to].as_str());
-            let steps = steps.collect::<Vec<_>>().join("; ");
-            problems.push(format!("{}: import cycle ({steps}): move what these modules share below them", ring[0]));
-            left.retain(|file| !ring.contains(file));
+/// Reads the leaves of the path or `use` tree at the beginning of `text`; gives what is behind it.
+fn leaves<'a>(text: &'a str, base: &str, found: &mut Vec<String>) -> &'a str {
+    let text = text.trim_start();
+    if let Some(mut inner) = text.strip_prefix('{') {
+        while !inner.trim_start().starts_with('}') && !inner.is_empty() {
+            let rest = leaves(inner, base, found);
+            inner = &rest[rest.find([',', '}']).unwrap_or(rest.len())..];
+            inner = inner.strip_prefix(',').unwrap_or(inner);
+        }
+        return inner.trim_start().strip_prefix('}').unwrap_or_default();
+    }
+    let (name, rest) = text.split_at(text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len()));
+    let path = match name {
+        "super" => base.rsplit_once("::").map_or(String::new(), |(parent, _)| parent.to_owned()),
+        "" | "self" => base.to_owned(),
+        _ => format!("{base}::{name}"),
+    };
+    match rest.strip_prefix("::") {
+        Some(rest) => leaves(rest, &path, found),
+        None => {
+            found.push(path);
+            rest
         }
     }
+}
+
+/// The file that defines what a path names: the deepest module of it; or, where that only hands the name on, the one that defines it.
+fn resolve<'a>(modules: &BTreeMap<String, Module<'a>>, path: &str) -> Option<&'a str> {
+    let path = path.trim_start_matches("::");
+    let (mut at, mut rest) = (path, "");
+    while !modules.contains_key(at) {
+        (at, rest) = at.rsplit_once("::").map_or(("", path), |(module, _)| (module, &path[module.len() + 2..]));
+    }
+    let (module, name) = (&modules[at], rest.split("::").next().unwrap_or_default());
+    if name.is_empty() || module.items.contains(name) {
+        return Some(module.file);
+    }
+    let mut definers = modules.values().filter(|module| module.items.contains(name));
+    Some(definers.next().filter(|_| definers.next().is_none()).map_or(module.file, |definer| definer.file))
 }
 
 #[cfg(test)]
@@ -115,54 +155,40 @@ mod tests {
 
     #[test]
     fn modules_that_import_each_other_are_found() {
-        let found = cycles(&[
-            ("engine/io/src/lib.rs", "mod a; mod b;"),
-            ("engine/io/src/a.rs", "\nuse crate::b::B; pub struct A;"),
-            ("engine/io/src/b.rs", "pub struct B;\nfn f() { let _ = vec![super::a::A]; }"),
-        ]);
-        let steps = "engine/io/src/a.rs:2 names crate::b::B; engine/io/src/b.rs:2 names super::a::A";
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].starts_with(&format!("engine/io/src/a.rs: import cycle ({steps})")), "{found:?}");
-    }
-
-    #[test]
-    fn cycles_through_re_exports_folders_globs_and_parents_are_found() {
         let re_export = [
-            ("engine/io/src/lib.rs", "mod ring; mod slot; pub use ring::uring::Uring; use slot::Slot;"),
+            ("engine/io/src/lib.rs", "mod ring;\nmod slot;\npub use ring::uring::Uring;\nuse slot::Slot;"),
             ("engine/io/src/ring/mod.rs", "pub mod uring;"),
-            ("engine/io/src/ring/uring.rs", "pub struct Uring; use crate::Slot;"),
-            ("engine/io/src/slot.rs", "pub struct Slot; use crate::Uring;"),
+            ("engine/io/src/ring/uring.rs", "pub struct Uring;\nuse crate::Slot;"),
+            ("engine/io/src/slot.rs", "pub struct Slot;\nuse crate::Uring;"),
         ];
         let longer = [
-            ("engine/io/src/lib.rs", "mod a; mod b; mod c;"),
             ("engine/io/src/a.rs", "use crate::b::*;"),
-            ("engine/io/src/b.rs", "use crate::c; fn f() { c::g() }"),
-            ("engine/io/src/c.rs", "pub fn g() { crate::a::h() } use self::inner::x; mod inner { pub fn x() {} }"),
+            ("engine/io/src/b.rs", "use crate::{c::{self, g as h}};\nfn f() { c::g() }"),
+            ("engine/io/src/c.rs", "pub fn g() { vec![super::a::h()] }"),
         ];
         let parent = [
-            ("engine/io/src/lib.rs", "mod a; pub struct Top; fn f() { a::g() }"),
-            ("engine/io/src/a.rs", "use super::Top; pub fn g() {}"),
+            ("engine/io/src/lib.rs", "mod a;\npub struct Top;\nfn f() { a::g() }"),
+            ("engine/io/src/a.rs", "use super::Top;\npub fn g() {}"),
         ];
-        let glob = [
-            ("engine/io/src/lib.rs", "mod a; mod b; pub use a::*;"),
-            ("engine/io/src/a.rs", "pub struct A; use crate::b::B;"),
-            ("engine/io/src/b.rs", "pub struct B; use super::A;"),
-        ];
-        for (files, files_in_it) in [(&re_export[..], 2), (&longer, 3), (&parent, 2), (&glob, 2)] {
+        for (files, files_in_it) in [(&re_export[..], 2), (&longer, 3), (&parent, 2)] {
             let found = cycles(files);
-            assert!(found.len() == 1 && found[0].matches(" names ").count() == files_in_it, "{found:?}");
+            assert_eq!(found.len(), files_in_it, "{found:?}");
         }
     }
 
     #[test]
-    fn declarations_hand_overs_tests_and_visibility_are_no_imports() {
+    fn declarations_hand_overs_comments_and_tests_are_no_imports() {
         let found = cycles(&[
-            ("engine/io/src/lib.rs", "mod a; mod b; pub use a::A; pub struct Top;\n#[cfg(test)] mod tests;"),
+            (
+                "engine/io/src/lib.rs",
+                "mod a;\nmod b;\npub use a::{\n    A,\n};\npub struct Top;\n#[cfg(test)]\nmod tests;",
+            ),
             (
                 "engine/io/src/a.rs",
-                "use crate::Top; use std::fmt; pub struct A;\n#[cfg(test)] mod tests { use crate::b; }",
+                "use crate::Top;\npub struct A; // crate::b\n#[cfg(test)]\nmod tests {\n use crate::b;\n}",
             ),
-            ("engine/io/src/b.rs", "use crate::a::A; pub(super) struct B; pub(in crate::a) struct C;"),
+            ("engine/io/src/b.rs", "use crate::a::A;\n#[cfg(test)]\nuse super::c;\npub(super) struct B;"),
+            ("engine/io/src/c.rs", "use super::b;"),
             ("engine/io/src/tests.rs", "use crate::a::A;"),
         ]);
         assert_eq!(found, Vec::<String>::new());

@@ -1,99 +1,115 @@
-//! Every promise of `engine/docs/SEMANTICS.md` names a test that exists, and not only tests that may be skipped.
+//! Every promise of `engine/docs/SEMANTICS.md` names a test that exists and is not ignored, and not only tests that may be skipped.
 //!
 //! A promise is a section under a third-level heading. It names its tests on lines of their own:
 //! ``test: `fuelrail_plan::order::tests::is_a_bijection` `` or ``test: `engine/tests/faults.rs::survives_truncation` ``.
 
 use super::workspace::Workspace;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 const PAGE: &str = "engine/docs/SEMANTICS.md";
 /// The function by which tests are skipped.
 const SKIP: &str = "skip_or_fail";
 
 pub(super) fn check(workspace: &Workspace) -> Vec<String> {
-    let (tests, mut problems) = (tests(workspace), Vec::new());
     let page = workspace.files.get(PAGE).map(String::as_str).unwrap_or_default();
-    let promises: Vec<&str> = page.split("\n### ").skip(1).collect();
-    if promises.is_empty() {
-        problems.push(format!("{PAGE}: no promise found: each is a section under a ### heading"));
-    }
-    for promise in promises {
+    let (skipping, mut problems) = (skipping(workspace), Vec::new());
+    for promise in page.split("\n### ").skip(1) {
         let section = promise.split("\n#").next().unwrap_or_default();
         let title = section.lines().next().unwrap_or_default();
-        let named =
-            section.lines().filter_map(|line| line.trim_start_matches("- ").strip_prefix("test: `")?.split('`').next());
-        let mut always = false;
-        for name in named {
-            match tests.get(name) {
-                Some(Runs::Always) => always = true,
-                Some(Runs::UnlessSkipped) => {}
-                Some(Runs::Never) => problems.push(format!("{PAGE}: '{title}' names the ignored test '{name}'")),
-                None => problems.push(format!("{PAGE}: '{title}' names '{name}', and there is no such test")),
-            }
+        let tests = section.lines().filter_map(|line| line.trim_start_matches("- ").strip_prefix("test: `"));
+        let tests: Vec<&str> = tests.filter_map(|rest| rest.split('`').next()).collect();
+        if tests.is_empty() {
+            problems.push(format!("{PAGE}: '{title}' needs a test, as a line \"test: `path::name`\""));
         }
-        if !always {
-            problems
-                .push(format!("{PAGE}: '{title}' needs a test that runs everywhere, as a line \"test: `path::name`\""));
+        let may_be_skipped = |test: &&&str| {
+            // A test within a package's sources needs no server.
+            test.rsplit_once("::").is_some_and(|(file, name)| skipping.contains(&(file.to_owned(), name.to_owned())))
+        };
+        if !tests.is_empty() && tests.iter().filter(may_be_skipped).count() == tests.len() {
+            problems.push(format!("{PAGE}: '{title}' needs a test that runs everywhere: those named may be skipped"));
         }
+        let missing = tests.iter().filter(|test| !runs(workspace, test));
+        problems.extend(missing.map(|test| format!("{PAGE}: '{title}' names '{test}', and no such test runs")));
+    }
+    if !page.contains("\n### ") {
+        problems.push(format!("{PAGE}: no promise found: each is a section under a ### heading"));
     }
     problems
 }
 
-/// When a test runs.
-#[derive(PartialEq)]
-enum Runs {
-    Always,
-    /// It calls [`SKIP`], itself or through what it calls.
-    UnlessSkipped,
-    /// It carries `#[ignore]`.
-    Never,
-}
-
-/// All tests by both of their names.
-fn tests(workspace: &Workspace) -> BTreeMap<String, Runs> {
-    let (skippable, mut all) = (skippable(workspace), BTreeMap::new());
-    for (file, source) in &workspace.sources {
-        let module = workspace.crates.iter().find_map(|krate| {
-            let inside = file.strip_prefix(&format!("{}/src/", krate.folder))?.strip_suffix(".rs")?;
+/// Whether there is a test of this name, `file::name` or `crate::module::name`, that is not ignored.
+fn runs(workspace: &Workspace, test: &str) -> bool {
+    let function = test.rsplit("::").next().unwrap_or_default();
+    workspace.packages.iter().any(|package| {
+        let module = |path: &str| {
+            let inside = path.strip_prefix(package.folder())?.strip_prefix("/src/")?.strip_suffix(".rs")?;
             let inside = if matches!(inside, "lib" | "main") { "" } else { inside.trim_end_matches("/mod") };
-            Some(super::source::join(&krate.name.replace('-', "_"), &inside.replace('/', "::")))
-        });
-        for test in source.functions.iter().filter(|f| f.is_test) {
-            for place in module.iter().chain([file]) {
-                let runs = match test.is_ignored {
-                    true => Runs::Never,
-                    false if skippable.contains(&(file, &test.name)) => Runs::UnlessSkipped,
-                    false => Runs::Always,
-                };
-                let inside = super::source::join(&test.module, &test.name);
-                all.insert(format!("{place}::{inside}"), runs);
-            }
-        }
-    }
-    all
+            Some(format!("{}::{inside}", package.name.replace('-', "_")).replace('/', "::"))
+        };
+        workspace.sources(package).any(|(path, text)| {
+            let is_here = |place: &str| {
+                test.strip_prefix(place.trim_end_matches("::")).is_some_and(|rest| rest.starts_with("::"))
+            };
+            (is_here(path) || module(path).is_some_and(|module| is_here(&module))) && has_test(text, function)
+        })
+    })
 }
 
-/// The functions, with their files, that call [`SKIP`] or a function that does. A method is known by `Type::name` in all files, a plain
-/// function by its name in its own.
-fn skippable(workspace: &Workspace) -> BTreeSet<(&str, &str)> {
-    let mut found: BTreeSet<(&str, &str)> = BTreeSet::new();
+/// The functions that call [`SKIP`], themselves or through others, each with its file. A method, `Type::name`, is known in all files, a
+/// plain function in its own.
+fn skipping(workspace: &Workspace) -> BTreeSet<(String, String)> {
+    let sources = workspace.files.iter().filter(|(path, _)| path.ends_with(".rs"));
+    let functions: Vec<_> =
+        sources.flat_map(|(path, text)| functions(text).map(move |(name, body)| (path, name, body))).collect();
+    let mut found = BTreeSet::new();
     loop {
         let before = found.len();
-        for (file, source) in &workspace.sources {
-            for function in &source.functions {
-                let skips = |call: &String| {
-                    call.rsplit("::").next() == Some(SKIP)
-                        || found.iter().any(|(place, name)| call == name && (name.contains("::") || place == file))
-                };
-                if function.calls.iter().any(skips) {
-                    found.insert((file, &function.name));
-                }
+        for (path, name, body) in &functions {
+            let calls = |(place, called): &(String, String)| {
+                (called.contains("::") || place == *path) && body.contains(&format!("{called}("))
+            };
+            if body.contains(&format!("{SKIP}(")) || found.iter().any(calls) {
+                found.insert(((*path).clone(), name.clone()));
             }
         }
         if found.len() == before {
             return found;
         }
     }
+}
+
+/// The functions of a file, as rustfmt leaves it, with their bodies; those of an `impl` as `Type::name`.
+fn functions(text: &str) -> impl Iterator<Item = (String, String)> {
+    let mut owner = String::new();
+    let lines: Vec<&str> = text.lines().collect();
+    (0..lines.len()).filter_map(move |at| {
+        let (line, code) = (lines[at], lines[at].trim_start());
+        if let Some(head) = line.strip_prefix("impl") {
+            let named =
+                head.rsplit(" for ").next().unwrap_or_default().trim_start_matches(|c: char| !c.is_alphabetic());
+            owner = named.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned() + "::";
+        } else if line.starts_with('}') {
+            owner.clear();
+        }
+        let name = code.split_once("fn ").filter(|(before, _)| before.is_empty() || before.ends_with(' '))?.1;
+        let name = &name[..name.find(['(', '<'])?];
+        let end = format!("{}}}", &line[..line.len() - code.len()]);
+        let body = lines[at..].iter().take_while(|line| **line != end).copied().collect::<Vec<_>>().join("\n");
+        let body = if code.ends_with('}') { line.to_owned() } else { body };
+        Some((format!("{owner}{name}"), body))
+    })
+}
+
+/// Whether the attributes above a function of this name make it a test that is not ignored.
+fn has_test(text: &str, function: &str) -> bool {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let head = format!("fn {function}(");
+    let is_head = |line: &str| line.starts_with(&head) || line.starts_with(&format!("async {head}"));
+    lines.iter().enumerate().filter(|(_, line)| is_head(line)).any(|(at, _)| {
+        let mut above = lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+        above.clone().any(|line| line.ends_with("test]") || line.contains("::test("))
+            && !above.any(|line| line.starts_with("#[ignore"))
+    })
 }
 
 #[cfg(test)]
@@ -104,11 +120,14 @@ mod tests {
         check(&Workspace::of(&[
             (
                 "engine/src/state.rs",
-                "mod tests { #[test] fn resumes() {} #[test] #[ignore] fn later() {} fn none() {} }",
+                "mod tests {\n#[test]\nfn resumes() {}\n#[test]\n#[ignore]\nfn later() {}\nfn none() {}\n}",
             ),
-            ("engine/tests/faults.rs", "#[test] fn survives() {}"),
-            ("engine/tests/other.rs", "impl Nginx { fn start() { skip::skip_or_fail(1); } }"),
-            ("engine/tests/nginx.rs", "#[test] fn serves() { helped(); } fn helped() { other::Nginx::start(); }"),
+            ("engine/tests/other.rs", "impl Nginx {\n    fn start() {\n        skip::skip_or_fail(1);\n    }\n}\n"),
+            (
+                "engine/tests/nginx.rs",
+                "#[test]\nfn serves() {\n    helped();\n}\n\nfn helped() {\n    other::Nginx::start();\n}\n",
+            ),
+            ("engine/tests/faults.rs", "proptest! {\n#[test]\n/// Why.\nfn survives(x in 0..3) {}\n}"),
             (PAGE, page),
         ]))
     }
@@ -116,22 +135,21 @@ mod tests {
     #[test]
     fn promises_with_tests_that_run_are_kept() {
         let page = "# Page\n\n## Part\n\n### Resume\n\nIt does.\n\ntest: `fuelrail::state::tests::resumes`\n\
-                    - test: `engine/tests/nginx.rs::serves`\n\n### Faults\ntest: `engine/tests/faults.rs::survives`\n## Closing words\n";
+                    ### Faults\n- test: `engine/tests/faults.rs::survives`\n## Closing words\n";
         assert_eq!(found(page), Vec::<String>::new());
     }
 
     #[test]
-    fn promises_without_a_test_that_always_runs_are_found() {
-        let names = |test: &str| {
-            found(&format!("# Page\n### One\nwords\n{test}\n## Part\ntest: `engine/tests/faults.rs::survives`\n"))
-        };
+    fn promises_without_a_test_that_runs_are_found() {
+        let names = |test: &str| found(&format!("# Page\n### One\nwords\n{test}\n## Part\n"));
         for (test, complaint) in [
             ("", "'One' needs a test"),
-            ("test: `fuelrail::state::tests::none`", "no such test"),
-            ("test: `fuelrail::state::tests::later`", "names the ignored test"),
+            ("test: `fuelrail::state::tests::none`", "no such test runs"),
+            ("test: `fuelrail::state::tests::later`", "no such test runs"),
+            ("test: `fuelrail::other::tests::resumes`", "no such test runs"),
             ("test: `engine/tests/nginx.rs::serves`", "'One' needs a test that runs everywhere"),
         ] {
-            assert!(names(test).iter().any(|problem| problem.contains(complaint)), "{test}: {:?}", names(test));
+            assert!(names(test).len() == 1 && names(test)[0].contains(complaint), "{test}: {:?}", names(test));
         }
         assert_eq!(found("# Nothing promised\n").len(), 1);
     }

@@ -1,5 +1,4 @@
-//! Venues: what contestants read from, and over which link. nginx on loopback or behind a link of its own, the embedded
-//! bucket, or any HTTP bucket there is.
+//! Venues: what contestants read from, and over which link: nginx on loopback or behind a link of its own, or the embedded bucket.
 //!
 //! Owns the server, the link and the folder if it made it; all are gone when the venue is dropped.
 
@@ -33,9 +32,6 @@ pub enum VenueKind {
     Netns,
     /// The embedded bucket on 127.0.0.1, in the harness's own process. For tests: it is no server to measure against.
     Embedded,
-    /// A bucket that is already there.
-    #[value(skip)]
-    External,
 }
 
 /// How a venue is set up.
@@ -46,8 +42,6 @@ pub struct VenueConfig {
     pub link_bits_per_s: Option<u64>,
     /// Whether to serve TLS as well (nginx only).
     pub tls: bool,
-    /// For `External`: the URI that keys are appended to.
-    pub uri: Option<String>,
     /// The folder for objects and logs. None makes one in `/dev/shm`, else in the temporary folder, and removes it.
     pub folder: Option<PathBuf>,
     /// The core the server is bound to. None leaves it free.
@@ -133,7 +127,7 @@ impl Venue {
             place: Place { cores: config.client_cores.clone(), netns: None },
             facts: VenueFacts {
                 kind: config.kind,
-                server: "external".into(),
+                server: "embedded bucket".into(),
                 mtu: None,
                 link_bits_per_s: config.link_bits_per_s,
                 server_core: None,
@@ -144,16 +138,10 @@ impl Venue {
         match config.kind {
             VenueKind::Loopback | VenueKind::Netns => venue.open_nginx(config, &root)?,
             VenueKind::Embedded => {
-                venue.facts.server = "embedded bucket".into();
                 let source = Source::Directory(root);
                 let bucket = embedded(BucketConfig { source, ..BucketConfig::default() })?;
                 venue.plain = Some(bucket.url(""));
                 venue._bucket = Some(bucket);
-            }
-            VenueKind::External => {
-                let uri = config.uri.as_deref().unwrap_or_default().trim_end_matches('/');
-                let place = if uri.starts_with("https:") { &mut venue.secure } else { &mut venue.plain };
-                *place = Some(format!("{uri}/"));
             }
         }
         Ok(venue)
@@ -182,7 +170,7 @@ impl Venue {
         Ok(())
     }
 
-    /// Where the keys of what was laid begin. For an external bucket, its URI.
+    /// Where the keys of what was laid begin.
     ///
     /// # Errors
     /// `Usage` for TLS at a venue that has none.
@@ -192,8 +180,7 @@ impl Venue {
             Transport::Tls => &self.secure,
         };
         let none = || Error::new(Kind::Usage, "this venue has no TLS").cure("use a venue with nginx, opened with TLS");
-        let prefix = if self.facts.kind == VenueKind::External { "" } else { &laid.prefix };
-        Ok(format!("{}{prefix}", base.as_ref().ok_or_else(none)?))
+        Ok(format!("{}{}", base.as_ref().ok_or_else(none)?, laid.prefix))
     }
 
     /// The folder whose `root` is served.
@@ -210,7 +197,6 @@ impl Venue {
 
 fn validate(config: &VenueConfig) -> Result<()> {
     let usage = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
-    let ours = matches!(config.kind, VenueKind::Loopback | VenueKind::Netns);
     if config.link_bits_per_s.is_some() && config.kind != VenueKind::Netns {
         return usage("only a link of our own can be held to a rate", "use --venue netns");
     }
@@ -220,10 +206,7 @@ fn validate(config: &VenueConfig) -> Result<()> {
     if config.tls && config.kind == VenueKind::Embedded {
         return usage("this venue has no TLS", "use --venue loopback or netns");
     }
-    if config.uri.is_some() != (config.kind == VenueKind::External) {
-        return usage("a URI and an external bucket go together", "give --uri alone, or --venue alone");
-    }
-    if !ours && !config.nginx_directives.is_empty() {
+    if config.kind == VenueKind::Embedded && !config.nginx_directives.is_empty() {
         return usage("directives are for nginx", "use --venue loopback or netns");
     }
     Ok(())

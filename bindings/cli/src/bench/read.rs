@@ -107,9 +107,6 @@ pub(crate) struct Read {
     /// Bind each shard to a core [default: true]
     #[arg(long, value_name = "true|false", action = ArgAction::Set)]
     pin: Option<bool>,
-    /// Count processor cycles of every shard, where the kernel allows [default: false]
-    #[arg(long, value_name = "true|false", action = ArgAction::Set)]
-    cycles: Option<bool>,
     /// Under https, believe the authorities in FILE (PEM) instead of the system's
     #[arg(long, value_name = "FILE")]
     ca_file: Option<String>,
@@ -230,13 +227,8 @@ pub(crate) fn text(report: &ReadReport) -> String {
 /// One shard's core in a line.
 pub fn shard_text(shard: &ShardStats) -> String {
     let core = shard.core.map_or_else(|| "-".to_owned(), |core| core.to_string());
-    let cycles = shard.cycles.map_or_else(String::new, |cycles| {
-        let per_byte = cycles as f64 / shard.landed_bytes.max(1) as f64;
-        let per_cycle = shard.instructions.unwrap_or(0) as f64 / cycles.max(1) as f64;
-        format!(", {per_byte:.2} cycles per byte, {per_cycle:.2} instructions per cycle")
-    });
     format!(
-        "core {core}, {:.3} s user, {:.3} s system, {}; {:.2} calls per MiB, {:.2} completions each; slept {}, preempted {}{cycles}",
+        "core {core}, {:.3} s user, {:.3} s system, {}; {:.2} calls per MiB, {:.2} completions each; slept {}, preempted {}",
         shard.cpu_user_s,
         shard.cpu_system_s,
         ByteSize(shard.landed_bytes),

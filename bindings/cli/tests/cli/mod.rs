@@ -10,9 +10,8 @@ mod seccomp;
 mod serve;
 mod tune;
 
-use fuelrail_bucket::Bucket;
-use fuelrail_bucket::DataSet;
-use program::{Ended, bucket_of, cleared, fuelrail, utf8};
+use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
+use program::{Ended, cleared, fuelrail, utf8};
 use std::process::Command;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -29,6 +28,15 @@ fn program() -> Command {
 /// `fuelrail bench read URI` with small settings and these.
 fn bench_read(uri: &str, args: &[&str]) -> Ended {
     fuelrail(&[&["bench", "read", uri], &SMALL[..], args].concat())
+}
+
+fn bucket_of(set: &DataSet, script: &str) -> Bucket {
+    let config = BucketConfig {
+        source: Source::Generated(set.clone()),
+        script: script.parse().unwrap(),
+        ..BucketConfig::default()
+    };
+    Bucket::start(config).unwrap()
 }
 
 /// XXH3-128 over all objects of the set in key order.

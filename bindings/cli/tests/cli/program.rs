@@ -1,7 +1,6 @@
-//! The program of a test and what it came to; buckets to run it against.
+//! The program of a test and what it came to.
 
 use super::PROGRAM;
-use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -47,15 +46,6 @@ pub(crate) fn fuelrail(args: &[&str]) -> Ended {
     let ended = Ended::new(command.arg("60").arg(PROGRAM).args(args).output().expect("coreutils are there"));
     assert_ne!(ended.code, 124, "hangs: {args:?}\n{}", ended.err);
     ended
-}
-
-pub(crate) fn bucket_of(set: &DataSet, script: &str) -> Bucket {
-    let config = BucketConfig {
-        source: Source::Generated(set.clone()),
-        script: script.parse().unwrap(),
-        ..BucketConfig::default()
-    };
-    Bucket::start(config).unwrap()
 }
 
 pub(crate) fn utf8(path: &Path) -> &str {

@@ -1,18 +1,18 @@
-//! Copies and fills: how they are asked for.
+//! Copies: how they are asked for.
 //!
 //! Owns the meaning of pinned and pageable memory in a copy, and the booking of the link's bandwidth.
 
 use crate::code::{Code, Outcome};
 use crate::driver::{Held, State};
 use crate::tables::pinned::Reach;
-use crate::tables::transfer::{Copy, End, Fill, read_host, sums};
+use crate::tables::transfer::{Copy, End, read_host, sums};
 use crate::tables::work::{Touch, Work};
 use std::time::{Duration, Instant};
 
 impl State {
     /// Takes a copy's time on its device's link; says when the link is through with it.
     pub(crate) fn book_link(&mut self, copy: &Copy) -> Option<Instant> {
-        let device = copy.link.filter(|_| self.settings.gbps > 0.0)?;
+        let device = Some(copy.device).filter(|_| self.settings.gbps > 0.0)?;
         let now = Instant::now();
         let begin = self.link_free.get(&device).copied().unwrap_or(now).max(now);
         let end = begin + Duration::from_secs_f64(copy.bytes as f64 / (self.settings.gbps * 1e9));
@@ -70,7 +70,7 @@ impl Held {
             read_host(from, &mut staged);
             End::Staged(staged)
         };
-        let copy = Copy { call, from: source, to: End::Device(memory, offset), bytes, watch, link: Some(device) };
+        let copy = Copy { call, from: source, to: End::Device(memory, offset), bytes, watch, device };
         self.submit(stream, Work::Copy(copy), touches);
         Ok(())
     }
@@ -89,33 +89,7 @@ impl Held {
             Touch { start: to, bytes: bytes as u64, what: format!("{call} to {to:#x}, {bytes} bytes") },
         ];
         let (from, to) = (End::Device(memory, offset), End::Host(to));
-        self.submit(stream, Work::Copy(Copy { call, from, to, bytes, watch: None, link: Some(device) }), touches);
+        self.submit(stream, Work::Copy(Copy { call, from, to, bytes, watch: None, device }), touches);
         if reach == Reach::Pageable { self.drain(stream) } else { Ok(()) }
-    }
-
-    /// Asks for a copy within device memory.
-    pub(crate) fn copy_across(&mut self, call: &'static str, to: u64, from: u64, bytes: usize, stream: u64) -> Outcome {
-        let stream = self.stream(call, stream)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        let source = self.device_range(call, from, bytes as u64)?;
-        let target = self.device_range(call, to, bytes as u64)?;
-        let touches = vec![self.touch(call, from, bytes as u64), self.touch(call, to, bytes as u64)];
-        let (from, to) = (End::Device(source.0, source.1), End::Device(target.0, target.1));
-        self.submit(stream, Work::Copy(Copy { call, from, to, bytes, watch: None, link: None }), touches);
-        Ok(())
-    }
-
-    /// Asks for a fill of device memory.
-    pub(crate) fn fill(&mut self, call: &'static str, to: u64, value: u8, bytes: usize, stream: u64) -> Outcome {
-        let stream = self.stream(call, stream)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        let (memory, offset) = self.device_range(call, to, bytes as u64)?;
-        let touches = vec![self.touch(call, to, bytes as u64)];
-        self.submit(stream, Work::Fill(Fill { memory, offset, bytes, value }), touches);
-        Ok(())
     }
 }

@@ -65,7 +65,7 @@ fn parse_fault(text: &str) -> Result<Fault, String> {
     };
     let words: Vec<&str> = text.split_whitespace().collect();
     let number = |word: &str| word.parse::<u64>().ok().filter(|n| *n > 0).ok_or_else(wrong);
-    let code = |word: &str| Code::named(word).ok_or(format!("CUDA 11.4 has no result '{word}'"));
+    let code = |word: &str| Code::named(word).ok_or(format!("the driver has no result '{word}'"));
     match words[..] {
         ["fail", entry, n, c] => Ok(Fault::Fail { entry: entry.to_owned(), call: number(n)?, code: code(c)? }),
         ["lose", "now", c] => Ok(Fault::Lose { when: When::Now, code: code(c)? }),

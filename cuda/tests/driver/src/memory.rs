@@ -58,7 +58,7 @@ impl State {
         let pointer = ADDRESSES + u64::from(device) * DEVICE_STEP + *next;
         *next += (bytes + GAP).next_multiple_of(ALIGNMENT);
         let memory = Arc::new(Bytes::new(store));
-        self.memory.live.insert(pointer, Allocation { device, bytes, memory, going: false });
+        self.memory.live.insert(pointer, Allocation { device, bytes, memory });
         Ok(pointer)
     }
 
@@ -68,9 +68,6 @@ impl State {
     /// `CUDA_ERROR_INVALID_VALUE` after a violation, when the range is not inside one live allocation.
     pub(crate) fn device_range(&mut self, call: &str, pointer: u64, bytes: u64) -> Outcome<(Arc<Bytes>, usize)> {
         let complaint = match self.memory.live.range(..=pointer).next_back() {
-            Some((start, a)) if pointer - start < a.bytes && a.going => {
-                format!("{call}: device memory {pointer:#x} is used after cuMemFreeAsync")
-            }
             Some((start, a)) if (pointer - start).saturating_add(bytes) <= a.bytes => {
                 return Ok((a.memory.clone(), (pointer - start) as usize));
             }
@@ -101,32 +98,16 @@ impl State {
         }
         let bytes = self.allocation(call, pointer)?;
         self.refuse_pending(call, pointer, bytes);
-        self.free_now(call, pointer);
+        // Its bytes live on until the last work that uses them has ended.
+        self.memory.live.remove(&pointer);
+        self.memory.freed.insert(pointer, bytes);
         Ok(())
     }
 
-    /// Takes memory out of use at once; its bytes live on until the last work that uses them has ended.
-    pub(crate) fn free_now(&mut self, call: &str, pointer: u64) {
-        match self.memory.live.remove(&pointer) {
-            Some(a) => drop(self.memory.freed.insert(pointer, a.bytes)),
-            None => self.violation(format!("{call}: {pointer:#x} was freed in the meantime")),
-        }
-    }
-
-    /// Marks memory as on its way out, for a free in a stream's queue.
-    pub(crate) fn free_later(&mut self, call: &str, pointer: u64) -> Outcome {
-        self.allocation(call, pointer)?;
-        if let Some(a) = self.memory.live.get_mut(&pointer) {
-            a.going = true;
-        }
-        Ok(())
-    }
-
-    /// The size of the allocation that begins at an address and is not on its way out.
+    /// The size of the allocation that begins at an address.
     fn allocation(&mut self, call: &str, pointer: u64) -> Outcome<u64> {
         let complaint = match self.memory.live.get(&pointer) {
-            Some(a) if !a.going => return Ok(a.bytes),
-            Some(_) => format!("{call}: device memory {pointer:#x} is freed twice"),
+            Some(a) => return Ok(a.bytes),
             None if self.memory.freed.contains_key(&pointer) => {
                 format!("{call}: device memory {pointer:#x} is freed twice")
             }

@@ -16,16 +16,12 @@ pub struct Settings {
     pub devices: u32,
     /// Their compute capability, (major, minor).
     pub capability: (u32, u32),
-    /// What `cuDriverGetVersion` says: 1000 × major + 10 × minor.
-    pub version: u32,
     /// Memory of each device, in bytes.
     pub memory: u64,
     /// Bytes of device memory (on each device) above which allocations fail.
     pub memory_limit: u64,
     /// Bytes of pinned host memory, registered or allocated, above which pinning fails.
     pub pinned_limit: u64,
-    /// Whether the devices have memory pools (`cuMemAllocAsync`); those of compute capability 3.7 have none.
-    pub pools: bool,
     /// Where the random delays begin. Set it before the first stream is made.
     pub seed: u64,
     /// How long each piece of work waits before it runs, in microseconds.
@@ -47,11 +43,9 @@ impl Default for Settings {
         Settings {
             devices: 1,
             capability: (3, 7),
-            version: 11040,
             memory: 12 << 30,
             memory_limit: u64::MAX,
             pinned_limit: u64::MAX,
-            pools: false,
             seed: 1,
             delay_us: 0..=0,
             gbps: 0.0,
@@ -70,11 +64,9 @@ impl Settings {
         vec![
             ("devices", self.devices.to_string()),
             ("capability", format!("{}.{}", self.capability.0, self.capability.1)),
-            ("version", self.version.to_string()),
             ("memory", self.memory.to_string()),
             ("memory_limit", self.memory_limit.to_string()),
             ("pinned_limit", self.pinned_limit.to_string()),
-            ("pools", self.pools.to_string()),
             ("seed", self.seed.to_string()),
             ("delay_us", format!("{}..={}", self.delay_us.start(), self.delay_us.end())),
             ("gbps", self.gbps.to_string()),
@@ -93,11 +85,9 @@ impl Settings {
         match name {
             "devices" => self.devices = number(name, text)?,
             "capability" => self.capability = pair(name, text, ".")?,
-            "version" => self.version = number(name, text)?,
             "memory" => self.memory = number(name, text)?,
             "memory_limit" => self.memory_limit = number(name, text)?,
             "pinned_limit" => self.pinned_limit = number(name, text)?,
-            "pools" => self.pools = number(name, text)?,
             "seed" => self.seed = number(name, text)?,
             "delay_us" => {
                 let (low, high) = pair(name, text, "..=")?;
@@ -149,11 +139,9 @@ mod tests {
         let all = Settings {
             devices: 4,
             capability: (9, 0),
-            version: 12020,
             memory: 1 << 20,
             memory_limit: 7,
             pinned_limit: 9,
-            pools: true,
             seed: 99,
             delay_us: 5..=500,
             gbps: 2.5,

@@ -13,8 +13,6 @@ use std::time::{Duration, Instant};
 
 /// The legacy default stream, by its two names.
 const LEGACY: [u64; 2] = [0, 1];
-/// The range of priorities: lowest and highest.
-pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
 
 fn legacy_handle(device: u32) -> u64 {
     LEGACY_HANDLES + u64::from(device)
@@ -22,22 +20,20 @@ fn legacy_handle(device: u32) -> u64 {
 
 impl State {
     /// Makes a stream on a device.
-    pub(crate) fn make_stream(&mut self, device: u32, flags: u32, priority: i32) -> Outcome<u64> {
+    pub(crate) fn make_stream(&mut self, device: u32, flags: u32) -> Outcome<u64> {
         if flags > NON_BLOCKING {
             return Err(Code::INVALID_VALUE);
         }
         let handle = self.new_handle();
-        self.add_stream(handle, device, flags, priority)?;
+        self.add_stream(handle, device, flags)?;
         Ok(handle)
     }
 
-    fn add_stream(&mut self, handle: u64, device: u32, flags: u32, priority: i32) -> Outcome {
+    fn add_stream(&mut self, handle: u64, device: u32, flags: u32) -> Outcome {
         self.streams_made += 1;
         let mut random = Random(self.settings.seed ^ (self.streams_made << 32));
         random.next();
-        let priority = priority.clamp(PRIORITIES.1, PRIORITIES.0);
-        let stream =
-            Stream { device, flags, priority, queue: VecDeque::new(), submitted: 0, done: 0, live: true, random };
+        let stream = Stream { device, flags, queue: VecDeque::new(), submitted: 0, done: 0, live: true, random };
         self.streams.insert(handle, stream);
         let name = format!("stream {:x}", handle & 0xffff);
         let started = std::thread::Builder::new().name(name).spawn(move || serve(handle));
@@ -54,7 +50,7 @@ impl State {
             let device = self.current_device(call)?;
             let inner = legacy_handle(device);
             if !self.streams.contains_key(&inner) {
-                self.add_stream(inner, device, 0, 0)?;
+                self.add_stream(inner, device, 0)?;
             }
             return Ok(inner);
         }
@@ -114,11 +110,6 @@ impl State {
         self.streams.get(&handle).is_none_or(|s| s.done >= done)
     }
 
-    /// Whether a stream has nothing left to do.
-    pub(crate) fn is_idle(&self, handle: u64) -> bool {
-        self.streams.get(&handle).is_none_or(|s| s.done == s.submitted)
-    }
-
     /// Pieces of work that have not ended.
     pub(crate) fn unfinished(&self) -> u64 {
         self.streams.values().map(|s| s.submitted - s.done).sum()
@@ -138,13 +129,6 @@ impl Held {
     pub(crate) fn drain(&mut self, handle: u64) -> Outcome {
         let Some(goal) = self.streams.get(&handle).map(|s| s.submitted) else { return Ok(()) };
         self.wait_until(|state| state.has_done(handle, goal))
-    }
-
-    /// Waits until all streams of a device have done all that they were asked so far.
-    pub(crate) fn drain_device(&mut self, device: u32) -> Outcome {
-        let goals: Vec<(u64, u64)> =
-            self.streams.iter().filter(|(_, s)| s.device == device).map(|(h, s)| (*h, s.submitted)).collect();
-        self.wait_until(|state| goals.iter().all(|(h, goal)| state.has_done(*h, *goal)))
     }
 }
 
@@ -194,7 +178,6 @@ fn perform(mut held: Held, handle: u64, work: Work) -> Held {
         Work::Await(marker) => drop(held.wait_until(|_| marker.reached().is_some())),
         Work::AwaitStream { stream, done } => drop(held.wait_until(|state| state.has_done(stream, done))),
         Work::Reach(marker) => marker.reach(),
-        Work::Free { pointer } => held.free_now("cuMemFreeAsync", pointer),
         Work::Copy(copy) => {
             if !fate(&mut held) {
                 return held;
@@ -211,7 +194,6 @@ fn perform(mut held: Held, handle: u64, work: Work) -> Held {
                 held = hold();
             }
         }
-        Work::Fill(fill) => (held, _) = late(held, handle, || fill.run()),
         Work::Call(callback) => {
             let delay = held.delay(handle);
             drop(held);

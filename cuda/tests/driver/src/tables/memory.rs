@@ -27,8 +27,6 @@ pub(crate) struct Allocation {
     pub(crate) device: u32,
     pub(crate) bytes: u64,
     pub(crate) memory: Arc<Bytes>,
-    /// A free is in some stream's queue.
-    pub(crate) going: bool,
 }
 
 /// All allocations of all devices.
@@ -46,11 +44,5 @@ impl DeviceMemory {
     pub(crate) fn held(&self, device: Option<u32>) -> (u64, u64) {
         let of = self.live.values().filter(|a| device.is_none_or(|d| d == a.device));
         of.fold((0, 0), |(n, bytes), a| (n + 1, bytes + a.bytes))
-    }
-
-    /// Begin, size and device of the allocation around an address.
-    pub(crate) fn around(&self, pointer: u64) -> Option<(u64, u64, u32)> {
-        let (start, a) = self.live.range(..=pointer).next_back()?;
-        (pointer - start < a.bytes).then_some((*start, a.bytes, a.device))
     }
 }

@@ -64,11 +64,6 @@ impl Pinned {
             Some(_) => Reach::Across,
         }
     }
-
-    /// Begin, size, device and flags of the range around an address.
-    pub(crate) fn around(&self, pointer: u64) -> Option<(u64, u64, u32, u32)> {
-        self.overlapping(pointer, 1).map(|(at, r)| (at, r.bytes, r.device, r.flags))
-    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,6 @@ pub(crate) fn in_callback() -> bool {
 pub(crate) struct Stream {
     pub(crate) device: u32,
     pub(crate) flags: u32,
-    pub(crate) priority: i32,
     pub(crate) queue: VecDeque<(u64, Work)>,
     pub(crate) submitted: u64,
     pub(crate) done: u64,

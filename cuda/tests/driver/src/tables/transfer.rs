@@ -1,4 +1,4 @@
-//! Copies and fills that wait for their turn, and what a stream's thread does when it comes.
+//! Copies that wait for their turn, and what a stream's thread does when it comes.
 //!
 //! Owns the moving of the bytes and the watch over sources. A copy reads what is there when it runs, as hardware does.
 
@@ -27,23 +27,7 @@ pub(crate) struct Copy {
     /// Sums of the source's pieces at submission.
     pub(crate) watch: Option<Vec<u64>>,
     /// The device whose link to the host it takes.
-    pub(crate) link: Option<u32>,
-}
-
-/// A fill that waits for its turn.
-pub(crate) struct Fill {
-    pub(crate) memory: Arc<Bytes>,
-    pub(crate) offset: usize,
-    pub(crate) bytes: usize,
-    pub(crate) value: u8,
-}
-
-impl Fill {
-    pub(crate) fn run(&self) {
-        if let Some(range) = self.memory.lock().get_mut(self.offset..self.offset + self.bytes) {
-            range.fill(self.value);
-        }
-    }
+    pub(crate) device: u32,
 }
 
 impl Copy {
@@ -54,11 +38,7 @@ impl Copy {
             (End::Host(from), End::Device(to, at)) => read_host(*from, &mut to.lock()[*at..*at + self.bytes]),
             (End::Staged(from), End::Device(to, at)) => to.lock()[*at..*at + self.bytes].copy_from_slice(from),
             (End::Device(from, at), End::Host(to)) => write_host(*to, &from.lock()[*at..*at + self.bytes]),
-            (End::Device(from, at), End::Device(to, target)) => {
-                let bytes = from.lock()[*at..*at + self.bytes].to_vec();
-                to.lock()[*target..*target + self.bytes].copy_from_slice(&bytes);
-            }
-            (_, End::Staged(_)) | (End::Host(_) | End::Staged(_), End::Host(_)) => {}
+            _ => {}
         }
         complaint
     }

@@ -3,7 +3,7 @@
 //! Owns the kinds of work; the table of pending touches, by which a free under a running copy is seen, is the state's.
 
 use crate::tables::event::Marker;
-use crate::tables::transfer::{Copy, Fill};
+use crate::tables::transfer::Copy;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -19,8 +19,6 @@ pub(crate) struct Callback {
 pub(crate) enum Work {
     /// Bytes from one place to another.
     Copy(Copy),
-    /// A byte, many times.
-    Fill(Fill),
     /// Calls the host.
     Call(Callback),
     /// An event's recording is reached.
@@ -29,8 +27,6 @@ pub(crate) enum Work {
     Await(Arc<Marker>),
     /// Waits until another stream has done this many pieces of work.
     AwaitStream { stream: u64, done: u64 },
-    /// Gives device memory back.
-    Free { pointer: u64 },
 }
 
 /// A range of memory, host or device, that pending work will read or write.

@@ -5,13 +5,23 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the calls are the point: misuse is what the driver must see")]
 
 use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUresult, CUstream};
-use fuelrail_cuda_driver::Control;
+use fuelrail_cuda_driver::{Control, Settings, under_driver};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
 /// The driver's control functions.
 pub(crate) fn control() -> Control {
     Control::find().unwrap()
+}
+
+/// Runs `body` under the driver with a device's context current, and checks what it leaves.
+pub(crate) fn under(test: &str, settings: &Settings, body: impl FnOnce()) {
+    if under_driver(test, settings) {
+        let device = Device::open();
+        body();
+        drop(device);
+        clean();
+    }
 }
 
 /// Panics unless a call succeeded.
@@ -115,10 +125,6 @@ pub(crate) fn copy_in(to: CUdeviceptr, from: *const c_void, bytes: usize, stream
 
 pub(crate) fn copy_out(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream) -> CUresult {
     unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, bytes, stream) }
-}
-
-pub(crate) fn fill(to: CUdeviceptr, value: u8, bytes: usize, stream: CUstream) -> CUresult {
-    unsafe { sys::cuMemsetD8Async(to, value, bytes, stream) }
 }
 
 /// Host memory at an address of its own. It is never given back: what a test does wrong with it must not hurt the test.

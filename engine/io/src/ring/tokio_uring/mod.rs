@@ -1,20 +1,18 @@
 //! The back-end on the tokio-uring runtime, for programs that live in that runtime, and to compare with.
 //!
 //! The runtime is entered by each wait and left when something happened; completions come through its driver. Requests
-//! are the same as those of the ring on plain io_uring, but for what the runtime does not have: registered files and
+//! are the same as those of the ring on plain io_uring, but for what the runtime does not have: registered files and memory,
 //! deferred completions, and one system call a turn (it sleeps in epoll and enters io_uring besides).
 //!
 //! The runtime's driver frees what an operation owns before it has asked the kernel to let go, so here operations own
 //! nothing: their memory stays in the ring's books until they come back, and the runtime is dropped only when all have.
 
-mod memory;
 #[cfg(test)]
 mod tests;
 
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
 
 use fuelrail_base::{Duration, Error, Kind, Result};
 use io_uring_06 as io_uring;
@@ -31,7 +29,6 @@ use super::socket::{Blocking, Descriptor};
 use super::table::Name;
 use super::uring::{UringConfig, refusal};
 use super::wires::Wires;
-use crate::arena::Mapping;
 use crate::clock::monotonic_now;
 use crate::wake::Waker;
 
@@ -41,7 +38,6 @@ pub type TokioUringRing = KernelRing<TokioUring>;
 /// The way to the kernel through tokio-uring.
 pub struct TokioUring {
     inside: Inside,
-    /// Goes after what is registered with it.
     runtime: Runtime,
 }
 
@@ -60,8 +56,6 @@ struct Inside {
     backlog: Vec<Name>,
     /// Descriptors whose operations are to be asked back by the next turn.
     unwanted: Vec<RawFd>,
-    /// The mapping registered with the runtime's ring, which keeps it too.
-    registered: Option<Arc<Mapping>>,
     wakes: AsyncFd<WakeEvent>,
 }
 
@@ -114,9 +108,11 @@ impl TokioUringRing {
             Error::from_errno(Kind::Environment, "watching an eventfd with tokio", errno)
         })?;
         let mut abilities = Abilities { used: vec!["coop_taskrun"], ..Abilities::default() };
-        let mapping = config.register.as_ref().map(crate::arena::Arena::mapping);
-        let registered =
-            mapping.filter(|mapping| abilities.note("registered memory", memory::register(&runtime, mapping)));
+        if config.register.is_some() {
+            abilities
+                .refusals
+                .push("the arena is not registered with tokio-uring; the ring uring does that".to_owned());
+        }
         let entries = config.entries as usize;
         let inside = Inside {
             desk: Desk::new(config.entries, config.sockets, monotonic_now()),
@@ -126,7 +122,6 @@ impl TokioUringRing {
             rung: Vec::with_capacity(entries),
             backlog: Vec::with_capacity(entries),
             unwanted: Vec::with_capacity(config.sockets as usize),
-            registered,
             wakes,
         };
         Ok(KernelRing::over(TokioUring { inside, runtime }, waker, abilities))
@@ -137,13 +132,12 @@ impl Inside {
     /// Gives everything queued to the runtime, in whose context this must be called. Requests that found the submission
     /// queue full make the driver flush it; all others go to the kernel when the thread parks. Whether there were any.
     fn submit(&mut self) -> bool {
-        let Inside { desk, wires, flights, bells, backlog, unwanted, registered, .. } = self;
+        let Inside { desk, wires, flights, bells, backlog, unwanted, .. } = self;
         let any = !backlog.is_empty() || !unwanted.is_empty();
         for name in backlog.drain(..) {
             // Landed already: asked back before it was submitted.
             let Some((op, held)) = desk.flight(name) else { continue };
-            let (entry, fixed) = request(name, op, held, false, wires, registered.as_deref());
-            desk.counts.fixed_receives += u64::from(fixed);
+            let (entry, _) = request(name, op, held, false, wires, None);
             // SAFETY: each version's entry is the kernel's `struct io_uring_sqe` and nothing else, which is plain numbers.
             let entry: io_uring::squeue::Entry = unsafe { core::mem::transmute(entry) };
             let mut flight = UnsubmittedOneshot::new((), Outcome(name), entry).submit();

@@ -58,31 +58,28 @@ fn inherit(mut region: Region, mut peer: TcpStream, mut bell: UnixStream) -> Slo
 
 #[test]
 fn a_dropped_ring_frees_no_memory_the_kernel_still_writes_to() {
-    for register in [false, true] {
-        let config = ArenaConfig { bytes: 1 << 20, regions: 1, huge_pages: HugePages::Off, ..ArenaConfig::default() };
-        let (arena, mut regions) = Arena::new(&config).unwrap();
-        let mut region = regions.pop().unwrap();
-        let (waker, bell) = stopping_waker();
-        region.set_waker(waker);
-        let register = register.then(|| arena.clone());
-        let mut ring = TokioUringRing::new(&UringConfig { register, ..UringConfig::default() }).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = listener.local_addr().unwrap();
-        let sock = ring.socket(&addr).unwrap();
-        ring.push(Op::Connect { sock, addr }, 0).unwrap();
-        while ring.pop().is_none() {
-            ring.wait(None).unwrap();
-        }
-        let peer = listener.accept().unwrap().0;
-        let mut into = Scatter::new(region.alloc(64).unwrap());
-        assert!(into.push_head(16));
-        ring.push(Op::Recv { sock, into }, 1).unwrap();
-        ring.wait(Some(ring.now())).unwrap();
-        assert_eq!((ring.in_flight(), region.outstanding()), (1, 1));
-        let heir = std::thread::spawn(move || inherit(region, peer, bell));
-        drop(ring);
-        drop(arena);
-        let slot = heir.join().unwrap();
-        assert!(slot.iter().all(|byte| *byte == 0), "written after it was given back: {:?}", &slot[..16]);
+    let config = ArenaConfig { bytes: 1 << 20, regions: 1, huge_pages: HugePages::Off, ..ArenaConfig::default() };
+    let (arena, mut regions) = Arena::new(&config).unwrap();
+    let mut region = regions.pop().unwrap();
+    let (waker, bell) = stopping_waker();
+    region.set_waker(waker);
+    let mut ring = TokioUringRing::new(&UringConfig::default()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let sock = ring.socket(&addr).unwrap();
+    ring.push(Op::Connect { sock, addr }, 0).unwrap();
+    while ring.pop().is_none() {
+        ring.wait(None).unwrap();
     }
+    let peer = listener.accept().unwrap().0;
+    let mut into = Scatter::new(region.alloc(64).unwrap());
+    assert!(into.push_head(16));
+    ring.push(Op::Recv { sock, into }, 1).unwrap();
+    ring.wait(Some(ring.now())).unwrap();
+    assert_eq!((ring.in_flight(), region.outstanding()), (1, 1));
+    let heir = std::thread::spawn(move || inherit(region, peer, bell));
+    drop(ring);
+    drop(arena);
+    let slot = heir.join().unwrap();
+    assert!(slot.iter().all(|byte| *byte == 0), "written after it was given back: {:?}", &slot[..16]);
 }

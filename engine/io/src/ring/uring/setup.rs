@@ -145,7 +145,7 @@ fn register_memory(ring: &IoUring, mapping: &Mapping) -> core::result::Result<()
 }
 
 /// Why so many bytes could not be registered, and what to do.
-pub(in crate::ring) fn registering_refused(bytes: u64, error: &std::io::Error) -> String {
+fn registering_refused(bytes: u64, error: &std::io::Error) -> String {
     let cure = match error.raw_os_error() {
         Some(libc::ENOMEM) => {
             let limit = getrlimit(Resource::Memlock)
