@@ -4,6 +4,7 @@
 //! and objects appear when they are whole, never before, so what an earlier run left is complete.
 
 mod down;
+mod job;
 mod up;
 
 use std::path::Path;
@@ -12,13 +13,13 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use clap::Args;
-use fuelrail::{Access, ByteSize, Error};
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use fuelrail::{Access, ByteSize};
+use job::{Job, Root, Totals};
 use serde_json::json;
 
-use crate::failure::{Failure, Outcome, usage};
+use crate::failure::{Outcome, usage};
 use crate::screen::{Bar, JsonTo, note};
-use crate::stop::{Stop, stop_on_signals};
+use crate::stop::stop_on_signals;
 use crate::trust::Trust;
 use crate::{get, put};
 
@@ -71,89 +72,18 @@ fn is_tree(uri: &str) -> bool {
     uri.ends_with('/') || uri.contains('{')
 }
 
-/// What does not stand for itself in an http URI; a slash does.
-const NOT_LITERAL: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#');
-
-/// Where objects of a bucket are named from: a URI up to its last slash, and the start that their keys have in common with it.
-struct Root {
-    uri: String,
-    key: String,
-    /// Keys are percent-encoded in the URI.
-    encoded: bool,
-}
-
-impl Root {
-    fn of(access: &Access, uri: &str) -> fuelrail::Result<Root> {
-        let fixed = uri.split('{').next().unwrap_or(uri);
-        let uri = &fixed[..=fixed.rfind('/').unwrap_or(fixed.len() - 1)];
-        let key = access.cloud.endpoint(uri)?.prefix;
-        Ok(Root { key, encoded: uri.starts_with("http"), uri: uri.to_owned() })
-    }
-
-    /// The URI of what lies at a path below.
-    fn uri_of(&self, below: &str) -> String {
-        if !self.encoded {
-            return format!("{}{below}", self.uri);
-        }
-        format!("{}{}", self.uri, utf8_percent_encode(below, NOT_LITERAL))
-    }
-}
-
-/// A copy of many objects: how far it is, and what failed.
-struct Job {
-    stop: Stop,
-    bar: Bar,
-    total: Mutex<Totals>,
-}
-
-#[derive(Default)]
-struct Totals {
-    objects: u64,
-    bytes: u64,
-    skipped: u64,
-    failed: Vec<(String, Error)>,
-}
-
-impl Job {
-    fn skipped(&self, objects: usize) {
-        self.total.lock().expect("no thread panics in between").skipped += objects as u64;
-    }
-
-    /// An object has so many bytes and is copied, or it could not be. Others may be, unless many fail: a disk is full then, or a
-    /// bucket closed.
-    fn ended(&self, key: &str, outcome: Outcome<u64>) {
-        let mut total = self.total.lock().expect("no thread panics in between");
-        match outcome {
-            Ok(bytes) => {
-                total.objects += 1;
-                total.bytes += bytes;
-                self.bar.at(total.bytes, || format!("{} objects, {}", total.objects, ByteSize(total.bytes)));
-            }
-            Err(Failure::Told(error)) => total.failed.push((key.to_owned(), error)),
-            Err(Failure::ReaderGone) => unreachable!("files have no reader that could go"),
-        }
-        if total.failed.len() >= FAILURES_MAX {
-            self.stop.ask();
-        }
-    }
-
-    fn goes_on(&self) -> bool {
-        self.stop.check().is_ok()
-    }
-}
-
-/// So many failures end a copy.
-const FAILURES_MAX: usize = 100;
 /// Failures that are named; the others are counted.
 const NAMED_MAX: usize = 10;
 
 /// Copies a tree, and tells what came of it.
-fn tree(args: &Cp, uri: &str, copy: fn(&Cp, &Access, &Root, &Job) -> Outcome<()>) -> Outcome {
+fn tree(args: &Cp, uri: &str, copy: fn(&Job<'_>, &Access, &Root) -> Outcome<()>) -> Outcome {
     let start = Instant::now();
     let access = args.trust.access(uri)?;
-    let job = Job { stop: stop_on_signals()?, bar: Bar::new(None, "bytes"), total: Mutex::default() };
-    copy(args, &access, &Root::of(&access, uri)?, &job)?;
-    let Job { stop, bar, total } = job;
+    let Cp { from, to, resume, trust, .. } = args;
+    let (stop, bar, total) = (stop_on_signals()?, Bar::new(None, "bytes"), Mutex::default());
+    let job = Job { from, to, resume: *resume, trust, stop, bar, total };
+    copy(&job, &access, &Root::of(&access, uri)?)?;
+    let Job { stop, bar, total, .. } = job;
     drop(bar);
     let Totals { objects, bytes, skipped, failed } = total.into_inner().expect("no thread panics in between");
     if failed.is_empty() {

@@ -1,6 +1,6 @@
 //! A prefix of a bucket into a folder.
 
-use super::{Cp, Job, Root};
+use super::job::{Job, Root};
 use crate::failure::{Failure, Outcome, file};
 use crate::screen::{Bar, note};
 use crate::settings::{given, load};
@@ -21,10 +21,10 @@ const BATCH_OBJECTS_MAX: u64 = 256;
 /// Threads that write files, and batches that wait for them.
 const WRITERS: usize = 4;
 
-pub(super) fn copy(args: &Cp, access: &Access, root: &Root, job: &Job) -> Outcome<()> {
-    let folder = Path::new(&args.to);
+pub(super) fn copy(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
+    let folder = Path::new(job.to);
     let bar = Bar::new(None, "objects listed");
-    let listed = fuelrail::list_with(access, &args.from, |count| bar.at(count, String::new))?;
+    let listed = fuelrail::list_with(access, job.from, |count| bar.at(count, String::new))?;
     drop(bar);
     fs::create_dir_all(folder).map_err(|error| file("making", folder, &error))?;
     let mut wanted = Vec::with_capacity(listed.len());
@@ -32,7 +32,7 @@ pub(super) fn copy(args: &Cp, access: &Access, root: &Root, job: &Job) -> Outcom
         match place(folder, root, &object.key) {
             // What a console shows as an empty folder.
             Ok(_) if object.size == 0 && object.key.ends_with('/') => {}
-            Ok(path) if args.resume && is_there(&path, object.size) => job.skipped(1),
+            Ok(path) if job.resume && is_there(&path, object.size) => job.skipped(1),
             Ok(_) => wanted.push(object),
             Err(error) => job.ended(&object.key, Err(error.into())),
         }
@@ -40,7 +40,7 @@ pub(super) fn copy(args: &Cp, access: &Access, root: &Root, job: &Job) -> Outcom
     job.bar.total(wanted.iter().map(|object| object.size).sum());
     let (short, long): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|object| object.size <= LONG_BYTES);
     if !short.is_empty() {
-        batches(args, folder, root, job, short)?;
+        batches(job, folder, root, short)?;
     }
     for object in long {
         if !job.goes_on() {
@@ -67,11 +67,11 @@ fn place(folder: &Path, root: &Root, key: &str) -> fuelrail::Result<PathBuf> {
 }
 
 /// Copies objects through a loader, several files at once.
-fn batches(args: &Cp, folder: &Path, root: &Root, job: &Job, objects: Vec<Listed>) -> Outcome<()> {
+fn batches(job: &Job<'_>, folder: &Path, root: &Root, objects: Vec<Listed>) -> Outcome<()> {
     let longest = objects.iter().map(|object| object.size).max().unwrap_or(0);
     let batch_size = (BATCH_BYTES / longest.max(1)).clamp(1, BATCH_OBJECTS_MAX) as u32;
-    let mut settings = given(&args.trust);
-    settings.push(("uri".into(), args.from.clone()));
+    let mut settings = given(job.trust);
+    settings.push(("uri".into(), job.from.to_owned()));
     let builder = LoaderBuilder::new(load(None, &settings)?).listing(objects).batch_size(batch_size);
     let mut loader = builder.epochs(1).shuffle(false).rank(0, 1).bad_samples(BadSamples::Skip).build()?;
     loader.notices().iter().for_each(|notice| note(notice));
@@ -100,7 +100,7 @@ struct Taken {
     keys: Vec<String>,
 }
 
-fn write_batches(source: &Mutex<Receiver<Taken>>, folder: &Path, root: &Root, job: &Job) {
+fn write_batches(source: &Mutex<Receiver<Taken>>, folder: &Path, root: &Root, job: &Job<'_>) {
     let next = || source.lock().expect("a writer does not panic").recv();
     while let Ok(Taken { batch, keys }) = next() {
         for (sample, key) in batch.samples().zip(&keys) {

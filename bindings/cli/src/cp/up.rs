@@ -1,6 +1,6 @@
 //! A folder into a prefix of a bucket.
 
-use super::{Cp, Job, Root};
+use super::job::{Job, Root};
 use crate::failure::{Outcome, file};
 use fuelrail::{Access, Kind, Listed};
 use std::collections::HashMap;
@@ -12,10 +12,10 @@ use std::thread;
 /// Files that are sent at once.
 const SENDERS: usize = 8;
 
-pub(super) fn copy(args: &Cp, access: &Access, root: &Root, job: &Job) -> Outcome<()> {
-    let folder = Path::new(&args.from);
-    let mut files = fuelrail::list(&format!("{}/", args.from.trim_end_matches('/')), |_| {})?;
-    if args.resume {
+pub(super) fn copy(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
+    let folder = Path::new(job.from);
+    let mut files = fuelrail::list(&format!("{}/", job.from.trim_end_matches('/')), |_| {})?;
+    if job.resume {
         let there = match fuelrail::list_with(access, &root.uri, |_| {}) {
             Err(error) if error.kind() == Kind::NotFound => Vec::new(),
             listed => listed?,
