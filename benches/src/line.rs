@@ -13,6 +13,7 @@ use fuelrail::{Backend, Kind, Overrides, Result, RingChoice};
 
 use crate::floor::ssl_contestant;
 use crate::harness::result::SCHEMA;
+use crate::harness::tool::HugePages;
 use crate::harness::venue::BitRate;
 use crate::harness::{
     Bar, Contest, Contestant, Contested, Entry, Findings, Heat, Laid, Metric, Relation, Scored, SetFacts, ShapeName,
@@ -140,12 +141,14 @@ const REPEATS: u32 = 4;
 pub(crate) fn line(line: &Line<'_>, watch: &mut dyn FnMut(Step<'_>)) -> Result<Findings> {
     let start = Instant::now();
     let args = line.args;
+    let (_huge_pages, unequal) = HugePages::on();
     let venue = Venue::open(&args.venue())?;
     let with_python = line.rivals.iter().any(|rival| matches!(rival.origin, Origin::Python(_)));
     if with_python && line.programs.python.stands() {
         line.programs.python.write_scripts()?;
     }
     let mut findings = line.findings(&venue);
+    findings.notices.extend(unequal);
     for name in &args.shapes {
         let set = Set::laid(line, *name, &venue, watch)?;
         for transport in &args.transport {

@@ -98,6 +98,7 @@ fn differences(first: &Findings, second: &Findings) -> Vec<Difference> {
     same("memory", a.memory_bytes.to_string(), b.memory_bytes.to_string());
     same("kernel", a.kernel.clone(), b.kernel.clone());
     same("frequency governor", json(&a.governor), json(&b.governor));
+    same("huge pages", json(&a.huge_pages), json(&b.huge_pages));
     same("optimised build", a.optimised.to_string(), b.optimised.to_string());
     same("venue", json(&first.venue), json(&second.venue));
     for name in first.config.keys().chain(second.config.keys().filter(|name| !first.config.contains_key(*name))) {

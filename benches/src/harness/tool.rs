@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fuelrail::{Error, Kind, Listed, Result, list, read_manifest};
 use fuelrail_bucket::{Bucket, BucketConfig};
+use fuelrail_cli::machine::{HUGE_PAGES, chosen};
 
 /// Runs a command that must succeed.
 ///
@@ -24,6 +25,40 @@ pub(crate) fn run(command: &mut Command, what: &str, cure: &str) -> Result<()> {
     let named = said.lines().find(|line| line.contains("error:"));
     let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
     failed(format!("{}, {}", output.status, named.unwrap_or(last).trim()))
+}
+
+/// Huge pages for every program of this machine that asks for memory, as long as this lives: contestants differ otherwise in who advises
+/// the kernel to use them.
+pub(crate) struct HugePages {
+    before: Option<String>,
+}
+
+impl HugePages {
+    /// Turned on, or what kept them off, which takes root.
+    pub(crate) fn on() -> (HugePages, Option<String>) {
+        let before = fs::read_to_string(HUGE_PAGES).ok().as_deref().and_then(chosen).map(str::to_owned);
+        match before.is_some().then(|| fs::write(HUGE_PAGES, "always")) {
+            Some(Ok(())) => (HugePages { before }, None),
+            other => {
+                let why = other
+                    .and_then(std::result::Result::err)
+                    .map_or("this kernel has none".to_owned(), |e| e.to_string());
+                let notice = format!(
+                    "huge pages are not the same for all contestants ({why}): run as root, or compare large objects with care"
+                );
+                (HugePages { before: None }, Some(notice))
+            }
+        }
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // Nothing depends on it any more.
+            let _ = fs::write(HUGE_PAGES, before);
+        }
+    }
 }
 
 pub(crate) fn embedded(config: BucketConfig) -> Result<Bucket> {

@@ -40,6 +40,41 @@ pub(crate) struct Get {
     json: bool,
 }
 
+impl Get {
+    /// Of one object, to a file; to one of its name where that is a folder.
+    pub(crate) fn of(uri: &str, trust: Trust, to: &str, json: bool) -> Get {
+        let mut output = PathBuf::from(to);
+        if to.ends_with('/') || output.is_dir() {
+            output.push(uri.rsplit('/').next().unwrap_or_default());
+        }
+        Get { uri: uri.to_owned(), trust, output: Some(output), json }
+    }
+}
+
+/// Print objects, one behind the other
+///
+/// As `get` without -o: what breaks off goes on, and checksums are verified.
+#[derive(Args, Debug)]
+#[command(after_help = CAT_EXAMPLES)]
+pub(crate) struct Cat {
+    /// The objects
+    #[arg(required = true)]
+    uris: Vec<String>,
+    #[command(flatten)]
+    trust: Trust,
+}
+
+const CAT_EXAMPLES: &str = "Examples:
+  fuelrail cat s3://bucket/training/labels.csv | head
+  fuelrail cat http://127.0.0.1:9000/bucket/a.jsonl http://127.0.0.1:9000/bucket/b.jsonl | wc -l";
+
+pub(crate) fn run_cat(args: &Cat) -> Outcome {
+    for uri in &args.uris {
+        run(&Get { uri: uri.clone(), trust: args.trust.clone(), output: None, json: false })?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 pub(crate) fn run(args: &Get) -> Outcome {
     let start = Instant::now();
     let Some(path) = &args.output else {

@@ -6,6 +6,8 @@
 
 pub mod bench;
 mod cache;
+mod completions;
+mod cp;
 pub mod deli;
 mod demo;
 mod doctor;
@@ -38,6 +40,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail demo
   fuelrail serve digits --port 9000 &
   fuelrail ls http://127.0.0.1:9000/bucket/training/ | head
+  fuelrail cp http://127.0.0.1:9000/bucket/training/ ./training/
   fuelrail bench read http://127.0.0.1:9000/bucket/training/ --batch-size 512 --epochs 2
   fuelrail train --demo
   fuelrail tune http://127.0.0.1:9000/bucket/training/
@@ -59,6 +62,8 @@ enum Command {
     Demo(demo::Demo),
     Serve(serve::Serve),
     Ls(ls::Ls),
+    Cp(cp::Cp),
+    Cat(get::Cat),
     Get(get::Get),
     Put(put::Put),
     Bench(bench::Bench),
@@ -67,6 +72,7 @@ enum Command {
     Tune(tune::Tune),
     Doctor(doctor::Doctor),
     Inspect(inspect::Inspect),
+    Completions(completions::Completions),
 }
 
 /// Runs the command line of this process.
@@ -98,6 +104,8 @@ fn run(command: Command) -> Outcome {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Ls(args) => ls::run(&args),
+        Command::Cp(args) => cp::run(&args),
+        Command::Cat(args) => get::run_cat(&args),
         Command::Get(args) => get::run(&args),
         Command::Put(args) => put::run(&args),
         Command::Bench(args) => bench::run(args),
@@ -106,6 +114,7 @@ fn run(command: Command) -> Outcome {
         Command::Tune(args) => tune::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Completions(args) => completions::run(&args, &mut <Cli as clap::CommandFactory>::command()),
     }
 }
 

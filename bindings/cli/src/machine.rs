@@ -23,6 +23,9 @@ pub struct Machine {
     pub kernel: String,
     /// Frequency governor of the first core, where the kernel shows one. Virtual machines often do not.
     pub governor: Option<String>,
+    /// Transparent huge pages: `always`, `madvise` or `never`. Absent in older results.
+    #[serde(default)]
+    pub huge_pages: Option<String>,
     /// Whether this build was optimised. Speeds of a debug build say nothing.
     pub optimised: bool,
     /// Version of the program.
@@ -46,6 +49,7 @@ impl Machine {
             memory_bytes: read("/proc/meminfo").as_deref().and_then(memory_total).unwrap_or(0),
             kernel: line("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
             governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            huge_pages: line(HUGE_PAGES).as_deref().and_then(chosen).map(str::to_owned),
             optimised: !cfg!(debug_assertions),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             git_commit: option_env!("FUELRAIL_COMMIT").map(str::to_owned),
@@ -60,6 +64,15 @@ impl Machine {
         let build = if self.optimised { "" } else { ", unoptimised build" };
         format!("{} cores of {}, {memory}, Linux {}{build}", self.cores, self.cpu, self.kernel)
     }
+}
+
+/// Where the kernel says who gets transparent huge pages, and is told.
+pub const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+/// The one in brackets: `always [madvise] never`.
+#[must_use]
+pub fn chosen(text: &str) -> Option<&str> {
+    Some(text.split_once('[')?.1.split_once(']')?.0)
 }
 
 /// What a file of `/proc` says behind a name, its blanks made single.
@@ -90,6 +103,7 @@ mod tests {
         let arm = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n";
         assert_eq!(cpu_model(arm).unwrap(), "implementer 0x41 part 0xd40");
         assert_eq!(cpu_model(""), None);
+        assert_eq!(chosen("always [madvise] never"), Some("madvise"));
         assert_eq!(memory_total("MemFree: 1 kB\nMemTotal:       24123456 kB\n"), Some(24_123_456 << 10));
     }
 

@@ -40,6 +40,13 @@ pub(crate) struct Put {
     json: bool,
 }
 
+impl Put {
+    /// Of one file, over what is there.
+    pub(crate) fn of(file: &str, uri: &str, trust: Trust, json: bool) -> Put {
+        Put { file: file.into(), uri: uri.to_owned(), if_new: false, trust, json }
+    }
+}
+
 pub(crate) fn run(args: &Put) -> Outcome {
     let start = Instant::now();
     let mut source = File::open(&args.file).map_err(|error| file("reading", &args.file, &error))?;

@@ -10,7 +10,7 @@ use crate::failure::Outcome;
 use crate::settings::given;
 
 /// How a bucket is reached
-#[derive(Args, Serialize, Debug, Default)]
+#[derive(Args, Serialize, Clone, Debug, Default)]
 pub(crate) struct Trust {
     /// Under https, believe the authorities in FILE (PEM) instead of the system's
     #[arg(long, value_name = "FILE")]

@@ -1,0 +1,138 @@
+//! `cp` and `cat`: trees and single objects, both ways, and what is left when they are cut short.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+use fuelrail_bucket::{Bucket, DataSet};
+
+use super::{bucket_of, fuelrail, program, utf8};
+
+/// Every object of the set, in the folder under its key behind `below`.
+fn assert_copied(set: &DataSet, below: &str, folder: &Path) {
+    for index in 0..set.len() {
+        let key = set.key(index);
+        let file = folder.join(key.strip_prefix(below).expect("all keys lie below"));
+        set.verify(&key, &fs::read(&file).unwrap()).unwrap();
+    }
+    assert_eq!(count(folder), set.len(), "and nothing else");
+}
+
+/// Files in a folder and all below it.
+fn count(folder: &Path) -> u64 {
+    let items = fs::read_dir(folder).unwrap().map(|item| item.unwrap().path());
+    items.map(|path| if path.is_dir() { count(&path) } else { 1 }).sum()
+}
+
+#[test]
+fn a_prefix_becomes_a_folder_and_a_folder_a_prefix() {
+    let set = DataSet::digits(300, 1);
+    let bucket = bucket_of(&set, "reset=0.05@100");
+    let dir = tempfile::tempdir().unwrap();
+    let (down, again) = (dir.path().join("down"), dir.path().join("again"));
+    let done = fuelrail(&["cp", &bucket.url("training/"), utf8(&down), "--json"]).json();
+    assert_eq!((&done["objects"], &done["bytes"]), (&300.into(), &set.total_bytes().into()));
+    assert_copied(&set, "training/", &down);
+
+    let done = fuelrail(&["cp", utf8(&down), &bucket.url("copied"), "--json"]).json();
+    assert_eq!((&done["objects"], &done["failed"]), (&300.into(), &serde_json::json!([])));
+    assert_eq!(fuelrail(&["cp", &bucket.url("copied/"), utf8(&again)]).code, 0);
+    assert_copied(&set, "training/", &again);
+
+    // What is there is skipped: of the files, and of the objects.
+    fs::remove_file(again.join(set.key(7).strip_prefix("training/").unwrap())).unwrap();
+    let done = fuelrail(&["cp", &bucket.url("copied/"), utf8(&again), "--resume", "--json"]).json();
+    assert_eq!((&done["objects"], &done["skipped"]), (&1.into(), &299.into()));
+    let done = fuelrail(&["cp", utf8(&again), &bucket.url("copied/"), "--resume", "--json"]).json();
+    assert_eq!((&done["objects"], &done["skipped"]), (&0.into(), &300.into()));
+}
+
+#[test]
+fn long_objects_and_single_ones_are_copied_too() {
+    let set = DataSet::tokens(2, 3, 70 << 20);
+    let bucket = bucket_of(&set, "");
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(fuelrail(&["cp", &bucket.url(""), utf8(dir.path())]).code, 0);
+    assert_copied(&set, "", dir.path());
+
+    let small = bucket_of(&DataSet::digits(3, 5), "");
+    let key = DataSet::digits(3, 5).key(0);
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(fuelrail(&["cp", &small.url(&key), utf8(dir.path())]).code, 0);
+    let file = dir.path().join(key.rsplit('/').next().unwrap());
+    assert_eq!(fuelrail(&["cp", utf8(&file), &small.url("one%23/")]).code, 0);
+    let out = program().args(["cat", &small.url(&key), &small.url(&key)]).output().unwrap();
+    assert_eq!(out.stdout, fs::read(&file).unwrap().repeat(2));
+    assert_eq!(fuelrail(&["cp", &small.url("one%23/"), utf8(&dir.path().join("named"))]).code, 0);
+}
+
+/// Files by name and content in a bucket of their own.
+fn served(files: &[(&str, &str)]) -> (tempfile::TempDir, Bucket) {
+    let dir = tempfile::tempdir().unwrap();
+    let bucket = bucket_of(&DataSet::digits(1, 5), "");
+    for (key, content) in files {
+        let file = dir.path().join("file");
+        fs::write(&file, content).unwrap();
+        assert_eq!(fuelrail(&["put", utf8(&file), &bucket.url(key)]).code, 0, "{key}");
+    }
+    (dir, bucket)
+}
+
+#[test]
+fn keys_that_would_leave_the_folder_or_are_no_paths_are_refused_and_the_others_copied() {
+    let (dir, bucket) = served(&[("t/a", "1"), ("t/../../b", "2"), ("t/c//d", "3"), ("t/e", "4"), ("t/e/f", "5")]);
+    let inner = dir.path().join("x/y");
+    let ended = fuelrail(&["cp", &bucket.url("t/"), utf8(&inner), "--json"]);
+    assert_ne!(ended.code, 0);
+    let done: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    let failed: Vec<_> = done["failed"].as_array().unwrap().iter().map(|one| one["key"].as_str().unwrap()).collect();
+    assert_eq!(failed.len(), 3, "{done}");
+    assert!(failed.contains(&"t/../../b") && failed.contains(&"t/c//d"), "{done}");
+    assert!(failed.iter().any(|key| key.starts_with("t/e")), "a file cannot be a folder, too: {done}");
+    assert_eq!(fs::read_to_string(inner.join("a")).unwrap(), "1");
+    assert!(!dir.path().join("b").exists() && ended.err.contains("was not copied"), "{}", ended.err);
+}
+
+#[test]
+fn a_killed_copy_leaves_whole_files_and_goes_on() {
+    let set = DataSet::tokens(4_000, 3, 5_000);
+    let bucket = bucket_of(&set, "latency=fixed:30ms");
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("tree");
+    let mut copy = program().args(["cp", &bucket.url(""), utf8(&folder)]).stderr(Stdio::null()).spawn().unwrap();
+    while !folder.exists() || count(&folder) < 3 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        assert_eq!(copy.try_wait().unwrap(), None, "killed too late: it should not be done before");
+    }
+    copy.kill().unwrap();
+    copy.wait().unwrap();
+    let whole = |name: &str| !name.ends_with(".part");
+    for item in fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+        let name = item.file_name().into_string().unwrap();
+        if whole(&name) {
+            set.verify(&name, &fs::read(item.path()).unwrap()).unwrap();
+        } else {
+            fs::remove_file(item.path()).unwrap();
+        }
+    }
+    let done = fuelrail(&["cp", &bucket.url(""), utf8(&folder), "--resume", "--json"]).json();
+    assert!(done["skipped"].as_u64().unwrap() >= 1, "{done}");
+    assert_copied(&set, "", &folder);
+}
+
+#[test]
+fn ends_that_cannot_be_copied_are_refused() {
+    let refused = |args: &[&str]| {
+        let ended = fuelrail(args);
+        assert_eq!(ended.code, 2, "{}", ended.err);
+        ended.err
+    };
+    assert!(refused(&["cp", "a", "b"]).contains("neither end is a URI"));
+    assert!(refused(&["cp", "s3://a/b", "s3://c/d"]).contains("both ends are URIs"));
+}
+
+#[test]
+fn completions_name_every_command() {
+    let script = fuelrail(&["completions", "bash"]).done();
+    assert!(["bench", "cp", "cat", "completions"].iter().all(|name| script.contains(name)), "{script}");
+}
