@@ -218,7 +218,9 @@ impl Set {
     fn listed(args: &LineArgs, listing: &[Listed], venue: &Venue) -> Result<Set> {
         let bytes: u64 = listing.iter().map(|object| object.size).sum();
         if bytes == 0 {
-            return Err(Error::new(Kind::Usage, "the bucket has no bytes to read").cure("check the prefix of --uri"));
+            return Err(
+                Error::new(Kind::Usage, "the bucket has no bytes to read").with_hint("check the prefix of --uri")
+            );
         }
         let manifest = venue.folder().join("external.tsv");
         write_manifest(&manifest, listing)?;

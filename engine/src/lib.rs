@@ -22,7 +22,7 @@ mod audit;
 mod batch;
 mod builder;
 mod client;
-mod config;
+pub mod config;
 mod connect;
 mod credentials;
 mod decode;
@@ -57,17 +57,20 @@ pub use audit::{Audit, AuditVerdict, EpochVerdict};
 pub use batch::{Batch, NO_LABEL, Sample, classes_of};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
+
 pub use credentials::{CredentialProvider, Credentials, SharedProvider};
-pub use decode::{Decode, DecodeStats, Fit, Shape};
+pub use decode::{Decode, DecodeStats, Fit, PixelShape, Shape};
 pub use environment::{Environment, environment_variables};
-pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId, WallTime};
+pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId, WallTime, read_duration};
 pub use fuelrail_flow::{BadSamples, Listed, Listing};
 pub use fuelrail_io::{
     Backend, Finding, ForkGuard, Grade, MemoryUse, Probe, ProbeConfig, RingChoice, Topology, give_back_freed,
     memory_use, probe, probe_under, process_cpu, thread_cpu,
 };
+pub use fuelrail_plan::importance::Mode as ImportanceMode;
 pub use fuelrail_plan::order::OrderName;
 pub use fuelrail_plan::policy::PolicyName;
+pub use fuelrail_plan::prefetch::Prefetch;
 pub use fuelrail_plan::spill::SpillPolicy;
 pub use fuelrail_wire::sign::Credential;
 pub use fuelrail_wire::{Addressing, Cloud};

@@ -17,6 +17,7 @@ use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
 use fuelrail_flow::{Consumer, Finished, Objects};
 use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::importance::Mode;
 use fuelrail_plan::run::{Cursor, Run};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -113,7 +114,7 @@ impl Loader {
             shards: parts.shards.clone(),
             decode: parts.supply.stage().map(|stage| Arc::clone(stage.facts())),
             waiting: Arc::clone(&waiting),
-            after: Duration::from_millis(parts.config.watchdog_after_ms),
+            after: parts.config.watchdog_after.unwrap_or_default(),
             on_signal: parts.config.report_on_sigusr1,
             report,
         });
@@ -269,13 +270,13 @@ impl Loader {
         let leases = self.leases();
         let need = self.batch_bytes_max();
         Error::new(Kind::Budget, format!("the {leases} batches you hold leave no room for the next one"))
-            .cure(format!("drop batches before asking for more, or raise memory_limit by at least {need} bytes"))
+            .with_hint(format!("drop batches before asking for more, or raise memory_limit by at least {need} bytes"))
     }
 
     /// Where the run stands behind the last batch taken.
     #[must_use]
     pub fn state(&self) -> State {
-        state_at(&self.parts.run, &self.parts.fingerprint, &self.parts.config.importance, self.cursor)
+        state_at(&self.parts.run, &self.parts.fingerprint, self.parts.config.order.importance, self.cursor)
     }
 
     /// Where losses are reported to, where epochs are drawn by importance.
@@ -339,7 +340,7 @@ impl Loader {
         }
     }
 
-    /// The effective configuration: zeroes that stand for a choice are replaced by what was chosen.
+    /// The effective configuration: what was left open is replaced by what was chosen.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.parts.config
@@ -397,11 +398,14 @@ impl Loader {
 /// The most room that the objects of a batch take.
 pub(crate) fn batch_room_max(config: &Config, catalog: &Catalog) -> u64 {
     let samples = u64::from(config.batch_size);
-    if config.importance == "off" { catalog.batch_room_max(samples) } else { catalog.batch_room_max_drawn(samples) }
+    match config.order.importance {
+        None => catalog.batch_room_max(samples),
+        Some(_) => catalog.batch_room_max_drawn(samples),
+    }
 }
 
 /// The state at a cursor of a run.
-pub(crate) fn state_at(run: &Run, fingerprint: &str, importance: &str, cursor: Cursor) -> State {
+pub(crate) fn state_at(run: &Run, fingerprint: &str, importance: Option<Mode>, cursor: Cursor) -> State {
     let config = run.config();
     State {
         version: VERSION,
@@ -412,7 +416,7 @@ pub(crate) fn state_at(run: &Run, fingerprint: &str, importance: &str, cursor: C
         listing: fingerprint.into(),
         epoch: cursor.epoch,
         position: cursor.position,
-        importance: (importance != "off").then(|| importance.into()),
+        importance: importance.map(|mode| mode.word().into()),
     }
 }
 

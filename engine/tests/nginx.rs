@@ -46,8 +46,8 @@ fn missing_and_shorter_objects_are_typed_errors() {
     let bytes = std::fs::read(&victim).unwrap();
     std::fs::write(&victim, &bytes[..bytes.len() / 2]).unwrap();
     let error = fail();
-    assert_eq!((error.kind(), error.object_key()), (fuelrail::Kind::Mismatch, Some(set.key(2).as_str())), "{error}");
+    assert_eq!((error.kind(), error.object()), (fuelrail::Kind::Mismatch, Some(set.key(2).as_str())), "{error}");
     std::fs::remove_file(&victim).unwrap();
     let error = fail();
-    assert_eq!((error.kind(), error.object_key()), (fuelrail::Kind::NotFound, Some(set.key(2).as_str())), "{error}");
+    assert_eq!((error.kind(), error.object()), (fuelrail::Kind::NotFound, Some(set.key(2).as_str())), "{error}");
 }

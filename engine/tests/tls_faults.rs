@@ -6,6 +6,7 @@ use crate::common::{drain, listing, plain_run, planned, side_by_side};
 use fuelrail::{Kind, LoaderBuilder, Stats};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Counters, DataSet, FaultKind};
+use std::time::Duration;
 
 /// Small objects, and ones of several blocks and many records.
 fn sets(seed: u64) -> [DataSet; 2] {
@@ -14,7 +15,7 @@ fn sets(seed: u64) -> [DataSet; 2] {
 
 fn shaped(builder: LoaderBuilder, set: &DataSet) -> LoaderBuilder {
     let builder = builder.batch_size(batch_size(set)).epochs(2).seed(11).connections_max(16);
-    builder.block_size("256KiB".parse().unwrap()).stall_after_ms(400)
+    builder.block_size("256KiB".parse().unwrap()).stall_after(Duration::from_millis(400))
 }
 
 fn batch_size(set: &DataSet) -> u32 {
@@ -79,7 +80,7 @@ fn mixed_faults_deliver_the_same_bytes_over_tls() {
 fn counted(script: &str, objects: u64) -> (Stats, Counters) {
     let set = DataSet::digits(objects, 5);
     let secured = Secured::start(&set, &format!("{script},latency=fixed:6ms"));
-    let builder = secured.loader().listing(listing(&set)).batch_size(10).stall_after_ms(2000);
+    let builder = secured.loader().listing(listing(&set)).batch_size(10).stall_after(Duration::from_millis(2000));
     let mut loader = builder.build().unwrap();
     drain(&mut loader, &set).unwrap();
     (loader.stats(), secured.bucket.counters())
@@ -127,7 +128,7 @@ fn a_body_cut_again_and_again_lands_whole_all_the_same() {
 fn a_server_that_goes_away_ends_the_run_over_tls() {
     let set = DataSet::digits(300, 5);
     let secured = Secured::start(&set, "latency=fixed:5ms");
-    let builder = secured.loader().batch_size(10).connections_max(2).attempts_max(3).epochs(50).outage_limit_s(0);
+    let builder = secured.loader().batch_size(10).connections_max(2).attempts_max(3).epochs(50).outage_limit(None);
     let mut loader = builder.build().unwrap();
     loader.next_batch().expect("a first batch").unwrap();
     drop(secured);

@@ -41,7 +41,7 @@ impl Notice {
     /// # Errors
     /// `Environment` when a signal or thread is refused.
     pub fn listen(service: Option<(Service, SocketAddr, Duration)>) -> Result<Notice> {
-        let refused = |e: std::io::Error| Error::new(Kind::Environment, format!("listening for preemption: {e}"));
+        let refused = |e: std::io::Error| Error::from_io(Kind::Environment, "listening for preemption", e);
         let signalled = Arc::new(AtomicBool::new(false));
         let signals = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT];
         let signals = signals.map(|signal| signal_hook::flag::register(signal, Arc::clone(&signalled)));

@@ -278,7 +278,7 @@ impl FetchStage {
                         self.addresses.failed(addr, now);
                     }
                     let error = Error::from_errno(Kind::Network, &format!("connecting to {addr}"), errno)
-                        .cure("check that the server runs and the address is right");
+                        .with_hint("check that the server runs and the address is right");
                     let error = match self.objects.go_between() {
                         Some(proxy) => proxy.error(error.kind(), error.cause()),
                         None => error,

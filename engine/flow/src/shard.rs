@@ -366,7 +366,7 @@ impl<R: Ring> Shard<R> {
             Command::Evict(block) => self.cache.as_mut().expect("only kept blocks are evicted").evict(block),
             Command::Deliver { block, waiters, source, keep } => self.share_out(block, waiters, source, keep),
             Command::Refuse { block, waiters: Waiters { mut first, others }, attempts, why } => {
-                let error = given_up(first.error.take(), why).attempts(attempts);
+                let error = given_up(first.error.take(), why).with_attempts(attempts);
                 if let Some(quarantine) = &mut self.quarantine {
                     quarantine.insert(block, error.clone());
                 }
@@ -484,10 +484,10 @@ fn given_up(last: Option<Error>, why: GivenUp) -> Error {
         GivenUp::Tried => last.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up")),
         GivenUp::Unserved(time) => {
             Error::new(kind, format!("nothing was served for {} s; the last attempt: {cause}", time.as_secs()))
-                .cure("look at the bucket, and resume from the last state; outage_limit_s says how long to wait")
+                .with_hint("look at the bucket, and resume from the last state; outage_limit_s says how long to wait")
         }
         GivenUp::Late(time) => {
-            Error::new(kind, format!("it kept failing for {} s; the last attempt: {cause}", time.as_secs())).cure(
+            Error::new(kind, format!("it kept failing for {} s; the last attempt: {cause}", time.as_secs())).with_hint(
                 "others are served: look at this object, or at the way to it; request_limit_s says how long to try",
             )
         }

@@ -181,12 +181,11 @@ fn event(config: u64) -> Result<File> {
 fn refused(errno: i32) -> Error {
     let error = |cause: &str| Error::from_errno(Kind::Environment, cause, errno);
     match errno {
-        libc::EPERM | libc::EACCES => error("counting cycles is refused").cure(
+        libc::EPERM | libc::EACCES => error("counting cycles is refused").with_hint(
             "sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON and a seccomp profile that allows perf_event_open",
         ),
-        libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP => {
-            error("this machine shows no cycle counter").cure("virtual machines need a virtual PMU from their host")
-        }
+        libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP => error("this machine shows no cycle counter")
+            .with_hint("virtual machines need a virtual PMU from their host"),
         _ => error("counting cycles"),
     }
 }

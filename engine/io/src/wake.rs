@@ -66,7 +66,7 @@ impl Waker {
     pub(crate) fn eventfd() -> Result<Waker> {
         let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| {
             Error::from_errno(Kind::Environment, "creating an eventfd", errno.raw_os_error())
-                .cure("raise the limit of open files (ulimit -n)")
+                .with_hint("raise the limit of open files (ulimit -n)")
         })?;
         Ok(Waker::new(Means::Event(File::from(fd))))
     }

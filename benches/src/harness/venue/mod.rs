@@ -191,7 +191,8 @@ impl Venue {
             Transport::Plain => &self.plain,
             Transport::Tls => &self.secure,
         };
-        let none = || Error::new(Kind::Usage, "this venue has no TLS").cure("use a venue with nginx, opened with TLS");
+        let none =
+            || Error::new(Kind::Usage, "this venue has no TLS").with_hint("use a venue with nginx, opened with TLS");
         let prefix = if self.facts.kind == VenueKind::External { "" } else { &laid.prefix };
         Ok(format!("{}{prefix}", base.as_ref().ok_or_else(none)?))
     }
@@ -209,7 +210,7 @@ impl Venue {
 }
 
 fn validate(config: &VenueConfig) -> Result<()> {
-    let usage = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
+    let usage = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).with_hint(cure));
     let ours = matches!(config.kind, VenueKind::Loopback | VenueKind::Netns);
     if config.link_bits_per_s.is_some() && config.kind != VenueKind::Netns {
         return usage("only a link of our own can be held to a rate", "use --venue netns");
@@ -268,5 +269,5 @@ impl Folder {
 }
 
 fn unusable(folder: &Path, error: &std::io::Error) -> Error {
-    Error::new(Kind::File, format!("the folder {}: {error}", folder.display())).cure("give another with --dir")
+    Error::new(Kind::File, format!("the folder {}: {error}", folder.display())).with_hint("give another with --dir")
 }

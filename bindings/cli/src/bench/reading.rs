@@ -190,10 +190,10 @@ fn saved(path: &Path) -> Result<Option<State>> {
     match fs::read_to_string(path) {
         Ok(text) => State::from_json(&text).map(Some).map_err(|error| {
             let cause = format!("{}: {}", path.display(), error.cause());
-            Error::new(error.kind(), cause).cure("give another file, or remove this one to start anew")
+            Error::new(error.kind(), cause).with_hint("give another file, or remove this one to start anew")
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::new(Kind::File, format!("reading the state {}: {error}", path.display()))),
+        Err(error) => Err(Error::from_io(Kind::File, format_args!("reading the state {}", path.display()), error)),
     }
 }
 
@@ -203,7 +203,7 @@ fn save(state: &State, path: &Path) -> Result<()> {
     let written = fs::File::create(&beside)
         .and_then(|mut file| file.write_all(state.to_json().as_bytes()))
         .and_then(|()| fs::rename(&beside, path));
-    written.map_err(|error| Error::new(Kind::File, format!("writing the state {}: {error}", path.display())))
+    written.map_err(|error| Error::from_io(Kind::File, format_args!("writing the state {}", path.display()), error))
 }
 
 /// What the consumer sees, batch by batch.

@@ -1,6 +1,7 @@
 //! Every command end to end: the real program, against an embedded bucket on loopback.
 mod bench;
 mod cache;
+mod errors;
 mod inspect;
 mod objects;
 mod program;
