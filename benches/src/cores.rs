@@ -15,9 +15,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fuelrail::{
-    ByteSize, Config, Error, Kind, Listed, Loader, LoaderBuilder, Result, RingChoice, ShardStats, Topology,
-};
+use fuelrail::internal::Topology;
+use fuelrail::{ByteSize, Config, Error, Kind, Listed, Loader, LoaderBuilder, Result, RingChoice, ShardStats};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 

@@ -123,7 +123,7 @@ fn over() -> Error {
 }
 
 fn cpu_s() -> f64 {
-    let (user, system) = fuelrail::process_cpu();
+    let (user, system) = fuelrail::internal::process_cpu();
     (user + system).as_secs_f64()
 }
 

@@ -89,6 +89,7 @@ pub struct Audit {
 
 /// What the logs prove about one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct EpochVerdict {
     /// The epoch.
     pub epoch: u64,
@@ -104,6 +105,7 @@ pub struct EpochVerdict {
 
 /// What the logs prove.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct AuditVerdict {
     /// Epoch by epoch.
     pub epochs: Vec<EpochVerdict>,

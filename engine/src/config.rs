@@ -79,13 +79,7 @@ impl Config {
         overrides: &[(String, String)],
     ) -> Result<Config> {
         let Some(path) = file else { return Config::from_values(Values::new(), environment, overrides) };
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| Error::from_io(Kind::File, format_args!("cannot read {}", path.display()), e))?;
-        let values = toml::from_str(&text).map_err(|e| {
-            let cause = format!("{} is not TOML: {}", path.display(), e.to_string().trim_end().replace('\n', " "));
-            Error::new(Kind::Usage, cause).with_source(e).with_hint("write settings as name = value, a line each")
-        })?;
-        Config::from_values(values, environment, overrides)
+        Config::from_values(read_file(path)?, environment, overrides)
     }
 
     /// As [`Config::load`], from what the file says.
@@ -182,7 +176,9 @@ impl Config {
         self.importance(0)?;
         between("decode_threads", threads.unwrap_or(1), &(1..=DECODE_THREADS_MAX))?;
         between("decode_depth", *depth, &(1..=DECODE_DEPTH_MAX))?;
-        self.decode.shape.map_or(Ok(()), |shape| shape.validate())
+        let Some(shape) = self.decode.shape else { return Ok(()) };
+        check(cfg!(feature = "decode"), "this build does not decode".into(), "build it with the feature `decode`")?;
+        shape.validate()
     }
 
     /// Which requests are sent a second time.
@@ -275,6 +271,22 @@ impl<'de> Deserialize<'de> for Config {
         config.take(&Values::deserialize(deserializer)?).map_err(serde::de::Error::custom)?;
         Ok(config)
     }
+}
+
+#[cfg(feature = "toml")]
+fn read_file(path: &Path) -> Result<Values> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| Error::from_io(Kind::File, format_args!("cannot read {}", path.display()), e))?;
+    toml::from_str(&text).map_err(|e| {
+        let cause = format!("{} is not TOML: {}", path.display(), e.to_string().trim_end().replace('\n', " "));
+        Error::new(Kind::Usage, cause).with_source(e).with_hint("write settings as name = value, a line each")
+    })
+}
+
+#[cfg(not(feature = "toml"))]
+fn read_file(path: &Path) -> Result<Values> {
+    let cause = format!("this build does not read {}", path.display());
+    Err(Error::new(Kind::Usage, cause).with_hint("build it with the feature `toml`, or set variables"))
 }
 
 fn check(good: bool, cause: String, hint: &str) -> Result<()> {

@@ -63,6 +63,7 @@ pub struct ListingDir {
 
 /// A listing, and how it was come by.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct KeptListing {
     /// The objects.
     pub listing: Listing,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a loader takes at most, in three parts, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct MemoryStats {
     /// The arena, mapped at start: batches, cached blocks, decoded batches, and the buffers of connections and disks. At most
     /// `memory_limit`.

@@ -1,7 +1,8 @@
 //! The memory budget: what a loader takes stays inside it, and one too small is refused with the number that would do.
 
 use crate::common::{PATIENCE, bucket, listing, loader, needed};
-use fuelrail::{ByteSize, Kind, Loader, MemoryStats, Prefetch, memory_use};
+use fuelrail::internal::memory_use;
+use fuelrail::{ByteSize, Kind, Loader, MemoryStats, Prefetch};
 use fuelrail_bucket::DataSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

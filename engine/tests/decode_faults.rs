@@ -3,7 +3,8 @@
 
 use crate::common::pictures::{self, jpeg, jpeg_pixels, png, scene};
 use crate::common::{PATIENCE, bucket, eventually, folder, least_budget, loader, plain_run, planned};
-use fuelrail::{BadSamples, Batch, ByteSize, Decode, Fit, Kind, LoaderBuilder, Remains, Taken, memory_use};
+use fuelrail::internal::memory_use;
+use fuelrail::{BadSamples, Batch, ByteSize, Decode, Fit, Kind, LoaderBuilder, Remains, Taken};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, DataSet};
 use jpeg_encoder::ColorType as JpegColor;

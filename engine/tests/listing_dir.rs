@@ -281,9 +281,9 @@ fn ten_million_objects() {
     let bucket = Bucket::start(BucketConfig { source, ..BucketConfig::default() }).unwrap();
     let dir = tempfile::tempdir().unwrap();
     for what in ["listed and kept", "used again"] {
-        let (begun, before) = (std::time::Instant::now(), fuelrail::memory_use().rss_bytes);
+        let (begun, before) = (std::time::Instant::now(), fuelrail::internal::memory_use().rss_bytes);
         let listed = kept(&bucket, dir.path());
-        let (wall, peak) = (begun.elapsed(), fuelrail::memory_use().peak_rss_bytes);
+        let (wall, peak) = (begun.elapsed(), fuelrail::internal::memory_use().peak_rss_bytes);
         assert_eq!(listed.listing.len(), 10_000_000);
         eprintln!(
             "{what}: {:.1} s; {} MiB before, at most {} MiB, {:.1} bytes an object beside its key; {:?}",

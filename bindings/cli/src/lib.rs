@@ -77,7 +77,7 @@ pub fn main() -> ExitCode {
 
 /// Parses the command line of this process, runs it, prints an error with its hint, and gives the exit code.
 pub fn run_command_line<C: Parser>(run: impl FnOnce(C) -> Outcome) -> ExitCode {
-    fuelrail::give_back_freed();
+    fuelrail::internal::give_back_freed();
     fuelrail::print_warnings();
     let outcome = match C::try_parse() {
         Ok(cli) => run(cli),

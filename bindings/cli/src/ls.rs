@@ -120,7 +120,7 @@ fn count(args: &Ls) -> Outcome {
     let listing = listed(args)?;
     let (count, bytes, uri) = (listing.len(), listing.total_bytes(), &args.uri);
     let (wall_s, cpu_s) = (start.elapsed().as_secs_f64(), cpu().saturating_sub(before).as_secs_f64());
-    let peak_rss_bytes = fuelrail::memory_use().peak_rss_bytes;
+    let peak_rss_bytes = fuelrail::internal::memory_use().peak_rss_bytes;
     let counted = json!({
         "schema": 1, "uri": uri, "count": count, "bytes": bytes, "wall_s": wall_s, "cpu_s": cpu_s, "peak_rss_bytes": peak_rss_bytes,
     });
@@ -135,7 +135,7 @@ fn count(args: &Ls) -> Outcome {
 }
 
 fn cpu() -> Duration {
-    let (user, system) = fuelrail::process_cpu();
+    let (user, system) = fuelrail::internal::process_cpu();
     user + system
 }
 

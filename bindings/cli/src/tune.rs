@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Tune) -> Outcome {
 /// to be had here.
 fn rings(config: &Config) -> Vec<RingChoice> {
     let mut rings = vec![config.ring];
-    let uring = fuelrail::probe().io_uring.is_ok();
+    let uring = fuelrail::internal::probe().io_uring.is_ok();
     let chosen = if config.ring == RingChoice::Auto && uring { Backend::Uring.into() } else { config.ring };
     let known = [Backend::Uring, Backend::Poll].into_iter().filter(|ring| uring || *ring != Backend::Uring);
     rings.extend(known.map(RingChoice::from).filter(|ring| *ring != chosen));

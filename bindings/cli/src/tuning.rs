@@ -194,7 +194,7 @@ fn is_of_the_setting(error: &Error) -> bool {
 
 /// What there is to choose from, around what the loader would take by itself.
 fn space(tuning: &Tuning) -> Result<Space> {
-    let probe = fuelrail::probe();
+    let probe = fuelrail::internal::probe();
     let cores = probe.topology.shards() as u64;
     let shards: Vec<u64> = (0..).map(|n| 1u64 << n).take_while(|n| *n < cores).chain([cores]).collect();
     let largest = tuning.listing.iter().map(|object| object.size).max().unwrap_or(0);
@@ -318,6 +318,6 @@ fn link_gbit_per_s(uri: &str) -> Option<f64> {
     if here.iter().any(|name| host.starts_with(name)) {
         return None;
     }
-    let speeds = fuelrail::probe().nics.into_iter().filter_map(|nic| nic.speed_mbit_per_s);
+    let speeds = fuelrail::internal::probe().nics.into_iter().filter_map(|nic| nic.speed_mbit_per_s);
     speeds.max().map(|mbit| mbit as f64 / 1e3)
 }

@@ -481,7 +481,10 @@ impl<R: Ring> Drop for Shard<R> {
 fn given_up(last: Option<Error>, why: GivenUp) -> Error {
     let (kind, cause) = last.as_ref().map_or((Kind::Network, "none was made"), |error| (error.kind(), error.cause()));
     match why {
-        GivenUp::Tried => last.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up")),
+        GivenUp::Tried => {
+            let last = last.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up"));
+            if last.hint().is_some() { last } else { last.with_hint(GIVEN_UP) }
+        }
         GivenUp::Unserved(time) => {
             Error::new(kind, format!("nothing was served for {} s; the last attempt: {cause}", time.as_secs()))
                 .with_hint("look at the bucket, and resume from the last state; outage_limit_s says how long to wait")
@@ -493,6 +496,10 @@ fn given_up(last: Option<Error>, why: GivenUp) -> Error {
         }
     }
 }
+
+/// What helps where every attempt failed in a way that might have passed.
+const GIVEN_UP: &str =
+    "look at the server's logs and at what is between (proxies, load balancers), or raise attempts_max";
 
 /// How long a shard that ends waits for its operations.
 const END_PATIENCE: Duration = Duration::from_secs(5);

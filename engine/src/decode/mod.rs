@@ -7,14 +7,18 @@
 mod cut;
 mod facts;
 mod format;
+#[cfg(feature = "decode")]
 mod jpeg;
+#[cfg_attr(not(feature = "decode"), path = "absent.rs")]
 mod picture;
+#[cfg(feature = "decode")]
 mod png;
 mod pool;
 mod stage;
 
 pub use facts::DecodeStats;
 pub(crate) use facts::Facts;
+#[cfg(feature = "decode")]
 pub(crate) use picture::decoded;
 pub(crate) use stage::DecodeStage;
 

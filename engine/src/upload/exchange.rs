@@ -25,6 +25,7 @@ impl<T: Read + Seek + Send> Upload for T {}
 
 /// What the server has taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Stored {
     /// Length of the object.
     pub bytes: u64,

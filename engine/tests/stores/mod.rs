@@ -233,9 +233,9 @@ fn a_container_of_azure_is_listed_page_by_page() {
 fn ten_million_objects() {
     let set = DataSet::digits(10_000_000, 5);
     let bucket = Bucket::start(BucketConfig { source: Source::Generated(set), ..BucketConfig::default() }).unwrap();
-    let (begun, before) = (std::time::Instant::now(), fuelrail::memory_use().rss_bytes);
+    let (begun, before) = (std::time::Instant::now(), fuelrail::internal::memory_use().rss_bytes);
     let listing = list_packed(Access::default(), &bucket.url(""), |_| {}).unwrap();
-    let (wall, peak) = (begun.elapsed(), fuelrail::memory_use().peak_rss_bytes);
+    let (wall, peak) = (begun.elapsed(), fuelrail::internal::memory_use().peak_rss_bytes);
     assert_eq!(listing.len(), 10_000_000);
     eprintln!(
         "10 million objects, {} key bytes: {:.1} s; {} MiB before, at most {} MiB, {:.1} bytes an object beside its key",

@@ -147,7 +147,7 @@ pub struct ReadReport {
 /// # Errors
 /// Those of the loader; `Usage` when the state file is not a state of this run, `File` when it cannot be read or written.
 pub fn read(reading: &Reading, watch: &mut dyn FnMut(Event<'_>)) -> Result<ReadReport> {
-    let cpu_before = fuelrail::process_cpu();
+    let cpu_before = fuelrail::internal::process_cpu();
     let start = Instant::now();
     let mut loader = open(reading)?;
     let mut tally = Tally { hash: reading.hash.then(Box::default), ..Tally::default() };
@@ -171,7 +171,7 @@ pub fn read(reading: &Reading, watch: &mut dyn FnMut(Event<'_>)) -> Result<ReadR
     let wall = start.elapsed();
     let (stats, config, notices) = (loader.stats(), loader.config().clone(), loader.notices().to_vec());
     drop(loader);
-    let cpu_after = fuelrail::process_cpu();
+    let cpu_after = fuelrail::internal::process_cpu();
     let user = (cpu_after.0 - cpu_before.0).saturating_sub(tally.hash_cpu);
     let report = tally.report(wall, (user, cpu_after.1 - cpu_before.1), stats);
     Ok(ReadReport { config, notices, hash: reading.hash, step_ms: reading.step.as_secs_f64() * 1e3, ..report })
@@ -257,7 +257,7 @@ impl Tally {
             cpu_s_per_gb: (bytes > 0).then(|| cpu_s / gb),
             cpu_us_per_sample: (samples > 0).then(|| cpu_s * 1e6 / samples as f64),
             hash_cpu_s: self.hash_cpu.as_secs_f64(),
-            peak_rss_bytes: fuelrail::memory_use().peak_rss_bytes,
+            peak_rss_bytes: fuelrail::internal::memory_use().peak_rss_bytes,
             copied_bytes_per_byte: stats.copied_bytes_per_byte,
             batch_wait_us: self.waits.summary().into(),
             first_batch_us: self.first_batch.map_or(0, |first| first.as_micros() as u64),

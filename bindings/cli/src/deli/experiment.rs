@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{ScopedJoinHandle, scope};
 use std::time::Duration;
 
-use fuelrail::memory_use;
+use fuelrail::internal::memory_use;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Latency, Script, Source};
 use tempfile::TempDir;

@@ -5,7 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use fuelrail::{Listed, thread_cpu};
+use fuelrail::Listed;
+use fuelrail::internal::thread_cpu;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_bucket::DataSet;
 use fuelrail_plan::order::Order;

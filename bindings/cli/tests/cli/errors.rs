@@ -49,7 +49,7 @@ impl Case {
         command.arg("60").arg(PROGRAM).args(&self.args).env_clear().stdin(Stdio::null()).current_dir(folder);
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", folder);
         command.env("AWS_EC2_METADATA_DISABLED", "true").envs(self.variables).stdout(self.output);
-        let run = || Ended::new(command.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap());
+        let mut run = || Ended::new(command.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap());
         if self.confined { under(&[refusing(&IO_URING, libc::EPERM)], run) } else { run() }
     }
 }

@@ -139,7 +139,7 @@ fn help_shows_examples_and_version_the_version() {
 
 #[test]
 fn doctor_grades_every_finding_and_cures_what_is_not_good() {
-    let probe = fuelrail::probe();
+    let probe = fuelrail::internal::probe();
     let code = if probe.io_uring.is_ok() { 0 } else { 3 };
     let ended = fuelrail(&["doctor", "--json"]);
     assert_eq!(ended.code, code, "{}", ended.err);

@@ -9,7 +9,8 @@
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
-use fuelrail::{Access, ByteSize, Config, Error, GetConnection, Gets, Kind, Listed, LoaderBuilder, Result};
+use fuelrail::internal::{GetConnection, Gets};
+use fuelrail::{Access, ByteSize, Config, Error, Kind, Listed, LoaderBuilder, Result};
 
 use super::drive::{Clock, Measured, Queue};
 use super::histogram::{Latencies, LatencyResult};
