@@ -15,7 +15,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fuelrail::{ByteSize, Config, Error, Kind, Listed, Loader, LoaderBuilder, Result, ShardStats, Topology};
+use fuelrail::internal::Topology;
+use fuelrail::{ByteSize, Config, Error, Kind, Listed, Loader, LoaderBuilder, Result, RingChoice, ShardStats};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
@@ -83,10 +84,11 @@ impl Coring {
     }
 
     /// The loader's configuration, still without what each run sets.
-    fn config(&self) -> Config {
+    fn config(&self) -> Result<Config> {
         let Coring { batch_size, connections: connections_max, .. } = *self;
         let uri = self.uri.clone().unwrap_or_default();
-        Config { uri, batch_size, connections_max, ring: self.ring.clone(), pin: true, ..Config::default() }
+        let builder = Loader::builder(uri).batch_size(batch_size).connections_max(connections_max);
+        Ok(builder.ring(self.ring.parse::<RingChoice>()?).config().clone())
     }
 }
 
@@ -153,7 +155,7 @@ pub fn cores(coring: &Coring, watch: &mut dyn FnMut(&CoreRun)) -> Result<CoresRe
     let counts = coring.counts();
     if counts.contains(&0) || counts.iter().any(|count| usize::from(*count) > seats.len()) {
         let cause = format!("shards {counts:?} on {} core(s)", seats.len());
-        return Err(Error::new(Kind::Usage, cause).cure("name counts from 1 to the cores this process may use"));
+        return Err(Error::new(Kind::Usage, cause).with_hint("name counts from 1 to the cores this process may use"));
     }
     let objects = coring.uri.as_ref().map(|uri| listing(uri, coring.manifest.as_deref())).transpose()?;
     let mut report = CoresReport {
@@ -203,7 +205,7 @@ fn one_run(
     seats: &[usize],
     report: &mut CoresReport,
 ) -> Result<CoreRun> {
-    let mut config = coring.config();
+    let mut config = coring.config()?;
     // Shards and server started from here on inherit the cell.
     let _held = if objects.is_none() { Some(Held::to(&seats[..usize::from(shards)])?) } else { None };
     let (mut server, mut listing) = (None, objects.unwrap_or_default().to_vec());
@@ -213,9 +215,9 @@ fn one_run(
     }
     let total: u64 = listing.iter().map(|object| object.size).sum();
     report.object_bytes_mean = total / (listing.len() as u64).max(1);
-    let memory_limit_bytes = coring.shard_memory.0 * u64::from(shards);
-    let config = Config { shards, memory_limit_bytes, epochs: u64::from(u32::MAX), ..config };
-    let mut loader = LoaderBuilder::new(config).listing(listing).build()?;
+    let builder = LoaderBuilder::new(config).shards(shards).epochs(u64::from(u32::MAX));
+    let builder = builder.memory_limit(ByteSize(coring.shard_memory.0 * u64::from(shards)));
+    let mut loader = builder.listing(listing).build()?;
     for notice in loader.notices() {
         if !report.notices.contains(notice) {
             report.notices.push(notice.clone());
@@ -274,7 +276,7 @@ impl Held {
     fn to(cores: &[usize]) -> Result<Held> {
         let refused = |error: rustix::io::Errno| {
             Error::new(Kind::Environment, format!("holding this process to cores {cores:?}: {error}"))
-                .cure("measure a bucket elsewhere instead: give its URI")
+                .with_hint("measure a bucket elsewhere instead: give its URI")
         };
         let before = sched_getaffinity(None).map_err(refused)?;
         let mut set = CpuSet::new();

@@ -112,18 +112,18 @@ impl Own {
     fn start(&self, config: &Config, listing: &[Listed]) -> Result<Standing> {
         // How many passes will be asked for is not known: as many as there can be.
         let passes = if self.once { 1 } else { EPOCHS_MAX / config.epochs.max(1) };
-        let config = Config { epochs: config.epochs * passes, ..config.clone() };
-        let loader = LoaderBuilder::new(config).listing(listing.to_vec()).build()?;
+        let builder = LoaderBuilder::new(config.clone()).epochs(config.epochs * passes);
+        let loader = builder.listing(listing.to_vec()).build()?;
         Ok(Standing { batches_per_pass: loader.batches() / passes, loader, counted: Stats::default() })
     }
 }
 
 fn over() -> Error {
-    Error::new(Kind::Protocol, "a pass is asked for after the only one").cure("leave out --once")
+    Error::new(Kind::Protocol, "a pass is asked for after the only one").with_hint("leave out --once")
 }
 
 fn cpu_s() -> f64 {
-    let (user, system) = fuelrail::process_cpu();
+    let (user, system) = fuelrail::internal::process_cpu();
     (user + system).as_secs_f64()
 }
 

@@ -39,7 +39,7 @@ pub fn results_html(results: &[(String, Value)]) -> Result<String> {
         let document = result.as_array().is_some_and(|runs| runs.iter().all(Value::is_object) && !runs.is_empty());
         if !document && result["schema"].as_u64().is_none() {
             let error = Error::new(Kind::Usage, format!("{name}: not a result file"));
-            return Err(error.cure("give JSON results of the benchmarks"));
+            return Err(error.with_hint("give JSON results of the benchmarks"));
         }
         section(name, result, &mut sections);
         judged(result, &mut holds);

@@ -7,7 +7,7 @@
 use core::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
-use fuelrail::ForkGuard;
+use fuelrail::internal::ForkGuard;
 use fuelrail_base::Result;
 
 use crate::driver::{CUcontext, CUdeviceptr, CUevent, CUstream, Code, Driver};

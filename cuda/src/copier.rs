@@ -292,7 +292,7 @@ impl Copier {
 
     fn hung(&self, seq: u64, bytes: usize, time: Duration) -> Error {
         let (bytes, gpu, s) = (ByteSize(bytes as u64), self.ties.ring.ordinal, time.as_secs_f64());
-        Error::new(Kind::Environment, format!("batch {seq} ({bytes}) has been on its way to GPU {gpu} for {s:.1} s")).cure(
+        Error::new(Kind::Environment, format!("batch {seq} ({bytes}) has been on its way to GPU {gpu} for {s:.1} s")).with_hint(
             "look at `nvidia-smi` and `dmesg | grep Xid`; where the device is only that slow, raise copy_timeout_ms",
         )
     }
@@ -342,5 +342,5 @@ impl Drop for Copier {
 
 fn too_large(seq: u64, bytes: usize, room: usize) -> Error {
     Error::new(Kind::Mismatch, format!("batch {seq} of {bytes} bytes does not fit a device buffer of {room}"))
-        .cure("report it: the loader promised smaller batches")
+        .with_hint("report it: the loader promised smaller batches")
 }

@@ -96,12 +96,14 @@ impl Device {
                 0 => "look whether nvidia-smi sees a GPU, and at CUDA_VISIBLE_DEVICES".to_owned(),
                 n => format!("count from 0 to {}: the numbers are those that CUDA_VISIBLE_DEVICES leaves", n - 1),
             };
-            return Err(Error::new(Kind::Usage, format!("GPU {ordinal} of {count}")).cure(cure));
+            return Err(Error::new(Kind::Usage, format!("GPU {ordinal} of {count}")).with_hint(cure));
         }
         let (handle, facts) = facts(driver, ordinal)?;
         if !facts.registers_memory {
             let cause = format!("{facts} cannot copy from registered host memory");
-            return Err(Error::new(Kind::Environment, cause).cure("use another GPU, or take batches from the Loader"));
+            return Err(
+                Error::new(Kind::Environment, cause).with_hint("use another GPU, or take batches from the Loader")
+            );
         }
         Ok(Device { context: Context::retain(driver, handle)?, facts })
     }

@@ -80,7 +80,7 @@ unsafe fn find<F: Copy>(name: &str) -> Result<F> {
     unsafe { cudarc::driver::sys::culib().get::<F>(name.as_bytes()) }.map(|found| *found).map_err(|_| {
         let name = name.trim_end_matches('\0');
         Error::new(Kind::Environment, format!("the CUDA driver has no {name}"))
-            .cure("install NVIDIA driver 470 (CUDA 11.4) or a newer one")
+            .with_hint("install NVIDIA driver 470 (CUDA 11.4) or a newer one")
     })
 }
 
@@ -97,7 +97,7 @@ impl Driver {
     fn open() -> Result<Driver> {
         // SAFETY: opens and closes shared libraries by the names of the CUDA driver, whose initialisers do no more than theirs.
         if !unsafe { cudarc::driver::sys::is_culib_present() } {
-            return Err(Error::new(Kind::Environment, "there is no CUDA driver: libcuda.so.1 was not found").cure(
+            return Err(Error::new(Kind::Environment, "there is no CUDA driver: libcuda.so.1 was not found").with_hint(
                 "install the NVIDIA driver, or in a container start it with the NVIDIA runtime (docker run --gpus all); \
                  without a GPU take batches from the Loader",
             ));
@@ -117,8 +117,8 @@ impl Driver {
     /// The error of a code that is not success.
     pub(crate) fn error(&self, code: Code, doing: &str) -> Error {
         let error = Error::new(Kind::Environment, format!("{doing}: {}", self.text(code)));
-        match code.cure() {
-            Some(cure) => error.cure(cure),
+        match code.with_hint() {
+            Some(cure) => error.with_hint(cure),
             None => error,
         }
     }

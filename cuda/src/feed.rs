@@ -49,7 +49,7 @@ impl FeedConfig {
     /// # Errors
     /// `Usage` naming the field and what to write.
     pub fn validate(&self) -> Result<()> {
-        let usage = |cause: String, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
+        let usage = |cause: String, cure: &str| Err(Error::new(Kind::Usage, cause).with_hint(cure));
         if !(1..=DEPTH_MAX).contains(&self.depth) {
             return usage(
                 format!("depth is {}", self.depth),
@@ -135,7 +135,7 @@ impl Feed {
         let copier = Copier::new(loader, device_side, ties);
         let thread = std::thread::Builder::new().name(format!("fuelrail-gpu-{}", config.device));
         let thread = thread.spawn(move || copier.serve()).map_err(|e| {
-            Error::new(Kind::Environment, format!("starting the copy thread of GPU {}: {e}", config.device))
+            Error::from_io(Kind::Environment, format_args!("starting the copy thread of GPU {}", config.device), e)
         })?;
         Ok(Feed { ring, ready, question, thread: Some(thread), config, facts, canary, over: false })
     }
@@ -173,7 +173,7 @@ impl Feed {
             Some(token) => self.hand_over(token?, stream, at_once).map(Some),
             None if self.ring.finished.load(Ordering::Acquire) => Ok(None),
             None => Err(Error::new(Kind::Environment, "the copy thread panicked: a bug of the feed")
-                .cure("report it with the message above")),
+                .with_hint("report it with the message above")),
         }
     }
 
@@ -192,7 +192,9 @@ impl Feed {
             if held >= self.ring.depth() && begun.elapsed() > HOLD_PATIENCE {
                 let cause =
                     format!("the {held} batches you hold are all the buffers there are on GPU {}", self.ring.ordinal);
-                return Err(Error::new(Kind::Budget, cause).cure("drop batches before asking for more, or raise depth"));
+                return Err(
+                    Error::new(Kind::Budget, cause).with_hint("drop batches before asking for more, or raise depth")
+                );
             }
         }
     }
@@ -292,7 +294,7 @@ impl Feeds {
         let twice = devices.iter().enumerate().find(|(at, device)| devices[..*at].contains(device));
         if devices.is_empty() || twice.is_some() {
             let cause = format!("devices {devices:?}");
-            return Err(Error::new(Kind::Usage, cause).cure("name one device at least, and each once"));
+            return Err(Error::new(Kind::Usage, cause).with_hint("name one device at least, and each once"));
         }
         let parts = u16::try_from(devices.len()).unwrap_or(u16::MAX);
         (0..parts)

@@ -60,13 +60,13 @@ impl Pinned {
         let error = driver.error(code, &doing);
         match code {
             Code::SUCCESS => Ok(()),
-            Code::OUT_OF_MEMORY => Err(error.cure(
+            Code::OUT_OF_MEMORY => Err(error.with_hint(
                 "the system would not pin that much: lower memory_limit, or raise the memory limit of the container and \
                  ulimit -l (memlock)",
             )),
-            Code::ALREADY_REGISTERED => Err(error.cure("one feed per loader: its memory can be registered only once")),
+            Code::ALREADY_REGISTERED => Err(error.with_hint("one feed per loader: its memory can be registered only once")),
             Code::NOT_PERMITTED | Code::NOT_SUPPORTED => Err(error
-                .cure("the system lets this process pin no memory: raise ulimit -l (memlock), or run outside the sandbox")),
+                .with_hint("the system lets this process pin no memory: raise ulimit -l (memlock), or run outside the sandbox")),
             _ => Err(error),
         }
     }

@@ -197,5 +197,5 @@ fn no_room(device: &Device, (depth, each): (usize, usize), taken: usize) -> Erro
         ByteSize(each as u64),
     );
     Error::new(Kind::Budget, cause)
-        .cure("lower the feed's depth or the batch size, or start the feed before the trainer takes all")
+        .with_hint("lower the feed's depth or the batch size, or start the feed before the trainer takes all")
 }

@@ -11,7 +11,7 @@ use crate::proxy::proxy_for;
 use crate::tls::Tls;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::redirect::Moved;
-use fuelrail_wire::{Addressing, Cloud, Endpoint, Scheme, Source};
+use fuelrail_wire::{Cloud, Endpoint, Scheme, Source};
 use std::sync::{Mutex, PoisonError};
 
 /// What a URI does not say about its bucket. The default is the clouds' own servers, the system's authorities, and what the clouds'
@@ -64,7 +64,7 @@ impl Access {
         let key = endpoint.prefix.clone();
         if key.is_empty() {
             return Err(Error::new(Kind::Usage, format!("'{uri}' names no object"))
-                .cure("write s3://BUCKET/KEY or http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys"));
+                .with_hint("write s3://BUCKET/KEY or http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys"));
         }
         Ok((access, endpoint, key))
     }
@@ -101,17 +101,6 @@ impl Access {
             // Google's own clients take it with a scheme and without.
             self.cloud.endpoint = if host.contains("://") { host } else { format!("http://{host}") };
         }
-    }
-}
-
-/// Where requests name the bucket; `None` for `auto`.
-pub(crate) fn parse_addressing(text: &str) -> Result<Option<Addressing>> {
-    match text {
-        "" | "auto" => Ok(None),
-        "path" => Ok(Some(Addressing::Path)),
-        "virtual" => Ok(Some(Addressing::VirtualHost)),
-        other => Err(Error::new(Kind::Usage, format!("addressing is '{}'", other.escape_debug()))
-            .cure("use auto, path or virtual")),
     }
 }
 

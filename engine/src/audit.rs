@@ -89,6 +89,7 @@ pub struct Audit {
 
 /// What the logs prove about one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct EpochVerdict {
     /// The epoch.
     pub epoch: u64,
@@ -104,6 +105,7 @@ pub struct EpochVerdict {
 
 /// What the logs prove.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct AuditVerdict {
     /// Epoch by epoch.
     pub epochs: Vec<EpochVerdict>,
@@ -140,7 +142,7 @@ impl Audit {
         let failed = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::AlreadyExists => {
                 Error::new(Kind::Usage, format!("audit log {} is there already", path.display()))
-                    .cure("name a new log for every run and rank: `fuelrail inspect` joins them")
+                    .with_hint("name a new log for every run and rank: `fuelrail inspect` joins them")
             }
             _ => file_error(path, &e),
         };
@@ -173,8 +175,7 @@ impl Audit {
         let mut text = serde_json::to_string(line).expect("plain fields serialise");
         text.push('\n');
         let file = self.file.as_mut().expect("a log that is written has its file");
-        file.write_all(text.as_bytes())
-            .map_err(|e| Error::new(Kind::File, format!("cannot append to the audit log: {e}")))
+        file.write_all(text.as_bytes()).map_err(|e| Error::from_io(Kind::File, "cannot append to the audit log", e))
     }
 
     /// Reads a log. A torn last line is what a crash leaves and is dropped.
@@ -268,7 +269,7 @@ impl Audit {
             if *drawn.entry(line.drawn).or_insert(line) != line {
                 let cause = format!("ranks or runs drew epoch {} differently", line.drawn);
                 return Err(
-                    Error::new(Kind::Usage, cause).cure("report the losses of all ranks' samples on every rank")
+                    Error::new(Kind::Usage, cause).with_hint("report the losses of all ranks' samples on every rank")
                 );
             }
         }
@@ -298,7 +299,7 @@ impl Audit {
 }
 
 fn file_error(path: &Path, e: &std::io::Error) -> Error {
-    Error::new(Kind::File, format!("audit log {}: {e}", path.display()))
+    Error::from_io(Kind::File, format_args!("audit log {}", path.display()), e)
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ pub struct Batch {
 
 /// One sample of a batch.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Sample<'a> {
     /// Its place in the sorted listing.
     pub id: SampleId,

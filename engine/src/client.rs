@@ -110,7 +110,8 @@ impl Reply<'_> {
     /// `Truncated` when it ends early, `Stalled` when nothing comes.
     pub(crate) async fn more(&mut self) -> Result<Option<Bytes>> {
         while let Some(frame) = within(self.limit, self.body.frame()).await? {
-            let frame = frame.map_err(|e| Error::new(Kind::Truncated, format!("the body broke off: {e}")))?;
+            let broken = |e| Error::new(Kind::Truncated, format!("the body broke off: {e}")).with_source(e);
+            let frame = frame.map_err(broken)?;
             if let Ok(bytes) = frame.into_data() {
                 return Ok(Some(bytes));
             }
@@ -224,7 +225,7 @@ impl Refused {
             (_, 500..=599) => (Kind::Server, "see the server's logs"),
             _ => (Kind::Protocol, "the address may not be an object store"),
         };
-        let error = Error::new(kind, format!("the server answered {}{said}", answer.status)).cure(cure);
+        let error = Error::new(kind, format!("the server answered {}{said}", answer.status)).with_hint(cure);
         Refused { status: Some(answer.status), code, wait: wait.map(Duration::from_secs), ..error.into() }
     }
 }
@@ -403,7 +404,7 @@ impl<'a> Client<'a> {
                 Verdict::After(pause) if !refused.is_final && tries.failed() < attempts_max => {
                     tokio::time::sleep(pause).await;
                 }
-                _ => return Err(Refused { error: refused.error.clone().attempts(tries.failed()), ..refused }),
+                _ => return Err(Refused { error: refused.error.clone().with_attempts(tries.failed()), ..refused }),
             }
         }
     }

@@ -108,10 +108,15 @@ pub(crate) fn unreachable(authority: &str, error: &(dyn StdError + 'static)) -> 
     let inner = innermost(error);
     if causes(error).any(|cause| cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse)) {
         return Error::new(Kind::Protocol, format!("{authority} does not answer in HTTP: {inner}"))
-            .cure("check the port; one that speaks TLS takes https:// in the URI");
+            .with_hint("check the port; one that speaks TLS takes https:// in the URI");
     }
-    Error::new(Kind::Network, format!("cannot reach {authority}: {inner}"))
-        .cure("check that the server runs and the address is right")
+    let failed = format!("cannot reach {authority}");
+    let of_system = causes(error).find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    let unreachable = match of_system.filter(|cause| cause.to_string() == inner) {
+        Some(cause) => Error::from_io(Kind::Network, failed, cause),
+        None => Error::new(Kind::Network, format!("{failed}: {inner}")),
+    };
+    unreachable.with_hint("check that the server runs and the address is right")
 }
 
 /// The last of an error's causes.

@@ -20,7 +20,7 @@ pub fn environment_variables() -> Result<Vec<(String, String)>> {
                 let name = name.unwrap_or_else(|name| name.to_string_lossy().into_owned());
                 if name.starts_with("FUELRAIL_") {
                     let cause = format!("the environment variable {} is not UTF-8", name.escape_debug());
-                    return Err(Error::new(Kind::Usage, cause).cure("set it to text, or unset it"));
+                    return Err(Error::new(Kind::Usage, cause).with_hint("set it to text, or unset it"));
                 }
             }
         }

@@ -39,14 +39,20 @@ pub(crate) fn settled(source: Source) -> Result<Source> {
 /// All files whose keys begin with one of the prefixes, sorted by key.
 ///
 /// # Errors
-/// `Usage` for a name that is not UTF-8 or too long, `NotFound` for a link that leads nowhere, `Denied` and `File` for what the
+/// `Usage` for a name that is not UTF-8 or too long, `NotFound` for a folder that is not there and a link that leads nowhere, `Denied` and `File` for what the
 /// system refuses.
 pub(crate) fn list(source: &Source, progress: &mut impl FnMut(u64)) -> Result<Listing> {
     let mut walk = Walk { endpoint: &source.endpoint, listing: Listing::default(), above: Vec::new(), progress };
     for prefix in &source.prefixes {
         let (folder, start) = prefix.split_at(prefix.rfind('/').map_or(0, |slash| slash + 1));
-        walk.above = around(&path_of(&source.endpoint, folder));
+        let (path, before) = (path_of(&source.endpoint, folder), walk.listing.len());
+        walk.above = around(&path);
         walk.folder(folder, start)?;
+        // What is there and empty is an empty data set; a name that nothing has is misspelt.
+        if walk.listing.len() == before && (!start.is_empty() || !Path::new(&path).is_dir()) {
+            return Err(Error::new(Kind::NotFound, format!("there is no file or folder {path}{start}"))
+                .with_hint("check the path for spelling, and that its file system is mounted"));
+        }
     }
     let Walk { listing, .. } = walk;
     progress(listing.len() as u64);
@@ -69,7 +75,7 @@ struct Walk<'a, P> {
 }
 
 impl<P: FnMut(u64)> Walk<'_, P> {
-    /// What is called `within` and begins with `start`. A folder that is not there holds nothing, as a prefix of a bucket does.
+    /// What is called `within` and begins with `start`. A folder that went meanwhile holds nothing.
     fn folder(&mut self, within: &str, start: &str) -> Result<()> {
         let path = path_of(self.endpoint, within);
         let items = match fs::read_dir(&path) {
@@ -87,7 +93,7 @@ impl<P: FnMut(u64)> Walk<'_, P> {
         let name = item.file_name();
         let Some(name) = name.to_str() else {
             let cause = format!("the name of the file '{}' is not UTF-8", item.path().display());
-            return Err(Error::new(Kind::Usage, cause).cure("rename it: keys are text"));
+            return Err(Error::new(Kind::Usage, cause).with_hint("rename it: keys are text"));
         };
         if !name.starts_with(start) || name.starts_with(NEW) {
             return Ok(());
@@ -107,7 +113,7 @@ impl<P: FnMut(u64)> Walk<'_, P> {
         }
         if key.len() > KEY_BYTES_MAX {
             let cause = format!("its path within the folder is longer than {KEY_BYTES_MAX} bytes");
-            return Err(Error::new(Kind::Usage, cause).cure("name a folder nearer to it").object(key));
+            return Err(Error::new(Kind::Usage, cause).with_hint("name a folder nearer to it").with_object(key));
         }
         self.listing.push(&key, facts.len(), Some(&FileMark::of(&facts).to_string()));
         if (self.listing.len() as u64).is_multiple_of(TOLD_EVERY) {
@@ -135,7 +141,7 @@ impl<P: FnMut(u64)> Walk<'_, P> {
 pub(crate) fn get(endpoint: &Endpoint, key: &str, out: &mut dyn Write) -> Result<u64> {
     let path = path_of(endpoint, key);
     if Path::new(&path).is_dir() {
-        return Err(Error::new(Kind::NotFound, "it is a folder").cure("`fuelrail ls` shows what is in it"));
+        return Err(Error::new(Kind::NotFound, "it is a folder").with_hint("`fuelrail ls` shows what is in it"));
     }
     let mut file = open_regular(Path::new(&path))?;
     let (mut piece, mut copied) = (vec![0; PIECE_BYTES], 0);
@@ -144,7 +150,7 @@ pub(crate) fn get(endpoint: &Endpoint, key: &str, out: &mut dyn Write) -> Result
         if len == 0 {
             return Ok(copied);
         }
-        out.write_all(&piece[..len]).map_err(|e| Error::new(Kind::File, format!("writing: {e}")))?;
+        out.write_all(&piece[..len]).map_err(|e| Error::from_io(Kind::File, "writing", e))?;
         copied += len as u64;
     }
 }
@@ -187,7 +193,7 @@ fn write(new: &str, source: &mut (impl Read + ?Sized), progress: &mut impl FnMut
     let mut file = File::create_new(new).map_err(|error| failed(&error))?;
     let (mut piece, mut bytes) = (vec![0; PIECE_BYTES], 0);
     loop {
-        let unreadable = |e| Error::new(Kind::File, format!("reading what is to be put: {e}"));
+        let unreadable = |e| Error::from_io(Kind::File, "reading what is to be put", e);
         let len = read_some(source, &mut piece).map_err(unreadable)?;
         if len == 0 {
             break;
@@ -207,7 +213,7 @@ fn path_of(endpoint: &Endpoint, key: &str) -> String {
 }
 
 fn refused(doing: &str, path: &str, error: &std::io::Error) -> Error {
-    let (kind, cure) = match error.kind() {
+    let (kind, hint) = match error.kind() {
         ErrorKind::NotFound => (Kind::NotFound, "check the path; `fuelrail ls` shows the keys"),
         ErrorKind::AlreadyExists => (Kind::Exists, "choose another name, or put it over anything"),
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
@@ -215,7 +221,7 @@ fn refused(doing: &str, path: &str, error: &std::io::Error) -> Error {
         }
         _ => (Kind::File, "look at the disk and the kernel's log (dmesg)"),
     };
-    Error::new(kind, format!("{doing} {path}: {error}")).cure(cure)
+    Error::from_io(kind, format_args!("{doing} {path}"), error).with_hint(hint)
 }
 
 /// Some more bytes; none at the end. A signal that comes meanwhile is no end.

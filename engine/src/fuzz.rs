@@ -4,7 +4,7 @@
 //! Each function panics when an invariant breaks and returns otherwise. Nothing here is for users of the crate.
 
 use crate::audit::Audit;
-use crate::config::Config;
+use crate::config::{Config, Values};
 use crate::credentials;
 use crate::decode::{self, Decode, Fit};
 use crate::scores::Table;
@@ -40,15 +40,15 @@ fn audit(bytes: &[u8]) {
 
 /// Settings that are accepted are accepted as they are printed, and mean the same.
 fn config(bytes: &[u8]) {
-    let Some(table) = core::str::from_utf8(bytes).ok().and_then(|text| text.parse::<toml::Table>().ok()) else {
-        return;
-    };
+    let Some(text) = core::str::from_utf8(bytes).ok() else { return };
+    let (Ok(table), Ok(values)) = (text.parse::<toml::Table>(), toml::from_str::<Values>(text)) else { return };
     // As a file has them, and as the environment does: all of it text.
     let texts = table.iter().filter_map(|(name, value)| Some((format!("FUELRAIL_{name}"), value.as_str()?.to_owned())));
-    usage(Config::from_table(toml::Table::new(), texts.collect::<Vec<_>>(), &Vec::new()));
-    if let Some(config) = usage(Config::from_table(table, Vec::new(), &Vec::new())) {
-        let printed = toml::Table::try_from(&config).expect("settings can be printed");
-        assert_eq!(Config::from_table(printed, Vec::new(), &Vec::new()), Ok(config));
+    usage(Config::from_values(Values::new(), texts.collect::<Vec<_>>(), &[]));
+    if let Some(config) = usage(Config::from_values(values, Vec::new(), &[])) {
+        let printed = toml::to_string(&config).expect("settings can be printed");
+        let read = toml::from_str(&printed).expect("what is printed is TOML");
+        assert_eq!(Config::from_values(read, Vec::new(), &[]), Ok(config));
     }
 }
 

@@ -32,13 +32,13 @@ pub fn get(uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
 pub fn get_with(access: impl Into<Access>, uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
     let (access, endpoint, key) = access.into().object(uri)?;
     if endpoint.scheme == Scheme::File {
-        return folder::get(&endpoint, &key, out).map_err(|e| e.object(key));
+        return folder::get(&endpoint, &key, out).map_err(|e| e.with_object(key));
     }
     let mut progress = Progress::default();
     let copied = wherever(&access, uri, endpoint, |route| {
         route.run(async |client| get_all(&client, &key, &mut progress, out).await)
     });
-    copied.map_err(|e| e.object(key))?;
+    copied.map_err(|e| e.with_object(key))?;
     Ok(progress.copied)
 }
 
@@ -107,7 +107,7 @@ impl Progress {
         }
         if self.total.is_none() && (is_part || head.framing != Framing::Chunked) {
             return Err(Error::new(Kind::Protocol, "the server does not say how long the object is")
-                .cure("the address may not be an object store"));
+                .with_hint("the address may not be an object store"));
         }
         Ok(())
     }
@@ -127,7 +127,7 @@ impl Progress {
         if let Some(total) = self.total.filter(|total| *total < self.seen) {
             return Err(Error::new(Kind::Mismatch, format!("{} bytes came of an object of {total}", self.seen)));
         }
-        out.write_all(new).map_err(|e| Error::new(Kind::File, format!("writing: {e}")))?;
+        out.write_all(new).map_err(|e| Error::from_io(Kind::File, "writing", e))?;
         self.written.update(new);
         self.copied += new.len() as u64;
         Ok(())
@@ -153,12 +153,12 @@ impl Progress {
             return Ok(());
         }
         Err(Error::new(Kind::Mismatch, "its checksum is not the one that the server sends with it")
-            .cure("the bytes were damaged in the server or on the way: fetch it again"))
+            .with_hint("the bytes were damaged in the server or on the way: fetch it again"))
     }
 }
 
 fn replaced() -> Error {
-    Error::new(Kind::Changed, "the object was replaced while it was read").cure("fetch it again")
+    Error::new(Kind::Changed, "the object was replaced while it was read").with_hint("fetch it again")
 }
 
 async fn get_once(

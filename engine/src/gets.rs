@@ -66,7 +66,7 @@ async fn get(client: &Client<'_>, key: &str, bytes: Option<u64>) -> Result<u64> 
     };
     let mut reply = within(ANSWER_TIMEOUT, client.send_whole(&ask)).await??;
     if !reply.status.is_success() {
-        return Err(client.refused(&ask, &reply.read().await?).into_error().object(key));
+        return Err(client.refused(&ask, &reply.read().await?).into_error().with_object(key));
     }
     let mut came = 0;
     while let Some(bytes) = reply.more().await? {

@@ -58,7 +58,7 @@ impl Reporter {
         let shared = &self.0;
         if seq >= shared.run.batches() {
             let cause = format!("losses of batch {seq} of {}", shared.run.batches());
-            return Err(Error::new(Kind::Usage, cause).cure("report with the number of the batch: Batch::seq"));
+            return Err(Error::new(Kind::Usage, cause).with_hint("report with the number of the batch: Batch::seq"));
         }
         let mut drawn = self.lock();
         let end = moment(&shared.run, shared.run.cursor_after(BatchSeq(seq)));
@@ -120,10 +120,10 @@ pub(crate) fn drawn(
 ) -> Result<(Run, Option<Horizons>)> {
     let (samples, total) = (catalog.samples(), catalog.total_bytes().max(1));
     let cached =
-        u128::from(config.cache_limit_bytes) * u128::from(config.world) * u128::from(samples) / u128::from(total);
+        u128::from(config.memory.cache_limit.0) * u128::from(config.world) * u128::from(samples) / u128::from(total);
     let drawn = config.importance(u64::try_from(cached).unwrap_or(samples).min(samples))?;
     let state = state.filter(|state| state.importance.is_some());
-    let refused = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
+    let refused = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).with_hint(cure));
     let kept = match (&drawn, state, scores) {
         (None, Some(_), _) => {
             return refused("the state is of a run with importance", "resume with importance as it was");
@@ -134,7 +134,7 @@ pub(crate) fn drawn(
     };
     let Some(drawn) = drawn else { return Ok((run, None)) };
     let step = u64::from(config.world) * u64::from(config.batch_size);
-    let horizons = Horizons::new(drawn, samples, config.seed, step, moment(&run, run.config().start), kept)?;
+    let horizons = Horizons::new(drawn, samples, config.order.seed, step, moment(&run, run.config().start), kept)?;
     Ok((run.drawn(horizons.known()), Some(horizons)))
 }
 

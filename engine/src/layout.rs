@@ -164,7 +164,7 @@ impl Wanted {
                 ByteSize(need),
             );
             return Err(Error::new(Kind::Budget, cause)
-                .cure(format!("raise memory_limit to {need}, or lower batch_size, cache_limit or shards")));
+                .with_hint(format!("raise memory_limit to {need}, or lower batch_size, cache_limit or shards")));
         }
         let decoded_batches = self.decoded(shards);
         let aside_bytes = self.aside_bytes(decoded_batches);
@@ -249,8 +249,8 @@ fn take_seats(near: Option<u16>, seats: usize) -> usize {
 }
 
 /// The notice that no shard can sit where it was asked to.
-fn unavailable(config: &Config, topology: &Topology) -> Option<String> {
-    let node = config.near?;
+fn unavailable(near: Option<u16>, topology: &Topology) -> Option<String> {
+    let node = near?;
     (!topology.cores.iter().any(|core| core.node == usize::from(node))).then(|| {
         format!(
             "near: none of the cores this process may use is on NUMA node {node}; shards sit on others. Widen the cpuset, or name \
@@ -262,8 +262,8 @@ fn unavailable(config: &Config, topology: &Topology) -> Option<String> {
 
 /// Seats for all shards, behind those of ranks and loaders before, where they are bound to their cores.
 pub(crate) fn seat(config: &Config, topology: &Topology, notices: &mut Vec<String>) -> Option<Seating> {
-    notices.extend(unavailable(config, topology));
-    let shards = usize::from(config.shards);
+    notices.extend(unavailable(config.near, topology));
+    let shards = usize::from(config.shards.unwrap_or(1));
     let taken = config.rank as usize * shards + take_seats(config.near, shards);
     config.pin.then(|| Seating::new(topology, config.near, taken))
 }
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn a_node_without_cores_of_ours_is_said() {
         let here = Topology::here();
-        let near = |node| unavailable(&Config { near: node, ..Config::default() }, &here);
+        let near = |node| unavailable(node, &here);
         assert!(near(Some(60_000)).unwrap().contains("NUMA node 60000"));
         assert_eq!(near(Some(here.cores[0].node as u16)), None);
         assert_eq!(near(None), None);

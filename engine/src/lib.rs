@@ -15,19 +15,25 @@
 //!
 //! Owns the loader's threads: one per shard, one that watches, and where samples are decoded those that do that. Never exits the process, never forks, runs no program but the one that a profile of AWS names, never falls back to
 //! something slower without saying so in [`Loader::notices`].
+//!
+//! Features, on by default: `decode` (PNG and JPEG objects become pixels) and `toml` (settings from files). `tokio-uring` and `glommio`
+//! are further rings.
 #![forbid(unsafe_code)]
+// What only the fuzzer and the decoders call.
+#![cfg_attr(not(all(feature = "decode", feature = "toml")), allow(dead_code))]
 
 mod access;
 mod audit;
 mod batch;
 mod builder;
 mod client;
-mod config;
+pub mod config;
 mod connect;
 mod credentials;
 mod decode;
 mod environment;
 mod folder;
+#[cfg(all(feature = "decode", feature = "toml"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod get;
@@ -57,30 +63,25 @@ pub use audit::{Audit, AuditVerdict, EpochVerdict};
 pub use batch::{Batch, NO_LABEL, Sample, classes_of};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
+
 pub use credentials::{CredentialProvider, Credentials, SharedProvider};
-pub use decode::{Decode, DecodeStats, Fit, Shape};
+pub use decode::{Decode, DecodeStats, Fit, PixelShape, Shape};
 pub use environment::{Environment, environment_variables};
-pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId, WallTime};
+pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId, WallTime, read_duration};
 pub use fuelrail_flow::{BadSamples, Listed, Listing};
-pub use fuelrail_io::{
-    Backend, Finding, ForkGuard, Grade, MemoryUse, Probe, ProbeConfig, RingChoice, Topology, give_back_freed,
-    memory_use, probe, probe_under, process_cpu, thread_cpu,
-};
+pub use fuelrail_io::{Backend, RingChoice};
+pub use fuelrail_plan::importance::Mode as ImportanceMode;
 pub use fuelrail_plan::order::OrderName;
 pub use fuelrail_plan::policy::PolicyName;
+pub use fuelrail_plan::prefetch::Prefetch;
 pub use fuelrail_plan::spill::SpillPolicy;
 pub use fuelrail_wire::sign::Credential;
 pub use fuelrail_wire::{Addressing, Cloud};
 pub use get::{get, get_with};
-pub use gets::{GetConnection, Gets};
 pub use importance::Reporter;
 pub use listing::{KeptListing, ListingDir, list, list_kept, list_packed, list_with, read_manifest, write_manifest};
 pub use loader::{Loader, Memory, Remains, Taken};
 pub use memory::MemoryStats;
-pub use service::{IMDS_ADDRESS, ask_imds, ask_metadata};
-pub use spill::{
-    CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
-};
 pub use state::State;
 pub use stats::{DiskFacts, GateStats, Quantiles, ShardStats, Stats};
 pub use tls::Tls;
@@ -88,6 +89,33 @@ pub use upload::{
     PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload, put, put_as, put_with,
 };
 pub use warnings::print_warnings;
+
+/// What the commands, the benchmarks and the bindings need besides. It may change in any version.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::gets::{GetConnection, Gets};
+    pub use crate::service::{IMDS_ADDRESS, ask_imds, ask_metadata};
+    pub use crate::spill::{
+        CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
+    };
+    pub use fuelrail_io::{
+        Finding, ForkGuard, Grade, MemoryUse, Probe, ProbeConfig, Topology, give_back_freed, memory_use, probe,
+        probe_under, process_cpu, thread_cpu,
+    };
+}
+
+/// What programs hand from thread to thread stays so.
+const _: () = {
+    const fn send<T: Send>() {}
+    const fn send_and_sync<T: Send + Sync>() {}
+    send::<Loader>();
+    send_and_sync::<Batch>();
+    send_and_sync::<Config>();
+    send_and_sync::<Error>();
+    send_and_sync::<LoaderBuilder>();
+    send_and_sync::<Reporter>();
+    send_and_sync::<State>();
+};
 
 /// The README's example compiles.
 #[cfg(doctest)]

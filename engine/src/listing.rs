@@ -12,7 +12,7 @@ pub(crate) use shelf::Saved;
 use crate::access::{Access, wherever};
 use crate::client::{Ask, Client, Route};
 use crate::folder;
-use fuelrail_base::{ByteSize, Error, Kind, Result};
+use fuelrail_base::{ByteSize, Duration, Error, Kind, Result};
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_io::wall_now;
 use fuelrail_wire::kept::{NameKind, SourceId};
@@ -57,12 +57,13 @@ pub fn list_packed(access: impl Into<Access>, uri: &str, mut progress: impl FnMu
 pub struct ListingDir {
     /// A local directory; made where there is none.
     pub path: PathBuf,
-    /// A listing older than this is not used again, s; 0 uses none again.
-    pub max_age_s: u64,
+    /// A listing older than this is not used again; zero uses none again.
+    pub max_age: Duration,
 }
 
 /// A listing, and how it was come by.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct KeptListing {
     /// The objects.
     pub listing: Listing,
@@ -168,7 +169,7 @@ pub fn write_manifest(path: &Path, objects: &[Listed]) -> Result<()> {
         objects.iter().map(|o| Entry { key: o.key.clone(), size: o.size, etag: o.etag.clone() }).collect();
     let mut text = Vec::new();
     manifest::write(&mut text, &entries);
-    std::fs::write(path, text).map_err(|e| Error::new(Kind::File, format!("manifest {}: {e}", path.display())))
+    std::fs::write(path, text).map_err(|e| Error::from_io(Kind::File, format_args!("manifest {}", path.display()), e))
 }
 
 fn list_there(route: &Route, source: &Source, progress: &mut (impl FnMut(u64) + Send)) -> Result<Listing> {
@@ -191,7 +192,7 @@ fn keep_there(
             return Ok(KeptListing { notices, ..KeptListing::plain(list_there(route, source, progress)?) });
         }
     };
-    let max_age_s = dir.max_age_s;
+    let max_age_s = dir.max_age.as_secs();
     route.run(async |client| {
         Keeping { client: &client, source, shelf, max_age_s, now_s: wall_now().0, notices: Vec::new() }
             .list(progress)
@@ -279,7 +280,7 @@ impl Keeping<'_> {
                 journal.restart(self.now_s)?;
                 walk(self.client, self.source, Some(journal), progress).await
             }
-            Err(error) if journal.pages() > 0 => Err(error.and_cure(format!(
+            Err(error) if journal.pages() > 0 => Err(error.and_hint(format!(
                 "{} pages are kept: within an hour the next listing of the same goes on behind them",
                 journal.pages()
             ))),

@@ -17,9 +17,14 @@ use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
 use fuelrail_flow::{Consumer, Finished, Objects};
 use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::importance::Mode;
 use fuelrail_plan::run::{Cursor, Run};
+use futures_core::Stream;
+use std::os::fd::{AsFd, AsRawFd};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// Streams a bucket into batches. An iterator of `Result<Batch>`; after an error it ends.
@@ -29,6 +34,10 @@ pub struct Loader {
     lease: Arc<()>,
     waiting: Arc<AtomicBool>,
     waker: Waker,
+    /// Whether a look that finds nothing leaves the waker armed.
+    stays_armed: bool,
+    /// Since when there has been nothing, of a program with a loop of its own.
+    pending_since: Option<Instant>,
     /// How much of what it knows of draws the run has learnt.
     learnt: Option<u64>,
     tally: Tally,
@@ -113,7 +122,7 @@ impl Loader {
             shards: parts.shards.clone(),
             decode: parts.supply.stage().map(|stage| Arc::clone(stage.facts())),
             waiting: Arc::clone(&waiting),
-            after: Duration::from_millis(parts.config.watchdog_after_ms),
+            after: parts.config.watchdog_after.unwrap_or_default(),
             on_signal: parts.config.report_on_sigusr1,
             report,
         });
@@ -123,6 +132,8 @@ impl Loader {
             lease: Arc::default(),
             waiting,
             waker,
+            stays_armed: false,
+            pending_since: None,
             learnt: None,
             tally: Tally::default(),
             started: Instant::now(),
@@ -158,6 +169,28 @@ impl Loader {
         self.guarded(Some(patience))
     }
 
+    /// Takes the next batch if it is there. Where it is not, [`event`](Loader::event) becomes readable when it may be, and the task of
+    /// a [`Stream`] is woken: for programs that have a loop of their own. Batches that are held for ever are not found out here.
+    ///
+    /// # Errors
+    /// As [`next_batch`](Loader::next_batch); afterwards the run is [`Taken::Over`].
+    pub fn try_next_batch(&mut self) -> Result<Taken> {
+        self.waker.drain();
+        self.stays_armed = true;
+        let taken = self.guarded(Some(Duration::ZERO));
+        self.stays_armed = false;
+        taken
+    }
+
+    /// An eventfd for `epoll`, `select` or an asynchronous runtime: readable when [`try_next_batch`](Loader::try_next_batch), which has
+    /// found nothing yet, should be called again. Made at the first call; it stays the same.
+    ///
+    /// # Errors
+    /// `Environment` when the process has no file descriptor left.
+    pub fn event(&self) -> Result<Arc<impl AsFd + AsRawFd + use<>>> {
+        self.waker.event()
+    }
+
     /// An error is the last that is returned.
     fn guarded(&mut self, patience: Option<Duration>) -> Result<Taken> {
         if self.failed {
@@ -178,14 +211,20 @@ impl Loader {
         {
             self.parts.run.learn(&known);
         }
-        let begun = Instant::now();
+        let pending_since = self.pending_since.take();
+        let begun = pending_since.unwrap_or_else(Instant::now);
+        if pending_since.is_some() {
+            self.set_waiting(false);
+        }
         let at_once = self.parts.supply.try_take();
-        let ready = at_once.is_some() && self.tally.waiting.is_zero();
+        let ready = at_once.is_some() && self.tally.waiting.is_zero() && pending_since.is_none();
         let taken = match at_once {
             Some(finished) => Some(Ok(finished)),
             None => self.wait(begun, patience).transpose(),
         };
-        self.tally.waiting += begun.elapsed();
+        if self.pending_since.is_none() {
+            self.tally.waiting += begun.elapsed();
+        }
         let Some(taken) = taken else { return Ok(Taken::NotYet) };
         self.tally.end_call(ready);
         let Finished { seq, result } = taken?;
@@ -222,8 +261,7 @@ impl Loader {
     /// Sleeps until the next batch comes or patience ends, looking up now and then for what would make that impossible.
     fn wait(&mut self, begun: Instant, patience: Option<Duration>) -> Result<Option<Finished>> {
         let waker = self.waker.clone();
-        self.parts.supply.set_waiting(true);
-        self.waiting.store(true, Ordering::Release);
+        self.set_waiting(true);
         let mut held_since: Option<Instant> = None;
         let outcome = loop {
             let sleep = waker.arm();
@@ -237,8 +275,15 @@ impl Loader {
             }
             let left = patience.map(|patience| patience.saturating_sub(begun.elapsed()));
             if left.is_some_and(|left| left.is_zero()) {
-                waker.disarm();
-                break Ok(None);
+                if !self.stays_armed {
+                    waker.disarm();
+                    break Ok(None);
+                }
+                if sleep {
+                    // Armed before it was looked: what comes from here on wakes.
+                    self.pending_since = Some(begun);
+                    return Ok(None);
+                }
             }
             if sleep {
                 waker.sleep(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)));
@@ -250,9 +295,13 @@ impl Loader {
                 break Err(self.lease_error());
             }
         };
-        self.waiting.store(false, Ordering::Release);
-        self.parts.supply.set_waiting(false);
+        self.set_waiting(false);
         outcome
+    }
+
+    fn set_waiting(&mut self, waits: bool) {
+        self.parts.supply.set_waiting(waits);
+        self.waiting.store(waits, Ordering::Release);
     }
 
     /// Batches that the caller holds.
@@ -269,13 +318,13 @@ impl Loader {
         let leases = self.leases();
         let need = self.batch_bytes_max();
         Error::new(Kind::Budget, format!("the {leases} batches you hold leave no room for the next one"))
-            .cure(format!("drop batches before asking for more, or raise memory_limit by at least {need} bytes"))
+            .with_hint(format!("drop batches before asking for more, or raise memory_limit by at least {need} bytes"))
     }
 
     /// Where the run stands behind the last batch taken.
     #[must_use]
     pub fn state(&self) -> State {
-        state_at(&self.parts.run, &self.parts.fingerprint, &self.parts.config.importance, self.cursor)
+        state_at(&self.parts.run, &self.parts.fingerprint, self.parts.config.order.importance, self.cursor)
     }
 
     /// Where losses are reported to, where epochs are drawn by importance.
@@ -339,7 +388,7 @@ impl Loader {
         }
     }
 
-    /// The effective configuration: zeroes that stand for a choice are replaced by what was chosen.
+    /// The effective configuration: what was left open is replaced by what was chosen.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.parts.config
@@ -397,11 +446,14 @@ impl Loader {
 /// The most room that the objects of a batch take.
 pub(crate) fn batch_room_max(config: &Config, catalog: &Catalog) -> u64 {
     let samples = u64::from(config.batch_size);
-    if config.importance == "off" { catalog.batch_room_max(samples) } else { catalog.batch_room_max_drawn(samples) }
+    match config.order.importance {
+        None => catalog.batch_room_max(samples),
+        Some(_) => catalog.batch_room_max_drawn(samples),
+    }
 }
 
 /// The state at a cursor of a run.
-pub(crate) fn state_at(run: &Run, fingerprint: &str, importance: &str, cursor: Cursor) -> State {
+pub(crate) fn state_at(run: &Run, fingerprint: &str, importance: Option<Mode>, cursor: Cursor) -> State {
     let config = run.config();
     State {
         version: VERSION,
@@ -412,7 +464,7 @@ pub(crate) fn state_at(run: &Run, fingerprint: &str, importance: &str, cursor: C
         listing: fingerprint.into(),
         epoch: cursor.epoch,
         position: cursor.position,
-        importance: (importance != "off").then(|| importance.into()),
+        importance: importance.map(|mode| mode.word().into()),
     }
 }
 
@@ -421,6 +473,21 @@ impl Iterator for Loader {
 
     fn next(&mut self) -> Option<Result<Batch>> {
         self.next_batch()
+    }
+}
+
+/// As the iterator, for asynchronous programs. Decoding and fetching go on whatever the executor does.
+impl Stream for Loader {
+    type Item = Result<Batch>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Batch>>> {
+        self.waker.set_task(context.waker());
+        match self.try_next_batch() {
+            Ok(Taken::NotYet) => Poll::Pending,
+            Ok(Taken::Batch(batch)) => Poll::Ready(Some(Ok(batch))),
+            Ok(Taken::Over) => Poll::Ready(None),
+            Err(error) => Poll::Ready(Some(Err(error))),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a loader takes at most, in three parts, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct MemoryStats {
     /// The arena, mapped at start: batches, cached blocks, decoded batches, and the buffers of connections and disks. At most
     /// `memory_limit`.
@@ -32,14 +33,13 @@ impl MemoryStats {
         mesh: &[MeshEnds],
     ) -> MemoryStats {
         let (catalog, shards) = (objects.catalog(), u64::from(layout.shards));
-        let drawn = if config.importance == "off" { 0 } else { DRAWN_SAMPLE_BYTES };
+        let drawn = config.order.importance.map_or(0, |_| DRAWN_SAMPLE_BYTES);
         let samples = catalog.samples() * (size_of::<u32>() as u64 + drawn);
         let channels: u64 = mesh.iter().map(MeshEnds::bytes).sum();
         let sample_bytes = (catalog.total_bytes() / catalog.samples()).max(1);
         let open = (layout.batch_bytes / sample_bytes).min(OPEN_BATCHES_MAX as u64 * u64::from(config.batch_size));
-        let shard = SHARD_BYTES + config.connections_max as u64 * CONNECTION_BYTES + open * OPEN_SAMPLE_BYTES;
-        let decoding =
-            if matches!(config.decode(), Ok(Some(_))) { config.decode_threads * PICTURE_BYTES_KEPT } else { 0 };
+        let shard = SHARD_BYTES + config.network.connections_max as u64 * CONNECTION_BYTES + open * OPEN_SAMPLE_BYTES;
+        let decoding = config.decode.shape.and(config.decode.threads).unwrap_or(0) * PICTURE_BYTES_KEPT;
         MemoryStats {
             arena_bytes: arena.report().bytes,
             tables_bytes: objects.memory_bytes() + samples + shards * layout.index_bytes + channels,

@@ -33,7 +33,7 @@ pub(crate) fn addresses_of(endpoint: &Endpoint, proxy: Option<&Proxy>) -> Result
     let look = move || {
         let failed = |why: &dyn std::fmt::Display| {
             let error = Error::new(Kind::Network, format!("cannot resolve '{name}': {why}"));
-            error.cure(format!("check {given_by}"))
+            error.with_hint(format!("check {given_by}"))
         };
         let found: Vec<_> = (name.as_str(), port).to_socket_addrs().map_err(|e| failed(&e))?.collect();
         if found.is_empty() { Err(failed(&"it has no address")) } else { Ok(found) }

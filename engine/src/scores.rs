@@ -56,7 +56,7 @@ impl Table {
         let kept = &self.kept;
         if !(kept.first..kept.first + kept.draws.len() as u64).contains(&self.at.epoch) {
             let cause = format!("scores for epoch {} are asked for, and it is long over", self.at.epoch);
-            return Err(Error::new(Kind::Usage, cause).cure("save the scores when you save the state"));
+            return Err(Error::new(Kind::Usage, cause).with_hint("save the scores when you save the state"));
         }
         let mut numbers: Vec<u8> = kept.scores.iter().flat_map(|score| score.to_le_bytes()).collect();
         for draw in kept.draws.iter().flatten() {
@@ -88,7 +88,7 @@ impl Table {
     /// Reads what was kept with this state.
     pub(crate) fn read(bytes: &[u8], state: &State) -> Result<Keepsake> {
         let bad = |cause: String| {
-            Error::new(Kind::Usage, cause).cure("pass the bytes that Reporter::scores gave for this state")
+            Error::new(Kind::Usage, cause).with_hint("pass the bytes that Reporter::scores gave for this state")
         };
         let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
         let (head, numbers) = (&bytes[..line], bytes.get(line + 1..).unwrap_or_default());

@@ -8,7 +8,7 @@ use crate::layout::{Layout, Seating};
 use crate::system::{refused, spawn};
 use crate::watch::Watched;
 use fuelrail_base::canary;
-use fuelrail_base::{Duration, Error, Kind, Result, SampleId, ShardId};
+use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId, ShardId};
 use fuelrail_flow::{Board, Consumer, Finished, MeshEnds, Objects, Shard, ShardConfig, ShardEnds, SpillSetup};
 #[cfg(feature = "glommio")]
 use fuelrail_io::GlommioRing;
@@ -74,8 +74,8 @@ impl Starting {
         let ends = ShardEnds { mesh, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board), spill };
         let (tell, greeting) = mpsc::channel();
         let ring = UringConfig {
-            entries: ring_entries(config.connections_max, plan.spill.is_some()),
-            sockets: (config.connections_max as u32 * 2).next_power_of_two(),
+            entries: ring_entries(config.network.connections_max, plan.spill.is_some()),
+            sockets: (config.network.connections_max as u32 * 2).next_power_of_two(),
             register: config.register.then(|| plan.arena.clone()),
         };
         let (objects, run) = (Arc::clone(&plan.objects), plan.run.clone());
@@ -198,15 +198,15 @@ const PENDING_SHARE: u64 = 4;
 pub(crate) fn spill_config(config: &Config, catalog: &Catalog, layout: &Layout, unit: u64) -> Result<SpillConfig> {
     let shards = u64::from(layout.shards);
     let all: u64 = (0..catalog.samples()).map(|sample| u64::from(catalog.blocks(SampleId(sample)))).sum();
-    let blocks = match config.spill_limit_bytes {
-        0 => all,
+    let blocks = match config.disk.limit {
+        None => all,
         // Half as many again as fit on average: the shortest may be the ones that are kept.
-        limit => all.min(limit / (catalog.total_bytes() / all.max(1)).max(1) * 3 / 2 + 1024),
+        Some(ByteSize(limit)) => all.min(limit / (catalog.total_bytes() / all.max(1)).max(1) * 3 / 2 + 1024),
     };
     // Blocks are dealt to shards by hash: an eighth more than the mean is far beyond what chance gives one of them.
     let share = if shards == 1 { blocks } else { blocks / shards * 9 / 8 + 1024 };
     Ok(SpillConfig {
-        policy: config.spill_policy.parse()?,
+        policy: config.disk.policy,
         unit,
         blocks_max: usize::try_from(share.min(all)).unwrap_or(usize::MAX),
         pending_bytes_max: layout.batch_bytes / PENDING_SHARE,
@@ -216,22 +216,28 @@ pub(crate) fn spill_config(config: &Config, catalog: &Catalog, layout: &Layout, 
 /// Longest wait of a block that was refused for the rate's sake: some rounds of the pace.
 const THROTTLED_CAP_US: u64 = 500_000;
 
+/// A limit as the plan has it, where 0 is none.
+fn micros(limit: Option<Duration>) -> u64 {
+    limit.map_or(0, |limit| u64::try_from(limit.as_micros()).unwrap_or(u64::MAX).max(1))
+}
+
 fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardConfig> {
     let shards = u64::from(plan.layout.shards);
     let catalog = plan.objects.catalog();
     // Where all connections are in use, a second request still finds one.
-    let kept = if config.hedge_percent > 0 { config.connections_max / CONNECTIONS_KEPT_SHARE } else { 0 };
+    let kept =
+        if config.network.hedge_percent > 0 { config.network.connections_max / CONNECTIONS_KEPT_SHARE } else { 0 };
     let window = WindowConfig {
-        connections_max: config.connections_max - kept,
+        connections_max: config.network.connections_max - kept,
         connections_blind_max: WindowConfig::blind_for(
-            (catalog.total_bytes() / catalog.samples()).min(config.block_bytes),
+            (catalog.total_bytes() / catalog.samples()).min(config.memory.block_size.0),
         ),
         ..WindowConfig::default()
     };
     // An unlimited disk may keep everything.
-    let disk = match (plan.spill.is_some(), config.spill_limit_bytes) {
-        (true, 0) => catalog.total_bytes(),
-        (true, limit) => limit,
+    let disk = match (plan.spill.is_some(), config.disk.limit) {
+        (true, None) => catalog.total_bytes(),
+        (true, Some(ByteSize(limit))) => limit,
         (false, _) => 0,
     };
     let kept_bytes = plan.layout.cache_bytes * shards + disk;
@@ -240,28 +246,28 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
         brain: BrainConfig {
             shard,
             shards: plan.layout.shards,
-            prefetch: Strategy::from_name(&config.prefetch, (config.prefetch_samples / shards).max(2))?,
-            policy: config.cache_policy.parse()?,
+            prefetch: Strategy::named(config.memory.prefetch, (config.memory.prefetch_samples / shards).max(2))?,
+            policy: config.memory.cache_policy,
             cache_bytes: plan.layout.cache_bytes,
             cached_block_bytes_min: plan.layout.cached_block_bytes_min,
             spill: plan.spill,
             batch_room_bytes: plan.layout.batch_bytes,
             horizon_epochs: horizon_epochs(config.world, kept_bytes as f64 / catalog.total_bytes() as f64),
             retry: RetryConfig {
-                attempts_max: config.attempts_max,
+                attempts_max: config.network.attempts_max,
                 throttled_cap_us: THROTTLED_CAP_US,
-                request_limit_us: config.request_limit_s.saturating_mul(1_000_000),
-                outage_limit_us: config.outage_limit_s.saturating_mul(1_000_000),
+                request_limit_us: micros(config.network.request_limit),
+                outage_limit_us: micros(config.network.outage_limit),
                 ..RetryConfig::default()
             },
             pace: plan.pace.clone(),
             window: WindowConfig { connections_start, ..window },
             hedge: config.hedge(),
-            seed: config.seed ^ u64::from(shard.0),
+            seed: config.order.seed ^ u64::from(shard.0),
         },
-        bad_samples: config.bad_samples()?,
-        stall_after: Duration::from_millis(config.stall_after_ms),
-        connections_max: config.connections_max,
+        bad_samples: config.bad_samples,
+        stall_after: config.network.stall_after,
+        connections_max: config.network.connections_max,
         scratch_bytes: plan.layout.scratch_bytes,
         spares: plan.layout.spares,
     })
@@ -272,7 +278,7 @@ const CONNECTIONS_KEPT_SHARE: usize = 16;
 
 /// The ledger of this loader's shards, shared with other loaders where the configuration says so.
 pub(crate) fn ledger(config: &Config, endpoint: &Endpoint, notices: &mut Vec<String>) -> Ledger {
-    let Some(dir) = config.share_dir.as_ref().filter(|_| endpoint.scheme != Scheme::File) else {
+    let Some(dir) = config.network.share_dir.as_ref().filter(|_| endpoint.scheme != Scheme::File) else {
         return Ledger::default();
     };
     shared(dir, endpoint).unwrap_or_else(|error| {

@@ -50,11 +50,13 @@ impl State {
     /// `Usage` when the text is not a state of this version.
     pub fn from_json(text: &str) -> Result<State> {
         let state: State = serde_json::from_str(text).map_err(|e| {
-            Error::new(Kind::Usage, format!("not a loader state: {e}")).cure("pass the JSON that Loader::state() gave")
+            Error::new(Kind::Usage, format!("not a loader state: {e}"))
+                .with_source(e)
+                .with_hint("pass the JSON that Loader::state() gave")
         })?;
         if state.version != VERSION {
             return Err(Error::new(Kind::Usage, format!("a loader state of version {}", state.version))
-                .cure(format!("this build reads version {VERSION}")));
+                .with_hint(format!("this build reads version {VERSION}")));
         }
         Ok(state)
     }
@@ -80,13 +82,13 @@ impl State {
             if was != is {
                 let cause = format!("the state was saved with {what} {was}, this run has {is}");
                 return Err(Error::new(Kind::Usage, cause)
-                    .cure("resume with the same data set, seed, shuffle and order, or start without a state"));
+                    .with_hint("resume with the same data set, seed, shuffle and order, or start without a state"));
             }
         }
         if self.position >= run.samples {
             let cause = format!("the state's position {} is not below {} samples", self.position, run.samples);
             return Err(
-                Error::new(Kind::Usage, cause).cure("a finished epoch is written as the next one at position 0")
+                Error::new(Kind::Usage, cause).with_hint("a finished epoch is written as the next one at position 0")
             );
         }
         Ok(())

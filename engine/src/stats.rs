@@ -16,6 +16,7 @@ macro_rules! each {
 
 /// Quantiles of a latency, µs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Quantiles {
     /// Median.
     pub p50: u64,
@@ -35,6 +36,7 @@ impl From<Summary> for Quantiles {
 
 /// Counters and latencies since the loader was built.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Stats {
     /// Batches delivered.
     pub batches: u64,
@@ -151,6 +153,7 @@ pub struct Stats {
 /// One shard's core.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct ShardStats {
     /// The core it is on.
     pub core: Option<usize>,
@@ -238,6 +241,7 @@ const MIB: f64 = (1u64 << 20) as f64;
 
 /// What the disk brought and took since the loader was built.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct DiskFacts {
     /// Blocks served from disk.
     pub hits: u64,
@@ -307,6 +311,7 @@ impl DiskFacts {
 
 /// One gate over all shards.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct GateStats {
     /// `fetch` (blocks requested), `assemble` (batches being filled), `deliver` (batches waiting for the consumer, or to be
     /// decoded), `decode` (batches being decoded), `decoded` (batches waiting for the consumer).

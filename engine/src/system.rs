@@ -1,7 +1,6 @@
 //! What the operating system may refuse, said in one way: threads, their runtimes, and files.
 
 use fuelrail_base::{Error, Kind, Result};
-use std::io::ErrorKind;
 use std::path::Path;
 use std::thread::{Builder, JoinHandle};
 
@@ -23,8 +22,8 @@ pub(crate) fn on_thread<T: Send>(name: &str, work: impl AsyncFnOnce() -> Result<
 }
 
 fn no_thread(name: &str, error: &std::io::Error) -> Error {
-    Error::new(Kind::Environment, format!("starting the thread {name}: {error}"))
-        .cure("raise the limit of threads (ulimit -u, or pids.max of the cgroup)")
+    Error::from_io(Kind::Environment, format_args!("starting the thread {name}"), error)
+        .with_hint("raise the limit of threads (ulimit -u, or pids.max of the cgroup)")
 }
 
 /// A runtime of this thread alone.
@@ -33,17 +32,14 @@ fn no_thread(name: &str, error: &std::io::Error) -> Error {
 /// `Environment` when the system refuses it.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|e| Error::new(Kind::Environment, format!("starting tokio: {e}")))
+    runtime.map_err(|e| Error::from_io(Kind::Environment, "starting tokio", e))
 }
 
 /// An error of a file or directory that the engine keeps something in.
 pub(crate) fn refused(path: &Path, doing: &str, error: &std::io::Error) -> Error {
-    let cure = match error.kind() {
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-            "give this user the right to it, or use another directory"
-        }
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space, or use another disk",
-        _ => "look at the kernel's log (dmesg), or use another disk",
-    };
-    Error::new(Kind::File, format!("{doing} {}: {error}", path.display())).cure(cure)
+    let failed = Error::from_io(Kind::File, format_args!("{doing} {}", path.display()), error);
+    match failed.hint() {
+        Some(_) => failed,
+        None => failed.with_hint("look at the kernel's log (dmesg), or use another disk"),
+    }
 }

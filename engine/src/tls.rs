@@ -34,7 +34,7 @@ impl Tls {
             (Some(path), false) => Trust::Roots(file_roots(path)?),
             (Some(_), true) => {
                 return Err(Error::new(Kind::Usage, "ca_file and tls_insecure are both set")
-                    .cure("leave tls_insecure out: ca_file is what makes a private authority believed"));
+                    .with_hint("leave tls_insecure out: ca_file is what makes a private authority believed"));
             }
             (None, true) => {
                 tracing::warn!(
@@ -52,7 +52,7 @@ impl Tls {
 fn file_roots(path: &Path) -> Result<Roots> {
     let file = format_args!("ca_file {}", path.display());
     let text = std::fs::read(path).map_err(|e| Error::new(Kind::File, e.to_string()).within(file))?;
-    Roots::from_pem(&text).map_err(|e| e.within(file).cure("give the certificate of the authority, in PEM"))
+    Roots::from_pem(&text).map_err(|e| e.within(file).with_hint("give the certificate of the authority, in PEM"))
 }
 
 fn system_roots() -> Result<Roots> {
@@ -60,7 +60,7 @@ fn system_roots() -> Result<Roots> {
     Roots::new(found.certs).map_err(|_| {
         let why = found.errors.first().map_or(String::new(), |error| format!(": {error}"));
         Error::new(Kind::Environment, format!("this system has no certificates of authorities{why}"))
-            .cure("install the package ca-certificates, or set ca_file")
+            .with_hint("install the package ca-certificates, or set ca_file")
     })
 }
 

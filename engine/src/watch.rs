@@ -80,7 +80,7 @@ impl Watchdog {
         let register = || signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&asked));
         let signal = watch.on_signal.then(register).transpose();
         let signal =
-            signal.map_err(|e| Error::new(Kind::Environment, format!("report_on_sigusr1: the signal handler: {e}")))?;
+            signal.map_err(|e| Error::from_io(Kind::Environment, "report_on_sigusr1: the signal handler", e))?;
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let stopped = Arc::clone(&stop);
         let thread = spawn("fuelrail-watch", move || watch.run(&stopped, &asked))?;

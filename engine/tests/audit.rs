@@ -14,7 +14,7 @@ fn every_sample_once_an_epoch() {
         let logs: Vec<Audit> = (0..world)
             .map(|rank| {
                 let path = folder.path().join(format!("{world}-{rank}.jsonl"));
-                let builder = loader(&bucket).rank(rank, world).shards(shards).batch_size(8).epochs(3);
+                let builder = loader(&bucket).rank(rank).world(world).shards(shards).batch_size(8).epochs(3);
                 let mut loader = builder.seed(3).audit(path.clone()).build().unwrap();
                 let delivered = drain(&mut loader, &set).unwrap();
                 assert_eq!(loader.batches(), loader.stats().batches);

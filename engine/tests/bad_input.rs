@@ -3,7 +3,7 @@
 
 use crate::common::services::{Answer, Service};
 use crate::common::{bucket, folder, listing, loader, loader_at};
-use fuelrail::{Batch, ByteSize, Error, Kind, Listed, State};
+use fuelrail::{Batch, ByteSize, Error, Kind, Listed, OrderName, State};
 use fuelrail_bucket::DataSet;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -58,7 +58,7 @@ fn a_server_that_is_not_there_is_named() {
     let mut loader = loader_at(&uri).listing(listing(&set)).attempts_max(2).build().unwrap();
     let error = loader.next_batch().expect("an outcome").expect_err("nobody serves");
     assert_eq!(error.kind(), Kind::Network, "{error}");
-    assert!(error.to_string().contains(closed) && error.object_key().is_some(), "{error}");
+    assert!(error.to_string().contains(closed) && error.object().is_some(), "{error}");
 }
 
 /// Shards refuse it, too: `credentials.rs` and the tests of `wire` show that.
@@ -85,7 +85,7 @@ fn a_prefix_without_objects_and_a_bucket_that_is_none_are_refused() {
     let other = bucket.url("").replace("/bucket/", "/other/");
     refused(loader_at(&other), Kind::NotFound, "404");
     let error = fuelrail::get(&bucket.url("no/such.png"), &mut Vec::new()).unwrap_err();
-    assert_eq!((error.kind(), error.object_key()), (Kind::NotFound, Some("no/such.png")), "{error}");
+    assert_eq!((error.kind(), error.object()), (Kind::NotFound, Some("no/such.png")), "{error}");
 }
 
 #[test]
@@ -94,15 +94,13 @@ fn settings_out_of_range_are_named() {
     let builder = || loader(&bucket);
     refused(builder().batch_size(0), Kind::Usage, "batch_size");
     refused(builder().epochs(0), Kind::Usage, "epochs");
-    refused(builder().rank(3, 3), Kind::Usage, "rank 3");
-    refused(builder().rank(0, 0), Kind::Usage, "world");
+    refused(builder().rank(3).world(3), Kind::Usage, "rank 3");
+    refused(builder().rank(0).world(0), Kind::Usage, "world");
     refused(builder().shards(257), Kind::Usage, "shards");
     refused(builder().connections_max(0), Kind::Usage, "connections_max");
     refused(builder().attempts_max(0), Kind::Usage, "attempts_max");
     refused(builder().block_size(ByteSize(17)), Kind::Usage, "block_bytes");
-    refused(builder().cache_policy("best"), Kind::Usage, "best");
-    refused(builder().prefetch("psychic"), Kind::Usage, "psychic");
-    refused(builder().rank(0, 3).batch_size(64).drop_last(true), Kind::Usage, "drop_last");
+    refused(builder().rank(0).world(3).batch_size(64).drop_last(true), Kind::Usage, "drop_last");
     refused(builder().listing(vec![]), Kind::Usage, "empty");
 }
 
@@ -117,7 +115,7 @@ fn a_state_of_another_run_is_refused() {
     assert_eq!(builder().build().unwrap().map(|b| b.unwrap().len()).sum::<usize>(), 92);
     refused(builder().seed(6), Kind::Usage, "seed");
     refused(builder().shuffle(false), Kind::Usage, "shuffle");
-    refused(builder().order("sticky"), Kind::Usage, "with order");
+    refused(builder().order(OrderName::Sticky), Kind::Usage, "with order");
     refused(builder().listing(listing(&DataSet::digits(101, 1))), Kind::Usage, "samples");
     let mut resized = listing(&set);
     resized[50].size += 1;

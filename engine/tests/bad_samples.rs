@@ -32,7 +32,7 @@ fn raise_names_the_object_and_the_cause() {
     let order = planned(plain_run(SAMPLES, 0, 8, 3));
     assert_eq!(delivered.order, order[..delivered.order.len()]);
     let failed: Vec<u64> = order[delivered.order.len()..][..8].iter().map(|&(_, id)| id).collect();
-    let key = error.object_key().expect("the object is named").to_owned();
+    let key = error.object().expect("the object is named").to_owned();
     assert_eq!(error.kind(), Kind::NotFound);
     assert!(failed.iter().any(|&id| missing.contains(&id) && set.key(id) == key), "{error}");
     let text = error.to_string();
@@ -54,7 +54,7 @@ fn skip_leaves_it_out_and_counts_it() {
         let batch = batch.unwrap();
         take(&batch, &loader, &set, &mut delivered);
         for (id, error) in batch.left_out() {
-            assert_eq!((error.kind(), error.object_key()), (Kind::NotFound, Some(loader.key(*id))), "{error}");
+            assert_eq!((error.kind(), error.object()), (Kind::NotFound, Some(loader.key(*id))), "{error}");
             left_out.push((batch.epoch(), id.0));
         }
         positions += batch.positions().end - batch.positions().start;

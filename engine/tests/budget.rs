@@ -1,7 +1,8 @@
 //! The memory budget: what a loader takes stays inside it, and one too small is refused with the number that would do.
 
 use crate::common::{PATIENCE, bucket, listing, loader, needed};
-use fuelrail::{ByteSize, Config, Kind, LoaderBuilder, MemoryStats, memory_use};
+use fuelrail::internal::memory_use;
+use fuelrail::{ByteSize, Kind, Loader, MemoryStats, Prefetch};
 use fuelrail_bucket::DataSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -74,9 +75,13 @@ fn resident_memory_stays_within_16_mib_of_what_the_stats_state_with_65_536_sampl
     let set = DataSet::tokens(70_000, 3, 1024);
     let bucket = bucket(&set, "");
     fuelrail::get(&bucket.url(&set.key(0)), &mut Vec::new()).unwrap();
-    let config = Config { uri: bucket.url(""), connections_max: 32, prefetch_samples: 65_536, ..Config::default() };
-    let builder = LoaderBuilder::new(config).memory_limit(ByteSize(64 * MIB)).shards(1).batch_size(256);
-    let builder = builder.prefetch("full-fetch").listing(listing(&set));
+    let builder = Loader::builder(bucket.url(""))
+        .connections_max(32)
+        .prefetch_samples(65_536)
+        .memory_limit(ByteSize(64 * MIB))
+        .shards(1)
+        .batch_size(256);
+    let builder = builder.prefetch(Prefetch::FullFetch).listing(listing(&set));
     let before = memory_use().rss_bytes;
     let loader = builder.build().unwrap();
     let stated = loader.stats().memory;

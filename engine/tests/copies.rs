@@ -1,6 +1,7 @@
 //! On plain HTTP the kernel's copy is the only one, and every other copy is counted to the byte.
 
 use crate::common::{bucket, drain, loader};
+use fuelrail::PolicyName;
 use fuelrail_bucket::DataSet;
 
 #[test]
@@ -23,7 +24,7 @@ fn copies_through_the_cache_are_counted_exactly() {
     let total = set.total_bytes();
     let bucket = bucket(&set, "");
     let builder = loader(&bucket).batch_size(8).epochs(3).cache_limit(fuelrail::ByteSize(total));
-    let mut loader = builder.cache_policy("lru").build().unwrap();
+    let mut loader = builder.cache_policy(PolicyName::Lru).build().unwrap();
     drain(&mut loader, &set).unwrap();
     let stats = loader.stats();
     // Everything fits: the first epoch fills the cache, and the others are served by it.

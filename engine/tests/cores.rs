@@ -72,7 +72,7 @@ fn every_shard_tells_what_its_core_did() {
 fn loaders_near_a_node_share_its_cores_and_one_near_none_says_so() {
     let set = DataSet::digits(64, 8);
     let bucket = bucket(&set, "");
-    let here = fuelrail::Topology::here();
+    let here = fuelrail::internal::Topology::here();
     let node = here.cores[0].node;
     let near = |node: usize| loader(&bucket).pin(true).near(node as u16).build().unwrap();
     let (mut first, mut second) = (near(node), near(node));

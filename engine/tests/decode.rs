@@ -138,7 +138,7 @@ fn random_crops_depend_on_seed_epoch_and_sample_only() {
     for world in [2, 3] {
         let mut joined = Seen::new();
         for rank in 0..world {
-            joined.extend(read(&mut random(&bucket).rank(rank, world).build().unwrap(), &decode));
+            joined.extend(read(&mut random(&bucket).rank(rank).world(world).build().unwrap(), &decode));
         }
         assert!(joined == all, "{world} ranks");
     }

@@ -3,7 +3,8 @@
 
 use crate::common::pictures::{self, jpeg, jpeg_pixels, png, scene};
 use crate::common::{PATIENCE, bucket, eventually, folder, least_budget, loader, plain_run, planned};
-use fuelrail::{BadSamples, Batch, ByteSize, Decode, Fit, Kind, LoaderBuilder, Remains, Taken, memory_use};
+use fuelrail::internal::memory_use;
+use fuelrail::{BadSamples, Batch, ByteSize, Decode, Fit, Kind, LoaderBuilder, Remains, Taken};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, DataSet};
 use jpeg_encoder::ColorType as JpegColor;
@@ -130,7 +131,7 @@ fn what_is_no_picture_is_left_out_with_its_reason_and_batches_stay_dense() {
         assert_eq!((seen, left_out.len()), (wrongs.len(), wrongs.len()));
         for ((key, error), (n, (_, said))) in left_out.iter().zip(wrongs.iter().enumerate()) {
             assert_eq!((error.kind(), key.as_str()), (Kind::Undecodable, format!("{n:02}-a").as_str()));
-            assert_eq!(error.object_key(), Some(key.as_str()));
+            assert_eq!(error.object(), Some(key.as_str()));
             let text = error.to_string();
             assert!(text.contains(said) && text.contains("; "), "wanted '{said}': {text}");
         }
@@ -162,7 +163,7 @@ fn raise_names_the_object_behind_the_good_batches() {
             assert_eq!(ids, order[batch * 4..][..4].iter().map(|&(_, id)| id).collect::<Vec<_>>());
         }
         let error = loader.next_batch().unwrap().unwrap_err();
-        assert_eq!((error.kind(), error.object_key()), (Kind::Undecodable, Some("41.png")));
+        assert_eq!((error.kind(), error.object()), (Kind::Undecodable, Some("41.png")));
         let text = error.to_string();
         assert!(text.contains("41.png") && text.contains("truncated") && text.contains("bad_samples"), "{text}");
         assert!(loader.next_batch().is_none());
@@ -201,7 +202,7 @@ fn decoded_batches_are_within_the_budget_and_a_smaller_one_is_refused_with_the_n
         let error = digits(&bucket).shards(shards).memory_limit(ByteSize(least - 4096)).build().unwrap_err();
         assert!(error.kind() == Kind::Budget && error.to_string().contains("a decoded one of"), "{error}");
         let mut loader = digits(&bucket).shards(shards).memory_limit(ByteSize(least)).epochs(3).build().unwrap();
-        assert_eq!(loader.config().decode_depth, 1, "the configuration tells what there is");
+        assert_eq!(loader.config().decode.depth, 1, "the configuration tells what there is");
         assert!(
             loader.notices().iter().any(|notice| notice.contains("decode_depth: 1 of 4")),
             "{:?}",
@@ -287,7 +288,10 @@ fn the_watchdog_tells_of_the_decode_stage() {
     let set = DataSet::digits(50, 1);
     let bucket = bucket(&set, "stall=1.0,per_key_max=1000000,only=*");
     let (tell, told) = mpsc::channel();
-    let builder = digits(&bucket).stall_after_ms(600_000).attempts_max(1).watchdog_after_ms(100);
+    let builder = digits(&bucket)
+        .stall_after(Duration::from_secs(600))
+        .attempts_max(1)
+        .watchdog_after(Duration::from_millis(100));
     let mut loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
     assert!(matches!(loader.next_batch_within(Duration::ZERO), Ok(Taken::NotYet)));
     let consumer = std::thread::spawn(move || loader.next_batch());

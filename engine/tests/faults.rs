@@ -6,6 +6,7 @@ use fuelrail::{Backend, Error, Kind, Listed, LoaderBuilder, Result, Stats};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, Counters, DataSet, FaultKind, Script};
 use std::sync::mpsc;
+use std::time::Duration;
 
 /// Small objects, and ones of several blocks.
 fn sets(seed: u64) -> [DataSet; 2] {
@@ -19,7 +20,12 @@ fn on_every_ring<C: Clone>(cases: impl IntoIterator<Item = C>) -> Vec<(Backend, 
 
 fn shaped(builder: LoaderBuilder, set: &DataSet) -> LoaderBuilder {
     let batch_size = if set.len() > 10 { 16 } else { 2 };
-    builder.batch_size(batch_size).epochs(2).seed(11).block_size("64KiB".parse().unwrap()).stall_after_ms(150)
+    builder
+        .batch_size(batch_size)
+        .epochs(2)
+        .seed(11)
+        .block_size("64KiB".parse().unwrap())
+        .stall_after(Duration::from_millis(150))
 }
 
 fn expected(set: &DataSet) -> Vec<(u64, u64)> {
@@ -47,11 +53,11 @@ fn every_fault_alone_delivers_the_same_bytes() {
         for set in sets(3) {
             let bucket = bucket(&set, script);
             // A connection must live to its seventh request: 100 objects over 8 connections, however slow the machine.
-            let builder = shaped(loader(&bucket), &set).ring(ring.name()).connections_max(8);
+            let builder = shaped(loader(&bucket), &set).ring(*ring).connections_max(8);
             let mut loader = builder.build().unwrap();
             let delivered = drain(&mut loader, &set).unwrap();
             assert_eq!(delivered.order, expected(&set), "{ring}: {set:?}");
-            assert_eq!(loader.config().ring, ring.name());
+            assert_eq!(loader.config().ring, (*ring).into());
             injected += bucket.counters().faults_total();
         }
         // What depends on the machine's speed may not come up: a slow run stays below the rate that is throttled.
@@ -95,7 +101,7 @@ fn mixed_faults_deliver_the_same_bytes() {
         let bucket = bucket(set, &script);
         let cache = if seed % 3 == 0 { 0 } else { set.total_bytes() / 2 };
         let mut loader = shaped(loader(&bucket), set)
-            .ring(ring.name())
+            .ring(ring)
             .shards(1 + (seed % 3) as u16)
             .cache_limit(fuelrail::ByteSize(cache))
             .build()
@@ -110,7 +116,8 @@ fn mixed_faults_deliver_the_same_bytes() {
 fn counted(ring: Backend, script: &str) -> (Stats, Counters) {
     let set = DataSet::digits(150, 5);
     let bucket = bucket(&set, &format!("{script},latency=fixed:4ms"));
-    let builder = loader(&bucket).ring(ring.name()).listing(listing(&set)).batch_size(15).stall_after_ms(1000);
+    let builder =
+        loader(&bucket).ring(ring).listing(listing(&set)).batch_size(15).stall_after(Duration::from_millis(1000));
     let mut loader = builder.build().unwrap();
     drain(&mut loader, &set).unwrap();
     (loader.stats(), bucket.counters())
@@ -163,7 +170,8 @@ fn connections_that_end_between_requests_cost_at_most_one_attempt_each() {
 fn failure(bucket: &Bucket, set: &DataSet, listed: Vec<Listed>) -> Error {
     // One epoch: a busy machine may see the second one's request for the same object leave before the error is taken. And a
     // stall is what a busy machine is not: what stands behind a stalled request is asked again, and the bucket counts that.
-    let builder = shaped(loader(bucket), set).listing(listed).attempts_max(3).epochs(1).stall_after_ms(500);
+    let builder =
+        shaped(loader(bucket), set).listing(listed).attempts_max(3).epochs(1).stall_after(Duration::from_millis(500));
     let mut loader = builder.build().unwrap();
     let error = drain(&mut loader, set).expect_err("the run cannot succeed");
     assert!(loader.next_batch().is_none(), "a failed loader has ended");
@@ -176,7 +184,7 @@ fn a_changed_object_is_never_mixed() {
     let key = set.key(31);
     let bucket = bucket(&set, &format!("changed_keys={key}"));
     let error = failure(&bucket, &set, listing(&set));
-    assert_eq!((error.kind(), error.object_key()), (Kind::Changed, Some(key.as_str())), "{error}");
+    assert_eq!((error.kind(), error.object()), (Kind::Changed, Some(key.as_str())), "{error}");
     assert_eq!(bucket.counters().injected(FaultKind::ChangedKey), 2, "one more attempt, for a stale replica");
     assert!(error.to_string().contains("after 2 attempts"), "{error}");
 }
@@ -228,7 +236,7 @@ fn a_missing_object_is_named_and_asked_for_once() {
     let key = set.key(17);
     let bucket = bucket(&set, &format!("missing_keys={key}"));
     let error = failure(&bucket, &set, listing(&set));
-    assert_eq!((error.kind(), error.object_key()), (Kind::NotFound, Some(key.as_str())), "{error}");
+    assert_eq!((error.kind(), error.object()), (Kind::NotFound, Some(key.as_str())), "{error}");
     assert_eq!(bucket.counters().injected(FaultKind::MissingKey), 1);
 }
 
@@ -255,7 +263,7 @@ fn an_object_that_never_comes_is_named_with_its_cause() {
         let bucket = bucket(&set, &format!("{kind}=1.0,only={key},per_key_max=1000000"));
         let error = failure(&bucket, &set, listing(&set));
         assert!(reported(kind).contains(&error.kind()), "{kind}: {error} ({:?})", error.kind());
-        assert_eq!(error.object_key(), Some(key.as_str()), "{kind}: {error}");
+        assert_eq!(error.object(), Some(key.as_str()), "{kind}: {error}");
         let attempts = if error.kind() == Kind::Changed { 2 } else { 3 };
         assert!(error.to_string().contains(&format!("after {attempts} attempts")), "{kind}: {error}");
         assert_eq!(bucket.counters().injected(kind), attempts);
@@ -267,8 +275,14 @@ fn an_object_that_never_comes_is_named_with_its_cause() {
 fn a_server_that_goes_away_ends_the_run() {
     let set = DataSet::digits(300, 5);
     let bucket = bucket(&set, "latency=fixed:5ms");
-    let mut loader =
-        loader(&bucket).batch_size(10).connections_max(2).attempts_max(3).epochs(50).outage_limit_s(0).build().unwrap();
+    let mut loader = loader(&bucket)
+        .batch_size(10)
+        .connections_max(2)
+        .attempts_max(3)
+        .epochs(50)
+        .outage_limit(None)
+        .build()
+        .unwrap();
     loader.next_batch().expect("a first batch").unwrap();
     drop(bucket);
     let (tell, told) = mpsc::channel();
@@ -278,5 +292,5 @@ fn a_server_that_goes_away_ends_the_run() {
     });
     let error = told.recv_timeout(PATIENCE).expect("the run ends").expect_err("the data set was not read whole");
     assert_eq!(error.kind(), Kind::Network, "{error}");
-    assert!(error.object_key().is_some(), "{error}");
+    assert!(error.object().is_some(), "{error}");
 }

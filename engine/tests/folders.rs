@@ -56,16 +56,15 @@ fn read(loader: &mut Loader, all: &BTreeMap<String, Vec<u8>>) -> Result<BTreeMap
 #[test]
 fn a_folder_is_read_as_a_bucket_is_on_every_ring() {
     let (dir, all) = folder(200);
-    let rings = Backend::ALL.iter().map(|ring| ring.name());
-    for (ring, epochs) in rings.flat_map(|ring| [(ring, 1), (ring, 3)]) {
-        let mut loader = builder(dir.path()).ring(ring).shards(2).epochs(epochs).build().unwrap();
+    for (ring, epochs) in Backend::ALL.iter().flat_map(|ring| [(ring, 1), (ring, 3)]) {
+        let mut loader = builder(dir.path()).ring(*ring).shards(2).epochs(epochs).build().unwrap();
         let seen = read(&mut loader, &all).unwrap();
         assert!(seen.len() == 200 && seen.values().all(|times| u64::from(*times) == epochs), "{ring}: {seen:?}");
         assert_eq!(loader.classes(), ["cat", "dog"], "{ring}");
         let stats = loader.stats();
         // Where epochs meet, a file may be wanted twice at once.
         assert!(
-            stats.copied_bytes == 0 || epochs > 1 || ring == "glommio",
+            stats.copied_bytes == 0 || epochs > 1 || ring.name() == "glommio",
             "{ring}: the kernel copies, and nobody else"
         );
         let remains = loader.close();
@@ -103,7 +102,13 @@ fn keys_are_paths_within_and_braces_links_and_prefixes_work() {
     assert_eq!(keys(&at("/{cat,dog}"))[0], "cat/deep/0000");
     assert_eq!(keys(&at("/cat/deep/000")).len(), 5);
     assert_eq!(keys(&at("")).len(), 31, "those of the linked folder, too");
-    assert!(keys(&at("/nothing")).is_empty());
+    for missing in ["/nothing", "/nothing/", "/cat/thing", "/{cat,nothing}/"] {
+        let error = list(&at(missing), |_| {}).unwrap_err();
+        assert_eq!(error.kind(), Kind::NotFound, "{error}");
+        assert!(error.cause().contains(&at("/")) && error.cause().contains("thing"), "{error}");
+    }
+    fs::create_dir(root.join("hollow")).unwrap();
+    assert!(keys(&at("/hollow/")).is_empty(), "a folder may be empty");
     let mut got = Vec::new();
     get(&at("/dog/link"), &mut got).unwrap();
     assert!(got == all["cat/deep/0002"]);
@@ -140,7 +145,7 @@ fn broken(how: impl FnOnce(&Path)) -> (Kind, String) {
     how(&dir.path().join("dog/deep/0001"));
     let mut loader = builder(dir.path()).listing(listing).build().unwrap();
     let error = read(&mut loader, &all).unwrap_err();
-    assert_eq!(error.object_key(), Some("dog/deep/0001"), "{error}");
+    assert_eq!(error.object(), Some("dog/deep/0001"), "{error}");
     (error.kind(), error.to_string())
 }
 
@@ -186,9 +191,9 @@ fn a_pipe_ends_in_an_error_at_once() {
     let (dir, _) = folder(3);
     pipe(&dir.path().join("pipe"));
     let listed = Listed { key: "pipe".into(), size: 100, etag: None };
-    for ring in Backend::ALL.iter().map(|ring| ring.name()) {
+    for ring in Backend::ALL {
         let begun = Instant::now();
-        let mut loader = builder(dir.path()).ring(ring).listing(vec![listed.clone()]).build().unwrap();
+        let mut loader = builder(dir.path()).ring(*ring).listing(vec![listed.clone()]).build().unwrap();
         let error = loader.next_batch().unwrap().unwrap_err();
         assert!(error.kind() == Kind::File && error.to_string().contains("not a regular file"), "{ring}: {error}");
         assert!(begun.elapsed() < Duration::from_secs(4), "{ring}: it waited for the pipe");

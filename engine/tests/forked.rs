@@ -14,7 +14,8 @@ const SAMPLES: u64 = 200;
 /// With all threads that a loader can have.
 fn build(bucket: &Bucket, dir: &Path, change: impl Fn(LoaderBuilder) -> LoaderBuilder) -> Loader {
     let builder = loader(bucket).shards(2).batch_size(4).spill_dirs(vec![dir.to_owned()]);
-    let builder = builder.spill_limit(ByteSize(32 << 20)).spill_floor(ByteSize(1)).watchdog_after_ms(4);
+    let builder =
+        builder.spill_limit(ByteSize(32 << 20)).spill_floor(ByteSize(1)).watchdog_after(Duration::from_millis(4));
     change(builder).build().unwrap()
 }
 

@@ -2,7 +2,7 @@
 //! draws, and nothing waits for a report.
 
 use crate::common::{bucket, drain, loader, side_by_side};
-use fuelrail::{Audit, Batch, ByteSize, Kind, Loader, LoaderBuilder, SampleId, State};
+use fuelrail::{Audit, Batch, ByteSize, ImportanceMode, Kind, Loader, LoaderBuilder, SampleId, State};
 use fuelrail_bucket::{Bucket, DataSet};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,12 @@ fn digits() -> DataSet {
 
 /// A loader that draws, small enough a cache that some of what it reads is hit.
 fn drawing(bucket: &Bucket, epochs: u64) -> LoaderBuilder {
-    loader(bucket).batch_size(BATCH).epochs(epochs).seed(3).importance("on").importance_coverage_percent(60)
+    loader(bucket)
+        .batch_size(BATCH)
+        .epochs(epochs)
+        .seed(3)
+        .importance(ImportanceMode::On)
+        .importance_coverage_percent(60)
 }
 
 /// The loss of a sample: some are hard for ever.
@@ -68,7 +73,7 @@ fn ranks_draw_alike_and_the_logs_prove_every_draw() {
         let mut ranks: Vec<Loader> = (0..world)
             .map(|rank| {
                 // The same global step, so the same ranks within it and the same draws.
-                let builder = drawing(&bucket, 4).batch_size(12 / world).rank(rank, world).shards(shards);
+                let builder = drawing(&bucket, 4).batch_size(12 / world).rank(rank).world(world).shards(shards);
                 builder.cache_limit(ByteSize(20_000)).audit(folder.path().join(&names[rank as usize])).build().unwrap()
             })
             .collect();
@@ -139,8 +144,8 @@ fn nobody_reports_and_the_run_is_the_plain_one_at_full_look_ahead() {
     let set = digits();
     let bucket = bucket(&set, "");
     let plain = drain(&mut loader(&bucket).batch_size(BATCH).epochs(3).seed(3).build().unwrap(), &set).unwrap();
-    side_by_side(vec!["on", "uniform", "shade", "shade-corrected"], |mode| {
-        let mut silent = drawing(&bucket, 3).importance(mode).build().unwrap();
+    side_by_side(ImportanceMode::ALL.to_vec(), |mode| {
+        let mut silent = drawing(&bucket, 3).importance(*mode).build().unwrap();
         assert_eq!(drain(&mut silent, &set).unwrap(), plain);
         assert_eq!(silent.stats().coverage, 1.0);
     });
@@ -161,7 +166,7 @@ fn a_run_stopped_anywhere_goes_on_with_the_same_draws() {
         for (leg, world) in worlds.iter().enumerate() {
             let mut ranks: Vec<Loader> = (0..*world)
                 .map(|rank| {
-                    let mut builder = drawing(&bucket, 4).batch_size(12 / world).rank(rank, *world);
+                    let mut builder = drawing(&bucket, 4).batch_size(12 / world).rank(rank).world(*world);
                     if let Some((state, scores)) = kept.clone() {
                         builder = builder.resume(State::from_json(&state.to_json()).unwrap()).scores(scores);
                     }
@@ -208,7 +213,7 @@ fn scores_and_state_belong_together() {
     refused(drawing(&bucket, 2).resume(state.clone()).scores(b"{}".to_vec()), "no saved scores");
     drop(first.next_batch());
     refused(drawing(&bucket, 2).resume(first.state()).scores(scores.clone()), "another state");
-    refused(drawing(&bucket, 2).importance("off").resume(state.clone()).scores(scores.clone()), "with importance");
+    refused(drawing(&bucket, 2).importance(None).resume(state.clone()).scores(scores.clone()), "with importance");
     assert!(drawing(&bucket, 2).resume(state).scores(scores).build().is_ok());
     // A run that had none goes on with it: the epoch it is in stays plain.
     let mut plain = loader(&bucket).batch_size(BATCH).epochs(2).seed(3).build().unwrap();
@@ -250,7 +255,8 @@ fn a_batch_has_room_for_its_largest_sample_several_times() {
     }
     let bucket = crate::common::folder(folder.path(), "");
     // SHADE replays what is cached, and the hardest sample is.
-    let builder = drawing(&bucket, 10).batch_size(41).importance("shade-corrected").cache_limit(ByteSize(50_000));
+    let builder =
+        drawing(&bucket, 10).batch_size(41).importance(ImportanceMode::ShadeCorrected).cache_limit(ByteSize(50_000));
     let mut one = builder.build().unwrap();
     let mut twice = 0;
     while let Some(batch) = one.next_batch() {

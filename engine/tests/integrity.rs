@@ -47,7 +47,7 @@ fn an_object_that_changed_is_an_error_where_only_the_server_knows() {
     let mut loader =
         loader_at(&format!("{}/bucket/", gate.url())).listing(crate::common::listing(&set)).build().unwrap();
     let error = drain(&mut loader, &set).err().unwrap();
-    assert_eq!((error.kind(), error.object_key()), (Kind::Changed, Some(key.as_str())), "{error}");
+    assert_eq!((error.kind(), error.object()), (Kind::Changed, Some(key.as_str())), "{error}");
 }
 
 /// Every checksum that clouds send with a whole object, right and wrong.
@@ -77,6 +77,6 @@ fn a_checksum_that_does_not_hold_is_an_error_whichever_it_is() {
         };
         assert_eq!(read(right).unwrap(), b"123456789", "{name}");
         let error = read(wrong).err().unwrap();
-        assert_eq!((error.kind(), error.object_key()), (Kind::Mismatch, Some("k")), "{name}: {error}");
+        assert_eq!((error.kind(), error.object()), (Kind::Mismatch, Some("k")), "{name}: {error}");
     }
 }

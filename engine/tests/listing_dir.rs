@@ -26,7 +26,12 @@ fn bucket(script: &str) -> Bucket {
 }
 
 fn kept_at(uri: &str, dir: &Path, max_age_s: u64, progress: impl FnMut(u64) + Send) -> Result<KeptListing> {
-    list_kept(Access::default(), uri, &ListingDir { path: dir.to_owned(), max_age_s }, progress)
+    list_kept(
+        Access::default(),
+        uri,
+        &ListingDir { path: dir.to_owned(), max_age: std::time::Duration::from_secs(max_age_s) },
+        progress,
+    )
 }
 
 fn kept(bucket: &Bucket, dir: &Path) -> KeptListing {

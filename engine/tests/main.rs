@@ -24,6 +24,7 @@ mod killed_shards;
 mod listing_dir;
 mod moto;
 mod nginx;
+mod own_loop;
 mod properties;
 mod proxies;
 mod real_files;

@@ -1,7 +1,7 @@
 //! Whatever the settings, a run delivers what the plan alone says, in that order, with the generator's bytes.
 
 use crate::common::{bucket, drain, listing, loader, planned};
-use fuelrail::{ByteSize, PolicyName};
+use fuelrail::ByteSize;
 use fuelrail_bucket::{Bucket, DataSet};
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Cursor, RunConfig};
@@ -71,21 +71,20 @@ proptest! {
     fn any_settings_deliver_what_the_plan_says(settings in settings()) {
         let Settings { run, large, shards, cache_percent, policy, prefetch, block_kib, connections, spare_bytes } = settings;
         let (set, bucket) = (set(large), shared_bucket(large));
-        prop_assert!(POLICIES[policy].parse::<PolicyName>().is_ok());
         for rank in 0..run.world {
             let builder = loader(bucket)
                 .listing(listing(&set))
                 .seed(run.seed)
                 .shuffle(run.shuffle)
-                .order(run.order.word())
-                .rank(rank, run.world)
+                .order(run.order)
+                .rank(rank).world(run.world)
                 .batch_size(run.batch_size)
                 .drop_last(run.drop_last)
                 .epochs(run.epochs)
                 .shards(shards)
                 .cache_limit(ByteSize(set.total_bytes() * cache_percent / 100))
-                .cache_policy(POLICIES[policy])
-                .prefetch(PREFETCHES[prefetch])
+                .cache_policy(POLICIES[policy].parse().unwrap())
+                .prefetch(PREFETCHES[prefetch].parse().unwrap())
                 .block_size(ByteSize(block_kib << 10))
                 .connections_max(connections);
             let builder = match spare_bytes {

@@ -6,6 +6,7 @@ use crate::common::{drain, listing, loader_at, plain_run, planned, side_by_side}
 use fuelrail::{Access, Credentials, Environment, Error, Kind, LoaderBuilder, Tls, get_with, list_with, put_with};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use std::io::Cursor;
+use std::time::Duration;
 
 /// A bucket that is called `name` where it is asked for.
 struct Far {
@@ -124,8 +125,9 @@ fn what_no_proxy_names_is_asked_straight() {
 /// What listing says, and what reading says.
 fn errors(far: &Far, set: &DataSet, environment: &Environment) -> [Error; 2] {
     let listed = list_with(far.access(environment.clone()), &far.uri(""), |_| {}).unwrap_err();
-    let builder = far.loader(environment.clone()).listing(listing(set)).attempts_max(2).stall_after_ms(300);
-    let mut loader = builder.outage_limit_s(0).build().unwrap();
+    let builder =
+        far.loader(environment.clone()).listing(listing(set)).attempts_max(2).stall_after(Duration::from_millis(300));
+    let mut loader = builder.outage_limit(None).build().unwrap();
     [listed, drain(&mut loader, set).unwrap_err()]
 }
 
@@ -192,8 +194,12 @@ fn a_proxy_that_is_not_there_or_never_answers_is_said_to_be_so() {
     let error = far.loader(unknown).listing(listing(&set)).build().err().unwrap().to_string();
     assert!(error.contains("cannot resolve 'no-such-proxy.test'") && error.contains("check https_proxy"), "{error}");
     let silent = Proxy::misbehaving(|_| Turn::Silence);
-    let builder = far.loader(silent.environment("")).listing(listing(&set)).attempts_max(1).stall_after_ms(200);
-    let error = drain(&mut builder.outage_limit_s(0).build().unwrap(), &set).unwrap_err();
+    let builder = far
+        .loader(silent.environment(""))
+        .listing(listing(&set))
+        .attempts_max(1)
+        .stall_after(Duration::from_millis(200));
+    let error = drain(&mut builder.outage_limit(None).build().unwrap(), &set).unwrap_err();
     let told = error.to_string();
     assert!(error.kind() == Kind::Stalled && told.contains("the proxy") && told.contains("no byte came"), "{told}");
 }
@@ -222,7 +228,8 @@ fn a_proxy_that_fails_again_and_again_costs_time_alone() {
             7 => Turn::Cut(200_000),
             _ => Turn::Cut(700_000),
         });
-        let builder = far.loader(proxy.environment("")).listing(listing(&set)).epochs(3).stall_after_ms(300);
+        let builder =
+            far.loader(proxy.environment("")).listing(listing(&set)).epochs(3).stall_after(Duration::from_millis(300));
         let mut loader = builder.connections_max(6).build().unwrap();
         let delivered = drain(&mut loader, &set).unwrap();
         assert_eq!(delivered.order, planned(plain_run(set.len(), 0, 10, 3)));

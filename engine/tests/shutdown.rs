@@ -5,6 +5,7 @@ use fuelrail::{Batch, Loader, Remains};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, DataSet};
 use std::sync::Mutex;
+use std::time::Duration;
 
 /// Threads and descriptors are counted over the whole process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -35,7 +36,12 @@ fn set() -> DataSet {
 fn busy(bucket: &Bucket, seed: u64) -> Loader {
     let cache = if seed.is_multiple_of(2) { "0B" } else { "1MB" };
     let builder = loader(bucket).batch_size(2).epochs(1000).seed(seed).cache_limit(cache.parse().unwrap());
-    builder.stall_after_ms(100).shards(1 + (seed % 3) as u16).block_size("64KiB".parse().unwrap()).build().unwrap()
+    builder
+        .stall_after(Duration::from_millis(100))
+        .shards(1 + (seed % 3) as u16)
+        .block_size("64KiB".parse().unwrap())
+        .build()
+        .unwrap()
 }
 
 #[test]

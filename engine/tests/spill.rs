@@ -65,7 +65,7 @@ fn the_second_epoch_comes_from_disk_and_so_does_a_later_run() {
     side_by_side(Backend::ALL.to_vec(), |&ring| {
         let (set, dir) = (set(), tempfile::tempdir().unwrap());
         let bucket = bucket(&set, "");
-        let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set)).ring(ring.name()).shards(2);
+        let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set)).ring(ring).shards(2);
         let mut first = builder().epochs(4).build().unwrap();
         let delivered = drain(&mut first, &set).unwrap();
         assert_eq!(delivered.order, planned(plain_run(set.len(), 3, 8, 4)), "{ring}");

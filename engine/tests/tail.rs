@@ -2,8 +2,9 @@
 //! right. Times are compared with those of the same bucket without hedging, never with a clock: the machine may be busy.
 
 use crate::common::{bucket, drain, listing, loader};
-use fuelrail::Stats;
+use fuelrail::{RingChoice, Stats};
 use fuelrail_bucket::DataSet;
+use std::time::Duration;
 use std::time::Instant;
 
 const SAMPLES: u64 = 3_000;
@@ -17,8 +18,10 @@ const CALM: &str = "seed=3,latency=uniform:3ms..5ms";
 fn read(name: &str, script: &str, hedge_percent: u32, ring: &str) -> (Stats, u64) {
     let set = DataSet::tokens(SAMPLES, 11, 20_000);
     let bucket = bucket(&set, script);
-    let builder = loader(&bucket).ring(ring).listing(listing(&set)).batch_size(50).epochs(EPOCHS);
-    let mut loader = builder.hedge_percent(hedge_percent).stall_after_ms(2_000).attempts_max(50).build().unwrap();
+    let builder =
+        loader(&bucket).ring(ring.parse::<RingChoice>().unwrap()).listing(listing(&set)).batch_size(50).epochs(EPOCHS);
+    let mut loader =
+        builder.hedge_percent(hedge_percent).stall_after(Duration::from_secs(2)).attempts_max(50).build().unwrap();
     let begun = Instant::now();
     let delivered = drain(&mut loader, &set).unwrap();
     let elapsed = begun.elapsed().as_secs_f64();
@@ -65,7 +68,8 @@ fn a_loader_dropped_while_requests_run_twice_ends() {
     let set = DataSet::tokens(SAMPLES, 11, 20_000);
     for seed in 0..8 {
         let bucket = bucket(&set, &format!("seed={seed},latency=uniform:1ms..2ms,stall=0.03@0,per_key_max=1000"));
-        let builder = loader(&bucket).listing(listing(&set)).batch_size(10).hedge_percent(20).stall_after_ms(2_000);
+        let builder =
+            loader(&bucket).listing(listing(&set)).batch_size(10).hedge_percent(20).stall_after(Duration::from_secs(2));
         let mut loader = builder.build().unwrap();
         while loader.stats().hedges <= seed {
             drop(loader.next_batch().expect("there is more than this to read").unwrap());

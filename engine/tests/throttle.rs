@@ -7,6 +7,7 @@ use fuelrail_bucket::{Bucket, Counters, DataSet, FaultKind, Script};
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Refused requests over served ones.
 fn refused_share(counters: &Counters) -> f64 {
@@ -101,7 +102,7 @@ fn a_directory_that_cannot_be_used_costs_one_line() {
     let said: Vec<_> = one.notices().iter().filter(|line| line.contains("share_dir")).cloned().collect();
     assert_eq!(said.len(), 1, "{said:?}");
     drain(&mut one, &set).unwrap();
-    let error = loader(&bucket).share_dir("pace".into()).build().unwrap_err();
+    let error = loader(&bucket).share_dir("pace").build().unwrap_err();
     assert!(error.kind() == Kind::Usage && error.to_string().contains("absolute"), "{error}");
 }
 
@@ -144,7 +145,7 @@ fn an_outage_that_lasts_too_long_ends_the_run_and_says_how_long_it_was() {
     let set = DataSet::digits(600, 5);
     let bucket = bucket(&set, "latency=fixed:1ms");
     let builder = loader(&bucket).listing(listing(&set)).batch_size(20).memory_limit("3MB".parse().unwrap());
-    let mut loader = builder.outage_limit_s(2).epochs(100).build().unwrap();
+    let mut loader = builder.outage_limit(Duration::from_secs(2)).epochs(100).build().unwrap();
     loader.next_batch().unwrap().unwrap();
     drop(bucket);
     let error = loader.by_ref().find_map(Result::err).expect("the data set was not read whole");

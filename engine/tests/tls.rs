@@ -101,7 +101,7 @@ fn refused(uri: &str, judged: &Judged, set: &DataSet) -> Error {
     }
     let error = builder.build().unwrap().next_batch().expect("an outcome").expect_err("nothing can be had");
     assert_eq!((error.kind(), error.cause()), (listed.kind(), listed.cause()), "loader and listing");
-    assert!(error.object_key().is_some());
+    assert!(error.object().is_some());
     error
 }
 

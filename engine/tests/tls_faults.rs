@@ -12,7 +12,7 @@ fn sets(seed: u64) -> [DataSet; 2] {
 
 fn shaped(builder: LoaderBuilder, set: &DataSet) -> LoaderBuilder {
     let builder = builder.batch_size(batch_size(set)).epochs(2).seed(11).connections_max(16);
-    builder.block_size("256KiB".parse().unwrap()).stall_after_ms(400)
+    builder.block_size("256KiB".parse().unwrap()).stall_after(Duration::from_millis(400))
 }
 
 fn batch_size(set: &DataSet) -> u32 {

@@ -39,7 +39,11 @@ fn a_stall_prints_every_stage() {
     let bucket = bucket(&set, "stall=1.0,per_key_max=1000000,only=*");
     let (tell, told) = mpsc::channel();
     let builder = loader(&bucket).batch_size(8).shards(2).cache_limit("100kB".parse().unwrap());
-    let builder = builder.stall_after_ms(600_000).attempts_max(1).watchdog_after_ms(100).report_on_sigusr1(true);
+    let builder = builder
+        .stall_after(Duration::from_secs(600))
+        .attempts_max(1)
+        .watchdog_after(Duration::from_millis(100))
+        .report_on_sigusr1(true);
     let mut loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
     let consumer = std::thread::spawn(move || loader.next_batch());
     // By itself, and again: what is stuck stays worth telling.
@@ -65,7 +69,7 @@ fn a_resting_consumer_is_not_reported() {
     let set = DataSet::digits(50, 1);
     let bucket = bucket(&set, "");
     let (tell, told) = mpsc::channel();
-    let builder = loader(&bucket).batch_size(8).watchdog_after_ms(150).report_on_sigusr1(true);
+    let builder = loader(&bucket).batch_size(8).watchdog_after(Duration::from_millis(150)).report_on_sigusr1(true);
     let mut loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
     loader.next_batch().unwrap().unwrap();
     // A busy machine may have been slow with the first one.
@@ -84,7 +88,7 @@ fn without_the_setting_a_signal_is_the_programs_own() {
     let set = DataSet::digits(50, 1);
     let bucket = bucket(&set, "");
     let (tell, told) = mpsc::channel();
-    let builder = loader(&bucket).batch_size(8).watchdog_after_ms(0);
+    let builder = loader(&bucket).batch_size(8).watchdog_after(None);
     let _loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
     let own = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&own)).unwrap();

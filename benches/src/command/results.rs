@@ -48,7 +48,7 @@ fn read(path: &Path) -> Outcome<Findings> {
     let text = std::fs::read_to_string(path).map_err(|error| file("reading", path, &error))?;
     Findings::from_json(&text).map_err(|error| {
         let named = fuelrail::Error::new(error.kind(), format!("{}: {}", path.display(), error.cause()));
-        named.cure("give a JSON result of bench line, floor, latency, rings or rivals").into()
+        named.with_hint("give a JSON result of bench line, floor, latency, rings or rivals").into()
     })
 }
 

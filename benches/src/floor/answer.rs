@@ -124,7 +124,7 @@ fn begun(answer: &mut Answer, request: &Request, bytes: &[u8]) -> Result<Option<
     let body_bytes = content_length(&bytes[..end])?;
     if body_bytes != request.body_bytes {
         let cause = format!("an object has {body_bytes} bytes, {} in the manifest", request.body_bytes);
-        return Err(Error::new(Kind::Mismatch, cause).cure("list the bucket again"));
+        return Err(Error::new(Kind::Mismatch, cause).with_hint("list the bucket again"));
     }
     answer.left_bytes = Some(body_bytes);
     Ok(Some(end + 4))
@@ -137,7 +137,7 @@ fn content_length(head: &[u8]) -> Result<u64> {
     if !head.starts_with(b"HTTP/1.1 200") {
         let line = String::from_utf8_lossy(lines.next().unwrap_or_default()).trim_end().escape_debug().to_string();
         return Err(
-            Error::new(Kind::Protocol, format!("the server answers `{line}`")).cure("check --uri and --manifest")
+            Error::new(Kind::Protocol, format!("the server answers `{line}`")).with_hint("check --uri and --manifest")
         );
     }
     let value = lines.find_map(|line| {
@@ -145,7 +145,7 @@ fn content_length(head: &[u8]) -> Result<u64> {
         name.eq_ignore_ascii_case(LENGTH).then_some(value)
     });
     value.and_then(|value| std::str::from_utf8(value).ok()?.trim().parse().ok()).ok_or_else(|| {
-        Error::new(Kind::Protocol, "the server gives no Content-Length").cure("use a server of plain files")
+        Error::new(Kind::Protocol, "the server gives no Content-Length").with_hint("use a server of plain files")
     })
 }
 

@@ -33,7 +33,7 @@ impl Arena {
     pub(super) fn new(bytes: usize, touch: bool) -> Result<Arena> {
         if bytes < ROOM_BYTES_MIN {
             let cause = format!("an arena of {bytes} bytes is below {ROOM_BYTES_MIN}");
-            return Err(Error::new(Kind::Usage, cause).cure("give more with --arena"));
+            return Err(Error::new(Kind::Usage, cause).with_hint("give more with --arena"));
         }
         let mut memory = vec![0u8; bytes];
         if touch {

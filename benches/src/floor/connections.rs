@@ -157,7 +157,7 @@ impl Round<'_> {
 fn receive(stream: &TcpStream, room: &mut [u8], flags: RecvFlags) -> Result<usize> {
     match recv(stream, room, flags) {
         Ok((_, 0)) => Err(Error::new(Kind::Truncated, "the server closed the connection before an answer was whole")
-            .cure("let it keep connections for ever (nginx: keepalive_requests, keepalive_time)")),
+            .with_hint("let it keep connections for ever (nginx: keepalive_requests, keepalive_time)")),
         Ok((_, bytes)) => Ok(bytes),
         Err(error) => Err(broken(&error.into())),
     }

@@ -108,9 +108,9 @@ fn cheapest(floor: &Floor, task: &Task, requests: &Requests, arena: &mut Arena) 
     let trial = requests.trial();
     let mut try_once = |count: usize| -> Result<(Duration, Connections)> {
         let mut connections = Connections::watched(requests, count)?;
-        let before = fuelrail::process_cpu();
+        let before = fuelrail::internal::process_cpu();
         pass(floor, task, &trial, &mut connections, arena)?;
-        let after = fuelrail::process_cpu();
+        let after = fuelrail::internal::process_cpu();
         Ok(((after.0 + after.1).saturating_sub(before.0 + before.1), connections))
     };
     try_once(CONNECTIONS_TRIED[0])?;

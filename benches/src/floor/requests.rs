@@ -32,8 +32,9 @@ const TRIAL_REQUESTS_MAX: usize = 8192;
 
 impl Requests {
     pub(super) fn new(task: &Task) -> Result<Requests> {
-        let bad =
-            |why: &str| Error::new(Kind::Usage, format!("{}: {why}", task.uri)).cure("give http://HOST[:PORT]/PREFIX/");
+        let bad = |why: &str| {
+            Error::new(Kind::Usage, format!("{}: {why}", task.uri)).with_hint("give http://HOST[:PORT]/PREFIX/")
+        };
         let rest = task.uri.strip_prefix("http://").ok_or_else(|| bad("a floor reads plain http"))?;
         let (authority, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let with_port = if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };

@@ -48,7 +48,7 @@ impl Leaf {
     pub fn new() -> Result<Leaf> {
         let refused = |why: String| {
             Error::new(Kind::Environment, format!("no cgroup for contestants: {why}"))
-                .cure("run as root, or in a delegated cgroup (`systemd-run --user --scope`)")
+                .with_hint("run as root, or in a delegated cgroup (`systemd-run --user --scope`)")
         };
         let read = |path: &str| fs::read_to_string(path).map_err(|error| refused(format!("{path}: {error}")));
         let mount =

@@ -64,13 +64,13 @@ pub struct Comparison {
 pub fn compare(first: &Findings, second: &Findings, force: bool) -> Result<Comparison> {
     if first.contests.is_empty() || second.contests.is_empty() {
         return Err(Error::new(Kind::Usage, "a result without contests has no ranges to compare")
-            .cure("compare results of bench line, floor, rings or rivals"));
+            .with_hint("compare results of bench line, floor, rings or rivals"));
     }
     let differences = differences(first, second);
     if !differences.is_empty() && !force {
         let list: Vec<String> = differences.iter().map(ToString::to_string).collect();
         return Err(Error::new(Kind::Mismatch, format!("the results are of unlike runs: {}", list.join("; ")))
-            .cure("measure both on one machine with the same options, or add --force and mind the differences"));
+            .with_hint("measure both on one machine with the same options, or add --force and mind the differences"));
     }
     let (mut changes, mut unmatched) = (Vec::new(), Vec::new());
     for (contest, other) in paired(&first.contests, &second.contests, Contested::title, &mut unmatched) {

@@ -169,7 +169,7 @@ impl Running {
         let mut child = command.spawn().map_err(|error| {
             let program = command.get_program().display().to_string();
             Error::new(Kind::Environment, format!("starting contestant {} ({program}): {error}", who.name))
-                .cure("install it, or leave the contestant out")
+                .with_hint("install it, or leave the contestant out")
         })?;
         let output = child.stdout.take().expect("its standard output is a pipe");
         let errors = child.stderr.take().expect("its standard error is a pipe");
@@ -301,7 +301,7 @@ impl Running {
     }
 
     fn wrong(&self, kind: Kind, text: &str, cure: &str) -> Error {
-        Error::new(kind, format!("contestant {} {text}", self.name)).cure(cure)
+        Error::new(kind, format!("contestant {} {text}", self.name)).with_hint(cure)
     }
 
     fn told_pass(&mut self, said: Said, used: Cpu) -> Pass {

@@ -109,7 +109,7 @@ impl Findings {
             schema: u32,
         }
         let bad = |why: String| {
-            Error::new(Kind::Usage, why).cure("give a JSON result of bench line, floor, latency, rings or rivals")
+            Error::new(Kind::Usage, why).with_hint("give a JSON result of bench line, floor, latency, rings or rivals")
         };
         let version: Version =
             serde_json::from_str(text).map_err(|error| bad(format!("not a result file: {error}")))?;

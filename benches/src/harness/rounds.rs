@@ -151,7 +151,7 @@ impl Contest {
         let (pass, _) = Running::cold(&proving, &entry.task, &self.place, self.patience, &self.stop)?;
         let wrong = |what: String| {
             Err(Error::new(Kind::Mismatch, format!("contestant {} {what}", score.name))
-                .cure("its bytes are not those of the bucket: its figures would mean nothing"))
+                .with_hint("its bytes are not those of the bucket: its figures would mean nothing"))
         };
         match &pass.hash {
             Some(hash) if hash == expected => {

@@ -214,7 +214,7 @@ fn room(folder: &Path, bytes: u64) -> Result<()> {
     }
     let (need, free) = (ByteSize(need), ByteSize(free));
     Err(Error::new(Kind::Environment, format!("{} has {free} free, and the objects need {need}", folder.display()))
-        .cure("give another folder with --dir, or a smaller --scale"))
+        .with_hint("give another folder with --dir, or a smaller --scale"))
 }
 
 #[cfg(test)]

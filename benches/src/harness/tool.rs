@@ -14,7 +14,7 @@ use fuelrail_cli::machine::{HUGE_PAGES, chosen};
 /// # Errors
 /// `Environment` with the line of its output that names an error, else the last.
 pub(crate) fn run(command: &mut Command, what: &str, cure: &str) -> Result<()> {
-    let failed = |why: String| Err(Error::new(Kind::Environment, format!("{what}: {why}")).cure(cure));
+    let failed = |why: String| Err(Error::new(Kind::Environment, format!("{what}: {why}")).with_hint(cure));
     let output = match command.stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => return Ok(()),
         Ok(output) => output,
@@ -79,7 +79,7 @@ pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> Error {
 pub(crate) fn positive(text: &str, unit: &str) -> Result<Duration> {
     let seconds = text.parse::<f64>().map(|number| if unit == "min" { number * 60.0 } else { number });
     let time = seconds.ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let refused = || Error::new(Kind::Usage, format!("`{text} {unit}` is no time")).cure("give a positive number");
+    let refused = || Error::new(Kind::Usage, format!("`{text} {unit}` is no time")).with_hint("give a positive number");
     time.filter(|time| !time.is_zero()).ok_or_else(refused)
 }
 

@@ -112,7 +112,7 @@ impl FromStr for &'static Rival {
     fn from_str(text: &str) -> Result<&'static Rival> {
         RIVALS.iter().find(|rival| rival.name == text).ok_or_else(|| {
             let names: Vec<&str> = RIVALS.iter().map(|rival| rival.name).collect();
-            Error::new(Kind::Usage, format!("unknown rival `{text}`")).cure(format!("use {}", names.join(", ")))
+            Error::new(Kind::Usage, format!("unknown rival `{text}`")).with_hint(format!("use {}", names.join(", ")))
         })
     }
 }

@@ -162,7 +162,7 @@ impl Scenario {
         if !name.ends_with(".toml") {
             let names = SCENARIOS.map(|(name, _)| name).join(", ");
             return Err(Error::new(Kind::Usage, format!("there is no scenario `{name}`"))
-                .cure(format!("name one of {names}, or a file that ends in .toml")));
+                .with_hint(format!("name one of {names}, or a file that ends in .toml")));
         }
         let text = std::fs::read_to_string(name);
         Scenario::parse(&text.map_err(|error| Error::new(Kind::File, format!("reading {name}: {error}")))?)

@@ -29,7 +29,9 @@ impl Task {
     }
 
     pub(super) fn config(&self) -> Result<Config> {
-        Ok(Config { epochs: self.epochs(), ..Config::load(None, [], &self.settings)? })
+        let mut config = Config::load(None, [], &self.settings)?;
+        config.epochs = self.epochs();
+        Ok(config)
     }
 }
 

@@ -71,7 +71,9 @@ impl Runner {
         let (rounds, count) = (scenario.rounds, scenario.runs.len());
         if rounds == 0 || count == 0 {
             let cause = format!("{rounds} rounds of {count} runs are nothing to measure");
-            return Err(Error::new(Kind::Usage, cause).cure("give at least 1 round, and with --only a part of a name"));
+            return Err(
+                Error::new(Kind::Usage, cause).with_hint("give at least 1 round, and with --only a part of a name")
+            );
         }
         let (mut runs, mut facts, mut store) = (Vec::new(), BTreeMap::new(), None);
         for round in 1..=rounds {

@@ -35,7 +35,7 @@ pub(super) fn train(
     }
     let begun = Instant::now();
     Ranks::start(trainer, &options, ranks, folder.path())?.wait(limit, stop).map_err(|error| match error.kind() {
-        Kind::Stalled => error.cure("train less, or allow more time with --limit"),
+        Kind::Stalled => error.with_hint("train less, or allow more time with --limit"),
         _ => error,
     })?;
     let mut figures = Figures::from([("total_s".to_owned(), begun.elapsed().as_secs_f64())]);
@@ -57,7 +57,7 @@ pub(super) fn train(
 /// The documents in a file, one or more.
 fn lines(path: &Path) -> Result<Vec<Value>> {
     let name = path.file_name().unwrap_or_default().display();
-    let failed = |what: String| Error::new(Kind::Environment, what).cure("give a fuelrail-train of this version");
+    let failed = |what: String| Error::new(Kind::Environment, what).with_hint("give a fuelrail-train of this version");
     let text = std::fs::read_to_string(path).map_err(|error| failed(format!("the trainer left no {name}: {error}")))?;
     let documents: std::result::Result<Vec<Value>, _> = serde_json::Deserializer::from_str(&text).into_iter().collect();
     let documents = documents.map_err(|error| failed(format!("the trainer's {name} is not as expected: {error}")))?;

@@ -354,7 +354,7 @@ impl<'a> Consumer<'a> {
     /// how much of it they did cannot be told from a leak.
     fn tolerance_bytes(&self) -> u64 {
         let is_short = self.soaking.time() < Duration::from_secs(60);
-        self.soaking.tolerance.0 + if is_short { self.config.memory_limit_bytes } else { 0 }
+        self.soaking.tolerance.0 + if is_short { self.config.memory.limit.map_or(0, |limit| limit.0) } else { 0 }
     }
 
     /// The result, still without criteria and what the bucket has served.

@@ -40,7 +40,7 @@ impl Objects {
     /// Writes the objects below `within`, or below the system's folder for temporary files.
     pub(super) fn write(within: Option<&Path>, scale: f64, seed: u64) -> Result<Objects> {
         let failed = |why: String| {
-            Error::new(Kind::File, format!("the soak's objects: {why}")).cure("give another folder with --dir")
+            Error::new(Kind::File, format!("the soak's objects: {why}")).with_hint("give another folder with --dir")
         };
         let mut name = tempfile::Builder::new();
         name.prefix("fuelrail-soak-");
@@ -90,13 +90,13 @@ impl<'a> Ledger<'a> {
     pub(super) fn new(objects: &'a [Object], config: &Config) -> Result<Ledger<'a>> {
         let run = Run::new(RunConfig {
             samples: objects.len() as u64,
-            seed: config.seed,
-            order: config.order.parse()?,
-            shuffle: config.shuffle,
+            seed: config.order.seed,
+            order: config.order.name,
+            shuffle: config.order.shuffle,
             world: config.world,
             rank: config.rank,
             batch_size: config.batch_size,
-            drop_last: config.drop_last,
+            drop_last: config.order.drop_last,
             epochs: config.epochs,
             start: Cursor::default(),
         })?;

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
-use fuelrail::{ByteSize, CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState};
+use fuelrail::ByteSize;
+use fuelrail::internal::{CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState};
 use serde_json::json;
 
 use crate::failure::Outcome;
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &Cache) -> Outcome {
 }
 
 fn ls(args: &Directories) -> Outcome {
-    let listed: Result<Vec<_>, _> = args.paths.iter().map(|path| fuelrail::list_cache(path)).collect();
+    let listed: Result<Vec<_>, _> = args.paths.iter().map(|path| fuelrail::internal::list_cache(path)).collect();
     let listed = listed?;
     let document = json!({ "schema": 1, "directories": listed });
     JsonTo::output(args.json).show(&document, || listed.iter().map(directory_text).collect())?;
@@ -137,7 +138,7 @@ fn verify(args: &Directories) -> Outcome {
     let bar = Bar::new(None, "segments");
     let mut segments: Vec<CacheVerdict> = Vec::new();
     for path in &args.paths {
-        fuelrail::verify_cache(path, |verdict| {
+        fuelrail::internal::verify_cache(path, |verdict| {
             segments.push(verdict.clone());
             bar.at(segments.len() as u64, || verdict.path.display().to_string());
             Ok(())
@@ -173,7 +174,7 @@ fn flaws_text(segments: &[CacheVerdict]) -> String {
 }
 
 fn rm(args: &Directories, force: bool) -> Outcome {
-    let remove = |path: &PathBuf| Ok((path.clone(), fuelrail::remove_cache(path, force)?));
+    let remove = |path: &PathBuf| Ok((path.clone(), fuelrail::internal::remove_cache(path, force)?));
     let directories: Result<Vec<_>, fuelrail::Error> = args.paths.iter().map(remove).collect();
     let directories = directories?;
     let document = json!({ "schema": 1, "directories": directories });

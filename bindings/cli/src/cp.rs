@@ -87,7 +87,7 @@ fn tree(args: &Cp, uri: &str, copy: fn(&Job<'_>, &Access, &Root) -> Outcome<()>)
     drop(bar);
     let Totals { objects, bytes, skipped, failed } = total.into_inner().expect("no thread panics in between");
     if failed.is_empty() {
-        stop.check().map_err(|error| error.cure("the same command with --resume copies the rest"))?;
+        stop.check().map_err(|error| error.with_hint("the same command with --resume copies the rest"))?;
     }
     let wall_s = start.elapsed().as_secs_f64();
     for (key, error) in failed.iter().take(NAMED_MAX) {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::machine::Machine;
 use clap::Args;
-use fuelrail::{Finding, Grade, IMDS_ADDRESS, Kind, ProbeConfig, ask_imds};
+use fuelrail::Kind;
+use fuelrail::internal::{Finding, Grade, IMDS_ADDRESS, ProbeConfig, ask_imds};
 use serde_json::{Value, json};
 
 use crate::failure::Outcome;
@@ -44,7 +45,7 @@ const IMDS_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) fn run(args: &Doctor) -> Outcome {
     let defaults = ProbeConfig::default();
     let folder = args.disk.clone().unwrap_or(defaults.folder);
-    let probe = fuelrail::probe_under(&ProbeConfig { root: args.root.clone(), folder });
+    let probe = fuelrail::internal::probe_under(&ProbeConfig { root: args.root.clone(), folder });
     let mut findings = probe.findings();
     if args.imds {
         findings.retain(|finding| finding.name != "instance metadata");

@@ -47,12 +47,12 @@ pub(crate) fn of_bucket(error: &fuelrail_bucket::Error) -> Error {
 
 /// Wrong use of the command line.
 pub fn usage(cause: impl Into<String>, cure: impl Into<String>) -> Failure {
-    Failure::Told(Error::new(Kind::Usage, cause).cure(cure))
+    Failure::Told(Error::new(Kind::Usage, cause).with_hint(cure))
 }
 
 /// A local file that could not be read or written.
 pub fn file(doing: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::Told(Error::new(Kind::File, format!("{doing} {}: {error}", path.display())))
+    Failure::Told(Error::from_io(Kind::File, format_args!("{doing} {}", path.display()), error))
 }
 
 /// Standard output that could not be written.
@@ -60,5 +60,5 @@ pub fn output(error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return Failure::ReaderGone;
     }
-    Failure::Told(Error::new(Kind::File, format!("writing to standard output: {error}")))
+    Failure::Told(Error::from_io(Kind::File, "writing to standard output", error))
 }

@@ -154,11 +154,11 @@ fn audit_log(log: &Audit) -> Recognised {
 fn unknown(path: &Path) -> Error {
     let cause = format!("{} is no file of ours", path.display());
     Error::new(Kind::File, cause)
-        .cure("give a loader's state, a JSON result of bench or demo, a manifest or an audit log")
+        .with_hint("give a loader's state, a JSON result of bench or demo, a manifest or an audit log")
 }
 
 fn unsound(cause: String) -> Error {
-    Error::new(Kind::File, cause).cure("write it anew with this version of fuelrail")
+    Error::new(Kind::File, cause).with_hint("write it anew with this version of fuelrail")
 }
 
 fn read_report(text: &str) -> Result<ReadReport, Error> {

@@ -34,7 +34,7 @@ use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 use crate::failure::{Failure, Outcome};
-use crate::screen::{note, print};
+use crate::screen::{complain, print};
 
 const EXAMPLES: &str = "Examples:
   fuelrail demo
@@ -81,9 +81,9 @@ pub fn main() -> ExitCode {
     run_command_line(|cli: Cli| run(cli.command))
 }
 
-/// Parses the command line of this process, runs it, prints an error in one line, and gives the exit code.
+/// Parses the command line of this process, runs it, prints an error with its hint, and gives the exit code.
 pub fn run_command_line<C: Parser>(run: impl FnOnce(C) -> Outcome) -> ExitCode {
-    fuelrail::give_back_freed();
+    fuelrail::internal::give_back_freed();
     fuelrail::print_warnings();
     let outcome = match C::try_parse() {
         Ok(cli) => run(cli),
@@ -93,7 +93,7 @@ pub fn run_command_line<C: Parser>(run: impl FnOnce(C) -> Outcome) -> ExitCode {
         Ok(code) => code,
         Err(Failure::ReaderGone) => ExitCode::SUCCESS,
         Err(Failure::Told(error)) => {
-            note(&error.to_string());
+            complain(&error);
             ExitCode::from(error.kind().exit_code())
         }
     }

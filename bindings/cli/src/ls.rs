@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Ls) -> Outcome {
     if objects.is_empty() {
         let nothing = Error::new(Kind::Usage, format!("no object's key starts as '{}' says", args.uri));
         return Err(nothing
-            .cure("check bucket and prefix: a prefix is the start of whole keys, bucket not included")
+            .with_hint("check bucket and prefix: a prefix is the start of whole keys, bucket not included")
             .into());
     }
     let bytes = objects.iter().map(|object| object.size).sum();
@@ -107,7 +107,7 @@ fn listed(args: &Ls) -> Outcome<fuelrail::Listing> {
     let Some(path) = args.listing_dir.clone() else {
         return Ok(fuelrail::list_packed(access, &args.uri, progress)?);
     };
-    let dir = ListingDir { path, max_age_s: args.listing_max_age_s };
+    let dir = ListingDir { path, max_age: Duration::from_secs(args.listing_max_age_s) };
     let kept = fuelrail::list_kept(access, &args.uri, &dir, progress)?;
     drop(bar);
     kept.notices.iter().for_each(|notice| note(notice));
@@ -120,7 +120,7 @@ fn count(args: &Ls) -> Outcome {
     let listing = listed(args)?;
     let (count, bytes, uri) = (listing.len(), listing.total_bytes(), &args.uri);
     let (wall_s, cpu_s) = (start.elapsed().as_secs_f64(), cpu().saturating_sub(before).as_secs_f64());
-    let peak_rss_bytes = fuelrail::memory_use().peak_rss_bytes;
+    let peak_rss_bytes = fuelrail::internal::memory_use().peak_rss_bytes;
     let counted = json!({
         "schema": 1, "uri": uri, "count": count, "bytes": bytes, "wall_s": wall_s, "cpu_s": cpu_s, "peak_rss_bytes": peak_rss_bytes,
     });
@@ -135,7 +135,7 @@ fn count(args: &Ls) -> Outcome {
 }
 
 fn cpu() -> Duration {
-    let (user, system) = fuelrail::process_cpu();
+    let (user, system) = fuelrail::internal::process_cpu();
     user + system
 }
 

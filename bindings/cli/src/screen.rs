@@ -23,6 +23,11 @@ pub fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "fuelrail: {text}");
 }
 
+/// Prints an error on standard error: a line with what happened, and one with what to do.
+pub fn complain(error: &fuelrail::Error) {
+    let _ = writeln!(io::stderr().lock(), "error: {error:?}");
+}
+
 /// Where a JSON document goes, from `--json` (standard output) or `--json FILE`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum JsonTo {

@@ -232,7 +232,7 @@ fn access_key() -> Outcome<AccessKey> {
 fn write_authority(args: &Serve, pem: &str) -> Outcome<PathBuf> {
     let path = args.tls_ca.clone().unwrap_or_else(|| "fuelrail-ca.pem".into());
     std::fs::write(&path, pem)
-        .map_err(|error| Error::new(Kind::File, format!("writing {}: {error}", path.display())))?;
+        .map_err(|error| Error::from_io(Kind::File, format_args!("writing {}", path.display()), error))?;
     Ok(path)
 }
 

@@ -41,7 +41,7 @@ pub fn stop_on_signals() -> Result<Stop> {
     let stop = Stop::default();
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop.flag))
-            .map_err(|error| Error::new(Kind::Environment, format!("listening for signals: {error}")))?;
+            .map_err(|error| Error::from_io(Kind::Environment, "listening for signals", error))?;
     }
     Ok(stop)
 }

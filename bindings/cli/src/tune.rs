@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::tuning::{Outcome as Outcomes, Setting, TuneReport, Tuning, tune};
 use clap::Args;
-use fuelrail::{ByteSize, Config};
+use fuelrail::{Backend, ByteSize, Config, Result, RingChoice, read_duration};
 use serde::Serialize;
 use serde_json::json;
 
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Tune) -> Outcome {
     let config = load(args.config.as_deref(), &given(args))?;
     let listing = match &config.manifest {
         Some(path) => fuelrail::read_manifest(path)?,
-        None => fuelrail::list_with(config.access()?, &config.uri, |_| {})?,
+        None => fuelrail::list_with(config.access(), &config.uri, |_| {})?,
     };
     let rings = rings(&config);
     let tuning = Tuning { config, listing, budget: args.budget, seed: args.seed, rings };
@@ -89,28 +89,18 @@ pub(crate) fn run(args: &Tune) -> Outcome {
 
 /// Rings worth comparing: that of the configuration first, then those that need no runtime of their own, as far as they are
 /// to be had here.
-fn rings(config: &Config) -> Vec<String> {
-    let mut rings = vec![config.ring.clone()];
-    let uring = fuelrail::probe().io_uring.is_ok();
-    let chosen = if config.ring == "auto" && uring { "uring" } else { &config.ring };
-    rings.extend(
-        ["uring", "poll"].into_iter().filter(|name| *name != chosen && (uring || *name != "uring")).map(str::to_owned),
-    );
+fn rings(config: &Config) -> Vec<RingChoice> {
+    let mut rings = vec![config.ring];
+    let uring = fuelrail::internal::probe().io_uring.is_ok();
+    let chosen = if config.ring == RingChoice::Auto && uring { Backend::Uring.into() } else { config.ring };
+    let known = [Backend::Uring, Backend::Poll].into_iter().filter(|ring| uring || *ring != Backend::Uring);
+    rings.extend(known.map(RingChoice::from).filter(|ring| *ring != chosen));
     rings
 }
 
 /// A span of time: `120s`, `2m`, `1500ms`, or seconds.
-fn span(text: &str) -> Result<Duration, String> {
-    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(at);
-    let scale = match unit.trim() {
-        "" | "s" => 1.0,
-        "ms" => 1e-3,
-        "m" | "min" => 60.0,
-        other => return Err(format!("'{other}' is no unit of time: write 120s, 2m or 1500ms")),
-    };
-    let number: f64 = number.parse().map_err(|_| "write a time as 120s, 2m or 1500ms".to_owned())?;
-    Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
+fn span(text: &str) -> Result<Duration> {
+    read_duration(text, "s")
 }
 
 /// Before two minutes are spent: the file must not be somebody's own.
@@ -175,16 +165,6 @@ fn text(report: &TuneReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn spans_of_time_are_read() {
-        for (text, wanted) in [("120s", 120_000), ("2m", 120_000), ("1500ms", 1_500), ("0.5", 500)] {
-            assert_eq!(span(text).unwrap(), Duration::from_millis(wanted), "{text}");
-        }
-        for text in ["", "s", "12 parsec", "-3s", "1e9999"] {
-            assert!(span(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn files_of_others_are_left_alone() {

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use fuelrail::{Config, Error, Kind, Listed, LoaderBuilder, Result, Stats};
+use fuelrail::{ByteSize, Config, Error, Kind, Listed, LoaderBuilder, Result, RingChoice, Stats};
 use fuelrail_plan::tune::{Axis, Forecast, Measured, Point, Range, Search, Space, limit};
 use serde::{Deserialize, Serialize};
 
@@ -25,8 +25,8 @@ pub struct Tuning {
     pub budget: Duration,
     /// Seed of the search.
     pub seed: u64,
-    /// Rings to choose from, as the configuration names them. The first is where the search starts.
-    pub rings: Vec<String>,
+    /// Rings to choose from. The first is where the search starts.
+    pub rings: Vec<RingChoice>,
 }
 
 /// What the tuner tells while it works.
@@ -146,11 +146,11 @@ pub fn tune(tuning: &Tuning, watch: &mut dyn FnMut(Progress<'_>)) -> Result<Tune
     if tuning.budget < slot * (FINAL_TRIALS + 10) {
         let least = (slot * (FINAL_TRIALS + 10)).as_secs_f64().ceil();
         return Err(Error::new(Kind::Usage, format!("a budget of {:?} is too short", tuning.budget))
-            .cure(format!("give at least {least} s")));
+            .with_hint(format!("give at least {least} s")));
     }
     if tuning.listing.iter().all(|object| object.size == 0) {
         return Err(Error::new(Kind::Usage, format!("there is nothing to read under {}", tuning.config.uri))
-            .cure("name a prefix with objects in it"));
+            .with_hint("name a prefix with objects in it"));
     }
     let space = space(tuning)?;
     let mut search = Search::new(space, tuning.seed, (tuning.budget.as_nanos() / slot.as_nanos()) as u32);
@@ -194,20 +194,17 @@ fn is_of_the_setting(error: &Error) -> bool {
 
 /// What there is to choose from, around what the loader would take by itself.
 fn space(tuning: &Tuning) -> Result<Space> {
-    let probe = fuelrail::probe();
+    let probe = fuelrail::internal::probe();
     let cores = probe.topology.shards() as u64;
     let shards: Vec<u64> = (0..).map(|n| 1u64 << n).take_while(|n| *n < cores).chain([cores]).collect();
     let largest = tuning.listing.iter().map(|object| object.size).max().unwrap_or(0);
     // A span longer than the longest object is the object.
     let blocks = (18..=26).map(|n| 1u64 << n).filter(|block| *block == 1 << 18 || *block / 2 < largest).collect();
-    let most = match tuning.config.memory_limit_bytes {
-        0 => probe.default_budget.bytes.min(2 << 30),
-        given => given,
-    };
+    let most = tuning.config.memory.limit.map_or(probe.default_budget.bytes.min(2 << 30), |limit| limit.0);
     let memory: Vec<u64> = (0..MEMORY_STEPS).rev().map(|step| most >> step).collect();
     let connections = (0..=8).map(|n| 1u64 << n).collect();
     let config = &tuning.config;
-    let wanted_shards = if config.shards == 0 { cores } else { u64::from(config.shards) };
+    let wanted_shards = config.shards.map_or(cores, u64::from);
     // From the least value that is enough, or the greatest.
     let range = |axis, values: Vec<u64>, wanted: u64| {
         let enough = values.iter().position(|value| *value >= wanted);
@@ -215,8 +212,8 @@ fn space(tuning: &Tuning) -> Result<Space> {
     };
     Space::new(vec![
         range(Axis::Shards, shards, wanted_shards),
-        range(Axis::Connections, connections, config.connections_max as u64),
-        range(Axis::BlockBytes, blocks, config.block_bytes),
+        range(Axis::Connections, connections, config.network.connections_max as u64),
+        range(Axis::BlockBytes, blocks, config.memory.block_size.0),
         range(Axis::MemoryBytes, memory, most),
         range(Axis::Ring, (0..tuning.rings.len() as u64).collect(), 0),
         range(Axis::Register, vec![0, 1], u64::from(config.register)),
@@ -230,7 +227,7 @@ fn setting(space: &Space, point: &Point, tuning: &Tuning) -> Setting {
         connections_max: of(Axis::Connections) as usize,
         block_bytes: of(Axis::BlockBytes),
         memory_limit_bytes: of(Axis::MemoryBytes),
-        ring: tuning.rings.get(of(Axis::Ring) as usize).cloned().unwrap_or_else(|| "auto".to_owned()),
+        ring: tuning.rings.get(of(Axis::Ring) as usize).copied().unwrap_or_default().to_string(),
         register: of(Axis::Register) == 1,
     }
 }
@@ -239,22 +236,17 @@ impl Setting {
     /// The configuration with this setting in it.
     #[must_use]
     pub fn applied(&self, config: &Config) -> Config {
-        Config {
-            shards: self.shards,
-            connections_max: self.connections_max,
-            block_bytes: self.block_bytes,
-            memory_limit_bytes: self.memory_limit_bytes,
-            ring: self.ring.clone(),
-            register: self.register,
-            ..config.clone()
-        }
+        let builder = LoaderBuilder::new(config.clone()).shards(self.shards).connections_max(self.connections_max);
+        let builder = builder.block_size(ByteSize(self.block_bytes)).memory_limit(ByteSize(self.memory_limit_bytes));
+        builder.ring(self.ring.parse::<RingChoice>().unwrap_or_default()).register(self.register).config().clone()
     }
 }
 
 /// Reads with one setting for about `time`, and says what that brought after its warm-up.
 fn measure(tuning: &Tuning, setting: &Setting, time: Duration) -> Result<Measured> {
     // Epochs without end: time ends the trial.
-    let config = Config { epochs: u64::from(u32::MAX), audit: None, ..setting.applied(&tuning.config) };
+    let mut config = setting.applied(&tuning.config);
+    (config.epochs, config.audit) = (u64::from(u32::MAX), None);
     let mut loader = LoaderBuilder::new(config).listing(tuning.listing.clone()).build()?;
     let begun = Instant::now();
     // A run so slow that its first batch outlasted the trial is judged from its start.
@@ -326,6 +318,6 @@ fn link_gbit_per_s(uri: &str) -> Option<f64> {
     if here.iter().any(|name| host.starts_with(name)) {
         return None;
     }
-    let speeds = fuelrail::probe().nics.into_iter().filter_map(|nic| nic.speed_mbit_per_s);
+    let speeds = fuelrail::internal::probe().nics.into_iter().filter_map(|nic| nic.speed_mbit_per_s);
     speeds.max().map(|mbit| mbit as f64 / 1e3)
 }

@@ -1,6 +1,6 @@
 //! Emulated accelerators on a small bucket: they are fed when they are slow, and starve when they are not.
 
-use fuelrail::{Config, Kind};
+use fuelrail::{ByteSize, Kind, Loader};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_cli::bench::accelerators::{Emulation, FeedReport, STEPS_MIN, Workload, emulate};
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn emulation(bucket: &Bucket, step_s: f64) -> Emulation {
     let uri = bucket.url("");
     let listing = fuelrail::list(&uri, |_| {}).unwrap();
     let workload = Workload { batch_size: 4, step_s, ..Workload::named("cosmoflow", None).unwrap() };
-    let config = Config { uri, shards: 1, pin: false, memory_limit_bytes: 64 << 20, ..Config::default() };
+    let config = Loader::builder(uri).shards(1).pin(false).memory_limit(ByteSize(64 << 20)).config().clone();
     let source = "a bucket of this test".to_owned();
     Emulation { workload, config, listing, source, time: Duration::from_millis(50), accelerators: Some(2) }
 }
@@ -46,7 +46,7 @@ fn slow_accelerators_are_fed_better_than_fast_ones() {
 fn starving() -> FeedReport {
     let bucket = bucket("latency=fixed:20ms");
     let mut emulation = emulation(&bucket, 0.001);
-    (emulation.config.connections_max, emulation.accelerators) = (4, None);
+    (emulation.config.network.connections_max, emulation.accelerators) = (4, None);
     emulate(&emulation, &mut |_| {}).unwrap()
 }
 

@@ -1,5 +1,5 @@
 //! The latency question, run small against the embedded bucket: what is counted, through both doors, and how it fails.
-use fuelrail::{Config, Kind, Listed, list};
+use fuelrail::{ByteSize, Kind, Listed, Loader, list};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_cli::bench::latency::measure::{Load, Run, Timed, run};
 use fuelrail_cli::stop::Stop;
@@ -46,8 +46,8 @@ fn an_open_loop_that_is_too_fast_counts_the_waiting() {
 fn samples_are_timed_through_the_loader() {
     let bucket = bucket("");
     let (plan, listing) = gets(&bucket, None, Load::Constant(5_000.0));
-    let config =
-        Config { uri: bucket.url(""), memory_limit_bytes: 32 << 20, shards: 1, pin: false, ..Config::default() };
+    let builder = Loader::builder(bucket.url("")).memory_limit(ByteSize(32 << 20)).shards(1).pin(false);
+    let config = builder.config().clone();
     let plan = Run { timed: Timed::Samples(Box::new(config)), requests: 500, ..plan };
     let (result, _) = run(&plan, &listing).unwrap();
     assert_eq!((result.response.count, result.warm_up), (500, 20), "more than one epoch");

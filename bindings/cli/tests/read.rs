@@ -1,5 +1,5 @@
 //! The read harness, run small, so that it never rots: what it delivers, what it counts, how it resumes.
-use fuelrail::{Config, Kind};
+use fuelrail::{ByteSize, Kind, Loader};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_cli::bench::reading::SCHEMA;
 use fuelrail_cli::bench::reading::{Event, Reading, read};
@@ -14,14 +14,8 @@ fn bucket() -> (Bucket, DataSet) {
 }
 
 fn reading(bucket: &Bucket) -> Reading {
-    let config = Config {
-        uri: bucket.url("training/"),
-        batch_size: 16,
-        memory_limit_bytes: 32 << 20,
-        shards: 1,
-        pin: false,
-        ..Config::default()
-    };
+    let builder = Loader::builder(bucket.url("training/")).batch_size(16).memory_limit(ByteSize(32 << 20));
+    let config = builder.shards(1).pin(false).config().clone();
     Reading { config, hash: true, ..Reading::default() }
 }
 
@@ -38,7 +32,7 @@ fn expected_hash(set: &DataSet, epochs: usize) -> String {
 fn counts_and_hashes_what_was_delivered() {
     let (bucket, set) = bucket();
     let mut reading = reading(&bucket);
-    reading.config.shuffle = false;
+    reading.config.order.shuffle = false;
     reading.config.epochs = 2;
     let (mut opened, mut last) = (0, None);
     let report = read(&reading, &mut |event| match event {
@@ -56,7 +50,7 @@ fn counts_and_hashes_what_was_delivered() {
     assert!((report.gb_per_s - report.bytes as f64 / 1e9 / report.wall_s).abs() < 1e-9, "{report:?}");
     assert!(report.epoch_first_batch_us.max >= report.batch_wait_us.p50, "{report:?}");
     assert!(report.first_batch_us > 0 && report.peak_rss_bytes > 0, "{report:?}");
-    assert_eq!(report.config.shards, 1);
+    assert_eq!(report.config.shards, Some(1));
     let [shard] = &report.shards[..] else { panic!("one shard: {report:?}") };
     assert!((1..=report.bytes).contains(&shard.landed_bytes) && shard.cpu_s() > 0.0, "{shard:?}");
     assert!(report.syscalls_per_mib > 0.0 && report.completions_per_syscall > 0.0, "{report:?}");
@@ -84,7 +78,7 @@ fn an_interrupted_reading_goes_on_behind_its_last_batch() {
     let nothing = read(&part, &mut |_| {}).unwrap();
     assert_eq!((nothing.batches, nothing.cpu_s_per_gb, nothing.cpu_us_per_sample), (0, None, None));
 
-    part.config.seed = 9;
+    part.config.order.seed = 9;
     let error = read(&part, &mut |_| {}).unwrap_err();
     assert_eq!(error.kind(), Kind::Usage);
     std::fs::write(part.state.as_ref().unwrap(), "{}").unwrap();

@@ -1,6 +1,6 @@
 //! Tuning a loader to a real bucket on this machine, in short.
 
-use fuelrail::{Config, Kind};
+use fuelrail::{ByteSize, Kind, Loader, RingChoice};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_cli::tuning::{Tried, Tuning, tune};
 use std::time::Duration;
@@ -13,8 +13,8 @@ fn bucket() -> Bucket {
 fn tuning(bucket: &Bucket) -> Tuning {
     let uri = bucket.url("");
     let listing = fuelrail::list(&uri, |_| {}).unwrap();
-    let config = Config { uri, batch_size: 2, memory_limit_bytes: 64 << 20, pin: false, ..Config::default() };
-    Tuning { config, listing, budget: Duration::from_secs(6), seed: 1, rings: vec!["auto".into()] }
+    let config = Loader::builder(uri).batch_size(2).memory_limit(ByteSize(64 << 20)).pin(false).config().clone();
+    Tuning { config, listing, budget: Duration::from_secs(6), seed: 1, rings: vec![RingChoice::Auto] }
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn hopeless_tasks_are_refused_before_they_take_time() {
     assert!(error.kind() == Kind::Usage && error.to_string().contains("give at least"), "{error}");
     let empty = Tuning { listing: Vec::new(), ..tuning(&bucket) };
     assert_eq!(tune(&empty, &mut |_| {}).unwrap_err().kind(), Kind::Usage);
-    let tiny = tuning(&bucket);
-    let tiny = Tuning { config: Config { memory_limit_bytes: 8 << 10, ..tiny.config }, ..tiny };
+    let mut tiny = tuning(&bucket);
+    tiny.config.memory.limit = Some(ByteSize(8 << 10));
     assert_eq!(tune(&tiny, &mut |_| {}).unwrap_err().kind(), Kind::Budget, "no setting fits");
 }

@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "an example talks to people")]
 
-use fuelrail::{Config, LoaderBuilder, Result, classes_of, list};
+use fuelrail::{Decode, Fit, Loader, Result, classes_of, list};
 use fuelrail_tch::models::{Depth, resnet};
 use fuelrail_tch::{
     Backend, Classifier, Decay, Event, Group, HostFeed, Notice, Ranks, Rate, TrainConfig, Trainer, Vault,
@@ -48,18 +48,8 @@ fn main() -> Result<()> {
     trainer.resume()?;
 
     let (rank, world) = (ranks.rank as u32, ranks.world as u32);
-    let decode = format!("{side}x{side}x3");
-    let config = Config {
-        uri,
-        batch_size: 16,
-        rank,
-        world,
-        decode,
-        decode_fit: "random-crop".into(),
-        decode_flip: true,
-        ..Config::default()
-    };
-    let mut builder = LoaderBuilder::new(config).listing(listing);
+    let decode = Decode { fit: Fit::RandomCrop, flip: true, ..Decode::exact(side, side, 3) };
+    let mut builder = Loader::builder(uri).batch_size(16).rank(rank).world(world).decode(decode).listing(listing);
     if let Some(order) = trainer.order() {
         builder = builder.resume(order.clone());
     }

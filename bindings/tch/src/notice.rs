@@ -3,7 +3,7 @@
 //! Owns one watching thread, if a metadata service is to be asked. A notice is only remembered; the trainer looks at the end of every step.
 
 use clap::ValueEnum;
-use fuelrail::ask_metadata;
+use fuelrail::internal::ask_metadata;
 use fuelrail_base::{Error, Kind, Result};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ pub enum Service {
 }
 
 /// Where both services are, on every instance.
-pub const METADATA_ADDRESS: SocketAddr = fuelrail::IMDS_ADDRESS;
+pub const METADATA_ADDRESS: SocketAddr = fuelrail::internal::IMDS_ADDRESS;
 /// How often they are asked, as EC2 recommends.
 pub const ASK_EVERY: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ impl Notice {
     /// # Errors
     /// `Environment` when a signal or thread is refused.
     pub fn listen(service: Option<(Service, SocketAddr, Duration)>) -> Result<Notice> {
-        let refused = |e: std::io::Error| Error::new(Kind::Environment, format!("listening for preemption: {e}"));
+        let refused = |e: std::io::Error| Error::from_io(Kind::Environment, "listening for preemption", e);
         let signalled = Arc::new(AtomicBool::new(false));
         let signals = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT];
         let signals = signals.map(|signal| signal_hook::flag::register(signal, Arc::clone(&signalled)));

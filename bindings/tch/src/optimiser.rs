@@ -46,7 +46,7 @@ impl FromStr for Rule {
         match text {
             "sgd" => Ok(Rule::default()),
             "adamw" => Ok(Rule::Adamw { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 }),
-            _ => Err(Error::new(Kind::Usage, format!("unknown optimiser '{text}'")).cure("use sgd or adamw")),
+            _ => Err(Error::new(Kind::Usage, format!("unknown optimiser '{text}'")).with_hint("use sgd or adamw")),
         }
     }
 }

@@ -48,17 +48,18 @@ impl Ranks {
         let alone = Ranks::default();
         let number = |name: &str, otherwise: Option<u64>| match (environment(name), otherwise) {
             (Some(text), _) => text.trim().parse::<u64>().map_err(|_| {
-                Error::new(Kind::Usage, format!("{name} is '{text}', which is no number")).cure("let torchrun set it")
+                Error::new(Kind::Usage, format!("{name} is '{text}', which is no number"))
+                    .with_hint("let torchrun set it")
             }),
             (None, Some(value)) => Ok(value),
             (None, None) => Err(Error::new(Kind::Usage, format!("WORLD_SIZE is set and {name} is not"))
-                .cure("set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or let torchrun do so")),
+                .with_hint("set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or let torchrun do so")),
         };
         let world = number("WORLD_SIZE", Some(1))? as usize;
         let rank = number("RANK", (world == 1).then_some(0))? as usize;
         if world == 0 || rank >= world {
             return Err(Error::new(Kind::Usage, format!("RANK is {rank} and WORLD_SIZE is {world}"))
-                .cure("ranks count from 0 to WORLD_SIZE - 1"));
+                .with_hint("ranks count from 0 to WORLD_SIZE - 1"));
         }
         let port = number("MASTER_PORT", Some(u64::from(alone.port)))?;
         Ok(Ranks {

@@ -50,7 +50,7 @@ impl Task for Classifier {
                 Kind::Usage,
                 "a classifier needs pictures, and the batch has bytes as the bucket has them",
             )
-            .cure("say how to decode them: --decode HEIGHTxWIDTHxCHANNELS"));
+            .with_hint("say how to decode them: --decode HEIGHTxWIDTHxCHANNELS"));
         }
         let pixels = batch.bytes.to_device(self.device).permute(&[0, 3, 1, 2]).to_kind(Element::Float);
         let input = (pixels / 255.0 - &self.mean) / &self.spread;
@@ -84,7 +84,7 @@ impl Task for LanguageModel {
     fn judge(&self, batch: &TensorBatch, training: bool) -> Result<Judged> {
         let rows = batch.rows(self.tokens * 2).ok_or_else(|| {
             let cause = format!("a sample is not {} tokens of two bytes", self.tokens);
-            Error::new(Kind::Usage, cause).cure("every object must hold one sequence: --tokens says how long")
+            Error::new(Kind::Usage, cause).with_hint("every object must hold one sequence: --tokens says how long")
         })?;
         let halves = rows.to_device(self.device).to_kind(Element::Int64).view([batch.len() as i64, -1, 2]);
         let tokens = (halves.select(2, 0) + halves.select(2, 1) * 256).remainder(self.vocabulary);

@@ -21,7 +21,7 @@ fn a_rank_that_hangs_ends_the_others_within_the_timeout() {
     job.signal(1, Signal::STOP);
     let stopped = std::time::Instant::now();
     // The one that hangs is let go only when the other has given up.
-    while !std::fs::read_to_string(folder.join("rank0.out")).unwrap().contains("fuelrail-train: ") {
+    while !std::fs::read_to_string(folder.join("rank0.out")).unwrap().contains("error: ") {
         assert!(stopped.elapsed() < crate::common::PATIENCE, "the other rank hangs too");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }

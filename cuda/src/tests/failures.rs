@@ -237,7 +237,7 @@ fn the_loaders_error_comes_behind_the_good_batches() {
     let mut feed = Feed::start(builder().build().unwrap(), FeedConfig::default()).unwrap();
     let (taken, error) = drain(&mut feed);
     let error = error.unwrap();
-    assert_eq!((taken, error.kind(), error.object_key()), (4, Kind::NotFound, Some("zz/missing")));
+    assert_eq!((taken, error.kind(), error.object()), (4, Kind::NotFound, Some("zz/missing")));
     drop(feed);
     control().assert_clean();
     let builder = builder().bad_samples(BadSamples::Skip);

@@ -22,7 +22,10 @@ fn every_device_is_a_rank_with_its_part() {
     let mut consumers: Vec<Consumer> = [1, 0].map(|device| Consumer::new(device, 2, 1 << 20)).into();
     for (at, (feed, consumer)) in feeds.iter_mut().zip(&mut consumers).enumerate() {
         let config = &feed.facts().loader;
-        assert_eq!((config.rank, config.world, config.memory_limit_bytes), (at as u32, 2, 6_000_000));
+        assert_eq!(
+            (config.rank, config.world, config.memory.limit),
+            (at as u32, 2, Some(fuelrail::ByteSize(6_000_000)))
+        );
         while let Some(batch) = feed.next(consumer.stream()) {
             let batch = batch.unwrap();
             assert_eq!(batch.device(), [1, 0][at]);

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUevent, CUstream};
-use fuelrail::{ByteSize, Decode, Loader, LoaderBuilder};
+use fuelrail::{Backend, ByteSize, Decode, Loader, LoaderBuilder};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_cuda_driver::{Control, Settings};
@@ -52,8 +52,8 @@ impl Store {
             .shards(1)
             .connections_max(8)
             .pin(false)
-            .ring("poll")
-            .watchdog_after_ms(10_000)
+            .ring(Backend::Poll)
+            .watchdog_after(Duration::from_secs(10))
     }
 }
 

@@ -20,4 +20,4 @@ pub use error::{Error, Kind, Result};
 pub use ids::{BatchSeq, BlockId, SampleId, ShardId};
 pub use time::{Duration, Instant, WallTime};
 pub use turns::Turns;
-pub use units::ByteSize;
+pub use units::{ByteSize, read_duration};

@@ -50,5 +50,5 @@ macro_rules! named {
 pub fn unknown(text: &str, what: &str, words: &[&str]) -> Error {
     let (last, others) = words.split_last().expect("an enum has a variant");
     let all = if others.is_empty() { (*last).to_owned() } else { format!("{} or {last}", others.join(", ")) };
-    Error::new(Kind::Usage, format!("'{text}' is not {what}")).cure(format!("use {all}"))
+    Error::new(Kind::Usage, format!("'{text}' is not {what}")).with_hint(format!("use {all}"))
 }

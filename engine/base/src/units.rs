@@ -1,8 +1,9 @@
-//! Byte sizes with units, as people write them: `"100gb"`, `"64 MiB"`, `"4096"`.
+//! Byte sizes and times with units, as people write them: `"100gb"`, `"64 MiB"`, `"4096"`; `"10s"`, `"500ms"`, `"2m"`.
 
 use crate::error::{Error, Kind, Result};
 use core::fmt;
 use core::str::FromStr;
+use core::time::Duration;
 
 /// A number of bytes. Parses decimal (`kb`, `mb`, `gb`, `tb`: powers of 1000) and binary (`kib` …: powers of 1024) units.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -31,7 +32,7 @@ impl FromStr for ByteSize {
     fn from_str(text: &str) -> Result<ByteSize> {
         let bad = || {
             Error::new(Kind::Usage, format!("'{text}' is not a size in bytes"))
-                .cure("write a number with an optional unit, for example 64MB, 1.5gib or 4096")
+                .with_hint("write a number with an optional unit, for example 64MB, 1.5gib or 4096")
         };
         let lower = text.trim().to_ascii_lowercase();
         let split = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
@@ -61,6 +62,46 @@ impl fmt::Display for ByteSize {
     }
 }
 
+const TIMES: [(&str, f64); 9] = [
+    ("ns", 1e-9),
+    ("us", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("m", 60.0),
+    ("min", 60.0),
+    ("h", 3600.0),
+    ("d", 86_400.0),
+    ("days", 86_400.0),
+];
+
+/// Reads a span of time; a number without a unit is in `unit`.
+///
+/// # Errors
+/// `Usage` when it is none.
+pub fn read_duration(text: &str, unit: &str) -> Result<Duration> {
+    let bad = || {
+        Error::new(Kind::Usage, format!("'{}' is not a span of time", text.escape_debug()))
+            .with_hint(format!("write a number with a unit, such as 10s, 500ms or 2m; one without is in {unit}"))
+    };
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, given) = (&text[..split], text[split..].trim());
+    let given = if given.is_empty() { unit } else { given };
+    let (_, scale) = TIMES.iter().find(|(name, _)| *name == given).ok_or_else(bad)?;
+    if let Ok(whole) = number.parse::<u64>() {
+        // Exact, however many: a product of floating-point numbers is not.
+        let whole = match given {
+            "ns" => Some(Duration::from_nanos(whole)),
+            "us" => Some(Duration::from_micros(whole)),
+            "ms" => Some(Duration::from_millis(whole)),
+            _ => whole.checked_mul(*scale as u64).map(Duration::from_secs),
+        };
+        return whole.ok_or_else(bad);
+    }
+    let number: f64 = number.parse().map_err(|_| bad())?;
+    Duration::try_from_secs_f64(number * scale).map_err(|_| bad())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +121,20 @@ mod tests {
         for text in ["", "GB", "-1", "1 parsec", "1e400tb", "99999999999999999999", "1..2"] {
             let error = text.parse::<ByteSize>().unwrap_err();
             assert_eq!(error.kind(), Kind::Usage, "{text}");
+        }
+    }
+
+    #[test]
+    fn spans_of_time_are_read() {
+        for (text, wanted_ms) in
+            [("120s", 120_000), ("2m", 120_000), ("1500 ms", 1_500), ("0.5", 500), ("1d", 86_400_000)]
+        {
+            assert_eq!(read_duration(text, "s").unwrap(), Duration::from_millis(wanted_ms), "{text}");
+        }
+        assert_eq!(read_duration("7", "ms").unwrap(), Duration::from_millis(7));
+        assert_eq!(read_duration("18446744073709551615ns", "s").unwrap(), Duration::from_nanos(u64::MAX));
+        for text in ["", "s", "12 parsec", "-3s", "1e9999", "99999999999999999999d", "1.2.3s"] {
+            assert_eq!(read_duration(text, "s").unwrap_err().kind(), Kind::Usage, "{text}");
         }
     }
 

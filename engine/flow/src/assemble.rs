@@ -217,7 +217,7 @@ impl AssembleStage {
         windows.fill_with(|| None);
         if let Some(error) = &mut sample.bad {
             let key = self.objects.key(sample.placed.id);
-            *error = error.clone().object(key);
+            *error = error.clone().with_object(key);
             if self.bad_samples == BadSamples::Quarantine {
                 self.quarantine.insert(sample.placed.id, error.clone());
             }
@@ -313,7 +313,7 @@ fn prove(sample: &Sample, windows: &[Option<Window>]) -> Option<Error> {
     if sample.changed {
         return Some(
             Error::new(Kind::Changed, "its parts come from two versions of the object")
-                .cure("the object changes while it is read: keep the data set immutable"),
+                .with_hint("the object changes while it is read: keep the data set immutable"),
         );
     }
     let promised = sample.proof.crc32c?;
@@ -321,6 +321,6 @@ fn prove(sample: &Sample, windows: &[Option<Window>]) -> Option<Error> {
     let actual = parts.fold(0, crc32c::crc32c_append);
     (actual != promised && !canary::on(Mistake::AssembleTrusts)).then(|| {
         Error::new(Kind::Mismatch, format!("its CRC-32C is {actual:08x}, the server promised {promised:08x}"))
-            .cure("the bytes were damaged in the server or on the way")
+            .with_hint("the bytes were damaged in the server or on the way")
     })
 }

@@ -133,9 +133,9 @@ pub fn judged(error: Error, authority: Option<&Authority>, server_time: Option<W
         (Kind::Expired, Some(authority)) => {
             authority.refuse(server_time);
             let trouble = locked(&authority.trouble).clone();
-            trouble.map_or(error.clone(), |why| error.cure(format!("no new credentials could be had: {why}")))
+            trouble.map_or(error.clone(), |why| error.with_hint(format!("no new credentials could be had: {why}")))
         }
-        (Kind::Expired, None) => Error::new(Kind::Denied, error.cause()).cure(UNSIGNED),
+        (Kind::Expired, None) => Error::new(Kind::Denied, error.cause()).with_hint(UNSIGNED),
         _ => error,
     }
 }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     fn expired() -> Error {
-        Error::new(Kind::Expired, "the server answered 400 (ExpiredToken)").cure("renew them")
+        Error::new(Kind::Expired, "the server answered 400 (ExpiredToken)").with_hint("renew them")
     }
 
     #[test]
@@ -284,7 +284,8 @@ mod tests {
     #[test]
     fn a_refusal_that_repeats_a_secret_ends_before_it() {
         let authority = authority(Credential::aws("id", "secret", Some("marked-token")).unwrap());
-        let odd = |text: &str| Error::new(Kind::Denied, format!("the server answered 403 (Odd: {text})")).cure("ask");
+        let odd =
+            |text: &str| Error::new(Kind::Denied, format!("the server answered 403 (Odd: {text})")).with_hint("ask");
         let error = judged(odd("x-amz-security-token: marked-token"), Some(&authority), None).to_string();
         assert!(!error.contains("marked") && error.contains("Odd: x-amz") && error.contains("; ask"), "{error}");
         assert_eq!(judged(odd("no"), Some(&authority), None), odd("no"));

@@ -36,7 +36,7 @@ impl Failure {
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");
-                Error::new(Kind::Environment, format!("{thread} panicked: {text}")).cure(
+                Error::new(Kind::Environment, format!("{thread} panicked: {text}")).with_hint(
                     "this is a bug of the loader: report it with the backtrace above, and resume from the last state",
                 )
             }
@@ -58,7 +58,7 @@ mod tests {
         failure.wakes(&waker);
         assert_eq!(failure.guard("shard 0", || Ok(7)), Some(7));
         assert!(failure.cause().is_none() && !waker.is_notified());
-        let error = || Err::<(), _>(Error::new(Kind::File, "the disk is gone").cure("look at it"));
+        let error = || Err::<(), _>(Error::new(Kind::File, "the disk is gone").with_hint("look at it"));
         assert_eq!(failure.guard("shard 1", error), None);
         assert!(waker.is_notified());
         assert_eq!(failure.guard("shard 2", || -> Result<()> { panic!("later") }), None);

@@ -49,7 +49,7 @@ pub struct ShardEnds {
 pub(crate) fn cache_memory(region: &mut Region, bytes: u64) -> Result<Slot> {
     region.alloc(bytes as usize).ok_or_else(|| {
         Error::new(Kind::Budget, format!("no room for a cache of {bytes} bytes in {}", region.free_bytes()))
-            .cure("lower cache_limit or raise memory_limit")
+            .with_hint("lower cache_limit or raise memory_limit")
     })
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn scratch_memory(region: &mut Region, connections: usize, bytes: u64
         .map(|_| {
             region.alloc(bytes as usize).ok_or_else(|| {
                 Error::new(Kind::Budget, format!("no room for the scratch memory of {connections} connections"))
-                    .cure("lower connections_max or raise memory_limit")
+                    .with_hint("lower connections_max or raise memory_limit")
             })
         })
         .collect()
@@ -82,7 +82,7 @@ pub(crate) fn spare_memory(region: &mut Region, spares: Spares) -> Result<Vec<Sl
         .map(|_| {
             region.alloc(spares.slot_bytes).ok_or_else(|| {
                 Error::new(Kind::Budget, format!("no room for {} spare slots", spares.slots))
-                    .cure("raise memory_limit, or switch hedging off with hedge_percent = 0")
+                    .with_hint("raise memory_limit, or switch hedging off with hedge_percent = 0")
             })
         })
         .collect()

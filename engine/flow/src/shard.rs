@@ -350,7 +350,7 @@ impl<R: Ring> Shard<R> {
             Command::Evict(block) => self.cache.as_mut().expect("only kept blocks are evicted").evict(block),
             Command::Deliver { block, waiters, source, keep } => self.share_out(block, waiters, source, keep),
             Command::Refuse { block, waiters: Waiters { mut first, others }, attempts, why } => {
-                let error = given_up(first.error.take(), why).attempts(attempts);
+                let error = given_up(first.error.take(), why).with_attempts(attempts);
                 if let Some(quarantine) = &mut self.quarantine {
                     quarantine.insert(block, error.clone());
                 }
@@ -481,18 +481,25 @@ impl<R: Ring> Drop for Shard<R> {
 fn given_up(last: Option<Error>, why: GivenUp) -> Error {
     let (kind, cause) = last.as_ref().map_or((Kind::Network, "none was made"), |error| (error.kind(), error.cause()));
     match why {
-        GivenUp::Tried => last.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up")),
+        GivenUp::Tried => {
+            let last = last.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up"));
+            if last.hint().is_some() { last } else { last.with_hint(GIVEN_UP) }
+        }
         GivenUp::Unserved(time) => {
             Error::new(kind, format!("nothing was served for {} s; the last attempt: {cause}", time.as_secs()))
-                .cure("look at the bucket, and resume from the last state; outage_limit_s says how long to wait")
+                .with_hint("look at the bucket, and resume from the last state; outage_limit_s says how long to wait")
         }
         GivenUp::Late(time) => {
-            Error::new(kind, format!("it kept failing for {} s; the last attempt: {cause}", time.as_secs())).cure(
+            Error::new(kind, format!("it kept failing for {} s; the last attempt: {cause}", time.as_secs())).with_hint(
                 "others are served: look at this object, or at the way to it; request_limit_s says how long to try",
             )
         }
     }
 }
+
+/// What helps where every attempt failed in a way that might have passed.
+const GIVEN_UP: &str =
+    "look at the server's logs and at what is between (proxies, load balancers), or raise attempts_max";
 
 /// How long a shard that ends waits for its operations.
 const END_PATIENCE: Duration = Duration::from_secs(5);

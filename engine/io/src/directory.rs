@@ -94,7 +94,8 @@ impl OwnDirectory {
         match self.make_file(name) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 self.open_file(name, true)?.ok_or_else(|| {
-                    Error::new(Kind::File, format!("{} is not a regular file", path.display())).cure("move it away")
+                    Error::new(Kind::File, format!("{} is not a regular file", path.display()))
+                        .with_hint("move it away")
                 })
             }
             Err(error) => Err(refused("making", &path, Errno::from_io_error(&error).unwrap_or(Errno::IO))),
@@ -189,11 +190,11 @@ pub(crate) fn checked(fd: impl AsFd, path: &Path) -> Result<bool> {
     }
     if facts.st_uid != user() {
         let cause = format!("{} {}, not to this user ({})", path.display(), owner(&facts), user());
-        return Err(Error::new(Kind::File, cause).cure("remove it"));
+        return Err(Error::new(Kind::File, cause).with_hint("remove it"));
     }
     if facts.st_nlink > 1 {
         let cause = format!("{} has {} names (hard links)", path.display(), facts.st_nlink);
-        return Err(Error::new(Kind::File, cause).cure("remove it"));
+        return Err(Error::new(Kind::File, cause).with_hint("remove it"));
     }
     Ok(true)
 }
@@ -209,7 +210,7 @@ fn holder(parent: &Path) -> Result<(OwnedFd, PathBuf)> {
     let facts = rustix::fs::fstat(&opened).map_err(|errno| refused("looking at", &found, errno))?;
     if facts.st_uid != 0 && facts.st_uid != user() {
         let cause = format!("{} {}, neither to root nor to this user ({})", found.display(), owner(&facts), user());
-        return Err(Error::new(Kind::File, cause).cure("name another directory, or change its owner (chown)"));
+        return Err(Error::new(Kind::File, cause).with_hint("name another directory, or change its owner (chown)"));
     }
     Ok((opened, found.join(format!("fuelrail-{}", user()))))
 }
@@ -226,7 +227,7 @@ fn enter(holder: &OwnedFd, path: &Path) -> Result<Option<OwnDirectory>> {
     if facts.st_uid != user() || facts.st_mode & 0o077 != 0 {
         let cause = format!("{} {}; it must be this user's ({}) alone", path.display(), owner(&facts), user());
         return Err(Error::new(Kind::File, cause)
-            .cure("remove it, or change owner and mode (chown, chmod 700) if you know what is in it"));
+            .with_hint("remove it, or change owner and mode (chown, chmod 700) if you know what is in it"));
     }
     Ok(Some(OwnDirectory { fd, path: path.to_owned() }))
 }
@@ -252,7 +253,7 @@ fn refused(doing: &str, path: &Path, errno: Errno) -> Error {
         Errno::NOTDIR | Errno::LOOP => "remove what is under this name, or name another directory",
         _ => "look at the kernel's log (dmesg), or use another disk",
     };
-    Error::from_errno(Kind::File, &format!("{doing} {}", path.display()), errno.raw_os_error()).cure(cure)
+    Error::from_errno(Kind::File, &format!("{doing} {}", path.display()), errno.raw_os_error()).with_hint(cure)
 }
 
 #[cfg(test)]

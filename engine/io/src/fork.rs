@@ -58,6 +58,6 @@ impl ForkGuard {
             Kind::Environment,
             format!("process {} is a fork of {}, in which the loader was opened", std::process::id(), self.pid),
         )
-        .cure("open the loader after the fork, or start workers with spawn or forkserver instead of fork"))
+        .with_hint("open the loader after the fork, or start workers with spawn or forkserver instead of fork"))
     }
 }

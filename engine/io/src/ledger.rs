@@ -57,7 +57,7 @@ impl SharedWords {
             return Err(foreign(path));
         }
         reserve(&file, division, bytes)
-            .map_err(|error| failed("reserving", path, &error).cure("free some space, or use another disk"))?;
+            .map_err(|error| failed("reserving", path, &error).with_hint("free some space, or use another disk"))?;
         let slots = (division.words - division.from) / division.slot;
         let begins = |slot| division.from + slot * division.slot;
         let slot = (0..slots).find_map(|slot| {
@@ -71,11 +71,11 @@ impl SharedWords {
             Some(Ok(slot)) => slot,
             Some(Err(errno)) => {
                 let error = Error::from_errno(Kind::File, &format!("locking {}", path.display()), errno);
-                return Err(error.cure("use a local file system"));
+                return Err(error.with_hint("use a local file system"));
             }
             None => {
                 let cause = format!("{slots} processes share {} already", path.display());
-                return Err(Error::new(Kind::File, cause).cure("give some of them another directory"));
+                return Err(Error::new(Kind::File, cause).with_hint("give some of them another directory"));
             }
         };
         let mapping = Mapping::new(bytes as usize, libc::MAP_SHARED, Some(&file))
@@ -150,7 +150,7 @@ fn failed(doing: &str, path: &Path, error: &io::Error) -> Error {
 
 fn foreign(path: &Path) -> Error {
     let cause = format!("{} is not a file of ours, or of another version", path.display());
-    Error::new(Kind::File, cause).cure("remove it when nothing uses it, or choose another directory")
+    Error::new(Kind::File, cause).with_hint("remove it when nothing uses it, or choose another directory")
 }
 
 #[cfg(test)]

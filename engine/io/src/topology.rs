@@ -29,7 +29,7 @@ pub fn allowed_cores() -> Vec<usize> {
 pub fn pin_current_thread(core: usize) -> Result<()> {
     let refused = |why: String| {
         Error::new(Kind::Environment, format!("pinning a thread to core {core}: {why}"))
-            .cure(format!("use one of the cores this process is allowed: {:?}", allowed_cores()))
+            .with_hint(format!("use one of the cores this process is allowed: {:?}", allowed_cores()))
     };
     if core >= CpuSet::MAX_CPU {
         return Err(refused(format!("core numbers end at {}", CpuSet::MAX_CPU - 1)));

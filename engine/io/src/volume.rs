@@ -65,7 +65,7 @@ pub(crate) fn lock(
 
 fn no_locks(path: &Path, errno: i32) -> Error {
     Error::from_errno(Kind::File, &format!("locking {}", path.display()), errno)
-        .cure("use a local file system: ext4, XFS, btrfs or tmpfs")
+        .with_hint("use a local file system: ext4, XFS, btrfs or tmpfs")
 }
 
 /// Makes a file at least `len` bytes long, with the room on the disk taken at once: a write into them cannot run out of it.
@@ -90,7 +90,7 @@ pub fn preallocate(file: &File, path: &Path, len: u64) -> Result<()> {
         libc::EFBIG => "ask for less: the file system has no files of that length",
         _ => "use another file",
     };
-    Err(Error::from_errno(Kind::File, &doing, errno).cure(cure))
+    Err(Error::from_errno(Kind::File, &doing, errno).with_hint(cure))
 }
 
 /// Bytes that offsets, lengths and addresses of direct transfers (`O_DIRECT`) to this file are multiples of: 512 or 4096. `None`
@@ -129,7 +129,7 @@ pub fn sync_directory(path: &Path) -> Result<()> {
     File::open(path).and_then(|directory| directory.sync_all()).map_err(|error| {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         Error::from_errno(Kind::File, &format!("syncing the directory {}", path.display()), errno)
-            .cure("look at the kernel's log (dmesg), or use another disk")
+            .with_hint("look at the kernel's log (dmesg), or use another disk")
     })
 }
 

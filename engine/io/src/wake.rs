@@ -6,8 +6,10 @@
 //! it. An owner that looks at its queues after every [`Waker::disarm`] therefore misses nothing.
 
 use std::fs::File;
-use std::io::Write as _;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{Read as _, Write as _};
+#[cfg(any(feature = "glommio", all(test, feature = "tokio-uring")))]
+use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::PoisonError;
 
@@ -37,10 +39,27 @@ struct Bell {
 enum Means {
     /// In a ring that polls this eventfd, or the other end of this descriptor.
     Event(File),
-    /// In [`Waker::sleep`].
-    Sleeper(Mutex<()>, Condvar),
+    /// In [`Waker::sleep`], or in a loop of the program's own.
+    Sleeper(Mutex<()>, Condvar, std::sync::Mutex<OwnLoop>),
     /// In virtual time: the world looks at the state.
     Flag,
+}
+
+/// How a program is told that has a loop of its own.
+#[derive(Debug, Default)]
+struct OwnLoop {
+    /// The task to be polled again.
+    task: Option<core::task::Waker>,
+    /// Readable after a wake.
+    event: Option<Arc<File>>,
+}
+
+fn eventfd() -> Result<File> {
+    let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| {
+        Error::from_errno(Kind::Environment, "creating an eventfd", errno.raw_os_error())
+            .with_hint("raise the limit of open files (ulimit -n)")
+    })?;
+    Ok(File::from(fd))
 }
 
 impl Waker {
@@ -51,7 +70,7 @@ impl Waker {
     /// A waker for whoever calls [`sleep`](Waker::sleep): the sleeping thread may be another one each time.
     #[must_use]
     pub fn sleeper() -> Waker {
-        Waker::new(Means::Sleeper(Mutex::new(()), Condvar::new()))
+        Waker::new(Means::Sleeper(Mutex::new(()), Condvar::new(), std::sync::Mutex::default()))
     }
 
     /// A waker nobody sleeps on: virtual time looks at its state.
@@ -64,11 +83,46 @@ impl Waker {
     /// # Errors
     /// `Environment` when the process has no file descriptor left.
     pub(crate) fn eventfd() -> Result<Waker> {
-        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| {
-            Error::from_errno(Kind::Environment, "creating an eventfd", errno.raw_os_error())
-                .cure("raise the limit of open files (ulimit -n)")
-        })?;
-        Ok(Waker::new(Means::Event(File::from(fd))))
+        Ok(Waker::new(Means::Event(eventfd()?)))
+    }
+
+    fn own_loop(&self) -> std::sync::MutexGuard<'_, OwnLoop> {
+        let Means::Sleeper(.., own) = &self.bell.means else { panic!("only a sleeper has a loop of its own") };
+        own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The task that a wake polls again, besides a thread in [`sleep`](Waker::sleep).
+    ///
+    /// # Panics
+    /// When this waker is not a [`sleeper`](Waker::sleeper).
+    pub fn set_task(&self, task: &core::task::Waker) {
+        let kept = &mut self.own_loop().task;
+        if !kept.as_ref().is_some_and(|kept| kept.will_wake(task)) {
+            *kept = Some(task.clone());
+        }
+    }
+
+    /// An eventfd that is readable after a wake that found this waker armed. Made at the first call.
+    ///
+    /// # Errors
+    /// `Environment` when the process has no file descriptor left.
+    ///
+    /// # Panics
+    /// When this waker is not a [`sleeper`](Waker::sleeper).
+    pub fn event(&self) -> Result<Arc<File>> {
+        let mut own = self.own_loop();
+        match &own.event {
+            Some(event) => Ok(Arc::clone(event)),
+            None => Ok(Arc::clone(own.event.insert(Arc::new(eventfd()?)))),
+        }
+    }
+
+    /// Makes the eventfd unreadable again, where there is one.
+    pub fn drain(&self) {
+        if let Some(event) = &self.own_loop().event {
+            // Refused when there is nothing to read.
+            let _ = (&**event).read(&mut [0; 8]);
+        }
     }
 
     /// A waker whose owner reads the other end of this descriptor, a pipe or socket.
@@ -100,7 +154,7 @@ impl Waker {
     /// # Panics
     /// When this waker is not a [`sleeper`](Waker::sleeper).
     pub fn sleep(&self, limit: Duration) {
-        let Means::Sleeper(lock, bell) = &self.bell.means else { panic!("only a sleeper sleeps here") };
+        let Means::Sleeper(lock, bell, _) = &self.bell.means else { panic!("only a sleeper sleeps here") };
         let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
         drop(sleep_while(bell, guard, limit, || self.bell.state.load(Ordering::Relaxed) == ARMED));
     }
@@ -132,10 +186,18 @@ impl Waker {
                 // Refused only when the counter (2^64 - 2 unread wakes) or the pipe is full: the owner is being woken.
                 let _ = (&*file).write(&1u64.to_ne_bytes());
             }
-            Means::Sleeper(lock, bell) => {
+            Means::Sleeper(lock, bell, own) => {
                 // Taken so that the wake cannot fall between the sleeper's look at the state and its sleep.
                 drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
                 bell.notify_all();
+                let own = own.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(event) = &own.event {
+                    // Refused only when it is readable many times over.
+                    let _ = (&**event).write(&1u64.to_ne_bytes());
+                }
+                if let Some(task) = &own.task {
+                    task.wake_by_ref();
+                }
             }
             Means::Flag => {}
         }

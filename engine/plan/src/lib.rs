@@ -25,5 +25,5 @@ pub mod window;
 
 /// The refusal of a configuration or a call: what is wrong with it, and what to do.
 fn usage<T>(cause: impl Into<String>, cure: impl Into<String>) -> fuelrail_base::Result<T> {
-    Err(fuelrail_base::Error::new(fuelrail_base::Kind::Usage, cause).cure(cure))
+    Err(fuelrail_base::Error::new(fuelrail_base::Kind::Usage, cause).with_hint(cure))
 }

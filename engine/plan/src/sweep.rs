@@ -138,7 +138,7 @@ impl Sweep {
         let walk = &mut self.walks[at];
         if next.is_some() && next == walk.token {
             return Err(Error::new(Kind::Protocol, "the listing repeats one page for ever")
-                .cure("the server's continuation tokens are broken: use a manifest"));
+                .with_hint("the server's continuation tokens are broken: use a manifest"));
         }
         let keys = match &walk.until {
             Some(until) => (0..len).take_while(|n| key(*n) <= until.as_str()).count(),
@@ -152,7 +152,7 @@ impl Sweep {
                 Kind::Protocol,
                 "the listing has a thousand pages without a key, one after the other",
             )
-            .cure("the server's continuation tokens are broken: use a manifest"));
+            .with_hint("the server's continuation tokens are broken: use a manifest"));
         }
         if len > 0 {
             walk.first.get_or_insert_with(|| key(0).to_owned());
@@ -256,7 +256,7 @@ impl Sweep {
             return Ok(());
         }
         Err(Error::new(Kind::Protocol, "the listing's keys come out of order")
-            .cure("the server does not list as S3 does: name the objects in a manifest"))
+            .with_hint("the server does not list as S3 does: name the objects in a manifest"))
     }
 }
 

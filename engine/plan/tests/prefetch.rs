@@ -11,7 +11,7 @@ fn queue(opened_samples: u64, queued_samples: u64) -> View {
 
 #[test]
 fn full_fetch_asks_for_a_cache_full_when_the_queue_is_empty() {
-    let mut deli = Strategy::from_name("full-fetch", 100).unwrap();
+    let mut deli = Strategy::named(Prefetch::FullFetch, 100).unwrap();
     assert_eq!(deli.credit(&queue(0, 0)), 100);
     assert_eq!(deli.credit(&queue(60, 60)), 40, "asked for once, however long opening takes");
     for left in (1..=100).rev() {
@@ -23,7 +23,7 @@ fn full_fetch_asks_for_a_cache_full_when_the_queue_is_empty() {
 
 #[test]
 fn half_and_half_keeps_between_half_and_all_of_the_cache() {
-    let mut deli = Strategy::from_name("50/50", 100).unwrap();
+    let mut deli = Strategy::named(Prefetch::Half, 100).unwrap();
     assert_eq!(deli.credit(&queue(0, 0)), 100, "an empty queue asks; fifty in it is still no more than T: asks again");
     assert_eq!(deli.credit(&queue(100, 51)), 0);
     assert_eq!(deli.credit(&queue(100, 50)), 50);
@@ -38,11 +38,11 @@ fn half_and_half_keeps_between_half_and_all_of_the_cache() {
 #[test]
 fn strategies_have_names_and_refuse_what_cannot_work() {
     assert!(matches!(Strategy::default(), Strategy::Lookahead(_)));
-    assert!(matches!(Strategy::from_name("lookahead", 0), Ok(Strategy::Lookahead(_))));
-    let asked = |name| Strategy::from_name(name, 2048).unwrap().credit(&queue(0, 0));
+    assert!(matches!(Strategy::named(Prefetch::Lookahead, 0), Ok(Strategy::Lookahead(_))));
+    let asked = |name| Strategy::named(name, 2048).unwrap().credit(&queue(0, 0));
     assert_eq!((asked("full-fetch"), asked("50/50")), (2048, 2048));
     for (name, cache_samples) in [("full-fetch", 0), ("50/50", 1), ("magic", 9)] {
-        assert_eq!(Strategy::from_name(name, cache_samples).unwrap_err().kind(), Kind::Usage, "{name}");
+        assert_eq!(Strategy::named(name, cache_samples).unwrap_err().kind(), Kind::Usage, "{name}");
     }
 }
 

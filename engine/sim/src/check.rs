@@ -88,7 +88,7 @@ impl Inspector<'_> {
     /// Only a hopeless sample may fail a batch, and only under `raise`; the error names it.
     fn failure(&self, seq: u64, expected: &[SampleId], error: &Error) -> Checked<()> {
         let keys: Vec<&str> = expected.iter().filter(|s| self.is_hopeless(**s)).map(|s| self.objects.key(*s)).collect();
-        let named = error.object_key().is_some_and(|key| keys.contains(&key));
+        let named = error.object().is_some_and(|key| keys.contains(&key));
         if self.scenario.loader.bad_samples == "raise" && named {
             return Ok(());
         }

@@ -41,7 +41,7 @@ fn answer(args: &Orders) -> Result<()> {
         table(question, &orders)
     };
     let written = std::io::stdout().lock().write_all(text.as_bytes());
-    written.map_err(|error| Error::new(Kind::File, format!("writing to standard output: {error}")))
+    written.map_err(|error| Error::from_io(Kind::File, "writing to standard output", error))
 }
 
 type Number = fn(&Quality) -> f64;

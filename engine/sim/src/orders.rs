@@ -65,7 +65,7 @@ pub fn compare(question: &OrdersRun) -> Result<Vec<OrderAnswer>> {
     let &OrdersRun { samples, world, batch_size, epochs, window, seed, .. } = question;
     if epochs < 2 || u64::from(world) * u64::from(batch_size) > u64::from(samples) || window == 0 {
         let cause = format!("{epochs} epochs of {samples} samples over {world} ranks x {batch_size}, window {window}");
-        return Err(Error::new(Kind::Usage, cause).cure("ask for two epochs and one full step at least"));
+        return Err(Error::new(Kind::Usage, cause).with_hint("ask for two epochs and one full step at least"));
     }
     let quality = |epochs: &[Vec<u32>]| measure(epochs, world as usize, batch_size as usize);
     let mut answers = Vec::new();
@@ -100,7 +100,9 @@ fn hit_ratio(question: &OrdersRun, order: OrderName) -> Result<f64> {
     (scenario.loader.policy, scenario.loader.horizon_epochs) = (PolicyName::NextUse, horizon_epochs(world, kept_share));
     let report = run(&scenario);
     if !report.is_sound() {
-        return Err(Error::new(Kind::Environment, format!("the simulation is unsound: {report}")).cure("report it"));
+        return Err(
+            Error::new(Kind::Environment, format!("the simulation is unsound: {report}")).with_hint("report it")
+        );
     }
     Ok(report.counters.hits as f64 / (u64::from(samples) * (epochs - 1)) as f64)
 }

@@ -1,6 +1,11 @@
 //! Where settings come from, which of them win, and which are refused.
 
 use super::*;
+use fuelrail_base::ByteSize;
+use fuelrail_io::{Backend, RingChoice};
+use fuelrail_plan::order::OrderName;
+use fuelrail_wire::Addressing;
+use std::path::PathBuf;
 
 fn pair(a: &str, b: &str) -> (String, String) {
     (a.into(), b.into())
@@ -14,11 +19,11 @@ fn argument_beats_environment_beats_file_beats_default() {
         .unwrap();
     let env = [pair("FUELRAIL_SPILL_DIRS", "/a,/b"), pair("FUELRAIL_SPILL_LIMIT_BYTES", "3 GiB")];
     let disk = Config::load(Some(&file), env, &vec![]).unwrap();
-    assert_eq!((disk.spill_dirs, disk.spill_limit_bytes), (vec!["/a".into(), "/b".into()], 3 << 30));
+    assert_eq!((disk.disk.dirs, disk.disk.limit), (vec!["/a".into(), "/b".into()], Some(ByteSize(3 << 30))));
     let env = [pair("FUELRAIL_SEED", "20"), pair("FUELRAIL_EPOCHS", "30"), pair("HOME", "/")];
     let config = Config::load(Some(&file), env, &vec![pair("epochs", "300")]).unwrap();
-    assert_eq!((config.batch_size, config.seed, config.epochs), (1, 20, 300));
-    assert_eq!((config.block_bytes, config.world), (1 << 20, 1));
+    assert_eq!((config.batch_size, config.order.seed, config.epochs), (1, 20, 300));
+    assert_eq!((config.memory.block_size, config.world), (ByteSize(1 << 20), 1));
 }
 
 #[test]
@@ -59,14 +64,103 @@ fn the_clouds_variables_fill_what_is_not_set() {
         pair("AWS_CA_BUNDLE", "/a.pem"),
     ];
     let config = Config::load(None, own.clone(), &vec![]).unwrap();
-    assert_eq!((config.region.as_deref(), config.ca_file.as_deref()), (Some("eu-west-1"), Some(Path::new("/a.pem"))));
+    assert_eq!(
+        (config.network.region.as_deref(), config.trust.ca_file.as_deref()),
+        (Some("eu-west-1"), Some(Path::new("/a.pem")))
+    );
     let source = config.source().unwrap().1;
     assert_eq!(source.endpoint.authority(), "bucket.s3.eu-west-1.amazonaws.com");
     assert_eq!(source.prefixes, ["x1/", "x2/"]);
     let config = Config::load(None, own, &vec![pair("region", "us-west-2"), pair("addressing", "path")]).unwrap();
     assert_eq!(config.source().unwrap().1.endpoint.object_path("k"), "/bucket/k");
-    assert_eq!(config.region.as_deref(), Some("us-west-2"));
+    assert_eq!(config.network.region.as_deref(), Some("us-west-2"));
     let error =
         Config::load(None, [pair("FUELRAIL_URI", "s3://b"), pair("FUELRAIL_ADDRESSING", "up")], &vec![]).unwrap_err();
-    assert!(error.to_string().contains("addressing is 'up'"), "{error}");
+    assert!(error.to_string().contains("'up' is not a way of addressing"), "{error}");
+}
+
+#[test]
+fn files_have_groups_units_and_the_names_of_old() {
+    let read =
+        |text: &str| Config::from_values(toml::from_str(text).unwrap(), [pair("FUELRAIL_URI", "http://h/b")], &[]);
+    let grouped = read(
+        "shards = 3\n[network]\nstall_after = \"500ms\"\nrequest_limit = \"2m\"\noutage_limit = \"never\"\naddressing = \"virtual\"\n\
+         [memory]\nlimit = \"1 GiB\"\nblock_size = 65536\n[order]\nname = \"sticky\"\n[disk]\ndirs = [\"/a,b\"]\n",
+    );
+    let flat = read(
+        "shards = 3\nstall_after_ms = 500\nrequest_limit_s = 120\noutage_limit_s = 0\naddressing = \"virtual\"\n\
+         memory_limit_bytes = 1073741824\nblock_bytes = \"64KiB\"\norder = \"sticky\"\nspill_dirs = [\"/a,b\"]\n",
+    );
+    let config = grouped.unwrap();
+    assert_eq!(flat.unwrap(), config);
+    let Network { stall_after, outage_limit, addressing, .. } = config.network;
+    assert_eq!((stall_after, outage_limit), (Duration::from_millis(500), None));
+    assert_eq!((addressing, config.order.name), (Some(Addressing::VirtualHost), OrderName::Sticky));
+    assert_eq!((config.shards, config.disk.dirs), (Some(3), vec![PathBuf::from("/a,b")]));
+    for (text, says) in [
+        ("[netwrok]\nstall_after = 1\n", "netwrok.stall_after"),
+        ("[network]\nshards = 1\n", "network.shards"),
+        ("shards = [1]\n", "one value"),
+        ("shards = -1\n", "'-1' is not a whole number"),
+        ("stall_after_ms = \"soon\"\n", "'soon' is not a span of time"),
+    ] {
+        let error = read(text).unwrap_err();
+        assert!(error.kind() == Kind::Usage && error.to_string().contains(says) && error.hint().is_some(), "{error}");
+    }
+}
+
+#[test]
+fn every_setting_can_be_set_as_it_is_shown_by_each_of_its_names() {
+    let mut config = Config { near: Some(0), shards: Some(2), ring: Backend::Poll.into(), ..Config::default() };
+    config.network.stall_after = Duration::from_micros(1_500_007);
+    config.order.seed = u64::MAX;
+    for setting in Config::SETTINGS {
+        let shown = match (setting.get)(&config) {
+            serde_json::Value::Null => String::new(),
+            serde_json::Value::String(text) => text,
+            serde_json::Value::Array(_) => continue,
+            other => other.to_string(),
+        };
+        let grouped = (setting.group, setting.field);
+        for (group, name) in [("", setting.key), ("", setting.name), (setting.group, setting.key), grouped] {
+            let mut set = Config::default();
+            set.set(group, name, &Given::Text(shown.clone())).unwrap();
+            assert_eq!((setting.get)(&set), (setting.get)(&config), "{group}.{name} = {shown}");
+        }
+    }
+    assert_eq!(serde_json::from_str::<Config>(&serde_json::to_string(&config).unwrap()).unwrap(), config);
+    assert_eq!(Config::default().ring, RingChoice::Auto);
+}
+
+/// `engine/docs/SETTINGS.md` is what this says. `FUELRAIL_BLESS=1` writes it.
+#[test]
+fn the_reference_lists_every_setting() {
+    let mut text = String::from(
+        "# Settings\n\nMade from `engine/src/config/settings.rs`; a test compares them.\n\n\
+         In a TOML file a setting stands in the table of its group, by its name there, or by its key at the top. A variable is `FUELRAIL_`\n\
+         and the key in capitals. In Rust the builder has a setter of the same name as the key without its unit. Sizes take units\n\
+         (`64MiB`, `1gb`), times too (`500ms`, `10s`, `2m`); plain numbers are in the unit that the key ends in. What is not set says `none`.\n",
+    );
+    let (default, mut group) = (Config::default(), None);
+    for setting in Config::SETTINGS {
+        if group != Some(setting.group) {
+            group = Some(setting.group);
+            let title = if setting.group.is_empty() { "The run".to_owned() } else { format!("`[{}]`", setting.group) };
+            text.push_str(&format!("\n## {title}\n\n| name | key | default | meaning |\n|---|---|---|---|\n"));
+        }
+        let shown = match (setting.get)(&default) {
+            serde_json::Value::Null => "none".to_owned(),
+            serde_json::Value::String(text) if text.is_empty() => "none".to_owned(),
+            serde_json::Value::Array(_) => "none".to_owned(),
+            serde_json::Value::String(text) => format!("`{text}`"),
+            other => format!("`{other}`"),
+        };
+        let about = setting.about.trim().replace("\n ", " ").replace('|', "\\|");
+        text.push_str(&format!("| `{}` | `{}` | {shown} | {about} |\n", setting.field, setting.key));
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/SETTINGS.md");
+    if std::env::var_os("FUELRAIL_BLESS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), text, "set FUELRAIL_BLESS=1 to write it anew");
 }

@@ -43,7 +43,7 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
     let Some(Signing { provider, region: told }) = signing.clone() else {
         if settings.requester_pays {
             return Err(Error::new(Kind::Usage, "requester_pays without credentials: nobody would pay")
-                .cure("set anonymous = false, or leave requester_pays out"));
+                .with_hint("set anonymous = false, or leave requester_pays out"));
         }
         return Ok(None);
     };

@@ -39,7 +39,7 @@ impl Profiles {
             let text = match std::fs::read_to_string(&path) {
                 Ok(text) => Zeroizing::new(text),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(e) => return Err(Error::new(Kind::File, format!("{}: {e}", path.display()))),
+                Err(e) => return Err(Error::from_io(Kind::File, path.display(), e)),
             };
             profiles.add(&text, prefixed).map_err(|e| e.within(path.display()))?;
             profiles.files.push(path);
@@ -113,7 +113,7 @@ impl Profiles {
                     Kind::Usage,
                     format!("the profile '{name}' leads to more than {DEPTH_MAX} others"),
                 )
-                .cure("source_profile must not lead back to where it came from"));
+                .with_hint("source_profile must not lead back to where it came from"));
             }
             let get = |setting| self.get(&at, setting);
             let Some(arn) = get("role_arn").filter(|_| !roles.iter().any(|(of, _)| *of == at)) else {
@@ -136,7 +136,7 @@ impl Profiles {
                 (None, None) => {
                     let cause = format!("the profile '{at}' has a role_arn and nobody to ask for it");
                     return Err(Error::new(Kind::Usage, cause)
-                        .cure("add source_profile, credential_source or web_identity_token_file"));
+                        .with_hint("add source_profile, credential_source or web_identity_token_file"));
                 }
             }
         };
@@ -164,7 +164,7 @@ impl Profiles {
         }
         if get("sso_session").is_some() || get("sso_start_url").is_some() {
             return Err(Error::new(Kind::Usage, format!("the profile '{name}' signs in through IAM Identity Center"))
-                .cure(format!(
+                .with_hint(format!(
                     "let the vendor's tool do that: in a profile of its own, credential_process = aws configure \
                      export-credentials --profile {name}"
                 )));
@@ -181,7 +181,7 @@ async fn from_source(name: &str, environment: &Environment) -> Result<Fetched> {
         "EcsContainer" => container(environment).await?,
         other => {
             return Err(Error::new(Kind::Usage, format!("credential_source is '{other}'"))
-                .cure("use Environment, Ec2InstanceMetadata or EcsContainer"));
+                .with_hint("use Environment, Ec2InstanceMetadata or EcsContainer"));
         }
     };
     match source {
@@ -200,7 +200,8 @@ const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 /// `Denied` when it fails, takes too long or prints no credentials. Nothing it prints is repeated.
 fn from_program(command: &str) -> Result<Credential> {
     let failed = |why: String| {
-        Error::new(Kind::Denied, format!("credential_process {why}")).cure("run the command of the profile by hand")
+        Error::new(Kind::Denied, format!("credential_process {why}"))
+            .with_hint("run the command of the profile by hand")
     };
     let spawned = Command::new("/bin/sh")
         .args(["-c", command])

@@ -35,7 +35,7 @@ pub(super) async fn container(environment: &Environment) -> Result<Source> {
     let endpoint: Endpoint = uri.split('?').next().unwrap_or_default().parse()?;
     if endpoint.scheme == Scheme::Http && !is_near(&endpoint.host) {
         let cause = format!("{} is neither this machine nor an agent's address", endpoint.host);
-        return Err(Error::new(Kind::Usage, cause).cure("a token may go there over https only"));
+        return Err(Error::new(Kind::Usage, cause).with_hint("a token may go there over https only"));
     }
     let file = environment.path("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
     let token = match file {

@@ -47,7 +47,7 @@ pub(super) async fn first<'a>(
         }
     }
     Err(Error::new(Kind::Denied, format!("no credentials were found: {}", nothing.join("; ")))
-        .cure("set up one of these, or set anonymous = true (FUELRAIL_ANONYMOUS=true) if the bucket is public"))
+        .with_hint("set up one of these, or set anonymous = true (FUELRAIL_ANONYMOUS=true) if the bucket is public"))
 }
 
 /// Whoever refuses to hand out credentials will not change its mind; a service that did not answer may.
@@ -68,7 +68,7 @@ pub(super) fn token_service<'a>(uri: &'a str, environment: &'a Environment) -> S
 /// The token in a file that the platform replaces while it is valid: read anew each time.
 pub(super) fn token_file(path: &Path) -> Result<Zeroizing<String>> {
     let text = std::fs::read_to_string(path).map(Zeroizing::new);
-    let text = text.map_err(|e| Error::new(Kind::File, format!("the token file {}: {e}", path.display())))?;
+    let text = text.map_err(|e| Error::from_io(Kind::File, format_args!("the token file {}", path.display()), e))?;
     Ok(Zeroizing::new(text.trim().to_owned()))
 }
 

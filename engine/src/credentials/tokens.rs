@@ -112,7 +112,7 @@ fn account_key(environment: &Environment, account: Option<&str>) -> Result<Sourc
         (None, Some(tied)) => tied,
         (None, None) => {
             return Err(Error::new(Kind::Usage, "AZURE_STORAGE_KEY is set, and nothing names its account")
-                .cure("set AZURE_STORAGE_ACCOUNT"));
+                .with_hint("set AZURE_STORAGE_ACCOUNT"));
         }
     };
     Ok(Ok(Fetched { fixed: true, ..Fetched::new(Credential::azure_key(&account, &key)?) }))
@@ -222,7 +222,7 @@ async fn from_file(environment: &Environment, path: &Path, named: bool) -> Resul
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !named => {
             return Ok(Err(format!("{} is not there", path.display())));
         }
-        Err(e) => return Err(Error::new(Kind::File, format!("{}: {e}", path.display()))),
+        Err(e) => return Err(Error::from_io(Kind::File, path.display(), e)),
     };
     let (uri, body) = exchange(&text, wall_now()).map_err(|e| e.within(path.display()))?;
     let answer = token_service(&uri, environment).ask(Method::POST, &[("content-type", FORM)], body).await?;
@@ -257,7 +257,7 @@ pub(super) fn exchange(text: &[u8], at: WallTime) -> Result<(String, String)> {
         (kind, _) => {
             let kind: String = kind.chars().take(64).collect();
             return Err(wrong(format!("its type '{}' is not understood", kind.escape_debug()))
-                .cure("use the key file of a service account, or gcloud auth application-default login"));
+                .with_hint("use the key file of a service account, or gcloud auth application-default login"));
         }
     };
     Ok((uri.to_owned(), body))

@@ -12,6 +12,7 @@ use std::time::Duration;
 /// What decoding did and cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct DecodeStats {
     /// Threads that decode.
     pub threads: usize,

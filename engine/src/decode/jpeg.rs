@@ -148,5 +148,5 @@ fn failed(error: &DecodeErrors) -> Error {
 
 fn unread(kind: &str) -> Error {
     undecodable(&format!("the JPEG is of a kind nobody here reads: {kind}"))
-        .cure("encode it anew as baseline or progressive JPEG, or leave it out with bad_samples = skip")
+        .with_hint("encode it anew as baseline or progressive JPEG, or leave it out with bad_samples = skip")
 }

@@ -7,17 +7,23 @@
 mod cut;
 mod facts;
 mod format;
+#[cfg(feature = "decode")]
 mod jpeg;
+#[cfg_attr(not(feature = "decode"), path = "absent.rs")]
 mod picture;
+#[cfg(feature = "decode")]
 mod png;
 mod pool;
 mod stage;
 
 pub use facts::DecodeStats;
 pub(crate) use facts::Facts;
+#[cfg(feature = "decode")]
 pub(crate) use picture::decoded;
 pub(crate) use stage::DecodeStage;
 
+use core::fmt;
+use core::str::FromStr;
 use fuelrail_base::limits::SAMPLE_SIDE_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
@@ -44,37 +50,64 @@ impl Decode {
         Decode { height, width, channels, fit: Fit::Exact, flip: false }
     }
 
+    /// Without how pictures come to it.
+    pub(crate) fn shape(&self) -> PixelShape {
+        let Decode { height, width, channels, .. } = *self;
+        PixelShape { height, width, channels }
+    }
+
     /// Bytes of one sample.
     #[must_use]
     pub fn sample_bytes(&self) -> u64 {
         u64::from(self.height) * u64::from(self.width) * u64::from(self.channels)
     }
+}
 
-    /// `HEIGHTxWIDTHxCHANNELS`.
-    pub(crate) fn text(&self) -> String {
-        format!("{}x{}x{}", self.height, self.width, self.channels)
-    }
+/// Rows, pixels in a row, and bytes of a pixel; written `HEIGHTxWIDTHxCHANNELS`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PixelShape {
+    /// Rows.
+    pub height: u32,
+    /// Pixels in a row.
+    pub width: u32,
+    /// Bytes of a pixel: 1 is grey, 3 is red, green and blue.
+    pub channels: u32,
+}
 
-    /// Reads `HEIGHTxWIDTHxCHANNELS`.
-    pub(crate) fn parse(text: &str, fit: Fit, flip: bool) -> Result<Decode> {
-        let refused = |cause: String| {
-            Err(Error::new(Kind::Usage, cause).cure(
-                "write HEIGHTxWIDTHxCHANNELS with 1 (grey) or 3 (RGB) channels, such as 28x28x1; empty delivers \
-                       the objects' bytes",
-            ))
+impl PixelShape {
+    /// Whether there are such pictures.
+    pub(crate) fn validate(&self) -> Result<()> {
+        let sides = 1..=SAMPLE_SIDE_MAX;
+        let cause = if !sides.contains(&self.height) || !sides.contains(&self.width) {
+            format!("decode is '{self}': sides are 1 to {SAMPLE_SIDE_MAX} pixels")
+        } else if ![1, 3].contains(&self.channels) {
+            format!("decode is '{self}': {} channels", self.channels)
+        } else {
+            return Ok(());
         };
+        Err(Error::new(Kind::Usage, cause).with_hint(SHAPE))
+    }
+}
+
+const SHAPE: &str =
+    "write HEIGHTxWIDTHxCHANNELS with 1 (grey) or 3 (RGB) channels, such as 28x28x1; empty delivers the objects' bytes";
+
+impl fmt::Display for PixelShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}x{}", self.height, self.width, self.channels)
+    }
+}
+
+impl FromStr for PixelShape {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<PixelShape> {
         let numbers: Option<Vec<u32>> = text.split('x').map(|part| part.parse().ok()).collect();
         let Some([height, width, channels]) = numbers.as_deref() else {
-            return refused(format!("decode is '{text}'"));
+            return Err(Error::new(Kind::Usage, format!("decode is '{text}'")).with_hint(SHAPE));
         };
-        let sides = 1..=SAMPLE_SIDE_MAX;
-        if !sides.contains(height) || !sides.contains(width) {
-            return refused(format!("decode is '{text}': sides are 1 to {SAMPLE_SIDE_MAX} pixels"));
-        }
-        if ![1, 3].contains(channels) {
-            return refused(format!("decode is '{text}': {channels} channels"));
-        }
-        Ok(Decode { height: *height, width: *width, channels: *channels, fit, flip })
+        let shape = PixelShape { height: *height, width: *width, channels: *channels };
+        shape.validate().map(|()| shape)
     }
 }
 
@@ -128,13 +161,14 @@ mod tests {
 
     #[test]
     fn shapes_read_back_and_wrong_ones_are_refused_with_a_cure() {
-        let decode = Decode::parse("28x30x1", Fit::Exact, false).unwrap();
-        assert_eq!((decode, decode.sample_bytes()), (Decode::exact(28, 30, 1), 840));
-        assert_eq!(Decode::parse(&decode.text(), Fit::Exact, false).unwrap(), decode);
+        let shape: PixelShape = "28x30x1".parse().unwrap();
+        assert_eq!(shape, PixelShape { height: 28, width: 30, channels: 1 });
+        assert_eq!(shape.to_string(), "28x30x1");
+        assert_eq!(Decode::exact(28, 30, 1).sample_bytes(), 840);
         for bad in
             ["28", "28x28", "28x28x2", "28x28x4", "0x28x1", "28x0x1", "28x99999x3", "axbxc", "28x28x1x1", "-1x2x3"]
         {
-            let error = Decode::parse(bad, Fit::Exact, false).unwrap_err();
+            let error = bad.parse::<PixelShape>().unwrap_err();
             assert!(error.kind() == Kind::Usage && error.to_string().contains("HEIGHTxWIDTHxCHANNELS"), "{error}");
         }
     }

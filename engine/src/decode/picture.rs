@@ -165,17 +165,17 @@ fn mirror(out: &mut [u8], row_bytes: usize, channels: usize) {
 fn wrong_size(wanted: &Decode, width: u32, height: u32) -> Error {
     let cause = format!(
         "it is {height} pixels high and {width} wide, decode = {} wants {} and {}",
-        wanted.text(),
+        wanted.shape(),
         wanted.height,
         wanted.width
     );
     Error::new(Kind::Undecodable, cause)
-        .cure("use decode_fit = center-crop or random-crop, or leave it out with bad_samples = skip")
+        .with_hint("use decode_fit = center-crop or random-crop, or leave it out with bad_samples = skip")
 }
 
 fn unknown(bytes: &[u8]) -> Error {
     let first: String = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let begins = if first.is_empty() { "it is empty".into() } else { format!("it begins with {first}") };
     Error::new(Kind::Undecodable, format!("it is neither PNG nor JPEG: {begins}"))
-        .cure("leave decode empty to get objects as they are, or leave this one out with bad_samples = skip")
+        .with_hint("leave decode empty to get objects as they are, or leave this one out with bad_samples = skip")
 }

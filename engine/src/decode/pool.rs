@@ -134,7 +134,7 @@ impl Shared {
                     *easel = Easel::new(self.wanted);
                     Err(format::undecodable("the decoder gave up on it in the middle"))
                 });
-                painted.err().map(|error| error.object(self.objects.key(placed.id)))
+                painted.err().map(|error| error.with_object(self.objects.key(placed.id)))
             }
         };
         match error {

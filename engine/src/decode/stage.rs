@@ -34,14 +34,15 @@ impl DecodeStage {
         outlet: Outlet,
         end: u64,
     ) -> Result<DecodeStage> {
-        let &Config { decode_threads: threads, decode_depth: depth, batch_size, seed, .. } = config;
+        let (threads, depth) = (config.decode.threads.unwrap_or(1), config.decode.depth);
+        let (batch_size, seed) = (config.batch_size, config.order.seed);
         let feeder = Waker::sleeper();
         outlet.set_waker(&feeder);
         region.set_waker(feeder.clone());
         let shared = Arc::new(Shared {
             wanted: decode,
             seed,
-            bad_samples: config.bad_samples()?,
+            bad_samples: config.bad_samples,
             objects,
             jobs: ArrayQueue::new((depth * batch_size as usize).max(1)),
             finished: ArrayQueue::new(depth),

@@ -33,7 +33,7 @@ pub(super) async fn page(client: &Client<'_>, source: &Source, prefix: &str, sta
         Ok(answer)
     };
     let answer = client.persist(AT_A_PROMPT, attempt).await;
-    let answer = answer.map_err(|refused| refused.error.object(format!("{}/{prefix}", source.endpoint.bucket)))?;
+    let answer = answer.map_err(|refused| refused.error.with_object(format!("{}/{prefix}", source.endpoint.bucket)))?;
     parse_list(&answer.body)
 }
 
@@ -127,7 +127,7 @@ impl Brought {
         }
         let listing = listing.sorted();
         if let Some(at) = (1..listing.len()).find(|at| listing.key(at - 1) == listing.key(*at)) {
-            return Err(Error::new(Kind::Protocol, "the listing names it twice").object(listing.key(at)));
+            return Err(Error::new(Kind::Protocol, "the listing names it twice").with_object(listing.key(at)));
         }
         Ok(listing)
     }

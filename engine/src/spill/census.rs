@@ -156,8 +156,9 @@ pub fn remove_cache(path: &Path, force: bool) -> Result<RemovedCache> {
 
 /// This user's directory in one of `spill_dirs`.
 fn own(path: &Path) -> Result<Arc<OwnDirectory>> {
-    let missing =
-        |why| Error::new(Kind::NotFound, format!("{} {why}", path.display())).cure("name a directory of spill_dirs");
+    let missing = |why| {
+        Error::new(Kind::NotFound, format!("{} {why}", path.display())).with_hint("name a directory of spill_dirs")
+    };
     if !path.is_dir() {
         return Err(missing("is no directory"));
     }

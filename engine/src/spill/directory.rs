@@ -106,7 +106,7 @@ impl Directory {
         match made {
             Ok(()) if owned.is_in_place() => Ok(Some(owned)),
             Ok(()) => Err(Error::new(Kind::File, format!("{} vanished while it was made", whole.path().display()))
-                .cure("see who else removes files there")),
+                .with_hint("see who else removes files there")),
             Err(error) => {
                 let full = self.own.room().is_ok_and(|room| room.free_bytes < len);
                 // Whichever of the names it has by now; what cannot be removed is found by the next opening.
@@ -180,6 +180,6 @@ fn random() -> Result<u128> {
     let path = Path::new("/dev/urandom");
     let mut bytes = [0; 16];
     let read = File::open(path).and_then(|mut source| source.read_exact(&mut bytes));
-    read.map_err(|error| Error::new(Kind::Environment, format!("reading {}: {error}", path.display())))?;
+    read.map_err(|error| Error::from_io(Kind::Environment, format_args!("reading {}", path.display()), error))?;
     Ok(u128::from_le_bytes(bytes))
 }

@@ -52,9 +52,9 @@ pub(crate) fn settle_for(endpoint: &Endpoint, config: &mut Config, notices: &mut
     if endpoint.scheme != Scheme::File {
         return;
     }
-    config.hedge_percent = 0;
-    if !config.spill_dirs.is_empty() {
-        config.spill_dirs.clear();
+    config.network.hedge_percent = 0;
+    if !config.disk.dirs.is_empty() {
+        config.disk.dirs.clear();
         notices.push(
             "spill_dirs: nothing is kept there, because the data set is on a disk of this machine already; cache_limit keeps \
              it in memory"
@@ -74,7 +74,8 @@ pub(crate) fn start_keeper(
     if directories.is_empty() {
         return Ok((None, (0..layout.shards).map(|_| None).collect()));
     }
-    let limits = Limits { limit_bytes: config.spill_limit_bytes, floor_bytes: config.spill_floor_bytes };
+    let bytes = |size: Option<ByteSize>| size.map_or(0, |size| size.0);
+    let limits = Limits { limit_bytes: bytes(config.disk.limit), floor_bytes: bytes(config.disk.floor) };
     let catalog = objects.catalog();
     let longest = (0..catalog.samples()).map(|sample| catalog.size(SampleId(sample))).max().unwrap_or(0);
     let lengths = Lengths::new(limits, &directories, layout.shards, longest.min(catalog.block_bytes()));

@@ -25,6 +25,7 @@ impl<T: Read + Seek + Send> Upload for T {}
 
 /// What the server has taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Stored {
     /// Length of the object.
     pub bytes: u64,
@@ -63,7 +64,7 @@ impl Default for PutOptions {
 
 impl PutOptions {
     pub(super) fn validate(&self, dialect: Dialect) -> Result<()> {
-        let usage = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
+        let usage = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).with_hint(cure));
         if self.part_bytes == 0 || self.part_bytes > PUT_BYTES_MAX || self.parts_above_bytes > PUT_BYTES_MAX {
             return usage("part_bytes or parts_above_bytes is 0 or beyond 5 GiB", "use 16 MiB and 64 MiB");
         }
@@ -216,7 +217,7 @@ fn explained(mut refused: Refused, over: &PutOver) -> Refused {
         (_, 507, _) => (Kind::Denied, "the server's disk is full: make room there"),
         _ => return refused,
     };
-    refused.error = Error::new(kind, refused.error.cause()).cure(cure);
+    refused.error = Error::new(kind, refused.error.cause()).with_hint(cure);
     // The same condition would be judged in the same way.
     refused.is_final = matches!(kind, Kind::Exists | Kind::Changed);
     refused

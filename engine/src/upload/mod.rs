@@ -73,15 +73,15 @@ pub fn put_as(
         rewind(source)?;
         if matches!(options.over, PutOver::Etag(_)) {
             return Err(Error::new(Kind::Usage, "a folder judges no entity tags of what is replaced")
-                .cure("put it over anything, or over nothing"));
+                .with_hint("put it over anything, or over nothing"));
         }
         let stored = folder::put(&endpoint, &key, options.over == PutOver::Nothing, source, &mut progress);
-        return stored.map(|(bytes, etag)| Stored { bytes, etag: Some(etag) }).map_err(|e| e.object(key));
+        return stored.map(|(bytes, etag)| Stored { bytes, etag: Some(etag) }).map_err(|e| e.with_object(key));
     }
     let bytes = length(source)?;
     if bytes > UPLOAD_BYTES_MAX {
         let cause = format!("it is longer than {}, the most a bucket takes", ByteSize(UPLOAD_BYTES_MAX));
-        return Err(Error::new(Kind::Usage, cause).cure("split it into smaller objects").object(key));
+        return Err(Error::new(Kind::Usage, cause).with_hint("split it into smaller objects").with_object(key));
     }
     let stored = wherever(&access, uri, endpoint, |route| {
         route.run(async |client| {
@@ -97,7 +97,7 @@ pub fn put_as(
             }
         })
     });
-    stored.map(|(stored, _)| stored).map_err(|e| e.object(key))
+    stored.map(|(stored, _)| stored).map_err(|e| e.with_object(key))
 }
 
 #[cfg(test)]

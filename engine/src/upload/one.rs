@@ -134,11 +134,11 @@ pub(super) fn check_end(source: &mut dyn Upload) -> Result<()> {
 
 fn changed(how: &str) -> Error {
     Error::new(Kind::File, format!("what is to be put became {how} while it was read"))
-        .cure("put it when nobody writes to it any more")
+        .with_hint("put it when nobody writes to it any more")
 }
 
 fn unreadable(error: &std::io::Error) -> Error {
-    Error::new(Kind::File, format!("reading what is to be put: {error}"))
+    Error::from_io(Kind::File, "reading what is to be put", error)
 }
 
 /// What the server is told before the bytes of an object in one request.

@@ -79,7 +79,7 @@ pub(super) async fn put(
     // The server will judge it in the end: here only the sending is spared.
     if *exchange.over == PutOver::Nothing && exchange.is_taken().await {
         return Err(Error::new(Kind::Exists, "an object is there already, and only a new one was to be put")
-            .cure("choose another key"));
+            .with_hint("choose another key"));
     }
     let name = match exchange.dialect() {
         Dialect::Azure => Name::Blocks(RandomState::new().build_hasher().finish()),
@@ -195,7 +195,7 @@ impl Journey<'_> {
             (Name::Id(_), Some(etag)) => etag,
             (Name::Id(_), None) => {
                 let cure = "the server may not know uploads in parts: raise parts_above_bytes";
-                return Err(Error::new(Kind::Protocol, "the answer to a part names no ETag").cure(cure).into());
+                return Err(Error::new(Kind::Protocol, "the answer to a part names no ETag").with_hint(cure).into());
             }
         };
         self.taken_bytes.set(self.taken_bytes.get() + bytes.len() as u64);
@@ -306,7 +306,7 @@ impl Journey<'_> {
             Err(refused) if !is_over(&refused) => {
                 let cause = format!("{error}; and the parts it left could not be removed: {}", refused.error.cause());
                 Error::new(error.kind(), cause)
-                    .cure("let a rule of the bucket remove such parts (AbortIncompleteMultipartUpload)")
+                    .with_hint("let a rule of the bucket remove such parts (AbortIncompleteMultipartUpload)")
             }
             _ => error,
         }

@@ -54,7 +54,7 @@ pub fn loader_at(uri: &str) -> LoaderBuilder {
         .shards(1)
         .connections_max(32)
         .pin(false)
-        .watchdog_after_ms(10_000)
+        .watchdog_after(Duration::from_secs(10))
         // Requests are counted: none is sent twice unless the test says so.
         .hedge_percent(0)
 }

@@ -5,6 +5,7 @@ use super::writable;
 use crate::common::side_by_side;
 use fuelrail::{Access, LoaderBuilder};
 use fuelrail_bucket::{Bucket, FaultKind};
+use std::time::Duration;
 
 /// The embedded bucket under a script.
 struct Faulty {
@@ -27,7 +28,7 @@ impl Server for Faulty {
 
     /// Less than a stall of the script lasts.
     fn tuned(&self, builder: LoaderBuilder) -> LoaderBuilder {
-        builder.stall_after_ms(300)
+        builder.stall_after(Duration::from_millis(300))
     }
 }
 

@@ -227,7 +227,7 @@ impl Suite<'_> {
     fn miss(&mut self) {
         let missing = get_with(&self.access, &self.uri("set/nowhere"), &mut Vec::new()).unwrap_err();
         assert_eq!(
-            (missing.kind(), missing.object_key()),
+            (missing.kind(), missing.object()),
             (Kind::NotFound, Some(self.server.called("set/nowhere"))),
             "{missing}"
         );
@@ -246,11 +246,7 @@ impl Suite<'_> {
             self.server.lay(KEYS[5], &other);
         }
         let changed = self.deliver(Some(stale)).unwrap_err();
-        assert_eq!(
-            (changed.kind(), changed.object_key()),
-            (Kind::Changed, Some(self.server.called(KEYS[5]))),
-            "{changed}"
-        );
+        assert_eq!((changed.kind(), changed.object()), (Kind::Changed, Some(self.server.called(KEYS[5]))), "{changed}");
     }
 
     /// Reads everything in blocks of 64 KiB and counts it.

@@ -58,7 +58,7 @@ fn a_bucket_that_may_not_be_written_to_says_what_to_do() {
     // More than the connection holds: the refusal comes while bytes are still on their way.
     for len in [3, 32 << 20] {
         let error = put(&closed.url("k"), &content(len)).unwrap_err();
-        assert_eq!((error.kind(), error.object_key()), (Kind::Denied, Some("k")), "{error}");
+        assert_eq!((error.kind(), error.object()), (Kind::Denied, Some("k")), "{error}");
         assert!(error.to_string().contains("AccessDenied") && error.to_string().contains("--writable"), "{error}");
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -146,7 +146,7 @@ fn what_is_there_is_replaced_only_as_wanted() {
     let uri = bucket.url("k");
     let first = put_over(&new(), &uri, b"first").unwrap();
     let error = put_over(&new(), &uri, b"second").unwrap_err();
-    assert_eq!((error.kind(), error.object_key(), error.kind().exit_code()), (Kind::Exists, Some("k"), 1), "{error}");
+    assert_eq!((error.kind(), error.object(), error.kind().exit_code()), (Kind::Exists, Some("k"), 1), "{error}");
     assert!(error.to_string().contains("there already") && !error.to_string().contains("attempts"), "{error}");
     let over =
         |etag: &Option<String>| PutOptions { over: PutOver::Etag(etag.clone().unwrap()), ..PutOptions::default() };

@@ -150,7 +150,7 @@ fn a_full_disk_ends_an_upload_without_a_trace() {
     let read_bytes = Arc::new(AtomicU64::new(0));
     let mut source = Counting { inner: Cursor::new(content(200_000)), read_bytes: Arc::clone(&read_bytes) };
     let error = put_as(&options(), Access::default(), &bucket.url("k"), &mut source, |_| {}).unwrap_err();
-    assert_eq!((error.kind(), error.object_key()), (Kind::Denied, Some("k")), "{error}");
+    assert_eq!((error.kind(), error.object()), (Kind::Denied, Some("k")), "{error}");
     assert!(error.to_string().contains("make room") && error.to_string().contains("StorageFull"), "{error}");
     assert_eq!(read_bytes.load(Relaxed), 4 * PART, "parts are read as they are sent, four at a time");
     let counters = bucket.counters();

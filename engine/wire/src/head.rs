@@ -144,7 +144,7 @@ impl Lines {
         } else if is("transfer-encoding") {
             if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
                 return Err(protocol(format!("unknown Transfer-Encoding '{}'", shown(value, 64)))
-                    .cure("only a single 'chunked' is understood"));
+                    .with_hint("only a single 'chunked' is understood"));
             }
             self.chunked = true;
         } else if is("content-encoding") && (200..300).contains(&status) {
@@ -226,7 +226,7 @@ impl Lines {
 pub fn refuse_coding(value: &[u8]) -> Result<()> {
     match tokens(value).find(|token| !token.eq_ignore_ascii_case(b"identity")) {
         Some(coding) => Err(protocol(format!("the body comes in Content-Encoding '{}'", shown(coding, 64)))
-            .cure("serve the object's own bytes: remove its Content-Encoding and turn off compression")),
+            .with_hint("serve the object's own bytes: remove its Content-Encoding and turn off compression")),
         None => Ok(()),
     }
 }
@@ -267,5 +267,5 @@ fn garbage(error: httparse::Error, buf: &[u8]) -> Error {
         [0x15 | 0x16, 3, ..] => "the port speaks TLS: write https:// in the URI, or name the server's plain HTTP port",
         _ => "check that host and port are those of an HTTP server",
     };
-    protocol(format!("not an HTTP/1 response ({error}): '{}'", shown(buf, 32))).cure(cure)
+    protocol(format!("not an HTTP/1 response ({error}): '{}'", shown(buf, 32))).with_hint(cure)
 }

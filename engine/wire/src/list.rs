@@ -165,7 +165,7 @@ impl Visit for Reading {
             _ if path.rfind('/') == Some(0) => {
                 let name = shown(&path.as_bytes()[1..], 64);
                 return Err(protocol(format!("the answer is a <{name}> document, not a listing"))
-                    .cure("the server may have no ListObjectsV2: name the objects in a manifest instead"));
+                    .with_hint("the server may have no ListObjectsV2: name the objects in a manifest instead"));
             }
             _ => {}
         }
@@ -218,7 +218,7 @@ impl Reading {
         if self.resource.take().as_deref() == Some("directory") {
             return Ok(());
         }
-        let size = size.ok_or_else(|| protocol(format!("<{what}> without <{size_is}>")).object(&*key))?;
+        let size = size.ok_or_else(|| protocol(format!("<{what}> without <{size_is}>")).with_object(&*key))?;
         // Some servers write an empty tag for objects that never got one. Azure's listings leave the quotes out that answers have.
         let etag = etag.filter(|tag| !matches!(tag.as_str(), "" | "\"\""));
         let etag = etag.map(|tag| if self.is_azure && !tag.ends_with('"') { format!("\"{tag}\"") } else { tag });
@@ -236,7 +236,7 @@ impl Reading {
         page.next = token.filter(|token| truncated && !token.is_empty());
         if truncated && page.next.is_none() {
             return Err(protocol("the listing is truncated but has no <NextContinuationToken>")
-                .cure("the server may only speak ListObjects version 1: name the objects in a manifest instead"));
+                .with_hint("the server may only speak ListObjects version 1: name the objects in a manifest instead"));
         }
         match encoding.as_deref() {
             None | Some("") => {}
@@ -251,7 +251,9 @@ impl Reading {
         }
         match page.entries.iter().find_map(|entry| Some((entry, entry.flaw()?))) {
             None => Ok(page),
-            Some((entry, flaw)) => Err(protocol(format!("unusable entry in the listing: {flaw}")).object(&*entry.key)),
+            Some((entry, flaw)) => {
+                Err(protocol(format!("unusable entry in the listing: {flaw}")).with_object(&*entry.key))
+            }
         }
     }
 }

@@ -84,12 +84,12 @@ fn refuse_repeats(entries: &[Entry], line_numbers: &[usize]) -> Result<()> {
     let repeat = order.windows(2).find(|pair| entries[pair[0]].key == entries[pair[1]].key);
     let Some(&[first, second]) = repeat else { return Ok(()) };
     let flaw = format!("the key stands on line {} already", line_numbers[first]);
-    Err(refusal(line_numbers[second], &flaw).object(&*entries[second].key))
+    Err(refusal(line_numbers[second], &flaw).with_object(&*entries[second].key))
 }
 
 fn refusal(line: usize, flaw: &str) -> Error {
     Error::new(Kind::Usage, format!("manifest line {line}: {flaw}"))
-        .cure("write key<TAB>size, or {\"key\":\"…\",\"size\":…,\"etag\":\"…\"}, one object per line")
+        .with_hint("write key<TAB>size, or {\"key\":\"…\",\"size\":…,\"etag\":\"…\"}, one object per line")
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ impl Proxy {
     /// # Errors
     /// [`Kind::Usage`] for anything else, of which nothing is repeated but the variable's name.
     pub fn parse(variable: &str, text: &str) -> Result<Proxy> {
-        let wrong = |why: &str| Error::new(Kind::Usage, format!("{variable}: {why}")).cure(FORM);
+        let wrong = |why: &str| Error::new(Kind::Usage, format!("{variable}: {why}")).with_hint(FORM);
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
         if !scheme.eq_ignore_ascii_case("http") {
             return Err(wrong("proxies are spoken to over plain HTTP alone, neither over TLS nor in SOCKS"));
@@ -134,17 +134,17 @@ impl Proxy {
             // Some say 401, which is for servers.
             401 | 407 if self.authorization.is_empty() => self
                 .error(Kind::Denied, &format!("it wants to know who asks ({status})"))
-                .cure(format!("put USER:PASSWORD@ in front of the host in {variable}")),
-            401 | 407 => self
-                .error(Kind::Denied, &format!("it does not know who asks ({status})"))
-                .cure(format!("check user and password in {variable}; percent-encode what is not a letter or a digit")),
+                .with_hint(format!("put USER:PASSWORD@ in front of the host in {variable}")),
+            401 | 407 => self.error(Kind::Denied, &format!("it does not know who asks ({status})")).with_hint(format!(
+                "check user and password in {variable}; percent-encode what is not a letter or a digit"
+            )),
             429 => self.error(Kind::Throttled, "it asks to slow down (429)"),
             408 | 500..=599 => self
                 .error(Kind::Network, &format!("it cannot reach {target} ({status})"))
-                .cure(format!("check the URI's host, and that {variable} names the right proxy for it")),
+                .with_hint(format!("check the URI's host, and that {variable} names the right proxy for it")),
             400..=499 => self
                 .error(Kind::Denied, &format!("it lets nobody through to {target} ({status})"))
-                .cure("ask who runs the proxy, or name the host in NO_PROXY"),
+                .with_hint("ask who runs the proxy, or name the host in NO_PROXY"),
             _ => self.error(Kind::Protocol, &format!("it answers {status} where a way was asked for")),
         }
     }
@@ -171,7 +171,7 @@ impl Proxy {
     #[must_use]
     pub fn error(&self, kind: Kind, why: &str) -> Error {
         Error::new(kind, format!("the proxy {self}: {why}"))
-            .cure(format!("check {}; hosts named in NO_PROXY are asked without a proxy", self.variable))
+            .with_hint(format!("check {}; hosts named in NO_PROXY are asked without a proxy", self.variable))
     }
 }
 
@@ -179,7 +179,7 @@ impl Proxy {
 #[must_use]
 pub fn unknown_to_it() -> Error {
     Error::new(Kind::Denied, "a proxy on the way does not know who asks (407)")
-        .cure("put USER:PASSWORD@ in front of its host in http_proxy")
+        .with_hint("put USER:PASSWORD@ in front of its host in http_proxy")
 }
 
 fn with_port(host: &str, port: u16) -> String {

@@ -56,7 +56,7 @@ impl ContentRange {
             && total != object_len
         {
             let cause = format!("the object is {total} bytes long, the listing said {object_len}");
-            return Err(Error::new(Kind::Mismatch, cause).cure("list the bucket again if the object was replaced"));
+            return Err(Error::new(Kind::Mismatch, cause).with_hint("list the bucket again if the object was replaced"));
         }
         let due_last = asked_last.min(object_len.saturating_sub(1));
         if object_len == 0 || (self.first, self.last) != (asked_first, due_last) {

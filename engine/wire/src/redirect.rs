@@ -64,7 +64,7 @@ pub fn moved(from: &Endpoint, path: &str, answer: Answer<'_>, signed: bool) -> R
     }
     if endpoint == *from {
         return Err(Error::new(Kind::Usage, "the server sends a request on to where it came from")
-            .cure("the server or a proxy is set up wrongly"));
+            .with_hint("the server or a proxy is set up wrongly"));
     }
     Ok(Some(Moved { endpoint, region: answer.region.map(Into::into), lasting }))
 }
@@ -72,13 +72,13 @@ pub fn moved(from: &Endpoint, path: &str, answer: Answer<'_>, signed: bool) -> R
 fn refused(from: &Endpoint, to: &Endpoint, why: &str) -> Error {
     let [here, there] = [from, to].map(|server| format!("{}://{}", server.scheme.word(), server.authority()));
     Error::new(Kind::Usage, format!("{here} redirects to {there}, {why}: not followed"))
-        .cure(format!("if the bucket is there, name it: endpoint = {there}, or that host in the URI"))
+        .with_hint(format!("if the bucket is there, name it: endpoint = {there}, or that host in the URI"))
 }
 
 /// The endpoint whose `path` the location is.
 fn located(from: &Endpoint, path: &str, location: &str) -> Result<Endpoint> {
     let other_key = || {
-        Error::new(Kind::Usage, "the server sends a request on to another path, which is not followed").cure(
+        Error::new(Kind::Usage, "the server sends a request on to another path, which is not followed").with_hint(
             "name the bucket as the server does: with its own host, its own prefix, and https:// where it wants that",
         )
     };

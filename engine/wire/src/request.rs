@@ -63,7 +63,7 @@ fn is_visible(byte: u8) -> bool {
 fn refusal(part: &str, text: &str) -> Error {
     let shown = crate::escape::shown(text.as_bytes(), 64);
     Error::new(Kind::Usage, format!("'{shown}' cannot be the {part} of an HTTP request"))
-        .cure("escape every blank, control character and non-ASCII character as %XX")
+        .with_hint("escape every blank, control character and non-ASCII character as %XX")
 }
 
 #[cfg(test)]

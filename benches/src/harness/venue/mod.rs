@@ -179,7 +179,7 @@ impl Venue {
             Transport::Plain => &self.plain,
             Transport::Tls => &self.secure,
         };
-        let none = || Error::new(Kind::Usage, "this venue has no TLS").cure("use a venue with nginx, opened with TLS");
+        let none = || Error::new(Kind::Usage, "this venue has no TLS").with_hint("use a venue with nginx, opened with TLS");
         Ok(format!("{}{}", base.as_ref().ok_or_else(none)?, laid.prefix))
     }
 
@@ -196,7 +196,7 @@ impl Venue {
 }
 
 fn validate(config: &VenueConfig) -> Result<()> {
-    let usage = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).cure(cure));
+    let usage = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).with_hint(cure));
     if config.link_bits_per_s.is_some() && config.kind != VenueKind::Netns {
         return usage("only a link of our own can be held to a rate", "use --venue netns");
     }
@@ -251,5 +251,5 @@ impl Folder {
 }
 
 fn unusable(folder: &Path, error: &std::io::Error) -> Error {
-    Error::new(Kind::File, format!("the folder {}: {error}", folder.display())).cure("give another with --dir")
+    Error::new(Kind::File, format!("the folder {}: {error}", folder.display())).with_hint("give another with --dir")
 }

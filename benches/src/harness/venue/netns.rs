@@ -41,7 +41,7 @@ impl Link {
         let link = Link { server: name("server"), client: name("client") };
         link.lay(bits_per_s).map_err(|error| {
             Error::new(Kind::Environment, format!("a network namespace cannot be made: {}", error.cause()))
-                .cure("run as root with iproute2 installed, or use --venue loopback")
+                .with_hint("run as root with iproute2 installed, or use --venue loopback")
         })?;
         Ok(link)
     }
@@ -94,7 +94,7 @@ impl FromStr for BitRate {
         let found = units.iter().find_map(|(unit, factor)| Some((lower.strip_suffix(unit)?.trim(), factor)));
         let rate = found.and_then(|(number, factor)| Some(number.parse::<f64>().ok()? * factor));
         rate.filter(|rate| rate.is_finite() && *rate >= 1.0).map(|rate| BitRate(rate as u64)).ok_or_else(|| {
-            Error::new(Kind::Usage, format!("'{text}' is not a rate")).cure("write for example 1gbit or 500mbit")
+            Error::new(Kind::Usage, format!("'{text}' is not a rate")).with_hint("write for example 1gbit or 500mbit")
         })
     }
 }

@@ -76,7 +76,7 @@ fn program() -> Result<PathBuf> {
     let known = ["/usr/sbin/nginx", "/usr/local/sbin/nginx", "/usr/bin/nginx", "/usr/local/bin/nginx"];
     known.iter().map(PathBuf::from).find(|path| path.exists()).ok_or_else(|| {
         Error::new(Kind::Environment, "nginx is not installed")
-            .cure("install it (apt-get install nginx-light) or use --venue embedded")
+            .with_hint("install it (apt-get install nginx-light) or use --venue embedded")
     })
 }
 

@@ -76,7 +76,7 @@ impl Workload {
             let known: Vec<String> = WORKLOADS.iter().map(|w| format!("{} {}", w.name, w.accelerator)).collect();
             let asked = format!("{name} {}", accelerator.unwrap_or_default());
             Error::new(Kind::Usage, format!("no workload '{}' is known", asked.trim_end()))
-                .cure(format!("choose one of: {}", known.join(", ")))
+                .with_hint(format!("choose one of: {}", known.join(", ")))
         })
     }
 }
@@ -186,10 +186,10 @@ pub fn emulate(emulation: &Emulation, watch: &mut dyn FnMut(&Run)) -> Result<Fee
     let total: u64 = listing.iter().map(|object| object.size).sum();
     if total == 0 {
         return Err(Error::new(Kind::Usage, format!("there is nothing to read under {}", emulation.config.uri))
-            .cure("name a prefix with objects in it, or let the command make its own"));
+            .with_hint("name a prefix with objects in it, or let the command make its own"));
     }
     if emulation.accelerators == Some(0) {
-        return Err(Error::new(Kind::Usage, "0 accelerators take nothing").cure("ask for at least one"));
+        return Err(Error::new(Kind::Usage, "0 accelerators take nothing").with_hint("ask for at least one"));
     }
     let mean = total as f64 / objects as f64;
     let need = mean * f64::from(workload.batch_size) / workload.step_s;
@@ -269,8 +269,8 @@ fn open(emulation: &Emulation, steps: u64) -> Result<Loader> {
     // One step more than taken, so that look-ahead never ends within the run.
     let samples = (steps + 1).saturating_mul(u64::from(batch_size));
     let epochs = samples.div_ceil(emulation.listing.len() as u64).max(1);
-    let config = Config { batch_size, epochs, ..emulation.config.clone() };
-    LoaderBuilder::new(config).listing(emulation.listing.clone()).build()
+    let builder = LoaderBuilder::new(emulation.config.clone()).batch_size(batch_size).epochs(epochs);
+    builder.listing(emulation.listing.clone()).build()
 }
 
 /// Takes batches as fast as they come.
@@ -300,7 +300,7 @@ fn full_speed(emulation: &Emulation) -> Result<(FullSpeed, Config)> {
 }
 
 fn ended_early() -> Error {
-    Error::new(Kind::Usage, "the data set ended within a run").cure("give more objects")
+    Error::new(Kind::Usage, "the data set ended within a run").with_hint("give more objects")
 }
 
 fn one_run(emulation: &Emulation, accelerators: u32) -> Result<Run> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::accelerators::{Emulation, FeedReport, Workload, emulate};
 use clap::Args;
-use fuelrail::{ByteSize, Config};
+use fuelrail::{ByteSize, Loader};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 
 use crate::failure::{Outcome, usage};
@@ -83,13 +83,9 @@ pub(crate) fn run(args: &Feed) -> Outcome {
     };
     let largest = listing.iter().map(|object| object.size).max().unwrap_or(0);
     let room = largest.saturating_mul(u64::from(workload.batch_size)).saturating_mul(4).saturating_add(256 << 20);
-    let config = Config {
-        uri,
-        shards: args.shards,
-        connections_max: args.connections,
-        memory_limit_bytes: args.memory_limit.map_or(room.max(1 << 30), |size| size.0),
-        ..Config::default()
-    };
+    let memory = args.memory_limit.unwrap_or(ByteSize(room.max(1 << 30)));
+    let builder = Loader::builder(uri).connections_max(args.connections).memory_limit(memory);
+    let config = builder.shards(Some(args.shards).filter(|shards| *shards > 0)).config().clone();
     let emulation = Emulation { workload, config, listing, source, time, accelerators: args.accelerators };
     let bar = Bar::new(None, "runs");
     let mut done = 0;

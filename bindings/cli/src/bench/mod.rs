@@ -49,8 +49,7 @@ pub(crate) fn run(bench: Bench) -> Outcome {
 /// # Errors
 /// `Environment` when the kernel does not tell.
 pub fn this_program() -> fuelrail::Result<std::path::PathBuf> {
-    std::env::current_exe()
-        .map_err(|error| Error::new(Kind::Environment, format!("finding this program's own file: {error}")))
+    std::env::current_exe().map_err(|error| Error::from_io(Kind::Environment, "finding this program's own file", error))
 }
 
 /// Reads `FIELD=VALUE`.

@@ -147,7 +147,7 @@ pub struct ReadReport {
 /// # Errors
 /// Those of the loader; `Usage` when the state file is not a state of this run, `File` when it cannot be read or written.
 pub fn read(reading: &Reading, watch: &mut dyn FnMut(Event<'_>)) -> Result<ReadReport> {
-    let cpu_before = fuelrail::process_cpu();
+    let cpu_before = fuelrail::internal::process_cpu();
     let start = Instant::now();
     let mut loader = open(reading)?;
     let mut tally = Tally { hash: reading.hash.then(Box::default), ..Tally::default() };
@@ -171,7 +171,7 @@ pub fn read(reading: &Reading, watch: &mut dyn FnMut(Event<'_>)) -> Result<ReadR
     let wall = start.elapsed();
     let (stats, config, notices) = (loader.stats(), loader.config().clone(), loader.notices().to_vec());
     drop(loader);
-    let cpu_after = fuelrail::process_cpu();
+    let cpu_after = fuelrail::internal::process_cpu();
     let user = (cpu_after.0 - cpu_before.0).saturating_sub(tally.hash_cpu);
     let report = tally.report(wall, (user, cpu_after.1 - cpu_before.1), stats);
     Ok(ReadReport { config, notices, hash: reading.hash, step_ms: reading.step.as_secs_f64() * 1e3, ..report })
@@ -190,10 +190,10 @@ fn saved(path: &Path) -> Result<Option<State>> {
     match fs::read_to_string(path) {
         Ok(text) => State::from_json(&text).map(Some).map_err(|error| {
             let cause = format!("{}: {}", path.display(), error.cause());
-            Error::new(error.kind(), cause).cure("give another file, or remove this one to start anew")
+            Error::new(error.kind(), cause).with_hint("give another file, or remove this one to start anew")
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::new(Kind::File, format!("reading the state {}: {error}", path.display()))),
+        Err(error) => Err(Error::from_io(Kind::File, format_args!("reading the state {}", path.display()), error)),
     }
 }
 
@@ -203,7 +203,7 @@ fn save(state: &State, path: &Path) -> Result<()> {
     let written = fs::File::create(&beside)
         .and_then(|mut file| file.write_all(state.to_json().as_bytes()))
         .and_then(|()| fs::rename(&beside, path));
-    written.map_err(|error| Error::new(Kind::File, format!("writing the state {}: {error}", path.display())))
+    written.map_err(|error| Error::from_io(Kind::File, format_args!("writing the state {}", path.display()), error))
 }
 
 /// What the consumer sees, batch by batch.
@@ -257,7 +257,7 @@ impl Tally {
             cpu_s_per_gb: (bytes > 0).then(|| cpu_s / gb),
             cpu_us_per_sample: (samples > 0).then(|| cpu_s * 1e6 / samples as f64),
             hash_cpu_s: self.hash_cpu.as_secs_f64(),
-            peak_rss_bytes: fuelrail::memory_use().peak_rss_bytes,
+            peak_rss_bytes: fuelrail::internal::memory_use().peak_rss_bytes,
             copied_bytes_per_byte: stats.copied_bytes_per_byte,
             batch_wait_us: self.waits.summary().into(),
             first_batch_us: self.first_batch.map_or(0, |first| first.as_micros() as u64),

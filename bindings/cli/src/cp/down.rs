@@ -61,7 +61,7 @@ fn place(folder: &Path, root: &Root, key: &str) -> fuelrail::Result<PathBuf> {
     let names = below.strip_suffix('/').unwrap_or(below).split('/');
     if names.clone().any(|name| matches!(name, "" | "." | "..") || name.contains('\0')) {
         return Err(Error::new(Kind::Usage, "its key is no path below a folder")
-            .cure("copy it alone, to a file name of your choice"));
+            .with_hint("copy it alone, to a file name of your choice"));
     }
     Ok(folder.join(names.collect::<PathBuf>()))
 }

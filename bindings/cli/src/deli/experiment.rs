@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{ScopedJoinHandle, scope};
 use std::time::Duration;
 
-use fuelrail::memory_use;
+use fuelrail::internal::memory_use;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Latency, Script, Source};
 use tempfile::TempDir;
@@ -113,7 +113,7 @@ impl<'a> Bench<'a> {
         let config = BucketConfig { bucket: BUCKET.to_owned(), source, script, ..BucketConfig::default() };
         let bucket = Bucket::start(config).map_err(|e| of_bucket(&e))?;
         let folder = tempfile::Builder::new().prefix("fuelrail-demo-").tempdir().map_err(|e| {
-            Error::new(Kind::File, format!("making a scratch folder: {e}")).cure("point TMPDIR elsewhere")
+            Error::from_io(Kind::File, "making a scratch folder", e).with_hint("point TMPDIR elsewhere")
         })?;
         set.write_to(folder.path(), |_| {}).map_err(|e| Error::new(Kind::File, e.to_string()))?;
         let originals = Originals::new(set);

@@ -58,7 +58,7 @@ impl Feed for LocalDisk<'_> {
         self.batch.clear();
         for id in due {
             let path = &self.paths[id.0 as usize];
-            let failed = |e| Error::new(Kind::File, format!("reading {}: {e}", path.display()));
+            let failed = |e| Error::from_io(Kind::File, format_args!("reading {}", path.display()), e);
             self.batch.push(fs::read(path).map_err(failed)?);
         }
         Ok(due.iter().copied().zip(self.batch.iter().map(Vec::as_slice)).collect())

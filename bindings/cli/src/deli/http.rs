@@ -43,7 +43,7 @@ impl Client {
     /// # Errors
     /// `Network` when the connection fails; `Protocol` for an answer that is no HTTP; `NotFound` or `Server` by status.
     pub(super) fn get(&mut self, key: &str) -> Result<Vec<u8>> {
-        self.fetch(&format!("/{key}")).map_err(|e| e.object(key))
+        self.fetch(&format!("/{key}")).map_err(|e| e.with_object(key))
     }
 
     /// One page of at most `keys_max` keys after the page that gave `token`.
@@ -129,7 +129,7 @@ mod tests {
         }
         assert_eq!(bucket.counters().connections_opened, 1);
         let error = client.get("training/0/nothing.png").unwrap_err();
-        assert_eq!((error.kind(), error.object_key()), (Kind::NotFound, Some("training/0/nothing.png")));
+        assert_eq!((error.kind(), error.object()), (Kind::NotFound, Some("training/0/nothing.png")));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use core::time::Duration;
 use std::fs;
 
-use fuelrail::{memory_use, process_cpu};
+use fuelrail::internal::{memory_use, process_cpu};
 
 /// Names of the bucket's threads start with this.
 const BUCKET_THREADS: &str = "bucket-";

@@ -69,7 +69,7 @@ impl Sampler {
         let service = Builder::new()
             .name("deli-service".to_owned())
             .spawn(move || service.serve(&received))
-            .map_err(|e| Error::new(Kind::Environment, format!("starting the prefetch service: {e}")))?;
+            .map_err(|e| Error::from_io(Kind::Environment, "starting the prefetch service", e))?;
         Ok(Sampler {
             fetch_size: fetch_size as usize,
             fresh: watermarks.clone(),
@@ -203,8 +203,8 @@ impl Service {
 }
 
 fn no_thread(samples: usize, error: &std::io::Error) -> Error {
-    Error::new(Kind::Environment, format!("starting one of DELI's {samples} fetching threads: {error}"))
-        .cure("raise the limit on threads (ulimit -u, the cgroup's pids.max), or run a smaller scale")
+    Error::from_io(Kind::Environment, format_args!("starting one of DELI's {samples} fetching threads"), error)
+        .with_hint("raise the limit on threads (ulimit -u, the cgroup's pids.max), or run a smaller scale")
 }
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use fuelrail::{Listed, thread_cpu};
+use fuelrail::Listed;
+use fuelrail::internal::thread_cpu;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_bucket::DataSet;
 use fuelrail_plan::order::Order;
@@ -52,7 +53,7 @@ impl Originals {
             if self.bytes[id.0 as usize] != *delivered {
                 let key = &self.keys[id.0 as usize];
                 let said = self.set.verify(key, delivered).err().map(|error| of_bucket(&error));
-                return Err(said.unwrap_or_else(|| wrong(*id, "contradicts its generator")).object(key));
+                return Err(said.unwrap_or_else(|| wrong(*id, "contradicts its generator")).with_object(key));
             }
         }
         due.get(batch.len()).map_or(Ok(()), |id| Err(wrong(*id, "is missing")))?;

@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Train) -> Outcome {
     }
     // On success this process is the trainer: signals of launchers and schedulers reach it as they should.
     let error = Command::new(&program).args(&args.arguments).exec();
-    Err(Failure::Told(Error::new(Kind::Environment, format!("starting {}: {error}", program.display()))))
+    Err(Failure::Told(Error::from_io(Kind::Environment, format_args!("starting {}", program.display()), error)))
 }
 
 /// The trainer's program.
@@ -81,8 +81,9 @@ pub fn find_trainer(named: Option<&Path>, beside: &Path, folders: &[PathBuf]) ->
             Some(path) => format!("there is no trainer {}", path.display()),
             None => format!("{TRAINER} is neither beside this program nor in PATH"),
         };
-        Error::new(Kind::Environment, cause)
-            .cure("build it where libtorch is: eval \"$(./scripts/libtorch)\" && cargo build --release -p fuelrail-tch")
+        Error::new(Kind::Environment, cause).with_hint(
+            "build it where libtorch is: eval \"$(./scripts/libtorch)\" && cargo build --release -p fuelrail-tch",
+        )
     })
 }
 

@@ -38,7 +38,7 @@ impl Ranks {
         for rank in 0..count {
             let out = File::create(ranks.out(rank as usize));
             let out = out.and_then(|out| Ok((out.try_clone()?, out)));
-            let (out, err) = out.map_err(|error| Error::new(Kind::File, format!("writing what ranks say: {error}")))?;
+            let (out, err) = out.map_err(|error| Error::from_io(Kind::File, "writing what ranks say", error))?;
             let mut command = Command::new(program);
             // What is set for the loader of this process is not meant for theirs: a result names all that counts.
             for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FUELRAIL_")) {
@@ -49,9 +49,9 @@ impl Ranks {
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
             // Its own group: Ctrl-C reaches this process alone, which ends them in order, with what they may have started.
             command.process_group(0).stdin(Stdio::null()).stdout(out).stderr(err);
-            let child = command
-                .spawn()
-                .map_err(|error| Error::new(Kind::Environment, format!("starting {}: {error}", program.display())))?;
+            let child = command.spawn().map_err(|error| {
+                Error::from_io(Kind::Environment, format_args!("starting {}", program.display()), error)
+            })?;
             ranks.children.push(child);
         }
         Ok(ranks)
@@ -75,7 +75,7 @@ impl Ranks {
                     }
                     Ok(Some(_)) => {}
                     Err(error) => {
-                        return Err(Error::new(Kind::Environment, format!("waiting for rank {rank}: {error}")));
+                        return Err(Error::from_io(Kind::Environment, format_args!("waiting for rank {rank}"), error));
                     }
                 }
             }
@@ -117,9 +117,9 @@ impl Ranks {
         for rank in 0..self.children.len() {
             let status = self.children[rank]
                 .wait()
-                .map_err(|error| Error::new(Kind::Environment, format!("waiting for rank {rank}: {error}")))?;
+                .map_err(|error| Error::from_io(Kind::Environment, format_args!("waiting for rank {rank}"), error))?;
             let said = std::fs::read_to_string(self.out(rank))
-                .map_err(|error| Error::new(Kind::File, format!("reading what rank {rank} said: {error}")))?;
+                .map_err(|error| Error::from_io(Kind::File, format_args!("reading what rank {rank} said"), error))?;
             ended.push((status, said));
         }
         Ok(ended)
@@ -159,6 +159,6 @@ fn kill(child: &mut Child) {
 /// A port that nobody listened on a moment ago.
 fn free_port() -> Result<u16> {
     let found = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-    let found = found.map_err(|error| Error::new(Kind::Environment, format!("looking for a free port: {error}")));
+    let found = found.map_err(|error| Error::from_io(Kind::Environment, "looking for a free port", error));
     found.map(|address| address.port())
 }

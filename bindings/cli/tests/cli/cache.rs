@@ -4,19 +4,19 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use fuelrail::{ByteSize, Config, Loader, LoaderBuilder};
+use fuelrail::{ByteSize, Loader};
 
 use super::*;
 
 /// A loader that has read its set a few times, and kept some of it in `dir`.
 fn loader_with_disk(bucket: &Bucket, dir: &Path) -> Loader {
-    let mut loader = LoaderBuilder::new(Config { uri: bucket.url(""), ..Config::default() })
+    let mut loader = Loader::builder(bucket.url(""))
         .batch_size(16)
         .epochs(4)
         .shards(1)
         .pin(false)
         .memory_limit(ByteSize(64 << 20))
-        .spill_dirs(vec![dir.to_owned()])
+        .spill_dirs([dir])
         .spill_limit(ByteSize(100 << 20))
         .spill_floor(ByteSize(1))
         .build()

@@ -68,6 +68,6 @@ fn what_is_broken_or_foreign_is_said_to_be() {
         let ended = fuelrail(&["inspect", utf8(&file)]);
         let shown = String::from_utf8_lossy(text);
         assert_eq!(ended.code, code, "{shown}: {}", ended.err);
-        assert!(ended.err.starts_with("fuelrail: ") && ended.err.contains(says), "{shown}: {}", ended.err);
+        assert!(ended.err.starts_with("error: ") && ended.err.contains(says), "{shown}: {}", ended.err);
     }
 }

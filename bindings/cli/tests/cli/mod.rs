@@ -2,6 +2,7 @@
 mod bench;
 mod cache;
 mod cp;
+mod errors;
 mod inspect;
 mod objects;
 mod program;

@@ -120,7 +120,7 @@ fn get_leaves_nothing_of_what_it_could_not_bring() {
     let dir = tempfile::tempdir().unwrap();
     let ended = fuelrail(&["get", &bucket.url("training/no.png"), "-o", utf8(&dir.path().join("no.png"))]);
     assert_eq!(ended.code, 1);
-    assert!(ended.err.starts_with("fuelrail: object 'training/no.png': "), "{}", ended.err);
+    assert!(ended.err.starts_with("error: object 'training/no.png': "), "{}", ended.err);
     assert_eq!(files_in(dir.path()), 0);
 }
 

@@ -1,4 +1,4 @@
-//! What is refused, with which exit code, in one line that says why and what to do; and `doctor`.
+//! What is refused, with which exit code, in a line that says why and one that says what to do; and `doctor`.
 
 use std::ffi::OsStr;
 use std::net::TcpListener;
@@ -8,13 +8,14 @@ use fuelrail_bucket::DataSet;
 
 use super::{Ended, bench_read, bucket_of, fuelrail, program};
 
-/// The program said no in one line.
+/// The program said why not, and what to do.
 fn refused(ended: &Ended, code: i32, says: &str) {
     assert_eq!(ended.code, code, "{}", ended.err);
     assert_eq!(ended.out, "", "nothing on the output");
     let lines: Vec<&str> = ended.err.lines().filter(|line| !line.starts_with("fuelrail: configuration ")).collect();
-    assert!(lines.len() == 1 && lines[0].starts_with("fuelrail: "), "one line: {}", ended.err);
-    assert!(lines[0].contains(says), "'{says}' in: {}", ended.err);
+    let is_hint = lines.get(1).is_none_or(|line| line.starts_with("hint: "));
+    assert!(lines.len() <= 2 && lines[0].starts_with("error: ") && is_hint, "two lines: {}", ended.err);
+    assert!(lines.iter().any(|line| line.contains(says)), "'{says}' in: {}", ended.err);
 }
 
 #[test]
@@ -138,7 +139,7 @@ fn help_shows_examples_and_version_the_version() {
 
 #[test]
 fn doctor_grades_every_finding_and_cures_what_is_not_good() {
-    let probe = fuelrail::probe();
+    let probe = fuelrail::internal::probe();
     let code = if probe.io_uring.is_ok() { 0 } else { 3 };
     let ended = fuelrail(&["doctor", "--json"]);
     assert_eq!(ended.code, code, "{}", ended.err);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Ended, SMALL, bucket_of, fuelrail};
 
-const IO_URING: [&str; 3] = ["io_uring_setup", "io_uring_enter", "io_uring_register"];
+pub(super) const IO_URING: [&str; 3] = ["io_uring_setup", "io_uring_enter", "io_uring_register"];
 
 /// The profile that the documentation hands out.
 fn profile() -> Value {
@@ -24,7 +24,7 @@ fn compiled(filter: &Value) -> Result<BpfMap, String> {
 }
 
 /// Answers these calls with this error; everything else is allowed.
-fn refusing(calls: &[&str], errno: i32) -> Value {
+pub(super) fn refusing(calls: &[&str], errno: i32) -> Value {
     let rules: Vec<Value> = calls.iter().map(|call| json!({ "syscall": call })).collect();
     json!({ "mismatch_action": "allow", "match_action": { "errno": errno }, "filter": rules })
 }
@@ -72,13 +72,18 @@ fn exists(name: &Value) -> bool {
 
 /// Runs the program under these filters, put on in this order.
 fn confined(filters: &[Value], args: &[&str]) -> Ended {
+    under(filters, || fuelrail(args))
+}
+
+/// Does what starts programs under these filters, put on in this order.
+pub(super) fn under(filters: &[Value], start: impl FnOnce() -> Ended + Send) -> Ended {
     std::thread::scope(|scope| {
         let confined = scope.spawn(|| {
             for filter in filters {
                 let programs = compiled(filter).unwrap();
                 apply_filter(&programs["filter"]).expect("a thread may confine itself");
             }
-            fuelrail(args)
+            start()
         });
         confined.join().expect("the program ends")
     })

@@ -20,9 +20,9 @@ fn the_file_it_writes_is_one_the_loader_reads() {
         assert!(text.contains(word), "{word}: {text}");
     }
     let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
-    let config = Config::load(Some(&out), [], &vec![]).unwrap();
+    let config = Config::load(Some(&out), [], &[]).unwrap();
     assert_eq!((config.uri.as_str(), config.batch_size), (uri.as_str(), 2));
-    for (field, value) in [("shards", u64::from(config.shards)), ("block_bytes", config.block_bytes)] {
+    for (field, value) in [("shards", u64::from(config.shards.unwrap())), ("block_bytes", config.memory.block_size.0)] {
         assert_eq!(report["best"][field], value, "{field} in {report}");
     }
     let read = fuelrail(&["bench", "read", "--config", utf8(&out), "--pin", "false", "--json"]).json();

@@ -97,14 +97,14 @@ const KINDS: [(Element, Dtype); 6] = [
 fn packed(name: &str, tensor: &Tensor) -> Result<(Dtype, Vec<usize>, Vec<u8>)> {
     let Some((_, kind)) = KINDS.into_iter().find(|(element, _)| *element == tensor.kind()) else {
         return Err(Error::new(Kind::Usage, format!("'{name}' has elements of {:?}", tensor.kind()))
-            .cure("keep model state in floats, i64 or u8"));
+            .with_hint("keep model state in floats, i64 or u8"));
     };
     Ok((kind, tensor.size().iter().map(|&n| n as usize).collect(), bytes_of(tensor)?))
 }
 
 fn broken(why: impl Into<String>) -> Error {
     Error::new(Kind::File, why)
-        .cure("it was not written to its end or has been changed since: use an earlier checkpoint")
+        .with_hint("it was not written to its end or has been changed since: use an earlier checkpoint")
 }
 
 impl Checkpoint {
@@ -178,7 +178,7 @@ impl Checkpoint {
         let about: About = serde_json::from_str(text).map_err(|e| broken(format!("the checkpoint's header: {e}")))?;
         if about.version != VERSION {
             return Err(Error::new(Kind::Usage, format!("a checkpoint of version {}", about.version))
-                .cure(format!("this build reads version {VERSION}")));
+                .with_hint(format!("this build reads version {VERSION}")));
         }
         Ok(about)
     }
@@ -189,7 +189,7 @@ impl Checkpoint {
     /// `Usage` naming it, when the model is another one.
     pub fn tensor(&self, name: &str, sizes: &[i64]) -> Result<&Tensor> {
         let other_model = |what: String| {
-            Error::new(Kind::Usage, what).cure("resume with the model, and its options, that saved the checkpoint")
+            Error::new(Kind::Usage, what).with_hint("resume with the model, and its options, that saved the checkpoint")
         };
         let tensor = self.tensors.get(name).ok_or_else(|| other_model(format!("the checkpoint has no '{name}'")))?;
         if tensor.size() != sizes {

@@ -156,8 +156,8 @@ impl Vault {
 }
 
 fn failed(path: &Path, doing: &str, error: &std::io::Error) -> Error {
-    Error::new(Kind::File, format!("cannot {doing} {}: {error}", path.display()))
-        .cure("make room, or name a folder that can be written (--checkpoint)")
+    Error::from_io(Kind::File, format_args!("cannot {doing} {}", path.display()), error)
+        .with_hint("make room, or name a folder that can be written (--checkpoint)")
 }
 
 /// The file under its name has all bytes or does not exist, whenever the power fails.

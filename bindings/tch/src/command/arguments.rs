@@ -101,7 +101,7 @@ impl Arguments {
             Some(all) if (all as usize).is_multiple_of(world) => all / world as u32,
             Some(all) => {
                 return Err(usage(format!("a global batch of {all} cannot be shared out evenly over {world} ranks"))
-                    .cure("choose a multiple of the number of ranks"));
+                    .with_hint("choose a multiple of the number of ranks"));
             }
         };
         let own = [

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         Ok(End::Done) => ExitCode::SUCCESS,
         Ok(End::Stopped(_)) => ExitCode::from(4),
         Err(error) => {
-            eprintln!("fuelrail-train: {error}");
+            eprintln!("error: {error:?}");
             ExitCode::from(error.kind().exit_code())
         }
     }

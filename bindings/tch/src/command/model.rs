@@ -23,15 +23,15 @@ pub(crate) fn task(
     if arguments.model == "transformer" {
         return language(arguments, variables, device);
     }
-    let decode = config.decode()?.ok_or_else(|| {
+    let decode = config.decoded().ok_or_else(|| {
         Error::new(Kind::Usage, format!("{} needs pictures", arguments.model))
-            .cure("add --decode HEIGHTxWIDTHxCHANNELS")
+            .with_hint("add --decode HEIGHTxWIDTHxCHANNELS")
     })?;
     let channels = i64::from(decode.channels);
     let classes = i64::try_from(classes).unwrap_or(i64::MAX);
     if classes < 2 {
         return Err(Error::new(Kind::Usage, format!("the samples are of {classes} classes"))
-            .cure("give a prefix whose folders are the classes"));
+            .with_hint("give a prefix whose folders are the classes"));
     }
     let model = match arguments.model.as_str() {
         "lenet" => lenet(&root, channels, classes),
@@ -43,14 +43,14 @@ pub(crate) fn task(
 
 fn language(arguments: &Arguments, variables: &VarStore, device: Device) -> Result<Box<dyn Task>> {
     let [width, heads, layers] = arguments.transformer[..] else {
-        return Err(Error::new(Kind::Usage, "--transformer takes three numbers").cure("write WIDTH,HEADS,LAYERS"));
+        return Err(Error::new(Kind::Usage, "--transformer takes three numbers").with_hint("write WIDTH,HEADS,LAYERS"));
     };
     if arguments.tokens < 2 || heads < 1 || width % heads != 0 || arguments.vocabulary < 2 {
         return Err(Error::new(
             Kind::Usage,
             "a transformer needs at least two tokens, and heads that divide its width",
         )
-        .cure("look at --tokens, --vocabulary and --transformer"));
+        .with_hint("look at --tokens, --vocabulary and --transformer"));
     }
     let (tokens, vocabulary) = (arguments.tokens as i64, arguments.vocabulary);
     let config = TransformerConfig { vocabulary, tokens, width, heads, layers: layers.max(1) as usize };
@@ -59,5 +59,5 @@ fn language(arguments: &Arguments, variables: &VarStore, device: Device) -> Resu
 }
 
 fn unknown(name: &str) -> Error {
-    Error::new(Kind::Usage, format!("unknown model '{name}'")).cure("use lenet, resnet18, resnet50 or transformer")
+    Error::new(Kind::Usage, format!("unknown model '{name}'")).with_hint("use lenet, resnet18, resnet50 or transformer")
 }

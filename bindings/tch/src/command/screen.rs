@@ -28,8 +28,8 @@ impl Screen {
             // A run that goes on adds to its log.
             let file = File::options().create(true).append(true).open(&path);
             file.map(BufWriter::new).map_err(|e| {
-                Error::new(Kind::File, format!("cannot write the log {path}: {e}"))
-                    .cure("name a file that can be written")
+                Error::from_io(Kind::File, format_args!("cannot write the log {path}"), e)
+                    .with_hint("name a file that can be written")
             })
         });
         let (window, spoken) = (Meter::default(), Instant::now());

@@ -4,7 +4,7 @@ use super::Arguments;
 use super::model::task;
 use super::screen::Screen;
 use clap::ValueEnum;
-use fuelrail::{Config, Error, Kind, Loader, LoaderBuilder, Result, State, Stats};
+use fuelrail::{Config, Error, Fit, Kind, Loader, LoaderBuilder, Result, State, Stats};
 use fuelrail_cuda::FeedConfig;
 use fuelrail_tch::{
     ASK_EVERY, Backend, End, Feed, GpuFeed, Group, HostFeed, METADATA_ADDRESS, Notice, Outcome, Ranks, Score,
@@ -40,7 +40,7 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
     let config = arguments.loader(&arguments.uri, ranks.rank, ranks.world)?;
     let backend = backend(&arguments.backend, device)?;
     let group = Group::join(&ranks, backend, device, Duration::from_secs_f64(arguments.timeout_s.clamp(0.1, 1e6)))?;
-    let listing = fuelrail::list_with(config.access()?, &arguments.uri, |_| {})?;
+    let listing = fuelrail::list_with(config.access(), &arguments.uri, |_| {})?;
     let epoch_samples = epoch_samples(&config, listing.len() as u64);
     let classes = classes(&config, &listing)?;
     let training = TrainConfig { epoch_samples, ..arguments.training.clone() };
@@ -64,7 +64,7 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
     let task = task(arguments, &config, classes, &variables)?;
     let hears = Rc::clone(&screen);
     let mut trainer = Trainer::new(&*task, &variables, group, training)?
-        .vault(Vault::open(&arguments.checkpoint, arguments.keep)?.reached(config.access()?))
+        .vault(Vault::open(&arguments.checkpoint, arguments.keep)?.reached(config.access()))
         .notice(notice)
         .listener(move |event| hears.borrow_mut().hear(&event));
     if trainer.resume()? {
@@ -96,7 +96,7 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
             "config": config,
         });
         std::fs::write(path, format!("{report:#}\n"))
-            .map_err(|e| Error::new(Kind::File, format!("cannot write {}: {e}", path.display())))?;
+            .map_err(|e| Error::from_io(Kind::File, format_args!("cannot write {}", path.display()), e))?;
     }
     Ok(outcome.end)
 }
@@ -139,7 +139,7 @@ fn backend(name: &str, device: Device) -> Result<Backend> {
         "auto" if device == Device::Cpu => Ok(Backend::Gloo),
         "auto" => Ok(Backend::Nccl),
         name => Backend::from_str(name, false)
-            .map_err(|_| Error::new(Kind::Usage, format!("unknown backend '{name}'")).cure("use gloo or nccl")),
+            .map_err(|_| Error::new(Kind::Usage, format!("unknown backend '{name}'")).with_hint("use gloo or nccl")),
     }
 }
 
@@ -150,8 +150,8 @@ fn device(arguments: &Arguments, cuda: bool, local_rank: usize) -> Result<Device
         "auto" if !there => Ok(Device::Cpu),
         "auto" | "cuda" if there => Ok(Device::Cuda(local_rank)),
         "cuda" => Err(Error::new(Kind::Environment, "torch finds no CUDA device")
-            .cure("let LD_LIBRARY_PATH name the lib folder of a torch with CUDA, and look at nvidia-smi")),
-        other => Err(Error::new(Kind::Usage, format!("unknown device '{other}'")).cure("use auto, cpu or cuda")),
+            .with_hint("let LD_LIBRARY_PATH name the lib folder of a torch with CUDA, and look at nvidia-smi")),
+        other => Err(Error::new(Kind::Usage, format!("unknown device '{other}'")).with_hint("use auto, cpu or cuda")),
     }
 }
 
@@ -169,7 +169,7 @@ fn threads(arguments: &Arguments) -> i32 {
 /// Samples of an epoch: all, or under `drop_last` those of full steps.
 fn epoch_samples(config: &Config, samples: u64) -> u64 {
     let step = u64::from(config.batch_size) * u64::from(config.world);
-    if config.drop_last { samples / step * step } else { samples }
+    if config.order.drop_last { samples / step * step } else { samples }
 }
 
 /// How many classes the data set has, whatever this rank sees of it.
@@ -195,9 +195,10 @@ fn loader(
     goes_on: bool,
 ) -> Result<Loader> {
     let mut config = config.clone();
-    if goes_on && config.importance != "off" {
-        return Err(Error::new(Kind::Usage, "importance with steps that may become asynchronous")
-            .cure("leave --switch-after at 1 and --straggler at 0: draws need every step's losses from all ranks"));
+    if goes_on && config.order.importance.is_some() {
+        return Err(Error::new(Kind::Usage, "importance with steps that may become asynchronous").with_hint(
+            "leave --switch-after at 1 and --straggler at 0: draws need every step's losses from all ranks",
+        ));
     }
     if goes_on {
         // Asynchronously a fast rank does the work of a slow one: its own share is not its limit.
@@ -226,10 +227,10 @@ fn own_log(log: &Path, rank: u32) -> PathBuf {
 /// Judges the model by samples it has not seen.
 fn score(arguments: &Arguments, uri: &str, ranks: &Ranks, device: Device, trainer: &mut Trainer<'_>) -> Result<Score> {
     let mut config = arguments.loader(uri, ranks.rank, ranks.world)?;
-    (config.epochs, config.shuffle, config.drop_last, config.audit) = (1, false, false, None);
-    config.importance = "off".into();
-    if config.decode_fit == "random-crop" {
-        (config.decode_fit, config.decode_flip) = ("center-crop".into(), false);
+    (config.epochs, config.audit) = (1, None);
+    (config.order.shuffle, config.order.drop_last, config.order.importance) = (false, false, None);
+    if config.decode.fit == Fit::RandomCrop {
+        (config.decode.fit, config.decode.flip) = (Fit::CenterCrop, false);
     }
     let loader: Loader = LoaderBuilder::new(config).build()?;
     trainer.evaluate(&mut *feed(loader, device)?)

@@ -117,7 +117,7 @@ impl Group {
             )
         };
         told(&format!("rank {rank} of {world} cannot join the others at {host}:{port}"), failed).map_err(|error| {
-            error.cure("check that all ranks were started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and can reach it")
+            error.with_hint("check that all ranks were started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and can reach it")
         })?;
         let device = (backend == Backend::Nccl).then_some(device);
         Ok(Some(Arc::new(Group { handle, rank: *rank, world: *world, device })))
@@ -141,7 +141,7 @@ impl Group {
 
     fn lost(&self, doing: &str, failed: *mut c_char) -> Result<()> {
         let told = told(&format!("rank {} of {}, {doing}", self.rank, self.world), failed);
-        told.map_err(|error| error.cure(LOST))
+        told.map_err(|error| error.with_hint(LOST))
     }
 
     /// Sums `tensor` over all ranks, in place.
@@ -196,7 +196,7 @@ impl Group {
         match self.device {
             None => Ok(()),
             Some(_) => Err(Error::new(Kind::Usage, "asynchronous training over NCCL")
-                .cure("add --backend gloo: gradients then travel through the host's memory")),
+                .with_hint("add --backend gloo: gradients then travel through the host's memory")),
         }
     }
 

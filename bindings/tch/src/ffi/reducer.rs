@@ -121,7 +121,7 @@ impl Reducer {
         let mut waited = 0;
         // SAFETY: a live handle, borrowed alone; `tail` is read and written until the call returns.
         let failed = unsafe { fr_reducer_finish(self.handle, tail.as_mut_ptr(), tail.len(), &raw mut waited) };
-        told("summing gradients over the ranks", failed).map_err(|error| error.cure(LOST))?;
+        told("summing gradients over the ranks", failed).map_err(|error| error.with_hint(LOST))?;
         Ok(Duration::from_micros(waited))
     }
 }

@@ -207,7 +207,7 @@ impl Trainer<'_> {
                     }
                 });
                 if let Err(error) = spawned {
-                    lock(keeper).fail(Error::new(Kind::Environment, format!("starting a thread: {error}")));
+                    lock(keeper).fail(Error::from_io(Kind::Environment, "starting a thread", error));
                 }
             }
             let exchange = |gradients: &mut Tensor, word| {

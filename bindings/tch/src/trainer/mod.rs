@@ -84,7 +84,7 @@ impl Default for TrainConfig {
 
 fn slow(text: &str) -> Result<(usize, f64)> {
     let parts = text.split_once('=').and_then(|(rank, factor)| Some((rank.parse().ok()?, factor.parse().ok()?)));
-    parts.ok_or_else(|| Error::new(Kind::Usage, "not RANK=FACTOR").cure("write for example 1=3"))
+    parts.ok_or_else(|| Error::new(Kind::Usage, "not RANK=FACTOR").with_hint("write for example 1=3"))
 }
 
 impl TrainConfig {
@@ -115,7 +115,7 @@ impl TrainConfig {
             (slow >= 1.0, format!("slow is {slow}"), "give a factor of 1 or more"),
         ];
         match fields.into_iter().find(|(good, ..)| !good) {
-            Some((_, cause, cure)) => Err(Error::new(Kind::Usage, cause).cure(cure)),
+            Some((_, cause, cure)) => Err(Error::new(Kind::Usage, cause).with_hint(cure)),
             None => Ok(()),
         }
     }

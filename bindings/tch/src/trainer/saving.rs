@@ -27,7 +27,9 @@ impl Trainer<'_> {
             let mut failed = Tensor::from_slice(&[i64::from(written.is_err())]);
             group.broadcast(&mut failed, 0)?;
             if failed.int64_value(&[0]) != 0 && written.is_ok() {
-                return Err(Error::new(Kind::File, "rank 0 could not write the checkpoint").cure("its output says why"));
+                return Err(
+                    Error::new(Kind::File, "rank 0 could not write the checkpoint").with_hint("its output says why")
+                );
             }
         }
         self.saved(&written?, begun);
@@ -142,7 +144,7 @@ impl Trainer<'_> {
         let about = &checkpoint.about;
         let differs = |what: &str| {
             Error::new(Kind::Usage, format!("the checkpoint was saved with another {what}"))
-                .cure("resume with the options that saved it, or give another --checkpoint")
+                .with_hint("resume with the options that saved it, or give another --checkpoint")
         };
         if about.seed != self.config.seed {
             return Err(differs(&format!("seed, {}", about.seed)));

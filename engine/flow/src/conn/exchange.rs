@@ -157,7 +157,7 @@ impl Exchange {
                     Kind::Mismatch,
                     "the server ignored the Range header and sent the whole object",
                 )
-                .cure("this server cannot serve parts: raise block_bytes above the largest object"));
+                .with_hint("this server cannot serve parts: raise block_bytes above the largest object"));
             }
             window.rewind(0);
             self.resumed_at = 0;
@@ -170,7 +170,8 @@ impl Exchange {
         self.check_etag(head)?;
         let Asked { first, len, object_len, .. } = self.asked;
         let range = head.content_range.ok_or_else(|| {
-            Error::new(Kind::Protocol, "a 206 response without Content-Range").cure("the server or a proxy is broken")
+            Error::new(Kind::Protocol, "a 206 response without Content-Range")
+                .with_hint("the server or a proxy is broken")
         })?;
         range.check(first, first + len - 1, object_len)?;
         self.check_length(head, len)
@@ -179,8 +180,9 @@ impl Exchange {
     fn check_etag(&self, head: &ResponseHead) -> Result<()> {
         match (self.asked.etag, head.etag) {
             (Some(listed), Some(got)) if listed != got => {
-                Err(Error::new(Kind::Changed, "its ETag is not the listed one")
-                    .cure("the object changed after it was listed: start a new run, or keep the data set immutable"))
+                Err(Error::new(Kind::Changed, "its ETag is not the listed one").with_hint(
+                    "the object changed after it was listed: start a new run, or keep the data set immutable",
+                ))
             }
             _ => Ok(()),
         }
@@ -192,7 +194,7 @@ impl Exchange {
                 Kind::Mismatch,
                 format!("the server announces {got} bytes where the listing promises {wanted}"),
             )
-            .cure("the object changed after it was listed, or the server lies about lengths")),
+            .with_hint("the object changed after it was listed, or the server lies about lengths")),
             _ => Ok(head.framing),
         }
     }
@@ -205,7 +207,7 @@ impl Exchange {
                 Kind::Mismatch,
                 format!("its {} is not the one that the server sends with it", digest.name()),
             )
-            .cure("the bytes were damaged in the server or on the way")),
+            .with_hint("the bytes were damaged in the server or on the way")),
             _ => Ok(()),
         }
     }
@@ -217,7 +219,7 @@ impl Exchange {
         };
         if *status == 400 && asks_for_tls(text) {
             return Error::new(Kind::Protocol, "the server asks for TLS on this port")
-                .cure("write https:// in the URI");
+                .with_hint("write https:// in the URI");
         }
         if *status == 407 {
             return fuelrail_wire::proxy::unknown_to_it();
@@ -240,6 +242,6 @@ impl Exchange {
         let (kind, cure) =
             code.as_deref().and_then(|code| fuelrail_wire::sign::refusal(*status, code)).unwrap_or((*kind, cure));
         let said = code.map_or(String::new(), |code| format!(" ({code})"));
-        Error::new(kind, format!("the server answered {status}{said}")).cure(cure)
+        Error::new(kind, format!("the server answered {status}{said}")).with_hint(cure)
     }
 }

@@ -178,7 +178,7 @@ impl Responses {
                 self.interim_bytes += len;
                 if self.interim_bytes > RESPONSE_HEAD_BYTES_MAX {
                     let cause = format!("more than {RESPONSE_HEAD_BYTES_MAX} bytes of interim responses");
-                    return Err(Error::new(Kind::Protocol, cause).cure("the server or a proxy is broken"));
+                    return Err(Error::new(Kind::Protocol, cause).with_hint("the server or a proxy is broken"));
                 }
                 len
             }

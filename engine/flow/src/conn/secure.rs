@@ -103,7 +103,7 @@ impl Secure {
                 Kind::Protocol,
                 "a TLS handshake message comes in more pieces than there is room for",
             )
-            .cure("the server or something on the way is broken"));
+            .with_hint("the server or something on the way is broken"));
         }
         if !was_agreed {
             self.agreed = self.session.agreed();
@@ -124,7 +124,7 @@ impl Secure {
         }
         if self.session.agreed().is_none() {
             return Err(Error::new(Kind::Network, "the connection closed during the TLS handshake")
-                .cure("check that the port in the URI is the server's TLS port, and see the server's logs"));
+                .with_hint("check that the port in the URI is the server's TLS port, and see the server's logs"));
         }
         if self.from < self.to || responses.ends_by_close() {
             return Err(Error::new(Kind::Truncated, "the connection was cut: it closed without the end TLS announces"));

@@ -148,7 +148,7 @@ impl Files {
         let key = objects.key(asked.sample);
         if key.split('/').any(|part| part == "..") {
             return Err(
-                Error::new(Kind::Usage, "its path leads out of the folder").cure("leave '..' out of the manifest")
+                Error::new(Kind::Usage, "its path leads out of the folder").with_hint("leave '..' out of the manifest")
             );
         }
         if self.held.len() >= FOLDER_FILES_MAX {
@@ -376,12 +376,12 @@ fn no_room() -> Error {
 }
 
 fn changed(cause: &str) -> Error {
-    Error::new(Kind::Changed, cause).cure("start again, when nobody writes to the folder")
+    Error::new(Kind::Changed, cause).with_hint("start again, when nobody writes to the folder")
 }
 
 fn unreadable(what: &str, errno: i32) -> Error {
     Error::from_errno(Kind::File, &format!("reading {what}"), errno)
-        .cure("look at the disk and the kernel's log (dmesg)")
+        .with_hint("look at the disk and the kernel's log (dmesg)")
 }
 
 /// Without a heap: it is asked for every block.

@@ -316,7 +316,7 @@ fn piece(region: &mut Region, windows: usize, len: usize) -> Result<Vec<Window>>
     let slot = region.alloc(windows * len + ADDRESS_UNIT).ok_or_else(|| {
         let bytes = spill_memory_bytes();
         Error::new(Kind::Budget, format!("no room for the disk's buffers of {bytes} bytes in the arena"))
-            .cure("raise memory_limit, or keep nothing on disk")
+            .with_hint("raise memory_limit, or keep nothing on disk")
     })?;
     let mut filling = slot.fill();
     assert!(filling.align(ADDRESS_UNIT), "the piece has room for it");

@@ -70,7 +70,7 @@ impl ArenaConfig {
         if shared < least {
             let cause = format!("{} cannot be shared out to {} regions", ByteSize(shared), self.regions);
             let least = least.saturating_add(self.aside_bytes);
-            return Err(Error::new(Kind::Budget, cause).cure(format!("give at least {}", ByteSize(least))));
+            return Err(Error::new(Kind::Budget, cause).with_hint(format!("give at least {}", ByteSize(least))));
         }
         Ok(())
     }

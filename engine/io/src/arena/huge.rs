@@ -137,7 +137,7 @@ pub(crate) fn anonymous(bytes: usize, more_flags: libc::c_int) -> Option<Mapping
 
 fn refused(bytes: u64) -> Error {
     let cause = format!("mapping {}: {}", ByteSize(bytes), std::io::Error::last_os_error());
-    Error::new(Kind::Budget, cause).cure("ask for less memory, or raise the address-space limit (ulimit -v)")
+    Error::new(Kind::Budget, cause).with_hint("ask for less memory, or raise the address-space limit (ulimit -v)")
 }
 
 pub(crate) const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";

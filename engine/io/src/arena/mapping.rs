@@ -64,7 +64,7 @@ impl Mapping {
         const NODES_MAX: usize = 1024;
         let refused = |errno: i32| {
             let doing = format!("taking memory from NUMA node {node}");
-            Error::from_errno(Kind::Environment, &doing, errno).cure(
+            Error::from_errno(Kind::Environment, &doing, errno).with_hint(
                 "allow mbind in the seccomp profile (CAP_SYS_NICE in Docker's), or run on one node (numactl -N 0)",
             )
         };

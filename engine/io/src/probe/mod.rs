@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn all_that_is_not_good_has_a_cure() {
         let error = Error::from_errno(Kind::Environment, "a seccomp filter refuses io_uring", libc::EPERM);
-        let io_uring = refused(&error.cure("allow it in the profile"));
+        let io_uring = refused(&error.with_hint("allow it in the profile"));
         assert!(io_uring.to_string().ends_with("; allow it in the profile"), "{io_uring}");
         let core = |id, node| Core { id, node, package: 0, physical: id };
         let cores = vec![core(0, 0), core(3, 1)];

@@ -64,6 +64,21 @@ pub enum RingChoice {
     Only(Backend),
 }
 
+impl fmt::Display for RingChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RingChoice::Auto => f.write_str("auto"),
+            RingChoice::Only(backend) => backend.fmt(f),
+        }
+    }
+}
+
+impl From<Backend> for RingChoice {
+    fn from(backend: Backend) -> RingChoice {
+        RingChoice::Only(backend)
+    }
+}
+
 impl FromStr for RingChoice {
     type Err = Error;
 
@@ -77,8 +92,8 @@ impl FromStr for RingChoice {
         let has = Backend::ALL.iter().fold("auto".to_owned(), |names, backend| format!("{names}, {backend}"));
         Err(match name {
             "tokio-uring" | "glommio" => Error::new(Kind::Usage, format!("this build has no ring '{name}'"))
-                .cure(format!("build it with --features {name}, or use one of {has}")),
-            _ => Error::new(Kind::Usage, format!("there is no ring '{name}'")).cure(format!("use one of {has}")),
+                .with_hint(format!("build it with --features {name}, or use one of {has}")),
+            _ => Error::new(Kind::Usage, format!("there is no ring '{name}'")).with_hint(format!("use one of {has}")),
         })
     }
 }

@@ -111,7 +111,7 @@ pub fn open_refusal(path: &Path, errno: i32) -> Error {
 /// What is said of a folder, a pipe, a socket or a device in a file's place.
 #[must_use]
 pub fn not_regular(path: &Path) -> Error {
-    Error::new(Kind::File, format!("{} is not a regular file", path.display())).cure("move it away")
+    Error::new(Kind::File, format!("{} is not a regular file", path.display())).with_hint("move it away")
 }
 
 /// Opens a regular file for reading, done before it returns; a pipe in its place is not waited for.
@@ -137,12 +137,12 @@ fn refusal(path: &Path, options: &FileOptions, errno: i32) -> Error {
         libc::ENOSPC | libc::EDQUOT => (Kind::File, "free some space, or use another disk"),
         _ => (Kind::File, "use another file"),
     };
-    Error::from_errno(kind, &doing, errno).cure(cure)
+    Error::from_errno(kind, &doing, errno).with_hint(cure)
 }
 
 /// What a ring says when its table of files is full.
 pub(super) fn files_open() -> Error {
-    Error::new(Kind::Budget, "all files of this ring are open").cure("close some first, or keep more in one file")
+    Error::new(Kind::Budget, "all files of this ring are open").with_hint("close some first, or keep more in one file")
 }
 
 #[cfg(test)]

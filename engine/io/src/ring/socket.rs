@@ -24,7 +24,7 @@ pub(super) fn tcp_socket(addr: &SocketAddr, blocking: Blocking) -> Result<OwnedF
     };
     let failed = |errno: rustix::io::Errno| {
         Error::from_errno(Kind::Environment, "opening a socket", errno.raw_os_error())
-            .cure("raise the limit of open files (ulimit -n)")
+            .with_hint("raise the limit of open files (ulimit -n)")
     };
     let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)).map_err(failed)?;
     sockopt::set_tcp_nodelay(&fd, true).map_err(failed)?;
@@ -34,7 +34,7 @@ pub(super) fn tcp_socket(addr: &SocketAddr, blocking: Blocking) -> Result<OwnedF
 /// What a ring says when its table of sockets is full.
 pub(super) fn sockets_open() -> Error {
     Error::new(Kind::Budget, "all sockets of this ring are open")
-        .cure("close some first, or give the ring a larger socket table")
+        .with_hint("close some first, or give the ring a larger socket table")
 }
 
 /// An open socket or file, and the low-water mark (`SO_RCVLOWAT`) that the kernel was told for it; zero: none.

@@ -56,7 +56,7 @@ impl HedgeConfig {
     pub fn validate(&self) -> Result<()> {
         if self.percent > HEDGE_PERCENT_MAX {
             let cause = format!("hedge_percent is {}", self.percent);
-            return Err(Error::new(Kind::Usage, cause).cure("choose between 0 and 20; 2 is the default, 0 is off"));
+            return Err(Error::new(Kind::Usage, cause).with_hint("choose between 0 and 20; 2 is the default, 0 is off"));
         }
         Ok(())
     }

@@ -72,7 +72,7 @@ impl Draw {
         let sum: u64 = rates.iter().map(|rate| u64::from(*rate)).sum();
         if sum != rates.len() as u64 * u64::from(ONE) {
             let cause = format!("a draw of {} samples has rates of {sum}/{ONE} in all", rates.len());
-            return Err(Error::new(Kind::Usage, cause).cure("resume with the scores saved with the state"));
+            return Err(Error::new(Kind::Usage, cause).with_hint("resume with the scores saved with the state"));
         }
         let low_sum: u64 = rates.iter().filter(|rate| **rate < ONE).map(|rate| u64::from(*rate)).sum();
         let start = word % u64::from(ONE);

@@ -37,7 +37,9 @@ impl Scores {
         let sound = |score: &f32| score.is_nan() || (0.0..=64.0).contains(score);
         if saved.len() != self.scores.len() || !saved.iter().all(sound) {
             let cause = format!("{} saved scores do not belong to {} samples", saved.len(), self.scores.len());
-            return Err(Error::new(Kind::Usage, cause).cure("resume with the scores that were saved with the state"));
+            return Err(
+                Error::new(Kind::Usage, cause).with_hint("resume with the scores that were saved with the state")
+            );
         }
         self.scores.copy_from_slice(saved);
         Ok(())
@@ -58,11 +60,11 @@ impl Scores {
     pub fn report(&mut self, epoch: u64, ids: &[SampleId], losses: &[f32]) -> Result<(f64, u64)> {
         if ids.len() != losses.len() {
             let cause = format!("{} losses for {} samples", losses.len(), ids.len());
-            return Err(Error::new(Kind::Usage, cause).cure("report one loss for each sample of the step"));
+            return Err(Error::new(Kind::Usage, cause).with_hint("report one loss for each sample of the step"));
         }
         if let Some(id) = ids.iter().find(|id| id.0 as usize >= self.scores.len()) {
             let cause = format!("a loss for sample {} of {}", id.0, self.scores.len());
-            return Err(Error::new(Kind::Usage, cause).cure("report the ids that the batch has"));
+            return Err(Error::new(Kind::Usage, cause).with_hint("report the ids that the batch has"));
         }
         self.ranked.clear();
         self.ranked.extend(ids.iter().copied().zip(losses.iter().copied()).filter(|(_, loss)| loss.is_finite()));

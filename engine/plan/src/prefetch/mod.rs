@@ -9,7 +9,7 @@ mod watermarks;
 pub use lookahead::Lookahead;
 pub use watermarks::Watermarks;
 
-use fuelrail_base::{Duration, Error, Instant, Kind, Result};
+use fuelrail_base::{Duration, Instant, Result};
 
 /// The facts a strategy steers by, gathered anew for every question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,6 +45,26 @@ pub struct View {
     pub fill_time: Duration,
 }
 
+/// The strategies by name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Prefetch {
+    /// By deadlines and occupancy, as far as memory goes.
+    #[default]
+    Lookahead,
+    /// DELI's: as much as its cache holds, when that is empty.
+    FullFetch,
+    /// DELI's best setting: half of its cache, when half of it is empty.
+    Half,
+}
+
+fuelrail_base::named!(
+    Prefetch,
+    "a prefetch strategy":
+    Lookahead = "lookahead",
+    FullFetch = "full-fetch",
+    Half = "50/50",
+);
+
 /// The strategies.
 #[derive(Clone, Debug)]
 pub enum Strategy {
@@ -61,19 +81,16 @@ impl Default for Strategy {
 }
 
 impl Strategy {
-    /// A strategy by name: `lookahead`, `full-fetch` or `50/50`. The last two are DELI's for a cache of `cache_samples`
-    /// samples; the first has no use for it.
+    /// A strategy by name. DELI's are for a cache of `cache_samples` samples; the first has no use for it.
     ///
     /// # Errors
-    /// [`Kind::Usage`] when the name is unknown, or the cache too small for DELI's strategies.
-    pub fn from_name(name: &str, cache_samples: u64) -> Result<Strategy> {
+    /// `Usage` when the cache is too small for DELI's strategies.
+    pub fn named(name: Prefetch, cache_samples: u64) -> Result<Strategy> {
         match name {
-            "lookahead" => Ok(Strategy::default()),
+            Prefetch::Lookahead => Ok(Strategy::default()),
             // F = C, T = 0; and the best setting DELI found, F = T = C / 2.
-            "full-fetch" => Watermarks::new(cache_samples, 0).map(Strategy::Watermarks),
-            "50/50" => Watermarks::new(cache_samples / 2, cache_samples / 2).map(Strategy::Watermarks),
-            _ => Err(Error::new(Kind::Usage, format!("'{name}' is not a prefetch strategy"))
-                .cure("use lookahead, full-fetch or 50/50")),
+            Prefetch::FullFetch => Watermarks::new(cache_samples, 0).map(Strategy::Watermarks),
+            Prefetch::Half => Watermarks::new(cache_samples / 2, cache_samples / 2).map(Strategy::Watermarks),
         }
     }
 

@@ -21,7 +21,9 @@ impl Watermarks {
     /// [`Kind::Usage`] when `fetch_size` is zero: nothing would ever be fetched.
     pub fn new(fetch_size: u64, threshold: u64) -> Result<Watermarks> {
         if fetch_size == 0 {
-            return Err(Error::new(Kind::Usage, "prefetch fetch size is 0 samples").cure("ask for at least one sample"));
+            return Err(
+                Error::new(Kind::Usage, "prefetch fetch size is 0 samples").with_hint("ask for at least one sample")
+            );
         }
         Ok(Watermarks { fetch_size, threshold, asked: 0 })
     }

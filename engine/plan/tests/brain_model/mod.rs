@@ -105,7 +105,7 @@ impl Model {
         let config = BrainConfig {
             shard: ShardId(0),
             shards: 1,
-            prefetch: Strategy::from_name(strategy, 2 + prng.below(samples)).unwrap(),
+            prefetch: Strategy::named(strategy.parse().unwrap(), 2 + prng.below(samples)).unwrap(),
             policy: PolicyName::ALL[prng.below(PolicyName::ALL.len() as u64) as usize],
             cache_bytes: prng.below(catalog.total_bytes() + 2),
             cached_block_bytes_min: prng.below(200),

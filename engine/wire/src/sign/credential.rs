@@ -115,7 +115,9 @@ impl Credential {
     pub fn azure_key(account: &str, key: &str) -> Result<Credential> {
         sound("the storage account's name", account)?;
         if key.is_empty() || crate::base64::decode(key.as_bytes()).is_none() {
-            return Err(Error::new(Kind::Usage, "the storage account's key is not Base64").cure("copy the whole of it"));
+            return Err(
+                Error::new(Kind::Usage, "the storage account's key is not Base64").with_hint("copy the whole of it")
+            );
         }
         Ok(Credential::of(Proof::AzureKey { account: account.into(), key: Secret::new(key) }))
     }
@@ -129,7 +131,7 @@ impl Credential {
         sound("the shared access signature", query)?;
         if !query.split('&').any(|pair| pair.starts_with("sig=")) {
             return Err(Error::new(Kind::Usage, "the shared access signature has no 'sig' in it")
-                .cure("give all of what stands behind the '?'"));
+                .with_hint("give all of what stands behind the '?'"));
         }
         Ok(Credential::of(Proof::AzureSas { query: Secret::new(query) }))
     }
@@ -193,7 +195,7 @@ fn sound(what: &str, text: &str) -> Result<()> {
     }
     let flaw = if text.is_empty() { "is empty" } else { "holds a blank, a control or a non-ASCII character" };
     Err(Error::new(Kind::Usage, format!("{what} {flaw}"))
-        .cure("check how it was copied: a line end or quotes may be in it"))
+        .with_hint("check how it was copied: a line end or quotes may be in it"))
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub fn assertion(grant: &Grant<'_>, pem: &Secret) -> Result<Secret> {
     let Grant { issuer, key_id, scope, audience, at, lifetime_s } = *grant;
     let unusable = |_| {
         Error::new(Kind::Usage, "the service account's private key is no RSA key in PEM (PKCS #8)")
-            .cure("download the account's key file again")
+            .with_hint("download the account's key file again")
     };
     let der = PrivatePkcs8KeyDer::from_pem_slice(pem.expose().as_bytes()).map_err(|_| unusable(()))?;
     let key = RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()).map_err(|_| unusable(()))?;

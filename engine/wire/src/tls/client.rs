@@ -38,7 +38,7 @@ impl Client {
                 Kind::Usage,
                 format!("'{}' is a name no TLS certificate can be made out for", host.escape_debug()),
             )
-            .cure("write a DNS name or an address")
+            .with_hint("write a DNS name or an address")
         })?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_details(Arc::clone(&provider), clock)
@@ -116,7 +116,7 @@ impl Roots {
         let certificates = parsed.map_err(|why| Error::new(Kind::Usage, format!("it is no PEM text: {why}")))?;
         if certificates.is_empty() {
             return Err(Error::new(Kind::Usage, "it has no BEGIN CERTIFICATE section")
-                .cure("give the certificate of the authority, in PEM"));
+                .with_hint("give the certificate of the authority, in PEM"));
         }
         Roots::new(certificates)
     }

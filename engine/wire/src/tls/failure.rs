@@ -6,9 +6,13 @@ use fuelrail_base::{Error, Kind, Result, WallTime};
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{AlertDescription, CertificateError, Error as TlsError, InvalidMessage};
 
-/// The error a failed handshake, or a failed TLS 1.2 connection, stands for: what rustls says, with a cure.
+/// The error a failed handshake, or a failed TLS 1.2 connection, stands for: what rustls says, with a hint.
 #[must_use]
 pub fn explain(error: &TlsError) -> Error {
+    explained(error).with_source(error.clone())
+}
+
+fn explained(error: &TlsError) -> Error {
     match error {
         TlsError::InvalidMessage(InvalidMessage::InvalidContentType) => no_tls(),
         TlsError::InvalidCertificate(why) => certificate(why),
@@ -17,7 +21,7 @@ pub fn explain(error: &TlsError) -> Error {
         TlsError::DecryptError => broken("a TLS record failed authentication: it was damaged or forged on the way"),
         TlsError::PeerIncompatible(why) => {
             Error::new(Kind::Protocol, format!("the server's TLS does not fit: {why:?}"))
-                .cure("it must offer TLS 1.3, or TLS 1.2 with ECDHE and AES-GCM or ChaCha20-Poly1305")
+                .with_hint("it must offer TLS 1.3, or TLS 1.2 with ECDHE and AES-GCM or ChaCha20-Poly1305")
         }
         TlsError::FailedToGetCurrentTime | TlsError::FailedToGetRandomBytes => {
             Error::new(Kind::Environment, format!("TLS cannot be set up: {error}"))
@@ -29,7 +33,7 @@ pub fn explain(error: &TlsError) -> Error {
 /// The bytes on this port are no TLS.
 pub(super) fn no_tls() -> Error {
     Error::new(Kind::Protocol, "the server does not speak TLS on this port")
-        .cure("check the port in the URI; one that speaks plain HTTP takes http://")
+        .with_hint("check the port in the URI; one that speaks plain HTTP takes http://")
 }
 
 /// Whether the text of a refusal (400) says that a plain request met a port that speaks TLS: nginx, Apache and Go's
@@ -41,7 +45,7 @@ pub fn asks_for_tls(text: &[u8]) -> bool {
 }
 
 fn untrusted(cause: impl Into<String>, cure: &str) -> Error {
-    Error::new(Kind::Untrusted, cause).cure(cure)
+    Error::new(Kind::Untrusted, cause).with_hint(cure)
 }
 
 fn certificate(why: &CertificateError) -> Error {
@@ -139,7 +143,7 @@ fn complaint(description: AlertDescription) -> Error {
         }
         _ => (Kind::Protocol, "see the server's logs"),
     };
-    Error::new(kind, said).cure(cure)
+    Error::new(kind, said).with_hint(cure)
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ pub(super) fn content(opened: &[u8]) -> Result<(u8, usize)> {
 
 /// The peer broke TLS: nothing more of this connection can be used.
 pub(super) fn broken(cause: &str) -> Error {
-    Error::new(Kind::Protocol, cause).cure("the server or something on the way is broken, or somebody tampers")
+    Error::new(Kind::Protocol, cause).with_hint("the server or something on the way is broken, or somebody tampers")
 }
 
 const IV_BYTES: usize = 12;

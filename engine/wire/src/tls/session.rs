@@ -286,7 +286,7 @@ fn append(out: &mut Vec<u8>, mut write: impl FnMut(&mut [u8]) -> Result<usize, O
 fn handshake_record_len(input: &[u8]) -> Result<Option<usize>> {
     if input.starts_with(b"HTTP") {
         return Err(Error::new(Kind::Protocol, "the server speaks plain HTTP on this port, not TLS")
-            .cure("write http:// in the URI, or the server's TLS port"));
+            .with_hint("write http:// in the URI, or the server's TLS port"));
     }
     let Some(len) = record_len(input) else { return Ok(None) };
     if !matches!(input[0], CHANGE_CIPHER_SPEC..=APPLICATION) || input[1] != 3 || len > RECORD_BYTES_MAX {

@@ -79,6 +79,8 @@ pub enum Addressing {
     VirtualHost,
 }
 
+fuelrail_base::named!(Addressing, "a way of addressing": Path = "path", VirtualHost = "virtual");
+
 /// A server, a bucket on it, and the prefix that selects the data set's objects.
 ///
 /// Parsed from `http://HOST[:PORT]/BUCKET/PREFIX`, or with `https`. Bucket and prefix are percent-decoded once; blanks, plus signs and
@@ -219,5 +221,5 @@ impl fmt::Display for Endpoint {
 }
 
 fn usage(cause: &str, cure: &str) -> Error {
-    Error::new(Kind::Usage, cause).cure(cure)
+    Error::new(Kind::Usage, cause).with_hint(cure)
 }

@@ -9,7 +9,8 @@
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
-use fuelrail::{Access, ByteSize, Config, Error, GetConnection, Gets, Kind, Listed, LoaderBuilder, Result};
+use fuelrail::internal::{GetConnection, Gets};
+use fuelrail::{Access, ByteSize, Config, Error, Kind, Listed, LoaderBuilder, Result};
 
 use super::drive::{Clock, Measured, Queue};
 use super::histogram::{Latencies, LatencyResult};
@@ -99,7 +100,7 @@ fn gets(
     }
     let fit: Vec<&Listed> = listing.iter().filter(|object| object.size >= bytes.unwrap_or(1).max(1)).collect();
     let Some(first) = fit.first() else {
-        return Err(Error::new(Kind::Usage, "no object is that large").cure("give a smaller --size"));
+        return Err(Error::new(Kind::Usage, "no object is that large").with_hint("give a smaller --size"));
     };
     let gets = Gets::open(access, uri, &first.key)?;
     let mut open = (0..connections).map(|_| gets.connect()).collect::<Result<Vec<_>>>()?;
@@ -109,7 +110,11 @@ fn gets(
         // Any other length is not the latency of this GET.
         let cause = || format!("the server answers with {came} bytes where {due} are asked for");
         let cure = "check the manifest, and that the server knows ranges";
-        if came == due { Ok(()) } else { Err(Error::new(Kind::Protocol, cause()).cure(cure).object(&object.key)) }
+        if came == due {
+            Ok(())
+        } else {
+            Err(Error::new(Kind::Protocol, cause()).with_hint(cure).with_object(&object.key))
+        }
     };
     phases(run, |queue| together(&mut open, queue, &run.stop, ask))
 }
@@ -158,8 +163,8 @@ fn together<C: Send>(
 fn samples(run: &Run, config: &Config, listing: &[Listed]) -> Result<Measured> {
     let total = run.warm_up + run.requests;
     let epochs = total.div_ceil((listing.len() as u64).max(1)).max(1);
-    let config = Config { batch_size: 1, epochs, ..config.clone() };
-    let mut loader = LoaderBuilder::new(config).listing(listing.to_vec()).build()?;
+    let builder = LoaderBuilder::new(config.clone()).batch_size(1).epochs(epochs);
+    let mut loader = builder.listing(listing.to_vec()).build()?;
     let mut ask = |_| match loader.next_batch() {
         Some(batch) => batch.map(drop),
         None => Err(Error::new(Kind::Usage, "the set has no samples")),

@@ -62,7 +62,7 @@ impl GlommioRing {
             .map_err(|error| {
                 let errno = error.raw_os_error().unwrap_or(libc::EIO);
                 Error::from_errno(Kind::Environment, "opening a pair of sockets", errno)
-                    .cure("raise the limit of open files (ulimit -n)")
+                    .with_hint("raise the limit of open files (ulimit -n)")
             })?;
         let inside = executor.run(async { Inside::new(config, ours) });
         let mut refusals =
@@ -83,8 +83,9 @@ impl GlommioRing {
 fn not_built(error: &GlommioError<()>) -> Error {
     match error.raw_os_error() {
         Some(errno) => refusal(errno),
-        None => Error::new(Kind::Environment, format!("opening an executor of glommio: {error}"))
-            .cure("raise the locked-memory limit to 512 KiB or more (ulimit -l, LimitMEMLOCK=), or use another ring"),
+        None => Error::new(Kind::Environment, format!("opening an executor of glommio: {error}")).with_hint(
+            "raise the locked-memory limit to 512 KiB or more (ulimit -l, LimitMEMLOCK=), or use another ring",
+        ),
     }
 }
 
@@ -120,7 +121,7 @@ impl Backend for Glommio {
         let there = opened.as_deref().unwrap_or(path);
         let opened = self.executor.run(Paper::open(there, options)).map_err(|error| {
             let doing = format!("opening {} with glommio", path.display());
-            Error::from_errno(Kind::File, &doing, errno(&error)).cure("use the ring uring")
+            Error::from_errno(Kind::File, &doing, errno(&error)).with_hint("use the ring uring")
         });
         opened.map(Holding::Paper)
     }

@@ -34,7 +34,7 @@ impl Judged {
     pub(super) fn judge(&mut self, executor: &LocalExecutor, path: &Path, file: impl AsFd) -> Result<()> {
         let about = || format!("judging the disk of {} for glommio", path.display());
         let failed = |error: io::Error| {
-            Error::from_errno(Kind::File, &about(), error.raw_os_error().unwrap_or(libc::EIO)).cure(CURE)
+            Error::from_errno(Kind::File, &about(), error.raw_os_error().unwrap_or(libc::EIO)).with_hint(CURE)
         };
         let facts = file.as_fd().try_clone_to_owned().and_then(|fd| File::from(fd).metadata()).map_err(failed)?;
         if self.0.contains(&facts.dev()) {
@@ -50,7 +50,7 @@ impl Judged {
         let judged_by = sample.as_ref().map_or(path, |sample| &sample.path);
         executor
             .run(read_first_block(judged_by))
-            .map_err(|errno| Error::from_errno(Kind::Environment, &about(), errno).cure("use the ring uring"))?;
+            .map_err(|errno| Error::from_errno(Kind::Environment, &about(), errno).with_hint("use the ring uring"))?;
         self.0.push(facts.dev());
         Ok(())
     }

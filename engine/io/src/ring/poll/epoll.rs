@@ -41,7 +41,7 @@ impl Epoll {
     pub(super) fn new() -> Result<Epoll> {
         let fd = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| {
             Error::from_errno(Kind::Environment, "creating an epoll instance", errno.raw_os_error())
-                .cure("raise the limit of open files (ulimit -n)")
+                .with_hint("raise the limit of open files (ulimit -n)")
         })?;
         Ok(Epoll { fd, events: Vec::with_capacity(EVENTS_MAX), fine: true })
     }

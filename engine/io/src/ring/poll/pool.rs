@@ -86,8 +86,8 @@ impl Pool {
             let (shared, waker) = (self.shared.clone(), self.waker.clone());
             let thread = std::thread::Builder::new().name("fuelrail-file".to_owned());
             let thread = thread.spawn(move || shared.work(&waker)).map_err(|error| {
-                Error::new(Kind::Environment, format!("starting a thread for file operations: {error}"))
-                    .cure("raise the limit of threads (ulimit -u, or pids.max of the cgroup)")
+                Error::from_io(Kind::Environment, "starting a thread for file operations", error)
+                    .with_hint("raise the limit of threads (ulimit -u, or pids.max of the cgroup)")
             })?;
             self.threads.push(thread);
         }

@@ -96,7 +96,7 @@ impl Disk {
         let found = self.names.live().get(path).copied();
         if found.is_none() && !options.create {
             let cause = format!("opening {}: there is no such file", path.display());
-            return Err(Error::new(Kind::NotFound, cause).cure("check the path"));
+            return Err(Error::new(Kind::NotFound, cause).with_hint("check the path"));
         }
         let len = found.and_then(|inode| self.files.get(&inode)).map_or(0, |image| image.live.len() as u64);
         let wanted = options.len.unwrap_or(0).max(len);

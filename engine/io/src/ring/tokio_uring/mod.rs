@@ -95,7 +95,7 @@ impl TokioUringRing {
         let built = Runtime::new(tokio_uring::builder().entries(entries).uring_builder(&builder));
         let runtime = built.map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => Error::from_errno(Kind::Environment, "opening the ring of tokio-uring", libc::EINVAL)
-                .cure("use kernel 5.19 or later, or another ring"),
+                .with_hint("use kernel 5.19 or later, or another ring"),
             errno => refusal(errno.unwrap_or(libc::EIO)),
         })?;
         let waker = Waker::eventfd()?;

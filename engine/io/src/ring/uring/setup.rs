@@ -91,7 +91,7 @@ pub(super) fn open(config: &UringConfig, kernel: Kernel) -> Result<Opened> {
     // Resource tagging came with multishot polls, which have no flag of their own and which the waker needs.
     let params = ring.params();
     if !params.is_feature_ext_arg() || !params.is_feature_nodrop() || !params.is_feature_resource_tagging() {
-        return Err(Error::new(Kind::Environment, "this kernel's io_uring is too old").cure(OLD_KERNEL));
+        return Err(Error::new(Kind::Environment, "this kernel's io_uring is too old").with_hint(OLD_KERNEL));
     }
     let mut abilities = Abilities { used: vec![mode.name()], refusals: Vec::new() };
     if mode != Mode::Deferred {
@@ -204,5 +204,5 @@ pub fn io_uring_refusal(errno: i32, disabled: &str, filtered: bool) -> Error {
         }
         _ => ("opening an io_uring", OLD_KERNEL),
     };
-    Error::from_errno(Kind::Environment, cause, errno).cure(cure)
+    Error::from_errno(Kind::Environment, cause, errno).with_hint(cure)
 }

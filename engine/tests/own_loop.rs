@@ -1,0 +1,77 @@
+//! Programs with a loop of their own: the loader as a stream, and its eventfd.
+
+use crate::common::{Delivered, bucket, drain, loader, take};
+use fuelrail::Taken;
+use fuelrail_bucket::DataSet;
+use futures_util::StreamExt;
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+
+const SLOW: &str = "latency=fixed:20ms";
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Counts how often it gets its turn.
+async fn ticking(count: &std::cell::Cell<u32>) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        count.set(count.get() + 1);
+    }
+}
+
+#[test]
+fn a_stream_delivers_what_the_iterator_does_and_leaves_the_thread_to_others() {
+    let set = DataSet::digits(60, 7);
+    let bucket = bucket(&set, SLOW);
+    let builder = loader(&bucket).batch_size(4).epochs(2).connections_max(2).shards(2);
+    let expected = drain(&mut builder.clone().build().unwrap(), &set).unwrap();
+    let (mut loader, mut delivered) = (builder.build().unwrap(), Delivered::default());
+    let ticks = std::cell::Cell::new(0);
+    runtime().block_on(async {
+        let reading = async {
+            while let Some(batch) = StreamExt::next(&mut loader).await {
+                take(&batch.unwrap(), &loader, &set, &mut delivered);
+            }
+        };
+        tokio::select! { () = reading => {}, () = ticking(&ticks) => unreachable!("it ticks for ever") }
+    });
+    assert_eq!(delivered.order, expected.order);
+    assert!(ticks.get() > 20, "others had their turn: {}", ticks.get());
+    let stats = loader.stats();
+    assert!(stats.data_wait_s > 0.1 && stats.readiness < 1.0, "waiting is counted: {stats:?}");
+}
+
+#[test]
+fn the_eventfd_is_readable_when_a_batch_may_be_there() {
+    let set = DataSet::digits(60, 7);
+    let bucket = bucket(&set, SLOW);
+    let mut loader = loader(&bucket).batch_size(4).connections_max(2).build().unwrap();
+    let (mut delivered, mut looks) = (Delivered::default(), 0);
+    runtime().block_on(async {
+        let event = AsyncFd::register(loader.event().unwrap()).unwrap();
+        loop {
+            looks += 1;
+            match loader.try_next_batch().unwrap() {
+                Taken::Batch(batch) => take(&batch, &loader, &set, &mut delivered),
+                Taken::NotYet => event.readable().await.unwrap().clear_ready(),
+                Taken::Over => break,
+            }
+        }
+    });
+    assert_eq!(delivered.order.len(), 60);
+    assert!(looks < 200, "it looks when there may be something, not all the time: {looks}");
+}
+
+#[test]
+fn a_stream_ends_after_its_error() {
+    let set = DataSet::digits(20, 7);
+    let bucket = bucket(&set, "missing_keys=training/3/*");
+    let mut loader = loader(&bucket).batch_size(4).build().unwrap();
+    runtime().block_on(async {
+        let batches: Vec<_> = StreamExt::collect(&mut loader).await;
+        assert_eq!(batches.iter().filter(|batch| batch.is_err()).count(), 1);
+        assert!(batches.last().unwrap().is_err() && StreamExt::next(&mut loader).await.is_none());
+    });
+}
