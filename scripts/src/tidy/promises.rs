@@ -41,7 +41,7 @@ pub(super) fn check(workspace: &Workspace) -> Vec<String> {
 
 /// When a test runs.
 #[derive(PartialEq)]
-enum Runs {
+pub(super) enum Runs {
     Always,
     /// It calls [`SKIP`], itself or through what it calls.
     UnlessSkipped,
@@ -50,7 +50,7 @@ enum Runs {
 }
 
 /// All tests by both of their names.
-fn tests(workspace: &Workspace) -> BTreeMap<String, Runs> {
+pub(super) fn tests(workspace: &Workspace) -> BTreeMap<String, Runs> {
     let (skippable, mut all) = (skippable(workspace), BTreeMap::new());
     for (file, source) in &workspace.sources {
         let module = workspace.crates.iter().find_map(|krate| {
