@@ -1,6 +1,6 @@
 //! What the documents point at exists: relative links, paths of files in backticks, and the test that a link names in its title.
 
-use super::{TOP_LEVEL, promises, workspace::Workspace};
+use super::{promises, workspace::Workspace};
 
 pub(super) fn check(workspace: &Workspace) -> Vec<String> {
     let (tests, mut problems) = (promises::tests(workspace), Vec::new());
@@ -9,8 +9,9 @@ pub(super) fn check(workspace: &Workspace) -> Vec<String> {
         let inside = |file: &String| file.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
         workspace.files.contains_key(path) || workspace.files.keys().any(inside)
     };
-    let is_page = |path: &str| path.ends_with(".md") && (!path.contains('/') || path.starts_with("engine/docs/"));
-    for (page, text) in workspace.files.iter().filter(|(path, _)| is_page(path) && !path.ends_with("CHANGELOG.md")) {
+    // What these two tell of is past.
+    let is_page = |path: &str| path.ends_with(".md") && !path.ends_with("CHANGELOG.md") && !path.ends_with("NOTES.md");
+    for (page, text) in workspace.files.iter().filter(|(path, _)| is_page(path)) {
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let (target, title) = link.split_once(' ').unwrap_or((link, ""));
             let target = target.split('#').next().unwrap_or_default();
@@ -28,7 +29,7 @@ pub(super) fn check(workspace: &Workspace) -> Vec<String> {
         let quoted = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
         let is_path = |word: &&str| {
             let (top, rest) = word.split_once('/').unwrap_or_default();
-            TOP_LEVEL.contains(&top) && !rest.contains([' ', ':', '*', '<'])
+            !top.is_empty() && exists(top) && !rest.contains([' ', ':', '*', '<'])
         };
         let gone = quoted.filter(is_path).filter(|path| !exists(path));
         problems.extend(gone.map(|path| format!("{page}: there is no {path}")));
