@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use fuelrail::{Error, Kind, Result};
-use fuelrail_cli::report::chart::{Axis, Bar, Curve, Hue, bars, curves};
-use fuelrail_cli::report::page::page;
+use fuelrail_cli::report::chart::{Axis, Bar, Curve, Hue, bars, curves, file};
+use fuelrail_cli::report::page::{page, seconds};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -47,6 +47,36 @@ pub fn results_html(results: &[(String, Value)]) -> Result<String> {
     let holding = holds.iter().filter(|holds| **holds).count();
     let shown = serde_json::json!({ "sections": sections, "holding": holding, "judged": holds.len() });
     Ok(page(include_str!("report.html"), shown))
+}
+
+/// One column of a list of a result, named `LIST.COLUMN`, as a picture: a bar an entry, on a logarithmic axis where the values span more than
+/// a factor of a hundred.
+///
+/// # Errors
+/// `Usage` when the result has no such column of numbers.
+pub fn column_svg(result: &Value, column: &str) -> Result<String> {
+    let (list, field) = column.split_once('.').unwrap_or((column, ""));
+    let entries = result[list].as_array().map(Vec::as_slice).unwrap_or_default();
+    let in_unit = if field.ends_with("_s") { seconds } else { number };
+    let bar = |entry: &Value| {
+        let (name, value) = (entry["name"].as_str()?, entry[field].as_f64()?);
+        Some(Bar { name: name.to_owned(), text: in_unit(value), value, marks: Vec::new(), hue: hue(name) })
+    };
+    let rows: Vec<Bar> = entries.iter().filter_map(bar).collect();
+    if rows.is_empty() {
+        let error = Error::new(Kind::Usage, format!("the result has no column '{column}'"));
+        return Err(error.cure("name a list and a number of its entries, as rows.data_wait_s"));
+    }
+    let (least, most) = rows.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), row| (a.min(row.value), b.max(row.value)));
+    Ok(file(&bars(&rows, Axis { log: least > 0.0 && most > least * 100.0, tick: in_unit })))
+}
+
+fn hue(name: &str) -> Hue {
+    match name {
+        name if name.starts_with("fuelrail") => Hue::Rail,
+        name if name.starts_with("floor") || name == "local_disk" => Hue::Disk,
+        _ => Hue::Deli,
+    }
 }
 
 /// Every `holds` of a document: a bar or a criterion that was not judged does not hold.
@@ -165,11 +195,7 @@ fn chart(head: &str, rows: &[Vec<(String, &Value)>]) -> String {
         let [median, min, max] = spread(value)?;
         let name = row.iter().find(|(name, _)| NAMES.contains(&name.as_str()));
         let name = text(name.or_else(|| row.iter().find(|(_, value)| value.is_string())).or_else(|| row.first())?.1);
-        let hue = match name.as_str() {
-            name if name.starts_with("fuelrail") => Hue::Rail,
-            name if name.starts_with("floor") => Hue::Disk,
-            _ => Hue::Deli,
-        };
+        let hue = hue(&name);
         Some(Bar { name, text: text(value), value: median, marks: vec![min, max], hue })
     };
     bars(&rows.iter().filter_map(bar).collect::<Vec<_>>(), PLAIN)
@@ -242,6 +268,20 @@ mod tests {
         assert_eq!((page.matches("<svg ").count(), page.matches("<table>").count()), (2, 1));
         assert!(page.contains("hedged") && page.contains("1.5 (1–4)") && page.contains("epoch_s"), "{page}");
         assert_eq!(results_html(&[("x".to_owned(), Value::Null)]).unwrap_err().kind(), Kind::Usage);
+    }
+
+    #[test]
+    fn the_picture_in_the_readme_is_that_of_its_result() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let result = std::fs::read(root.join("results/2026-11-epyc-2-cores/demo.json")).unwrap();
+        let result = serde_json::from_slice(&result).unwrap();
+        let drawn = column_svg(&result, "rows.data_wait_s").unwrap();
+        let kept = std::fs::read_to_string(root.join("../engine/docs/data-wait.svg")).unwrap();
+        assert!(
+            drawn == kept,
+            "draw it anew: cargo x bench report RESULT --chart rows.data_wait_s -o engine/docs/data-wait.svg"
+        );
+        assert_eq!(column_svg(&result, "rows.nothing").unwrap_err().kind(), Kind::Usage);
     }
 
     #[test]

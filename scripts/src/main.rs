@@ -15,7 +15,7 @@ mod tidy;
 #[derive(Parser)]
 #[command(name = "xtask", bin_name = "cargo x", about = "The project's own commands", disable_help_subcommand = true)]
 enum Arguments {
-    /// Check what the compiler does not: dependency rules, import cycles, lengths of files, words, promises
+    /// Check what the compiler does not: dependency rules, import cycles, lengths of files, words, promises, links and figures of the documents
     Tidy,
     /// Format, tidy, dependencies, lints, examples, tests: what must pass before a change goes in
     Test,

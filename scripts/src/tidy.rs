@@ -11,6 +11,8 @@ use workspace::Workspace;
 
 mod crates;
 mod cycles;
+mod figures;
+mod links;
 mod promises;
 mod workspace;
 
@@ -38,7 +40,7 @@ const DEFAULT_REGISTRY: &str = concat!("registry", "+https://github.com/rust-lan
 /// Runs all checks and prints their problems.
 pub(crate) fn tidy(root: &Path) -> Outcome {
     let workspace = Workspace::read(root)?;
-    let checks = [crates::check, cycles::check, promises::check, check_texts];
+    let checks = [crates::check, cycles::check, promises::check, figures::check, links::check, check_texts];
     let problems: Vec<String> = checks.iter().flat_map(|check| check(&workspace)).collect();
     problems.iter().for_each(|problem| say(problem));
     let counts = format!("tidy: {} problems in {} packages", problems.len(), workspace.packages.len());

@@ -8,7 +8,7 @@ use fuelrail::ByteSize;
 
 use crate::harness::compare::{Change, Comparison, Verdict, compare};
 use crate::harness::{Contested, Findings, Metric, Scored, Spread};
-use crate::report::results_html;
+use crate::report::{column_svg, results_html};
 use fuelrail_cli::failure::{Outcome, file, usage};
 use fuelrail_cli::screen::{JsonTo, Table, note};
 use fuelrail_cli::whole::WholeFile;
@@ -82,6 +82,7 @@ fn compared(comparison: &Comparison) -> String {
 const REPORT_EXAMPLES: &str = "Examples:
   cargo x bench report line.json
   cargo x bench report netns.json loopback.json rivals.json soak.json -o report.html
+  cargo x bench report demo.json --chart rows.data_wait_s -o data-wait.svg
 
 The page needs nothing but itself: no scripts, no fonts, no network.";
 
@@ -92,7 +93,10 @@ pub(crate) struct Report {
     /// JSON results of any benchmark
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Where the page is written
+    /// Draw one column of one result as an SVG, in the place of the page
+    #[arg(long, value_name = "LIST.COLUMN")]
+    chart: Option<String>,
+    /// Where the page or the chart is written
     #[arg(long, short, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
 }
@@ -104,7 +108,12 @@ pub(super) fn draw(args: &Report) -> Outcome {
         let not_json = |error| usage(format!("{}: {error}", path.display()), "give JSON results of the benchmarks");
         results.push((path.display().to_string(), serde_json::from_slice(&bytes).map_err(not_json)?));
     }
-    WholeFile::of(&args.output, &results_html(&results)?)?;
+    let drawing = match (&args.chart, results.as_slice()) {
+        (Some(column), [(_, result)]) => column_svg(result, column)?,
+        (Some(_), _) => return Err(usage("--chart draws one result", "give one FILE")),
+        (None, results) => results_html(results)?,
+    };
+    WholeFile::of(&args.output, &drawing)?;
     note(&format!("{} results drawn to {}", results.len(), args.output.display()));
     Ok(ExitCode::SUCCESS)
 }

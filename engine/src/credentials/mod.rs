@@ -1,7 +1,7 @@
 //! Credentials: found where the tools of each cloud look for them, and renewed before they end, off the hot path.
 //!
 //! One thread per process and chain of sources gets new ones; shards and the control plane sign with what it last got. Why the chains
-//! are written here is in `docs/ARCHITECTURE.md`.
+//! are written here is in `docs/decisions/credentials.md`.
 
 mod aws;
 mod keep;

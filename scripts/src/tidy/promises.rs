@@ -38,7 +38,7 @@ pub(super) fn check(workspace: &Workspace) -> Vec<String> {
 }
 
 /// Whether there is a test of this name, `file::name` or `crate::module::name`, that is not ignored.
-fn runs(workspace: &Workspace, test: &str) -> bool {
+pub(super) fn runs(workspace: &Workspace, test: &str) -> bool {
     let function = test.rsplit("::").next().unwrap_or_default();
     workspace.packages.iter().any(|package| {
         let module = |path: &str| {

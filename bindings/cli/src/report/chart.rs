@@ -147,6 +147,19 @@ fn words(right: bool) -> TextStyle<'static> {
     TextStyle::from(FONT).color(&INK).pos(Pos::new(side, VPos::Bottom))
 }
 
+/// A chart as a file of its own, on light ground and dark. What a page lets stand out of the chart, such as half of the first tick, has room.
+#[must_use]
+pub fn file(element: &str) -> String {
+    const OPEN: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\"";
+    const STYLE: &str = "<style>text{fill:#1c1d20}@media(prefers-color-scheme:dark){text{fill:#ecebe7}}</style>";
+    const MARGIN: u32 = 30;
+    let view = |left: i32, width| format!("viewBox=\"{left} 0 {width} ");
+    let wide = view(-(MARGIN as i32), SIZE.0 + 2 * MARGIN);
+    let element = element.replacen("<svg", OPEN, 1).replacen(&view(0, SIZE.0), &wide, 1);
+    let (head, rest) = element.split_once('>').unwrap_or((&element, ""));
+    format!("{head}>\n{STYLE}{rest}")
+}
+
 /// A bar for every row, from the beginning of the axis.
 #[must_use]
 pub fn bars(rows: &[Bar], axis: Axis) -> String {
