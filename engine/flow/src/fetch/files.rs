@@ -4,7 +4,7 @@
 //! operations of the ring, so no slow file system holds the shard up. A file is held to the mark it was listed with, before its
 //! bytes are read and after, so that what lands is one content of it and not a mixture.
 
-use super::{Transport, Turn};
+use super::transport::{Transport, Turn};
 use crate::conn::{Asked, Exchange, Outcome, Proof};
 use core::fmt::Write as _;
 use fuelrail_base::limits::FOLDER_FILES_MAX;

@@ -3,7 +3,7 @@
 //! Owns the connections and the scratch memory they hold. Opens connections on demand up to the number wanted,
 //! prefers idle ones, pipelines when all are busy, notices silence.
 
-use super::{Begin, Second, Transport, Turn};
+use super::transport::{Begin, Second, Transport, Turn};
 use crate::addresses::Addresses;
 use crate::conn::{Asked, Conn, Context, Exchange, HeadPredictor, State};
 use crate::objects::Objects;
