@@ -2,9 +2,9 @@
 
 use crate::audit::Audit;
 use crate::batch::Labels;
-use crate::config::{Config, Decoding};
+use crate::config::{Config, Decoding, setters};
 use crate::credentials::{CredentialProvider, SharedProvider};
-use crate::decode::{Decode, DecodeStage};
+use crate::decode::{Decode, DecodeStage, Fit};
 use crate::environment::Environment;
 use crate::importance::{Reporter, drawn};
 use crate::layout::{Layout, Wanted, seat};
@@ -17,19 +17,26 @@ use crate::starting::{Plan, Starting, ledger, spill_config};
 use crate::state::{State, fingerprint};
 use crate::supply::Supply;
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
-use fuelrail_base::{ByteSize, Result, ShardId};
+use fuelrail_base::{ByteSize, Duration, Result, ShardId};
 use fuelrail_flow::{
-    Consumer, Listed, Objects, Outlet, cached_block_bytes, keep_for_others, mesh, scratch_bytes, spill_memory_bytes,
+    BadSamples, Consumer, Listed, Objects, Outlet, cached_block_bytes, keep_for_others, mesh, scratch_bytes,
+    spill_memory_bytes,
 };
-use fuelrail_io::{Backend, EXTENT_GRANULE, Topology, default_budget, lane};
-use fuelrail_plan::importance::Horizons;
+use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, default_budget, lane};
+use fuelrail_plan::importance::{Horizons, Mode};
+use fuelrail_plan::order::OrderName;
+use fuelrail_plan::policy::PolicyName;
+use fuelrail_plan::prefetch::Prefetch;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
+use fuelrail_plan::spill::SpillPolicy;
+use fuelrail_wire::Addressing;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Collects settings, then builds a [`Loader`]. There is a setter for each setting of [`Config`].
 #[derive(Clone, Debug, Default)]
 pub struct LoaderBuilder {
-    pub(crate) config: Config,
+    config: Config,
     listing: Option<Vec<Listed>>,
     state: Option<State>,
     scores: Option<Vec<u8>>,
@@ -61,6 +68,8 @@ impl LoaderBuilder {
     pub fn new(config: Config) -> LoaderBuilder {
         LoaderBuilder { config, ..LoaderBuilder::default() }
     }
+
+    setters!();
 
     /// Where the variables of the clouds' tools are read.
     #[must_use]

@@ -11,6 +11,7 @@ mod tests;
 mod text;
 
 pub use settings::{Config, Decoding, Disk, Memory, Network, Order, Setting, Trust};
+pub(crate) use settings::{setter, setters};
 pub(crate) use text::Values;
 
 use crate::access::Access;
@@ -129,7 +130,8 @@ impl Config {
         };
         let Some(setting) = Config::SETTINGS.iter().find(is_meant) else {
             let dot = if group.is_empty() { "" } else { "." };
-            return Err(unknown(&format!("{group}{dot}{name}"), Config::SETTINGS));
+            let keys = Config::SETTINGS.iter().map(|setting| setting.key);
+            return Err(unknown(&format!("{group}{dot}{name}"), keys));
         };
         (setting.set)(self, given).map_err(|error| error.within(setting.name))
     }

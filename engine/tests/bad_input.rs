@@ -26,7 +26,6 @@ fn a_uri_that_is_none_is_refused_with_the_form() {
         ("bucket/prefix", "scheme"),
         ("s3:///prefix", "no bucket"),
         ("az://account", "no bucket"),
-        ("/srv/no such folder", "is empty"),
         ("ftp://host/bucket", "scheme"),
         ("http:///bucket", "host"),
         ("http://host:port/bucket", "port"),
@@ -43,6 +42,7 @@ fn a_uri_that_is_none_is_refused_with_the_form() {
         let error = refused(loader_at(uri), Kind::Usage, says);
         assert!(!error.to_string().contains("secret"), "a secret is printed: {error}");
     }
+    refused(loader_at("/srv/no such folder"), Kind::NotFound, "there is no file or folder /srv/no such folder");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn settings_out_of_range_are_named() {
     refused(builder().shards(257), Kind::Usage, "shards");
     refused(builder().connections_max(0), Kind::Usage, "connections_max");
     refused(builder().attempts_max(0), Kind::Usage, "attempts_max");
-    refused(builder().block_size(ByteSize(17)), Kind::Usage, "block_bytes");
+    refused(builder().block_size(ByteSize(17)), Kind::Usage, "block_size");
     refused(builder().rank(0).world(3).batch_size(64).drop_last(true), Kind::Usage, "drop_last");
     refused(builder().listing(vec![]), Kind::Usage, "empty");
 }

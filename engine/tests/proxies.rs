@@ -89,7 +89,7 @@ fn tinyproxy_lets_the_same_through() {
         let error = list_with(far.access(proxy.environment("user:wrong@")), &far.uri(""), |_| {}).unwrap_err();
         let told = error.to_string();
         // It answers 401, which may be the server's where requests are handed on.
-        let who = if over_tls { "does not know who asks" } else { "answered 401" };
+        let who = if over_tls { "proxy authentication" } else { "answered 401" };
         assert!(error.kind() == Kind::Denied && told.contains(who) && !told.contains("wrong"), "{told}");
     }
 }

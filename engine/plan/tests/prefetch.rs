@@ -1,7 +1,7 @@
 //! Looking ahead: DELI's watermarks step by step, and ours against a model of a bucket and a trainer in virtual time.
 
 use fuelrail_base::{Duration, Instant, Kind};
-use fuelrail_plan::prefetch::{Lookahead, Strategy, View, Watermarks};
+use fuelrail_plan::prefetch::{Lookahead, Prefetch, Strategy, View, Watermarks};
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 use std::collections::VecDeque;
 
@@ -40,8 +40,10 @@ fn strategies_have_names_and_refuse_what_cannot_work() {
     assert!(matches!(Strategy::default(), Strategy::Lookahead(_)));
     assert!(matches!(Strategy::named(Prefetch::Lookahead, 0), Ok(Strategy::Lookahead(_))));
     let asked = |name| Strategy::named(name, 2048).unwrap().credit(&queue(0, 0));
-    assert_eq!((asked("full-fetch"), asked("50/50")), (2048, 2048));
-    for (name, cache_samples) in [("full-fetch", 0), ("50/50", 1), ("magic", 9)] {
+    assert_eq!((asked(Prefetch::FullFetch), asked(Prefetch::Half)), (2048, 2048));
+    assert_eq!("50/50".parse(), Ok(Prefetch::Half));
+    assert_eq!("magic".parse::<Prefetch>().unwrap_err().kind(), Kind::Usage);
+    for (name, cache_samples) in [(Prefetch::FullFetch, 0), (Prefetch::Half, 1)] {
         assert_eq!(Strategy::named(name, cache_samples).unwrap_err().kind(), Kind::Usage, "{name}");
     }
 }

@@ -2,7 +2,6 @@
 //! the builder's setters and the table in `engine/docs/SETTINGS.md` are made from this.
 
 use super::text::{Given, Value};
-use crate::builder::LoaderBuilder;
 use crate::credentials::SharedProvider;
 use crate::decode::{Fit, PixelShape};
 use crate::environment::Environment;
@@ -54,36 +53,38 @@ macro_rules! setter {
         }
     };
     ($about:tt $at:tt [$field:ident $setter:ident] $($kind:tt)*) => {
-        setter!($about $at [$setter] $($kind)*);
+        $crate::config::setter!($about $at [$setter] $($kind)*);
     };
     // The builder has its own: it takes all that is decoded to.
     ($about:tt $at:tt [$name:ident] Option<PixelShape>) => {};
     ($about:tt $at:tt [$name:ident] String) => {
-        setter!(@ $about $at $name, impl Into<String>, $name.into());
+        $crate::config::setter!(@ $about $at $name, impl Into<String>, $name.into());
     };
     ($about:tt $at:tt [$name:ident] Option<String>) => {
-        setter!(@ $about $at $name, impl Into<String>, Some($name.into()));
+        $crate::config::setter!(@ $about $at $name, impl Into<String>, Some($name.into()));
     };
     ($about:tt $at:tt [$name:ident] Option<PathBuf>) => {
-        setter!(@ $about $at $name, impl Into<PathBuf>, Some($name.into()));
+        $crate::config::setter!(@ $about $at $name, impl Into<PathBuf>, Some($name.into()));
     };
     ($about:tt $at:tt [$name:ident] Vec<PathBuf>) => {
-        setter!(@ $about $at $name, impl IntoIterator<Item = impl Into<PathBuf>>, $name.into_iter().map(Into::into).collect());
+        $crate::config::setter!(@ $about $at $name, impl IntoIterator<Item = impl Into<PathBuf>>, $name.into_iter().map(Into::into).collect());
     };
     ($about:tt $at:tt [$name:ident] RingChoice) => {
-        setter!(@ $about $at $name, impl Into<RingChoice>, $name.into());
+        $crate::config::setter!(@ $about $at $name, impl Into<RingChoice>, $name.into());
     };
     // Plain, so that `"1GiB".parse()?` knows what to read.
     ($about:tt $at:tt [$name:ident] Option<ByteSize>) => {
-        setter!(@ $about $at $name, ByteSize, Some($name));
+        $crate::config::setter!(@ $about $at $name, ByteSize, Some($name));
     };
     ($about:tt $at:tt [$name:ident] Option<$inner:ident>) => {
-        setter!(@ $about $at $name, impl Into<Option<$inner>>, $name.into());
+        $crate::config::setter!(@ $about $at $name, impl Into<Option<$inner>>, $name.into());
     };
     ($about:tt $at:tt [$name:ident] $kind:ident) => {
-        setter!(@ $about $at $name, $kind, $name);
+        $crate::config::setter!(@ $about $at $name, $kind, $name);
     };
 }
+
+pub(crate) use setter;
 
 /// `FIELD: TYPE = DEFAULT`, with `as NAME` where it is called otherwise outside its group, and `("KEY")` where its key is not its name.
 /// Behind a semicolon is what only programs set.
@@ -168,11 +169,16 @@ macro_rules! settings {
             ];
         }
 
-        /// A setter for each setting.
-        impl LoaderBuilder {
-            $(setter!([$($about)*] [$field] [$field $($name)?] $kind$(<$inner>)?);)*
-            $($(setter!([$($g_about)*] [$group $g_field] [$g_field $($g_name)?] $g_kind$(<$g_inner>)?);)*)*
+        /// A setter for each setting, for the builder.
+        macro_rules! setters {
+            () => {
+                $($crate::config::setter!([$($about)*] [$field] [$field $($name)?] $kind$(<$inner>)?);)*
+                $($($crate::config::setter!(
+                    [$($g_about)*] [$group $g_field] [$g_field $($g_name)?] $g_kind$(<$g_inner>)?
+                );)*)*
+            };
         }
+        pub(crate) use setters;
     };
 }
 

@@ -1,6 +1,5 @@
 //! Settings as text: how a value of each type is read and shown. Knows types, and nothing of what they mean.
 
-use super::Setting;
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, read_duration};
 use fuelrail_flow::BadSamples;
 use fuelrail_io::RingChoice;
@@ -70,9 +69,8 @@ fn wrong(cause: impl Into<String>, hint: impl Into<String>) -> Error {
 }
 
 /// The refusal of a name that no setting has, with the name that was perhaps meant.
-pub(super) fn unknown(name: &str, all: &[Setting]) -> Error {
-    let near = |setting: &&Setting| (strsim::jaro_winkler(setting.key, name) * 1e6) as u64;
-    let meant = all.iter().max_by_key(near).map_or("", |setting| setting.key);
+pub(super) fn unknown(name: &str, keys: impl Iterator<Item = &'static str>) -> Error {
+    let meant = keys.max_by_key(|key| (strsim::jaro_winkler(key, name) * 1e6) as u64).unwrap_or_default();
     wrong(format!("there is no setting '{}'", name.escape_debug()), format!("did you mean {meant}?"))
 }
 

@@ -133,9 +133,9 @@ impl Proxy {
         match status {
             // Some say 401, which is for servers.
             401 | 407 if self.authorization.is_empty() => self
-                .error(Kind::Denied, &format!("it wants to know who asks ({status})"))
+                .error(Kind::Denied, &format!("proxy authentication required ({status})"))
                 .with_hint(format!("put USER:PASSWORD@ in front of the host in {variable}")),
-            401 | 407 => self.error(Kind::Denied, &format!("it does not know who asks ({status})")).with_hint(format!(
+            401 | 407 => self.error(Kind::Denied, &format!("proxy authentication failed ({status})")).with_hint(format!(
                 "check user and password in {variable}; percent-encode what is not a letter or a digit"
             )),
             429 => self.error(Kind::Throttled, "it asks to slow down (429)"),
@@ -178,7 +178,7 @@ impl Proxy {
 /// What the status 407 of a proxy that requests were handed to means, where its name is not at hand.
 #[must_use]
 pub fn unknown_to_it() -> Error {
-    Error::new(Kind::Denied, "a proxy on the way does not know who asks (407)")
+    Error::new(Kind::Denied, "a proxy on the way: proxy authentication required (407)")
         .with_hint("put USER:PASSWORD@ in front of its host in http_proxy")
 }
 
@@ -282,7 +282,7 @@ mod tests {
         for (proxy, status, kind, told) in [
             (&plain, 407, Kind::Denied, "put USER:PASSWORD@ in front of the host in https_proxy"),
             (&known, 407, Kind::Denied, "check user and password in https_proxy"),
-            (&known, 401, Kind::Denied, "does not know who asks (401)"),
+            (&known, 401, Kind::Denied, "proxy authentication failed (401)"),
             (&known, 403, Kind::Denied, "lets nobody through to bucket.example:443"),
             (&known, 405, Kind::Denied, "NO_PROXY"),
             (&known, 429, Kind::Throttled, "slow down"),

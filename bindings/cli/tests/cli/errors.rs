@@ -117,7 +117,11 @@ fn masked(text: &str, folder: &Path) -> String {
         out.push(c);
     }
     out.pop();
-    out
+    // What a resolver says depends on the system's.
+    match out.split_once("failed to lookup address information: ") {
+        Some((before, after)) => format!("{before}RESOLVER{}", &after[after.find(" (after").unwrap_or(after.len())..]),
+        None => out,
+    }
 }
 
 fn network(folder: &Path, plain: &Bucket, secured: &Bucket) -> Vec<Case> {

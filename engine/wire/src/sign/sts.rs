@@ -120,7 +120,7 @@ pub fn refusal(status: u16, code: &str) -> Option<(Kind, &'static str)> {
         | "InsufficientAccountPermissions"
         | "NoAuthenticationInformation" => (
             Kind::Denied,
-            "who asks may not do this: allow reading and listing (s3:GetObject and s3:ListBucket, storage.objects.get and \
+            "these credentials lack permission: allow reading and listing (s3:GetObject and s3:ListBucket, storage.objects.get and \
              list, Storage Blob Data Reader), or use other credentials; a plain URI is asked without any unless anonymous = false",
         ),
         "ResourceNotFound" if status == 404 => (
