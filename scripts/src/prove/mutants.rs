@@ -114,7 +114,7 @@ fn limited(command: Command, minutes: Option<u64>) -> Command {
 
 fn mutants(session: &Session<'_>, files: &str) -> Command {
     let mut command = cargo_in(session.root, ["mutants", "--in-place", "--workspace", "--file", files]);
-    command.args(NOT_SHIPPED.iter().flat_map(|file| ["--exclude", file])).env("NEXTEST_PROFILE", "prove");
+    command.args(NOT_SHIPPED.iter().flat_map(|file| ["--exclude", file])).env("NEXTEST_PROFILE", "mutants");
     command
 }
 
