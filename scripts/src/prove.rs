@@ -48,6 +48,9 @@ pub(crate) struct Wanted {
     /// Areas to mutate [default: all]
     #[arg(long = "area", value_name = "AREA", value_parser = mutants::NAMES)]
     areas: Vec<String>,
+    /// Fuzz targets to run [default: all]
+    #[arg(long = "target", value_name = "TARGET")]
+    targets: Vec<String>,
 }
 
 /// Runs the parts and records each outcome as soon as it is there. Whether all passed.
@@ -61,7 +64,10 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
         let found = match part {
             Part::Models => models,
             Part::Sanitizers => sanitizers,
-            Part::Fuzz => fuzz::run,
+            Part::Fuzz => {
+                log.step("fuzz", || fuzz::run(&session, &wanted.targets));
+                continue;
+            }
             Part::Mutants => {
                 log.step("mutants", || mutants::run(&session, wanted.draws, &wanted.areas));
                 continue;

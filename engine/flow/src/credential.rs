@@ -249,8 +249,10 @@ mod tests {
         assert_eq!((authority.now(), authority.is_refused()), (clock().shifted(7200), false));
         let mut signatory = Signatory::new(Arc::clone(&authority));
         assert!(head(&mut signatory).contains("x-amz-date: 19700112T154640Z\r\n"));
-        let _ = judged(expired(), Some(&authority), at(7201));
-        assert_eq!((authority.now(), authority.is_refused()), (clock().shifted(7200), true));
+        for late in [7201, 7260] {
+            let _ = judged(expired(), Some(&authority), at(late));
+            assert_eq!((authority.now(), authority.is_refused()), (clock().shifted(7200), true), "they agree");
+        }
     }
 
     #[test]
@@ -259,6 +261,22 @@ mod tests {
         authority.note_trouble("the metadata service does not answer".into());
         let error = judged(expired(), Some(&authority), None);
         assert!(error.to_string().contains("metadata service"), "{error}");
+        authority.set(Credential::aws("id", "secret", None).unwrap());
+        let error = judged(expired(), Some(&authority), None);
+        assert!(!error.to_string().contains("metadata service"), "{error}");
+    }
+
+    #[test]
+    fn a_request_with_a_body_is_signed_with_the_credential_there_is_now() {
+        let authority = authority(Credential::bearer("one").unwrap());
+        assert_eq!(authority.region(), "us-east-1");
+        let mut signatory = Signatory::new(Arc::clone(&authority));
+        authority.set(Credential::bearer("two").unwrap());
+        let request = Unsigned { method: "PUT", host: "h", path_and_query: "/k", headers: &[] };
+        let (mut query, mut lines) = (String::new(), Vec::new());
+        signatory.sign(&request, &mut query, &mut lines).unwrap();
+        assert!(String::from_utf8(lines).unwrap().contains("Bearer two") && query.is_empty());
+        assert!(Arc::ptr_eq(signatory.authority(), &authority));
     }
 
     #[test]

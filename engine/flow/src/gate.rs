@@ -127,8 +127,15 @@ mod tests {
         gate.left(Instant(3_000), 2);
         gate.left(Instant(4_000), 2);
         assert_eq!(gate.occupancy(), 0);
+        assert!(matches!(gate.facts(), GateFacts { name: "test", capacity: 4, passed: 2, occupancy: 0, .. }));
         // One thing for 1 µs, two for 2 µs: 5 thing-µs over 3 µs.
         assert!((gate.mean_occupancy() - 5.0 / 3.0).abs() < 1e-9, "{gate}");
         assert!((gate.mean_wait_us() - 2.5).abs() < 1e-9, "{gate}");
+        assert_eq!(gate.to_string(), "gate test: 0 of 4 (mean 1.7, mean wait 2 µs)");
+        gate.entered(Instant(4_000));
+        gate.passed(Instant(5_000));
+        assert_eq!((gate.facts().passed, gate.facts().occupancy_mean, gate.facts().wait_us_mean), (3, 1.2, 2.0));
+        let unused = Gate::new("test", 4).facts();
+        assert_eq!((unused.occupancy_mean, unused.wait_us_mean), (0.0, 0.0));
     }
 }

@@ -106,4 +106,17 @@ mod tests {
         let again = drawer.list();
         assert!(again.is_empty() && again.as_ptr() == memory);
     }
+
+    #[test]
+    fn a_filter_is_shown_each_sample_with_its_number() {
+        let mut places = Drawer::new(1, 1, 4).list();
+        (10..14).for_each(|id| places.push(Placed { id: SampleId(id), offset: 0, len: 1 }));
+        let mut shown = Vec::new();
+        places.retain(|at, placed| {
+            shown.push((at, placed.id.0));
+            at % 2 == 1
+        });
+        assert_eq!(shown, [(0, 10), (1, 11), (2, 12), (3, 13)]);
+        assert_eq!(places.iter().map(|placed| placed.id.0).collect::<Vec<_>>(), [11, 13]);
+    }
 }

@@ -284,4 +284,7 @@ fn small_blocks_open_wide_before_anything_lands_and_large_ones_do_not() {
     }
     assert_eq!(window.connections(), 128);
     assert!(now <= 2_000_000, "long before a far server answers: {now} ns");
+    let mut narrow = Window::new(WindowConfig { connections_max: 12, ..config }).unwrap();
+    let calls = (0..100).take_while(|n| narrow.idle(Instant(n * 250_000), 12, 500).is_some()).count();
+    assert!(narrow.connections() == 12 && calls < 10, "nothing more to open, and nothing to wake for: {calls} calls");
 }

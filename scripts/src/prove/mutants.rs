@@ -1,14 +1,16 @@
 //! Mutation testing: how many of the changes that cargo-mutants thinks of do an area's tests notice?
 //!
-//! Tries a sample: every n-th of all mutants, from where the seed says. cargo-mutants works on a copy of the working tree, compiled into the
-//! same target folder, so that the dependencies are compiled once.
+//! Tries a sample: every n-th of all mutants, from where the seed says. An area's packages take turns: what the tests of the first miss is
+//! tried again with those of the next, so that most mutants cost one small package. cargo-mutants changes the working tree itself, one
+//! mutant at a time, because only at its own path nothing but the mutant is compiled; it changes each back.
 
 use super::session::{Finding, Session};
-use crate::steps::{Outcome, cargo_in, need, run as run_command, say, target};
+use crate::steps::{Outcome, cargo_in, need, printed, run as run_command, say};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::process::Command;
 
-/// Areas of the code, their files, and the packages whose tests should notice what is wrong with them.
+/// Areas of the code, their files, and the packages whose tests should notice what is wrong with them, the cheapest first.
 const AREAS: [(&str, &str, &str); 4] = [
     ("flow", "engine/flow/src/**", "fuelrail-flow fuelrail-sim"),
     ("wire/tls", "engine/wire/src/tls/**", "fuelrail-wire"),
@@ -28,6 +30,10 @@ const PATIENCE: [&str; 4] = ["--timeout-multiplier", "5", "--minimum-test-timeou
 pub(super) fn run(session: &Session<'_>, draws: u64, wanted: &[String]) -> Outcome {
     need(session.root, "mutants")?;
     need(session.root, "nextest")?;
+    let changed = printed(Command::new("git").args(["status", "--porcelain", "engine"]).current_dir(session.root))?;
+    if !changed.is_empty() {
+        return Err(format!("commit first, so that what an interrupted run leaves can be told apart:\n{changed}"));
+    }
     let mut outcome = Ok(());
     for (name, files, packages) in
         AREAS.iter().filter(|(name, ..)| wanted.is_empty() || wanted.iter().any(|w| w == name))
@@ -43,18 +49,54 @@ fn area(session: &Session<'_>, draws: u64, files: &str, packages: &str) -> Findi
     let all: Vec<Value> = serde_json::from_slice(&output.stdout)
         .map_err(|e| format!("{}{e}", String::from_utf8_lossy(&output.stderr)))?;
     let shards = (all.len() as u64).div_ceil(draws.max(1)).max(1);
+    let sample = ["--shard".into(), format!("{}/{shards}", session.seed % shards), "--sharding=round-robin".into()];
+    let mut found = Found::new();
+    for package in packages.split(' ') {
+        let missed: Vec<String> = missed(&found).map(|name| format!("--re=^{}$", escaped(name))).collect();
+        if found.is_empty() {
+            found.extend(pass(session, files, package, &sample)?);
+        } else if !missed.is_empty() {
+            found.extend(pass(session, files, package, &missed)?);
+        }
+    }
+    Ok(judged(&found, all.len()))
+}
+
+/// What became of each mutant tried, by name: the summary of cargo-mutants.
+type Found = BTreeMap<String, String>;
+
+/// Tries these mutants with the tests of one package.
+fn pass(session: &Session<'_>, files: &str, package: &str, which: &[String]) -> Result<Found, String> {
     let place = session.target("mutants")?;
     let mut tries = mutants(session, files);
-    tries.args(["--shard", &format!("{}/{shards}", session.seed % shards), "--sharding", "round-robin", "--shuffle"]);
-    tries.args(PATIENCE).args(["--test-tool", "nextest", "--output"]).arg(&place);
-    tries.args(packages.split(' ').flat_map(|package| ["--test-package", package]));
+    tries.args(which).args(PATIENCE).args(["--shuffle", "--test-tool", "nextest", "--test-package", package]);
+    tries.arg("--output").arg(&place);
     // What an earlier run left must not count for this one.
     let _ = [std::fs::remove_dir_all(&place), std::fs::create_dir_all(&place)];
     // It ends with 2 for mutants that were missed, and with 3 for tests that were stopped: what counts is its report.
     let ended = run_command(&mut limited(tries, session.minutes));
     let report = std::fs::read(place.join("mutants.out/outcomes.json")).map_err(|e| e.to_string());
-    let report: Value = serde_json::from_slice(&report?).map_err(|e| e.to_string())?;
-    judged(&report, all.len()).ok_or_else(|| format!("no mutant was tried: {ended:?}"))
+    let found = outcomes(&serde_json::from_slice(&report?).map_err(|e| e.to_string())?);
+    if found.is_empty() { Err(format!("no mutant was tried with {package}: {ended:?}")) } else { Ok(found) }
+}
+
+/// What the report of cargo-mutants says of each mutant.
+fn outcomes(report: &Value) -> Found {
+    let outcomes = report["outcomes"].as_array().into_iter().flatten();
+    let named = |outcome: &Value| {
+        let name = outcome["scenario"]["Mutant"]["name"].as_str()?;
+        Some((name.to_owned(), outcome["summary"].as_str()?.to_owned()))
+    };
+    outcomes.filter_map(named).collect()
+}
+
+fn missed(found: &Found) -> impl Iterator<Item = &str> {
+    found.iter().filter(|(_, summary)| *summary == "MissedMutant").map(|(name, _)| name.as_str())
+}
+
+/// A regular expression that matches this text alone.
+fn escaped(text: &str) -> String {
+    text.chars().flat_map(|c| r"\.+*?()|[]{}^$".contains(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
 /// Stops a command as Ctrl-C would, after so many minutes.
@@ -71,40 +113,27 @@ fn limited(command: Command, minutes: Option<u64>) -> Command {
 }
 
 fn mutants(session: &Session<'_>, files: &str) -> Command {
-    let mut command = cargo_in(session.root, ["mutants", "--workspace", "--file", files]);
-    command.args(NOT_SHIPPED.iter().flat_map(|file| ["--exclude", file])).env("CARGO_TARGET_DIR", target(session.root));
-    // The time goes into compiling, unless the caller knows better.
-    for (name, value) in [
-        ("CARGO_PROFILE_DEV_OPT_LEVEL", "0"),
-        ("CARGO_PROFILE_TEST_OPT_LEVEL", "0"),
-        ("CARGO_PROFILE_DEV_DEBUG", "0"),
-        ("CARGO_PROFILE_TEST_DEBUG", "0"),
-        ("NEXTEST_PROFILE", "prove"),
-    ] {
-        command.env(name, std::env::var_os(name).unwrap_or_else(|| value.into()));
-    }
+    let mut command = cargo_in(session.root, ["mutants", "--in-place", "--workspace", "--file", files]);
+    command.args(NOT_SHIPPED.iter().flat_map(|file| ["--exclude", file])).env("NEXTEST_PROFILE", "mutants");
     command
 }
 
-/// What the report of cargo-mutants comes to; none when it tried none.
-fn judged(report: &Value, all: usize) -> Option<(bool, Value)> {
-    let [caught, timeouts, missed, unviable] =
-        ["caught", "timeout", "missed", "unviable"].map(|name| report[name].as_u64().unwrap_or(0));
-    let (noticed, tried) = (caught + timeouts, caught + timeouts + missed);
-    let outcomes = report["outcomes"].as_array()?.iter().filter(|outcome| outcome["summary"] == "MissedMutant");
-    let names: Vec<&Value> = outcomes.map(|outcome| &outcome["scenario"]["Mutant"]["name"]).collect();
-    if tried == 0 {
-        return None;
-    }
-    let share = noticed as f64 / tried as f64;
-    let (low, high) = wilson(noticed, tried);
+/// What all passes come to: whether enough was noticed, and the counts.
+fn judged(found: &Found, all: usize) -> (bool, Value) {
+    let count = |summary: &str| found.values().filter(|of| *of == summary).count() as u64;
+    let missed: Vec<&str> = missed(found).collect();
+    let (timeouts, unviable) = (count("Timeout"), count("Unviable"));
+    let noticed = count("CaughtMutant") + timeouts;
+    let tried = noticed + missed.len() as u64;
+    let share = noticed as f64 / tried.max(1) as f64;
+    let (low, high) = wilson(noticed, tried.max(1));
     let rounded = |share: f64| (1000.0 * share).round() / 1000.0;
     say(&format!("{:.0} % of {tried} noticed ({low:.3} to {high:.3})", 100.0 * share));
     let counts = json!({
         "mutants": all, "tried": tried, "noticed": noticed, "timeouts": timeouts, "unviable": unviable,
-        "share": rounded(share), "share_low": rounded(low), "share_high": rounded(high), "missed": names,
+        "share": rounded(share), "share_low": rounded(low), "share_high": rounded(high), "missed": missed,
     });
-    Some((share >= SHARE_MIN, counts))
+    (share >= SHARE_MIN, counts)
 }
 
 /// Wilson's 95 % interval for a share.
@@ -131,15 +160,23 @@ mod tests {
     }
 
     #[test]
-    fn missed_mutants_are_named_and_few_enough_pass() {
-        let missed = |name: &str| json!({ "summary": "MissedMutant", "scenario": { "Mutant": { "name": name } } });
-        let report = |caught: u64| {
-            let outcomes = [json!({ "summary": "Success", "scenario": "Baseline" }), missed("replace f -> u8 with 0")];
-            json!({ "caught": caught, "timeout": 1, "missed": 1, "unviable": 2, "outcomes": outcomes })
+    fn a_mutant_counts_as_the_last_package_found_it_and_few_enough_missed_pass() {
+        let report = |outcomes: &[(&str, &str)]| {
+            let outcome = |(name, summary): &(&str, &str)| json!({ "summary": summary, "scenario": { "Mutant": { "name": name } } });
+            let baseline = json!({ "summary": "Success", "scenario": "Baseline" });
+            json!({ "outcomes": outcomes.iter().map(outcome).chain([baseline]).collect::<Vec<_>>() })
         };
-        let (passed, counts) = judged(&report(4), 50).expect("some were tried");
-        assert!(!passed && counts["missed"][0] == "replace f -> u8 with 0" && counts["tried"] == 6, "{counts}");
-        assert!(judged(&report(5), 50).expect("some were tried").0);
-        assert!(judged(&json!({ "caught": 0, "outcomes": [] }), 50).is_none());
+        let mut found = outcomes(&report(&[("a", "MissedMutant"), ("b", "MissedMutant"), ("c", "Unviable")]));
+        found.extend(outcomes(&report(&["d", "e", "f", "g"].map(|name| (name, "CaughtMutant")))));
+        let (passed, counts) = judged(&found, 50);
+        assert!(!passed && counts["missed"] == json!(["a", "b"]) && counts["tried"] == 6, "{counts}");
+        found.extend(outcomes(&report(&[("b", "Timeout"), ("h", "CaughtMutant")])));
+        let (passed, counts) = judged(&found, 50);
+        assert!(passed && counts["missed"] == json!(["a"]) && counts["noticed"] == 6, "{counts}");
+        assert!(!judged(&Found::new(), 50).0, "none tried is none noticed");
+        assert_eq!(
+            escaped("a.rs:1:2: replace <T<'_>>::f -> (u8, [u8; 2])"),
+            r"a\.rs:1:2: replace <T<'_>>::f -> \(u8, \[u8; 2\]\)"
+        );
     }
 }

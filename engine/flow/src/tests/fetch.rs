@@ -6,8 +6,8 @@ use crate::conn::{Asked, Conn, Context, End, Exchange, Fault, HeadPredictor, Out
 use crate::fetch::FetchStage;
 use crate::objects::Objects;
 use fuelrail_base::limits::SCRATCH_BYTES;
-use fuelrail_base::{Duration, Error, Instant, Kind, SampleId};
-use fuelrail_io::{Op, Region, Ring, SimFaults, SimRing, SimWorld};
+use fuelrail_base::{Duration, Error, Instant, Kind, SampleId, WallTime};
+use fuelrail_io::{Host, Op, Region, Replies, Ring, SimFaults, SimRing, SimWorld};
 use fuelrail_plan::brain::FetchId;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -375,4 +375,92 @@ fn with_fewer_sockets_than_wanted_the_open_ones_serve_all() {
     rig.run(20);
     rig.check_landed(20);
     assert_eq!(rig.fetch.stats().connections, 2);
+}
+
+/// Answers every request with this.
+struct Says(String);
+
+impl Host for Says {
+    fn connect(&mut self, _: u64, _: SocketAddr, _: Instant) -> (Duration, Result<(), i32>) {
+        (Duration::ZERO, Ok(()))
+    }
+
+    fn receive(&mut self, _: u64, _: &[u8], _: Instant, out: &mut Replies) {
+        out.send(Duration::ZERO, self.0.clone().into_bytes());
+    }
+
+    fn closed(&mut self, _: u64, _: Instant) {}
+}
+
+#[test]
+fn a_refusal_is_told_with_what_to_do_and_when_to_try_again() {
+    for (status, text, kind, words) in [
+        (301, "", Kind::Usage, "set region or endpoint"),
+        (400, "The plain HTTP request was sent to HTTPS port", Kind::Protocol, "https://"),
+        (401, "The plain HTTP request was sent to HTTPS port", Kind::Denied, "who may read the bucket"),
+        (403, "", Kind::Denied, "who may read the bucket"),
+        (403, "<Error><Code>ExpiredToken</Code></Error>", Kind::Expired, "(ExpiredToken)"),
+        (404, "", Kind::NotFound, "deleted after it was listed"),
+        (404, "<Error><Code>NoSuchKey</Code></Error>", Kind::NotFound, "answered 404 (NoSuchKey)"),
+        (407, "", Kind::Denied, "roxy"),
+        (412, "", Kind::Changed, "start a new run"),
+        (416, "", Kind::Mismatch, "shorter than it was listed"),
+        (418, "", Kind::Usage, "may not be an object store"),
+        (429, "", Kind::Throttled, "asks to slow down"),
+        (500, "", Kind::Server, "the server's logs"),
+    ] {
+        let dated = "Retry-After: 7\r\nDate: Thu, 01 Jan 1970 00:01:40 GMT";
+        let says = format!("HTTP/1.1 {status} No\r\n{dated}\r\nContent-Length: {}\r\n\r\n{text}", text.len());
+        let world = SimWorld::new(1, SimFaults::default(), Box::new(Says(says)));
+        let mut rig = Rig::of(world, objects_at(&[LIVE], &[100], 1 << 20), &[100], 8, SCRATCH_BYTES);
+        rig.request(0..1);
+        rig.run(1);
+        let fault = fault_of(&rig.ended[0]).expect("it is refused");
+        let error = fault.error.to_string();
+        assert!(
+            fault.error.kind() == kind && error.contains(words),
+            "{status} {text}: {:?} {error}",
+            fault.error.kind()
+        );
+        assert_eq!(fault.retry_after, Some(Duration::from_secs(7)));
+        assert_eq!(fault.server_time, (status >= 400).then_some(WallTime(100)));
+        assert!(!fault.idled_out && rig.fetch.outstanding() == 0, "the connection serves the next request");
+    }
+}
+
+#[test]
+fn a_long_refusal_is_not_read_to_its_end() {
+    for (bytes, closes) in [(64 << 10, false), ((64 << 10) + 1, true)] {
+        let text = "x".repeat(bytes);
+        let says = format!("HTTP/1.1 500 No\r\nContent-Length: {bytes}\r\n\r\n{text}");
+        let world = SimWorld::new(1, SimFaults::default(), Box::new(Says(says)));
+        let mut rig = Rig::of(world, objects_at(&[LIVE], &[100], 1 << 20), &[100], 8, SCRATCH_BYTES);
+        rig.request(0..1);
+        rig.run(1);
+        rig.turn();
+        assert_eq!(kind_of(&rig.ended[0]), Some(Kind::Server), "{:?}", rig.ended);
+        assert_eq!(rig.fetch.stats().connections_open, u64::from(!closes), "{bytes} bytes");
+    }
+}
+
+#[test]
+fn what_was_done_is_counted() {
+    let bucket = Bucket::new(&[100; 20]);
+    let heard = Heard::clone(&bucket.heard);
+    let mut rig = Rig::new(bucket, &[LIVE], 8);
+    rig.wanted = 2;
+    rig.request(0..20);
+    rig.turn();
+    let now = rig.ring.now();
+    let text = rig.fetch.describe(now);
+    assert_eq!((rig.fetch.waiting(), rig.fetch.outstanding()), (12, 8));
+    assert!(text.starts_with("fetch: 2 connections, 8 requests outstanding, 12 waiting for a place, "), "{text}");
+    rig.run(20);
+    let stats = rig.fetch.stats();
+    assert_eq!((stats.requests, heard.borrow().len()), (20, 20));
+    assert_eq!((stats.connections, stats.connections_open, stats.connections_failed), (2, 2, 0));
+    assert!(stats.heads_mispredicted == 0 && stats.heads_predicted > 10, "{stats:?}");
+    assert!(stats.copied_bytes <= 2 * 256, "only what came with the first heads is copied: {stats:?}");
+    assert_eq!((stats.tls_handshakes, stats.tls_resumed), (0, 0));
+    rig.check_landed(20);
 }

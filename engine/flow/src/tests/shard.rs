@@ -1,17 +1,18 @@
 //! A whole shard on a simulated ring, where its stages alone cannot show what goes wrong between them.
 
 use super::memory::region;
-use super::world::{Bucket, content, objects, run};
+use super::world::{Bucket, content, objects, packed_at, run};
 use crate::assemble::BadSamples;
 use crate::board::Board;
 use crate::deliver::{Consumer, Outlet};
 use crate::hedge::Spares;
 use crate::mesh::mesh;
+use crate::objects::Objects;
 use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
 use crate::shard::Shard;
 use fuelrail_base::limits::{SAMPLE_ALIGN, SCRATCH_BYTES};
-use fuelrail_base::{Duration, Error, Kind, ShardId};
-use fuelrail_io::{Ring, SimFaults, SimRing, SimWorld, lane};
+use fuelrail_base::{Duration, Error, Instant, Kind, ShardId};
+use fuelrail_io::{Host, PollRing, Replies, Ring, SimFaults, SimRing, SimWorld, ThreadMeter, UringConfig, lane};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::pace::Ledger;
@@ -19,7 +20,10 @@ use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::window::WindowConfig;
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 
 fn config(cache_bytes: u64) -> ShardConfig {
     ShardConfig {
@@ -49,16 +53,28 @@ fn config(cache_bytes: u64) -> ShardConfig {
 
 /// One shard that serves two epochs over objects of these sizes, on a ring with so many sockets.
 fn shard(sizes: &[u64], cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<SimRing>, Outlet, Arc<Board>) {
-    let world = SimWorld::new(1, SimFaults::default(), Box::new(Bucket::new(sizes)));
+    shard_of(Bucket::new(sizes), cache_bytes, sockets)
+}
+
+/// The same, from this bucket.
+fn shard_of(bucket: Bucket, cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<SimRing>, Outlet, Arc<Board>) {
+    let objects = objects(&bucket.sizes, 256);
+    let world = SimWorld::new(1, SimFaults::default(), Box::new(bucket));
     let ring = SimRing::with_capacity(&world, 64, sockets);
-    let run = run(sizes.len() as u64, 4, 2);
+    let (shard, outlet, board) = shard_on(ring, objects, cache_bytes);
+    (world, shard, outlet, board)
+}
+
+/// The same, on this ring.
+fn shard_on<R: Ring>(ring: R, objects: Arc<Objects>, cache_bytes: u64) -> (Shard<R>, Outlet, Arc<Board>) {
+    let run = run(objects.catalog().samples(), 4, 2);
     let consumer = Arc::new(Consumer::default());
     let (deliver, lane) = lane(16);
     let outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
     let board = Arc::new(Board::default());
     let ends = ShardEnds { mesh: mesh(1, true).remove(0), deliver, consumer, board: Arc::clone(&board), spill: None };
-    let shard = Shard::new(ring, region(1 << 20), objects(sizes, 256), &run, &config(cache_bytes), ends).unwrap();
-    (world, shard, outlet, board)
+    let shard = Shard::new(ring, region(1 << 20), objects, &run, &config(cache_bytes), ends).unwrap();
+    (shard, outlet, board)
 }
 
 #[test]
@@ -86,6 +102,14 @@ fn every_sample_arrives_and_the_second_epoch_comes_from_the_cache() {
     let bytes: u64 = sizes.iter().sum();
     assert_eq!((snapshot.brain.asked_bytes, snapshot.brain.hit_bytes), (2 * bytes, bytes));
     assert_eq!(snapshot.fetch.landed_bytes, bytes);
+    // Of blocks of 256 bytes: 9 objects have some.
+    let blocks: u64 = sizes.iter().map(|size| size.div_ceil(256)).sum();
+    assert_eq!((snapshot.fetch.requests, snapshot.get_latency.count()), (blocks, blocks));
+    assert_eq!(snapshot.copied_bytes, snapshot.fetch.copied_bytes + 2 * bytes, "into the cache and out of it");
+    assert_eq!((snapshot.wasted_bytes, snapshot.unproved, snapshot.disk_blocks, snapshot.index_bytes), (0, 0, 0, 0));
+    let passed: Vec<_> = snapshot.gates.iter().map(|gate| gate.passed).collect();
+    assert_eq!(passed[..2], [blocks, 6], "requests, and batches filled");
+    assert!(snapshot.thread.is_none() && snapshot.ring.is_some());
     assert!(board.beats() > 0);
     board.stop();
     assert!(!shard.turn());
@@ -132,6 +156,159 @@ fn a_failure_elsewhere_wakes_a_shard_and_ends_it() {
     assert!(!shard.turn() && !board.is_gone());
     drop(shard);
     assert!(board.is_gone(), "its last snapshot is still waited for");
+}
+
+/// What the watchdog prints of a shard that does not move.
+#[test]
+fn a_shard_that_waits_says_what_for() {
+    let mut bucket = Bucket::new(&[100; 8]);
+    bucket.mute = true;
+    let (world, mut shard, _outlet, _) = shard_of(bucket, 64 << 10, 8);
+    let mut turns = 0;
+    while world.now() < Instant::ZERO.after(Duration::from_secs(9)) {
+        assert!(shard.turn());
+        shard.sleep().unwrap();
+        world.advance();
+        turns += 1;
+    }
+    assert!(turns < 100, "it sleeps: {turns} turns in 9 s");
+    let snapshot = shard.snapshot();
+    for part in [
+        "fetch: 4 connections, 4 requests outstanding, 0 waiting for a place, longest silence 10.0",
+        "hedge: 0 of 0 spare slots in use by second requests",
+        "cache: 0 blocks, 65536 of 65536 bytes free",
+        "spill: none",
+        "assemble: 2 batches open, 8 blocks awaited, oldest 0 lacks 4 samples, first 'k/0'",
+        "deliver: next 0, 0 finished early, gate deliver: 0 of 1024 (mean 0.0, mean wait 0 µs)",
+        "mesh: 0 asks open with other shards, 0 not sent yet",
+        "gate fetch: 4 of 128 (mean ",
+        "gate assemble: 2 of 1024 (mean ",
+        "ops in flight",
+        "bytes free",
+    ] {
+        assert!(snapshot.text.contains(part), "no {part:?} in {}", snapshot.text);
+    }
+    let gates: Vec<_> = snapshot.gates.iter().map(|gate| (gate.name, gate.passed, gate.occupancy)).collect();
+    assert_eq!(gates, [("fetch", 0, 4), ("assemble", 0, 2), ("deliver", 0, 0)]);
+    assert!(!snapshot.waits_for_leases && snapshot.operations > 0, "it waits for the bucket");
+}
+
+/// Cuts every answer after so many bytes of payload.
+struct Cuts {
+    bucket: Bucket,
+    after: usize,
+}
+
+impl Host for Cuts {
+    fn connect(&mut self, conn: u64, addr: SocketAddr, now: Instant) -> (Duration, Result<(), i32>) {
+        self.bucket.connect(conn, addr, now)
+    }
+
+    fn receive(&mut self, _: u64, bytes: &[u8], _: Instant, out: &mut Replies) {
+        let answer = self.bucket.answer(str::from_utf8(bytes).unwrap(), "");
+        let body = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+        let cut = answer.len().min(body + self.after);
+        out.send(Duration::ZERO, answer[..cut].to_vec());
+        if cut < answer.len() {
+            out.finish(Duration::ZERO);
+        }
+    }
+
+    fn closed(&mut self, _: u64, _: Instant) {}
+}
+
+/// Ten attempts are enough for no more than 40 kB of it; but one that brings 4 KiB is no failure.
+#[test]
+fn an_object_that_comes_piece_by_piece_arrives_while_the_pieces_are_of_a_size() {
+    for (after, arrives) in [(4096, true), (4095, false)] {
+        let bucket = Bucket::new(&[60_000]);
+        let world = SimWorld::new(1, SimFaults::default(), Box::new(Cuts { bucket, after }));
+        let ring = SimRing::with_capacity(&world, 64, 8);
+        let (mut shard, mut outlet, _) = shard_on(ring, objects(&[60_000], 1 << 20), 0);
+        let batch = loop {
+            shard.turn();
+            if let Some(batch) = outlet.try_take() {
+                break batch;
+            }
+            shard.sleep().unwrap();
+            world.advance();
+        };
+        match batch.result {
+            Ok(batch) => assert!(arrives && batch.slot[..60_000] == content(batch.samples[0].id, 60_000), "{after}"),
+            Err(error) => assert!(!arrives && error.kind() == Kind::Truncated, "{after}: {error}"),
+        }
+    }
+}
+
+/// Nothing is on its way that could make room: the loader warns of the consumer that keeps its batches.
+#[test]
+fn a_shard_whose_memory_the_consumer_holds_says_so() {
+    let sizes = [4_000; 160];
+    let world = SimWorld::new(1, SimFaults::default(), Box::new(Bucket::new(&sizes)));
+    let ring = SimRing::with_capacity(&world, 64, 8);
+    let (mut shard, mut outlet, _) = shard_on(ring, objects(&sizes, 1 << 20), 0);
+    let (mut held, mut turns) = (Vec::new(), 0);
+    while !shard.snapshot().waits_for_leases {
+        assert!(shard.turn());
+        held.extend(core::iter::from_fn(|| outlet.try_take()));
+        shard.sleep().unwrap();
+        world.advance();
+        turns += 1;
+        assert!(turns < 1000, "{}", shard.snapshot().text);
+    }
+    assert!((50..80).contains(&held.len()), "{} batches fill the arena", held.len());
+    held.clear();
+    assert!(shard.turn() && !shard.snapshot().waits_for_leases, "{}", shard.snapshot().text);
+}
+
+#[test]
+fn a_snapshot_is_published_once_for_each_request() {
+    let (_world, mut shard, _outlet, board) = shard(&[100; 4], 0, 8);
+    assert!(shard.turn() && board.answered(1).is_none() && board.latest().text.is_empty());
+    let serial = board.request();
+    assert!(board.answered(serial).is_none(), "the shard has not run since");
+    assert!(shard.turn());
+    let first = board.answered(serial).expect("it was asked for");
+    assert!(first.serial == serial && !first.text.is_empty());
+    assert!(board.request() == serial + 1 && board.answered(serial + 1).is_none());
+    drop(shard);
+    assert_eq!(board.answered(serial + 1).map(|last| last.serial), Some(serial), "of a shard that is gone, the last");
+}
+
+#[test]
+fn a_shard_whose_consumer_is_gone_ends() {
+    let (_world, mut shard, outlet, _) = shard(&[100; 4], 0, 8);
+    assert!(shard.turn());
+    drop(outlet);
+    assert!(!shard.turn());
+}
+
+/// On a real ring and in a thread of its own, with a request under way that is never answered.
+#[test]
+fn a_shard_that_is_told_to_stop_closes_its_connections_and_leaves_nothing_with_the_ring() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let objects = packed_at("http://bucket.test/b/k", &[&server.local_addr().unwrap().to_string()], &[100; 4]);
+    let (ready, started) = channel();
+    let thread = std::thread::spawn(move || {
+        let ring = PollRing::new(&UringConfig::default()).unwrap();
+        let waker = ring.waker();
+        let (shard, outlet, board) = shard_on(ring, objects, 0);
+        let mut shard = shard.metered(ThreadMeter::plain());
+        ready.send((waker, outlet, board)).unwrap();
+        shard.run().unwrap();
+        shard.end();
+    });
+    let (waker, _outlet, board) = started.recv().unwrap();
+    let (mut connection, _) = server.accept().unwrap();
+    assert!(connection.read(&mut [0; 16]).unwrap() > 0, "a request came");
+    board.stop();
+    waker.wake();
+    let mut rest = Vec::new();
+    connection.read_to_end(&mut rest).unwrap();
+    thread.join().unwrap();
+    let last = board.latest();
+    assert!(board.is_gone() && last.operations == 0 && last.thread.is_some(), "{}", last.text);
+    assert!(last.fetch.requests > 0);
 }
 
 #[test]

@@ -10,18 +10,18 @@ use crate::hedge::Spares;
 use crate::mesh::mesh;
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
-use crate::spill::{Known, SegmentFile, SpillDesk, SpillSetup, SpillStage, Supply, Wish};
+use crate::spill::{Contents, Known, SegmentFile, SpillDesk, SpillSetup, SpillStage, Supply, Wish, resume};
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, SampleId, ShardId};
-use fuelrail_io::{FileOptions, Ring, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld, lane};
+use fuelrail_io::{FileOptions, Ring, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld, Waker, lane};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
-use fuelrail_plan::spill::{Mount, PAGE_BYTES, Spill, SpillConfig, SpillPolicy};
+use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, Spill, SpillConfig, SpillPolicy};
 use fuelrail_plan::window::WindowConfig;
-use fuelrail_wire::block::{PAGE_BYTES as JOURNAL_PAGE, records};
+use fuelrail_wire::block::{PAGE_BYTES as JOURNAL_PAGE, Record, Scanned, records};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -249,6 +249,11 @@ fn the_second_epoch_comes_from_disk_and_a_later_run_asks_for_nothing() {
     assert!(fetch.landed_bytes <= total + short, "only short blocks may be late: they wait for company");
     assert_eq!((brain.spill.lost, disk.failures), (0, 0));
     assert!((short..=2 * short).contains(&disk.copied_bytes), "only short blocks are copied, once each way");
+    assert_eq!(disk.read_alone.count() + disk.read_beside.count(), brain.spill.hits);
+    assert!(disk.read_bytes >= brain.spill.hit_bytes && disk.written_bytes > brain.spill.written_bytes, "{disk:?}");
+    assert!(disk.written_bytes < brain.spill.written_bytes * 3 / 2, "padding and journal are little");
+    assert_eq!(first.disk_blocks, brain.spill.written);
+    assert!(first.index_bytes > 0 && first.text.contains("spill: "), "{}", first.text);
     let requests = heard.borrow().len();
     let again = drive(&world, &mut Keeper::new(&world, 20), &case, |_, _| ());
     assert_eq!((again.fetch.landed_bytes, again.brain.spill.hit_bytes), (0, 2 * total), "{}", again.text);
@@ -408,4 +413,73 @@ fn proofs_leave_with_their_segment() {
         stage.trim(&mut ring, segment);
     }
     assert_eq!(stage.proofs(), (0, 0));
+}
+
+#[test]
+fn a_segment_that_was_found_is_gone_on_with_behind_whole_pages_while_an_eighth_of_it_is_left() {
+    let found = |end, pages| resume(SEGMENT_BYTES, &Scanned { end, pages, ..Scanned::default() });
+    let open = |end, records| Mount::Open { end, records };
+    assert_eq!(found(PAGE_BYTES, 0), open(PAGE_BYTES, 0));
+    assert_eq!(found(PAGE_BYTES + 1, 3), open(2 * PAGE_BYTES, 3 * PAGE_RECORDS));
+    // The journal's first page is the segment's last.
+    let brim = SEGMENT_BYTES - PAGE_BYTES - SEGMENT_BYTES / 8;
+    assert_eq!(found(brim, 0), open(brim, 0));
+    assert_eq!(found(brim + 1, 0), Mount::Sealed);
+    assert_eq!(found(brim, 1), Mount::Sealed);
+    assert_eq!(found(PAGE_BYTES, SEGMENT_BYTES / PAGE_BYTES), Mount::Sealed, "its journal is full");
+}
+
+#[test]
+fn a_record_is_of_a_block_when_content_place_and_length_are() {
+    const BLOCK: u64 = 128 << 10;
+    let objects = tagged_objects(&[200_000, 100, 200_000], BLOCK);
+    let contents = Contents::new(&objects);
+    let record = |sample, first, len: u64| Record {
+        fingerprint: objects.fingerprint(SampleId(sample)).unwrap(),
+        first,
+        len: len as u32,
+        place: 8192,
+        crc32c: 7,
+        promised: Some(9),
+        sequence: 0,
+        mark: 0,
+    };
+    let known = |records| contents.known(&Scanned { records, ..Scanned::default() });
+    let all = [record(2, BLOCK, 200_000 - BLOCK), record(1, 0, 100), record(0, 0, BLOCK)];
+    let blocks = [(2, 1), (1, 0), (0, 0)].map(|(sample, index)| BlockId { sample: SampleId(sample), index });
+    let expected = blocks.map(|block| Known { block, place: 8192, crc32c: 7, promised: Some(9) });
+    assert_eq!(known(all.to_vec()), expected);
+    let other = tagged_objects(&[5; 9], BLOCK).fingerprint(SampleId(8)).unwrap();
+    let [whole, ..] = all;
+    let odd = [
+        Record { len: whole.len - 1, ..whole },
+        Record { first: 1, ..whole },
+        record(0, 2 * BLOCK, BLOCK),
+        Record { place: 8193, ..whole },
+        Record { fingerprint: other, ..whole },
+    ];
+    assert_eq!(known(odd.to_vec()), []);
+}
+
+/// A wish wakes the keeper's thread, and what it gives wakes the shard.
+#[test]
+fn a_wish_wakes_the_keeper_and_a_segment_the_shard() {
+    let desk: Arc<SpillDesk> = Arc::default();
+    let waker = Waker::sleeper();
+    desk.set_shard(waker.clone());
+    let keeper = Arc::clone(&desk);
+    let thread = std::thread::spawn(move || {
+        keeper.set_keeper(std::thread::current());
+        loop {
+            match keeper.next_wish() {
+                Some(Wish::Another) => return assert!(keeper.supply(Supply::NoMore)),
+                Some(wish) => panic!("{wish:?}"),
+                // Without a time: if no wish wakes it, the test hangs and fails.
+                None => std::thread::park(),
+            }
+        }
+    });
+    assert!(desk.next_supply().is_none() && desk.wish(Wish::Another));
+    thread.join().unwrap();
+    assert!(waker.is_notified() && matches!(desk.next_supply(), Some(Supply::NoMore)));
 }

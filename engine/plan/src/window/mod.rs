@@ -267,7 +267,8 @@ impl Window {
 
     /// Nothing has landed yet: the longer that takes, the more requests belong on the way.
     fn idle_blind(&mut self, now: Instant, in_flight: usize, waiting: usize) -> Option<Instant> {
-        let enough = self.level.wanted() >= self.config.connections_blind_max;
+        let WindowConfig { connections_max, connections_blind_max, .. } = self.config;
+        let enough = self.level.wanted() >= connections_blind_max.min(connections_max);
         if waiting == 0 || in_flight == 0 || enough || self.limit.is_finite() {
             return None;
         }
