@@ -58,8 +58,11 @@ mod tests {
     #[test]
     fn what_is_gone_is_found() {
         let found = |page: &str| {
-            let files =
-                [("engine/docs/a.md", page), ("engine/docs/b.md", ""), ("engine/tests/c.rs", "#[test]\nfn keeps() {}\n")];
+            let files = [
+                ("engine/docs/a.md", page),
+                ("engine/docs/b.md", ""),
+                ("engine/tests/c.rs", "#[test]\nfn keeps() {}\n"),
+            ];
             check(&Workspace::of(&files))
         };
         let fine = "[b](b.md#part) [c](../tests/c.rs \"keeps\") [web](https://x.example/) `engine/tests/` `engine/tests/c.rs::any` `a/b`";

@@ -179,7 +179,8 @@ impl Venue {
             Transport::Plain => &self.plain,
             Transport::Tls => &self.secure,
         };
-        let none = || Error::new(Kind::Usage, "this venue has no TLS").with_hint("use a venue with nginx, opened with TLS");
+        let none =
+            || Error::new(Kind::Usage, "this venue has no TLS").with_hint("use a venue with nginx, opened with TLS");
         Ok(format!("{}{}", base.as_ref().ok_or_else(none)?, laid.prefix))
     }
 
