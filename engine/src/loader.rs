@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::decode::{DecodeStage, Shape};
 use crate::importance::Reporter;
 use crate::listing::Saved;
-use crate::memory::MemoryStats;
+use crate::memory::{Memory, MemoryStats, Remains};
 use crate::spill::Keeper;
 use crate::starting::ShardThread;
 use crate::state::{State, VERSION};
@@ -58,33 +58,6 @@ pub enum Taken {
     NotYet,
     /// The run is over or has failed.
     Over,
-}
-
-/// What a closed loader has left behind: nothing, but for the memory of batches that the caller still holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Remains {
-    /// Operations that the kernel had not given back when the shards ended.
-    pub operations: u64,
-    /// Slots that are not home: one for every batch still held.
-    pub slots: u64,
-}
-
-/// The loader's memory, for those who register it with a device. Mapped as long as this, the loader or one of its batches
-/// lives. Clones are the same memory.
-#[derive(Clone, Debug)]
-pub struct Memory(Arena);
-
-impl Memory {
-    /// Where it begins, page-aligned, and how many bytes it has. For registering, not for reading: batches change.
-    #[must_use]
-    pub fn span(&self) -> (*const u8, usize) {
-        self.0.span()
-    }
-
-    /// The same in pieces, in order and side by side: one per shard, and one more where samples are decoded.
-    pub fn regions(&self) -> impl ExactSizeIterator<Item = (*const u8, usize)> {
-        self.0.region_spans()
-    }
 }
 
 /// What the builder hands over.

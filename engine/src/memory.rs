@@ -23,6 +23,33 @@ pub struct MemoryStats {
     pub rest_bytes: u64,
 }
 
+/// The loader's memory, for those who register it with a device. Mapped as long as this, the loader or one of its batches
+/// lives. Clones are the same memory.
+#[derive(Clone, Debug)]
+pub struct Memory(pub(crate) Arena);
+
+impl Memory {
+    /// Where it begins, page-aligned, and how many bytes it has. For registering, not for reading: batches change.
+    #[must_use]
+    pub fn span(&self) -> (*const u8, usize) {
+        self.0.span()
+    }
+
+    /// The same in pieces, in order and side by side: one per shard, and one more where samples are decoded.
+    pub fn regions(&self) -> impl ExactSizeIterator<Item = (*const u8, usize)> {
+        self.0.region_spans()
+    }
+}
+
+/// What a closed loader has left behind: nothing, but for the memory of batches that the caller still holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Remains {
+    /// Operations that the kernel had not given back when the shards ended.
+    pub operations: u64,
+    /// Slots that are not home: one for every batch still held.
+    pub slots: u64,
+}
+
 impl MemoryStats {
     /// Of a loader with these channels between its shards.
     pub(crate) fn new(

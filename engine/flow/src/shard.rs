@@ -20,7 +20,7 @@ use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, ShardId};
 use fuelrail_io::{Op, Region, Ring, ThreadMeter, Waker, Window};
-use fuelrail_plan::brain::{Brain, BrainConfig, Command, Fact, FetchId, GivenUp, Keep, Origin, Source, Waiters};
+use fuelrail_plan::brain::{Brain, BrainConfig, Command, Fact, FetchId, Keep, Origin, Source, Waiters};
 use fuelrail_plan::run::Run;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -350,7 +350,7 @@ impl<R: Ring> Shard<R> {
             Command::Evict(block) => self.cache.as_mut().expect("only kept blocks are evicted").evict(block),
             Command::Deliver { block, waiters, source, keep } => self.share_out(block, waiters, source, keep),
             Command::Refuse { block, waiters: Waiters { mut first, others }, attempts, why } => {
-                let error = given_up(first.error.take(), why).with_attempts(attempts);
+                let error = outcomes::given_up(first.error.take(), why).with_attempts(attempts);
                 if let Some(quarantine) = &mut self.quarantine {
                     quarantine.insert(block, error.clone());
                 }
@@ -476,30 +476,6 @@ impl<R: Ring> Drop for Shard<R> {
         self.board.leave();
     }
 }
-
-/// What a fetch that was given up ends with.
-fn given_up(last: Option<Error>, why: GivenUp) -> Error {
-    let (kind, cause) = last.as_ref().map_or((Kind::Network, "none was made"), |error| (error.kind(), error.cause()));
-    match why {
-        GivenUp::Tried => {
-            let last = last.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up"));
-            if last.hint().is_some() { last } else { last.with_hint(GIVEN_UP) }
-        }
-        GivenUp::Unserved(time) => {
-            Error::new(kind, format!("nothing was served for {} s; the last attempt: {cause}", time.as_secs()))
-                .with_hint("look at the bucket, and resume from the last state; outage_limit_s says how long to wait")
-        }
-        GivenUp::Late(time) => {
-            Error::new(kind, format!("it kept failing for {} s; the last attempt: {cause}", time.as_secs())).with_hint(
-                "others are served: look at this object, or at the way to it; request_limit_s says how long to try",
-            )
-        }
-    }
-}
-
-/// What helps where every attempt failed in a way that might have passed.
-const GIVEN_UP: &str =
-    "look at the server's logs and at what is between (proxies, load balancers), or raise attempts_max";
 
 /// How long a shard that ends waits for its operations.
 const END_PATIENCE: Duration = Duration::from_secs(5);

@@ -73,7 +73,7 @@ fn batches(job: &Job<'_>, folder: &Path, root: &Root, objects: Vec<Listed>) -> O
     let mut settings = given(job.trust);
     settings.push(("uri".into(), job.from.to_owned()));
     let builder = LoaderBuilder::new(load(None, &settings)?).listing(objects).batch_size(batch_size);
-    let mut loader = builder.epochs(1).shuffle(false).rank(0, 1).bad_samples(BadSamples::Skip).build()?;
+    let mut loader = builder.epochs(1).shuffle(false).rank(0).world(1).bad_samples(BadSamples::Skip).build()?;
     loader.notices().iter().for_each(|notice| note(notice));
     let (to_writers, from_loader) = sync_channel::<Taken>(WRITERS);
     let from_loader = Mutex::new(from_loader);
