@@ -135,9 +135,9 @@ impl Proxy {
             401 | 407 if self.authorization.is_empty() => self
                 .error(Kind::Denied, &format!("proxy authentication required ({status})"))
                 .with_hint(format!("put USER:PASSWORD@ in front of the host in {variable}")),
-            401 | 407 => self.error(Kind::Denied, &format!("proxy authentication failed ({status})")).with_hint(format!(
-                "check user and password in {variable}; percent-encode what is not a letter or a digit"
-            )),
+            401 | 407 => self.error(Kind::Denied, &format!("proxy authentication failed ({status})")).with_hint(
+                format!("check user and password in {variable}; percent-encode what is not a letter or a digit"),
+            ),
             429 => self.error(Kind::Throttled, "it asks to slow down (429)"),
             408 | 500..=599 => self
                 .error(Kind::Network, &format!("it cannot reach {target} ({status})"))
