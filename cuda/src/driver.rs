@@ -117,7 +117,7 @@ impl Driver {
     /// The error of a code that is not success.
     pub(crate) fn error(&self, code: Code, doing: &str) -> Error {
         let error = Error::new(Kind::Environment, format!("{doing}: {}", self.text(code)));
-        match code.with_hint() {
+        match code.hint() {
             Some(cure) => error.with_hint(cure),
             None => error,
         }
@@ -166,7 +166,7 @@ impl Code {
             || self == Code::CONTEXT_IS_DESTROYED
     }
 
-    fn cure(self) -> Option<&'static str> {
+    fn hint(self) -> Option<&'static str> {
         Some(match self {
             Code::NO_DEVICE => {
                 "look whether nvidia-smi sees a GPU, and at CUDA_VISIBLE_DEVICES; a container needs --gpus or the device plugin"

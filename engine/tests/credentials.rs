@@ -322,7 +322,7 @@ fn the_other_clouds_uris_are_signed_for_as_they_want_it() {
         ("gs://shelf/", vec![("GCE_METADATA_HOST", host.as_str())]),
     ] {
         let listing = vec![fuelrail::Listed { key: "k".into(), size: 5, etag: None }];
-        let builder = loader_at(uri).listing(listing).endpoint(&store.url()).environment(environment(&variables));
+        let builder = loader_at(uri).listing(listing).endpoint(store.url()).environment(environment(&variables));
         let mut loader = builder.build().unwrap();
         let batch = loader.next_batch().unwrap().unwrap();
         assert_eq!(batch.samples().next().unwrap().bytes, b"bytes", "{uri}");

@@ -21,7 +21,7 @@ fn loader(bucket: &Bucket, listing: Vec<Listed>, order: &str, (rank, ranks): (u3
     let held_bytes = cache_bytes + AHEAD_BYTES + (cache_bytes / SAMPLE_BYTES * 9 / 8 + 64) * KNOWN_BYTES;
     // What rounding up adds goes to connections, never to batches or cache.
     let memory_bytes = (held_bytes + 64 * SCRATCH_BYTES as u64).next_multiple_of(PAGE_BYTES);
-    Loader::builder(&bucket.url(""))
+    Loader::builder(bucket.url(""))
         .listing(listing)
         .batch_size(BATCH_SIZE as u32)
         .epochs(EPOCHS)

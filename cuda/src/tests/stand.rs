@@ -47,7 +47,7 @@ impl Store {
 
     /// A small loader of one shard.
     pub(super) fn loader(&self) -> LoaderBuilder {
-        Loader::builder(&self.bucket.url(""))
+        Loader::builder(self.bucket.url(""))
             .memory_limit("6MB".parse().unwrap())
             .shards(1)
             .connections_max(8)

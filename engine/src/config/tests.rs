@@ -18,10 +18,10 @@ fn argument_beats_environment_beats_file_beats_default() {
     std::fs::write(&file, "uri = \"http://h/b\"\nbatch_size = 1\nseed = 2\nepochs = 3\nblock_bytes = \"1 MiB\"\n")
         .unwrap();
     let env = [pair("FUELRAIL_SPILL_DIRS", "/a,/b"), pair("FUELRAIL_SPILL_LIMIT_BYTES", "3 GiB")];
-    let disk = Config::load(Some(&file), env, &vec![]).unwrap();
+    let disk = Config::load(Some(&file), env, &[]).unwrap();
     assert_eq!((disk.disk.dirs, disk.disk.limit), (vec!["/a".into(), "/b".into()], Some(ByteSize(3 << 30))));
     let env = [pair("FUELRAIL_SEED", "20"), pair("FUELRAIL_EPOCHS", "30"), pair("HOME", "/")];
-    let config = Config::load(Some(&file), env, &vec![pair("epochs", "300")]).unwrap();
+    let config = Config::load(Some(&file), env, &[pair("epochs", "300")]).unwrap();
     assert_eq!((config.batch_size, config.order.seed, config.epochs), (1, 20, 300));
     assert_eq!((config.memory.block_size, config.world), (ByteSize(1 << 20), 1));
 }
@@ -29,7 +29,7 @@ fn argument_beats_environment_beats_file_beats_default() {
 #[test]
 fn unknown_and_wrong_settings_are_refused_by_name() {
     let refused = |env: (String, String)| {
-        Config::load(None, [pair("FUELRAIL_URI", "http://h/b"), env], &vec![]).unwrap_err().to_string()
+        Config::load(None, [pair("FUELRAIL_URI", "http://h/b"), env], &[]).unwrap_err().to_string()
     };
     assert!(refused(pair("FUELRAIL_BATCHSIZE", "3")).contains("batchsize"));
     assert!(refused(pair("FUELRAIL_BATCH_SIZE", "many")).contains("many"));
@@ -63,7 +63,7 @@ fn the_clouds_variables_fill_what_is_not_set() {
         pair("AWS_REGION", "eu-west-1"),
         pair("AWS_CA_BUNDLE", "/a.pem"),
     ];
-    let config = Config::load(None, own.clone(), &vec![]).unwrap();
+    let config = Config::load(None, own.clone(), &[]).unwrap();
     assert_eq!(
         (config.network.region.as_deref(), config.trust.ca_file.as_deref()),
         (Some("eu-west-1"), Some(Path::new("/a.pem")))
@@ -71,11 +71,11 @@ fn the_clouds_variables_fill_what_is_not_set() {
     let source = config.source().unwrap().1;
     assert_eq!(source.endpoint.authority(), "bucket.s3.eu-west-1.amazonaws.com");
     assert_eq!(source.prefixes, ["x1/", "x2/"]);
-    let config = Config::load(None, own, &vec![pair("region", "us-west-2"), pair("addressing", "path")]).unwrap();
+    let config = Config::load(None, own, &[pair("region", "us-west-2"), pair("addressing", "path")]).unwrap();
     assert_eq!(config.source().unwrap().1.endpoint.object_path("k"), "/bucket/k");
     assert_eq!(config.network.region.as_deref(), Some("us-west-2"));
     let error =
-        Config::load(None, [pair("FUELRAIL_URI", "s3://b"), pair("FUELRAIL_ADDRESSING", "up")], &vec![]).unwrap_err();
+        Config::load(None, [pair("FUELRAIL_URI", "s3://b"), pair("FUELRAIL_ADDRESSING", "up")], &[]).unwrap_err();
     assert!(error.to_string().contains("'up' is not a way of addressing"), "{error}");
 }
 

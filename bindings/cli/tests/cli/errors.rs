@@ -7,7 +7,7 @@ use super::seccomp::{IO_URING, refusing, under};
 use super::{Ended, PROGRAM, SMALL};
 use fuelrail_bucket::{AccessKey, Bucket, BucketConfig, DataSet, Source, Tls};
 use rcgen::{CertificateParams, KeyPair};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -178,7 +178,7 @@ fn settings(folder: &Path, plain: &Bucket) -> Vec<Case> {
         case("memory limit too small", &["bench", "read", uri, "--shards", "1", "--memory-limit", "4KiB"]),
         read("state of another data set", uri, &["--state", state.to_str().unwrap()]),
         case("no such folder", &["ls", "/no/such/folder/"]),
-        Case { output: Stdio::from(File::from(full)), ..case("disk full", &["ls", uri]) },
+        Case { output: Stdio::from(full), ..case("disk full", &["ls", uri]) },
         Case { confined: true, ..refused },
     ]
 }
