@@ -65,7 +65,7 @@ pub fn column_svg(result: &Value, column: &str) -> Result<String> {
     let rows: Vec<Bar> = entries.iter().filter_map(bar).collect();
     if rows.is_empty() {
         let error = Error::new(Kind::Usage, format!("the result has no column '{column}'"));
-        return Err(error.cure("name a list and a number of its entries, as rows.data_wait_s"));
+        return Err(error.with_hint("name a list and a number of its entries, as rows.data_wait_s"));
     }
     let (least, most) = rows.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), row| (a.min(row.value), b.max(row.value)));
     Ok(file(&bars(&rows, Axis { log: least > 0.0 && most > least * 100.0, tick: in_unit })))

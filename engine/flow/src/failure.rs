@@ -5,6 +5,7 @@
 
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_io::Waker;
+use fuelrail_plan::brain::GivenUp;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -47,6 +48,30 @@ impl Failure {
         None
     }
 }
+
+/// What a fetch that was given up ends with.
+pub(crate) fn given_up(last: Option<Error>, why: GivenUp) -> Error {
+    let (kind, cause) = last.as_ref().map_or((Kind::Network, "none was made"), |error| (error.kind(), error.cause()));
+    match why {
+        GivenUp::Tried => {
+            let last = last.unwrap_or_else(|| Error::new(Kind::Cancelled, "the fetch was given up"));
+            if last.hint().is_some() { last } else { last.with_hint(GIVEN_UP) }
+        }
+        GivenUp::Unserved(time) => {
+            Error::new(kind, format!("nothing was served for {} s; the last attempt: {cause}", time.as_secs()))
+                .with_hint("look at the bucket, and resume from the last state; outage_limit_s says how long to wait")
+        }
+        GivenUp::Late(time) => {
+            Error::new(kind, format!("it kept failing for {} s; the last attempt: {cause}", time.as_secs())).with_hint(
+                "others are served: look at this object, or at the way to it; request_limit_s says how long to try",
+            )
+        }
+    }
+}
+
+/// What helps where every attempt failed in a way that might have passed.
+const GIVEN_UP: &str =
+    "look at the server's logs and at what is between (proxies, load balancers), or raise attempts_max";
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@ use crate::board::Board;
 use crate::cache::CacheStage;
 use crate::conn::{Asked, Proof};
 use crate::deliver::{Consumer, DeliverStage};
+use crate::failure::given_up;
 use crate::fetch::FetchStage;
 use crate::gate::Gate;
 use crate::hedge::{Hedges, Race};
@@ -350,7 +351,7 @@ impl<R: Ring> Shard<R> {
             Command::Evict(block) => self.cache.as_mut().expect("only kept blocks are evicted").evict(block),
             Command::Deliver { block, waiters, source, keep } => self.share_out(block, waiters, source, keep),
             Command::Refuse { block, waiters: Waiters { mut first, others }, attempts, why } => {
-                let error = outcomes::given_up(first.error.take(), why).with_attempts(attempts);
+                let error = given_up(first.error.take(), why).with_attempts(attempts);
                 if let Some(quarantine) = &mut self.quarantine {
                     quarantine.insert(block, error.clone());
                 }
