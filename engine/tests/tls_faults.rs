@@ -4,6 +4,7 @@ use crate::common::secure::Secured;
 use crate::common::{drain, listing, plain_run, planned, side_by_side};
 use fuelrail::LoaderBuilder;
 use fuelrail_bucket::{DataSet, FaultKind};
+use std::time::Duration;
 
 /// Small objects, and ones of several blocks and many records.
 fn sets(seed: u64) -> [DataSet; 2] {
