@@ -206,7 +206,13 @@ impl Suite<'_> {
     fn list(&mut self) {
         let lengths = |objects: Vec<Listed>| objects.into_iter().map(|o| o.size).collect::<Vec<_>>();
         assert_eq!(lengths(self.listed("set/")), lengths(self.objects.clone()));
-        assert!(self.listed("nothing/").is_empty());
+        match list_with(&self.access, &self.server.uri("nothing/"), |_| {}) {
+            Ok(listed) => assert_eq!(listed, [], "a prefix of nothing"),
+            // A folder is there or not.
+            Err(error) => {
+                assert!(error.kind() == Kind::NotFound && error.cause().contains("no file or folder"), "{error}")
+            }
+        }
         let packed = list_packed(&self.access, &self.server.uri("set/{x,deep}"), |_| {}).unwrap();
         assert_eq!(
             packed.iter().map(|o| o.key).collect::<Vec<_>>(),
