@@ -454,7 +454,7 @@ fn what_was_done_is_counted() {
     let now = rig.ring.now();
     let text = rig.fetch.describe(now);
     assert_eq!((rig.fetch.waiting(), rig.fetch.outstanding()), (12, 8));
-    assert!(text.starts_with("fetch: 2 connections, 8 requests outstanding, 12 waiting for a place, "), "{text}");
+    assert!(text.starts_with("fetch: 8 requests outstanding, 12 waiting for a place, 2 connections, "), "{text}");
     rig.run(20);
     let stats = rig.fetch.stats();
     assert_eq!((stats.requests, heard.borrow().len()), (20, 20));

@@ -174,7 +174,7 @@ fn a_shard_that_waits_says_what_for() {
     assert!(turns < 100, "it sleeps: {turns} turns in 9 s");
     let snapshot = shard.snapshot();
     for part in [
-        "fetch: 4 connections, 4 requests outstanding, 0 waiting for a place, longest silence 10.0",
+        "fetch: 4 requests outstanding, 0 waiting for a place, 4 connections, longest silence 10.0",
         "hedge: 0 of 0 spare slots in use by second requests",
         "cache: 0 blocks, 65536 of 65536 bytes free",
         "spill: none",
