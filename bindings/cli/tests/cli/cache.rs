@@ -12,8 +12,7 @@ use super::*;
 fn loader_with_disk(bucket: &Bucket, dir: &Path) -> Loader {
     let mut loader = Loader::builder(bucket.url(""))
         .batch_size(16)
-        // More than memory has room for: blocks that all epochs ask for at once need no disk.
-        .epochs(20)
+        .epochs(4)
         .shards(1)
         .pin(false)
         .memory_limit(ByteSize(64 << 20))

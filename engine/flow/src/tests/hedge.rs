@@ -1,24 +1,16 @@
 //! Second requests in a whole shard, in virtual time: what a heavy tail costs with and without them, and that no trouble makes
 //! them lose, repeat or mix up a byte.
 
-use super::world::{Bucket, Heard, content, objects, run};
-use crate::assemble::BadSamples;
+use super::world::{self, Bucket, Heard, content, objects, run};
 use crate::board::{Board, Snapshot};
 use crate::deliver::{Consumer, Outlet};
 use crate::hedge::Spares;
 use crate::mesh::mesh;
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
-use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::prng::Prng;
-use fuelrail_base::{Duration, Instant, ShardId};
+use fuelrail_base::{Duration, Instant};
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, SimFaults, SimRing, SimWorld, lane};
-use fuelrail_plan::brain::BrainConfig;
-use fuelrail_plan::hedge::HedgeConfig;
-use fuelrail_plan::pace::Ledger;
-use fuelrail_plan::policy::PolicyName;
-use fuelrail_plan::prefetch::Strategy;
-use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::window::WindowConfig;
 use std::sync::Arc;
 
@@ -60,34 +52,19 @@ impl Shape {
     }
 
     fn config(&self) -> ShardConfig {
-        ShardConfig {
-            brain: BrainConfig {
-                shard: ShardId(0),
-                shards: 1,
-                prefetch: Strategy::default(),
-                policy: PolicyName::NextUse,
-                cache_bytes: 0,
-                cached_block_bytes_min: 0,
-                batch_room_bytes: 2 << 20,
-                horizon_epochs: 1,
-                spill: None,
-                pace: Ledger::default(),
-                retry: RetryConfig { attempts_max: 100, ..RetryConfig::default() },
-                window: WindowConfig {
-                    connections_start: self.connections,
-                    connections_max: self.connections,
-                    depth_max: 4,
-                    ..WindowConfig::default()
-                },
-                hedge: HedgeConfig { percent: self.percent, ..HedgeConfig::default() },
-                seed: self.seed,
-            },
-            bad_samples: BadSamples::Raise,
-            stall_after: Duration::from_secs(10),
-            connections_max: self.connections + self.spares.slots,
-            scratch_bytes: SCRATCH_BYTES as u64,
-            spares: self.spares,
-        }
+        let window = WindowConfig {
+            connections_start: self.connections,
+            connections_max: self.connections,
+            depth_max: 4,
+            ..WindowConfig::default()
+        };
+        let mut config = world::config(2 << 20, window);
+        config.brain.retry.attempts_max = 100;
+        config.brain.hedge.percent = self.percent;
+        config.brain.seed = self.seed;
+        config.connections_max += self.spares.slots;
+        config.spares = self.spares;
+        config
     }
 }
 

@@ -1,8 +1,7 @@
 //! A whole shard on a simulated ring, where its stages alone cannot show what goes wrong between them.
 
 use super::memory::region;
-use super::world::{Bucket, content, objects, packed_at, run};
-use crate::assemble::BadSamples;
+use super::world::{self, Bucket, content, objects, packed_at, run};
 use crate::board::Board;
 use crate::deliver::{Consumer, Outlet};
 use crate::hedge::Spares;
@@ -10,15 +9,9 @@ use crate::mesh::mesh;
 use crate::objects::Objects;
 use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
 use crate::shard::Shard;
-use fuelrail_base::limits::{SAMPLE_ALIGN, SCRATCH_BYTES};
-use fuelrail_base::{Duration, Error, Instant, Kind, ShardId};
+use fuelrail_base::limits::SAMPLE_ALIGN;
+use fuelrail_base::{Duration, Error, Instant, Kind};
 use fuelrail_io::{Host, PollRing, Replies, Ring, SimFaults, SimRing, SimWorld, ThreadMeter, UringConfig, lane};
-use fuelrail_plan::brain::BrainConfig;
-use fuelrail_plan::hedge::HedgeConfig;
-use fuelrail_plan::pace::Ledger;
-use fuelrail_plan::policy::PolicyName;
-use fuelrail_plan::prefetch::Strategy;
-use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::window::WindowConfig;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
@@ -26,29 +19,10 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 fn config(cache_bytes: u64) -> ShardConfig {
-    ShardConfig {
-        brain: BrainConfig {
-            shard: ShardId(0),
-            shards: 1,
-            prefetch: Strategy::default(),
-            policy: PolicyName::NextUse,
-            cache_bytes,
-            cached_block_bytes_min: 0,
-            batch_room_bytes: 64 << 10,
-            horizon_epochs: 1,
-            spill: None,
-            pace: Ledger::default(),
-            retry: RetryConfig::default(),
-            window: WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() },
-            hedge: HedgeConfig::default(),
-            seed: 1,
-        },
-        bad_samples: BadSamples::Raise,
-        stall_after: Duration::from_secs(10),
-        connections_max: 4,
-        scratch_bytes: SCRATCH_BYTES as u64,
-        spares: Spares::default(),
-    }
+    let window = WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() };
+    let mut config = world::config(64 << 10, window);
+    config.brain.cache_bytes = cache_bytes;
+    config
 }
 
 /// One shard that serves two epochs over objects of these sizes, on a ring with so many sockets.

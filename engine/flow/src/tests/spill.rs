@@ -1,24 +1,16 @@
 //! A whole shard with a disk, on a simulated ring: what is written is read again, whatever the disk does meanwhile.
 
 use super::memory::region;
-use super::world::{Bucket, Heard, run, tagged_objects, whole};
-use crate::assemble::BadSamples;
+use super::world::{self, Bucket, Heard, run, tagged_objects, whole};
 use crate::board::{Board, Snapshot};
 use crate::conn::Proof;
 use crate::deliver::{Consumer, Outlet};
-use crate::hedge::Spares;
 use crate::mesh::mesh;
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
 use crate::spill::{Contents, Known, SegmentFile, SpillDesk, SpillSetup, SpillStage, Supply, Wish, resume};
-use fuelrail_base::limits::SCRATCH_BYTES;
-use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, SampleId, ShardId};
+use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, SampleId};
 use fuelrail_io::{FileOptions, Ring, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld, Waker, lane};
-use fuelrail_plan::brain::BrainConfig;
-use fuelrail_plan::hedge::HedgeConfig;
-use fuelrail_plan::policy::PolicyName;
-use fuelrail_plan::prefetch::Strategy;
-use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, Spill, SpillConfig, SpillPolicy};
 use fuelrail_plan::window::WindowConfig;
 use fuelrail_wire::block::{PAGE_BYTES as JOURNAL_PAGE, Record, Scanned, records};
@@ -31,29 +23,10 @@ const UNIT: u64 = 512;
 
 fn config(segments: bool) -> ShardConfig {
     let spill = SpillConfig { policy: SpillPolicy::NextUse, unit: UNIT, blocks_max: 500, pending_bytes_max: 8 << 20 };
-    ShardConfig {
-        brain: BrainConfig {
-            shard: ShardId(0),
-            shards: 1,
-            prefetch: Strategy::default(),
-            policy: PolicyName::NextUse,
-            cache_bytes: 0,
-            cached_block_bytes_min: 0,
-            spill: segments.then_some(spill),
-            batch_room_bytes: 6 << 20,
-            horizon_epochs: 1,
-            pace: fuelrail_plan::pace::Ledger::default(),
-            retry: RetryConfig::default(),
-            window: WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() },
-            hedge: HedgeConfig::default(),
-            seed: 1,
-        },
-        bad_samples: BadSamples::Raise,
-        stall_after: Duration::from_secs(10),
-        connections_max: 4,
-        scratch_bytes: SCRATCH_BYTES as u64,
-        spares: Spares::default(),
-    }
+    let window = WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() };
+    let mut config = world::config(6 << 20, window);
+    config.brain.spill = segments.then_some(spill);
+    config
 }
 
 /// A keeper that makes segments in the simulated disk until there are `segments_max`.

@@ -1,11 +1,22 @@
 //! A data set, a run over it, and a bucket in virtual time that serves it.
 
+use crate::assemble::BadSamples;
+use crate::hedge::Spares;
 use crate::listing::Listed;
 use crate::objects::Objects;
-use fuelrail_base::{Duration, Instant, SampleId};
+use crate::setup::ShardConfig;
+use fuelrail_base::limits::SCRATCH_BYTES;
+use fuelrail_base::{Duration, Instant, SampleId, ShardId};
 use fuelrail_io::{Host, Replies};
+use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
+use fuelrail_plan::pace::Ledger;
+use fuelrail_plan::policy::PolicyName;
+use fuelrail_plan::prefetch::Strategy;
+use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
+use fuelrail_plan::window::WindowConfig;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -44,6 +55,33 @@ fn packed(uri: &str, addresses: &[&str], listed: &[Listed], block_bytes: u64) ->
 
 pub(super) fn objects(sizes: &[u64], block_bytes: u64) -> Arc<Objects> {
     objects_at(&[LIVE], sizes, block_bytes)
+}
+
+/// The only shard of a run, with so much room for batches, without cache and disk.
+pub(super) fn config(batch_room_bytes: u64, window: WindowConfig) -> ShardConfig {
+    ShardConfig {
+        brain: BrainConfig {
+            shard: ShardId(0),
+            shards: 1,
+            prefetch: Strategy::default(),
+            policy: PolicyName::NextUse,
+            cache_bytes: 0,
+            cached_block_bytes_min: 0,
+            batch_room_bytes,
+            horizon_epochs: 1,
+            spill: None,
+            pace: Ledger::default(),
+            retry: RetryConfig::default(),
+            window,
+            hedge: HedgeConfig::default(),
+            seed: 1,
+        },
+        bad_samples: BadSamples::Raise,
+        stall_after: Duration::from_secs(10),
+        connections_max: window.connections_max,
+        scratch_bytes: SCRATCH_BYTES as u64,
+        spares: Spares::default(),
+    }
 }
 
 /// A run of one rank in listing order.

@@ -31,6 +31,8 @@ pub struct Brain<W> {
     home: Home,
     owner: Owner<W>,
     commands: VecDeque<Command<W>>,
+    /// Records begun when the last batch was opened, before its blocks were asked for.
+    begun_at_opening: Option<u32>,
 }
 
 impl<W> Brain<W> {
@@ -43,6 +45,7 @@ impl<W> Brain<W> {
             owner: Owner::new(config, &run, Arc::clone(&catalog))?,
             home: Home::new(config, run, catalog),
             commands: VecDeque::with_capacity(256),
+            begun_at_opening: None,
         })
     }
 
@@ -112,8 +115,17 @@ impl<W> Brain<W> {
         let table = &self.owner.table;
         // Until a batch was filled, the look-ahead is a guess: nothing but requests may be under way, or the disk would be asked for all
         // that memory has room for.
-        let queued = if self.home.has_filled() { table.queued() } else { table.len() - table.requested() };
-        self.home.open_next(now, queued as u64, &mut self.commands)
+        // And the batch opened last must have brought some: one whose blocks are all on their way tells nothing of the source.
+        let begun = table.begun();
+        let queued = match self.home.has_filled() {
+            true => table.queued(),
+            false => table.len() - table.requested() + usize::from(self.begun_at_opening == Some(begun)),
+        };
+        let opens = self.home.open_next(now, queued as u64, &mut self.commands);
+        if opens {
+            self.begun_at_opening = Some(begun);
+        }
+        opens
     }
 
     /// The next command to carry out.

@@ -248,6 +248,11 @@ impl<W> BlockTable<W> {
         waiting
     }
 
+    /// Records begun so far.
+    pub(super) fn begun(&self) -> u32 {
+        self.serial
+    }
+
     /// Blocks on their way.
     pub(super) fn len(&self) -> usize {
         self.blocks.len()
