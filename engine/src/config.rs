@@ -112,8 +112,8 @@ impl Config {
         for (name, given) in values {
             match given {
                 Some(Given::Group(fields)) => {
-                    let set = fields.iter().filter_map(|(field, given)| Some((field, given.as_ref()?)));
-                    set.into_iter().try_for_each(|(field, given)| self.set(name, field, given))?;
+                    let mut set = fields.iter().filter_map(|(field, given)| Some((field, given.as_ref()?)));
+                    set.try_for_each(|(field, given)| self.set(name, field, given))?;
                 }
                 Some(given) => self.set("", name, given)?,
                 None => {}

@@ -63,7 +63,6 @@ pub use audit::{Audit, AuditVerdict, EpochVerdict};
 pub use batch::{Batch, NO_LABEL, Sample, classes_of};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
-
 pub use credentials::{CredentialProvider, Credentials, SharedProvider};
 pub use decode::{Decode, DecodeStats, Fit, PixelShape, Shape};
 pub use environment::{Environment, environment_variables};

@@ -57,7 +57,7 @@ fn is_there(path: &Path, size: u64) -> bool {
 
 /// The file of a key. Only names that stay below the folder, and that no two keys share.
 fn place(folder: &Path, root: &Root, key: &str) -> fuelrail::Result<PathBuf> {
-    let below = key.strip_prefix(&root.key).unwrap_or(key);
+    let below = root.below(key);
     let names = below.strip_suffix('/').unwrap_or(below).split('/');
     if names.clone().any(|name| matches!(name, "" | "." | "..") || name.contains('\0')) {
         return Err(Error::new(Kind::Usage, "its key is no path below a folder")
@@ -116,7 +116,7 @@ fn write_batches(source: &Mutex<Receiver<Taken>>, folder: &Path, root: &Root, jo
 
 /// Fetches an object that is too long for a batch.
 fn one(access: &Access, folder: &Path, root: &Root, object: &Listed) -> Outcome<u64> {
-    let uri = root.uri_of(object.key.strip_prefix(&root.key).unwrap_or(&object.key));
+    let uri = root.uri_of(root.below(&object.key));
     let mut whole = create(&place(folder, root, &object.key)?)?;
     let bytes = fuelrail::get_with(access, &uri, &mut whole)?;
     whole.finish()?;

@@ -14,7 +14,7 @@ const NOT_LITERAL: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#');
 /// Where objects of a bucket are named from: a URI up to its last slash, and the start that their keys have in common with it.
 pub(super) struct Root {
     pub(super) uri: String,
-    pub(super) key: String,
+    key: String,
     /// Keys are percent-encoded in the URI.
     encoded: bool,
 }
@@ -25,6 +25,11 @@ impl Root {
         let uri = &fixed[..=fixed.rfind('/').unwrap_or(fixed.len() - 1)];
         let key = access.cloud.endpoint(uri)?.prefix;
         Ok(Root { key, encoded: uri.starts_with("http"), uri: uri.to_owned() })
+    }
+
+    /// The path below that a key names.
+    pub(super) fn below<'k>(&self, key: &'k str) -> &'k str {
+        key.strip_prefix(&self.key).unwrap_or(key)
     }
 
     /// The URI of what lies at a path below.

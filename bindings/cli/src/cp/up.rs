@@ -20,10 +20,7 @@ pub(super) fn copy(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
             Err(error) if error.kind() == Kind::NotFound => Vec::new(),
             listed => listed?,
         };
-        let there: HashMap<&str, u64> = there
-            .iter()
-            .map(|object| (object.key.strip_prefix(&root.key).unwrap_or(&object.key), object.size))
-            .collect();
+        let there: HashMap<&str, u64> = there.iter().map(|object| (root.below(&object.key), object.size)).collect();
         let all = files.len();
         files.retain(|file| there.get(file.key.as_str()) != Some(&file.size));
         job.skipped(all - files.len());
