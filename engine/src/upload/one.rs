@@ -133,8 +133,8 @@ pub(super) fn check_end(source: &mut dyn Upload) -> Result<()> {
 }
 
 fn changed(how: &str) -> Error {
-    Error::new(Kind::File, format!("what is to be put became {how} while it was read"))
-        .with_hint("put it when nobody writes to it any more")
+    Error::new(Kind::File, format!("the source became {how} during the upload"))
+        .with_hint("put it once no process writes to it")
 }
 
 fn unreadable(error: &std::io::Error) -> Error {

@@ -99,7 +99,7 @@ fn about_the_ring(ended: &Ended) -> Vec<&str> {
 }
 
 #[test]
-fn refused_io_uring_falls_back_to_poll_aloud_and_delivers_every_byte() {
+fn refused_io_uring_falls_back_to_poll_with_a_notice_and_delivers_every_byte() {
     let set = DataSet::digits(200, 7);
     let bucket = bucket_of(&set, "");
     let uri = bucket.url("");

@@ -184,7 +184,7 @@ fn a_copy_of_pageable_memory_holds_its_caller_until_the_stream_is_through() {
         check(copy_in(memory, pinned.pointer(), 64, stream));
         let (from, to) = (pageable.pointer() as usize, stream as usize);
         let caller = std::thread::spawn(move || copy_in(memory, from as *const c_void, 64, to as CUstream));
-        // Time enough for a call that does not wait to come back.
+        // Long enough for a call that does not block to return.
         std::thread::sleep(Duration::from_millis(100));
         assert!(!caller.is_finished());
         control().release();

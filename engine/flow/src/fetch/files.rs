@@ -376,7 +376,7 @@ fn no_room() -> Error {
 }
 
 fn changed(cause: &str) -> Error {
-    Error::new(Kind::Changed, cause).with_hint("start again, when nobody writes to the folder")
+    Error::new(Kind::Changed, cause).with_hint("start again once no process writes to the folder")
 }
 
 fn unreadable(what: &str, errno: i32) -> Error {

@@ -50,7 +50,7 @@ const RECV: u64 = 2;
 
 /// A connection that does not stand after so long is given up for one to another address.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(250);
-/// An answer nobody waits for is read to its end when it is no longer than this: a new connection costs more.
+/// A response that is no longer needed is read to its end if it is no longer than this: a new connection costs more.
 const DRAIN_BYTES_MAX: u64 = 256 << 10;
 
 impl Transport for Http {
