@@ -46,8 +46,8 @@ const EXAMPLES: &str = "Examples:
   fuelrail tune http://127.0.0.1:9000/bucket/training/
   fuelrail doctor
 
-Every command takes --json and --help. Exit codes: 0 done, 1 failed on data or network, 2 wrong usage or configuration, 3
-refused by the environment.";
+Every command takes --help, and all that report something take --json. Exit codes: 0 done, 1 failed on data or network, 2
+wrong usage or configuration, 3 refused by the environment.";
 
 /// Keeps GPUs fed from cloud buckets: streams objects into batches, measures it, and serves buckets to test against
 #[derive(Parser, Debug)]
