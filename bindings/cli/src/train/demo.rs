@@ -51,7 +51,9 @@ pub(super) fn run(program: &Path, folder: &Path) -> Outcome<()> {
     if status.success() {
         return Err(failed("rank 0 went on without rank 1", said));
     }
-    note(&format!("training: rank 0 says: {}", said.lines().last().unwrap_or_default()));
+    // Its error; the line behind it is the hint.
+    let error = said.lines().rfind(|line| line.starts_with("error: ")).or(said.lines().last());
+    note(&format!("training: rank 0 says: {}", error.unwrap_or_default()));
     note("training: both ranks start again");
     let ended = Ranks::start(program, &arguments, 2, &second)?.ended()?;
     if let Some((_, said)) = ended.iter().find(|(status, _)| !status.success()) {
