@@ -3,7 +3,7 @@
 use fuelrail_base::Instant;
 use std::collections::VecDeque;
 
-/// Room in line to begin with.
+/// Room for numbers and in line to begin with: which of its numbers a shard's requests get first is chance, and a warm shard allocates nothing.
 const PLACES_AT_START: usize = 256;
 
 #[derive(Clone, Debug, Default)]
@@ -20,7 +20,7 @@ impl Watch {
         self.remove(number);
         let at = number as usize;
         if self.sent.len() <= at {
-            self.sent.resize(at + 1, None);
+            self.sent.resize((at + 1).max(PLACES_AT_START), None);
         }
         self.sent[at] = Some(sent);
         if self.line.len() == self.line.capacity() {
@@ -60,6 +60,16 @@ impl Watch {
 mod tests {
     use super::*;
     use fuelrail_base::prng::Prng;
+
+    #[test]
+    fn a_number_that_comes_late_allocates_nothing() {
+        let mut watch = Watch::default();
+        watch.insert(3, Instant(1));
+        let room = |watch: &Watch| (watch.sent.capacity(), watch.line.capacity());
+        let before = room(&watch);
+        watch.insert(PLACES_AT_START as u32 - 1, Instant(2));
+        assert_eq!(room(&watch), before);
+    }
 
     #[test]
     fn it_is_a_queue_from_which_any_may_leave() {
