@@ -23,6 +23,8 @@ pub(super) const NAMES: [&str; 4] = [AREAS[0].0, AREAS[1].0, AREAS[2].0, AREAS[3
 const NOT_SHIPPED: [&str; 2] = ["engine/wire/src/tls/trial.rs", "engine/flow/src/models.rs"];
 /// Fails when a smaller share is noticed.
 const SHARE_MIN: f64 = 0.85;
+/// Fails, too, when a smaller share of the draws was tried (some do not compile): a run that was cut short proves nothing.
+const TRIED_MIN: f64 = 0.7;
 /// Tests that take so many times as long as without a change, and so many seconds, are stopped: the change is noticed.
 const PATIENCE: [&str; 4] = ["--timeout-multiplier", "5", "--minimum-test-timeout", "60"];
 
@@ -59,7 +61,7 @@ fn area(session: &Session<'_>, draws: u64, files: &str, packages: &str) -> Findi
             found.extend(pass(session, files, package, &missed)?);
         }
     }
-    Ok(judged(&found, all.len()))
+    Ok(judged(&found, all.len(), draws))
 }
 
 /// What became of each mutant tried, by name: the summary of cargo-mutants.
@@ -119,7 +121,7 @@ fn mutants(session: &Session<'_>, files: &str) -> Command {
 }
 
 /// What all passes come to: whether enough was noticed, and the counts.
-fn judged(found: &Found, all: usize) -> (bool, Value) {
+fn judged(found: &Found, all: usize, draws: u64) -> (bool, Value) {
     let count = |summary: &str| found.values().filter(|of| *of == summary).count() as u64;
     let missed: Vec<&str> = missed(found).collect();
     let (timeouts, unviable) = (count("Timeout"), count("Unviable"));
@@ -133,7 +135,11 @@ fn judged(found: &Found, all: usize) -> (bool, Value) {
         "mutants": all, "tried": tried, "noticed": noticed, "timeouts": timeouts, "unviable": unviable,
         "share": rounded(share), "share_low": rounded(low), "share_high": rounded(high), "missed": missed,
     });
-    (share >= SHARE_MIN, counts)
+    let enough = tried as f64 >= TRIED_MIN * draws.min(all as u64) as f64;
+    if !enough {
+        say(&format!("{tried} of {draws} draws are too few to judge by"));
+    }
+    (enough && tried > 0 && share >= SHARE_MIN, counts)
 }
 
 /// Wilson's 95 % interval for a share.
@@ -168,12 +174,13 @@ mod tests {
         };
         let mut found = outcomes(&report(&[("a", "MissedMutant"), ("b", "MissedMutant"), ("c", "Unviable")]));
         found.extend(outcomes(&report(&["d", "e", "f", "g"].map(|name| (name, "CaughtMutant")))));
-        let (passed, counts) = judged(&found, 50);
+        let (passed, counts) = judged(&found, 50, 6);
         assert!(!passed && counts["missed"] == json!(["a", "b"]) && counts["tried"] == 6, "{counts}");
         found.extend(outcomes(&report(&[("b", "Timeout"), ("h", "CaughtMutant")])));
-        let (passed, counts) = judged(&found, 50);
+        let (passed, counts) = judged(&found, 50, 9);
         assert!(passed && counts["missed"] == json!(["a"]) && counts["noticed"] == 6, "{counts}");
-        assert!(!judged(&Found::new(), 50).0, "none tried is none noticed");
+        assert!(!judged(&found, 50, 12).0, "seven of twelve draws are a run that was cut short");
+        assert!(!judged(&Found::new(), 50, 0).0, "none tried is none noticed");
         assert_eq!(
             escaped("a.rs:1:2: replace <T<'_>>::f -> (u8, [u8; 2])"),
             r"a\.rs:1:2: replace <T<'_>>::f -> \(u8, \[u8; 2\]\)"
