@@ -19,7 +19,7 @@ pub struct MemoryStats {
     /// Tables whose size follows from the data set and the number of shards: keys, sizes, ETags, labels and scores, what is known of blocks
     /// in RAM and on disk, and the channels between shards.
     pub tables_bytes: u64,
-    /// The rest: the code's own state for each shard, each connection, each sample of an open batch and each decoding thread.
+    /// The rest: the code's own state for each shard, each connection, each block of an open batch and each decoding thread.
     pub rest_bytes: u64,
 }
 
@@ -63,9 +63,10 @@ impl MemoryStats {
         let drawn = config.order.importance.map_or(0, |_| DRAWN_SAMPLE_BYTES);
         let samples = catalog.samples() * (size_of::<u32>() as u64 + drawn);
         let channels: u64 = mesh.iter().map(MeshEnds::bytes).sum();
-        let sample_bytes = (catalog.total_bytes() / catalog.samples()).max(1);
-        let open = (layout.batch_bytes / sample_bytes).min(OPEN_BATCHES_MAX as u64 * u64::from(config.batch_size));
-        let shard = SHARD_BYTES + config.network.connections_max as u64 * CONNECTION_BYTES + open * OPEN_SAMPLE_BYTES;
+        let (_, mean, blocks) = catalog.block_lengths();
+        let batch_blocks = u64::from(config.batch_size) * blocks.div_ceil(catalog.samples());
+        let open = (layout.batch_bytes / mean.max(1)).min(OPEN_BATCHES_MAX as u64 * batch_blocks);
+        let shard = SHARD_BYTES + config.network.connections_max as u64 * CONNECTION_BYTES + open * OPEN_BLOCK_BYTES;
         let decoding = config.decode.shape.and(config.decode.threads).unwrap_or(0) * PICTURE_BYTES_KEPT;
         MemoryStats {
             arena_bytes: arena.report().bytes,
@@ -89,8 +90,8 @@ const SHARD_BYTES: u64 = 2 << 20;
 const CONNECTION_BYTES: u64 = 64 << 10;
 /// Scores and the draws of four epochs, where epochs are drawn by importance.
 const DRAWN_SAMPLE_BYTES: u64 = 24;
-/// Where a sample of an open batch goes, who asked for its blocks, and how far each is.
-const OPEN_SAMPLE_BYTES: u64 = 768;
+/// Where a block of an open batch goes, which samples wait for it, and how far it is.
+const OPEN_BLOCK_BYTES: u64 = 768;
 
 /// The arena, its regions for the shards, each from the node its shard sits on, and the one behind them.
 pub(crate) fn map_memory(

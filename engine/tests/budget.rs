@@ -2,7 +2,7 @@
 
 use crate::common::{PATIENCE, bucket, listing, loader, needed};
 use fuelrail::internal::memory_use;
-use fuelrail::{ByteSize, Kind, Loader, MemoryStats, Prefetch};
+use fuelrail::{ByteSize, Kind, Loader, LoaderBuilder, MemoryStats, Prefetch};
 use fuelrail_bucket::DataSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -68,30 +68,42 @@ fn resident_memory_stays_within_16_mib_of_what_the_stats_state_with_many_cached_
     stays_within_what_is_stated(&[(DataSet::tokens(50_000, 3, 1024), 2, 80 * MIB, 48 * MIB, 256)]);
 }
 
-/// A prefetcher that is told to opens as many batches as fit, whether anybody takes them or not.
-#[test]
-fn resident_memory_stays_within_16_mib_of_what_the_stats_state_with_65_536_samples_open() {
+/// Opens as many batches as fit, as a prefetcher that is told to does, whether anybody takes them or not: at least so many MiB of them.
+fn stays_within_what_is_stated_with_open_batches(
+    set: &DataSet,
+    limit: u64,
+    landed: u64,
+    of: impl Fn(LoaderBuilder) -> LoaderBuilder,
+) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let set = DataSet::tokens(70_000, 3, 1024);
-    let bucket = bucket(&set, "");
+    let bucket = bucket(set, "");
     fuelrail::get(&bucket.url(&set.key(0)), &mut Vec::new()).unwrap();
-    let builder = Loader::builder(bucket.url(""))
-        .connections_max(32)
-        .prefetch_samples(65_536)
-        .memory_limit(ByteSize(64 * MIB))
-        .shards(1)
-        .batch_size(256);
-    let builder = builder.prefetch(Prefetch::FullFetch).listing(listing(&set));
+    let builder = Loader::builder(bucket.url("")).connections_max(32).memory_limit(ByteSize(limit * MIB)).shards(1);
+    let builder = of(builder).prefetch(Prefetch::FullFetch).listing(listing(set));
     let before = memory_use().rss_bytes;
     let loader = builder.build().unwrap();
     let stated = loader.stats().memory;
     let (mut most, begun) = (0, Instant::now());
-    while begun.elapsed() < PATIENCE && loader.stats().landed_bytes < 60 * MIB {
+    while begun.elapsed() < PATIENCE && loader.stats().landed_bytes < landed * MIB {
         std::thread::sleep(Duration::from_millis(20));
         most = most.max(memory_use().rss_bytes.saturating_sub(before));
     }
-    assert!(most > 80 * MIB, "grew by {most}: the measure sees nothing");
+    assert!(most > landed * MIB, "grew by {most}: the measure sees nothing");
     assert!(most <= stated.total_bytes() + BESIDE, "grew by {most}, {stated:?}");
+}
+
+#[test]
+fn resident_memory_stays_within_16_mib_of_what_the_stats_state_with_65_536_samples_open() {
+    stays_within_what_is_stated_with_open_batches(&DataSet::tokens(70_000, 3, 1024), 64, 60, |builder| {
+        builder.prefetch_samples(65_536).batch_size(256)
+    });
+}
+
+#[test]
+fn resident_memory_stays_within_16_mib_of_what_the_stats_state_with_long_samples_in_short_blocks_open() {
+    stays_within_what_is_stated_with_open_batches(&DataSet::photos(6000, 3), 400, 375, |builder| {
+        builder.prefetch_samples(6000).batch_size(64).block_size("4KiB".parse().unwrap())
+    });
 }
 
 #[test]
