@@ -107,7 +107,7 @@ impl Progress {
         }
         if self.total.is_none() && (is_part || head.framing != Framing::Chunked) {
             return Err(Error::new(Kind::Protocol, "the server does not say how long the object is")
-                .with_hint("the address may not be an object store"));
+                .with_hint("check the URI: the server may not be an object store"));
         }
         Ok(())
     }

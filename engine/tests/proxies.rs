@@ -139,12 +139,12 @@ fn whoever_is_not_let_through_reads_why_and_what_to_do() {
     let far = Far::start(&set, "", NAME, true);
     type Case = (Turn, Kind, &'static [&'static str]);
     let cases: [Case; 6] = [
-        (Turn::Say(FORBIDDEN), Kind::Denied, &["lets nobody through to bucket.test:", "(403)", "NO_PROXY"]),
+        (Turn::Say(FORBIDDEN), Kind::Denied, &["refuses connections to bucket.test:", "(403)", "NO_PROXY"]),
         (Turn::Say(BAD_GATEWAY), Kind::Network, &["cannot reach bucket.test:", "(502)", "https_proxy"]),
-        (Turn::Say("SSH-2.0-OpenSSH_9.2\r\n"), Kind::Protocol, &["does not answer in HTTP", "https_proxy"]),
-        (Turn::Say("HTTP/1.1 200 OK\r\n\r\nearly"), Kind::Protocol, &["more than that the way is open"]),
+        (Turn::Say("SSH-2.0-OpenSSH_9.2\r\n"), Kind::Protocol, &["response is not HTTP", "https_proxy"]),
+        (Turn::Say("HTTP/1.1 200 OK\r\n\r\nearly"), Kind::Protocol, &["data after the CONNECT response"]),
         (Turn::Say("HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n"), Kind::Protocol, &["302"]),
-        (Turn::HangUp, Kind::Network, &["asked for a way to bucket.test:", "closed the connection"]),
+        (Turn::HangUp, Kind::Network, &["CONNECT tunnel to bucket.test:", "closed the connection"]),
     ];
     side_by_side(cases.to_vec(), |&(turn, kind, parts)| {
         let proxy = Proxy::misbehaving(move |_| turn);

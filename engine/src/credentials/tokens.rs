@@ -232,8 +232,8 @@ async fn from_file(environment: &Environment, path: &Path, named: bool) -> Resul
 /// Where a key file says that a token is to be had, and what is sent there for one.
 pub(super) fn exchange(text: &[u8], at: WallTime) -> Result<(String, String)> {
     let wrong = |why: String| Error::new(Kind::Usage, why);
-    let file: KeyFile =
-        serde_json::from_slice(text).map_err(|e| wrong(format!("it is no JSON of credentials (line {})", e.line())))?;
+    let file: KeyFile = serde_json::from_slice(text)
+        .map_err(|e| wrong(format!("not a JSON credentials document (line {})", e.line())))?;
     let uri = file.token_uri.as_deref().unwrap_or(TOKEN_URI);
     let body = match (file.kind.as_str(), &file) {
         ("service_account", KeyFile { client_email: Some(email), private_key: Some(key), private_key_id, .. }) => {

@@ -1,7 +1,7 @@
-//! How much disk there is: the limit over all directories, the floor of each file system, and whose turn it is.
+//! Disk space for segments: the limit over all directories, the floor of each file system, and the choice of a directory.
 //!
-//! Owns the directories. Counts every file that is named as a segment, whoever made it: a limit is for the disk, not for the
-//! process. Takes room from the dead before it says that there is none.
+//! Owns the directories. Counts every file named as a segment, of any process: the limit is for the disk. Removes segments of ended
+//! processes before it reports that there is no room.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub(crate) struct Limits {
     pub(crate) floor_bytes: u64,
 }
 
-/// Share of a file system that is left free when nobody says how much.
+/// Default share of a file system that is left free.
 const FLOOR_SHARE: u64 = 20;
 
 /// The directories and their limits.
@@ -49,14 +49,14 @@ impl Room {
     }
 
     /// Makes a segment in the next directory that has room, and says which one that was, or failed. `None` when there is
-    /// no room in any: neither free nor, where it may `reclaim`, held by segments of dead processes, but for those given.
+    /// no room in any: neither free nor, with `reclaim`, held by segments of ended processes other than those given.
     pub(crate) fn make(
         &mut self,
         len: u64,
         reclaim: Option<&[SegmentName]>,
         mut reclaimed: impl FnMut(),
     ) -> Option<(usize, Result<Owned>)> {
-        // Everybody who makes segments here waits for the others, always in the same order.
+        // Processes lock the directories in one order, so they cannot deadlock.
         let mut order: Vec<&Directory> = self.places.iter().filter(|place| place.1).map(|place| &place.0).collect();
         order.sort_unstable_by(|a, b| a.own.path().cmp(b.own.path()));
         let _turns: Vec<_> = order.iter().map(|directory| directory.turn()).collect();
@@ -67,7 +67,7 @@ impl Room {
                     Ok(true) => {
                         self.turn = at + 1;
                         match self.places[at].0.make(len) {
-                            // Somebody else filled the disk meanwhile.
+                            // Another process filled the disk meanwhile.
                             Ok(None) => {}
                             Ok(Some(owned)) => return Some((at, Ok(owned))),
                             Err(error) => return Some((at, Err(error))),
@@ -107,7 +107,7 @@ impl Room {
         all.flatten().map(|named| named.len).sum()
     }
 
-    /// Removes the oldest segment whose owner is dead. False when there is none.
+    /// Removes the oldest segment whose owning process has ended. False when there is none.
     fn reclaim(&self, in_use: &[SegmentName]) -> bool {
         let working = self.places.iter().filter(|place| place.1);
         let found = working.filter_map(|place| named(&place.0.own).ok()).flatten();
@@ -115,8 +115,8 @@ impl Room {
         let opened = found.filter(free).filter_map(|named| Segment::open(&named).ok());
         let mut segments: Vec<Segment> = opened.collect();
         segments.sort_unstable_by_key(|segment| segment.header.created_s);
-        let mut dead = segments.iter().filter_map(|segment| segment.try_own().ok().flatten());
-        dead.any(|owned| owned.remove().is_ok())
+        let mut ownerless = segments.iter().filter_map(|segment| segment.try_own().ok().flatten());
+        ownerless.any(|owned| owned.remove().is_ok())
     }
 }
 

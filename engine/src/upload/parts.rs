@@ -78,7 +78,7 @@ pub(super) async fn put(
 ) -> Result<Option<Stored>> {
     // The server will judge it in the end: here only the sending is spared.
     if *exchange.over == PutOver::Nothing && exchange.is_taken().await {
-        return Err(Error::new(Kind::Exists, "an object is there already, and only a new one was to be put")
+        return Err(Error::new(Kind::Exists, "the object exists already, and the upload was to create a new one")
             .with_hint("choose another key"));
     }
     let name = match exchange.dialect() {
@@ -229,7 +229,7 @@ impl Journey<'_> {
                 return answer;
             }
             if handed.load(Relaxed) == before {
-                let cause = format!("no answer for {} s", ANSWER_TIMEOUT.as_secs());
+                let cause = format!("no response within {} s", ANSWER_TIMEOUT.as_secs());
                 return Err(Error::new(Kind::Stalled, cause).into());
             }
             before = handed.load(Relaxed);

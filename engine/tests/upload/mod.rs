@@ -153,7 +153,7 @@ fn what_is_there_is_replaced_only_as_wanted() {
     let second = put_over(&over(&first.etag), &uri, b"second").unwrap();
     for options in [over(&first.etag), PutOptions { parts_above_bytes: 1, part_bytes: 5 << 20, ..over(&first.etag) }] {
         let error = put_over(&options, &uri, b"third").unwrap_err();
-        assert!(error.kind() == Kind::Changed && error.to_string().contains("look at it again"), "{error}");
+        assert!(error.kind() == Kind::Changed && error.to_string().contains("check it before"), "{error}");
     }
     assert_eq!(put_over(&over(&first.etag), &bucket.url("nothing"), b"x").unwrap_err().kind(), Kind::Changed);
     assert_eq!((brought(&uri), bucket.counters().uploads_open), (b"second".to_vec(), 0));

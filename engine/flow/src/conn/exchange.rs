@@ -222,12 +222,12 @@ impl Exchange {
                 .with_hint("write https:// in the URI");
         }
         if *status == 407 {
-            return fuelrail_wire::proxy::unknown_to_it();
+            return fuelrail_wire::proxy::authentication_required();
         }
         let cure = match kind {
             Kind::NotFound => "it was deleted after it was listed, or bucket and prefix are wrong",
             Kind::Denied => {
-                "check who may read the bucket; a plain URI is asked without credentials unless anonymous = false"
+                "check the bucket's permissions; http:// and https:// URIs are unsigned unless anonymous = false"
             }
             Kind::Changed => "the object changed after it was listed: start a new run",
             Kind::Mismatch => "the object is shorter than it was listed",
@@ -236,7 +236,7 @@ impl Exchange {
             }
             Kind::Server => "see the server's logs",
             _ if (300..400).contains(status) => "the bucket is elsewhere: set region or endpoint to where it is",
-            _ => "the address may not be an object store",
+            _ => "check the URI: the server may not be an object store",
         };
         let code = fuelrail_wire::parse_error(text).map(|(code, _)| code);
         let (kind, cure) =
