@@ -63,7 +63,7 @@ impl Access {
         let endpoint = access.cloud.endpoint(uri)?;
         let key = endpoint.prefix.clone();
         if key.is_empty() {
-            return Err(Error::new(Kind::Usage, format!("'{uri}' names no object"))
+            return Err(Error::new(Kind::Usage, format!("'{uri}' does not name an object"))
                 .with_hint("write s3://BUCKET/KEY or http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys"));
         }
         Ok((access, endpoint, key))

@@ -117,7 +117,7 @@ pub(crate) fn unreachable(authority: &str, error: &(dyn StdError + 'static)) -> 
         Some(cause) => Error::from_io(Kind::Network, failed, cause),
         None => Error::new(Kind::Network, format!("{failed}: {inner}")),
     };
-    unreachable.with_hint("check that the server runs and the address is right")
+    unreachable.with_hint("check that the server is running and the address is correct")
 }
 
 /// The last of an error's causes.

@@ -50,7 +50,7 @@ impl Service<'_> {
                 500.. => Kind::Server,
                 _ => return Ok(answer),
             };
-            Err(Refused::from(Error::new(kind, format!("it answered {}", answer.status.as_str()))))
+            Err(Refused::from(Error::new(kind, format!("unexpected status {}", answer.status.as_str()))))
         };
         let asked = client.persist(self.attempts.max(1), attempt).await;
         asked.map_err(|Refused { error, .. }| {
@@ -75,7 +75,7 @@ pub fn ask_metadata(
     patience: Duration,
 ) -> Result<(u16, String)> {
     let method = Method::from_bytes(method.as_bytes());
-    let method = method.map_err(|_| Error::new(Kind::Usage, "the method of the request is none"))?;
+    let method = method.map_err(|_| Error::new(Kind::Usage, "invalid HTTP method"))?;
     let uri = format!("http://{address}{path}");
     on_thread("fuelrail-metadata", async || {
         let answer =
@@ -91,7 +91,7 @@ pub fn ask_imds(address: SocketAddr, patience: Duration) -> Finding {
     const NAME: &str = "instance metadata";
     let lifetime = ("x-aws-ec2-metadata-token-ttl-seconds", "60");
     let error = match ask_metadata(address, ("PUT", "/latest/api/token"), lifetime, patience) {
-        Ok((200, _)) => return Finding::good(NAME, "a session token came: instance roles can be used from here"),
+        Ok((200, _)) => return Finding::good(NAME, "session token received: instance roles work from here"),
         Ok((code, _)) => {
             let cure = "if this is EC2: aws ec2 modify-instance-metadata-options --http-endpoint enabled; else nothing is needed";
             return Finding::degraded(NAME, format!("{address} answers {code} instead of a session token"), cure);
@@ -100,18 +100,18 @@ pub fn ask_imds(address: SocketAddr, patience: Duration) -> Finding {
     };
     let (cause, cure) = match error.kind() {
         Kind::Network => (
-            format!("it cannot be reached ({})", error.cause()),
-            "no instance role can be used from here: not EC2, or switched off \
+            format!("cannot be reached ({})", error.cause()),
+            "instance roles do not work from here: not EC2, or disabled \
              (aws ec2 modify-instance-metadata-options --http-endpoint enabled), or a firewall",
         ),
         Kind::Stalled => (
-            format!("{address} takes the connection, and its answer is lost"),
+            format!("{address} accepts the connection but does not respond"),
             "the hop limit does not reach into this container: aws ec2 modify-instance-metadata-options \
              --http-put-response-hop-limit 2, or host networking",
         ),
         _ => (
-            format!("it gave no answer ({})", error.cause()),
-            "something between here and the service interferes: a proxy, a firewall or a service mesh",
+            format!("no valid response ({})", error.cause()),
+            "check for a proxy, a firewall or a service mesh that intercepts requests to the service",
         ),
     };
     Finding::degraded(NAME, cause, cure)
@@ -159,7 +159,7 @@ mod tests {
         for (answer, cure) in [
             ("", "hop-limit 2"),
             ("HTTP/1.1 403 Forbidden\r\n\r\n", "--http-endpoint enabled"),
-            ("220 mail server ready\r\n", "interferes"),
+            ("220 mail server ready\r\n", "service mesh"),
         ] {
             let line = answering(answer);
             assert!(line.grade == Grade::Degraded && line.cure.as_deref().unwrap().contains(cure), "{line}");

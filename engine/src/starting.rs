@@ -282,7 +282,7 @@ pub(crate) fn ledger(config: &Config, endpoint: &Endpoint, notices: &mut Vec<Str
         return Ledger::default();
     };
     shared(dir, endpoint).unwrap_or_else(|error| {
-        notices.push(format!("share_dir: {error}; this loader finds the server's rate limit for itself"));
+        notices.push(format!("share_dir: {error}; this loader finds the server's rate limit by itself"));
         Ledger::default()
     })
 }

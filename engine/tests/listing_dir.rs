@@ -110,9 +110,9 @@ fn what_is_on_disk_is_not_believed_when_it_is_damaged() {
     let mut flipped = good.clone();
     flipped[good.len() / 2] ^= 1;
     let cases: [(Vec<u8>, &str); 6] = [
-        (Vec::new(), "ends too early"),
-        (good[..good.len() / 3].to_vec(), "ends too early"),
-        ([&good[..], b"x"].concat(), "holds values that are never written"),
+        (Vec::new(), "is truncated"),
+        (good[..good.len() / 3].to_vec(), "is truncated"),
+        ([&good[..], b"x"].concat(), "contains invalid values"),
         (flipped, "is damaged"),
         ([b"something", &good[..]].concat(), "something else"),
         ([&good[..16], b"\x02", &good[17..]].concat(), "version 2"),
@@ -264,7 +264,7 @@ fn an_object_that_is_not_as_listed_drops_the_listing() {
     assert!(listed(&again, "objects, listed"), "{:?}", again.notices());
     let error = again.next_batch().unwrap().unwrap_err();
     assert_eq!(error.kind(), Kind::Changed, "{error}");
-    assert!(error.to_string().contains("is dropped: the next start lists the bucket anew"), "{error}");
+    assert!(error.to_string().contains("is dropped: the next start lists the bucket again"), "{error}");
     drop(again);
     bucket.set_script(Script::default()).unwrap();
     let mut anew = build();

@@ -289,7 +289,7 @@ fn events_without_end_are_named() {
         (Event::Dropped, Kind::Protocol, "failed authentication"),
         (Event::Replayed, Kind::Protocol, "failed authentication"),
         (Event::Oversize, Kind::Protocol, "longer than allowed"),
-        (Event::ForgedAlert, Kind::Protocol, "no sealed TLS record"),
+        (Event::ForgedAlert, Kind::Protocol, "where a TLS record was expected"),
     ] {
         let error = failed(event, None);
         assert!(error.kind() == kind && error.to_string().contains(says), "{event:?}: {error}");

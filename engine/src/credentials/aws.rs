@@ -34,7 +34,8 @@ pub(super) fn checked(region: String) -> Result<String> {
     if !region.is_empty() && region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Ok(region);
     }
-    Err(Error::new(Kind::Usage, format!("region is '{}'", region.escape_debug())).with_hint("write it as eu-central-1"))
+    Err(Error::new(Kind::Usage, format!("region is '{}'", region.escape_debug()))
+        .with_hint("write a region such as eu-central-1"))
 }
 
 /// One walk along the chain.

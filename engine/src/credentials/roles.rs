@@ -34,8 +34,10 @@ pub(super) async fn container(environment: &Environment) -> Result<Source> {
     };
     let endpoint: Endpoint = uri.split('?').next().unwrap_or_default().parse()?;
     if endpoint.scheme == Scheme::Http && !is_near(&endpoint.host) {
-        let cause = format!("{} is neither this machine nor an agent's address", endpoint.host);
-        return Err(Error::new(Kind::Usage, cause).with_hint("a token may go there over https only"));
+        let cause = format!("{} is neither a loopback nor a container agent's address", endpoint.host);
+        return Err(
+            Error::new(Kind::Usage, cause).with_hint("use an https:// URI: a token is not sent there over plain HTTP")
+        );
     }
     let file = environment.path("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
     let token = match file {

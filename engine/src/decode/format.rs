@@ -29,7 +29,7 @@ pub(super) struct Picture<D> {
 
 /// An object that is not the picture that was asked for.
 pub(super) fn undecodable(cause: &str) -> Error {
-    Error::new(Kind::Undecodable, cause).with_hint("mend or remove the object, or leave it out with bad_samples = skip")
+    Error::new(Kind::Undecodable, cause).with_hint("repair or remove the object, or skip it with bad_samples = skip")
 }
 
 /// Refuses a header that is not to be believed.

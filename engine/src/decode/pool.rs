@@ -132,7 +132,7 @@ impl Shared {
                 let painted = painted.unwrap_or_else(|_| {
                     // What it held may be half done.
                     *easel = Easel::new(self.wanted);
-                    Err(format::undecodable("the decoder gave up on it in the middle"))
+                    Err(format::undecodable("the decoder panicked on it"))
                 });
                 painted.err().map(|error| error.with_object(self.objects.key(placed.id)))
             }

@@ -180,12 +180,10 @@ impl Saved {
         let read = opened.is_some_and(|mut file| file.read_exact(&mut head).is_ok());
         let is_that = read && Header::decode(&head).is_ok_and(|header| header.begun_s == begun_s);
         if is_that && own.remove(&name).is_err() {
-            return error.and_hint(format!("remove the listing that was kept, {}", path.display()));
+            return error.and_hint(format!("remove the saved listing, {}", path.display()));
         }
-        error.and_hint(format!(
-            "the listing that was kept in {} is dropped: the next start lists the bucket anew",
-            path.display()
-        ))
+        error
+            .and_hint(format!("the saved listing {} is dropped: the next start lists the bucket again", path.display()))
     }
 }
 

@@ -127,7 +127,7 @@ impl Brought {
         }
         let listing = listing.sorted();
         if let Some(at) = (1..listing.len()).find(|at| listing.key(at - 1) == listing.key(*at)) {
-            return Err(Error::new(Kind::Protocol, "the listing names it twice").with_object(listing.key(at)));
+            return Err(Error::new(Kind::Protocol, "the listing contains it twice").with_object(listing.key(at)));
         }
         Ok(listing)
     }

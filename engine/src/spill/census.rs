@@ -160,9 +160,9 @@ fn own(path: &Path) -> Result<Arc<OwnDirectory>> {
         Error::new(Kind::NotFound, format!("{} {why}", path.display())).with_hint("name a directory of spill_dirs")
     };
     if !path.is_dir() {
-        return Err(missing("is no directory"));
+        return Err(missing("is not a directory"));
     }
-    OwnDirectory::find(path)?.map(Arc::new).ok_or_else(|| missing("has no cache of this user in it"))
+    OwnDirectory::find(path)?.map(Arc::new).ok_or_else(|| missing("contains no cache of this user"))
 }
 
 /// `None` for one that is gone by now.

@@ -105,8 +105,10 @@ impl Directory {
         let owned = Owned::new(file, whole.clone(), header);
         match made {
             Ok(()) if owned.is_in_place() => Ok(Some(owned)),
-            Ok(()) => Err(Error::new(Kind::File, format!("{} vanished while it was made", whole.path().display()))
-                .with_hint("see who else removes files there")),
+            Ok(()) => {
+                Err(Error::new(Kind::File, format!("{} vanished while it was being created", whole.path().display()))
+                    .with_hint("check what else removes files there"))
+            }
             Err(error) => {
                 let full = self.own.room().is_ok_and(|room| room.free_bytes < len);
                 // Whichever of the names it has by now; what cannot be removed is found by the next opening.
@@ -131,7 +133,7 @@ pub(crate) fn named(own: &Arc<OwnDirectory>) -> Result<Vec<Named>> {
 /// Locks a new file before anybody can take it for a dead one's, and gives it room and header.
 fn fill(file: &File, path: &Path, header: &SegmentHeader) -> Result<()> {
     if !try_lock(file, path)? {
-        return Err(Error::new(Kind::File, format!("{} was taken away while it was made", path.display())));
+        return Err(Error::new(Kind::File, format!("{} was removed while it was being created", path.display())));
     }
     preallocate(file, path, header.len)?;
     file.write_all_at(&header.encode(), 0).map_err(|error| refused(path, "writing", &error))?;

@@ -283,10 +283,7 @@ impl Work {
             // What cannot be removed is empty, and found by the next opening.
             let gone: VecDeque<(usize, Owned)> = gone;
             gone.into_iter().for_each(|(_, owned)| drop(owned.remove()));
-            (self.tell)(&format!(
-                "disk: nothing more is kept in {}, training goes on without it: {error}",
-                path.display()
-            ));
+            (self.tell)(&format!("disk: {} is no longer used, the run continues without it: {error}", path.display()));
         }
     }
 
@@ -333,7 +330,7 @@ fn recover(directory: &Directory, contents: &Contents<'_>, shards: u16) -> Resul
             Ok(found) => recovered.segments.extend(found),
             Err(Unfit::Gone) => {}
             Err(Unfit::Flawed(why)) => {
-                recovered.flaws.push(format!("disk: {} is left alone: {why}", named.path().display()));
+                recovered.flaws.push(format!("disk: {} is ignored: {why}", named.path().display()));
             }
             Err(Unfit::Failed(error)) => recovered.flaws.push(format!("disk: {error}")),
         }

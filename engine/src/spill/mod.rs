@@ -33,7 +33,7 @@ pub(crate) fn open_directories(paths: &[PathBuf], notices: &mut Vec<String>) -> 
         match Directory::open(path) {
             Ok(new) if directories.iter().any(|known| known.own.path() == new.own.path()) => {}
             Ok(new) => directories.push(new),
-            Err(error) => notices.push(format!("disk: nothing is kept in {}: {error}", path.display())),
+            Err(error) => notices.push(format!("disk: {} is not used: {error}", path.display())),
         }
     }
     directories

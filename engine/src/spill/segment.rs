@@ -61,7 +61,7 @@ impl Segment {
         file.read_exact_at(&mut page, 0).map_err(|error| failed(&error))?;
         let header = SegmentHeader::decode(&page).map_err(|flaw| Unfit::Flawed(flaw.to_string()))?;
         if header.id != named.name.id {
-            return Err(Unfit::Flawed("its header is another segment's".into()));
+            return Err(Unfit::Flawed("its header belongs to another segment".into()));
         }
         if header.len != len {
             return Err(Unfit::Flawed(format!("it has {len} bytes of {}", header.len)));

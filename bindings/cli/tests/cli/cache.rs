@@ -82,7 +82,7 @@ fn a_cache_is_listed_verified_and_removed_while_it_lives_and_when_it_is_broken()
 fn what_is_no_directory_is_refused() {
     for what in ["ls", "verify", "rm"] {
         let refused = fuelrail(&["cache", what, "/no/such/directory"]);
-        assert!(refused.code == 1 && refused.err.contains("is no directory"), "{what}: {}", refused.err);
+        assert!(refused.code == 1 && refused.err.contains("is not a directory"), "{what}: {}", refused.err);
         assert_eq!(fuelrail(&["cache", what]).code, 2);
     }
 }

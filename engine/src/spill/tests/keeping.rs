@@ -215,7 +215,7 @@ fn a_failing_directory_is_left_out_with_one_line() {
         work.trim(file.key);
     }
     assert_eq!(told.lines().len(), 1, "{:?}", told.lines());
-    assert!(told.lines()[0].contains("nothing more is kept in"), "{:?}", told.lines());
+    assert!(told.lines()[0].contains("is no longer used"), "{:?}", told.lines());
     let kept = work.another().unwrap();
     for _ in 0..3 {
         work.failed(kept.key, &Error::new(Kind::File, "writing: Input/output error"));

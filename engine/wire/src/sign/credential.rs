@@ -130,8 +130,8 @@ impl Credential {
         let query = query.strip_prefix('?').unwrap_or(query);
         sound("the shared access signature", query)?;
         if !query.split('&').any(|pair| pair.starts_with("sig=")) {
-            return Err(Error::new(Kind::Usage, "the shared access signature has no 'sig' in it")
-                .with_hint("give all of what stands behind the '?'"));
+            return Err(Error::new(Kind::Usage, "the shared access signature has no 'sig' parameter")
+                .with_hint("give everything after the '?'"));
         }
         Ok(Credential::of(Proof::AzureSas { query: Secret::new(query) }))
     }
@@ -193,9 +193,9 @@ fn sound(what: &str, text: &str) -> Result<()> {
     if !text.is_empty() && text.bytes().all(|byte| (0x21..=0x7E).contains(&byte)) {
         return Ok(());
     }
-    let flaw = if text.is_empty() { "is empty" } else { "holds a blank, a control or a non-ASCII character" };
+    let flaw = if text.is_empty() { "is empty" } else { "contains a space, a control or a non-ASCII character" };
     Err(Error::new(Kind::Usage, format!("{what} {flaw}"))
-        .with_hint("check how it was copied: a line end or quotes may be in it"))
+        .with_hint("check how it was copied: it may include a line break or quotes"))
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub struct Grant<'a> {
 pub fn assertion(grant: &Grant<'_>, pem: &Secret) -> Result<Secret> {
     let Grant { issuer, key_id, scope, audience, at, lifetime_s } = *grant;
     let unusable = |_| {
-        Error::new(Kind::Usage, "the service account's private key is no RSA key in PEM (PKCS #8)")
+        Error::new(Kind::Usage, "the service account's private key is not an RSA key in PEM (PKCS #8)")
             .with_hint("download the account's key file again")
     };
     let der = PrivatePkcs8KeyDer::from_pem_slice(pem.expose().as_bytes()).map_err(|_| unusable(()))?;

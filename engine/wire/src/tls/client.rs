@@ -34,11 +34,8 @@ impl Client {
     /// `Usage` when no certificate can be made out for such a host.
     pub fn new(host: &str, trust: Trust, clock: Arc<dyn TimeProvider>) -> Result<Client> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
-            Error::new(
-                Kind::Usage,
-                format!("'{}' is a name no TLS certificate can be made out for", host.escape_debug()),
-            )
-            .with_hint("write a DNS name or an address")
+            Error::new(Kind::Usage, format!("'{}' is not a valid name for a TLS certificate", host.escape_debug()))
+                .with_hint("write a DNS name or an address")
         })?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_details(Arc::clone(&provider), clock)
@@ -102,7 +99,7 @@ impl Roots {
         let mut store = RootCertStore::empty();
         store.add_parsable_certificates(certificates);
         if store.is_empty() {
-            return Err(Error::new(Kind::Usage, "it holds no certificate of an authority"));
+            return Err(Error::new(Kind::Usage, "it contains no CA certificate"));
         }
         Ok(Roots { store })
     }
@@ -113,10 +110,10 @@ impl Roots {
     /// `Usage` when a section is broken, or none is an authority's certificate.
     pub fn from_pem(text: &[u8]) -> Result<Roots> {
         let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
-        let certificates = parsed.map_err(|why| Error::new(Kind::Usage, format!("it is no PEM text: {why}")))?;
+        let certificates = parsed.map_err(|why| Error::new(Kind::Usage, format!("not PEM: {why}")))?;
         if certificates.is_empty() {
             return Err(Error::new(Kind::Usage, "it has no BEGIN CERTIFICATE section")
-                .with_hint("give the certificate of the authority, in PEM"));
+                .with_hint("give the authority's certificate, in PEM"));
         }
         Roots::new(certificates)
     }

@@ -254,7 +254,7 @@ fn turn(
             Ok(Turn::Blocked)
         }
         ConnectionState::BlockedHandshake | ConnectionState::Closed => Ok(Turn::Blocked),
-        other => Err(broken(&format!("TLS came into an unexpected state: {other:?}"))),
+        other => Err(broken(&format!("unexpected TLS state: {other:?}"))),
     }
 }
 
@@ -300,7 +300,7 @@ struct Nobody;
 
 impl Plaintext for Nobody {
     fn given(&mut self, _payload: &[u8]) -> Result<()> {
-        Err(broken("payload came before anything was asked for"))
+        Err(broken("the server sent data before the first request"))
     }
 }
 
