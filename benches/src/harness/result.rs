@@ -114,9 +114,9 @@ impl Findings {
         let version: Version =
             serde_json::from_str(text).map_err(|error| bad(format!("not a result file: {error}")))?;
         if version.schema != SCHEMA {
-            return Err(bad(format!("a result of version {}, and this program knows {SCHEMA}", version.schema)));
+            return Err(bad(format!("a result of version {}; this program supports {SCHEMA}", version.schema)));
         }
-        serde_json::from_str(text).map_err(|error| bad(format!("not a sound result file: {error}")))
+        serde_json::from_str(text).map_err(|error| bad(format!("not a valid result file: {error}")))
     }
 }
 

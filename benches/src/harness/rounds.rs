@@ -151,7 +151,7 @@ impl Contest {
         let (pass, _) = Running::cold(&proving, &entry.task, &self.place, self.patience, &self.stop)?;
         let wrong = |what: String| {
             Err(Error::new(Kind::Mismatch, format!("contestant {} {what}", score.name))
-                .with_hint("its bytes are not those of the bucket: its figures would mean nothing"))
+                .with_hint("its bytes differ from the bucket's: its figures are not comparable"))
         };
         match &pass.hash {
             Some(hash) if hash == expected => {
@@ -159,7 +159,7 @@ impl Contest {
                 Ok(Some(pass))
             }
             Some(hash) => wrong(format!("delivered other bytes: hash {hash}, not {expected}")),
-            None => wrong("was asked for a hash and gives none".to_owned()),
+            None => wrong("returned no hash".to_owned()),
         }
     }
 }

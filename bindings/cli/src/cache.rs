@@ -152,7 +152,7 @@ fn verify(args: &Directories) -> Outcome {
     });
     JsonTo::output(args.json).show(&document, || {
         let (flaws, bytes, count) = (flaws_text(&segments), ByteSize(sound_bytes), segments.len());
-        format!("{flaws}{sound} sound blocks, {bytes}, in {count} segments; {rotten} rotten\n")
+        format!("{flaws}{sound} valid blocks, {bytes}, in {count} segments; {rotten} corrupt\n")
     })?;
     let is_sound = rotten == 0 && segments.iter().all(|verdict| verdict.flaw.is_none());
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -167,7 +167,7 @@ fn flaws_text(segments: &[CacheVerdict]) -> String {
         }
         if verdict.rotten + verdict.damaged_records > 0 {
             let CacheVerdict { rotten, damaged_records, .. } = verdict;
-            text.push_str(&format!("{path}: {rotten} rotten blocks, {damaged_records} damaged records\n"));
+            text.push_str(&format!("{path}: {rotten} corrupt blocks, {damaged_records} damaged records\n"));
         }
     }
     text
@@ -182,10 +182,10 @@ fn rm(args: &Directories, force: bool) -> Outcome {
     let all = || directories.iter().map(|directory| &directory.1);
     let owned: usize = all().map(|outcome| outcome.owned.len()).sum();
     if owned > 0 {
-        note(&format!("{owned} segments are owned by living jobs; end the jobs, or give --force"));
+        note(&format!("{owned} segments are in use by running jobs; stop the jobs, or use --force"));
     }
     for (path, why) in all().flat_map(|outcome| &outcome.left) {
-        note(&format!("left where it is: {}: {why}", path.display()));
+        note(&format!("not removed: {}: {why}", path.display()));
     }
     let is_empty = all().all(|outcome| outcome.owned.is_empty() && outcome.left.is_empty());
     Ok(if is_empty { ExitCode::SUCCESS } else { ExitCode::FAILURE })

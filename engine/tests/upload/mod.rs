@@ -147,7 +147,7 @@ fn what_is_there_is_replaced_only_as_wanted() {
     let first = put_over(&new(), &uri, b"first").unwrap();
     let error = put_over(&new(), &uri, b"second").unwrap_err();
     assert_eq!((error.kind(), error.object(), error.kind().exit_code()), (Kind::Exists, Some("k"), 1), "{error}");
-    assert!(error.to_string().contains("there already") && !error.to_string().contains("attempts"), "{error}");
+    assert!(error.to_string().contains("exists already") && !error.to_string().contains("attempts"), "{error}");
     let over =
         |etag: &Option<String>| PutOptions { over: PutOver::Etag(etag.clone().unwrap()), ..PutOptions::default() };
     let second = put_over(&over(&first.etag), &uri, b"second").unwrap();

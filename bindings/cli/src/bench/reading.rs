@@ -190,7 +190,7 @@ fn saved(path: &Path) -> Result<Option<State>> {
     match fs::read_to_string(path) {
         Ok(text) => State::from_json(&text).map(Some).map_err(|error| {
             let cause = format!("{}: {}", path.display(), error.cause());
-            Error::new(error.kind(), cause).with_hint("give another file, or remove this one to start anew")
+            Error::new(error.kind(), cause).with_hint("use another file, or remove this one to start over")
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Error::from_io(Kind::File, format_args!("reading the state {}", path.display()), error)),

@@ -152,7 +152,7 @@ fn put_if_new_leaves_what_is_there() {
     assert_eq!(fuelrail(&["put", "--if-new", utf8(&file), &bucket.url("k")]).code, 0);
     fs::write(&file, "second").unwrap();
     let ended = fuelrail(&["put", "--if-new", utf8(&file), &bucket.url("k")]);
-    assert!(ended.code == 1 && ended.err.contains("'k'") && ended.err.contains("there already"), "{}", ended.err);
+    assert!(ended.code == 1 && ended.err.contains("'k'") && ended.err.contains("exists already"), "{}", ended.err);
     assert_eq!(fuelrail(&["get", &bucket.url("k")]).done(), "first");
 }
 
