@@ -2,16 +2,17 @@
 //!
 //! Owns what has come until all has. Where to go on is `plan`'s, what a page says and how files look is `wire`'s.
 
+mod cache;
 mod journal;
 mod probe;
-mod shelf;
 mod walk;
 
-pub(crate) use shelf::Saved;
+pub(crate) use cache::Saved;
 
 use crate::access::{Access, wherever};
 use crate::client::{Ask, Client, Route};
 use crate::folder;
+use cache::{ListingCache, OnDisk, ago};
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result};
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_io::wall_now;
@@ -20,7 +21,6 @@ use fuelrail_wire::tls::Client as TlsClient;
 use fuelrail_wire::{Entry, Scheme, Source, manifest};
 use hyper::Method;
 use journal::Journal;
-use shelf::{OnDisk, Shelf, ago};
 use std::path::{Path, PathBuf};
 use walk::walk;
 
@@ -185,16 +185,17 @@ fn keep_there(
     dir: &ListingDir,
     progress: &mut (impl FnMut(u64) + Send),
 ) -> Result<KeptListing> {
-    let shelf = match Shelf::open(&dir.path, SourceId::of(source, route.tls.as_ref().is_none_or(TlsClient::verifies))) {
-        Ok(shelf) => shelf,
-        Err(error) => {
-            let notices = vec![format!("listing_dir: {error}; this listing is not saved")];
-            return Ok(KeptListing { notices, ..KeptListing::plain(list_there(route, source, progress)?) });
-        }
-    };
+    let cache =
+        match ListingCache::open(&dir.path, SourceId::of(source, route.tls.as_ref().is_none_or(TlsClient::verifies))) {
+            Ok(cache) => cache,
+            Err(error) => {
+                let notices = vec![format!("listing_dir: {error}; this listing is not saved")];
+                return Ok(KeptListing { notices, ..KeptListing::plain(list_there(route, source, progress)?) });
+            }
+        };
     let max_age_s = dir.max_age.as_secs();
     route.run(async |client| {
-        Keeping { client: &client, source, shelf, max_age_s, now_s: wall_now().0, notices: Vec::new() }
+        Keeping { client: &client, source, cache, max_age_s, now_s: wall_now().0, notices: Vec::new() }
             .list(progress)
             .await
     })
@@ -203,7 +204,7 @@ fn keep_there(
 struct Keeping<'a> {
     client: &'a Client<'a>,
     source: &'a Source,
-    shelf: Shelf,
+    cache: ListingCache,
     max_age_s: u64,
     now_s: u64,
     notices: Vec<String>,
@@ -213,10 +214,10 @@ impl Keeping<'_> {
     async fn list(mut self, progress: &mut impl FnMut(u64)) -> Result<KeptListing> {
         if let Some(OnDisk { listing, begun_s }) = self.found().await? {
             progress(listing.len() as u64);
-            let saved = self.shelf.saved(begun_s);
+            let saved = self.cache.saved(begun_s);
             return Ok(KeptListing { listing, reused: true, notices: self.notices, saved });
         }
-        let opened = Journal::open(&self.shelf.own, &self.shelf.name(NameKind::Journal), self.shelf.source, self.now_s);
+        let opened = Journal::open(&self.cache.own, &self.cache.name(NameKind::Journal), self.cache.source, self.now_s);
         let journal = opened.unwrap_or_else(|error| {
             self.say(&format!("{error}; if interrupted, this listing cannot be resumed"));
             None
@@ -234,7 +235,7 @@ impl Keeping<'_> {
     /// The saved listing, if it is fresh and still matches the bucket.
     async fn found(&mut self) -> Result<Option<OnDisk>> {
         let (now_s, max_age_s) = (self.now_s, self.max_age_s);
-        let found = self.shelf.load(|begun_s| match now_s.checked_sub(begun_s) {
+        let found = self.cache.load(|begun_s| match now_s.checked_sub(begun_s) {
             None => Err("its timestamp is in the future".into()),
             Some(age) if age >= max_age_s => Err(format!("it was listed {}", ago(age))),
             Some(_) => Ok(()),
@@ -248,7 +249,7 @@ impl Keeping<'_> {
             }
         };
         let age = ago(now_s.saturating_sub(found.begun_s));
-        let path = self.shelf.path(NameKind::Whole);
+        let path = self.cache.path(NameKind::Whole);
         match probe::difference(self.client, self.source, &found.listing, now_s).await? {
             Some(key) => {
                 let key = key.escape_debug();
@@ -293,13 +294,13 @@ impl Keeping<'_> {
         if let Some(error) = &journal.broken {
             self.say(&format!("{error}; if interrupted, this listing could not have been resumed"));
         }
-        let (begun_s, path) = (journal.begun_s, self.shelf.path(NameKind::Whole));
+        let (begun_s, path) = (journal.begun_s, self.cache.path(NameKind::Whole));
         let saved = if listing.len() < probe::OBJECTS_MIN {
             Ok(Saved::default())
         } else {
-            self.shelf.save(listing, begun_s).map(|bytes| {
+            self.cache.save(listing, begun_s).map(|bytes| {
                 self.say(&format!("{} objects saved in {}, {}", listing.len(), path.display(), ByteSize(bytes)));
-                self.shelf.saved(begun_s)
+                self.cache.saved(begun_s)
             })
         };
         if let Err(error) = journal.finish() {

@@ -292,8 +292,8 @@ pub struct DiskFacts {
 }
 
 impl DiskFacts {
-    /// The same, with what the keeper has counted.
-    pub(crate) fn with_keeper(mut self, told: &DiskFacts) -> DiskFacts {
+    /// The same, with what the segment manager has counted.
+    pub(crate) fn with_segment_manager(mut self, told: &DiskFacts) -> DiskFacts {
         each!(u64::add, self, told; segments_made, segments_taken_over, segments_reclaimed, failures, directories_failed);
         self
     }

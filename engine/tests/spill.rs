@@ -148,7 +148,7 @@ fn a_directory_that_vanishes_or_never_was_costs_nothing_but_requests() {
     let builder = spilling(&bucket, &cache, 100 * MIB).listing(listing(&set)).epochs(3);
     let mut loader = builder.on_stall(move |line| hear.lock().unwrap().push(line.to_owned())).build().unwrap();
     loader.next_batch().unwrap().unwrap();
-    // The keeper may be making a segment in it right now.
+    // The segment manager may be making a segment in it right now.
     eventually("the directory is gone", || std::fs::remove_dir_all(&cache).is_ok() || !cache.exists());
     while let Some(batch) = loader.next_batch() {
         batch.unwrap();

@@ -1,4 +1,4 @@
-//! The keeper: a thread beside the shards that makes their segments, removes those they give up, and keeps the limits.
+//! The segment manager: a thread beside the shards that makes their segments, removes those they give up, and keeps the limits.
 //!
 //! Owns the segments' locks for as long as it lives, so that no other process takes them for a dead one's. Never touches a
 //! block: shards write and read them by their rings.
@@ -20,20 +20,20 @@ use super::directory::{Directory, named};
 use super::room::{Lengths, Limits, Room};
 use super::segment::{Named, Owned, Segment, Unfit};
 
-/// How often the keeper looks for wishes nobody woke it for.
+/// How often the segment manager looks for wishes nobody woke it for.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Who is told, in one line, what is wrong with a disk.
 pub(crate) type Tell = Box<dyn Fn(&str) + Send>;
 
-/// The keeper's thread, from outside. Dropping it ends it and gives the locks up.
-pub(crate) struct Keeper {
+/// The segment manager's thread, from outside. Dropping it ends it and gives the locks up.
+pub(crate) struct SegmentManager {
     facts: Arc<Mutex<DiskFacts>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
+impl SegmentManager {
     /// Looks through the directories, takes over what dead processes left of this data set, and starts the thread. Also what
     /// each shard is given to begin with.
     ///
@@ -44,7 +44,7 @@ impl Keeper {
         directories: Vec<Directory>,
         objects: &Objects,
         tell: Tell,
-    ) -> Result<(Keeper, Vec<SpillSetup>)> {
+    ) -> Result<(SegmentManager, Vec<SpillSetup>)> {
         let unit = directories.iter().map(Directory::unit).max().unwrap_or(4096);
         let mut work = Work::new((limits, lengths, shards), directories, tell);
         let setup =
@@ -55,7 +55,7 @@ impl Keeper {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = spawn("fuelrail-spill", move || work.live(&stopped))?;
-        Ok((Keeper { facts, stop, thread: Some(thread) }, setups))
+        Ok((SegmentManager { facts, stop, thread: Some(thread) }, setups))
     }
 
     /// What it did so far: counts of segments, failures and failed directories.
@@ -64,7 +64,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for SegmentManager {
     /// The shards have ended before: what they wished for last is still done.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);

@@ -21,7 +21,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// One data set's places in the directory.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct ListingCache {
     pub(super) own: Arc<OwnDirectory>,
     pub(super) source: SourceId,
 }
@@ -34,12 +34,12 @@ pub(super) struct OnDisk {
     pub(super) begun_s: u64,
 }
 
-impl Shelf {
+impl ListingCache {
     /// Opens this user's directory in `dir`, or makes it, and `dir`. Keys may tell something: nobody else reads it.
-    pub(super) fn open(dir: &Path, source: SourceId) -> Result<Shelf> {
+    pub(super) fn open(dir: &Path, source: SourceId) -> Result<ListingCache> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.map_err(|error| refused(dir, "making", &error))?;
-        Ok(Shelf { own: Arc::new(OwnDirectory::open(dir)?), source })
+        Ok(ListingCache { own: Arc::new(OwnDirectory::open(dir)?), source })
     }
 
     pub(super) fn path(&self, kind: NameKind) -> PathBuf {
@@ -200,29 +200,29 @@ mod tests {
     #[test]
     fn torn_or_rotten_at_any_byte_it_is_not_believed() {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(&dir.path().join("new/er"), SourceId([7; 16])).unwrap();
-        assert!(shelf.load(|_| Ok(())).unwrap().is_none());
+        let cache = ListingCache::open(&dir.path().join("new/er"), SourceId([7; 16])).unwrap();
+        assert!(cache.load(|_| Ok(())).unwrap().is_none());
         let wanted: Vec<_> = listing().iter().collect();
-        let bytes = shelf.save(&listing(), 5).unwrap();
-        let path = shelf.path(NameKind::Whole);
+        let bytes = cache.save(&listing(), 5).unwrap();
+        let path = cache.path(NameKind::Whole);
         let good = fs::read(&path).unwrap();
         assert_eq!(good.len() as u64, bytes);
-        let found = shelf.load(|begun_s| if begun_s == 5 { Ok(()) } else { Err("old".into()) }).unwrap().unwrap();
+        let found = cache.load(|begun_s| if begun_s == 5 { Ok(()) } else { Err("old".into()) }).unwrap().unwrap();
         assert!(found.begun_s == 5 && found.listing.iter().eq(wanted.iter().cloned()));
-        assert!(shelf.load(|_| Err("it is old".into())).unwrap_err().ends_with(": it is old"));
+        assert!(cache.load(|_| Err("it is old".into())).unwrap_err().ends_with(": it is old"));
         for at in 0..good.len() {
             let mut rotten = good.clone();
             rotten[at] ^= 1 << (at % 8);
             for bytes in [&good[..at], &rotten[..]] {
                 fs::write(&path, bytes).unwrap();
-                assert!(shelf.load(|_| Ok(())).is_err(), "at {at}");
+                assert!(cache.load(|_| Ok(())).is_err(), "at {at}");
             }
         }
         // What is left of a process that died while it saved is no hindrance, and another data set's file no listing of ours.
-        fs::write(shelf.path(NameKind::New), "half").unwrap();
-        shelf.save(&listing(), 6).unwrap();
-        assert_eq!(shelf.load(|_| Ok(())).unwrap().unwrap().begun_s, 6);
-        let other = Shelf { source: SourceId([8; 16]), own: Arc::clone(&shelf.own) };
+        fs::write(cache.path(NameKind::New), "half").unwrap();
+        cache.save(&listing(), 6).unwrap();
+        assert_eq!(cache.load(|_| Ok(())).unwrap().unwrap().begun_s, 6);
+        let other = ListingCache { source: SourceId([8; 16]), own: Arc::clone(&cache.own) };
         fs::copy(&path, other.path(NameKind::Whole)).unwrap();
         assert!(other.load(|_| Ok(())).unwrap_err().contains("another data set"));
     }
@@ -230,20 +230,20 @@ mod tests {
     #[test]
     fn only_the_listing_that_was_used_is_dropped_and_only_for_what_says_it_is_old() {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(dir.path(), SourceId([7; 16])).unwrap();
-        shelf.save(&listing(), 5).unwrap();
-        let path = shelf.path(NameKind::Whole);
-        let mut saved = shelf.saved(5);
+        let cache = ListingCache::open(dir.path(), SourceId([7; 16])).unwrap();
+        cache.save(&listing(), 5).unwrap();
+        let path = cache.path(NameKind::Whole);
+        let mut saved = cache.saved(5);
         for kind in [Kind::Network, Kind::Undecodable, Kind::Denied] {
             assert_eq!(saved.judged(Error::new(kind, "x")), Error::new(kind, "x"));
         }
-        shelf.save(&listing(), 6).unwrap();
+        cache.save(&listing(), 6).unwrap();
         let error = saved.judged(Error::new(Kind::NotFound, "x"));
         assert!(path.exists() && error.to_string().contains("is dropped"), "a newer one stays: {error}");
         assert_eq!(saved.judged(Error::new(Kind::NotFound, "x")), Error::new(Kind::NotFound, "x"), "it is told once");
         for kind in [Kind::Changed, Kind::NotFound, Kind::Mismatch] {
-            shelf.save(&listing(), 6).unwrap();
-            shelf.saved(6).look_at(&[(SampleId(0), Error::new(kind, "x"))]);
+            cache.save(&listing(), 6).unwrap();
+            cache.saved(6).look_at(&[(SampleId(0), Error::new(kind, "x"))]);
             assert!(!path.exists(), "{kind:?}");
         }
     }
