@@ -18,7 +18,7 @@ use fuelrail_flow::{Authority, Signatory, judged};
 use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
 use fuelrail_wire::proxy::authentication_required;
-use fuelrail_wire::redirect::{Answer as Told, Moved, moved};
+use fuelrail_wire::redirect::{Answer as RedirectAnswer, Moved, moved};
 use fuelrail_wire::sign::{self, Unsigned, covered};
 use fuelrail_wire::tls::{Client as TlsClient, asks_for_tls};
 use fuelrail_wire::{Endpoint, Proxy, date, parse_error, parse_error_region};
@@ -362,8 +362,8 @@ impl<'a> Client<'a> {
         let Route { endpoint, authority, .. } = self.route;
         let named = parse_error_region(&answer.body);
         let region = answer.header("x-amz-bucket-region").or(named.as_deref());
-        let told = Told { status: answer.status.as_u16(), location: answer.header("location"), region };
-        match moved(endpoint, &ask.path, told, authority.is_some()) {
+        let answered = RedirectAnswer { status: answer.status.as_u16(), location: answer.header("location"), region };
+        match moved(endpoint, &ask.path, answered, authority.is_some()) {
             Err(not_followed) => refused.error = not_followed,
             Ok(to) => {
                 let signed_for = authority.as_deref().map(Authority::region);

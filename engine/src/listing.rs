@@ -25,10 +25,10 @@ use std::path::{Path, PathBuf};
 use walk::walk;
 
 /// Lists all objects under a URI, all pages, sorted by key. Keys that end in `/` and are empty are folder markers of
-/// consoles, not objects, and are left out. `progress` is told the number of objects so far after each page.
+/// consoles, not objects, and are left out. `progress` receives the number of objects so far after each page.
 ///
 /// # Errors
-/// `Usage` for a bad URI, `Untrusted` for a certificate no authority of the system stands for, `NotFound`, `Denied`,
+/// `Usage` for a bad URI, `Untrusted` for a certificate without a trusted authority, `NotFound`, `Denied`,
 /// `Network` … for what the server answers after retries.
 pub fn list(uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
     list_with(Access::default(), uri, progress)

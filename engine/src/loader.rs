@@ -345,7 +345,7 @@ impl Loader {
         Remains { operations, slots: arena.outstanding() as u64 }
     }
 
-    /// The memory that all batches lie in. Whoever registers it elsewhere keeps this until it is registered no more.
+    /// The memory that holds all batches. A caller that registers it elsewhere keeps this until it is unregistered.
     #[must_use]
     pub fn memory(&self) -> Memory {
         Memory(self.parts.arena.clone())
@@ -467,7 +467,7 @@ impl Stream for Loader {
 impl Drop for Loader {
     fn drop(&mut self) {
         if !self.guard.holds() {
-            // In a forked child no thread of it exists: there is nothing to stop, nobody to wait for, and no lock to trust.
+            // In a forked child its threads do not exist: there is nothing to stop or join, and no lock to trust.
             core::mem::forget(self.watchdog.take());
             self.parts.threads.drain(..).for_each(core::mem::forget);
             self.parts.supply.forget();
@@ -477,7 +477,7 @@ impl Drop for Loader {
         self.watchdog = None;
         self.parts.shards.iter().for_each(Watched::stop);
         for thread in self.parts.threads.drain(..) {
-            // Why it ended was returned by next_batch, if anybody asked.
+            // next_batch returns the cause.
             let _ = thread.join();
         }
     }

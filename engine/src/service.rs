@@ -12,22 +12,22 @@ use hyper::Method;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// One service. The default is asked once, directly, and believed under https as the system's authorities say.
+/// One service. The default sends one attempt, without a proxy, and trusts the system's authorities under https.
 #[derive(Default)]
 pub(crate) struct Service<'a> {
     pub(crate) uri: &'a str,
-    /// For a connection, and then for an answer.
+    /// Timeout of the connection, and then of the response.
     pub(crate) patience: Duration,
-    /// How often it is asked where it does not answer or is busy.
+    /// Attempts when it does not respond or is busy.
     pub(crate) attempts: u32,
-    /// Whose variables say through which proxy; none, as befits services beside this machine, asks directly.
+    /// Where to read the proxy variables; `None`, for services of this machine, connects directly.
     pub(crate) proxies: Option<&'a Environment>,
-    /// The authorities believed under https.
+    /// The authorities trusted under https.
     pub(crate) ca_file: Option<PathBuf>,
 }
 
 impl Service<'_> {
-    /// Asks, and asks again where that may help. Whatever the service answers is an answer, unless it is busy.
+    /// Sends the request, with retries. Any status is a response, unless the service is busy.
     ///
     /// # Errors
     /// `Network` when it cannot be reached, `Stalled` when it does not answer, `Throttled` and `Server` when it is busy, `Usage` for a URI
@@ -164,7 +164,7 @@ mod tests {
             let line = answering(answer);
             assert!(line.grade == Grade::Degraded && line.cure.as_deref().unwrap().contains(cure), "{line}");
         }
-        // Nobody listens on the lowest port.
+        // Nothing listens on the lowest port.
         let line = ask_imds("127.0.0.1:1".parse().unwrap(), Duration::from_secs(60));
         assert!(line.value.contains("cannot be reached"), "{line}");
     }

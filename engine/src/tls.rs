@@ -41,7 +41,7 @@ impl Tls {
                      change the traffic; set ca_file instead",
                     endpoint.host
                 );
-                Trust::Anybody
+                Trust::Unverified
             }
         };
         Client::new(&endpoint.host, trust, Arc::new(DefaultTimeProvider)).map(Some)

@@ -1,5 +1,5 @@
-//! Listings that are kept: used again while the bucket is as it was, gone on with after an interruption, and never believed when
-//! they are torn, rotten or somebody else's.
+//! Listings that are kept: used again while the bucket is as it was, resumed after an interruption, and never used when
+//! they are damaged or another user's.
 
 use crate::common::skip::skip_or_fail;
 use crate::common::{kept_in, loader};
@@ -85,7 +85,7 @@ fn a_listing_is_used_again_while_the_bucket_is_as_it_was() {
     assert!(kept(&bucket, dir.path()).reused);
 }
 
-/// Its keys may tell something, and another user's would be believed.
+/// Its keys may be confidential, and another user's file would be used.
 #[test]
 fn neither_directories_nor_listings_of_other_users_are_used() {
     let (bucket, dir) = (bucket(""), tempfile::tempdir().unwrap());
@@ -103,7 +103,7 @@ fn neither_directories_nor_listings_of_other_users_are_used() {
 }
 
 #[test]
-fn what_is_on_disk_is_not_believed_when_it_is_damaged() {
+fn damaged_files_are_not_used() {
     let (bucket, dir) = (bucket(""), tempfile::tempdir().unwrap());
     let path = kept(&bucket, dir.path()).file().unwrap().to_owned();
     let good = fs::read(&path).unwrap();
@@ -185,7 +185,7 @@ fn a_torn_journal_costs_pages_and_nothing_else() {
     }
 }
 
-/// A process that lists what the environment says; it is told when to go on by nobody.
+/// A process that lists what the environment says; nothing tells it when to go on.
 #[test]
 #[ignore = "what the tests beside it run, and kill"]
 fn lists_in_a_process_of_its_own() {

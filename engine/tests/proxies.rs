@@ -110,7 +110,7 @@ fn what_no_proxy_names_is_asked_straight() {
         let proxy = format!("http://{}", proxy.authority());
         Environment::given([("ALL_PROXY".into(), proxy), ("NO_PROXY".into(), no.into())])
     };
-    // Nobody but the proxy knows the name.
+    // Only the proxy can resolve the name.
     let error = list_with(far.access(given("example.com, .test")), &far.uri(""), |_| {}).unwrap_err();
     assert!(error.kind() == Kind::Network && proxy.connections() == 0, "{error}");
     let straight = far.loader(given(".test")).listing(listing(&set)).build().err().unwrap();
@@ -132,7 +132,7 @@ fn errors(far: &Far, set: &DataSet, environment: &Environment) -> [Error; 2] {
 }
 
 #[test]
-fn whoever_is_not_let_through_reads_why_and_what_to_do() {
+fn refused_connections_say_why_and_what_to_do() {
     const FORBIDDEN: &str = "HTTP/1.1 403 Forbidden\r\nContent-Length: 5\r\n\r\nno way";
     const BAD_GATEWAY: &str = "HTTP/1.1 502 Bad Gateway\r\n\r\n";
     let set = DataSet::digits(20, 3);

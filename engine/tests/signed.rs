@@ -1,4 +1,4 @@
-//! Against a server nobody here wrote that checks signatures: s3s-fs.
+//! Against a third-party server that checks signatures: s3s-fs.
 //!
 //! `scripts/test` installs it and sets `TEST_S3S_FS`.
 

@@ -137,7 +137,7 @@ fn certificates_that_are_not_to_be_trusted_are_refused() {
 }
 
 #[test]
-fn a_private_authority_is_not_believed_unless_it_is_named() {
+fn a_private_authority_is_not_trusted_unless_it_is_named() {
     let set = DataSet::digits(10, 1);
     let secured = Secured::start(&set, "");
     let error = loader_at(&secured.bucket.url("")).build().unwrap_err();

@@ -1,4 +1,4 @@
-//! Our session against `openssl s_server`: somebody else's TLS, told over its console to change keys in mid-body.
+//! Our session against `openssl s_server`, a third-party TLS, told over its console to change keys in mid-body.
 //!
 //! `scripts/test` installs the program.
 

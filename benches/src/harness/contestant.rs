@@ -163,7 +163,7 @@ impl Running {
         let mut command = place.command(leaf.as_ref(), &who.program, &args);
         command.envs(who.env.iter().cloned());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Its own group: Ctrl-C reaches the harness alone, which ends everybody in order.
+        // Its own group: Ctrl-C reaches the harness alone, which ends all contestants in order.
         command.process_group(0);
         let started = Instant::now();
         let mut child = command.spawn().map_err(|error| {
@@ -184,7 +184,7 @@ impl Running {
         });
         let (complain, complaint) = sync_channel(1);
         std::thread::spawn(move || {
-            // Nobody asks when all went well.
+            // The receiver may be gone when all went well.
             let _ = complain.send(end_of(errors));
         });
         let account = leaf.map_or_else(|| Account::Tree(child.id()), Account::Leaf);
@@ -336,7 +336,7 @@ impl Running {
         self.input = None;
         self.account.kill();
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // An error means that nobody is left.
+            // An error means that the group has ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.child.kill();

@@ -33,7 +33,7 @@ pub struct Contest {
     pub cold_rounds: u32,
     pub place: Place,
     pub patience: Patience,
-    /// The hash that everybody who can hash must come to, in a pass before all others that is not measured.
+    /// The hash that every contestant with hashing must return, in an unmeasured pass before all others.
     pub expected_hash: Option<String>,
     pub stop: Stop,
 }
@@ -164,7 +164,7 @@ impl Contest {
     }
 }
 
-/// Writes a failure into the score; a wish to stop is everybody's.
+/// Records a failure in the score; a cancellation ends the contest.
 fn out_if_failed<T>(score: &mut Scored, outcome: Result<T>) -> Result<Option<T>> {
     match outcome {
         Ok(value) => Ok(Some(value)),

@@ -38,15 +38,15 @@ pub(crate) struct Cache {
 
 #[derive(Subcommand, Debug)]
 enum What {
-    /// List segments: who owns them, how many blocks are in them
+    /// List segments: whether a job owns them, and how many blocks they hold
     #[command(after_help = LS)]
     Ls(Directories),
-    /// Read every block and compare it with its checksum; exit code 1 when one is rotten
+    /// Read every block and compare it with its checksum; exit code 1 when one is corrupt
     ///
-    /// A rotten block is no danger: whoever reads it finds out, and fetches it again. It is a word about the disk.
+    /// A corrupt block is harmless to a run: the reader notices and fetches it again. It points to a failing disk.
     #[command(after_help = VERIFY)]
     Verify(Directories),
-    /// Remove segments; those of living jobs only with --force
+    /// Remove segments; those of running jobs only with --force
     #[command(after_help = RM)]
     Rm {
         #[command(flatten)]

@@ -1,6 +1,6 @@
 //! `fuelrail inspect`: recognises a file that fuelrail wrote, checks it, and prints a summary.
 //!
-//! Owns the recognising. The formats belong to the rooms that write them: their own readers judge.
+//! Owns the recognition. The formats belong to the crates that write them, whose readers do the checking.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -103,7 +103,7 @@ fn span(text: &str) -> Result<Duration> {
     read_duration(text, "s")
 }
 
-/// Before two minutes are spent: the file must not be somebody's own.
+/// Refuses, before two minutes are spent, to replace a file that this command did not write.
 fn refuse_foreign(out: &Path) -> Outcome<()> {
     match std::fs::read_to_string(out) {
         Ok(text) if text.starts_with(MARK) => Ok(()),

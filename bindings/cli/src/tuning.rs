@@ -1,4 +1,4 @@
-//! Tuning a loader to a machine and a bucket: the question behind `fuelrail tune`.
+//! Tuning a loader to a machine and a bucket: the search behind `fuelrail tune`.
 //!
 //! Owns the trials (short readings of the real bucket with one setting each), the time they may take, and the shape of the
 //! result. Which setting to try next is [`fuelrail_plan::tune`]'s. Never prints and writes no file.
@@ -29,7 +29,7 @@ pub struct Tuning {
     pub rings: Vec<RingChoice>,
 }
 
-/// What the tuner tells while it works.
+/// Progress of the tuner.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
     /// Trials so far.

@@ -1,4 +1,4 @@
-//! The latency question, run small against the embedded bucket: what is counted, through both doors, and how it fails.
+//! The latency benchmark, run small against the embedded bucket: what is counted, through both doors, and how it fails.
 use fuelrail::{ByteSize, Kind, Listed, Loader, list};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_cli::bench::latency::measure::{Load, Run, Timed, run};

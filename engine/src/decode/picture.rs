@@ -1,7 +1,7 @@
 //! One object's bytes become one sample's pixels: the format is known by its first bytes, the pixels are brought to the
 //! channels and the size that are wanted. Straight into their place where nothing is left to do to them.
 //!
-//! Owns the scratch memory of one thread. Never believes a header before it has been compared with the limits.
+//! Owns the scratch memory of one thread. Never uses a header's sizes before they are checked against the limits.
 
 use super::cut::{Cut, Occasion, cut};
 use super::format::{Picture, Pixels, undecodable};

@@ -1,6 +1,6 @@
-//! The directory that listings are kept in: a finished one is saved there, and found again.
+//! The listing cache: a directory where finished listings are saved and found again.
 //!
-//! Owns names and words; a file that is torn, rotten or something else's costs one line and a new listing.
+//! Owns file names and messages; a damaged or foreign file costs a notice and a new listing.
 
 use crate::system::refused;
 use fuelrail_base::{Error, Kind, Result, SampleId};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 const FRAME_BYTES: usize = 64 << 10;
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// One data set's places in the directory.
+/// One data set's files in the directory.
 #[derive(Debug)]
 pub(super) struct ListingCache {
     pub(super) own: Arc<OwnDirectory>,
@@ -35,7 +35,7 @@ pub(super) struct OnDisk {
 }
 
 impl ListingCache {
-    /// Opens this user's directory in `dir`, or makes it, and `dir`. Keys may tell something: nobody else reads it.
+    /// Opens this user's directory in `dir`, creating both if needed. Only this user can read it: keys may be confidential.
     pub(super) fn open(dir: &Path, source: SourceId) -> Result<ListingCache> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.map_err(|error| refused(dir, "making", &error))?;
@@ -50,16 +50,16 @@ impl ListingCache {
         Name { source: self.source, kind }.to_string()
     }
 
-    /// The listing that is there, begun then.
+    /// The saved listing that was started at `begun_s`.
     pub(super) fn saved(&self, begun_s: u64) -> Saved {
         let (own, name) = (Arc::clone(&self.own), self.name(NameKind::Whole));
         Saved(Some(SavedFile { path: own.path().join(&name), own, name, begun_s }))
     }
 
-    /// The listing that was saved, if `wanted` says yes to when it was begun.
+    /// Loads the saved listing, if `wanted` accepts its time.
     ///
     /// # Errors
-    /// Why there is none that can be used, in words.
+    /// The reason why it cannot be used.
     pub(super) fn load(&self, wanted: impl FnOnce(u64) -> Result<(), String>) -> Result<Option<OnDisk>, String> {
         let path = self.path(NameKind::Whole);
         let opened = self.own.open_file(&self.name(NameKind::Whole), false);
@@ -85,7 +85,7 @@ impl ListingCache {
     pub(super) fn save(&self, listing: &Listing, begun_s: u64) -> Result<u64> {
         let (new, name) = (self.name(NameKind::New), self.name(NameKind::Whole));
         let header = Header { holds: Holds::Whole(listing.len() as u64), source: self.source, begun_s };
-        // What is under the name was left by a process that died. What is not to be removed is refused below.
+        // A file of this name was left by a process that died. If it cannot be removed, creating one fails below.
         let _ = self.own.remove(&new);
         let file = self.own.make_file(&new);
         let mut file = file.map_err(|error| refused(&self.path(NameKind::New), "making", &error))?;
@@ -98,7 +98,7 @@ impl ListingCache {
     }
 }
 
-/// Says when, for people.
+/// An age for people.
 pub(super) fn ago(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s ago"),
@@ -218,7 +218,7 @@ mod tests {
                 assert!(cache.load(|_| Ok(())).is_err(), "at {at}");
             }
         }
-        // What is left of a process that died while it saved is no hindrance, and another data set's file no listing of ours.
+        // Leftovers of a process that died while saving do not matter, and another data set's file is not used.
         fs::write(cache.path(NameKind::New), "half").unwrap();
         cache.save(&listing(), 6).unwrap();
         assert_eq!(cache.load(|_| Ok(())).unwrap().unwrap().begun_s, 6);

@@ -1,6 +1,6 @@
-//! Blocks on local disks, as the façade keeps them: directories, segments, locks, limits, and what is found again.
+//! The disk tier's files: directories, segments, locks, limits, and recovery.
 //!
-//! Owns the segment manager's thread. Shards write and read blocks by themselves; nothing here is in their way. The format is
+//! Owns the segment manager's thread. Shards write and read blocks by themselves, without waiting for it. The format is
 //! `fuelrail_wire::block`'s.
 
 mod directory;
@@ -39,7 +39,7 @@ pub(crate) fn open_directories(paths: &[PathBuf], notices: &mut Vec<String>) -> 
     directories
 }
 
-/// Who is told of disks that fail.
+/// Receives one line about each failing disk.
 type Report = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What direct transfers to these directories are multiples of, bytes; `None` without any.
@@ -63,7 +63,7 @@ pub(crate) fn settle_for(endpoint: &Endpoint, config: &mut Config, notices: &mut
     }
 }
 
-/// Starts the segment manager of these directories: it, and what each shard begins with. Says what was found there.
+/// Starts the segment manager of these directories. Returns it and each shard's initial segments, and adds a notice about them.
 pub(crate) fn start_segment_manager(
     config: &Config,
     layout: &Layout,

@@ -26,7 +26,7 @@ const FLOOR_SHARE: u64 = 20;
 /// The directories and their limits.
 #[derive(Debug)]
 pub(crate) struct Room {
-    places: Vec<(Directory, bool)>,
+    directories: Vec<(Directory, bool)>,
     limits: Limits,
     /// Which directory the next segment goes to, if it can.
     turn: usize,
@@ -34,17 +34,17 @@ pub(crate) struct Room {
 
 impl Room {
     pub(crate) fn new(directories: Vec<Directory>, limits: Limits) -> Room {
-        let places = directories.into_iter().map(|directory| (directory, true)).collect();
-        Room { places, limits, turn: 0 }
+        let directories = directories.into_iter().map(|directory| (directory, true)).collect();
+        Room { directories, limits, turn: 0 }
     }
 
     pub(crate) fn directories(&self) -> impl Iterator<Item = &Directory> {
-        self.places.iter().map(|place| &place.0)
+        self.directories.iter().map(|directory| &directory.0)
     }
 
     /// Makes nothing in this directory any more. Its path, the first time.
     pub(crate) fn give_up(&mut self, directory: usize) -> Option<PathBuf> {
-        let (directory, works) = &mut self.places[directory];
+        let (directory, works) = &mut self.directories[directory];
         core::mem::replace(works, false).then(|| directory.own.path().to_owned())
     }
 
@@ -57,16 +57,17 @@ impl Room {
         mut reclaimed: impl FnMut(),
     ) -> Option<(usize, Result<Owned>)> {
         // Processes lock the directories in one order, so they cannot deadlock.
-        let mut order: Vec<&Directory> = self.places.iter().filter(|place| place.1).map(|place| &place.0).collect();
+        let mut order: Vec<&Directory> =
+            self.directories.iter().filter(|directory| directory.1).map(|directory| &directory.0).collect();
         order.sort_unstable_by(|a, b| a.own.path().cmp(b.own.path()));
         let _turns: Vec<_> = order.iter().map(|directory| directory.turn()).collect();
         loop {
-            for n in 0..self.places.len() {
-                let at = (self.turn + n) % self.places.len();
+            for n in 0..self.directories.len() {
+                let at = (self.turn + n) % self.directories.len();
                 match self.has_room(at, len) {
                     Ok(true) => {
                         self.turn = at + 1;
-                        match self.places[at].0.make(len) {
+                        match self.directories[at].0.make(len) {
                             // Another process filled the disk meanwhile.
                             Ok(None) => {}
                             Ok(Some(owned)) => return Some((at, Ok(owned))),
@@ -85,7 +86,7 @@ impl Room {
     }
 
     fn has_room(&self, at: usize, len: u64) -> Result<bool> {
-        let (directory, works) = &self.places[at];
+        let (directory, works) = &self.directories[at];
         if !works {
             return Ok(false);
         }
@@ -109,8 +110,8 @@ impl Room {
 
     /// Removes the oldest segment whose owning process has ended. False when there is none.
     fn reclaim(&self, in_use: &[SegmentName]) -> bool {
-        let working = self.places.iter().filter(|place| place.1);
-        let found = working.filter_map(|place| named(&place.0.own).ok()).flatten();
+        let working = self.directories.iter().filter(|directory| directory.1);
+        let found = working.filter_map(|directory| named(&directory.0.own).ok()).flatten();
         let free = |named: &Named| !named.name.new && !in_use.contains(&named.name);
         let opened = found.filter(free).filter_map(|named| Segment::open(&named).ok());
         let mut segments: Vec<Segment> = opened.collect();

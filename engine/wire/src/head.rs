@@ -156,7 +156,7 @@ impl Lines {
                 once(&mut self.head.crc32c, crc, "x-amz-checksum-crc32c")?;
             }
         } else if is("x-goog-hash") && status == 200 {
-            // One line or several; an MD5 stands beside it, and costs a pass over the body that nobody has time for.
+            // One line or several; the MD5 beside it is ignored: it would cost another pass over the body.
             for crc in tokens(value).filter_map(|token| token.strip_prefix(b"crc32c=")) {
                 let crc = checksum(crc).ok_or_else(|| unreadable("x-goog-hash", value))?;
                 once(&mut self.head.crc32c, crc, "x-goog-hash")?;

@@ -394,9 +394,9 @@ fn certificates_that_are_not_to_be_trusted_are_refused_with_the_cause() {
         for word in says {
             assert!(error.to_string().contains(word), "'{word}' is not in: {error}");
         }
-        // Who believes anybody is served all the same.
-        let anybody = Client::new("bucket.example", Trust::Anybody, Arc::new(DefaultTimeProvider)).unwrap();
-        let mut line = Line::new(&anybody, &config, 1_000);
+        // Without verification the handshake succeeds.
+        let unverified = Client::new("bucket.example", Trust::Unverified, Arc::new(DefaultTimeProvider)).unwrap();
+        let mut line = Line::new(&unverified, &config, 1_000);
         line.settle().unwrap();
         assert!(line.session.agreed().is_some());
     }
@@ -411,7 +411,7 @@ fn addresses_have_certificates_too() {
     assert!(line.session.agreed().is_some());
     let error = refused(&authority.client("127.0.0.2"), &config);
     assert!(error.to_string().contains("certificate is for 127.0.0.1, not for 127.0.0.2"), "{error}");
-    let none = Client::new("a b", Trust::Anybody, Arc::new(DefaultTimeProvider)).unwrap_err();
+    let none = Client::new("a b", Trust::Unverified, Arc::new(DefaultTimeProvider)).unwrap_err();
     assert_eq!(none.kind(), Kind::Usage);
 }
 

@@ -1,5 +1,5 @@
 //! The shapes of MLPerf Storage: emulated accelerators that take batches and compute for a fixed time, and how well they are
-//! fed. The question behind `fuelrail bench feed`.
+//! fed. The measurement behind `fuelrail bench feed`.
 //!
 //! Sizes, batches, compute times and thresholds are those of the workload files of MLCommons' repository `storage`
 //! (`configs/dlio/workload/*.yaml`, versions 1.0 to 3.0). Accelerator utilisation is theirs, too (Submission guidelines,
@@ -98,7 +98,7 @@ pub struct Emulation {
     pub accelerators: Option<u32>,
 }
 
-/// How fast the loader is when nobody computes.
+/// The loader's speed without compute time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FullSpeed {
     /// Payload per wall time, GB/s.
@@ -153,7 +153,7 @@ pub struct FeedReport {
     pub object_bytes_mean: u64,
     /// Objects.
     pub objects: u64,
-    /// How fast the loader is when nobody computes.
+    /// The loader's speed without compute time.
     pub full_speed: FullSpeed,
     /// Accelerators that speed would feed without a wait.
     pub accelerators_fed: f64,

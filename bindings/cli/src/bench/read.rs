@@ -23,7 +23,7 @@ Settings come from the argument, else the variable FUELRAIL_<FIELD> (FUELRAIL_BA
 default. The effective ones are in the result.
 
 What is measured: wall time from before the listing to the end of the last batch; user and system time of this process until
-the loader is gone, without the content hash, whose own CPU time is told apart as hash_cpu_s. The hash is XXH3-128 over the
+the loader is gone, without the content hash, whose CPU time is reported separately as hash_cpu_s. The hash is XXH3-128 over the
 samples in the order of delivery; with --shuffle false that is the order of the keys' bytes, so `xxhsum -H2` over the
 concatenated files must agree. For speed without the hash: --hash false.";
 

@@ -9,20 +9,20 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::json;
 
-/// What is asserted.
+/// The claims of an assertion.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant<'a> {
-    /// Who asks: the service account's address.
+    /// The issuer: the service account's address.
     pub issuer: &'a str,
     /// Which of its keys signs, if it has a name.
     pub key_id: Option<&'a str>,
-    /// What for.
+    /// The scope requested.
     pub scope: &'a str,
-    /// Who is asked.
+    /// The audience: the token endpoint.
     pub audience: &'a str,
-    /// When.
+    /// Time of issue.
     pub at: WallTime,
-    /// For how long, seconds.
+    /// Lifetime, seconds.
     pub lifetime_s: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What rustls refuses and what a server says in alerts, each with what can be done about it.
+//! Errors for certificates and messages that rustls refuses and for alerts of the server, each with a hint.
 
 use super::record::broken;
 use crate::date::iso;
@@ -6,7 +6,7 @@ use fuelrail_base::{Error, Kind, Result, WallTime};
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{AlertDescription, CertificateError, Error as TlsError, InvalidMessage};
 
-/// The error a failed handshake, or a failed TLS 1.2 connection, stands for: what rustls says, with a hint.
+/// The error of a failed handshake or TLS 1.2 connection: rustls's cause, with a hint.
 #[must_use]
 pub fn explain(error: &TlsError) -> Error {
     explained(error).with_source(error.clone())
@@ -32,7 +32,7 @@ fn explained(error: &TlsError) -> Error {
     }
 }
 
-/// The bytes on this port are no TLS.
+/// The error when a port does not speak TLS.
 pub(super) fn no_tls() -> Error {
     Error::new(Kind::Protocol, "the server does not speak TLS on this port")
         .with_hint("check the port in the URI; one that speaks plain HTTP takes http://")
@@ -121,7 +121,7 @@ pub(super) fn alert(content: &[u8]) -> Result<bool> {
     }
 }
 
-/// The error a fatal alert stands for.
+/// The error of a fatal alert.
 fn complaint(description: AlertDescription) -> Error {
     use AlertDescription::{
         AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateUnknown, HandshakeFailure,

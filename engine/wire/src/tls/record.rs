@@ -28,8 +28,8 @@ pub(super) const HANDSHAKE: u8 = 22;
 /// Type of alerts.
 pub(super) const ALERT: u8 = 21;
 
-/// The fewest bytes on the wire that can carry so many bytes of payload: a receive may wait for that many and never
-/// waits in vain.
+/// The fewest bytes on the wire that can carry so many bytes of payload: a receive may wait for that many without
+/// waiting for bytes that never arrive.
 #[must_use]
 pub fn ciphertext_bytes_min(payload: usize) -> usize {
     payload + payload.div_ceil(PAYLOAD_BYTES_MAX) * (HEADER_BYTES + 1 + TAG_BYTES)

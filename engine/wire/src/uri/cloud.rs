@@ -6,7 +6,7 @@ use core::net::Ipv4Addr;
 use core::str::FromStr;
 use fuelrail_base::{Error, Result};
 
-/// The region of buckets that nobody named one for, as Amazon's own tools have it.
+/// The default region, as in Amazon's own tools.
 pub const REGION_DEFAULT: &str = "us-east-1";
 
 /// What a URI of a cloud's own form does not say. URIs that name a server themselves take nothing from it.
@@ -14,7 +14,7 @@ pub const REGION_DEFAULT: &str = "us-east-1";
 pub struct Cloud {
     /// The region of a bucket on Amazon; empty takes [`REGION_DEFAULT`].
     pub region: String,
-    /// The server that speaks for the cloud, `http[s]://HOST[:PORT]`: a store of one's own, a gateway, an emulator. Empty takes the
+    /// The server used instead of the cloud's, `http[s]://HOST[:PORT]`: a private store, a gateway, an emulator. Empty takes the
     /// cloud's.
     pub endpoint: String,
     /// Where requests name the bucket. `None` puts it in front of the host where S3 wants that and the name allows it, and into the
@@ -131,7 +131,7 @@ impl Cloud {
             return Err(form());
         }
         let suffix = host_name(suffix)?;
-        // A token or a shared access signature serves whoever is shown it: only Microsoft's servers are, or the one the user set.
+        // Tokens and shared access signatures are bearer secrets: they are sent only to Microsoft's servers or the one the user set.
         if self.endpoint.is_empty() && !AZURE_SUFFIXES.contains(&suffix.as_str()) {
             return Err(usage(
                 &format!("'{suffix}' is not a domain of Azure Storage"),

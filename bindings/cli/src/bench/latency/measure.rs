@@ -1,4 +1,4 @@
-//! The question behind `fuelrail bench latency`: how long a bucket takes to answer, and how long a trainer waits for a sample.
+//! The measurement behind `fuelrail bench latency`: how long a bucket takes to answer, and how long a trainer waits for a sample.
 //!
 //! Two things can be timed. *GETs*: of whole objects or of their first bytes, over kept connections of the engine's own client, the
 //! bucket's latency. *Samples*: batches of one sample through the loader, asked for at given moments, the trainer's wait;
