@@ -227,7 +227,7 @@ impl Exchange {
         let cure = match kind {
             Kind::NotFound => "it was deleted after it was listed, or bucket and prefix are wrong",
             Kind::Denied => {
-                "check the bucket's permissions; http:// and https:// URIs are unsigned unless anonymous = false"
+                "check who may read the bucket; a plain URI is asked without credentials unless anonymous = false"
             }
             Kind::Changed => "the object changed after it was listed: start a new run",
             Kind::Mismatch => "the object is shorter than it was listed",
@@ -236,7 +236,7 @@ impl Exchange {
             }
             Kind::Server => "see the server's logs",
             _ if (300..400).contains(status) => "the bucket is elsewhere: set region or endpoint to where it is",
-            _ => "check the URI: the server may not be an object store",
+            _ => "the address may not be an object store",
         };
         let code = fuelrail_wire::parse_error(text).map(|(code, _)| code);
         let (kind, cure) =

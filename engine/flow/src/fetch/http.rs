@@ -286,7 +286,7 @@ impl Http {
                     self.addresses.failed(addr, turn.now);
                 }
                 let error = Error::from_errno(Kind::Network, &format!("connecting to {addr}"), errno)
-                    .with_hint("check that the server is running and the address is correct");
+                    .with_hint("check that the server runs and the address is right");
                 Err(match turn.requests.objects.go_between() {
                     Some(proxy) => proxy.error(error.kind(), error.cause()),
                     None => error,
