@@ -125,7 +125,7 @@ static int fetch(SSL *ssl, const char *host, const char *prefix, const struct ob
         total += got;
         end = strstr(head, "\r\n\r\n");
         at += got;
-        if (!end && seen == HEAD_MAX) die("the server's head does not end");
+        if (!end && seen == HEAD_MAX) die("the response header is too long");
     } while (!end);
     if (strncmp(head, "HTTP/1.1 200", 12)) die("the server answers %.*s", (int)strcspn(head, "\r"), head);
     *end = 0;

@@ -1,6 +1,6 @@
-//! What more shards on more cores bring, and what each core does for it: the question behind `cargo x bench cores`.
+//! What more shards on more cores bring, and what each core does for it: the benchmark behind `cargo x bench cores`.
 //!
-//! Against a bucket elsewhere, throughput over throughput of one shard is the answer. Against nginx on this machine, client and server share the cores, so the answer is told in two ways that do not need a server's share guessed:
+//! Against a bucket elsewhere, throughput over throughput of one shard is the answer. Against nginx on this machine, client and server share the cores, so the result is given in two ways that do not need a server's share guessed:
 //!
 //! * **cells**: `n` shards *and the server* are held to the same `n` cores. Every core then carries one shard and one share
 //!   of the server, for one core as for many; wall-clock throughput over that of one core is what a core more brings, the

@@ -1,8 +1,8 @@
-//! The question behind `cargo x bench line`: what the loader costs beside the floors, on each ring, beside other people's
+//! The benchmark behind `cargo x bench line`: what the loader costs beside the floors, on each ring, beside other people's
 //! loaders; set by set, all in the same run.
 //!
 //! Owns which contestants take part in which set and which bars they are held to. Never draws on a terminal. A rival that is
-//! not there is in the result with the reason and the cure; it is never left out in silence.
+//! not there is in the result with the reason and the cure; it is never skipped silently.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -224,7 +224,7 @@ impl LineArgs {
 }
 
 impl Line<'_> {
-    /// A result of this question, still without contests.
+    /// A result of this benchmark, still without contests.
     fn findings(&self, venue: &Venue) -> Findings {
         let args = self.args;
         let question = match args {
@@ -267,7 +267,7 @@ impl Line<'_> {
         watch: &mut dyn FnMut(Step<'_>),
     ) -> Result<Contested> {
         let task = set.task(&set.repeated, venue, transport, self.args.seed)?;
-        // Cold where the time to the first batch is the question, else warm.
+        // Cold if the time to the first batch is measured, else warm.
         let cold = set.shape == ShapeName::First;
         let contest = Contest {
             rounds: if cold { 0 } else { self.args.rounds },
@@ -365,7 +365,7 @@ impl Line<'_> {
         Ok(cast)
     }
 
-    /// The rival with its task; or why it is absent. Shards that cannot be packed are its absence, not everybody's failure.
+    /// The rival with its task; or why it is absent. If shards cannot be packed, this rival is absent; the others run.
     fn take_part(
         &self,
         rival: &Rival,

@@ -119,7 +119,7 @@ impl Own {
 }
 
 fn over() -> Error {
-    Error::new(Kind::Protocol, "a pass is asked for after the only one").with_hint("leave out --once")
+    Error::new(Kind::Protocol, "a second pass was requested with --once").with_hint("leave out --once")
 }
 
 fn cpu_s() -> f64 {

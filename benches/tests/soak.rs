@@ -41,7 +41,7 @@ fn failing(report: &SoakReport) -> Vec<&str> {
 }
 
 /// glommio 0.9 frees its tasks without their share in the executor's notifier: every executor leaves an eventfd behind, which
-/// nobody outside can close. It is why its ring is not for programs that open loaders again and again.
+/// cannot be closed from outside. It is why its ring is not for programs that open loaders again and again.
 fn excused(ring: &Backend, criterion: &str) -> bool {
     ring.name() == "glommio" && criterion == "descriptors"
 }

@@ -63,7 +63,7 @@ impl Access {
         let endpoint = access.cloud.endpoint(uri)?;
         let key = endpoint.prefix.clone();
         if key.is_empty() {
-            return Err(Error::new(Kind::Usage, format!("'{uri}' names no object"))
+            return Err(Error::new(Kind::Usage, format!("'{uri}' does not name an object"))
                 .with_hint("write s3://BUCKET/KEY or http://HOST:PORT/BUCKET/KEY; `fuelrail ls` shows the keys"));
         }
         Ok((access, endpoint, key))
@@ -109,11 +109,11 @@ const HOPS_MAX: usize = 3;
 /// Buckets remembered; the oldest is forgotten.
 const REMEMBERED_MAX: usize = 64;
 
-/// Buckets that have moved for good, by where they are said to be and by what those who said so were trusted with.
+/// Permanent redirects of buckets, by original place and trust settings.
 static REMEMBERED: Mutex<Vec<(Place, Moved)>> = Mutex::new(Vec::new());
 
-/// Where a bucket is said to be, and what decides whether an answer from there is believed: how requests are signed, which
-/// certificates are accepted, and which proxy is on the way. A run that trusts otherwise asks for itself.
+/// A bucket's original place, and the settings that decide whether its redirect is trusted: signing, accepted certificates and proxy.
+/// A run with other settings sends its own request.
 #[derive(Clone, PartialEq)]
 struct Place {
     /// Without its prefix: all of a bucket has moved, whatever of it is asked for.
@@ -123,8 +123,8 @@ struct Place {
     proxy: Option<String>,
 }
 
-/// Does `work` where the bucket is: at `endpoint`, which somebody calls `uri`, or where its server sends it from there. What was
-/// done before it is sent on is done again.
+/// Does `work` at the bucket's place: at `endpoint`, that of `uri`, or where its server redirects to. After a redirect `work` starts
+/// over.
 pub(crate) fn wherever<T>(
     access: &Access,
     uri: &str,

@@ -141,8 +141,8 @@ impl Audit {
     pub(crate) fn create(path: &Path, rank: u32, world: u32, start: State) -> Result<Audit> {
         let failed = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::AlreadyExists => {
-                Error::new(Kind::Usage, format!("audit log {} is there already", path.display()))
-                    .with_hint("name a new log for every run and rank: `fuelrail inspect` joins them")
+                Error::new(Kind::Usage, format!("audit log {} exists already", path.display()))
+                    .with_hint("use a new log for every run and rank: `fuelrail inspect` merges them")
             }
             _ => file_error(path, &e),
         };

@@ -136,8 +136,8 @@ impl Batch {
         &self.inner.slot
     }
 
-    /// The same to write: a consumer may change its batch in place, nobody else sees it. Where blocks are still being written
-    /// to disk from here, it waits until they are: milliseconds, and only soon after the batch was delivered.
+    /// The bytes, writable: changes in place are visible to this consumer only. Waits for blocks that are still being written to disk
+    /// from here: milliseconds, and only soon after delivery.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         while self.inner.slot.is_lent() {

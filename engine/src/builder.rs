@@ -12,7 +12,7 @@ use crate::listing::{KeptListing, Saved, given_or_listed};
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::memory::{MemoryStats, map_memory};
 use crate::names::addresses_of;
-use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_keeper};
+use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_segment_manager};
 use crate::starting::{Plan, Starting, ledger, spill_config};
 use crate::state::{State, fingerprint};
 use crate::supply::Supply;
@@ -247,7 +247,7 @@ fn start_shards(
         pace: ledger(&config, objects.endpoint(), &mut notices),
     };
     let said = (&mut notices, Arc::clone(&report));
-    let (keeper, disks) = start_keeper(&config, &layout, directories, &objects, said)?;
+    let (segment_manager, disks) = start_segment_manager(&config, &layout, directories, &objects, said)?;
     for (id, ((region, mesh), disk)) in (0u16..).zip(regions.into_iter().zip(meshes).zip(disks)) {
         let (deliver, from) = lane(OPEN_BATCHES_MAX);
         lanes.push(from);
@@ -280,7 +280,7 @@ fn start_shards(
         consumer,
         notices,
         audit,
-        keeper,
+        segment_manager,
         reporter,
     };
     Loader::new(parts, Box::new(move |text| report(text)))

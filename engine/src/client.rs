@@ -1,13 +1,14 @@
-//! The client of the control plane: everything that is asked over HTTP outside the hot path.
+//! The HTTP client of the control plane: every request outside the hot path.
 //!
 //! - A [`Route`] says where a server is, which certificates are accepted, which proxy is on the way, and who signs. It is decided
 //!   before the first byte; no answer widens it.
-//! - A [`Client`] talks along one route, on one thread, for as long as one call: it keeps connections and one budget of retries.
-//! - [`Client::send`] writes one [`Ask`] (method, path, headers) and a body, signs it, and gives the head of the answer, whatever it is.
-//! - [`Client::ask`] also reads the answer, within a limit. One that is no success becomes a [`Refused`], here and nowhere else: the
-//!   error with kind and cure, the server's code, how long it wants to be left alone.
+//! - A [`Client`] sends requests along one route, on one thread, for as long as one call: it keeps connections and one retry budget.
+//! - [`Client::send`] writes one [`Ask`] (method, path, headers) and a body, signs it, and returns the head of the response, whatever its
+//!   status.
+//! - [`Client::ask`] also reads the response, within a limit. An error status becomes a [`Refused`], here and nowhere else: the error with
+//!   kind and hint, the server's error code, its `Retry-After`.
 //! - The same place notes where a bucket has moved to (`access` follows) and tells the authority of credentials that have expired.
-//! - [`Client::persist`] tries again by the planner's rules. What users of it add are paths, headers and what an answer means to them.
+//! - [`Client::persist`] retries by the planner's rules. Callers add paths, headers and what a response means to them.
 
 use crate::connect::{Connector, Load, unreachable};
 use crate::system::on_thread;
@@ -16,8 +17,8 @@ use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_flow::{Authority, Signatory, judged};
 use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
-use fuelrail_wire::proxy::unknown_to_it;
-use fuelrail_wire::redirect::{Answer as Told, Moved, moved};
+use fuelrail_wire::proxy::authentication_required;
+use fuelrail_wire::redirect::{Answer as RedirectAnswer, Moved, moved};
 use fuelrail_wire::sign::{self, Unsigned, covered};
 use fuelrail_wire::tls::{Client as TlsClient, asks_for_tls};
 use fuelrail_wire::{Endpoint, Proxy, date, parse_error, parse_error_region};
@@ -32,9 +33,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Longest wait for one answer.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may take to become idle behind the end of an answer; otherwise it is closed.
+/// How long a connection may take to become idle after the end of a response; otherwise it is closed.
 const IDLE_WITHIN: Duration = Duration::from_millis(50);
-/// Attempts while nothing is lost yet: somebody waits at a prompt, and a server that is down should be said within seconds.
+/// Attempts while nothing is lost yet: a person waits at a prompt and should learn within seconds that a server is down.
 pub(crate) const AT_A_PROMPT: u32 = 5;
 /// Attempts while parts of an object are there already: the loader's patience, for seconds without a network.
 pub(crate) const UNDER_WAY: u32 = 10;
@@ -53,12 +54,12 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    /// The plainest one: without TLS, proxy and signatures.
+    /// A route without TLS, proxy and signatures.
     pub(crate) fn new(endpoint: Endpoint) -> Route {
         Route { endpoint, tls: None, proxy: None, authority: None, moved: Mutex::default() }
     }
 
-    /// What the last refusal said of where the bucket is.
+    /// Where the bucket is according to the last redirect.
     pub(crate) fn moved(&self) -> MutexGuard<'_, Option<Moved>> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,7 +111,7 @@ impl Reply<'_> {
     /// `Truncated` when it ends early, `Stalled` when nothing comes.
     pub(crate) async fn more(&mut self) -> Result<Option<Bytes>> {
         while let Some(frame) = within(self.limit, self.body.frame()).await? {
-            let broken = |e| Error::new(Kind::Truncated, format!("the body broke off: {e}")).with_source(e);
+            let broken = |e| Error::new(Kind::Truncated, format!("the response body ended early: {e}")).with_source(e);
             let frame = frame.map_err(broken)?;
             if let Ok(bytes) = frame.into_data() {
                 return Ok(Some(bytes));
@@ -131,7 +132,7 @@ impl Reply<'_> {
             if body.len() + bytes.len() > DOCUMENT_BYTES_MAX {
                 return Err(Error::new(
                     Kind::Truncated,
-                    format!("the answer is longer than {DOCUMENT_BYTES_MAX} bytes"),
+                    format!("the response is longer than {DOCUMENT_BYTES_MAX} bytes"),
                 ));
             }
             body.extend_from_slice(&bytes);
@@ -172,11 +173,11 @@ pub(crate) struct Refused {
     pub(crate) status: Option<StatusCode>,
     /// The server's code for it; empty where it names none.
     pub(crate) code: String,
-    /// How long the server wants to be left alone.
+    /// The server's `Retry-After`.
     pub(crate) wait: Option<Duration>,
-    /// The same request would be refused again, whatever the kind of the error.
+    /// A retry would fail in the same way, whatever the kind of the error.
     pub(crate) is_final: bool,
-    /// It got further than the attempt before, so attempts are counted anew.
+    /// The attempt got further than the one before, so the count of attempts restarts.
     pub(crate) got_further: bool,
 }
 
@@ -192,12 +193,12 @@ impl Refused {
         self.error
     }
 
-    /// Whether what was asked for may have been done all the same.
+    /// Whether the server may have carried out the request all the same.
     pub(crate) fn is_unsure(&self) -> bool {
         self.status.is_none_or(|status| status.is_server_error())
     }
 
-    /// What an answer means that is no success.
+    /// The error for a response with an error status.
     pub(crate) fn of(answer: &Answer) -> Refused {
         let document = parse_error(&answer.body);
         let said = document.as_ref().map_or(String::new(), |(code, text)| format!(" ({code}: {text})"));
@@ -209,21 +210,20 @@ impl Refused {
             (_, 400) if asks_for_tls(&answer.body) => {
                 (Kind::Protocol, "the port speaks TLS: write https:// in the URI")
             }
-            (_, 407) => return Refused { status: Some(answer.status), ..unknown_to_it().into() },
+            (_, 407) => return Refused { status: Some(answer.status), ..authentication_required().into() },
             (_, 401 | 403) => (
                 Kind::Denied,
-                "check who may read the bucket; a plain URI is asked without credentials unless anonymous = false",
+                "check the bucket's permissions; http:// and https:// URIs are unsigned unless anonymous = false",
             ),
             (_, 404 | 405 | 501) => {
                 (Kind::NotFound, "check bucket and key; a server that cannot list takes --manifest FILE")
             }
-            (_, 301 | 302 | 307 | 308) => (
-                Kind::Usage,
-                "the bucket is elsewhere, and the answer does not say where: set region or endpoint to where it is",
-            ),
+            (_, 301 | 302 | 307 | 308) => {
+                (Kind::Usage, "the server redirects without a location: set region or endpoint to where the bucket is")
+            }
             (_, 429 | 503) => (Kind::Throttled, "the server asks to slow down"),
             (_, 500..=599) => (Kind::Server, "see the server's logs"),
-            _ => (Kind::Protocol, "the address may not be an object store"),
+            _ => (Kind::Protocol, "check the URI: the server may not be an object store"),
         };
         let error = Error::new(kind, format!("the server answered {}{said}", answer.status)).with_hint(cure);
         Refused { status: Some(answer.status), code, wait: wait.map(Duration::from_secs), ..error.into() }
@@ -261,7 +261,7 @@ impl<'a> Client<'a> {
         within(self.patience * 2, self.connector.open(&self.route.endpoint)).await?
     }
 
-    /// Sends one request and waits, without a limit, for the head of an answer, whatever its status.
+    /// Sends one request and waits, without a limit, for the head of the response, whatever its status.
     ///
     /// # Errors
     /// `Network`, `Untrusted`, `Protocol` … when none comes; `Usage` when it cannot be written or signed.
@@ -295,9 +295,9 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// The request as hyper sends it, signed. What it says of one that cannot be written is not repeated: a part may be a secret.
+    /// The request as hyper sends it, signed. Errors do not repeat it: a part may be a secret.
     fn written(&self, ask: &Ask, body: Load) -> Result<Request<Load>> {
-        let unfit = || Error::new(Kind::Usage, "it cannot be asked for over HTTP: its address or a token is malformed");
+        let unfit = || Error::new(Kind::Usage, "the request cannot be written: the address or a token is malformed");
         let authority = self.route.endpoint.authority();
         let mut headers = HeaderMap::new();
         for (name, value) in &ask.headers {
@@ -333,7 +333,7 @@ impl<'a> Client<'a> {
         Ok(request)
     }
 
-    /// Sends one request with its document, and reads the answer.
+    /// Sends one request with its document, and reads the response.
     pub(crate) async fn ask(&self, ask: &Ask) -> Result<Answer, Refused> {
         within(ask.limit, async { self.accept(ask, self.send_whole(ask).await?).await }).await?
     }
@@ -347,7 +347,7 @@ impl<'a> Client<'a> {
         self.send(&ask.clone().header("content-length", ask.body.len()), body).await
     }
 
-    /// Reads an answer. One that is no success is a refusal.
+    /// Reads a response; an error status is an error.
     pub(crate) async fn accept(&self, ask: &Ask, reply: Reply<'_>) -> Result<Answer, Refused> {
         let answer = reply.read().await?;
         if !answer.status.is_success() {
@@ -356,14 +356,14 @@ impl<'a> Client<'a> {
         Ok(answer)
     }
 
-    /// What a refusal means, given the route. Notes where the bucket is when that is elsewhere; expired credentials are renewed.
+    /// The error for an error status on this route. Notes a redirect of the bucket, and has expired credentials renewed.
     pub(crate) fn refused(&self, ask: &Ask, answer: &Answer) -> Refused {
         let mut refused = Refused::of(answer);
         let Route { endpoint, authority, .. } = self.route;
         let named = parse_error_region(&answer.body);
         let region = answer.header("x-amz-bucket-region").or(named.as_deref());
-        let told = Told { status: answer.status.as_u16(), location: answer.header("location"), region };
-        match moved(endpoint, &ask.path, told, authority.is_some()) {
+        let answered = RedirectAnswer { status: answer.status.as_u16(), location: answer.header("location"), region };
+        match moved(endpoint, &ask.path, answered, authority.is_some()) {
             Err(not_followed) => refused.error = not_followed,
             Ok(to) => {
                 let signed_for = authority.as_deref().map(Authority::region);
@@ -381,7 +381,7 @@ impl<'a> Client<'a> {
         refused
     }
 
-    /// Tries until `attempt` succeeds, or no further one may help, or there were `attempts_max`.
+    /// Retries `attempt` until it succeeds, its error is final, or there were `attempts_max`.
     pub(crate) async fn persist<T>(
         &self,
         attempts_max: u32,
@@ -419,5 +419,7 @@ fn secret(value: &[u8]) -> Option<HeaderValue> {
 
 /// Waits no longer than `limit`.
 pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T> {
-    tokio::time::timeout(limit, work).await.map_err(|_| Error::new(Kind::Stalled, format!("no answer for {limit:?}")))
+    tokio::time::timeout(limit, work)
+        .await
+        .map_err(|_| Error::new(Kind::Stalled, format!("no response within {limit:?}")))
 }

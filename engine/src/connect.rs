@@ -1,6 +1,6 @@
 //! Opens the control plane's connections: to a server or to the proxy before it, with TLS where the URI says so.
 //!
-//! What a proxy is asked and what it says is `wire`'s.
+//! Proxy requests and responses are read and written by `wire`.
 
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::proxy::HUNG_UP;
@@ -31,7 +31,7 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// A connector whose TCP connections stand within `timeout`, or not at all.
+    /// A connector that gives a TCP connection `timeout` to open.
     pub(crate) fn new(tls: Option<&TlsClient>, proxy: Option<&Arc<Proxy>>, timeout: Duration) -> Connector {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
@@ -53,7 +53,8 @@ impl Connector {
     pub(crate) async fn open(&self, server: &Endpoint) -> Result<SendRequest<Load>> {
         let failed = |e: &(dyn StdError + 'static)| unreachable(&server.authority(), e);
         let mut tcp = self.tcp.clone();
-        let to = |text: String| text.parse().map_err(|e| Error::new(Kind::Usage, format!("{text} is no address: {e}")));
+        let to =
+            |text: String| text.parse().map_err(|e| Error::new(Kind::Usage, format!("{text} is not an address: {e}")));
         let mut io = match &self.proxy {
             None => tcp.call(to(server_uri(server))?).await.map_err(|e| failed(&e))?,
             Some(proxy) => {
@@ -86,7 +87,7 @@ async fn start<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: T) -> hyp
 
 /// Asks the proxy for a tunnel to the server.
 async fn open_tunnel(proxy: &Proxy, server: &Endpoint, io: &mut TcpStream) -> Result<()> {
-    let failed = |why: &dyn std::fmt::Display| proxy.in_vain(server, Kind::Network, why);
+    let failed = |why: &dyn std::fmt::Display| proxy.tunnel_failed(server, Kind::Network, why);
     let (mut request, mut answer) = (Vec::new(), Vec::new());
     proxy.push_connect(server, &mut request);
     io.write_all(&request).await.map_err(|e| failed(&e))?;
@@ -100,15 +101,15 @@ async fn open_tunnel(proxy: &Proxy, server: &Endpoint, io: &mut TcpStream) -> Re
     }
 }
 
-/// Why no answer came: what TLS refuses, else the innermost cause.
+/// The error for a request without a response: what TLS refuses, else the innermost cause.
 pub(crate) fn unreachable(authority: &str, error: &(dyn StdError + 'static)) -> Error {
     if let Some(refused) = causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>()) {
         return explain(refused);
     }
     let inner = innermost(error);
     if causes(error).any(|cause| cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse)) {
-        return Error::new(Kind::Protocol, format!("{authority} does not answer in HTTP: {inner}"))
-            .with_hint("check the port; one that speaks TLS takes https:// in the URI");
+        return Error::new(Kind::Protocol, format!("the response of {authority} is not HTTP: {inner}"))
+            .with_hint("check the port; if it speaks TLS, write https:// in the URI");
     }
     let failed = format!("cannot reach {authority}");
     let of_system = causes(error).find_map(|cause| cause.downcast_ref::<std::io::Error>());
@@ -116,7 +117,7 @@ pub(crate) fn unreachable(authority: &str, error: &(dyn StdError + 'static)) -> 
         Some(cause) => Error::from_io(Kind::Network, failed, cause),
         None => Error::new(Kind::Network, format!("{failed}: {inner}")),
     };
-    unreachable.with_hint("check that the server runs and the address is right")
+    unreachable.with_hint("check that the server is running and the address is correct")
 }
 
 /// The last of an error's causes.

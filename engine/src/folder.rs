@@ -93,7 +93,7 @@ impl<P: FnMut(u64)> Walk<'_, P> {
         let name = item.file_name();
         let Some(name) = name.to_str() else {
             let cause = format!("the name of the file '{}' is not UTF-8", item.path().display());
-            return Err(Error::new(Kind::Usage, cause).with_hint("rename it: keys are text"));
+            return Err(Error::new(Kind::Usage, cause).with_hint("rename it: keys must be UTF-8"));
         };
         if !name.starts_with(start) || name.starts_with(NEW) {
             return Ok(());
@@ -113,7 +113,9 @@ impl<P: FnMut(u64)> Walk<'_, P> {
         }
         if key.len() > KEY_BYTES_MAX {
             let cause = format!("its path within the folder is longer than {KEY_BYTES_MAX} bytes");
-            return Err(Error::new(Kind::Usage, cause).with_hint("name a folder nearer to it").with_object(key));
+            return Err(Error::new(Kind::Usage, cause)
+                .with_hint("use a folder closer to it as the source")
+                .with_object(key));
         }
         self.listing.push(&key, facts.len(), Some(&FileMark::of(&facts).to_string()));
         if (self.listing.len() as u64).is_multiple_of(TOLD_EVERY) {
@@ -215,9 +217,9 @@ fn path_of(endpoint: &Endpoint, key: &str) -> String {
 fn refused(doing: &str, path: &str, error: &std::io::Error) -> Error {
     let (kind, hint) = match error.kind() {
         ErrorKind::NotFound => (Kind::NotFound, "check the path; `fuelrail ls` shows the keys"),
-        ErrorKind::AlreadyExists => (Kind::Exists, "choose another name, or put it over anything"),
+        ErrorKind::AlreadyExists => (Kind::Exists, "choose another name, or allow it to be replaced"),
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-            (Kind::Denied, "give this user the right to it, or use another folder")
+            (Kind::Denied, "give this user permission, or use another folder")
         }
         _ => (Kind::File, "look at the disk and the kernel's log (dmesg)"),
     };

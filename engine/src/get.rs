@@ -96,7 +96,7 @@ impl Progress {
             self.sum = head.crc32c.map(Digest::Crc32c).or(head.digest).map(Digest::sum);
             self.seen = 0;
         } else if first != self.copied || self.resumes().is_none() {
-            let cause = format!("the answer begins at byte {first}, asked for was {}", self.copied);
+            let cause = format!("the response starts at byte {first}, requested was {}", self.copied);
             return Err(Error::new(Kind::Mismatch, cause));
         } else if etag != self.etag.as_deref() {
             self.etag = None;
@@ -107,7 +107,7 @@ impl Progress {
         }
         if self.total.is_none() && (is_part || head.framing != Framing::Chunked) {
             return Err(Error::new(Kind::Protocol, "the server does not say how long the object is")
-                .with_hint("the address may not be an object store"));
+                .with_hint("check the URI: the server may not be an object store"));
         }
         Ok(())
     }
@@ -125,7 +125,7 @@ impl Progress {
         }
         self.seen += bytes.len() as u64;
         if let Some(total) = self.total.filter(|total| *total < self.seen) {
-            return Err(Error::new(Kind::Mismatch, format!("{} bytes came of an object of {total}", self.seen)));
+            return Err(Error::new(Kind::Mismatch, format!("received {} of the object's {total} bytes", self.seen)));
         }
         out.write_all(new).map_err(|e| Error::from_io(Kind::File, "writing", e))?;
         self.written.update(new);
@@ -152,13 +152,13 @@ impl Progress {
         if self.sum.as_ref().is_none_or(Sum::holds) {
             return Ok(());
         }
-        Err(Error::new(Kind::Mismatch, "its checksum is not the one that the server sends with it")
-            .with_hint("the bytes were damaged in the server or on the way: fetch it again"))
+        Err(Error::new(Kind::Mismatch, "checksum mismatch: the bytes differ from the checksum the server sent")
+            .with_hint("the bytes were corrupted on the server or in transit: fetch it again"))
     }
 }
 
 fn replaced() -> Error {
-    Error::new(Kind::Changed, "the object was replaced while it was read").with_hint("fetch it again")
+    Error::new(Kind::Changed, "the object changed while it was read").with_hint("fetch it again")
 }
 
 async fn get_once(

@@ -1,4 +1,4 @@
-//! GETs as a load generator sends them: one after the other over a connection that is kept, none tried again.
+//! GETs as a load generator sends them: one after the other over a keep-alive connection, without retries.
 
 use crate::access::{Access, wherever};
 use crate::client::{ANSWER_TIMEOUT, Ask, Client, Route, within};
@@ -18,20 +18,20 @@ impl Gets {
     /// The bucket of `uri`, or where it has moved to: a GET of one byte of `key` finds out.
     ///
     /// # Errors
-    /// `Usage` for a bad URI or a folder; `Environment` and `File` for what `access` holds and cannot be used; `NotFound`, `Denied`,
-    /// `Network` … for what the server answers.
+    /// `Usage` for a bad URI or a folder; `Environment` and `File` for unusable settings in `access`; `NotFound`, `Denied`,
+    /// `Network` … for the server's response.
     pub fn open(access: impl Into<Access>, uri: &str, key: &str) -> Result<Gets> {
         let access = access.into().settled(uri)?;
         let endpoint = access.cloud.endpoint(uri)?;
         if endpoint.scheme == Scheme::File {
-            return Err(Error::new(Kind::Usage, format!("{uri} is a folder: there is no server to ask")));
+            return Err(Error::new(Kind::Usage, format!("{uri} is a folder: give the URI of a bucket")));
         }
         let (_, route) =
             wherever(&access, uri, endpoint, |route| route.run(async |client| get(&client, key, Some(1)).await))?;
         Ok(Gets { route })
     }
 
-    /// A connection of its own.
+    /// Opens a connection.
     ///
     /// # Errors
     /// `Network`, `Untrusted` … when the server cannot be reached; `Environment` when the system refuses an event loop.
@@ -49,10 +49,10 @@ pub struct GetConnection<'a> {
 }
 
 impl GetConnection<'_> {
-    /// GETs the first `bytes` of an object (at least one), or all of it, to the last byte. Returns how many came.
+    /// GETs the first `bytes` of an object (at least one), or all of it, to the last byte. Returns the number of bytes.
     ///
     /// # Errors
-    /// What the server answers instead, `Truncated` when the body breaks off, `Stalled` when nothing comes.
+    /// The error of the server's response, `Truncated` when the body ends early, `Stalled` when nothing arrives.
     pub fn get(&mut self, key: &str, bytes: Option<u64>) -> Result<u64> {
         self.runtime.block_on(get(&self.client, key, bytes))
     }

@@ -126,9 +126,12 @@ pub(crate) fn drawn(
     let refused = |cause: &str, cure: &str| Err(Error::new(Kind::Usage, cause).with_hint(cure));
     let kept = match (&drawn, state, scores) {
         (None, Some(_), _) => {
-            return refused("the state is of a run with importance", "resume with importance as it was");
+            return refused(
+                "the state belongs to a run with importance sampling",
+                "resume with the same importance setting",
+            );
         }
-        (_, Some(_), None) => return refused("the state has scores beside it", "pass them to LoaderBuilder::scores"),
+        (_, Some(_), None) => return refused("the state was saved with scores", "pass them to LoaderBuilder::scores"),
         (Some(_), Some(state), Some(scores)) => Some(Table::read(scores, state)?),
         (_, None, _) => None,
     };

@@ -2,16 +2,17 @@
 //!
 //! Owns what has come until all has. Where to go on is `plan`'s, what a page says and how files look is `wire`'s.
 
+mod cache;
 mod journal;
 mod probe;
-mod shelf;
 mod walk;
 
-pub(crate) use shelf::Saved;
+pub(crate) use cache::Saved;
 
 use crate::access::{Access, wherever};
 use crate::client::{Ask, Client, Route};
 use crate::folder;
+use cache::{ListingCache, OnDisk, ago};
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result};
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_io::wall_now;
@@ -20,15 +21,14 @@ use fuelrail_wire::tls::Client as TlsClient;
 use fuelrail_wire::{Entry, Scheme, Source, manifest};
 use hyper::Method;
 use journal::Journal;
-use shelf::{OnDisk, Shelf, ago};
 use std::path::{Path, PathBuf};
 use walk::walk;
 
 /// Lists all objects under a URI, all pages, sorted by key. Keys that end in `/` and are empty are folder markers of
-/// consoles, not objects, and are left out. `progress` is told the number of objects so far after each page.
+/// consoles, not objects, and are left out. `progress` receives the number of objects so far after each page.
 ///
 /// # Errors
-/// `Usage` for a bad URI, `Untrusted` for a certificate no authority of the system stands for, `NotFound`, `Denied`,
+/// `Usage` for a bad URI, `Untrusted` for a certificate without a trusted authority, `NotFound`, `Denied`,
 /// `Network` … for what the server answers after retries.
 pub fn list(uri: &str, progress: impl FnMut(u64) + Send) -> Result<Vec<Listed>> {
     list_with(Access::default(), uri, progress)
@@ -185,16 +185,17 @@ fn keep_there(
     dir: &ListingDir,
     progress: &mut (impl FnMut(u64) + Send),
 ) -> Result<KeptListing> {
-    let shelf = match Shelf::open(&dir.path, SourceId::of(source, route.tls.as_ref().is_none_or(TlsClient::verifies))) {
-        Ok(shelf) => shelf,
-        Err(error) => {
-            let notices = vec![format!("listing_dir: {error}; this listing is not kept")];
-            return Ok(KeptListing { notices, ..KeptListing::plain(list_there(route, source, progress)?) });
-        }
-    };
+    let cache =
+        match ListingCache::open(&dir.path, SourceId::of(source, route.tls.as_ref().is_none_or(TlsClient::verifies))) {
+            Ok(cache) => cache,
+            Err(error) => {
+                let notices = vec![format!("listing_dir: {error}; this listing is not saved")];
+                return Ok(KeptListing { notices, ..KeptListing::plain(list_there(route, source, progress)?) });
+            }
+        };
     let max_age_s = dir.max_age.as_secs();
     route.run(async |client| {
-        Keeping { client: &client, source, shelf, max_age_s, now_s: wall_now().0, notices: Vec::new() }
+        Keeping { client: &client, source, cache, max_age_s, now_s: wall_now().0, notices: Vec::new() }
             .list(progress)
             .await
     })
@@ -203,7 +204,7 @@ fn keep_there(
 struct Keeping<'a> {
     client: &'a Client<'a>,
     source: &'a Source,
-    shelf: Shelf,
+    cache: ListingCache,
     max_age_s: u64,
     now_s: u64,
     notices: Vec<String>,
@@ -213,16 +214,16 @@ impl Keeping<'_> {
     async fn list(mut self, progress: &mut impl FnMut(u64)) -> Result<KeptListing> {
         if let Some(OnDisk { listing, begun_s }) = self.found().await? {
             progress(listing.len() as u64);
-            let saved = self.shelf.saved(begun_s);
+            let saved = self.cache.saved(begun_s);
             return Ok(KeptListing { listing, reused: true, notices: self.notices, saved });
         }
-        let opened = Journal::open(&self.shelf.own, &self.shelf.name(NameKind::Journal), self.shelf.source, self.now_s);
+        let opened = Journal::open(&self.cache.own, &self.cache.name(NameKind::Journal), self.cache.source, self.now_s);
         let journal = opened.unwrap_or_else(|error| {
-            self.say(&format!("{error}; an interrupted listing could not go on"));
+            self.say(&format!("{error}; if interrupted, this listing cannot be resumed"));
             None
         });
         let Some(mut journal) = journal else {
-            self.say("another process has the journal: this listing is not kept");
+            self.say("another process holds the journal: this listing is not saved");
             let listing = walk(self.client, self.source, None, progress).await?;
             return Ok(KeptListing { notices: self.notices, ..KeptListing::plain(listing) });
         };
@@ -231,82 +232,82 @@ impl Keeping<'_> {
         Ok(KeptListing { listing, reused: false, notices: self.notices, saved })
     }
 
-    /// What is on disk, if it may be used.
+    /// The saved listing, if it is fresh and still matches the bucket.
     async fn found(&mut self) -> Result<Option<OnDisk>> {
         let (now_s, max_age_s) = (self.now_s, self.max_age_s);
-        let found = self.shelf.load(|begun_s| match now_s.checked_sub(begun_s) {
-            None => Err("it is of a time to come".into()),
-            Some(age) if age >= max_age_s => Err(format!("it is of {}", ago(age))),
+        let found = self.cache.load(|begun_s| match now_s.checked_sub(begun_s) {
+            None => Err("its timestamp is in the future".into()),
+            Some(age) if age >= max_age_s => Err(format!("it was listed {}", ago(age))),
             Some(_) => Ok(()),
         });
         let found = match found {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
             Err(why) => {
-                self.say(&format!("{why}: the bucket is listed anew"));
+                self.say(&format!("{why}: listing the bucket again"));
                 return Ok(None);
             }
         };
         let age = ago(now_s.saturating_sub(found.begun_s));
-        let path = self.shelf.path(NameKind::Whole);
+        let path = self.cache.path(NameKind::Whole);
         match probe::difference(self.client, self.source, &found.listing, now_s).await? {
             Some(key) => {
                 let key = key.escape_debug();
-                self.say(&format!("'{key}' is not as it was listed {age}: the bucket is listed anew"));
+                self.say(&format!("'{key}' changed since the listing of {age}: listing the bucket again"));
                 Ok(None)
             }
             None => {
                 let objects = found.listing.len();
-                self.say(&format!("{objects} objects as they were listed {age}, from {}", path.display()));
+                self.say(&format!("{objects} objects, listed {age}, from {}", path.display()));
                 Ok(Some(found))
             }
         }
     }
 
-    /// Lists on from where a journal ends. One that the server will not go on from is left, once.
+    /// Resumes the listing at the end of the journal, or starts over when the server refuses to resume there.
     async fn go_on(&mut self, journal: &mut Journal, progress: &mut impl FnMut(u64)) -> Result<Listing> {
         let first = walk(self.client, self.source, Some(journal), progress).await;
         let taken = journal.taken;
         if taken > 0 {
             let age = ago(self.now_s.saturating_sub(journal.begun_s));
-            self.say(&format!("{taken} pages are those of a listing that was begun {age} and interrupted"));
+            self.say(&format!("{taken} pages come from a listing that was started {age} and interrupted"));
         }
         match first {
             Err(error) if taken > 0 && is_refusal(&error) => {
                 self.say(&format!(
-                    "the server does not go on from there ({}): the bucket is listed anew",
+                    "the server does not resume the listing ({}): listing the bucket again",
                     error.cause()
                 ));
                 journal.restart(self.now_s)?;
                 walk(self.client, self.source, Some(journal), progress).await
             }
             Err(error) if journal.pages() > 0 => Err(error.and_hint(format!(
-                "{} pages are kept: within an hour the next listing of the same goes on behind them",
+                "{} pages are saved: within an hour the next listing of this URI resumes after them",
                 journal.pages()
             ))),
             other => other,
         }
     }
 
-    /// Saves what is worth it, and tells what is wrong with the disk.
+    /// Saves the listing if it is long enough, and reports disk errors.
     fn save(&mut self, listing: &Listing, journal: Journal) -> Saved {
         if let Some(error) = &journal.broken {
-            self.say(&format!("{error}; had this listing been interrupted, it could not have gone on"));
+            self.say(&format!("{error}; if interrupted, this listing could not have been resumed"));
         }
-        let (begun_s, path) = (journal.begun_s, self.shelf.path(NameKind::Whole));
+        let (begun_s, path) = (journal.begun_s, self.cache.path(NameKind::Whole));
         let saved = if listing.len() < probe::OBJECTS_MIN {
             Ok(Saved::default())
         } else {
-            self.shelf.save(listing, begun_s).map(|bytes| {
-                self.say(&format!("{} objects kept in {}, {}", listing.len(), path.display(), ByteSize(bytes)));
-                self.shelf.saved(begun_s)
+            self.cache.save(listing, begun_s).map(|bytes| {
+                self.say(&format!("{} objects saved in {}, {}", listing.len(), path.display(), ByteSize(bytes)));
+                self.cache.saved(begun_s)
             })
         };
         if let Err(error) = journal.finish() {
             self.say(&error.to_string());
         }
         saved.unwrap_or_else(|error| {
-            self.say(&format!("{error}; this listing is not kept"));
+            self.say(&format!("{error}; this listing is not saved"));
             Saved::default()
         })
     }
@@ -316,7 +317,7 @@ impl Keeping<'_> {
     }
 }
 
-/// Whether an error is about what was asked, not about whether anybody could be asked.
+/// Whether the server rejected the request, as opposed to being unreachable.
 fn is_refusal(error: &Error) -> bool {
     matches!(error.kind(), Kind::Protocol | Kind::Mismatch | Kind::NotFound | Kind::Usage)
 }

@@ -7,7 +7,7 @@ use crate::decode::{DecodeStage, Shape};
 use crate::importance::Reporter;
 use crate::listing::Saved;
 use crate::memory::{Memory, MemoryStats, Remains};
-use crate::spill::Keeper;
+use crate::spill::SegmentManager;
 use crate::starting::ShardThread;
 use crate::state::{State, VERSION};
 use crate::stats::{Stats, Tally};
@@ -78,7 +78,7 @@ pub(crate) struct Parts {
     pub audit: Option<Audit>,
     pub reporter: Option<Reporter>,
     /// Makes and removes segments of the disk as long as the shards live.
-    pub keeper: Option<Keeper>,
+    pub segment_manager: Option<SegmentManager>,
 }
 
 /// The longest sleep of a waiting consumer before it looks whether a shard died or leases hold all memory.
@@ -324,8 +324,8 @@ impl Loader {
         let slots = self.parts.arena.outstanding() as u64;
         let stats = Stats::new(&self.tally, self.started.elapsed(), &shards)
             .with_decode(self.parts.supply.stage().map(|stage| stage.facts()));
-        let disk = match &self.parts.keeper {
-            Some(keeper) => stats.disk.map(|disk| disk.with_keeper(&keeper.facts())),
+        let disk = match &self.parts.segment_manager {
+            Some(segment_manager) => stats.disk.map(|disk| disk.with_segment_manager(&segment_manager.facts())),
             None => None,
         };
         let on_disk = disk.as_ref().map_or(0, |disk| disk.index_bytes);
@@ -345,7 +345,7 @@ impl Loader {
         Remains { operations, slots: arena.outstanding() as u64 }
     }
 
-    /// The memory that all batches lie in. Whoever registers it elsewhere keeps this until it is registered no more.
+    /// The memory that holds all batches. A caller that registers it elsewhere keeps this until it is unregistered.
     #[must_use]
     pub fn memory(&self) -> Memory {
         Memory(self.parts.arena.clone())
@@ -467,17 +467,17 @@ impl Stream for Loader {
 impl Drop for Loader {
     fn drop(&mut self) {
         if !self.guard.holds() {
-            // In a forked child no thread of it exists: there is nothing to stop, nobody to wait for, and no lock to trust.
+            // In a forked child its threads do not exist: there is nothing to stop or join, and no lock to trust.
             core::mem::forget(self.watchdog.take());
             self.parts.threads.drain(..).for_each(core::mem::forget);
             self.parts.supply.forget();
-            core::mem::forget(self.parts.keeper.take());
+            core::mem::forget(self.parts.segment_manager.take());
             return;
         }
         self.watchdog = None;
         self.parts.shards.iter().for_each(Watched::stop);
         for thread in self.parts.threads.drain(..) {
-            // Why it ended was returned by next_batch, if anybody asked.
+            // next_batch returns the cause.
             let _ = thread.join();
         }
     }

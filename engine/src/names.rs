@@ -1,7 +1,7 @@
-//! Looks the name of a bucket's host up again and again while a loader lives: clouds answer with a few of many addresses each time, and
-//! take addresses away.
+//! Resolves the bucket's host name periodically while a loader runs: clouds return a few of many addresses each time, and withdraw
+//! addresses.
 //!
-//! Owns the thread and what was seen lately. Connections that stand are left alone: only new ones go to new addresses.
+//! Owns the thread and the addresses seen lately. Only new connections go to new addresses; open ones stay.
 
 use crate::system::spawn;
 use fuelrail_base::{Error, Kind, Result};
@@ -12,15 +12,15 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Between two looks. Clouds let an answer live for 5 to 300 s.
+/// Between two lookups. Clouds use a TTL of 5 to 300 s.
 const EVERY: Duration = Duration::from_secs(30);
-/// An address is used for as long after it was last seen: more than a few share the load, and a lookup that fails harms nobody.
+/// An address is used for as long after it was last seen: many addresses share the load, and a failed lookup does no harm.
 const KEPT: Duration = Duration::from_secs(300);
 /// Most addresses of one host.
 const ADDRESSES_MAX: usize = 64;
 
-/// The addresses that connections to `endpoint` go to, looked up now, and again for as long as anybody reads them where the host has
-/// a name: the endpoint's own, or those of the proxy before it.
+/// The addresses that connections to `endpoint` go to, looked up now, and again for as long as they are in use if the host is a
+/// name: the endpoint's own, or those of its proxy.
 pub(crate) fn addresses_of(endpoint: &Endpoint, proxy: Option<&Proxy>) -> Result<Arc<AddressBook>> {
     if endpoint.scheme == Scheme::File {
         return Ok(Arc::new(AddressBook::new(Vec::new()).0));
@@ -57,7 +57,7 @@ fn keep(
     look: impl Fn() -> Result<Vec<SocketAddr>>,
 ) {
     while let Err(RecvTimeoutError::Timeout) = closed.recv_timeout(every) {
-        // What cannot be looked up now is what it was: connects tell soon enough where it is not.
+        // A failed lookup keeps the old addresses: connecting fails soon enough if they are stale.
         let Ok(found) = look() else { continue };
         let Some(book) = book.upgrade() else { return };
         book.set(seen.add(found, Instant::now()));
@@ -81,7 +81,7 @@ impl Seen {
         all.truncate(ADDRESSES_MAX);
         self.0 = all;
         let mut addresses: Vec<SocketAddr> = self.0.iter().map(|(addr, _)| *addr).collect();
-        // In one order whatever order a name server answers in: a list that is the same is no change.
+        // Sorted: the order of a name server's response is no change.
         addresses.sort_unstable();
         addresses
     }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_up_until_nobody_reads_and_failures_change_nothing() {
+    fn a_name_is_looked_up_while_in_use_and_failures_change_nothing() {
         let (book, closed) = AddressBook::new(vec![addr(1)]);
         let book = Arc::new(book);
         let looks = Arc::new(AtomicUsize::new(0));

@@ -1,7 +1,6 @@
-//! Which proxy a server is asked through: what the variables say that every tool reads, `https_proxy`, `http_proxy`, `all_proxy` and
-//! `no_proxy`.
+//! Chooses the proxy for a server from the variables that every tool reads: `https_proxy`, `http_proxy`, `all_proxy` and `no_proxy`.
 //!
-//! This machine itself is never asked through one, nor are services that hand credentials to the machine they run beside.
+//! This machine and the metadata services that hand it credentials are always reached directly.
 
 use crate::connect::server_uri;
 use crate::environment::Environment;
@@ -17,7 +16,7 @@ pub(crate) fn proxy_for(environment: &Environment, server: &Endpoint) -> Result<
     let names: &[&'static str] = match server.scheme {
         Scheme::File => return Ok(None),
         Scheme::Https => &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"],
-        // Whoever asks a web server for something can set HTTP_PROXY for the programs that it runs (CVE-2016-5385).
+        // A client of a web server can set HTTP_PROXY for the CGI programs that it runs (CVE-2016-5385).
         Scheme::Http if environment.plain("REQUEST_METHOD").is_some() => &["http_proxy", "all_proxy", "ALL_PROXY"],
         Scheme::Http => &["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"],
     };
@@ -40,13 +39,13 @@ fn is_excepted(environment: &Environment, server: &Endpoint) -> Result<bool> {
     };
     let entries = list.split(|c: char| c == ',' || c.is_whitespace()).filter_map(|entry| at_port(entry, server.port));
     let uri = server_uri(server);
-    let uri: Uri = uri.parse().map_err(|e| Error::new(Kind::Usage, format!("{uri} is no address: {e}")))?;
-    // It tells whether there is a proxy for a server, of which only the exceptions matter here.
+    let uri: Uri = uri.parse().map_err(|e| Error::new(Kind::Usage, format!("{uri} is not an address: {e}")))?;
+    // The matcher says whether a server has a proxy; only its exceptions matter here.
     let matcher = Matcher::builder().all("http://any").no(entries.collect::<Vec<_>>().join(",")).build();
     Ok(matcher.intercept(&uri).is_none())
 }
 
-/// What an entry says of hosts, if it is about this port.
+/// The host part of an entry that applies to this port.
 fn at_port(entry: &str, port: u16) -> Option<&str> {
     let entry = entry.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(entry);
     match entry.rsplit_once(':') {
@@ -118,11 +117,11 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_asked_straight() {
+    fn this_machine_is_reached_directly() {
         for host in ["localhost", "bucket.localhost", "127.0.0.1", "127.9.9.9", "[::1]"] {
             assert_eq!(chosen(&[("all_proxy", "p:1")], &format!("http://{host}:9000/b")), None, "{host}");
         }
-        // A variable that nothing is asked through may hold anything.
+        // A variable that is not used may hold anything.
         assert_eq!(chosen(&[("all_proxy", "socks5://p:1")], "http://localhost/b"), None);
     }
 }

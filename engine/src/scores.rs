@@ -55,7 +55,7 @@ impl Table {
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
         let kept = &self.kept;
         if !(kept.first..kept.first + kept.draws.len() as u64).contains(&self.at.epoch) {
-            let cause = format!("scores for epoch {} are asked for, and it is long over", self.at.epoch);
+            let cause = format!("scores for epoch {} are no longer available", self.at.epoch);
             return Err(Error::new(Kind::Usage, cause).with_hint("save the scores when you save the state"));
         }
         let mut numbers: Vec<u8> = kept.scores.iter().flat_map(|score| score.to_le_bytes()).collect();
@@ -88,11 +88,11 @@ impl Table {
     /// Reads what was kept with this state.
     pub(crate) fn read(bytes: &[u8], state: &State) -> Result<Keepsake> {
         let bad = |cause: String| {
-            Error::new(Kind::Usage, cause).with_hint("pass the bytes that Reporter::scores gave for this state")
+            Error::new(Kind::Usage, cause).with_hint("pass the bytes that Reporter::scores returned for this state")
         };
         let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
         let (head, numbers) = (&bytes[..line], bytes.get(line + 1..).unwrap_or_default());
-        let head: Head = serde_json::from_slice(head).map_err(|e| bad(format!("these are no saved scores: {e}")))?;
+        let head: Head = serde_json::from_slice(head).map_err(|e| bad(format!("not saved scores: {e}")))?;
         if head.fuelrail_scores != VERSION {
             return Err(bad(format!("saved scores of version {}; this build reads {VERSION}", head.fuelrail_scores)));
         }
@@ -104,7 +104,7 @@ impl Table {
         let samples = usize::try_from(head.samples).map_err(|_| bad("too many samples".into()))?;
         let drawn = head.draws.iter().flatten().count();
         if numbers.len() != samples * (4 + 2 * drawn) || hash(numbers) != head.hash {
-            return Err(bad("the saved scores are torn or were changed".into()));
+            return Err(bad("the saved scores are damaged".into()));
         }
         let (scores, mut rates) = numbers.split_at(samples * 4);
         let scores = scores.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();

@@ -12,22 +12,22 @@ use hyper::Method;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// One service. The default is asked once, directly, and believed under https as the system's authorities say.
+/// One service. The default sends one attempt, without a proxy, and trusts the system's authorities under https.
 #[derive(Default)]
 pub(crate) struct Service<'a> {
     pub(crate) uri: &'a str,
-    /// For a connection, and then for an answer.
+    /// Timeout of the connection, and then of the response.
     pub(crate) patience: Duration,
-    /// How often it is asked where it does not answer or is busy.
+    /// Attempts when it does not respond or is busy.
     pub(crate) attempts: u32,
-    /// Whose variables say through which proxy; none, as befits services beside this machine, asks directly.
+    /// Where to read the proxy variables; `None`, for services of this machine, connects directly.
     pub(crate) proxies: Option<&'a Environment>,
-    /// The authorities believed under https.
+    /// The authorities trusted under https.
     pub(crate) ca_file: Option<PathBuf>,
 }
 
 impl Service<'_> {
-    /// Asks, and asks again where that may help. Whatever the service answers is an answer, unless it is busy.
+    /// Sends the request, with retries. Any status is a response, unless the service is busy.
     ///
     /// # Errors
     /// `Network` when it cannot be reached, `Stalled` when it does not answer, `Throttled` and `Server` when it is busy, `Usage` for a URI
@@ -50,7 +50,7 @@ impl Service<'_> {
                 500.. => Kind::Server,
                 _ => return Ok(answer),
             };
-            Err(Refused::from(Error::new(kind, format!("it answered {}", answer.status.as_str()))))
+            Err(Refused::from(Error::new(kind, format!("unexpected status {}", answer.status.as_str()))))
         };
         let asked = client.persist(self.attempts.max(1), attempt).await;
         asked.map_err(|Refused { error, .. }| {
@@ -75,7 +75,7 @@ pub fn ask_metadata(
     patience: Duration,
 ) -> Result<(u16, String)> {
     let method = Method::from_bytes(method.as_bytes());
-    let method = method.map_err(|_| Error::new(Kind::Usage, "the method of the request is none"))?;
+    let method = method.map_err(|_| Error::new(Kind::Usage, "invalid HTTP method"))?;
     let uri = format!("http://{address}{path}");
     on_thread("fuelrail-metadata", async || {
         let answer =
@@ -91,7 +91,7 @@ pub fn ask_imds(address: SocketAddr, patience: Duration) -> Finding {
     const NAME: &str = "instance metadata";
     let lifetime = ("x-aws-ec2-metadata-token-ttl-seconds", "60");
     let error = match ask_metadata(address, ("PUT", "/latest/api/token"), lifetime, patience) {
-        Ok((200, _)) => return Finding::good(NAME, "a session token came: instance roles can be used from here"),
+        Ok((200, _)) => return Finding::good(NAME, "session token received: instance roles work from here"),
         Ok((code, _)) => {
             let cure = "if this is EC2: aws ec2 modify-instance-metadata-options --http-endpoint enabled; else nothing is needed";
             return Finding::degraded(NAME, format!("{address} answers {code} instead of a session token"), cure);
@@ -100,18 +100,18 @@ pub fn ask_imds(address: SocketAddr, patience: Duration) -> Finding {
     };
     let (cause, cure) = match error.kind() {
         Kind::Network => (
-            format!("it cannot be reached ({})", error.cause()),
-            "no instance role can be used from here: not EC2, or switched off \
+            format!("cannot be reached ({})", error.cause()),
+            "instance roles do not work from here: not EC2, or disabled \
              (aws ec2 modify-instance-metadata-options --http-endpoint enabled), or a firewall",
         ),
         Kind::Stalled => (
-            format!("{address} takes the connection, and its answer is lost"),
+            format!("{address} accepts the connection but does not respond"),
             "the hop limit does not reach into this container: aws ec2 modify-instance-metadata-options \
              --http-put-response-hop-limit 2, or host networking",
         ),
         _ => (
-            format!("it gave no answer ({})", error.cause()),
-            "something between here and the service interferes: a proxy, a firewall or a service mesh",
+            format!("no valid response ({})", error.cause()),
+            "check for a proxy, a firewall or a service mesh that intercepts requests to the service",
         ),
     };
     Finding::degraded(NAME, cause, cure)
@@ -159,12 +159,12 @@ mod tests {
         for (answer, cure) in [
             ("", "hop-limit 2"),
             ("HTTP/1.1 403 Forbidden\r\n\r\n", "--http-endpoint enabled"),
-            ("220 mail server ready\r\n", "interferes"),
+            ("220 mail server ready\r\n", "service mesh"),
         ] {
             let line = answering(answer);
             assert!(line.grade == Grade::Degraded && line.cure.as_deref().unwrap().contains(cure), "{line}");
         }
-        // Nobody listens on the lowest port.
+        // Nothing listens on the lowest port.
         let line = ask_imds("127.0.0.1:1".parse().unwrap(), Duration::from_secs(60));
         assert!(line.value.contains("cannot be reached"), "{line}");
     }

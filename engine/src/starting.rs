@@ -82,14 +82,14 @@ impl Starting {
         let core = plan.seating.as_ref().and_then(|seating| seating.core(id.0));
         let backend = plan.backend;
         let work = canary::inherited(move || {
-            let posting = Posting { region, objects, run, shard, ends, core, tell };
+            let bootstrap = ThreadBootstrap { region, objects, run, shard, ends, core, tell };
             match backend {
-                Backend::Uring => posting.serve(|| UringRing::new(&ring)),
-                Backend::Poll => posting.serve(|| PollRing::new(&ring)),
+                Backend::Uring => bootstrap.serve(|| UringRing::new(&ring)),
+                Backend::Poll => bootstrap.serve(|| PollRing::new(&ring)),
                 #[cfg(feature = "tokio-uring")]
-                Backend::TokioUring => posting.serve(|| TokioUringRing::new(&ring)),
+                Backend::TokioUring => bootstrap.serve(|| TokioUringRing::new(&ring)),
                 #[cfg(feature = "glommio")]
-                Backend::Glommio => posting.serve(|| GlommioRing::new(&ring)),
+                Backend::Glommio => bootstrap.serve(|| GlommioRing::new(&ring)),
             }
         });
         let thread = spawn(&format!("fuelrail-{}", id.0), work)?;
@@ -99,13 +99,12 @@ impl Starting {
         Ok(())
     }
 
-    /// Waits until all shards stand.
+    /// Waits until all shards have started.
     pub(crate) fn wait(&mut self, notices: &mut Vec<String>) -> Result<Vec<Watched>> {
         while !self.greetings.is_empty() {
-            let greeting =
-                self.greetings.remove(0).recv().unwrap_or_else(|_| {
-                    Err(Error::new(Kind::Environment, "a shard's thread ended before its ring stood"))
-                });
+            let greeting = self.greetings.remove(0).recv().unwrap_or_else(|_| {
+                Err(Error::new(Kind::Environment, "a shard's thread ended before its ring was open"))
+            });
             let (waker, said) = greeting?;
             self.wakers.push(waker);
             for line in said {
@@ -118,7 +117,7 @@ impl Starting {
         Ok(shards.map(|(board, waker)| Watched { board, waker }).collect())
     }
 
-    /// Hands the threads to who stops and joins them from here on.
+    /// Hands over the threads to the caller, which stops and joins them.
     pub(crate) fn hand_over(mut self) -> Vec<ShardThread> {
         self.boards.clear();
         core::mem::take(&mut self.threads)
@@ -141,11 +140,11 @@ impl Drop for Starting {
     }
 }
 
-/// What a shard's thread tells once its ring stands.
+/// What a shard's thread reports once its ring is open.
 type Greeting = Result<(Waker, Vec<String>)>;
 
-/// All a shard's thread is given.
-struct Posting {
+/// Everything a shard's thread starts with.
+struct ThreadBootstrap {
     region: Region,
     objects: Arc<Objects>,
     run: Run,
@@ -156,11 +155,11 @@ struct Posting {
     tell: mpsc::Sender<Greeting>,
 }
 
-impl Posting {
+impl ThreadBootstrap {
     /// Runs the shard on this ring, to its end: below this everything is compiled for one ring. Errors before it runs go into the
     /// greeting; what ends it without its being told to is the run's failure.
     fn serve<R: Ring>(self, open: impl FnOnce() -> Result<R>) {
-        let Posting { region, objects, run, shard, ends, core, tell } = self;
+        let ThreadBootstrap { region, objects, run, shard, ends, core, tell } = self;
         let (id, consumer) = (shard.brain.shard.0, Arc::clone(&ends.consumer));
         let pinned = core.map_or(Ok(()), pin_current_thread);
         let built = open().and_then(|ring| {
@@ -282,7 +281,7 @@ pub(crate) fn ledger(config: &Config, endpoint: &Endpoint, notices: &mut Vec<Str
         return Ledger::default();
     };
     shared(dir, endpoint).unwrap_or_else(|error| {
-        notices.push(format!("share_dir: {error}; this loader finds the server's rate limit for itself"));
+        notices.push(format!("share_dir: {error}; this loader finds the server's rate limit by itself"));
         Ledger::default()
     })
 }

@@ -265,7 +265,7 @@ pub struct DiskFacts {
     pub trims: u64,
     /// Segments lost with their disk.
     pub broken: u64,
-    /// Segments made, of dead processes taken over at the start, and of dead processes removed to have their room.
+    /// Segments created, taken over from ended processes at the start, and removed from ended processes to free room.
     pub segments_made: u64,
     /// See `segments_made`.
     pub segments_taken_over: u64,
@@ -292,9 +292,9 @@ pub struct DiskFacts {
 }
 
 impl DiskFacts {
-    /// The same, with what the keeper has counted.
-    pub(crate) fn with_keeper(mut self, told: &DiskFacts) -> DiskFacts {
-        each!(u64::add, self, told; segments_made, segments_taken_over, segments_reclaimed, failures, directories_failed);
+    /// The same, with what the segment manager has counted.
+    pub(crate) fn with_segment_manager(mut self, counted: &DiskFacts) -> DiskFacts {
+        each!(u64::add, self, counted; segments_made, segments_taken_over, segments_reclaimed, failures, directories_failed);
         self
     }
 
@@ -401,8 +401,8 @@ impl Stats {
     }
 
     /// The same, with what the decode stage has to tell.
-    pub(crate) fn with_decode(mut self, told: Option<&Arc<Facts>>) -> Stats {
-        if let Some(facts) = told {
+    pub(crate) fn with_decode(mut self, facts: Option<&Arc<Facts>>) -> Stats {
+        if let Some(facts) = facts {
             let decode = facts.stats();
             self.copied_bytes_per_byte = ratio(self.copied_bytes, decode.object_bytes);
             facts.gates().iter().for_each(|gate| self.add_gate(gate));

@@ -4,7 +4,7 @@ use crate::decode::DecodeStage;
 use fuelrail_flow::{Finished, Outlet};
 use fuelrail_io::Waker;
 
-/// The consumer's side of whatever stands before it.
+/// The source of the consumer's batches: shards, or the decoding stage.
 pub(crate) enum Supply {
     Raw(Outlet),
     Decoded(DecodeStage),

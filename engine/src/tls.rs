@@ -1,6 +1,6 @@
-//! Whom a server over TLS must convince: the system's authorities, those of a file, or, said loudly, nobody.
+//! Loads the certificate authorities that servers are verified against: the system's, those of a file, or, with a warning, none.
 //!
-//! Reads the certificates; what they are used for is `wire`'s.
+//! Verification itself is in `wire`.
 
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::tls::{Client, Roots, Trust};
@@ -9,13 +9,12 @@ use rustls::time_provider::DefaultTimeProvider;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How the certificate of an `https://` server is judged. The default is the system's authorities.
+/// How the certificate of an `https://` server is verified. The default is the system's authorities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// The authorities to believe instead of the system's, in PEM: for a bucket with a private one.
+    /// Certificate authorities to trust instead of the system's, in PEM: for a server with a private authority.
     pub ca_file: Option<PathBuf>,
-    /// Disable certificate verification. Whoever is on the way can then read and change everything; every use is a `tracing`
-    /// warning.
+    /// Disable certificate verification: insecure, anyone on the network path can read and change the traffic. Each use logs a warning.
     pub insecure: bool,
 }
 
@@ -34,15 +33,15 @@ impl Tls {
             (Some(path), false) => Trust::Roots(file_roots(path)?),
             (Some(_), true) => {
                 return Err(Error::new(Kind::Usage, "ca_file and tls_insecure are both set")
-                    .with_hint("leave tls_insecure out: ca_file is what makes a private authority believed"));
+                    .with_hint("remove tls_insecure: ca_file is enough to trust a private authority"));
             }
             (None, true) => {
                 tracing::warn!(
-                    "tls_insecure is set: the certificate of {} is not checked, and whoever is on the way can read and \
-                     change every byte; set ca_file instead",
+                    "tls_insecure is set: the certificate of {} is not verified, and anyone on the network path can read and \
+                     change the traffic; set ca_file instead",
                     endpoint.host
                 );
-                Trust::Anybody
+                Trust::Unverified
             }
         };
         Client::new(&endpoint.host, trust, Arc::new(DefaultTimeProvider)).map(Some)
@@ -52,14 +51,14 @@ impl Tls {
 fn file_roots(path: &Path) -> Result<Roots> {
     let file = format_args!("ca_file {}", path.display());
     let text = std::fs::read(path).map_err(|e| Error::new(Kind::File, e.to_string()).within(file))?;
-    Roots::from_pem(&text).map_err(|e| e.within(file).with_hint("give the certificate of the authority, in PEM"))
+    Roots::from_pem(&text).map_err(|e| e.within(file).with_hint("give the authority's certificate, in PEM"))
 }
 
 fn system_roots() -> Result<Roots> {
     let found = rustls_native_certs::load_native_certs();
     Roots::new(found.certs).map_err(|_| {
         let why = found.errors.first().map_or(String::new(), |error| format!(": {error}"));
-        Error::new(Kind::Environment, format!("this system has no certificates of authorities{why}"))
+        Error::new(Kind::Environment, format!("no CA certificates found on this system{why}"))
             .with_hint("install the package ca-certificates, or set ca_file")
     })
 }

@@ -47,7 +47,7 @@ struct Line;
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "message" {
-            // Where standard error is closed there is nobody to tell.
+            // If standard error is closed, there is nowhere to report.
             let _ = writeln!(std::io::stderr().lock(), "fuelrail: warning: {value:?}");
         }
     }

@@ -47,7 +47,7 @@ fn a_uri_that_is_none_is_refused_with_the_form() {
 
 #[test]
 fn a_server_that_is_not_there_is_named() {
-    // The first port is nobody's, and never given to anybody.
+    // Port 1 is never listened on, and never handed out.
     let closed = "127.0.0.1:1";
     let uri = format!("http://{closed}/bucket/");
     let error = refused(loader_at(&uri), Kind::Network, closed);

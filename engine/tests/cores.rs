@@ -28,7 +28,7 @@ fn an_idle_loader_sleeps() {
     let bucket = bucket(&set, "");
     let mut loader = loader(&bucket).shards(2).batch_size(2).epochs(100).build().unwrap();
     drop(loader.next_batch().unwrap().unwrap());
-    // The consumer computes for a long time: every gate is full, keep-alive connections stand, and nobody has work.
+    // The consumer computes for a long time: every gate is full, keep-alive connections stand, and no thread has work.
     let before = filled(&loader);
     let watched = Duration::from_secs(2);
     std::thread::sleep(watched);

@@ -343,7 +343,7 @@ fn who_asks_pays_where_the_owner_wants_that() {
     assert_eq!(drain(&mut build(true).unwrap(), &set).unwrap().order.len(), 3);
     assert_eq!(build(false).err().unwrap().kind(), Kind::Denied);
     let error = loader_at(&at_gate(&gate, &bucket)).requester_pays(true).build().err().unwrap();
-    assert!(error.kind() == Kind::Usage && error.to_string().contains("nobody would pay"), "{error}");
+    assert!(error.kind() == Kind::Usage && error.to_string().contains("requests are anonymous"), "{error}");
 }
 
 /// Everything that a run says, in whatever way: none of it holds a secret.
@@ -403,7 +403,7 @@ fn secrets_are_in_no_text() {
         assert!(!text.contains("marked"), "{text}");
     }
     let told: String = said.join("\n");
-    for cure in ["copy both again", "access key id is unknown", "credentials have ended"] {
+    for cure in ["copy both again", "does not know this access key id", "credentials have expired"] {
         assert!(told.contains(cure), "{cure}: {told}");
     }
 }

@@ -1,4 +1,4 @@
-//! Decoding: what comes out of the loader is what the files say, whoever decodes it and whenever.
+//! Decoding: what comes out of the loader is what the files say, whichever thread decodes it, at whatever time.
 
 use crate::common::pictures::{self, centre_cropped, difference, jpeg_pixels, png_pixels, scene};
 use crate::common::{bucket, folder, loader};
@@ -130,7 +130,7 @@ fn random_crops_depend_on_seed_epoch_and_sample_only() {
     assert_eq!(same, 0, "epochs differ");
     let other = read(&mut random(&bucket).seed(10).build().unwrap(), &decode);
     assert!((0..48).all(|id| other[&(0, id)] != all[&(0, id)]), "seeds differ");
-    // Whoever decodes, and however many share the work.
+    // Whichever threads decode, and however many.
     for (threads, shards, depth) in [(1, 1, 1), (5, 2, 7)] {
         let builder = random(&bucket).decode_threads(threads).shards(shards).decode_depth(depth);
         assert!(read(&mut builder.build().unwrap(), &decode) == all, "{threads} threads");

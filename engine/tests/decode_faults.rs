@@ -83,7 +83,7 @@ fn wrongs() -> Vec<(Vec<u8>, &'static str)> {
         // The right size, and not enough pixels behind it.
         (lying(png(24, 16, ColorType::Rgb, BitDepth::Eight, &scene(24, 16, 3)), 24, 24), "PNG"),
         (lying(jpeg(24, 8, JpegColor::Rgb, &scene(24, 8, 3), |_| ()), 24, 24), "JPEG"),
-        (arithmetic, "nobody here reads: with arithmetic coding"),
+        (arithmetic, "unsupported JPEG: with arithmetic coding"),
         (png(23, 24, ColorType::Rgb, BitDepth::Eight, &scene(23, 24, 3)), "decode_fit = center-crop"),
         (b"just some text".to_vec(), "neither PNG nor JPEG: it begins with 6a757374"),
         (Vec::new(), "it is empty"),

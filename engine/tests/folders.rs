@@ -173,7 +173,7 @@ fn a_file_that_is_not_as_listed_is_an_error() {
     assert!(matches!(kind, Kind::File | Kind::Changed), "{text}");
 }
 
-/// A pipe that nobody writes to: whoever waits for it is let go after a while.
+/// A pipe without a writer: a reader that waits for it is released after a while.
 fn pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
     let path = path.to_owned();

@@ -210,7 +210,7 @@ fn scores_and_state_belong_together() {
         assert!(error.to_string().contains(says), "{error}");
     };
     refused(drawing(&bucket, 2).resume(state.clone()), "scores");
-    refused(drawing(&bucket, 2).resume(state.clone()).scores(b"{}".to_vec()), "no saved scores");
+    refused(drawing(&bucket, 2).resume(state.clone()).scores(b"{}".to_vec()), "not saved scores");
     drop(first.next_batch());
     refused(drawing(&bucket, 2).resume(first.state()).scores(scores.clone()), "another state");
     refused(drawing(&bucket, 2).importance(None).resume(state.clone()).scores(scores.clone()), "with importance");

@@ -1,5 +1,5 @@
-//! Listings that are kept: used again while the bucket is as it was, gone on with after an interruption, and never believed when
-//! they are torn, rotten or somebody else's.
+//! Listings that are kept: used again while the bucket is as it was, resumed after an interruption, and never used when
+//! they are damaged or another user's.
 
 use crate::common::skip::skip_or_fail;
 use crate::common::{kept_in, loader};
@@ -57,7 +57,7 @@ fn a_listing_is_used_again_while_the_bucket_is_as_it_was() {
     let first = kept(&bucket, dir.path());
     is_whole(&first);
     assert!(!first.reused && first.file() == Some(&file(dir.path(), ".listing")));
-    says(&first, "40000 objects kept in");
+    says(&first, "40000 objects saved in");
     assert_eq!(fs::metadata(file(dir.path(), ".journal")).unwrap().len(), 0, "it is not interrupted");
     let bytes = fs::metadata(first.file().unwrap()).unwrap().len();
     assert!(bytes < 40 * OBJECTS, "{bytes} bytes");
@@ -66,10 +66,10 @@ fn a_listing_is_used_again_while_the_bucket_is_as_it_was() {
     let again = kept(&bucket, dir.path());
     is_whole(&again);
     assert!(again.reused && bucket.counters().list_requests == 32, "{:?}", bucket.counters());
-    says(&again, "40000 objects as they were listed");
+    says(&again, "40000 objects, listed");
     let old = kept_at(&bucket.url(""), dir.path(), 0, |_| {}).unwrap();
     is_whole(&old);
-    says(&old, "the bucket is listed anew");
+    says(&old, "listing the bucket again");
     assert!(!old.reused);
     assert!(kept(&bucket, dir.path()).reused);
     let other = kept_at(&bucket.url("training/3/"), dir.path(), 3600, |_| {}).unwrap();
@@ -80,12 +80,12 @@ fn a_listing_is_used_again_while_the_bucket_is_as_it_was() {
         put(&bucket.url(key), b"new").unwrap();
         let changed = kept(&bucket, dir.path());
         assert!(!changed.reused && changed.listing.iter().any(|object| object.key == key));
-        says(&changed, &format!("'{key}' is not as it was listed"));
+        says(&changed, &format!("'{key}' changed since the listing of"));
     }
     assert!(kept(&bucket, dir.path()).reused);
 }
 
-/// Its keys may tell something, and another user's would be believed.
+/// Its keys may be confidential, and another user's file would be used.
 #[test]
 fn neither_directories_nor_listings_of_other_users_are_used() {
     let (bucket, dir) = (bucket(""), tempfile::tempdir().unwrap());
@@ -103,16 +103,16 @@ fn neither_directories_nor_listings_of_other_users_are_used() {
 }
 
 #[test]
-fn what_is_on_disk_is_not_believed_when_it_is_damaged() {
+fn damaged_files_are_not_used() {
     let (bucket, dir) = (bucket(""), tempfile::tempdir().unwrap());
     let path = kept(&bucket, dir.path()).file().unwrap().to_owned();
     let good = fs::read(&path).unwrap();
     let mut flipped = good.clone();
     flipped[good.len() / 2] ^= 1;
     let cases: [(Vec<u8>, &str); 6] = [
-        (Vec::new(), "ends too early"),
-        (good[..good.len() / 3].to_vec(), "ends too early"),
-        ([&good[..], b"x"].concat(), "holds values that are never written"),
+        (Vec::new(), "is truncated"),
+        (good[..good.len() / 3].to_vec(), "is truncated"),
+        ([&good[..], b"x"].concat(), "contains invalid values"),
         (flipped, "is damaged"),
         ([b"something", &good[..]].concat(), "something else"),
         ([&good[..16], b"\x02", &good[17..]].concat(), "version 2"),
@@ -153,7 +153,7 @@ fn a_listing_that_is_interrupted_asks_for_what_is_missing_and_for_nothing_else()
     let mut told = Vec::new();
     let listed = kept_at(&bucket.url(""), dir.path(), 3600, |count| told.push(count)).unwrap();
     is_whole(&listed);
-    says(&listed, &format!("{taken} pages are those of a listing that was begun"));
+    says(&listed, &format!("{taken} pages come from a listing that was started"));
     let asked = bucket.counters().list_requests;
     assert!(told[0] >= (taken - 8) * 1000, "{told:?}");
     // Every page that was asked for came, and was told: none that was there already.
@@ -185,7 +185,7 @@ fn a_torn_journal_costs_pages_and_nothing_else() {
     }
 }
 
-/// A process that lists what the environment says; it is told when to go on by nobody.
+/// A process that lists what the environment says; nothing tells it when to go on.
 #[test]
 #[ignore = "what the tests beside it run, and kill"]
 fn lists_in_a_process_of_its_own() {
@@ -240,10 +240,10 @@ fn of_two_processes_one_keeps_the_listing() {
     lines.next().unwrap();
     let beside = kept(&bucket, dir.path());
     is_whole(&beside);
-    says(&beside, "another process has the journal");
+    says(&beside, "another process holds the journal");
     assert_eq!(beside.file(), None);
     let last = lines.last().unwrap();
-    assert!(last.starts_with("whole 40000") && last.contains("objects kept in"), "{last}");
+    assert!(last.starts_with("whole 40000") && last.contains("objects saved in"), "{last}");
     assert!(child.wait().unwrap().success());
     let again = kept(&bucket, dir.path());
     is_whole(&again);
@@ -256,18 +256,18 @@ fn an_object_that_is_not_as_listed_drops_the_listing() {
     let build = || loader(&bucket).listing_dir(dir.path().to_owned()).shuffle(false).build().unwrap();
     let listed = |loader: &fuelrail::Loader, what: &str| loader.notices().iter().any(|line| line.contains(what));
     let first = build();
-    assert!(listed(&first, "40000 objects kept in"), "{:?}", first.notices());
+    assert!(listed(&first, "40000 objects saved in"), "{:?}", first.notices());
     drop(first);
     let Listed { key, .. } = crate::common::listing(&set()).remove(3);
     bucket.set_script(format!("changed_keys={key}").parse().unwrap()).unwrap();
     let mut again = build();
-    assert!(listed(&again, "as they were listed"), "{:?}", again.notices());
+    assert!(listed(&again, "objects, listed"), "{:?}", again.notices());
     let error = again.next_batch().unwrap().unwrap_err();
     assert_eq!(error.kind(), Kind::Changed, "{error}");
-    assert!(error.to_string().contains("is dropped: the next start lists the bucket anew"), "{error}");
+    assert!(error.to_string().contains("is dropped: the next start lists the bucket again"), "{error}");
     drop(again);
     bucket.set_script(Script::default()).unwrap();
     let mut anew = build();
-    assert!(listed(&anew, "40000 objects kept in"), "{:?}", anew.notices());
+    assert!(listed(&anew, "40000 objects saved in"), "{:?}", anew.notices());
     assert!(anew.next_batch().unwrap().is_ok());
 }

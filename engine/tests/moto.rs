@@ -1,4 +1,4 @@
-//! The chain of AWS against services nobody here wrote: moto's instance metadata, token service and S3.
+//! The chain of AWS against third-party services: moto's instance metadata, token service and S3.
 //!
 //! `scripts/test` installs it and sets `TEST_MOTO`. Its S3 takes
 //! any signature: what a signature has to be, `signed.rs` holds against a server that checks.

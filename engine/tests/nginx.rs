@@ -1,4 +1,4 @@
-//! Against a server nobody here wrote: nginx, from files, through a manifest.
+//! Against a third-party server: nginx, from files, through a manifest.
 //!
 //! `scripts/test` installs nginx.
 

@@ -110,7 +110,7 @@ fn what_no_proxy_names_is_asked_straight() {
         let proxy = format!("http://{}", proxy.authority());
         Environment::given([("ALL_PROXY".into(), proxy), ("NO_PROXY".into(), no.into())])
     };
-    // Nobody but the proxy knows the name.
+    // Only the proxy can resolve the name.
     let error = list_with(far.access(given("example.com, .test")), &far.uri(""), |_| {}).unwrap_err();
     assert!(error.kind() == Kind::Network && proxy.connections() == 0, "{error}");
     let straight = far.loader(given(".test")).listing(listing(&set)).build().err().unwrap();
@@ -132,19 +132,19 @@ fn errors(far: &Far, set: &DataSet, environment: &Environment) -> [Error; 2] {
 }
 
 #[test]
-fn whoever_is_not_let_through_reads_why_and_what_to_do() {
+fn refused_connections_say_why_and_what_to_do() {
     const FORBIDDEN: &str = "HTTP/1.1 403 Forbidden\r\nContent-Length: 5\r\n\r\nno way";
     const BAD_GATEWAY: &str = "HTTP/1.1 502 Bad Gateway\r\n\r\n";
     let set = DataSet::digits(20, 3);
     let far = Far::start(&set, "", NAME, true);
     type Case = (Turn, Kind, &'static [&'static str]);
     let cases: [Case; 6] = [
-        (Turn::Say(FORBIDDEN), Kind::Denied, &["lets nobody through to bucket.test:", "(403)", "NO_PROXY"]),
+        (Turn::Say(FORBIDDEN), Kind::Denied, &["refuses connections to bucket.test:", "(403)", "NO_PROXY"]),
         (Turn::Say(BAD_GATEWAY), Kind::Network, &["cannot reach bucket.test:", "(502)", "https_proxy"]),
-        (Turn::Say("SSH-2.0-OpenSSH_9.2\r\n"), Kind::Protocol, &["does not answer in HTTP", "https_proxy"]),
-        (Turn::Say("HTTP/1.1 200 OK\r\n\r\nearly"), Kind::Protocol, &["more than that the way is open"]),
+        (Turn::Say("SSH-2.0-OpenSSH_9.2\r\n"), Kind::Protocol, &["response is not HTTP", "https_proxy"]),
+        (Turn::Say("HTTP/1.1 200 OK\r\n\r\nearly"), Kind::Protocol, &["data after the CONNECT response"]),
         (Turn::Say("HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n"), Kind::Protocol, &["302"]),
-        (Turn::HangUp, Kind::Network, &["asked for a way to bucket.test:", "closed the connection"]),
+        (Turn::HangUp, Kind::Network, &["CONNECT tunnel to bucket.test:", "closed the connection"]),
     ];
     side_by_side(cases.to_vec(), |&(turn, kind, parts)| {
         let proxy = Proxy::misbehaving(move |_| turn);

@@ -1,4 +1,4 @@
-//! Files that nobody here wrote, served and read back: SHA-256 of every one is equal, whatever their names and lengths.
+//! Third-party files, served and read back: SHA-256 of every one is equal, whatever their names and lengths.
 
 use crate::common::{folder, loader, loader_at};
 use fuelrail::{ByteSize, Loader};

@@ -1,4 +1,4 @@
-//! Against a server nobody here wrote that checks signatures: s3s-fs.
+//! Against a third-party server that checks signatures: s3s-fs.
 //!
 //! `scripts/test` installs it and sets `TEST_S3S_FS`.
 
@@ -49,8 +49,8 @@ fn wrong_keys_are_named_and_none_are_missed() {
     let Some(server) = S3s::start() else { return };
     std::fs::write(server.root().join("k"), "x").unwrap();
     for (environment, said) in [
-        (Some(keys(KEY_ID, "another")), "does not belong to the access key id"),
-        (Some(keys("AKIAOTHER", SECRET)), "unknown here"),
+        (Some(keys(KEY_ID, "another")), "does not match the access key id"),
+        (Some(keys("AKIAOTHER", SECRET)), "does not know this access key id"),
         (None, "anonymous = false"),
     ] {
         let access = environment.map_or(Access::default(), access);

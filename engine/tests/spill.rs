@@ -85,7 +85,7 @@ fn the_second_epoch_comes_from_disk_and_so_does_a_later_run() {
 }
 
 #[test]
-fn objects_without_an_etag_are_not_believed_to_be_what_they_were() {
+fn objects_without_an_etag_are_not_reused_by_later_runs() {
     let (set, dir) = (set(), tempfile::tempdir().unwrap());
     let bucket = bucket(&set, "");
     let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(crate::common::bare_listing(&set));
@@ -148,7 +148,7 @@ fn a_directory_that_vanishes_or_never_was_costs_nothing_but_requests() {
     let builder = spilling(&bucket, &cache, 100 * MIB).listing(listing(&set)).epochs(3);
     let mut loader = builder.on_stall(move |line| hear.lock().unwrap().push(line.to_owned())).build().unwrap();
     loader.next_batch().unwrap().unwrap();
-    // The keeper may be making a segment in it right now.
+    // The segment manager may be making a segment in it right now.
     eventually("the directory is gone", || std::fs::remove_dir_all(&cache).is_ok() || !cache.exists());
     while let Some(batch) = loader.next_batch() {
         batch.unwrap();
@@ -205,7 +205,7 @@ fn a_full_and_a_read_only_file_system_cost_nothing_but_requests() {
         "full is no failure: {facts:?}"
     );
     drop(loader);
-    // Somebody else takes what is left.
+    // Another process takes what is left.
     let filler = std::fs::write(small.path().join("filler"), vec![7; 4 << 20]);
     assert_eq!(filler.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
     let mut loader = build();
@@ -306,7 +306,7 @@ fn killed_at_random_moments_no_byte_is_wrong_and_no_room_is_lost() {
         }
     }
     assert!(kills < 10 || adopted > 0, "nothing was ever found again");
-    // All room is anybody's: a run with a limit that holds the set keeps all of it, whatever the dead left.
+    // Room is shared: a run with a limit that holds the set keeps all of it, whatever ended processes left.
     let limit = 40 * MIB;
     let build = || spilling(&bucket, dir.path(), limit).listing(listing(&set));
     fill(&set, build);

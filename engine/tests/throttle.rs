@@ -26,7 +26,7 @@ fn a_rate_limit_is_found_by_all_shards_together_and_few_requests_are_refused() {
         let (stats, counters): (Stats, Counters) = (loader.stats(), bucket.counters());
         assert_eq!(stats.throttled, counters.injected(FaultKind::SlowdownRate));
         assert_eq!(stats.given_up, 0);
-        // The first moment is the dearest: nobody knows of a limit then, and all that is asked for may meet it once.
+        // The first moment is the dearest: no limit is known then, and every request may meet it once.
         let share = refused_share(&counters);
         assert!(stats.throttled > 0 && share < 1.5, "{shards} shards: {share:.3} were refused; {stats:?}");
     }
@@ -78,7 +78,7 @@ fn two_loaders_with_one_directory_share_the_rate_and_neither_starves() {
     assert_eq!(files.len(), 1, "{files:?}");
 }
 
-/// Another user could lower everybody's rate, or cut the file short under its mapping.
+/// Another user could lower the rate of all, or cut the file short under its mapping.
 #[test]
 fn a_directory_of_another_user_costs_one_line() {
     let set = DataSet::digits(40, 5);

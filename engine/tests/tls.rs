@@ -113,11 +113,11 @@ fn certificates_that_are_not_to_be_trusted_are_refused() {
     let mut expired = named(&["127.0.0.1"]);
     (expired.not_before, expired.not_after) = (rcgen::date_time_ymd(2019, 1, 1), rcgen::date_time_ymd(2020, 2, 3));
     for (tls, says) in [
-        (other.sign_as("stranger", &named(&["127.0.0.1"])), vec!["authority that is not known here", "ca_file"]),
+        (other.sign_as("stranger", &named(&["127.0.0.1"])), vec!["an unknown authority", "ca_file"]),
         (ours.sign_as("expired", &expired), vec!["expired on 2020-02-03", "clock"]),
         (
             ours.sign_as("wrong-name", &named(&["bucket.example", "10.1.2.3"])),
-            vec!["made out for bucket.example, 10.1.2.3, not for 127.0.0.1", "URI"],
+            vec!["certificate is for bucket.example, 10.1.2.3, not for 127.0.0.1", "URI"],
         ),
     ] {
         let bucket = shown(&set, "", tls);
@@ -137,7 +137,7 @@ fn certificates_that_are_not_to_be_trusted_are_refused() {
 }
 
 #[test]
-fn a_private_authority_is_not_believed_unless_it_is_named() {
+fn a_private_authority_is_not_trusted_unless_it_is_named() {
     let set = DataSet::digits(10, 1);
     let secured = Secured::start(&set, "");
     let error = loader_at(&secured.bucket.url("")).build().unwrap_err();

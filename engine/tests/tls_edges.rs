@@ -1,4 +1,4 @@
-//! What a TLS peer, or somebody on the way, may do in the middle of a body: change keys, say goodbye, cut, forge.
+//! What a TLS peer, or an attacker on the network path, may do in the middle of a body: change keys, say goodbye, cut, forge.
 //!
 //! The server here is scripted record by record around a rustls server, so that the loader meets each event at a known place.
 
@@ -22,7 +22,7 @@ enum Event {
     KeyUpdate,
     /// The server announces the end of the connection and closes.
     Goodbye,
-    /// The stream ends at a record's boundary, without a word.
+    /// The stream ends at a record's boundary, without close_notify.
     Cut,
     /// The stream ends inside a record.
     CutInside,
@@ -30,7 +30,7 @@ enum Event {
     Flip,
     /// A record comes that is longer than allowed.
     Oversize,
-    /// Somebody puts an alert without encryption in.
+    /// An unencrypted alert is injected.
     ForgedAlert,
     /// A record is left out.
     Dropped,
@@ -98,7 +98,7 @@ impl Origin {
                     return;
                 }
                 let (own, shared) = (tcp.try_clone().unwrap(), Arc::clone(&serving));
-                // A loader that goes away in the middle of an answer ends it with an error nobody needs.
+                // A loader that goes away in the middle of an answer ends it with an error that does not matter.
                 let thread = std::thread::spawn(move || drop(shared.serve(tcp)));
                 serving.connections.lock().unwrap().push((own, thread));
             }
@@ -268,7 +268,7 @@ fn events_in_the_middle_of_a_body_cost_an_attempt_at_most_and_never_a_byte() {
             Event::KeyUpdate | Event::Goodbye | Event::Cut | Event::CutInside => {
                 assert_eq!(stats.landed_bytes, total, "{event:?}: {stats:?}");
             }
-            // A connection that somebody tampers with is not believed in hindsight either.
+            // Earlier bytes of a tampered connection are not trusted either.
             _ => assert!(stats.landed_bytes >= total, "{event:?}: {stats:?}"),
         }
     }
@@ -289,7 +289,7 @@ fn events_without_end_are_named() {
         (Event::Dropped, Kind::Protocol, "failed authentication"),
         (Event::Replayed, Kind::Protocol, "failed authentication"),
         (Event::Oversize, Kind::Protocol, "longer than allowed"),
-        (Event::ForgedAlert, Kind::Protocol, "no sealed TLS record"),
+        (Event::ForgedAlert, Kind::Protocol, "where a TLS record was expected"),
     ] {
         let error = failed(event, None);
         assert!(error.kind() == kind && error.to_string().contains(says), "{event:?}: {error}");

@@ -123,7 +123,7 @@ fn unsigned_redirects() -> Vec<Row> {
     ]
 }
 
-/// With credentials it is followed within one owner's storage, and to nobody else.
+/// With credentials it is followed within one owner's storage only.
 fn signed_redirects() -> Vec<Row> {
     vec![
         row(

@@ -47,7 +47,7 @@ pub(crate) fn test(root: &Path) -> bool {
     let sum = skipped.values().sum::<u64>();
     let passed = log.close() && failed == 0;
     if !torch {
-        say(&format!("{NEEDS_TORCH} was left out: LIBTORCH is not set; eval \"$(./scripts/libtorch)\""));
+        say(&format!("{NEEDS_TORCH} was skipped: LIBTORCH is not set; eval \"$(./scripts/libtorch)\""));
     }
     let names: Vec<_> = skipped.iter().map(|(name, count)| format!("{name} ({count})")).collect();
     let named = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };

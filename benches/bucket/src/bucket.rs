@@ -179,7 +179,7 @@ impl Bucket {
         format!("{scheme}://{addr}/{}/{}", encode(&self.name), encode(prefix))
     }
 
-    /// The certificate a client must believe, in PEM, when the bucket made it itself.
+    /// The certificate a client must trust, in PEM, when the bucket made it itself.
     pub fn authority(&self) -> Option<&str> {
         self.site.terminator.as_ref()?.authority.as_deref()
     }

@@ -31,11 +31,11 @@ mod counters;
 mod dataset;
 mod error;
 mod pace;
+mod random;
 mod script;
 mod server;
 mod store;
 mod tls;
-mod words;
 
 pub use bucket::{Bucket, BucketConfig};
 pub use counters::Counters;

@@ -1,4 +1,4 @@
-//! TLS for the bucket: whose certificate it shows, and the authority a client must believe.
+//! TLS for the bucket: its certificate, and the authority a client must trust.
 //!
 //! Owns the set-up only; connections are accepted by `server`.
 

@@ -119,7 +119,7 @@ fn main() -> ExitCode {
     match run(Line::parse().rival) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody is left to be told when this fails.
+            // There is no one left to report a failure to.
             let _ = writeln!(io::stderr().lock(), "fuelrail-rival: {}", one_line(&error));
             ExitCode::FAILURE
         }

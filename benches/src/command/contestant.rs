@@ -1,5 +1,5 @@
-//! `cargo x bench contestant`: this program as one of the harness's contestants. Hidden: people start it through the
-//! questions of `bench`, and by hand only to see why a contestant fails.
+//! `cargo x bench contestant`: this program as one of the harness's contestants. Hidden: the other
+//! commands of `bench` start it; by hand it is useful only to see why a contestant fails.
 
 use std::io;
 use std::process::ExitCode;

@@ -21,7 +21,7 @@ pub(crate) fn run(args: &LineArgs) -> Outcome {
     }
     let program = this_program()?;
     let all = |asked: Vec<&'static Rival>| if asked.is_empty() { RIVALS.iter().collect() } else { asked };
-    let question = Line {
+    let benchmark = Line {
         args,
         rivals: args.rivals.clone().map_or_else(Vec::new, all),
         programs: Programs {
@@ -33,10 +33,10 @@ pub(crate) fn run(args: &LineArgs) -> Outcome {
         stop: stop_on_signals()?,
     };
     if args.python {
-        question.programs.python.install(&mut |step| note(step))?;
+        benchmark.programs.python.install(&mut |step| note(step))?;
     }
     let bar = Bar::new(Some(0), "");
-    let findings = line(&question, &mut |step| show(&bar, step))?;
+    let findings = line(&benchmark, &mut |step| show(&bar, step))?;
     drop(bar);
     findings.notices.iter().for_each(|notice| note(notice));
     JsonTo::asked(args.json.as_deref()).show(&findings, || text(&findings))?;

@@ -66,7 +66,7 @@ impl Pass {
         head.extend_from_slice(piece);
         match begun(answer, request, &head)? {
             Some(body) => self.body(answer, &head[body..]),
-            None if head.len() > HEAD_BYTES_MAX => Err(Error::new(Kind::Protocol, "the server's head does not end")),
+            None if head.len() > HEAD_BYTES_MAX => Err(Error::new(Kind::Protocol, "the response header is too long")),
             None => {
                 answer.head = head;
                 Ok(false)
@@ -145,7 +145,7 @@ fn content_length(head: &[u8]) -> Result<u64> {
         name.eq_ignore_ascii_case(LENGTH).then_some(value)
     });
     value.and_then(|value| std::str::from_utf8(value).ok()?.trim().parse().ok()).ok_or_else(|| {
-        Error::new(Kind::Protocol, "the server gives no Content-Length").with_hint("use a server of plain files")
+        Error::new(Kind::Protocol, "the response has no Content-Length").with_hint("use a server of plain files")
     })
 }
 

@@ -80,7 +80,7 @@ impl Connections {
             for event in ready.drain(..) {
                 let number = event.data.u64() as usize;
                 let Some(work) = &mut works[number] else {
-                    let idle = Error::new(Kind::Network, "an idle connection was closed or babbles");
+                    let idle = Error::new(Kind::Network, "an idle connection was closed or received data");
                     self.open_again(number, &mut round, idle)?;
                     continue;
                 };
@@ -156,8 +156,10 @@ impl Round<'_> {
 /// One `recv` of at least one byte.
 fn receive(stream: &TcpStream, room: &mut [u8], flags: RecvFlags) -> Result<usize> {
     match recv(stream, room, flags) {
-        Ok((_, 0)) => Err(Error::new(Kind::Truncated, "the server closed the connection before an answer was whole")
-            .with_hint("let it keep connections for ever (nginx: keepalive_requests, keepalive_time)")),
+        Ok((_, 0)) => {
+            Err(Error::new(Kind::Truncated, "the server closed the connection before the response was complete")
+                .with_hint("configure it to keep connections open (nginx: keepalive_requests, keepalive_time)"))
+        }
         Ok((_, bytes)) => Ok(bytes),
         Err(error) => Err(broken(&error.into())),
     }

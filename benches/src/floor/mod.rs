@@ -127,7 +127,7 @@ fn copy(requests: &Requests, into: Into, arena: &mut Arena, pass: &mut Pass) {
             let room = arena.room(left.min(RECEIVE_BYTES));
             let step = room.len();
             room.copy_from_slice(&source[..step]);
-            // Nobody reads what is copied; it must be copied all the same.
+            // The copy is not read; it must be made all the same.
             std::hint::black_box(&mut *room);
             left -= step;
             if into == Into::Arena {

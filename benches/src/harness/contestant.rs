@@ -163,13 +163,13 @@ impl Running {
         let mut command = place.command(leaf.as_ref(), &who.program, &args);
         command.envs(who.env.iter().cloned());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Its own group: Ctrl-C reaches the harness alone, which ends everybody in order.
+        // Its own group: Ctrl-C reaches the harness alone, which ends all contestants in order.
         command.process_group(0);
         let started = Instant::now();
         let mut child = command.spawn().map_err(|error| {
             let program = command.get_program().display().to_string();
             Error::new(Kind::Environment, format!("starting contestant {} ({program}): {error}", who.name))
-                .with_hint("install it, or leave the contestant out")
+                .with_hint("install it, or skip the contestant")
         })?;
         let output = child.stdout.take().expect("its standard output is a pipe");
         let errors = child.stderr.take().expect("its standard error is a pipe");
@@ -184,7 +184,7 @@ impl Running {
         });
         let (complain, complaint) = sync_channel(1);
         std::thread::spawn(move || {
-            // Nobody asks when all went well.
+            // The receiver may be gone when all went well.
             let _ = complain.send(end_of(errors));
         });
         let account = leaf.map_or_else(|| Account::Tree(child.id()), Account::Leaf);
@@ -251,8 +251,8 @@ impl Running {
                 Ok(Some(_)) => return Err(self.died("at its end")),
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
                 Ok(None) => {
-                    let text = "does not end when its input does";
-                    return Err(self.wrong(Kind::Stalled, text, "let it exit at the end of its standard input"));
+                    let text = "did not exit at the end of its input";
+                    return Err(self.wrong(Kind::Stalled, text, "exit at the end of standard input"));
                 }
                 Err(error) => return Err(Error::new(Kind::Environment, format!("waiting for {}: {error}", self.name))),
             }
@@ -271,7 +271,7 @@ impl Running {
         if line == READY {
             return Ok(());
         }
-        let text = format!("says `{}` where `ready` is due", quoted(&line));
+        let text = format!("printed `{}`, expected `ready`", quoted(&line));
         Err(self.wrong(Kind::Protocol, &text, "print `ready` and nothing else on standard output"))
     }
 
@@ -282,21 +282,21 @@ impl Running {
             match self.lines.recv_timeout(LOOK.min(patience)) {
                 Ok(Ok(line)) => return Ok(line),
                 Ok(Err(error)) => {
-                    let text = format!("says what cannot be read: {error}");
-                    return Err(self.wrong(Kind::Protocol, &text, "let it say lines of UTF-8"));
+                    let text = format!("printed unreadable output: {error}");
+                    return Err(self.wrong(Kind::Protocol, &text, "print lines of UTF-8"));
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.died(&format!("before {what}"))),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    let text = format!("is silent for {} s before {what}", patience.as_secs_f64());
-                    return Err(self.wrong(Kind::Stalled, &text, "give it more time, or find what it waits for"));
+                    let text = format!("printed nothing for {} s before {what}", patience.as_secs_f64());
+                    return Err(self.wrong(Kind::Stalled, &text, "allow more time, or find out what it waits for"));
                 }
             }
         }
     }
 
     fn said(&self, line: &str) -> Result<Said> {
-        let cure = "let it print one JSON line per `go` and nothing else on standard output";
+        let cure = "print one JSON line per `go` and nothing else on standard output";
         Said::parse(line).map_err(|error| self.wrong(error.kind(), error.cause(), cure))
     }
 
@@ -336,7 +336,7 @@ impl Running {
         self.input = None;
         self.account.kill();
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // An error means that nobody is left.
+            // An error means that the group has ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.child.kill();

@@ -81,7 +81,7 @@ pub struct Said {
 impl Said {
     pub fn parse(line: &str) -> Result<Said> {
         let bad = |why: String| {
-            Error::new(Kind::Protocol, format!("says `{}` where its result is due: {why}", quoted(line)))
+            Error::new(Kind::Protocol, format!("printed `{}`, expected a result: {why}", quoted(line)))
                 .with_hint("print one JSON line per `go` and nothing else on standard output")
         };
         let said: Said = serde_json::from_str(line).map_err(|error| bad(error.to_string()))?;
@@ -105,7 +105,8 @@ pub fn serve(input: impl BufRead, mut output: impl Write, mut pass: impl FnMut()
     for line in input.lines() {
         let line = line.map_err(broken)?;
         if line.trim() != GO {
-            return Err(Error::new(Kind::Protocol, format!("the harness says `{line}`")).with_hint("say `go`"));
+            return Err(Error::new(Kind::Protocol, format!("unexpected command from the harness: `{line}`"))
+                .with_hint("say `go`"));
         }
         let said = pass()?;
         say(&serde_json::to_string(&said).expect("a result is a plain structure"))?;

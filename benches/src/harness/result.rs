@@ -1,4 +1,4 @@
-//! The shape of result files, for every question that contestants answer: passes become figures, figures are held against bars. Cold
+//! The format of result files, for every benchmark of contestants: passes become figures, figures are held against bars. Cold
 //! and warm passes are never mixed. A bar without a measurement to compare with is listed with the reason.
 
 use std::collections::BTreeMap;
@@ -19,21 +19,21 @@ pub const SCHEMA: u32 = 1;
 pub struct Findings {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// The question's name: `line`, `floor`, `latency`, `rivals`, …
+    /// The benchmark's name: `line`, `floor`, `latency`, `rivals`, …
     pub question: String,
     /// Where and when it was measured, and the commit of the harness.
     pub machine: Machine,
     pub venue: VenueFacts,
-    /// How it was asked: every option of the question that changes figures, by name.
+    /// Every option of the benchmark that changes figures, by name.
     pub config: BTreeMap<String, String>,
     /// What contestants came to, shape by shape.
     pub contests: Vec<Contested>,
     /// Latencies, run by run.
     #[serde(default)]
     pub latencies: Vec<LatencyResult>,
-    /// What the reader must know: what was left out, what fell back, and why.
+    /// What the reader must know: what was skipped, what fell back, and why.
     pub notices: Vec<String>,
-    /// The whole question, s.
+    /// The whole benchmark, s.
     pub wall_s: f64,
 }
 
@@ -66,7 +66,7 @@ impl SetFacts {
     }
 }
 
-/// One contest: a set of objects, a transport, and what everybody came to.
+/// One contest: a set of objects, a transport, and the results of all contestants.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contested {
@@ -114,9 +114,9 @@ impl Findings {
         let version: Version =
             serde_json::from_str(text).map_err(|error| bad(format!("not a result file: {error}")))?;
         if version.schema != SCHEMA {
-            return Err(bad(format!("a result of version {}, and this program knows {SCHEMA}", version.schema)));
+            return Err(bad(format!("a result of version {}; this program supports {SCHEMA}", version.schema)));
         }
-        serde_json::from_str(text).map_err(|error| bad(format!("not a sound result file: {error}")))
+        serde_json::from_str(text).map_err(|error| bad(format!("not a valid result file: {error}")))
     }
 }
 

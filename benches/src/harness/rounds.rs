@@ -33,7 +33,7 @@ pub struct Contest {
     pub cold_rounds: u32,
     pub place: Place,
     pub patience: Patience,
-    /// The hash that everybody who can hash must come to, in a pass before all others that is not measured.
+    /// The hash that every contestant with hashing must return, in an unmeasured pass before all others.
     pub expected_hash: Option<String>,
     pub stop: Stop,
 }
@@ -151,7 +151,7 @@ impl Contest {
         let (pass, _) = Running::cold(&proving, &entry.task, &self.place, self.patience, &self.stop)?;
         let wrong = |what: String| {
             Err(Error::new(Kind::Mismatch, format!("contestant {} {what}", score.name))
-                .with_hint("its bytes are not those of the bucket: its figures would mean nothing"))
+                .with_hint("its bytes differ from the bucket's: its figures are not comparable"))
         };
         match &pass.hash {
             Some(hash) if hash == expected => {
@@ -159,12 +159,12 @@ impl Contest {
                 Ok(Some(pass))
             }
             Some(hash) => wrong(format!("delivered other bytes: hash {hash}, not {expected}")),
-            None => wrong("was asked for a hash and gives none".to_owned()),
+            None => wrong("returned no hash".to_owned()),
         }
     }
 }
 
-/// Writes a failure into the score; a wish to stop is everybody's.
+/// Records a failure in the score; a cancellation ends the contest.
 fn out_if_failed<T>(score: &mut Scored, outcome: Result<T>) -> Result<Option<T>> {
     match outcome {
         Ok(value) => Ok(Some(value)),

@@ -201,7 +201,7 @@ fn repeated(root: &Path, once: &[Listed], repeats: u32) -> Result<Vec<Listed>> {
     Ok(all)
 }
 
-/// What must stay free beside the objects: folders, manifest, logs, and everybody else.
+/// What must stay free beside the objects: folders, manifest, logs, and other programs.
 const SPARE_BYTES: u64 = 256 << 20;
 
 /// Whether so many bytes fit into the folder's file system, which must exist.

@@ -79,7 +79,8 @@ pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> Error {
 pub(crate) fn positive(text: &str, unit: &str) -> Result<Duration> {
     let seconds = text.parse::<f64>().map(|number| if unit == "min" { number * 60.0 } else { number });
     let time = seconds.ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let refused = || Error::new(Kind::Usage, format!("`{text} {unit}` is no time")).with_hint("give a positive number");
+    let refused =
+        || Error::new(Kind::Usage, format!("`{text} {unit}` is not a duration")).with_hint("give a positive number");
     time.filter(|time| !time.is_zero()).ok_or_else(refused)
 }
 

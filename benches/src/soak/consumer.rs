@@ -102,7 +102,7 @@ pub struct Soaking {
 
 fn share(text: &str) -> Result<f64> {
     let share = text.parse().ok().filter(|share| *share > 0.0 && *share <= 100.0);
-    share.ok_or_else(|| Error::new(Kind::Usage, format!("`{text}` is no share above 0, at most 100")))
+    share.ok_or_else(|| Error::new(Kind::Usage, format!("`{text}` is not a percentage above 0 and up to 100")))
 }
 
 impl Soaking {

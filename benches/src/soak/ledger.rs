@@ -123,12 +123,12 @@ impl<'a> Ledger<'a> {
             self.tell(format!("{due}: not the samples in their order"));
         }
         for (id, error) in batch.left_out() {
-            self.tell(format!("sample {} was left out: {error}", id.0));
+            self.tell(format!("sample {} was skipped: {error}", id.0));
         }
         self.check_bytes(batch);
         for id in batch.ids() {
             if self.marks.get_mut(id.0 as usize).is_some_and(|mark| std::mem::replace(mark, true)) {
-                self.tell(format!("sample {} came twice in epoch {}", id.0, batch.epoch()));
+                self.tell(format!("sample {} was delivered twice in epoch {}", id.0, batch.epoch()));
             }
         }
         self.samples += batch.len() as u64;
@@ -137,7 +137,7 @@ impl<'a> Ledger<'a> {
         if after.epoch > self.cursor.epoch {
             let missing = self.marks.iter().filter(|mark| !**mark).count();
             if missing > 0 {
-                self.tell(format!("{missing} samples of epoch {} never came", self.cursor.epoch));
+                self.tell(format!("{missing} samples of epoch {} were not delivered", self.cursor.epoch));
             }
             self.marks.fill(false);
         }

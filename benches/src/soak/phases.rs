@@ -1,7 +1,7 @@
 //! How a bucket misbehaves over time: phases of a few seconds, each a script, drawn from a seed.
 //!
 //! Owns the draw. Every round holds each kind of phase once, in another order, so that a short soak meets all of them. What is
-//! drawn can always be recovered from within the loader's default number of attempts: that is part of the question.
+//! drawn can always be recovered from within the loader's default number of attempts: that is part of the test.
 
 use std::time::Duration;
 

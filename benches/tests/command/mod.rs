@@ -1,7 +1,7 @@
 //! The lab's command end to end: the real program, against an embedded bucket on loopback.
+mod benchmarks;
 #[path = "../../../bindings/cli/tests/cli/program.rs"]
 mod program;
-mod questions;
 mod rings;
 mod rivals;
 mod scenario;

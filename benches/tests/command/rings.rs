@@ -5,7 +5,7 @@ use std::process::Command;
 
 const RINGS: [&str; 4] = ["uring", "poll", "tokio-uring", "glommio"];
 
-/// The result of a question; panics with what it printed when it fails.
+/// The result of a benchmark; panics with what it printed when it fails.
 fn ask(args: &[&str]) -> serde_json::Value {
     let run = Command::new(env!("CARGO_BIN_EXE_fuelrail-bench")).args(args).output().unwrap();
     let told = String::from_utf8_lossy(&run.stderr);

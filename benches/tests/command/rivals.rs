@@ -49,7 +49,7 @@ fn whoever_is_absent_is_listed_with_reason_and_cure() {
         let noted = |note: &Value| note.as_str().unwrap() == format!("{name} is not in the figures: {why}");
         assert!(found["notices"].as_array().unwrap().iter().any(noted), "{found}");
     }
-    // The floor and the loader take part whoever else does, on the same bytes.
+    // The floor and the loader always take part, on the same bytes.
     for name in ["floor-epoll", "fuelrail"] {
         let scored = scored(&contest, name);
         assert!(scored["failure"].is_null() && scored["hash"] == contest["set"]["hash"], "{scored}");

@@ -40,7 +40,7 @@ cat > "$json" <<END
 END
 "#;
 
-/// Whoever starts a process while another test still writes its script would hold that script open, and then it cannot be run.
+/// A process started while another test still writes its script would inherit the open file, and then the script cannot be run.
 static ALONE: Mutex<()> = Mutex::new(());
 
 struct Stage {

@@ -38,15 +38,15 @@ pub(crate) struct Cache {
 
 #[derive(Subcommand, Debug)]
 enum What {
-    /// List segments: who owns them, how many blocks are in them
+    /// List segments: whether a job owns them, and how many blocks they hold
     #[command(after_help = LS)]
     Ls(Directories),
-    /// Read every block and compare it with its checksum; exit code 1 when one is rotten
+    /// Read every block and compare it with its checksum; exit code 1 when one is corrupt
     ///
-    /// A rotten block is no danger: whoever reads it finds out, and fetches it again. It is a word about the disk.
+    /// A corrupt block is harmless to a run: the reader notices and fetches it again. It points to a failing disk.
     #[command(after_help = VERIFY)]
     Verify(Directories),
-    /// Remove segments; those of living jobs only with --force
+    /// Remove segments; those of running jobs only with --force
     #[command(after_help = RM)]
     Rm {
         #[command(flatten)]
@@ -152,7 +152,7 @@ fn verify(args: &Directories) -> Outcome {
     });
     JsonTo::output(args.json).show(&document, || {
         let (flaws, bytes, count) = (flaws_text(&segments), ByteSize(sound_bytes), segments.len());
-        format!("{flaws}{sound} sound blocks, {bytes}, in {count} segments; {rotten} rotten\n")
+        format!("{flaws}{sound} valid blocks, {bytes}, in {count} segments; {rotten} corrupt\n")
     })?;
     let is_sound = rotten == 0 && segments.iter().all(|verdict| verdict.flaw.is_none());
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -167,7 +167,7 @@ fn flaws_text(segments: &[CacheVerdict]) -> String {
         }
         if verdict.rotten + verdict.damaged_records > 0 {
             let CacheVerdict { rotten, damaged_records, .. } = verdict;
-            text.push_str(&format!("{path}: {rotten} rotten blocks, {damaged_records} damaged records\n"));
+            text.push_str(&format!("{path}: {rotten} corrupt blocks, {damaged_records} damaged records\n"));
         }
     }
     text
@@ -182,10 +182,10 @@ fn rm(args: &Directories, force: bool) -> Outcome {
     let all = || directories.iter().map(|directory| &directory.1);
     let owned: usize = all().map(|outcome| outcome.owned.len()).sum();
     if owned > 0 {
-        note(&format!("{owned} segments are owned by living jobs; end the jobs, or give --force"));
+        note(&format!("{owned} segments are in use by running jobs; stop the jobs, or use --force"));
     }
     for (path, why) in all().flat_map(|outcome| &outcome.left) {
-        note(&format!("left where it is: {}: {why}", path.display()));
+        note(&format!("not removed: {}: {why}", path.display()));
     }
     let is_empty = all().all(|outcome| outcome.owned.is_empty() && outcome.left.is_empty());
     Ok(if is_empty { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -32,7 +32,7 @@ without limit; DELI's full fetch and 50/50; and Fuelrail with the same cache byt
 trainer's step is simulated by waiting; every delivered byte is compared with the generator. The report says what else is
 simulated. Takes about two minutes; --full, at the published scale, about half an hour.";
 
-/// Where the reports land when nobody says.
+/// The default folder of the reports.
 const JSON_PATH: &str = "target/demo/report.json";
 const HTML_PATH: &str = "target/demo/report.html";
 

@@ -88,8 +88,8 @@ fn text(machine: &Machine, findings: &[Finding], runs: bool) -> String {
     let degraded = findings.iter().filter(|f| f.grade != Grade::Good).count();
     let verdict = match (runs, degraded) {
         (false, _) => "io_uring is refused: the engine runs here on epoll (--ring poll), at a higher cost per byte",
-        (true, 0) => "the engine runs here as it should",
-        (true, _) => "the engine runs here, slower or with less than it could",
+        (true, 0) => "the engine runs here at full performance",
+        (true, _) => "the engine runs here with reduced performance or features",
     };
     text.push_str(&format!("\n{verdict}\n"));
     text

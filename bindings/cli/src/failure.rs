@@ -1,6 +1,6 @@
-//! How a command can end badly: with an error to be told, or because nobody reads its output any more.
+//! How a command fails: with an error to report, or because the reader of its output has closed it.
 //!
-//! Owns the way from errors of other rooms to the one error type, and from there to exit codes.
+//! Owns the conversion of other crates' errors to the one error type, and from there to exit codes.
 
 use std::io;
 use std::path::Path;
@@ -12,8 +12,8 @@ use fuelrail::{Error, Kind};
 #[derive(Debug)]
 pub enum Failure {
     /// An error, not yet printed.
-    Told(Error),
-    /// The reader of our standard output has gone (`fuelrail ls … | head`): no error, and nobody to tell.
+    Error(Error),
+    /// The reader of standard output has closed it (`fuelrail ls … | head`): not an error.
     ReaderGone,
 }
 
@@ -22,13 +22,13 @@ pub type Outcome<T = ExitCode> = Result<T, Failure>;
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        Failure::Told(error)
+        Failure::Error(error)
     }
 }
 
 impl From<fuelrail_bucket::Error> for Failure {
     fn from(error: fuelrail_bucket::Error) -> Failure {
-        Failure::Told(of_bucket(&error))
+        Failure::Error(of_bucket(&error))
     }
 }
 
@@ -47,12 +47,12 @@ pub(crate) fn of_bucket(error: &fuelrail_bucket::Error) -> Error {
 
 /// Wrong use of the command line.
 pub fn usage(cause: impl Into<String>, cure: impl Into<String>) -> Failure {
-    Failure::Told(Error::new(Kind::Usage, cause).with_hint(cure))
+    Failure::Error(Error::new(Kind::Usage, cause).with_hint(cure))
 }
 
 /// A local file that could not be read or written.
 pub fn file(doing: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::Told(Error::from_io(Kind::File, format_args!("{doing} {}", path.display()), error))
+    Failure::Error(Error::from_io(Kind::File, format_args!("{doing} {}", path.display()), error))
 }
 
 /// Standard output that could not be written.
@@ -60,5 +60,5 @@ pub fn output(error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return Failure::ReaderGone;
     }
-    Failure::Told(Error::from_io(Kind::File, "writing to standard output", error))
+    Failure::Error(Error::from_io(Kind::File, "writing to standard output", error))
 }

@@ -1,6 +1,6 @@
-//! `fuelrail inspect`: what a file of ours is, whether it is sound, and what it says.
+//! `fuelrail inspect`: recognises a file that fuelrail wrote, checks it, and prints a summary.
 //!
-//! Owns the recognising. The formats belong to the rooms that write them: their own readers judge.
+//! Owns the recognition. The formats belong to the crates that write them, whose readers do the checking.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -152,18 +152,18 @@ fn audit_log(log: &Audit) -> Recognised {
 }
 
 fn unknown(path: &Path) -> Error {
-    let cause = format!("{} is no file of ours", path.display());
+    let cause = format!("{}: unrecognised file type", path.display());
     Error::new(Kind::File, cause)
         .with_hint("give a loader's state, a JSON result of bench or demo, a manifest or an audit log")
 }
 
 fn unsound(cause: String) -> Error {
-    Error::new(Kind::File, cause).with_hint("write it anew with this version of fuelrail")
+    Error::new(Kind::File, cause).with_hint("write it again with this version of fuelrail")
 }
 
 fn read_report(text: &str) -> Result<ReadReport, Error> {
     let report: ReadReport =
-        serde_json::from_str(text).map_err(|error| unsound(format!("not a sound result of bench read: {error}")))?;
+        serde_json::from_str(text).map_err(|error| unsound(format!("not a valid result of bench read: {error}")))?;
     // Schema 1 had no shards, gates and system calls; what is there means the same.
     if !(1..=crate::bench::READ_SCHEMA).contains(&report.schema) {
         let newest = crate::bench::READ_SCHEMA;
@@ -182,7 +182,7 @@ struct DemoReport {
 }
 
 fn demo_text(text: &str, schema: Option<&Value>) -> Result<String, Error> {
-    let wrong = |what: String| unsound(format!("not a sound report of the demo: {what}"));
+    let wrong = |what: String| unsound(format!("not a valid report of the demo: {what}"));
     let schema = schema.unwrap_or(&Value::Null);
     if *schema != SCHEMA {
         return Err(wrong(format!("its schema is {schema}, this build reads {SCHEMA}")));
@@ -212,7 +212,7 @@ fn state_text(state: &State) -> String {
 
 fn verdict_text(verdict: &AuditVerdict) -> String {
     let mut table = Table::new(&[0, 1, 2, 3, 4]);
-    table.row(["epoch", "once", "repeated", "missing", "left out"]);
+    table.row(["epoch", "once", "repeated", "missing", "skipped"]);
     for epoch in &verdict.epochs {
         let counts = [epoch.epoch, epoch.once, epoch.repeated, epoch.missing, epoch.left_out];
         table.row(counts.map(|count| count.to_string()));

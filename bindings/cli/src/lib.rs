@@ -92,7 +92,7 @@ pub fn run_command_line<C: Parser>(run: impl FnOnce(C) -> Outcome) -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(Failure::ReaderGone) => ExitCode::SUCCESS,
-        Err(Failure::Told(error)) => {
+        Err(Failure::Error(error)) => {
             complain(&error);
             ExitCode::from(error.kind().exit_code())
         }
@@ -118,7 +118,7 @@ fn run(command: Command) -> Outcome {
     }
 }
 
-/// Help and version are answers; all else is a wrong command line, told in one line.
+/// Help and version are output; all else is a wrong command line, reported in one line.
 fn parsed_badly(error: &clap::Error) -> Outcome {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {

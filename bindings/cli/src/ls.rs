@@ -78,9 +78,11 @@ pub(crate) fn run(args: &Ls) -> Outcome {
     }
     let objects: Vec<Listed> = listed(args)?.iter().collect();
     if objects.is_empty() {
-        let nothing = Error::new(Kind::Usage, format!("no object's key starts as '{}' says", args.uri));
+        let nothing = Error::new(Kind::Usage, format!("no object matches '{}'", args.uri));
         return Err(nothing
-            .with_hint("check bucket and prefix: a prefix is the start of whole keys, bucket not included")
+            .with_hint(
+                "check bucket and prefix: a key must start with the whole prefix, which does not include the bucket",
+            )
             .into());
     }
     let bytes = objects.iter().map(|object| object.size).sum();

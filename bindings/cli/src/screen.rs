@@ -18,7 +18,7 @@ pub fn print(text: &str) -> Outcome<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| output(&error))
 }
 
-/// Prints one line for people on standard error. When that is closed there is nobody to tell.
+/// Prints one line for people on standard error. Ignores a closed standard error.
 pub fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "fuelrail: {text}");
 }
@@ -31,7 +31,7 @@ pub fn complain(error: &fuelrail::Error) {
 /// Where a JSON document goes, from `--json` (standard output) or `--json FILE`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum JsonTo {
-    /// Nobody asked.
+    /// No JSON was requested.
     Nowhere,
     /// Standard output, which then holds nothing else.
     Output,
@@ -152,7 +152,7 @@ impl Bar {
         Bar { bar }
     }
 
-    /// Whether nobody sees it.
+    /// Whether the bar is hidden.
     pub fn is_hidden(&self) -> bool {
         self.bar.is_hidden()
     }

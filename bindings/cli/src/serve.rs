@@ -80,7 +80,7 @@ pub(crate) struct Serve {
     /// Speak TLS, with a certificate made at the start for localhost and the address listened on
     #[arg(long, conflicts_with = "write_to")]
     tls: bool,
-    /// Where to write the certificate that clients must believe: their ca_file [default: fuelrail-ca.pem]
+    /// Where to write the certificate authority that clients must trust: their ca_file [default: fuelrail-ca.pem]
     #[arg(long, value_name = "FILE", requires = "tls", conflicts_with = "tls_cert")]
     tls_ca: Option<PathBuf>,
     /// Show this certificate (with those that lead to its authority, PEM) instead
@@ -155,7 +155,7 @@ fn write_out(set: &DataSet, dir: &Path, json: bool) -> Outcome {
     let bar = Bar::new(Some(set.len()), "objects");
     let written = set.write_to(dir, |so_far| bar.at(so_far.objects, || ByteSize(so_far.bytes).to_string()));
     // A full disk is not the machine refusing a service, as the same error of a server would be.
-    let written = written.map_err(|error| Failure::Told(Error::new(Kind::File, error.to_string())))?;
+    let written = written.map_err(|error| Failure::Error(Error::new(Kind::File, error.to_string())))?;
     drop(bar);
     let dir = dir.display().to_string();
     let (objects, bytes) = (written.objects, written.bytes);

@@ -1,4 +1,4 @@
-//! The wish to stop, from Ctrl-C to whoever waits.
+//! Cancellation, from Ctrl-C to every thread that waits.
 //!
 //! Owns one flag. Never ends anything itself: everything that waits looks at it and returns, and what was started is
 //! tidied up on the way out.
@@ -16,7 +16,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Asks everybody to stop.
+    /// Requests a stop.
     pub fn ask(&self) {
         self.flag.store(true, Ordering::Relaxed);
     }
@@ -24,7 +24,7 @@ impl Stop {
     /// Whether to go on.
     ///
     /// # Errors
-    /// `Cancelled` once somebody asked to stop.
+    /// `Cancelled` once a stop was requested.
     pub fn check(&self) -> Result<()> {
         if self.flag.load(Ordering::Relaxed) {
             return Err(Error::new(Kind::Cancelled, "interrupted"));

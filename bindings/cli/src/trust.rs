@@ -1,4 +1,4 @@
-//! The arguments of every command that asks a bucket without a loader: which server a URI means, how it is judged, and who asks.
+//! Arguments of every command that reads a bucket without a loader: server, TLS verification and credentials.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::settings::given;
 /// How a bucket is reached
 #[derive(Args, Serialize, Clone, Debug, Default)]
 pub(crate) struct Trust {
-    /// Under https, believe the authorities in FILE (PEM) instead of the system's
+    /// Under https, trust the authorities in FILE (PEM) instead of the system's
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
     /// Under https, disable certificate verification (insecure; prints a warning)
@@ -34,7 +34,7 @@ pub(crate) struct Trust {
     /// Sign nothing (true), or also what goes to a plain http or https URI (false)
     #[arg(long, value_name = "BOOL")]
     anonymous: Option<bool>,
-    /// Pay for the requests, where the bucket's owner wants that of who asks
+    /// Pay for the requests, where the bucket requires that of the requester
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     requester_pays: bool,

@@ -103,11 +103,14 @@ fn span(text: &str) -> Result<Duration> {
     read_duration(text, "s")
 }
 
-/// Before two minutes are spent: the file must not be somebody's own.
+/// Refuses, before two minutes are spent, to replace a file that this command did not write.
 fn refuse_foreign(out: &Path) -> Outcome<()> {
     match std::fs::read_to_string(out) {
         Ok(text) if text.starts_with(MARK) => Ok(()),
-        Ok(_) => Err(usage(format!("{} is there already and not mine", out.display()), "name another file with --out")),
+        Ok(_) => Err(usage(
+            format!("{} exists and was not written by fuelrail tune", out.display()),
+            "name another file with --out",
+        )),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(file("reading", out, &error)),
     }

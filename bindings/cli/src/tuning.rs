@@ -1,4 +1,4 @@
-//! Tuning a loader to a machine and a bucket: the question behind `fuelrail tune`.
+//! Tuning a loader to a machine and a bucket: the search behind `fuelrail tune`.
 //!
 //! Owns the trials (short readings of the real bucket with one setting each), the time they may take, and the shape of the
 //! result. Which setting to try next is [`fuelrail_plan::tune`]'s. Never prints and writes no file.
@@ -29,7 +29,7 @@ pub struct Tuning {
     pub rings: Vec<RingChoice>,
 }
 
-/// What the tuner tells while it works.
+/// Progress of the tuner.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
     /// Trials so far.
@@ -149,8 +149,8 @@ pub fn tune(tuning: &Tuning, watch: &mut dyn FnMut(Progress<'_>)) -> Result<Tune
             .with_hint(format!("give at least {least} s")));
     }
     if tuning.listing.iter().all(|object| object.size == 0) {
-        return Err(Error::new(Kind::Usage, format!("there is nothing to read under {}", tuning.config.uri))
-            .with_hint("name a prefix with objects in it"));
+        return Err(Error::new(Kind::Usage, format!("there are no objects under {}", tuning.config.uri))
+            .with_hint("give a prefix with objects"));
     }
     let space = space(tuning)?;
     let mut search = Search::new(space, tuning.seed, (tuning.budget.as_nanos() / slot.as_nanos()) as u32);
@@ -179,7 +179,9 @@ pub fn tune(tuning: &Tuning, watch: &mut dyn FnMut(Progress<'_>)) -> Result<Tune
         watch(Progress { trials, spent: begun.elapsed(), tried: &setting, gb_per_s: speed, best: &best });
     }
     let Some(forecast) = search.forecast() else {
-        return Err(last_refusal.unwrap_or_else(|| Error::new(Kind::Usage, "no setting could be tried in this time")));
+        return Err(
+            last_refusal.unwrap_or_else(|| Error::new(Kind::Usage, "no setting could be tried within the budget"))
+        );
     };
     let best = setting(search.space(), search.best(), tuning);
     let achieved = measure(tuning, &best, trial * FINAL_TRIALS)?;

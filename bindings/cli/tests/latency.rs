@@ -1,4 +1,4 @@
-//! The latency question, run small against the embedded bucket: what is counted, through both doors, and how it fails.
+//! The latency benchmark, run small against the embedded bucket: what is counted, through both doors, and how it fails.
 use fuelrail::{ByteSize, Kind, Listed, Loader, list};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_cli::bench::latency::measure::{Load, Run, Timed, run};
@@ -71,5 +71,5 @@ fn failures_are_said_and_end_everybody() {
     assert_eq!(run(&Run { stop, ..plan.clone() }, &listing).unwrap_err().kind(), Kind::Cancelled);
     let longer: Vec<Listed> = listing.into_iter().map(|o| Listed { size: o.size + 1, ..o }).collect();
     let error = run(&plan, &longer).unwrap_err();
-    assert!(error.kind() == Kind::Protocol && error.to_string().contains("are asked for"), "{error}");
+    assert!(error.kind() == Kind::Protocol && error.to_string().contains("requested were"), "{error}");
 }

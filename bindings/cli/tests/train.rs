@@ -1,4 +1,4 @@
-//! `fuelrail train` from outside: who it hands over to, what it says when there is nobody, and its demo.
+//! `fuelrail train` from outside: who it hands over to, what it says without a trainer, and its demo.
 
 use crate::skip::skip_or_fail;
 use std::path::{Path, PathBuf};

@@ -222,7 +222,7 @@ settings! {
     order: Order {
         /// Shuffled epochs, or key order.
         shuffle: bool = true,
-        /// Which shuffle: `global`, or `sticky`, under which a sample comes back to the rank that had it, whose cache may have it.
+        /// Which shuffle: `global`, or `sticky`: samples stay on the same rank across epochs, whose cache may hold them.
         name as order: OrderName = OrderName::default(),
         /// Seed of the order.
         seed: u64 = 0,
@@ -316,7 +316,7 @@ settings! {
     }
     /// Whose certificates are accepted, and what requests are signed with.
     trust: Trust {
-        /// Under https, the authorities to believe instead of the system's, in PEM.
+        /// Under https, the certificate authorities to trust instead of the system's, in PEM.
         ca_file: Option<PathBuf> = None,
         /// Under https, disable certificate verification (insecure; every use is a warning).
         tls_insecure: bool = false,

@@ -40,7 +40,9 @@ impl Given {
             Given::Negative(number) => number.to_string(),
             Given::Number(number) => number.to_string(),
             Given::Text(text) => text.clone(),
-            Given::List(_) | Given::Group(_) => return Err(wrong("one value is wanted here", "write a plain value")),
+            Given::List(_) | Given::Group(_) => {
+                return Err(wrong("a list is not allowed here: expected one value", "write a plain value"));
+            }
         })
     }
 }
@@ -127,7 +129,7 @@ impl Value for Vec<PathBuf> {
 impl Value for bool {
     fn parse(text: &str, _: &str) -> Result<bool> {
         text.parse()
-            .map_err(|_| wrong(format!("'{}' is neither true nor false", text.escape_debug()), "write one of them"))
+            .map_err(|_| wrong(format!("'{}' is neither true nor false", text.escape_debug()), "write true or false"))
     }
 
     fn show(&self, _: &str) -> Json {

@@ -9,7 +9,7 @@ use fuelrail_io::wall_now;
 use fuelrail_wire::uri::REGION_DEFAULT;
 use futures_util::FutureExt;
 
-/// The profile in use, and whether somebody asked for it.
+/// The profile in use, and whether the user chose it.
 fn profile(settings: &Credentials) -> (String, bool) {
     let named = settings.profile.clone().or_else(|| settings.environment.plain("AWS_PROFILE"));
     (named.clone().unwrap_or_else(|| "default".into()), named.is_some())
@@ -29,12 +29,13 @@ pub(crate) fn region(settings: &Credentials) -> Result<String> {
     checked(region)
 }
 
-/// A region's name that can be signed for, whoever says so.
+/// Checks that a region's name can be signed for.
 pub(super) fn checked(region: String) -> Result<String> {
     if !region.is_empty() && region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Ok(region);
     }
-    Err(Error::new(Kind::Usage, format!("region is '{}'", region.escape_debug())).with_hint("write it as eu-central-1"))
+    Err(Error::new(Kind::Usage, format!("region is '{}'", region.escape_debug()))
+        .with_hint("write a region such as eu-central-1"))
 }
 
 /// One walk along the chain.

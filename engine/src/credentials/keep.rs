@@ -1,6 +1,7 @@
-//! One authority per process and chain of sources, and the thread that keeps its credential fresh.
+//! One authority per process and credential chain, and the thread that refreshes its credential.
 //!
-//! Begins minutes before a credential ends; while there is no new one the old one serves. Ends with the last who signs.
+//! Fetches a new credential minutes before the old one expires, and keeps the old one in use until there is a new one. The thread ends when
+//! the last signer drops the authority.
 
 use super::settings::{CredentialProvider, Credentials, Origin, Provider, Signing};
 use super::source::Fetched;
@@ -13,12 +14,12 @@ use fuelrail_wire::sign::{Realm, Scope};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
-/// A new credential is asked for this long before the old one ends, or in the middle of a short life.
+/// A new credential is fetched this long before the old one expires, or at half of a shorter lifetime.
 const LEAD: Duration = Duration::from_secs(300);
-/// Between two attempts, at least and at most.
+/// Bounds of the pause between two attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// A thread without anything to do looks up as often, to no purpose but to be woken at all.
+/// Longest sleep of a thread without a deadline.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// Where a credential comes from.
@@ -31,28 +32,28 @@ struct Chain {
     account: Option<String>,
 }
 
-/// The authorities of this process that are in use.
+/// The authorities in use in this process.
 static KEPT: Mutex<Vec<(Chain, Weak<Authority>)>> = Mutex::new(Vec::new());
 
-/// What signs the requests to `origin`; `None` where they go unsigned.
+/// The authority that signs requests to `origin`; `None` when they are unsigned.
 ///
 /// # Errors
-/// `Denied` with what each source of the chain had to say, `Usage` for settings that contradict each other.
+/// `Denied` with the reason of each source of the chain, `Usage` for settings that contradict each other.
 pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<Option<Arc<Authority>>> {
     let Origin { endpoint, signing } = origin;
     let Some(Signing { provider, region: told }) = signing.clone() else {
         if settings.requester_pays {
-            return Err(Error::new(Kind::Usage, "requester_pays without credentials: nobody would pay")
+            return Err(Error::new(Kind::Usage, "requester_pays is set, but requests are anonymous")
                 .with_hint("set anonymous = false, or leave requester_pays out"));
         }
         return Ok(None);
     };
     let region = match (provider, endpoint.region(), told) {
-        // What the host is of is what it lets in.
+        // A host with a region in its name accepts signatures for that region only.
         (Provider::Aws, Some(region), _) => region.to_string(),
         (Provider::Aws, None, Some(told)) => aws::checked(told)?,
         (Provider::Aws, None, None) => aws::region(settings)?,
-        // What Google takes for keys in the manner of AWS; tokens are of no region.
+        // Google's value for AWS-style keys; bearer tokens have no region.
         _ => "auto".into(),
     };
     let realm = Realm { scope: Scope { region, service: "s3" }, requester_pays: settings.requester_pays };
@@ -66,16 +67,16 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
     let fetched = chain.fetch()?;
     let authority = Arc::new(Authority::new(chain.realm.clone(), fetched.credential.clone(), wall_now));
     if !fetched.fixed {
-        let keeper =
-            Keeper { authority: Arc::downgrade(&authority), waker: authority.waker().clone(), chain: chain.clone() };
-        spawn("fuelrail-keys", move || keeper.run(&fetched))?;
+        let refresher =
+            Refresher { authority: Arc::downgrade(&authority), waker: authority.waker().clone(), chain: chain.clone() };
+        spawn("fuelrail-keys", move || refresher.run(&fetched))?;
     }
     kept.push((chain, Arc::downgrade(&authority)));
     Ok(Some(authority))
 }
 
 impl Chain {
-    /// One walk along the chain.
+    /// Fetches from the first source of the chain that has a credential.
     fn fetch(&self) -> Result<Fetched> {
         if let Some(own) = &self.settings.provider {
             return own.credential().map(Fetched::new);
@@ -88,18 +89,18 @@ impl Chain {
     }
 }
 
-/// Keeps one authority's credential fresh.
-struct Keeper {
+/// Refreshes one authority's credential.
+struct Refresher {
     authority: Weak<Authority>,
     waker: Waker,
     chain: Chain,
 }
 
-impl Keeper {
+impl Refresher {
     fn run(self, first: &Fetched) {
         let mut due = due(first);
         let mut last = first.credential.clone();
-        // Who is refused again and again with the newest there is does not ask more often for it.
+        // When the newest credential is refused again and again, back off.
         let (mut pause, mut not_before) = (PAUSE_MIN, Instant::now());
         let mut failing = false;
         loop {
@@ -126,7 +127,7 @@ impl Keeper {
                 }
                 Err(error) => {
                     if !core::mem::replace(&mut failing, true) {
-                        tracing::warn!("credentials are not renewed, the old ones stay in use: {error}");
+                        tracing::warn!("cannot renew the credentials, the old ones stay in use: {error}");
                     }
                     authority.note_trouble(error.to_string());
                     due = Some(Instant::now());
@@ -139,7 +140,7 @@ impl Keeper {
     }
 }
 
-/// When the next one should be asked for; `None` where this one does not end by itself.
+/// When the next credential should be fetched; `None` if this one does not expire.
 fn due(fetched: &Fetched) -> Option<Instant> {
     let expires = fetched.credential.expires()?;
     let left = expires.seconds_since(fetched.at.unwrap_or_else(wall_now)).max(0);
@@ -154,7 +155,7 @@ mod tests {
     use fuelrail_wire::sign::Credential;
 
     #[test]
-    fn new_ones_are_asked_for_minutes_before_or_in_the_middle_of_a_short_life() {
+    fn renewal_is_due_minutes_before_expiry_or_at_half_of_a_short_lifetime() {
         for (life, wanted) in [(3600, 3300), (600, 300), (20, 10), (2, 1)] {
             let credential = Credential::bearer("t").unwrap().until(Some(WallTime(1_000 + life)));
             let fetched = Fetched { at: Some(WallTime(1_000)), ..Fetched::new(credential) };

@@ -1,7 +1,7 @@
-//! The files of AWS's tools: `~/.aws/credentials` and `~/.aws/config`, and what a profile in them says.
+//! Profiles in the files of AWS's tools: `~/.aws/credentials` and `~/.aws/config`.
 //!
-//! Reads them, follows profiles that name others, and runs a profile's program: the only program that the engine ever runs. Forty lines
-//! read the format; a crate for it would know neither its nested settings nor which of the two files wins.
+//! Parses the files, follows `source_profile`, and runs a profile's `credential_process`: the only program that the engine runs. The
+//! parser is forty lines; a crate for it would know neither nested settings nor which of the two files wins.
 
 use super::roles::{Role, Sts, container, from_environment, instance};
 use super::source::{Fetched, Source};
@@ -17,19 +17,19 @@ use zeroize::Zeroizing;
 
 type Settings = BTreeMap<String, Zeroizing<String>>;
 
-/// Both files, merged: what the file of credentials says wins.
+/// Both files, merged: `credentials` overrides `config`.
 #[derive(Default)]
 pub(super) struct Profiles {
     sections: BTreeMap<String, Settings>,
-    /// The files that were there, for errors.
+    /// The files that exist, for errors.
     files: Vec<PathBuf>,
 }
 
-/// Profiles that name each other: more than any sound configuration has.
+/// Longest chain of `source_profile`.
 const DEPTH_MAX: usize = 8;
 
 impl Profiles {
-    /// Reads what is there. A file that is not is none.
+    /// Reads both files; a missing file counts as empty.
     pub(super) fn read(environment: &Environment) -> Result<Profiles> {
         let mut profiles = Profiles::default();
         for (variable, usual, prefixed) in
@@ -68,7 +68,7 @@ impl Profiles {
                 }
                 continue;
             }
-            // Below `s3 =` and the like stand settings of their own.
+            // Nested settings, as under `s3 =`, are skipped.
             let (Some(section), false) = (&section, nested) else { continue };
             let Some((name, value)) = line.split_once('=') else {
                 return Err(Error::new(Kind::Usage, format!("line {} is neither [section] nor name = value", at + 1)));
@@ -85,7 +85,7 @@ impl Profiles {
         self.sections.get(profile)?.get(setting).map(|value| value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// What the profile called `name` has. `named` says that somebody asked for it, so that it has to be there.
+    /// The credential of the profile `name`. `named`: the user chose it, so a missing one is an error.
     pub(super) async fn credential(&self, name: &str, named: bool, service: &Sts<'_>) -> Result<Source> {
         let none = |cause| if named { Err(Error::new(Kind::Usage, cause)) } else { Ok(Err(cause)) };
         if !self.sections.contains_key(name) {
@@ -103,7 +103,7 @@ impl Profiles {
         }
     }
 
-    /// The credential of a profile; a role is asked for with the keys of the one it names, and so on to the last.
+    /// The credential of a profile; each role is assumed with the credential of its source profile.
     async fn follow(&self, name: &str, service: &Sts<'_>) -> Result<Option<Fetched>> {
         let mut roles = Vec::new();
         let mut at = name.to_string();
@@ -111,9 +111,9 @@ impl Profiles {
             if roles.len() > DEPTH_MAX {
                 return Err(Error::new(
                     Kind::Usage,
-                    format!("the profile '{name}' leads to more than {DEPTH_MAX} others"),
+                    format!("the profile '{name}' chains more than {DEPTH_MAX} source profiles"),
                 )
-                .with_hint("source_profile must not lead back to where it came from"));
+                .with_hint("check source_profile in the AWS files for a loop"));
             }
             let get = |setting| self.get(&at, setting);
             let Some(arn) = get("role_arn").filter(|_| !roles.iter().any(|(of, _)| *of == at)) else {
@@ -134,7 +134,7 @@ impl Profiles {
                 (Some(source), _) => at = source,
                 (None, Some(kept)) => break Some(from_source(&kept, service.environment).await?),
                 (None, None) => {
-                    let cause = format!("the profile '{at}' has a role_arn and nobody to ask for it");
+                    let cause = format!("the profile '{at}' has a role_arn but no source of credentials for it");
                     return Err(Error::new(Kind::Usage, cause)
                         .with_hint("add source_profile, credential_source or web_identity_token_file"));
                 }
@@ -150,12 +150,15 @@ impl Profiles {
         Ok(held)
     }
 
-    /// Keys that stand in the profile, or come from its program.
+    /// Keys in the profile itself, or from its `credential_process`.
     fn own(&self, name: &str) -> Result<Option<Fetched>> {
         let get = |setting| self.get(name, setting);
         if let Some(id) = get("aws_access_key_id") {
             let secret = get("aws_secret_access_key").ok_or_else(|| {
-                Error::new(Kind::Usage, format!("the profile '{name}' has an access key id without its secret"))
+                Error::new(
+                    Kind::Usage,
+                    format!("the profile '{name}' has aws_access_key_id without aws_secret_access_key"),
+                )
             })?;
             return Ok(Some(Fetched::new(Credential::aws(id, secret, get("aws_session_token"))?)));
         }
@@ -163,17 +166,20 @@ impl Profiles {
             return from_program(command).map(|credential| Some(Fetched::new(credential)));
         }
         if get("sso_session").is_some() || get("sso_start_url").is_some() {
-            return Err(Error::new(Kind::Usage, format!("the profile '{name}' signs in through IAM Identity Center"))
-                .with_hint(format!(
-                    "let the vendor's tool do that: in a profile of its own, credential_process = aws configure \
+            return Err(Error::new(
+                Kind::Usage,
+                format!("the profile '{name}' uses IAM Identity Center (SSO), which is not supported"),
+            )
+            .with_hint(format!(
+                "let the AWS CLI sign in: in another profile, set credential_process = aws configure \
                      export-credentials --profile {name}"
-                )));
+            )));
         }
         Ok(None)
     }
 }
 
-/// Where a role's keys come from when it is no profile.
+/// The keys of a role's `credential_source`.
 async fn from_source(name: &str, environment: &Environment) -> Result<Fetched> {
     let source = match name {
         "Environment" => from_environment(environment)?,
@@ -190,18 +196,18 @@ async fn from_source(name: &str, environment: &Environment) -> Result<Fetched> {
     }
 }
 
-/// How long it may take: somebody may have to confirm on a phone.
+/// Time limit of a `credential_process`: the user may have to confirm on a phone.
 const PATIENCE: Duration = Duration::from_secs(60);
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
-/// Runs `command` in a shell, as the vendor's tools do, and reads what it prints.
+/// Runs `command` in a shell, as AWS's tools do, and parses its output.
 ///
 /// # Errors
-/// `Denied` when it fails, takes too long or prints no credentials. Nothing it prints is repeated.
+/// `Denied` when it fails, takes too long or prints no credentials. Errors repeat nothing of its output.
 fn from_program(command: &str) -> Result<Credential> {
     let failed = |why: String| {
         Error::new(Kind::Denied, format!("credential_process {why}"))
-            .with_hint("run the command of the profile by hand")
+            .with_hint("run the profile's command in a shell to see what fails")
     };
     let spawned = Command::new("/bin/sh")
         .args(["-c", command])
@@ -229,7 +235,7 @@ fn from_program(command: &str) -> Result<Credential> {
     if !status.success() {
         return Err(failed(format!("ended with {status}")));
     }
-    parse_keys(&text).map_err(|e| failed(format!("printed something else: {}", e.cause())))
+    parse_keys(&text).map_err(|e| failed(format!("printed no credentials: {}", e.cause())))
 }
 
 #[cfg(test)]
@@ -277,9 +283,9 @@ mod tests {
         for (name, said) in [
             ("absent", "no profile 'absent'"),
             ("loop", "has no keys"),
-            ("lone", "nobody to ask"),
+            ("lone", "no source of credentials"),
             ("login", "export-credentials --profile login"),
-            ("half", "without its secret"),
+            ("half", "without aws_secret_access_key"),
             ("bare", "no keys, role or process"),
         ] {
             let error = credential(name, true).unwrap_err().to_string();
@@ -295,7 +301,7 @@ mod tests {
         let run = |command: &str| from_program(command);
         let keys = r#"echo '{"Version":1,"AccessKeyId":"AK","SecretAccessKey":"marked"}'"#;
         assert_eq!(run(keys).unwrap(), Credential::aws("AK", "marked", None).unwrap());
-        for (command, said) in [("echo marked; exit 3", "ended with"), ("echo marked", "printed something else")] {
+        for (command, said) in [("echo marked; exit 3", "ended with"), ("echo marked", "printed no credentials")] {
             let error = run(command).unwrap_err().to_string();
             assert!(error.contains(said) && !error.contains("marked"), "{error}");
         }

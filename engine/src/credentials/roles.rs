@@ -1,5 +1,4 @@
-//! What AWS hands keys out with: the environment, the agent beside a container, the metadata service of an instance, and the Security Token
-//! Service, which gives a role instead of one's own keys.
+//! Sources of AWS keys: the environment, a container's agent, an instance's metadata service, and roles from the Security Token Service.
 
 use super::source::{FORM, Fetched, Source, form, token_file, token_service};
 use crate::environment::Environment;
@@ -26,7 +25,7 @@ pub(super) fn from_environment(environment: &Environment) -> Result<Source> {
 
 const AGENT: &str = "http://169.254.170.2";
 
-/// What the agent has.
+/// Keys from the container's agent.
 pub(super) async fn container(environment: &Environment) -> Result<Source> {
     let relative = environment.plain("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI").map(|path| format!("{AGENT}{path}"));
     let Some(uri) = relative.or_else(|| environment.plain("AWS_CONTAINER_CREDENTIALS_FULL_URI")) else {
@@ -34,8 +33,10 @@ pub(super) async fn container(environment: &Environment) -> Result<Source> {
     };
     let endpoint: Endpoint = uri.split('?').next().unwrap_or_default().parse()?;
     if endpoint.scheme == Scheme::Http && !is_near(&endpoint.host) {
-        let cause = format!("{} is neither this machine nor an agent's address", endpoint.host);
-        return Err(Error::new(Kind::Usage, cause).with_hint("a token may go there over https only"));
+        let cause = format!("{} is neither a loopback nor a container agent's address", endpoint.host);
+        return Err(
+            Error::new(Kind::Usage, cause).with_hint("use an https:// URI: a token is not sent there over plain HTTP")
+        );
     }
     let file = environment.path("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
     let token = match file {
@@ -52,7 +53,7 @@ pub(super) async fn container(environment: &Environment) -> Result<Source> {
     Ok(Ok(Fetched { at: answer.date(), ..Fetched::new(parse_keys(&answer.body)?) }))
 }
 
-/// Where the vendor's tools send a token without TLS.
+/// Hosts to which AWS's tools send a token without TLS.
 fn is_near(host: &str) -> bool {
     let Ok(address) = host.parse::<IpAddr>() else { return host == "localhost" };
     address.is_loopback()
@@ -62,7 +63,7 @@ fn is_near(host: &str) -> bool {
 const IMDS: &str = "http://169.254.169.254";
 const ROLES: &str = "latest/meta-data/iam/security-credentials/";
 
-/// What the instance's role has.
+/// Keys of the instance's role.
 pub(super) async fn instance(environment: &Environment) -> Result<Source> {
     if environment.plain("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return Ok(Err("AWS_EC2_METADATA_DISABLED is set".into()));
@@ -98,10 +99,10 @@ pub(super) async fn instance(environment: &Environment) -> Result<Source> {
     Ok(Ok(Fetched { at: answer.date(), ..Fetched::new(parse_keys(&answer.body)?) }))
 }
 
-/// Clocks that differ by less agree.
+/// Clock differences below this are ignored.
 const SKEW_S_MIN: u64 = 60;
 
-/// The role that is asked for.
+/// The role to assume.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Role {
     pub(super) arn: String,
@@ -110,7 +111,7 @@ pub(super) struct Role {
     pub(super) duration_s: Option<String>,
 }
 
-/// Who is asked, and for which region.
+/// The Security Token Service of a region.
 pub(super) struct Sts<'a> {
     pub(super) environment: &'a Environment,
     pub(super) region: &'a str,
@@ -118,13 +119,13 @@ pub(super) struct Sts<'a> {
 }
 
 impl Sts<'_> {
-    /// The role, for the holder of `keys`.
+    /// Assumes the role with `keys`.
     pub(super) async fn assume(&self, role: &Role, keys: &Credential) -> Result<Fetched> {
         let external_id = role.external_id.as_deref().map(|id| ("ExternalId", id));
         self.ask(role, "AssumeRole", external_id, Some(keys)).await
     }
 
-    /// The role, for who holds the token in `file`, which is read anew each time: it is replaced while it is valid.
+    /// Assumes the role with the web identity token in `file`, which is read again each time: the platform rotates it.
     pub(super) async fn assume_with_token(&self, role: &Role, file: &Path) -> Result<Fetched> {
         let token = token_file(file)?;
         self.ask(role, "AssumeRoleWithWebIdentity", Some(("WebIdentityToken", &token)), None).await

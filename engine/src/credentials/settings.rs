@@ -1,4 +1,4 @@
-//! What the configuration says of who asks.
+//! Settings that choose the credentials requests are signed with.
 
 use crate::environment::Environment;
 use fuelrail_base::Result;
@@ -8,14 +8,14 @@ use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
-/// Hands out what requests are signed with, in the place of what the clouds' tools would use: a [`Credential`] that stays (static keys), or
-/// a closure that fetches one.
+/// Provides the credential that requests are signed with, in place of the clouds' own chains: a fixed [`Credential`] (static keys), or a
+/// closure that fetches one.
 pub trait CredentialProvider: Send + Sync {
     /// A credential; [`Credential::until`] says when it expires. Called on a thread of its own, minutes before the last one expires and when a
-    /// bucket has refused it as expired. The old one serves meanwhile, and also where there is no new one.
+    /// bucket has refused it as expired. The old one stays in use until there is a new one.
     ///
     /// # Errors
-    /// Why there is none. The text is shown, so it must hold no secret.
+    /// The reason there is none. The text is shown: it must not contain a secret.
     fn credential(&self) -> Result<Credential>;
 }
 
@@ -31,11 +31,11 @@ impl<F: Fn() -> Result<Credential> + Send + Sync> CredentialProvider for F {
     }
 }
 
-/// A [`CredentialProvider`] that settings share. Equal to its clones only; prints nothing of it.
+/// A shared [`CredentialProvider`]. Equal to its clones only; `Debug` prints nothing of it.
 #[derive(Clone)]
 pub struct SharedProvider(Arc<dyn CredentialProvider>);
 
-// Settings may be looked at after a panic; what the provider keeps is its own affair.
+// Settings may be read after a panic; the provider's own state is up to the provider.
 impl UnwindSafe for SharedProvider {}
 impl RefUnwindSafe for SharedProvider {}
 
@@ -66,31 +66,31 @@ impl fmt::Debug for SharedProvider {
     }
 }
 
-/// Who asks a bucket, and how that is found out. The default signs requests to the clouds' own URIs with what their tools
-/// would use here, and sends none to a plain `http://` or `https://` one.
+/// Which credentials requests are signed with. By default requests to `s3://`, `gs://` and `az://` URIs are signed with the credentials
+/// that the clouds' tools would use here, and requests to `http://` and `https://` URIs are unsigned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// The region signed for; from `AWS_REGION`, `AWS_DEFAULT_REGION` or the profile where it is not given. It never means that
-    /// requests are signed.
+    /// The region to sign for; by default that of `AWS_REGION`, `AWS_DEFAULT_REGION` or the profile. Does not by itself cause requests
+    /// to be signed.
     pub region: Option<String>,
-    /// The profile of the AWS files whose keys are used, before those of the environment.
+    /// The AWS profile whose keys are used, in preference to the environment's.
     pub profile: Option<String>,
-    /// Sign nothing (`true`), or sign also what goes to a plain URI (`false`).
+    /// `true`: sign nothing. `false`: sign requests to `http://` and `https://` URIs, too.
     pub anonymous: Option<bool>,
-    /// Who asks pays for it, where the bucket wants that.
+    /// Send `x-amz-request-payer`: the requester pays for the transfer.
     pub requester_pays: bool,
-    /// Where the variables of the clouds' tools are read.
+    /// The source of the clouds' environment variables.
     pub environment: Environment,
-    /// What hands out credentials in the place of all of these. Requests to plain URIs are signed, too, unless `anonymous` is `true`.
+    /// A provider of credentials that replaces all of these. Requests to plain URIs are signed, too, unless `anonymous` is `true`.
     pub provider: Option<SharedProvider>,
 }
 
-/// A bucket, and how requests to it are signed: decided from settings and URI before the first request. An answer may move
-/// the bucket within what one owner's name stands for and name the region to sign for; who signs, if anybody, stays.
+/// A bucket, and how requests to it are signed: decided from settings and URI before the first request. A redirect may move
+/// the bucket to another host of the same owner and name the region to sign for; whether and as whom to sign does not change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Origin {
     pub(crate) endpoint: Endpoint,
-    /// `None` where requests go unsigned.
+    /// `None`: requests are unsigned.
     pub(crate) signing: Option<Signing>,
 }
 
@@ -98,11 +98,11 @@ pub(crate) struct Origin {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Signing {
     pub(crate) provider: Provider,
-    /// The region that the bucket's server says to sign for; `None` takes that of the host or of the settings.
+    /// The region to sign for according to the server; `None`: that of the host or of the settings.
     pub(crate) region: Option<String>,
 }
 
-/// Whose credentials a bucket takes.
+/// The cloud whose credentials a bucket accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Provider {
     /// AWS, and what speaks S3 like it.
@@ -112,8 +112,7 @@ pub(crate) enum Provider {
 }
 
 impl Credentials {
-    /// How requests to `uri` are signed; `None` where they are sent unsigned. Asked once, before the first request: what a server
-    /// answers must not decide it.
+    /// How requests to `uri` are signed; `None`: unsigned. Called once, before the first request: a server's response must not decide it.
     pub(crate) fn signing(&self, uri: &str, endpoint: &Endpoint) -> Option<Signing> {
         let scheme = uri.split("://").next().unwrap_or_default().to_ascii_lowercase();
         let (provider, signed) = match scheme.as_str() {
@@ -126,8 +125,8 @@ impl Credentials {
         (!anonymous).then_some(Signing { provider, region: None })
     }
 
-    /// A plain URI is signed for when somebody asked for it: with a profile, or by naming the server to the tools. A
-    /// credential must not go to whatever server a URI names.
+    /// Requests to a plain URI are signed only with a profile, or if `AWS_ENDPOINT_URL` names the server: credentials must not go to an
+    /// arbitrary server.
     fn plain_provider(&self, endpoint: &Endpoint) -> (Provider, bool) {
         match endpoint.dialect {
             Dialect::Gcs if self.environment.get("AWS_ACCESS_KEY_ID").is_none() => return (Provider::Google, false),

@@ -1,4 +1,4 @@
-//! Where credentials come from: named sources, asked in turn, and the services behind them.
+//! Credential sources, tried in order, and the services behind them.
 
 use crate::environment::Environment;
 use crate::service::Service;
@@ -8,13 +8,13 @@ use futures_util::future::LocalBoxFuture;
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// A credential just got.
+/// A credential as fetched.
 #[derive(Clone, Debug)]
 pub(super) struct Fetched {
     pub(super) credential: Credential,
-    /// When it was handed out, by the clock of whoever did: its expiry is by the same clock.
+    /// When it was issued, by the issuer's clock, which its expiry also refers to.
     pub(super) at: Option<WallTime>,
-    /// Asking again brings the same: it stands in the process' own environment.
+    /// Fetching again yields the same: it is in the process's own environment.
     pub(super) fixed: bool,
 }
 
@@ -24,14 +24,14 @@ impl Fetched {
     }
 }
 
-/// What a source has: a credential, or none for this reason, and the next one is asked.
+/// A source's credential, or the reason it has none, after which the next source is tried.
 pub(super) type Source = Result<Fetched, String>;
 
 /// The credential of the first source that has one.
 ///
 /// # Errors
-/// `Denied` with what every source had to say, when none has one. Where a source is set up and does not work, nothing behind it is asked:
-/// that would be to ask as somebody else.
+/// `Denied` with the reason of every source, when none has one. A source that is configured and fails ends the search: a later one would be
+/// another identity.
 pub(super) async fn first<'a>(
     sources: impl IntoIterator<Item = (&'static str, LocalBoxFuture<'a, Result<Source>>)>,
 ) -> Result<Fetched> {
@@ -50,22 +50,22 @@ pub(super) async fn first<'a>(
         .with_hint("set up one of these, or set anonymous = true (FUELRAIL_ANONYMOUS=true) if the bucket is public"))
 }
 
-/// Whoever refuses to hand out credentials will not change its mind; a service that did not answer may.
+/// A refusal is final; a service that did not respond may be retried.
 fn kind_of(error: &Error) -> Kind {
     if error.kind().retryable() { error.kind() } else { Kind::Denied }
 }
 
 /// The content of [`form`].
 pub(super) const FORM: &str = "application/x-www-form-urlencoded";
-/// For services that are set up.
+/// Timeout of a service that is configured.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A service somewhere that hands out tokens.
+/// A remote token service.
 pub(super) fn token_service<'a>(uri: &'a str, environment: &'a Environment) -> Service<'a> {
     Service { uri, patience: PATIENCE, attempts: 3, proxies: Some(environment), ca_file: None }
 }
 
-/// The token in a file that the platform replaces while it is valid: read anew each time.
+/// The token in a file that the platform rotates: read again each time.
 pub(super) fn token_file(path: &Path) -> Result<Zeroizing<String>> {
     let text = std::fs::read_to_string(path).map(Zeroizing::new);
     let text = text.map_err(|e| Error::from_io(Kind::File, format_args!("the token file {}", path.display()), e))?;

@@ -159,9 +159,9 @@ fn google_asks_for_a_token_with_what_it_finds() {
     assert!(asked.len() == 2 && asked.iter().all(|asked| asked.contains("metadata-flavor: Google")), "{asked:?}");
 
     for (text, said) in [
-        (r#"{"type":"external_account"}"#, "'external_account' is not understood"),
-        (r#"{"type":"service_account","client_email":"marked"}"#, "a part of its 'service_account' is missing"),
-        ("marked", "no JSON of credentials"),
+        (r#"{"type":"external_account"}"#, "'external_account' is not supported"),
+        (r#"{"type":"service_account","client_email":"marked"}"#, "a field of the 'service_account' is missing"),
+        ("marked", "not a JSON credentials document"),
     ] {
         let broken = file("broken.json", text);
         let error = run(google(&given(&[("GOOGLE_APPLICATION_CREDENTIALS", &broken)]))).unwrap_err();

@@ -51,7 +51,10 @@ pub(super) fn token_in(answer: &Answer, make: impl FnOnce(&str) -> Result<Creden
     let Some(Token { access_token: Some(text), expires_in, expires_on, .. }) = token else {
         let name = token.and_then(|token| token.error).unwrap_or_default();
         let name: String = name.chars().take(64).filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-        return Err(Error::new(Kind::Denied, format!("the answer {} holds no token ({name})", answer.status.as_str())));
+        return Err(Error::new(
+            Kind::Denied,
+            format!("the {} response contains no token ({name})", answer.status.as_str()),
+        ));
     };
     let on = expires_on.and_then(|seconds| seconds.get()).map(WallTime);
     let now = answer.date().unwrap_or_else(wall_now);
@@ -106,12 +109,12 @@ fn account_key(environment: &Environment, account: Option<&str>) -> Result<Sourc
     let tied = environment.first(["AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME"]);
     let account = match (account, tied) {
         (Some(account), Some(tied)) if account != tied => {
-            return Ok(Err(format!("AZURE_STORAGE_KEY is of the account '{tied}', not of '{account}'")));
+            return Ok(Err(format!("AZURE_STORAGE_KEY belongs to the account '{tied}', not to '{account}'")));
         }
         (Some(account), _) => account.to_string(),
         (None, Some(tied)) => tied,
         (None, None) => {
-            return Err(Error::new(Kind::Usage, "AZURE_STORAGE_KEY is set, and nothing names its account")
+            return Err(Error::new(Kind::Usage, "AZURE_STORAGE_KEY is set without the name of its account")
                 .with_hint("set AZURE_STORAGE_ACCOUNT"));
         }
     };
@@ -220,7 +223,7 @@ async fn from_file(environment: &Environment, path: &Path, named: bool) -> Resul
     let text = match std::fs::read(path) {
         Ok(text) => Zeroizing::new(text),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !named => {
-            return Ok(Err(format!("{} is not there", path.display())));
+            return Ok(Err(format!("{} does not exist", path.display())));
         }
         Err(e) => return Err(Error::from_io(Kind::File, path.display(), e)),
     };
@@ -232,8 +235,8 @@ async fn from_file(environment: &Environment, path: &Path, named: bool) -> Resul
 /// Where a key file says that a token is to be had, and what is sent there for one.
 pub(super) fn exchange(text: &[u8], at: WallTime) -> Result<(String, String)> {
     let wrong = |why: String| Error::new(Kind::Usage, why);
-    let file: KeyFile =
-        serde_json::from_slice(text).map_err(|e| wrong(format!("it is no JSON of credentials (line {})", e.line())))?;
+    let file: KeyFile = serde_json::from_slice(text)
+        .map_err(|e| wrong(format!("not a JSON credentials document (line {})", e.line())))?;
     let uri = file.token_uri.as_deref().unwrap_or(TOKEN_URI);
     let body = match (file.kind.as_str(), &file) {
         ("service_account", KeyFile { client_email: Some(email), private_key: Some(key), private_key_id, .. }) => {
@@ -252,11 +255,11 @@ pub(super) fn exchange(text: &[u8], at: WallTime) -> Result<(String, String)> {
             ("refresh_token", token.expose()),
         ]),
         (kind @ ("service_account" | "authorized_user"), _) => {
-            return Err(wrong(format!("a part of its '{kind}' is missing")));
+            return Err(wrong(format!("a field of the '{kind}' is missing")));
         }
         (kind, _) => {
             let kind: String = kind.chars().take(64).collect();
-            return Err(wrong(format!("its type '{}' is not understood", kind.escape_debug()))
+            return Err(wrong(format!("its type '{}' is not supported", kind.escape_debug()))
                 .with_hint("use the key file of a service account, or gcloud auth application-default login"));
         }
     };

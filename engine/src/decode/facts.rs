@@ -28,7 +28,7 @@ pub struct DecodeStats {
     pub cpu_s: f64,
 }
 
-/// Shared between the stage's threads and whoever watches them.
+/// Shared between the stage's threads and its observers.
 #[derive(Debug)]
 pub(crate) struct Facts {
     depth: usize,
@@ -89,7 +89,7 @@ impl Facts {
     }
 
     pub(super) fn batch_opened(&self) {
-        // The gate first: whoever sees the batch opened may already see it finished.
+        // The gate first: an observer that sees the batch opened may already see it finished.
         self.counted().decoding.entered(monotonic_now());
         self.inside.fetch_add(1, Ordering::Release);
         self.beat();

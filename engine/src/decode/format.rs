@@ -1,5 +1,4 @@
-//! What every format has in common: a header that is compared with the limits before it is believed, pixels, and the error
-//! of an object that is not the picture that was asked for.
+//! Common to all formats: header limits, pixels, and the error of an object that cannot be decoded.
 
 use fuelrail_base::limits::PICTURE_PIXELS_MAX;
 use fuelrail_base::{Error, Kind, Result};
@@ -29,10 +28,10 @@ pub(super) struct Picture<D> {
 
 /// An object that is not the picture that was asked for.
 pub(super) fn undecodable(cause: &str) -> Error {
-    Error::new(Kind::Undecodable, cause).with_hint("mend or remove the object, or leave it out with bad_samples = skip")
+    Error::new(Kind::Undecodable, cause).with_hint("repair or remove the object, or skip it with bad_samples = skip")
 }
 
-/// Refuses a header that is not to be believed.
+/// Refuses a header beyond the limits.
 pub(super) fn check_size(width: u32, height: u32) -> Result<()> {
     if u64::from(width) * u64::from(height) <= PICTURE_PIXELS_MAX {
         return Ok(());

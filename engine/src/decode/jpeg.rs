@@ -26,7 +26,7 @@ pub(super) fn open<'a>(bytes: &'a [u8], grey: bool, scratch: &'a mut Vec<u8>) ->
         return Err(unread(kind));
     }
     if outline.finer_later {
-        return Err(unread("its first component is not its finest"));
+        return Err(unread("its first component is subsampled"));
     }
     let Some(end) = outline.end(bytes) else {
         return Err(undecodable("the JPEG ends before its end marker: it is truncated"));
@@ -36,14 +36,14 @@ pub(super) fn open<'a>(bytes: &'a [u8], grey: bool, scratch: &'a mut Vec<u8>) ->
     let lenient = DecoderOptions::default().set_max_width(SIDE_MAX).set_max_height(SIDE_MAX).set_strict_mode(false);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), lenient);
     decoder.decode_headers().map_err(|e| failed(&e))?;
-    let (width, height) = decoder.dimensions().ok_or_else(|| undecodable("the JPEG says no size"))?;
+    let (width, height) = decoder.dimensions().ok_or_else(|| undecodable("the JPEG header has no size"))?;
     let (width, height) = (width as u32, height as u32);
     check_size(width, height)?;
     let pixels = match decoder.input_colorspace() {
         Some(ColorSpace::Luma) => Pixels::Grey,
         Some(ColorSpace::YCbCr) if grey => Pixels::Grey,
         Some(ColorSpace::YCbCr | ColorSpace::RGB | ColorSpace::CMYK | ColorSpace::YCCK) => Pixels::Rgb,
-        other => return Err(undecodable(&format!("the JPEG's colours are not known: {other:?}"))),
+        other => return Err(undecodable(&format!("unsupported JPEG colour space: {other:?}"))),
     };
     let out = if pixels == Pixels::Grey { ColorSpace::Luma } else { ColorSpace::RGB };
     // Inside the pixels nothing is forgiven: what is lost would be filled with grey.
@@ -147,6 +147,6 @@ fn failed(error: &DecodeErrors) -> Error {
 }
 
 fn unread(kind: &str) -> Error {
-    undecodable(&format!("the JPEG is of a kind nobody here reads: {kind}"))
-        .with_hint("encode it anew as baseline or progressive JPEG, or leave it out with bad_samples = skip")
+    undecodable(&format!("unsupported JPEG: {kind}"))
+        .with_hint("re-encode it as baseline or progressive JPEG, or skip it with bad_samples = skip")
 }

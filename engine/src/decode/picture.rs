@@ -1,7 +1,7 @@
 //! One object's bytes become one sample's pixels: the format is known by its first bytes, the pixels are brought to the
 //! channels and the size that are wanted. Straight into their place where nothing is left to do to them.
 //!
-//! Owns the scratch memory of one thread. Never believes a header before it has been compared with the limits.
+//! Owns the scratch memory of one thread. Never uses a header's sizes before they are checked against the limits.
 
 use super::cut::{Cut, Occasion, cut};
 use super::format::{Picture, Pixels, undecodable};
@@ -170,12 +170,12 @@ fn wrong_size(wanted: &Decode, width: u32, height: u32) -> Error {
         wanted.width
     );
     Error::new(Kind::Undecodable, cause)
-        .with_hint("use decode_fit = center-crop or random-crop, or leave it out with bad_samples = skip")
+        .with_hint("use decode_fit = center-crop or random-crop, or skip it with bad_samples = skip")
 }
 
 fn unknown(bytes: &[u8]) -> Error {
     let first: String = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let begins = if first.is_empty() { "it is empty".into() } else { format!("it begins with {first}") };
+    let begins = if first.is_empty() { "it is empty".into() } else { format!("it starts with {first}") };
     Error::new(Kind::Undecodable, format!("it is neither PNG nor JPEG: {begins}"))
-        .with_hint("leave decode empty to get objects as they are, or leave this one out with bad_samples = skip")
+        .with_hint("leave decode empty to get objects as they are, or skip this one with bad_samples = skip")
 }

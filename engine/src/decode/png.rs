@@ -43,7 +43,7 @@ fn failed(error: &DecodingError) -> Error {
         DecodingError::IoError(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
             undecodable("the PNG ends before its last pixel: it is truncated")
         }
-        DecodingError::LimitsExceeded => undecodable("the PNG asks for more memory than any picture should"),
+        DecodingError::LimitsExceeded => undecodable("the PNG needs more memory than allowed"),
         other => undecodable(&format!("the PNG is damaged: {other}")),
     }
 }

@@ -1,7 +1,7 @@
 //! The threads that decode: samples of all open batches from one bounded queue, the oldest batch's first.
 //!
-//! A job owns its sample's place in the slot and a share of its batch; whoever gives the last share back finishes the batch.
-//! A panic inside a decoder is that sample's error and nobody else's.
+//! A job owns its sample's place in the slot and a share of its batch; the job that returns the last share finishes the batch.
+//! A panic inside a decoder is that sample's error only.
 
 use super::cut::Occasion;
 use super::facts::Facts;
@@ -42,7 +42,7 @@ pub(super) struct Shared {
     pub objects: Arc<Objects>,
     pub jobs: ArrayQueue<Job>,
     pub finished: ArrayQueue<Finished>,
-    /// Wakes whoever feeds the stage, and the consumer.
+    /// Wakes the stage's feeder and the consumer.
     pub feeder: Waker,
     pub consumer: OnceLock<Waker>,
     /// The consumer is blocked.
@@ -67,7 +67,7 @@ impl Shared {
             let queued = self.jobs.push(job);
             debug_assert!(queued.is_ok(), "the queue holds every sample of every batch let in");
         }
-        // Under the lock, so that nobody who has just found the queue empty sleeps over it.
+        // Under the lock, so that a thread that has just found the queue empty does not miss the wake-up.
         let _rest = self.rest.0.lock().unwrap_or_else(PoisonError::into_inner);
         self.rest.1.notify_all();
     }
@@ -132,7 +132,7 @@ impl Shared {
                 let painted = painted.unwrap_or_else(|_| {
                     // What it held may be half done.
                     *easel = Easel::new(self.wanted);
-                    Err(format::undecodable("the decoder gave up on it in the middle"))
+                    Err(format::undecodable("the decoder panicked on it"))
                 });
                 painted.err().map(|error| error.with_object(self.objects.key(placed.id)))
             }

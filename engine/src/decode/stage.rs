@@ -103,7 +103,7 @@ impl DecodeStage {
         }
     }
 
-    /// Who is woken when a batch is decoded. Set once.
+    /// The waker to call when a batch is decoded. Set once.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         let set = self.shared.consumer.set(waker.clone());
         debug_assert!(set.is_ok(), "a stage has one consumer for life");

@@ -79,7 +79,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The next page it has, for which `whose` finds somebody. `None` at its end: the first frame that is torn or nobody's.
+    /// The next page, if `whose` recognises its request. `None` at the end: the first frame that is torn or not recognised.
     pub(super) fn next<T>(&mut self, whose: impl FnOnce(&Answer) -> Option<T>) -> Option<(T, ListPage)> {
         let (mut frames, mut from) = (self.frames, &self.file);
         from.seek(SeekFrom::Start(self.end)).ok()?;
@@ -148,7 +148,7 @@ mod tests {
         Journal::open(own, NAME, SOURCE, now_s).unwrap().expect("nobody else has it")
     }
 
-    /// The pages it has, up to the first that is not one of ours.
+    /// The pages up to the first that was not requested.
     fn pages(journal: &mut Journal) -> u32 {
         let mut n = 0;
         while let Some(((), found)) =
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_nobody_asked_for_is_the_end() {
+    fn a_page_that_was_not_requested_is_the_end() {
         let (_dir, own, _) = place();
         let mut journal = open(&own, NOW_S);
         push(&mut journal, 0..2);

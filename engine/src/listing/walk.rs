@@ -1,6 +1,6 @@
 //! Pages of a listing, several at a time: every one of them, first those that a journal has, then those that only the bucket has.
 //!
-//! Where to go on is `plan`'s. It is told the answers of a journal in the order in which they came, so it asks for the same pages
+//! Where to go on is `plan`'s. It receives the pages of a journal in the order in which they came, so it asks for the same pages
 //! again, and stands where it stood when the last of them had come.
 
 use super::journal::Journal;
@@ -127,7 +127,7 @@ impl Brought {
         }
         let listing = listing.sorted();
         if let Some(at) = (1..listing.len()).find(|at| listing.key(at - 1) == listing.key(*at)) {
-            return Err(Error::new(Kind::Protocol, "the listing names it twice").with_object(listing.key(at)));
+            return Err(Error::new(Kind::Protocol, "the listing contains it twice").with_object(listing.key(at)));
         }
         Ok(listing)
     }

@@ -1,7 +1,7 @@
 //! A cache directory: which segments are in it, how much room there is, and how a segment is made.
 //!
-//! Owns the directory's tag file, which says to backup programs that nothing here is worth keeping, and whose lock is the
-//! turn of whoever counts and makes segments. Leaves every file alone that is not a segment.
+//! Owns the directory's tag file, which says to backup programs that nothing here is worth keeping, and whose lock
+//! serialises processes that count and create segments. Never touches a file that is not a segment.
 
 use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -36,7 +36,7 @@ pub(crate) struct Directory {
     pub(crate) refusal: Option<Error>,
 }
 
-/// A process's turn with a directory: nobody else makes segments there meanwhile.
+/// The lock of a directory: no other process creates segments there meanwhile.
 #[derive(Debug)]
 pub(crate) struct Turn {
     /// Locked until it is closed. `None` where there is no tag to lock, or patience ended.
@@ -85,7 +85,7 @@ impl Directory {
         }
     }
 
-    /// Makes a segment of `len` bytes, owned by this process. Nobody sees it before it is whole, and on disk. `None` when the
+    /// Makes a segment of `len` bytes, owned by this process. It becomes visible once it is complete and on disk. `None` when the
     /// disk is full.
     ///
     /// # Errors
@@ -105,8 +105,10 @@ impl Directory {
         let owned = Owned::new(file, whole.clone(), header);
         match made {
             Ok(()) if owned.is_in_place() => Ok(Some(owned)),
-            Ok(()) => Err(Error::new(Kind::File, format!("{} vanished while it was made", whole.path().display()))
-                .with_hint("see who else removes files there")),
+            Ok(()) => {
+                Err(Error::new(Kind::File, format!("{} vanished while it was being created", whole.path().display()))
+                    .with_hint("check what else removes files there"))
+            }
             Err(error) => {
                 let full = self.own.room().is_ok_and(|room| room.free_bytes < len);
                 // Whichever of the names it has by now; what cannot be removed is found by the next opening.
@@ -128,22 +130,22 @@ pub(crate) fn named(own: &Arc<OwnDirectory>) -> Result<Vec<Named>> {
     Ok(all)
 }
 
-/// Locks a new file before anybody can take it for a dead one's, and gives it room and header.
+/// Locks a new file before another process can take it for an ended one's, allocates it and writes the header.
 fn fill(file: &File, path: &Path, header: &SegmentHeader) -> Result<()> {
     if !try_lock(file, path)? {
-        return Err(Error::new(Kind::File, format!("{} was taken away while it was made", path.display())));
+        return Err(Error::new(Kind::File, format!("{} was removed while it was being created", path.display())));
     }
     preallocate(file, path, header.len)?;
     file.write_all_at(&header.encode(), 0).map_err(|error| refused(path, "writing", &error))?;
     file.sync_all().map_err(|error| refused(path, "syncing", &error))
 }
 
-/// Removes what processes left that died while they made a segment.
+/// Removes unfinished segments of ended processes.
 pub(crate) fn clear_dead(all: &[Named]) {
     all.iter().filter(|named| named.name.new).for_each(clear);
 }
 
-/// Removes a new segment whose maker is dead. One that holds anything but the start of a segment is somebody's, and stays.
+/// Removes an unfinished segment whose process has ended. A file with other content stays.
 fn clear(named: &Named) {
     let name = named.name.to_string();
     let Ok(Some(read)) = named.directory.open_file(&name, false) else { return };

@@ -1,21 +1,21 @@
-//! Blocks on local disks, as the façade keeps them: directories, segments, locks, limits, and what is found again.
+//! The disk tier's files: directories, segments, locks, limits, and recovery.
 //!
-//! Owns the keeper's thread. Shards write and read blocks by themselves; nothing here is in their way. The format is
+//! Owns the segment manager's thread. Shards write and read blocks by themselves, without waiting for it. The format is
 //! `fuelrail_wire::block`'s.
 
-mod census;
 mod directory;
-mod keeper;
+mod inspection;
+mod manager;
 mod room;
 mod segment;
 #[cfg(test)]
 mod tests;
 
-pub use census::{
+pub(crate) use directory::Directory;
+pub use inspection::{
     CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
 };
-pub(crate) use directory::Directory;
-pub(crate) use keeper::Keeper;
+pub(crate) use manager::SegmentManager;
 
 use crate::config::Config;
 use crate::layout::Layout;
@@ -33,13 +33,13 @@ pub(crate) fn open_directories(paths: &[PathBuf], notices: &mut Vec<String>) -> 
         match Directory::open(path) {
             Ok(new) if directories.iter().any(|known| known.own.path() == new.own.path()) => {}
             Ok(new) => directories.push(new),
-            Err(error) => notices.push(format!("disk: nothing is kept in {}: {error}", path.display())),
+            Err(error) => notices.push(format!("disk: {} is not used: {error}", path.display())),
         }
     }
     directories
 }
 
-/// Who is told of disks that fail.
+/// Receives one line about each failing disk.
 type Report = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What direct transfers to these directories are multiples of, bytes; `None` without any.
@@ -63,14 +63,14 @@ pub(crate) fn settle_for(endpoint: &Endpoint, config: &mut Config, notices: &mut
     }
 }
 
-/// Starts the keeper of these directories: it, and what each shard begins with. Says what was found there.
-pub(crate) fn start_keeper(
+/// Starts the segment manager of these directories. Returns it and each shard's initial segments, and adds a notice about them.
+pub(crate) fn start_segment_manager(
     config: &Config,
     layout: &Layout,
     directories: Vec<Directory>,
     objects: &Objects,
     (notices, report): (&mut Vec<String>, Report),
-) -> Result<(Option<Keeper>, Vec<Option<SpillSetup>>)> {
+) -> Result<(Option<SegmentManager>, Vec<Option<SpillSetup>>)> {
     if directories.is_empty() {
         return Ok((None, (0..layout.shards).map(|_| None).collect()));
     }
@@ -80,12 +80,12 @@ pub(crate) fn start_keeper(
     let longest = (0..catalog.samples()).map(|sample| catalog.size(SampleId(sample))).max().unwrap_or(0);
     let lengths = Lengths::new(limits, &directories, layout.shards, longest.min(catalog.block_bytes()));
     let tell = Box::new(move |line: &str| report(line));
-    let (keeper, setups) = Keeper::start((limits, lengths, layout.shards), directories, objects, tell)?;
+    let (manager, setups) = SegmentManager::start((limits, lengths, layout.shards), directories, objects, tell)?;
     let known = setups.iter().flat_map(|setup| &setup.found);
     let (segments, blocks) = known.fold((0, 0), |(s, b), (_, known)| (s + 1, b + known.len()));
     notices.push(format!(
         "disk: {blocks} blocks of this data set found in {segments} segments; new ones have {}",
         ByteSize(lengths.usual)
     ));
-    Ok((Some(keeper), setups.into_iter().map(Some).collect()))
+    Ok((Some(manager), setups.into_iter().map(Some).collect()))
 }

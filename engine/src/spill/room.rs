@@ -1,7 +1,7 @@
-//! How much disk there is: the limit over all directories, the floor of each file system, and whose turn it is.
+//! Disk space for segments: the limit over all directories, the floor of each file system, and the choice of a directory.
 //!
-//! Owns the directories. Counts every file that is named as a segment, whoever made it: a limit is for the disk, not for the
-//! process. Takes room from the dead before it says that there is none.
+//! Owns the directories. Counts every file named as a segment, of any process: the limit is for the disk. Removes segments of ended
+//! processes before it reports that there is no room.
 
 use std::path::PathBuf;
 
@@ -20,13 +20,13 @@ pub(crate) struct Limits {
     pub(crate) floor_bytes: u64,
 }
 
-/// Share of a file system that is left free when nobody says how much.
+/// Default share of a file system that is left free.
 const FLOOR_SHARE: u64 = 20;
 
 /// The directories and their limits.
 #[derive(Debug)]
 pub(crate) struct Room {
-    places: Vec<(Directory, bool)>,
+    directories: Vec<(Directory, bool)>,
     limits: Limits,
     /// Which directory the next segment goes to, if it can.
     turn: usize,
@@ -34,40 +34,41 @@ pub(crate) struct Room {
 
 impl Room {
     pub(crate) fn new(directories: Vec<Directory>, limits: Limits) -> Room {
-        let places = directories.into_iter().map(|directory| (directory, true)).collect();
-        Room { places, limits, turn: 0 }
+        let directories = directories.into_iter().map(|directory| (directory, true)).collect();
+        Room { directories, limits, turn: 0 }
     }
 
     pub(crate) fn directories(&self) -> impl Iterator<Item = &Directory> {
-        self.places.iter().map(|place| &place.0)
+        self.directories.iter().map(|directory| &directory.0)
     }
 
     /// Makes nothing in this directory any more. Its path, the first time.
     pub(crate) fn give_up(&mut self, directory: usize) -> Option<PathBuf> {
-        let (directory, works) = &mut self.places[directory];
+        let (directory, works) = &mut self.directories[directory];
         core::mem::replace(works, false).then(|| directory.own.path().to_owned())
     }
 
     /// Makes a segment in the next directory that has room, and says which one that was, or failed. `None` when there is
-    /// no room in any: neither free nor, where it may `reclaim`, held by segments of dead processes, but for those given.
+    /// no room in any: neither free nor, with `reclaim`, held by segments of ended processes other than those given.
     pub(crate) fn make(
         &mut self,
         len: u64,
         reclaim: Option<&[SegmentName]>,
         mut reclaimed: impl FnMut(),
     ) -> Option<(usize, Result<Owned>)> {
-        // Everybody who makes segments here waits for the others, always in the same order.
-        let mut order: Vec<&Directory> = self.places.iter().filter(|place| place.1).map(|place| &place.0).collect();
+        // Processes lock the directories in one order, so they cannot deadlock.
+        let mut order: Vec<&Directory> =
+            self.directories.iter().filter(|directory| directory.1).map(|directory| &directory.0).collect();
         order.sort_unstable_by(|a, b| a.own.path().cmp(b.own.path()));
         let _turns: Vec<_> = order.iter().map(|directory| directory.turn()).collect();
         loop {
-            for n in 0..self.places.len() {
-                let at = (self.turn + n) % self.places.len();
+            for n in 0..self.directories.len() {
+                let at = (self.turn + n) % self.directories.len();
                 match self.has_room(at, len) {
                     Ok(true) => {
                         self.turn = at + 1;
-                        match self.places[at].0.make(len) {
-                            // Somebody else filled the disk meanwhile.
+                        match self.directories[at].0.make(len) {
+                            // Another process filled the disk meanwhile.
                             Ok(None) => {}
                             Ok(Some(owned)) => return Some((at, Ok(owned))),
                             Err(error) => return Some((at, Err(error))),
@@ -85,7 +86,7 @@ impl Room {
     }
 
     fn has_room(&self, at: usize, len: u64) -> Result<bool> {
-        let (directory, works) = &self.places[at];
+        let (directory, works) = &self.directories[at];
         if !works {
             return Ok(false);
         }
@@ -107,16 +108,16 @@ impl Room {
         all.flatten().map(|named| named.len).sum()
     }
 
-    /// Removes the oldest segment whose owner is dead. False when there is none.
+    /// Removes the oldest segment whose owning process has ended. False when there is none.
     fn reclaim(&self, in_use: &[SegmentName]) -> bool {
-        let working = self.places.iter().filter(|place| place.1);
-        let found = working.filter_map(|place| named(&place.0.own).ok()).flatten();
+        let working = self.directories.iter().filter(|directory| directory.1);
+        let found = working.filter_map(|directory| named(&directory.0.own).ok()).flatten();
         let free = |named: &Named| !named.name.new && !in_use.contains(&named.name);
         let opened = found.filter(free).filter_map(|named| Segment::open(&named).ok());
         let mut segments: Vec<Segment> = opened.collect();
         segments.sort_unstable_by_key(|segment| segment.header.created_s);
-        let mut dead = segments.iter().filter_map(|segment| segment.try_own().ok().flatten());
-        dead.any(|owned| owned.remove().is_ok())
+        let mut ownerless = segments.iter().filter_map(|segment| segment.try_own().ok().flatten());
+        ownerless.any(|owned| owned.remove().is_ok())
     }
 }
 

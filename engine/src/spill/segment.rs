@@ -1,4 +1,4 @@
-//! One segment's file: checked to be a segment before anything is believed, and owned before anything is done to it.
+//! One segment's file: validated before its content is used, and locked before it is changed.
 //!
 //! Owns the open file, and with it the lock. A file whose name or header is not exactly a segment's is never opened for
 //! writing, changed or removed.
@@ -39,7 +39,7 @@ pub(crate) struct Segment {
 /// Why a file with a segment's name is not one to be used.
 #[derive(Debug)]
 pub(crate) enum Unfit {
-    /// There is nothing, or no regular file: somebody removed it, or never meant a segment.
+    /// It does not exist, or is not a regular file.
     Gone,
     /// It is not what its name says.
     Flawed(String),
@@ -48,7 +48,7 @@ pub(crate) enum Unfit {
 }
 
 impl Segment {
-    /// Opens a file that is named as a segment, and believes its header only when it fits name and length.
+    /// Opens a file that is named as a segment, and checks its header against name and length.
     pub(crate) fn open(named: &Named) -> Result<Segment, Unfit> {
         let opened = named.directory.open_file(&named.name.to_string(), false);
         let file = opened.map_err(Unfit::Failed)?.ok_or(Unfit::Gone)?;
@@ -61,7 +61,7 @@ impl Segment {
         file.read_exact_at(&mut page, 0).map_err(|error| failed(&error))?;
         let header = SegmentHeader::decode(&page).map_err(|flaw| Unfit::Flawed(flaw.to_string()))?;
         if header.id != named.name.id {
-            return Err(Unfit::Flawed("its header is another segment's".into()));
+            return Err(Unfit::Flawed("its header belongs to another segment".into()));
         }
         if header.len != len {
             return Err(Unfit::Flawed(format!("it has {len} bytes of {}", header.len)));
@@ -114,7 +114,7 @@ impl Segment {
         Ok(owned.is_in_place().then_some(owned))
     }
 
-    /// Removes its name, whoever owns it; what is open already stays readable.
+    /// Removes its name, whichever process owns it; open files stay readable.
     pub(crate) fn remove(&self) -> Result<()> {
         remove(&self.file, &self.named)
     }

@@ -1,5 +1,5 @@
-//! What is agreed on before an object is put, one upload's requests in the words of its cloud, what their refusals mean, and a look at what
-//! is there.
+//! Options of an upload, the requests of one upload in its cloud's dialect, the errors of refused ones, and the check whether an object
+//! arrived.
 
 use crate::client::{AT_A_PROMPT, Answer, Ask, Client, Refused};
 use fuelrail_base::{Error, Kind, Result};
@@ -23,32 +23,32 @@ pub trait Upload: Read + Seek + Send {}
 
 impl<T: Read + Seek + Send> Upload for T {}
 
-/// What the server has taken.
+/// The object as the server stored it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Stored {
     /// Length of the object.
     pub bytes: u64,
-    /// The entity tag it has now, if the server tells.
+    /// Its entity tag, if the server sends one.
     pub etag: Option<String>,
 }
 
-/// What may be there under the key before an object is put.
+/// What an upload may replace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum PutOver {
-    /// Whatever it is, it is replaced.
+    /// Any object is replaced.
     #[default]
     Anything,
-    /// Nothing: of several who put the same key, one succeeds.
+    /// Nothing: of several uploads to one key, one succeeds.
     Nothing,
-    /// The object with this entity tag, as a listing or [`Stored`] has it. Google's XML interface does not judge these.
+    /// The object with this entity tag, as a listing or [`Stored`] has it. Google's XML interface does not support this.
     Etag(String),
 }
 
 /// How an object is put.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PutOptions {
-    /// What it may replace. The server judges it at the moment the object appears.
+    /// What it may replace. The server checks this at the moment the object appears.
     pub over: PutOver,
     /// Longer objects go in parts; at most 5 GiB.
     pub parts_above_bytes: u64,
@@ -70,12 +70,12 @@ impl PutOptions {
         }
         if let PutOver::Etag(etag) = &self.over {
             if etag.is_empty() || !etag.chars().all(|c| c.is_ascii_graphic()) {
-                return usage("the entity tag to be replaced is none", "take it from a listing");
+                return usage("over names an invalid entity tag", "take it from a listing");
             }
             if dialect == Dialect::Gcs {
                 return usage(
-                    "Google judges no entity tags of what is replaced",
-                    "put it over anything, or over nothing",
+                    "Google's XML interface cannot replace an object by entity tag",
+                    "use PutOver::Anything or PutOver::Nothing",
                 );
             }
         }
@@ -90,10 +90,10 @@ pub(super) struct Exchange<'a> {
     pub(super) over: &'a PutOver,
 }
 
-/// By what an object that is there can be known to be the one that was sent.
+/// Properties by which a stored object is recognised as the one that was sent.
 pub(super) struct Likeness {
     pub(super) bytes: u64,
-    /// Entity tag and checksums it may have, whichever the server tells.
+    /// Entity tag and checksums, of which the server may report any.
     pub(super) etag: Option<String>,
     pub(super) checksums: Vec<String>,
 }
@@ -103,18 +103,18 @@ impl Exchange<'_> {
         self.client.route.endpoint.dialect
     }
 
-    /// The line that lets the server judge these bytes.
+    /// Adds the checksum header with which the server verifies these bytes.
     pub(super) fn promise(&self, ask: Ask, crc32c: u32, md5: Option<[u8; 16]>) -> Ask {
         match (self.dialect(), md5) {
             (Dialect::S3, _) => ask.header("x-amz-checksum-crc32c", checksum(crc32c)),
             (Dialect::Gcs, _) => ask.header("x-goog-hash", format!("crc32c={}", checksum(crc32c))),
-            // It judges no CRC-32C.
+            // Azure verifies no CRC-32C.
             (Dialect::Azure, Some(md5)) => ask.header("content-md5", base64::encode(&md5)),
             (Dialect::Azure, None) => ask,
         }
     }
 
-    /// The line that lets the server judge what is replaced.
+    /// Adds the header that makes the request conditional on what it replaces.
     pub(super) fn conditional(&self, ask: Ask) -> Ask {
         match (self.over, self.dialect()) {
             (PutOver::Anything, _) => ask,
@@ -124,27 +124,27 @@ impl Exchange<'_> {
         }
     }
 
-    /// Asks once.
+    /// Sends the request once.
     pub(super) async fn ask(&self, ask: &Ask) -> Result<Answer, Refused> {
         self.client.ask(ask).await.map_err(|refused| self.explained(refused))
     }
 
-    /// Asks until there is an answer or no hope.
+    /// Sends the request, with retries.
     pub(super) async fn persist(&self, ask: &Ask) -> Result<Answer, Refused> {
         self.client.persist(AT_A_PROMPT, async || self.ask(ask).await).await
     }
 
-    /// What a refusal means to this upload.
+    /// A refusal, explained for this upload.
     pub(super) fn explained(&self, refused: Refused) -> Refused {
         explained(refused, self.over)
     }
 
-    /// Whether anything is there; not, where that is not told.
+    /// Whether the key holds an object; false when the server does not say.
     pub(super) async fn is_taken(&self) -> bool {
         self.ask(&Ask::new(Method::HEAD, &*self.path)).await.is_ok()
     }
 
-    /// The entity tag of what is there, when that is what was sent.
+    /// The entity tag of the stored object, if it is the one that was sent.
     pub(super) async fn find(&self, like: &Likeness) -> Option<Option<String>> {
         let head = Ask::new(Method::HEAD, &*self.path);
         let with_checksums = self.dialect() == Dialect::S3;
@@ -163,7 +163,7 @@ impl Exchange<'_> {
     }
 }
 
-/// What a refused upload has to say beyond what every refused request has.
+/// Kind and hint that are specific to uploads, for a refused request.
 fn explained(mut refused: Refused, over: &PutOver) -> Refused {
     let Some(status) = refused.status.map(|status| status.as_u16()) else { return refused };
     let is_expired = sign::refusal(status, &refused.code).is_some_and(|(kind, _)| kind == Kind::Expired);
@@ -171,54 +171,54 @@ fn explained(mut refused: Refused, over: &PutOver) -> Refused {
         return refused;
     }
     let by_code = match refused.code.as_str() {
-        "ConditionalRequestConflict" => Some((Kind::Server, "another writer was there at the same moment")),
+        "ConditionalRequestConflict" => Some((Kind::Server, "another writer wrote the object at the same moment")),
         "BadDigest" | "InvalidDigest" | "Md5Mismatch" | "XAmzContentChecksumMismatch" | "XAmzContentSHA256Mismatch" => {
             Some((
                 Kind::Mismatch,
-                "what arrived is not what was sent: the source changes while it is read, or something on the way changes it",
+                "the server received other bytes than were sent: the source changes while it is read, or something on the network changes them",
             ))
         }
         "IncompleteBody" | "RequestTimeout" => Some((Kind::Truncated, "the connection is too slow or breaks")),
         "NoSuchUpload" => Some((
             Kind::NotFound,
-            "the upload is gone: a rule of the bucket or somebody else removed its parts; put it again",
+            "the multipart upload no longer exists: a lifecycle rule or another client removed its parts; upload again",
         )),
         "InvalidPart" | "InvalidPartOrder" | "InvalidBlockList" | "InvalidBlobOrBlock" | "InvalidBlockId" => Some((
             Kind::Denied,
-            "its parts are not there as they were sent: another upload of the same object came between; put it again",
+            "the stored parts differ from those sent: another upload of the same object interfered; upload again",
         )),
         "EntityTooLarge" | "EntityTooSmall" | "RequestBodyTooLarge" | "MaxBlobSizeConditionNotMet" => Some((
             Kind::Usage,
-            "the server takes no objects or parts of this size: split the object, or choose other part_bytes",
+            "the server does not accept objects or parts of this size: split the object, or change part_bytes",
         )),
         _ => None,
     };
     let (kind, cure) = match (by_code, status, over) {
         (Some(known), ..) => known,
         (_, 409 | 412, PutOver::Nothing) => {
-            (Kind::Exists, "an object is there already, and only a new one was to be put: choose another key")
+            (Kind::Exists, "the object exists already, and the upload was to create a new one: choose another key")
         }
-        (_, 404 | 409 | 412, PutOver::Etag(_)) => (
-            Kind::Changed,
-            "what is there is not the object that was to be replaced: look at it again before it is replaced",
-        ),
+        (_, 404 | 409 | 412, PutOver::Etag(_)) => {
+            (Kind::Changed, "the object is not the one that was to be replaced: check it before you upload again")
+        }
         (_, 401 | 403, _) => (
             Kind::Denied,
-            "the bucket may not be written to by who asks: open it for writing (fuelrail serve FOLDER --writable, or \
-             s3:PutObject), name another one, or use other credentials (anonymous = false sends them to a plain URI)",
+            "these credentials lack write permission: allow writing (s3:PutObject, or fuelrail serve FOLDER --writable), choose another \
+             bucket, or use other credentials (anonymous = false sends them to http:// and https:// URIs)",
         ),
-        (_, 404, _) => (Kind::NotFound, "check the bucket's name: it must be there before an object is put into it"),
-        (_, 405 | 501, _) => (Kind::NotFound, "the server takes no uploads: name one that speaks S3"),
-        (_, 409 | 412, _) => (
-            Kind::Denied,
-            "an object is there that the bucket does not let be replaced: choose another key, or lift its lock",
-        ),
-        (_, 411 | 413, _) => (Kind::Usage, "the server takes no object of this size: split it into smaller ones"),
-        (_, 507, _) => (Kind::Denied, "the server's disk is full: make room there"),
+        (_, 404, _) => (Kind::NotFound, "check the bucket's name: the bucket must exist before an upload"),
+        (_, 405 | 501, _) => (Kind::NotFound, "the server does not accept uploads: use one that speaks S3"),
+        (_, 409 | 412, _) => {
+            (Kind::Denied, "the bucket does not allow this object to be replaced: choose another key, or lift its lock")
+        }
+        (_, 411 | 413, _) => {
+            (Kind::Usage, "the server does not accept objects of this size: split it into smaller ones")
+        }
+        (_, 507, _) => (Kind::Denied, "the server's disk is full: free space there"),
         _ => return refused,
     };
     refused.error = Error::new(kind, refused.error.cause()).with_hint(cure);
-    // The same condition would be judged in the same way.
+    // A retry would fail on the same condition.
     refused.is_final = matches!(kind, Kind::Exists | Kind::Changed);
     refused
 }
@@ -244,16 +244,16 @@ mod tests {
             (403, "Why", &any, Kind::Denied, "--writable"),
             (404, "Why", &any, Kind::NotFound, "the bucket's name"),
             (412, "Why", &any, Kind::Denied, "another key"),
-            (412, "PreconditionFailed", &new, Kind::Exists, "only a new one"),
-            (409, "BlobAlreadyExists", &new, Kind::Exists, "only a new one"),
+            (412, "PreconditionFailed", &new, Kind::Exists, "exists already"),
+            (409, "BlobAlreadyExists", &new, Kind::Exists, "exists already"),
             (409, "ConditionalRequestConflict", &new, Kind::Server, "another writer"),
-            (412, "PreconditionFailed", &tag, Kind::Changed, "look at it again"),
-            (404, "NoSuchKey", &tag, Kind::Changed, "look at it again"),
+            (412, "PreconditionFailed", &tag, Kind::Changed, "check it before"),
+            (404, "NoSuchKey", &tag, Kind::Changed, "check it before"),
             (413, "Why", &any, Kind::Usage, "smaller"),
             (503, "Why", &any, Kind::Throttled, "slow down"),
-            (400, "BadDigest", &any, Kind::Mismatch, "what arrived"),
-            (404, "NoSuchUpload", &tag, Kind::NotFound, "put it again"),
-            (507, "Why", &any, Kind::Denied, "make room"),
+            (400, "BadDigest", &any, Kind::Mismatch, "other bytes than were sent"),
+            (404, "NoSuchUpload", &tag, Kind::NotFound, "upload again"),
+            (507, "Why", &any, Kind::Denied, "free space"),
         ] {
             let refused = refused(status, code, over);
             let text = refused.error.to_string();

@@ -39,7 +39,7 @@ pub fn put(uri: &str, bytes: &[u8]) -> Result<Stored> {
     put_with(Access::default(), uri, &mut Cursor::new(bytes), |_| {})
 }
 
-/// As [`put`], from a source, with the bucket reached as `access` says. `progress` is told the bytes sent so far; what has to be sent
+/// As [`put`], from a source, with the bucket reached as `access` says. `progress` receives the bytes sent so far; what has to be sent
 /// again counts again.
 ///
 /// # Errors

@@ -68,7 +68,7 @@ async fn send(
     let ask = exchange.conditional(exchange.promise(ask, digest.crc32c, digest.md5));
     let mut answer = std::pin::pin!(exchange.client.send(&ask, StreamBody::new(frames).boxed_unsync()));
     let reply = tokio::select! {
-        // A refusal may come before all is sent: then nobody wants the rest.
+        // The server may refuse before all is sent: then the rest is not sent.
         biased;
         early = &mut answer => early?,
         fed = feed(source, digest.bytes, pieces, progress) => {
@@ -97,7 +97,7 @@ async fn feed(
         }
         let passed = within(ANSWER_TIMEOUT, pieces.send(Bytes::copy_from_slice(&piece[..len]))).await?;
         if passed.is_err() {
-            // Nobody reads any more: the answer says why.
+            // The receiver is closed: the response says why.
             return Ok(());
         }
         sent += len as u64;
@@ -141,7 +141,7 @@ fn unreadable(error: &std::io::Error) -> Error {
     Error::from_io(Kind::File, "reading what is to be put", error)
 }
 
-/// What the server is told before the bytes of an object in one request.
+/// The headers of an object that is sent in one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Digest {
     pub(super) bytes: u64,

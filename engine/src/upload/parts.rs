@@ -1,6 +1,6 @@
 //! An object in parts, several at a time, completed when the server has them all and given up when it cannot.
 //!
-//! The source is read once, in order; a part stays in memory until the server has taken it, so that sending it again needs nobody.
+//! The source is read once, in order; a part stays in memory until the server has taken it, so it can be sent again.
 
 use super::exchange::{Exchange, Likeness, PUT_BYTES_MAX, PutOver, Stored, Upload};
 use super::one::{PIECE_BYTES, check_end, md5_of, read_more, rewind};
@@ -52,7 +52,7 @@ impl Plan {
 enum Name {
     /// S3 and Google: by the id it gave.
     Id(String),
-    /// Azure: by a number of ours that stands in every block's id.
+    /// Azure: the number in every block's id.
     Blocks(u64),
 }
 
@@ -78,7 +78,7 @@ pub(super) async fn put(
 ) -> Result<Option<Stored>> {
     // The server will judge it in the end: here only the sending is spared.
     if *exchange.over == PutOver::Nothing && exchange.is_taken().await {
-        return Err(Error::new(Kind::Exists, "an object is there already, and only a new one was to be put")
+        return Err(Error::new(Kind::Exists, "the object exists already, and the upload was to create a new one")
             .with_hint("choose another key"));
     }
     let name = match exchange.dialect() {
@@ -229,7 +229,7 @@ impl Journey<'_> {
                 return answer;
             }
             if handed.load(Relaxed) == before {
-                let cause = format!("no answer for {} s", ANSWER_TIMEOUT.as_secs());
+                let cause = format!("no response within {} s", ANSWER_TIMEOUT.as_secs());
                 return Err(Error::new(Kind::Stalled, cause).into());
             }
             before = handed.load(Relaxed);
@@ -297,7 +297,7 @@ impl Journey<'_> {
         Likeness { bytes: self.plan.bytes, etag: etag_of(parts), checksums }
     }
 
-    /// Removes what the server has of it, so that nobody pays for parts without an object.
+    /// Aborts the upload, so that stored parts cost nothing.
     async fn give_up(&self, error: Error) -> Error {
         // Blocks of Azure's that no list names go by themselves.
         let Name::Id(id) = &self.name else { return error };

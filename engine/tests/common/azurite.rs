@@ -4,7 +4,7 @@ use super::process::Process;
 use fuelrail::Environment;
 use fuelrail_wire::sign::{Credential, Payload, Realm, Scope, Signer, Unsigned};
 
-/// The one account it has, known to everybody.
+/// Its one account, which is publicly documented.
 pub const ACCOUNT: &str = "devstoreaccount1";
 /// And its key.
 pub const KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";

@@ -1,4 +1,4 @@
-//! gcp-storage-emulator as a test's server: Google's Cloud Storage, as somebody else understood it. It asks for no credentials.
+//! gcp-storage-emulator as a test's server: Google's Cloud Storage, in an independent implementation. It asks for no credentials.
 
 use super::process::Process;
 

@@ -1,4 +1,4 @@
-//! moto as a test's server: the metadata service, the token service and S3 of AWS, as somebody else understood them.
+//! moto as a test's server: the metadata service, the token service and S3 of AWS, in an independent implementation.
 
 use super::process::Process;
 

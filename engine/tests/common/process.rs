@@ -1,4 +1,4 @@
-//! A program of somebody else as a test's server: found, started on a free port, waited for, and ended with the test.
+//! A third-party program as a test's server: found, started on a free port, waited for, and ended with the test.
 
 use super::skip::skip_or_fail;
 use std::io::{Read, Write};
@@ -78,7 +78,7 @@ impl Process {
         self.folder.path()
     }
 
-    /// Sends `METHOD /path` and these header lines, as nothing of ours does it. Panics unless the answer is a good one.
+    /// Sends `METHOD /path` and these header lines, without our own client. Panics unless the answer is a good one.
     pub fn ask(&self, request: &str, lines: &str) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let host = format!("Host: 127.0.0.1:{}", self.port);

@@ -1,4 +1,4 @@
-//! A proxy of our own as a test's go-between, which misbehaves as told, and tinyproxy as somebody else's.
+//! Proxies for tests: one of our own, which misbehaves on command, and tinyproxy.
 
 use super::process::Process;
 use super::services::head;
@@ -48,7 +48,7 @@ struct Shared {
 }
 
 impl Proxy {
-    /// One that lets through everybody.
+    /// One that accepts every client.
     pub fn start() -> Proxy {
         Proxy::run(None, |_| Turn::Serve)
     }

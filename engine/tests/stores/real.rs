@@ -1,4 +1,4 @@
-//! The suite against servers that nobody here wrote.
+//! The suite against third-party servers.
 //!
 //! `scripts/test` installs them and names them in `TEST_…` variables; one that is missing fails its test, see `common::skip`.
 
@@ -19,7 +19,7 @@ struct Emulator {
     /// What the URI of every object begins with.
     bucket: &'static str,
     endpoint: String,
-    /// `None` asks as nobody.
+    /// `None`: anonymous.
     credentials: Option<Environment>,
 }
 

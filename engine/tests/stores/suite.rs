@@ -24,7 +24,7 @@ pub(crate) trait Server {
         key
     }
 
-    /// Puts an object there as the server's owner does, where nobody else can. Returns its entity tag.
+    /// Puts an object there as the server's owner does, where other clients cannot. Returns its entity tag.
     fn lay(&self, _key: &str, _bytes: &[u8]) -> Option<String> {
         panic!("{} takes what is put", self.name())
     }

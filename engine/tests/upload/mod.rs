@@ -147,13 +147,13 @@ fn what_is_there_is_replaced_only_as_wanted() {
     let first = put_over(&new(), &uri, b"first").unwrap();
     let error = put_over(&new(), &uri, b"second").unwrap_err();
     assert_eq!((error.kind(), error.object(), error.kind().exit_code()), (Kind::Exists, Some("k"), 1), "{error}");
-    assert!(error.to_string().contains("there already") && !error.to_string().contains("attempts"), "{error}");
+    assert!(error.to_string().contains("exists already") && !error.to_string().contains("attempts"), "{error}");
     let over =
         |etag: &Option<String>| PutOptions { over: PutOver::Etag(etag.clone().unwrap()), ..PutOptions::default() };
     let second = put_over(&over(&first.etag), &uri, b"second").unwrap();
     for options in [over(&first.etag), PutOptions { parts_above_bytes: 1, part_bytes: 5 << 20, ..over(&first.etag) }] {
         let error = put_over(&options, &uri, b"third").unwrap_err();
-        assert!(error.kind() == Kind::Changed && error.to_string().contains("look at it again"), "{error}");
+        assert!(error.kind() == Kind::Changed && error.to_string().contains("check it before"), "{error}");
     }
     assert_eq!(put_over(&over(&first.etag), &bucket.url("nothing"), b"x").unwrap_err().kind(), Kind::Changed);
     assert_eq!((brought(&uri), bucket.counters().uploads_open), (b"second".to_vec(), 0));

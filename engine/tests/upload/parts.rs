@@ -96,7 +96,7 @@ fn whatever_breaks_is_sent_again() {
         let back = told.windows(2).map(|pair| pair[0].saturating_sub(pair[1])).max().unwrap();
         // What several parts lose at one moment is told at once.
         assert!(back <= 4 * PART, "{told:?}");
-        // An upload whose id was lost on the way is nobody's: only a rule of the bucket removes it.
+        // An upload whose id was lost in transit cannot be aborted: only a lifecycle rule removes it.
         assert_eq!(bucket.counters().uploads_open, u64::from(script.starts_with("lost") && times == 1));
     });
 }

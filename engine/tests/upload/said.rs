@@ -128,7 +128,7 @@ fn an_upload_that_is_gone_is_an_error() {
             _ => kind(heard),
         });
         let error = outcome.unwrap_err();
-        assert!(error.kind() == Kind::NotFound && error.to_string().contains("put it again"), "{error}");
+        assert!(error.kind() == Kind::NotFound && error.to_string().contains("upload again"), "{error}");
         let asked = |method: &str| heard.iter().filter(|heard| heard.line.starts_with(method)).count();
         assert_eq!((asked("HEAD"), asked("DELETE")), (1, 1));
         assert!(heard.iter().any(|heard| heard.header("x-amz-checksum-mode") == "ENABLED"));

@@ -1,4 +1,4 @@
-//! Objects in parts against servers that nobody here wrote, signed: s3s-fs, which checks signatures, and moto, which knows conditions.
+//! Objects in parts against third-party servers, signed: s3s-fs, which checks signatures, and moto, which knows conditions.
 
 use super::content;
 use crate::common::moto::Moto;

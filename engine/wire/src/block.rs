@@ -40,8 +40,8 @@ pub struct Fingerprint(pub [u8; 16]);
 
 impl Fingerprint {
     /// Of the object `key` (the whole key) with this entity tag and length. The endpoint's prefix does not count: two data
-    /// sets of one bucket share their objects. What came over TLS from a server that is not `verified` is another content:
-    /// whoever was on the way may have written it.
+    /// sets of one bucket share their objects. Bytes from a TLS server that is not `verified` count as other content: a man in the
+    /// middle may have written them.
     #[must_use]
     pub fn of(endpoint: &Endpoint, key: &str, etag: Etag, size: u64, verified: bool) -> Fingerprint {
         let authority = endpoint.authority();
@@ -116,7 +116,7 @@ impl SegmentHeader {
 pub struct SegmentName {
     /// The segment's number.
     pub id: u128,
-    /// It is being made, and nobody reads it.
+    /// It is being created, and is not read yet.
     pub new: bool,
 }
 
@@ -164,8 +164,8 @@ pub struct Record {
     pub promised: Option<u32>,
     /// Which record of its segment this is, counted by the process that wrote it.
     pub sequence: u32,
-    /// Start of its segment's number ([`SegmentHeader::mark`]). Drawn at random, it is known to nobody
-    /// who stores objects: bytes of one cannot pass for a record, wherever they lie.
+    /// Start of its segment's number ([`SegmentHeader::mark`]), drawn at random: the content of an object cannot be mistaken for a
+    /// record, wherever it is.
     pub mark: u64,
 }
 

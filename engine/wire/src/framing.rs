@@ -51,7 +51,7 @@ pub struct Body {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// This many bytes to come.
+    /// So many bytes are left.
     Counted(u64),
     /// Everything until the connection closes.
     Open,
@@ -61,7 +61,7 @@ enum State {
         size: u64,
         line_bytes: u32,
     },
-    /// This many bytes of the current chunk to come.
+    /// So many bytes of the current chunk are left.
     Chunk(u64),
     /// Behind a chunk, before its line end; `cr` when the first half of it has come.
     ChunkEnd {
@@ -202,7 +202,7 @@ impl Body {
                 return Ok(());
             }
             State::Counted(left) => format!("the body ended at byte {landed} of {}", landed + left),
-            State::Chunk(left) => format!("the body ended at byte {landed}, with {left} bytes of a chunk to come"),
+            State::Chunk(left) => format!("the body ended at byte {landed}, with {left} bytes of a chunk missing"),
             _ => format!("the body ended at byte {landed}, before its last chunk"),
         };
         Err(Error::new(Kind::Truncated, cause))

@@ -98,13 +98,13 @@ pub fn parse_head(buf: &[u8]) -> Result<Parsed> {
     let len = match outcome.map_err(|error| garbage(error, buf))? {
         httparse::Status::Complete(len) if len <= RESPONSE_HEAD_BYTES_MAX => len,
         httparse::Status::Partial if buf.len() < RESPONSE_HEAD_BYTES_MAX => return Ok(Parsed::Partial),
-        _ => return Err(protocol(format!("a response head is longer than {RESPONSE_HEAD_BYTES_MAX} bytes"))),
+        _ => return Err(protocol(format!("the response header is longer than {RESPONSE_HEAD_BYTES_MAX} bytes"))),
     };
     let (Some(status), Some(version)) = (response.code, response.version) else {
-        return Err(protocol("a response head has no status line"));
+        return Err(protocol("the response has no status line"));
     };
     match status {
-        101 => return Err(protocol("the server switches protocols (101) though nobody asked")),
+        101 => return Err(protocol("unexpected status 101 (Switching Protocols)")),
         100..=199 => return Ok(Parsed::Interim { len }),
         200..=599 => {}
         _ => return Err(protocol(format!("no such HTTP status: {status}"))),
@@ -144,7 +144,7 @@ impl Lines {
         } else if is("transfer-encoding") {
             if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
                 return Err(protocol(format!("unknown Transfer-Encoding '{}'", shown(value, 64)))
-                    .with_hint("only a single 'chunked' is understood"));
+                    .with_hint("only a single 'chunked' is supported"));
             }
             self.chunked = true;
         } else if is("content-encoding") && (200..300).contains(&status) {
@@ -156,7 +156,7 @@ impl Lines {
                 once(&mut self.head.crc32c, crc, "x-amz-checksum-crc32c")?;
             }
         } else if is("x-goog-hash") && status == 200 {
-            // One line or several; an MD5 stands beside it, and costs a pass over the body that nobody has time for.
+            // One line or several; the MD5 beside it is ignored: it would cost another pass over the body.
             for crc in tokens(value).filter_map(|token| token.strip_prefix(b"crc32c=")) {
                 let crc = checksum(crc).ok_or_else(|| unreadable("x-goog-hash", value))?;
                 once(&mut self.head.crc32c, crc, "x-goog-hash")?;
@@ -203,7 +203,7 @@ impl Lines {
     /// RFC 9112, section 6.3, without its leniences: what frames a body twice is how responses are smuggled.
     fn framing(&self, status: u16, version: u8) -> Result<Framing> {
         if self.chunked && self.head.content_length.is_some() {
-            return Err(protocol("both Content-Length and Transfer-Encoding frame the body"));
+            return Err(protocol("the response has both Content-Length and Transfer-Encoding"));
         }
         if self.chunked && version == 0 {
             return Err(protocol("Transfer-Encoding in an HTTP/1.0 response"));
@@ -225,8 +225,8 @@ impl Lines {
 /// [`Kind::Protocol`] naming the coding.
 pub fn refuse_coding(value: &[u8]) -> Result<()> {
     match tokens(value).find(|token| !token.eq_ignore_ascii_case(b"identity")) {
-        Some(coding) => Err(protocol(format!("the body comes in Content-Encoding '{}'", shown(coding, 64)))
-            .with_hint("serve the object's own bytes: remove its Content-Encoding and turn off compression")),
+        Some(coding) => Err(protocol(format!("the body has Content-Encoding '{}'", shown(coding, 64)))
+            .with_hint("serve the object's bytes unchanged: remove its Content-Encoding and turn off compression")),
         None => Ok(()),
     }
 }
@@ -260,7 +260,7 @@ fn checksum(text: &[u8]) -> Option<u32> {
 
 fn garbage(error: httparse::Error, buf: &[u8]) -> Error {
     if error == httparse::Error::TooManyHeaders {
-        return protocol(format!("a response head has more than {RESPONSE_HEADERS_MAX} lines"));
+        return protocol(format!("the response header has more than {RESPONSE_HEADERS_MAX} lines"));
     }
     let cure = match buf {
         // A TLS record: alert or handshake, version 3.x.

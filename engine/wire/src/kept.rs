@@ -34,7 +34,7 @@ const TEXT: u8 = 2;
 pub struct SourceId(pub [u8; 16]);
 
 impl SourceId {
-    /// Of what a URI means, asked of a server that is `verified`, or of whoever answers over TLS. How it was written does not count.
+    /// The id of the data set that a URI means, from a `verified` server or an unverified one. How the URI was written does not count.
     #[must_use]
     pub fn of(source: &Source, verified: bool) -> SourceId {
         let endpoint = &source.endpoint;
@@ -249,7 +249,7 @@ impl<'a> Unpacker<'a> {
     /// The next one; `None` at the end.
     ///
     /// # Errors
-    /// What is wrong with the bytes: they are nobody's then.
+    /// The flaw in the bytes, which are then discarded.
     #[expect(clippy::should_implement_trait, reason = "what it returns borrows from it")]
     pub fn next(&mut self) -> Result<Option<Object<'_>>, Flaw> {
         if self.rest.is_empty() {
@@ -300,7 +300,7 @@ pub struct Answer {
     pub page: ListPage,
 }
 
-/// A checksum over what a page was asked for with, so that no page stands for another.
+/// A checksum over the request of a page, so that no page passes for another.
 #[must_use]
 pub fn asked(prefix: &str, start: PageStart<'_>) -> u32 {
     let mut text = Vec::new();

@@ -164,8 +164,8 @@ impl Visit for Reading {
             "/ListBucketResult" | "/Error" => {}
             _ if path.rfind('/') == Some(0) => {
                 let name = shown(&path.as_bytes()[1..], 64);
-                return Err(protocol(format!("the answer is a <{name}> document, not a listing"))
-                    .with_hint("the server may have no ListObjectsV2: name the objects in a manifest instead"));
+                return Err(protocol(format!("the response is a <{name}> document, not a listing"))
+                    .with_hint("the server may not support ListObjectsV2: list the objects in a manifest instead"));
             }
             _ => {}
         }
@@ -235,8 +235,9 @@ impl Reading {
         let truncated = truncated.ok_or_else(|| protocol(format!("the listing has no <{says}>")))?;
         page.next = token.filter(|token| truncated && !token.is_empty());
         if truncated && page.next.is_none() {
-            return Err(protocol("the listing is truncated but has no <NextContinuationToken>")
-                .with_hint("the server may only speak ListObjects version 1: name the objects in a manifest instead"));
+            return Err(protocol("the listing is truncated but has no <NextContinuationToken>").with_hint(
+                "the server may only support ListObjects version 1: list the objects in a manifest instead",
+            ));
         }
         match encoding.as_deref() {
             None | Some("") => {}
@@ -276,7 +277,7 @@ fn name_in(text: &str, is_encoded: bool) -> Result<String> {
     }
     decode(text).map_err(|_| {
         let shown = shown(text.as_bytes(), 128);
-        protocol(format!("the name '{shown}' is said to be percent-encoded, and is not"))
+        protocol(format!("the name '{shown}' is not valid percent-encoding"))
     })
 }
 

@@ -50,7 +50,7 @@ pub fn block_id(upload: u64, number: u64) -> String {
 /// [`fuelrail_base::Kind::Protocol`] when it is no such answer.
 pub fn parse_begun(xml: &[u8]) -> Result<String> {
     let id = named(xml, "UploadId")?.filter(|id| !id.is_empty() && id.len() <= UPLOAD_ID_BYTES_MAX);
-    id.ok_or_else(|| protocol("the answer to the beginning of an upload holds no <UploadId>"))
+    id.ok_or_else(|| protocol("the response to CreateMultipartUpload contains no <UploadId>"))
 }
 
 /// The entity tag of the object, from the answer to the completion of an upload.
@@ -59,7 +59,7 @@ pub fn parse_begun(xml: &[u8]) -> Result<String> {
 /// [`fuelrail_base::Kind::Protocol`] when it is no such answer: an error document, say, which S3 may send with status 200.
 pub fn parse_completed(xml: &[u8]) -> Result<String> {
     let etag = named(xml, "ETag")?.filter(|etag| etag::is_sound(etag));
-    etag.ok_or_else(|| protocol("the answer to the completion of an upload holds no <ETag>"))
+    etag.ok_or_else(|| protocol("the response to CompleteMultipartUpload contains no <ETag>"))
 }
 
 /// One element of a document that is no error. Servers do not agree on what the document is called.
@@ -77,7 +77,7 @@ struct Reading {
 impl Visit for Reading {
     fn open(&mut self, path: &str) -> Result<()> {
         match path {
-            "/Error" => Err(protocol("the answer to an upload is a document <Error>")),
+            "/Error" => Err(protocol("the response to an upload is an <Error> document")),
             _ => Ok(()),
         }
     }

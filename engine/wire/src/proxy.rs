@@ -1,7 +1,7 @@
-//! HTTP proxies: how people name them, how they are asked, and what their answers mean.
+//! HTTP proxies: parsing their URLs, writing requests to them, and interpreting their responses.
 //!
-//! To a server over TLS a proxy opens a way (CONNECT; RFC 9110, 9.3.6) and sees nothing of what passes; requests to one without TLS
-//! are handed to it with the server's name in them (RFC 9112, 3.2.2).
+//! To a server over TLS the proxy opens a tunnel (CONNECT; RFC 9110, 9.3.6) and sees only ciphertext; a request to a server without TLS
+//! is sent to the proxy in absolute form, with the server's name in it (RFC 9112, 3.2.2).
 
 use crate::base64;
 use crate::escape::decode;
@@ -12,47 +12,47 @@ use fuelrail_base::limits::{RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX};
 use fuelrail_base::{Error, Kind, Result};
 use zeroize::Zeroizing;
 
-/// A proxy, as a variable names it. Who asks is never printed.
+/// A proxy named by an environment variable. User and password are never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
     /// Its host name or address; an IPv6 address without its brackets.
     pub host: String,
     /// Its TCP port.
     pub port: u16,
-    /// The variable.
+    /// The environment variable that names it.
     pub variable: String,
-    /// A whole `Proxy-Authorization` line, or nothing.
+    /// The whole `Proxy-Authorization` line; empty without a user.
     authorization: Zeroizing<Vec<u8>>,
 }
 
-const FORM: &str = "write http://[USER:PASSWORD@]HOST:PORT, or name the host that is asked for in NO_PROXY";
-/// Why there is no way where the stream has ended.
-pub const HUNG_UP: &str = "it closed the connection instead of an answer";
+const FORM: &str = "write http://[USER:PASSWORD@]HOST:PORT, or name the server's host in NO_PROXY";
+/// The cause when the proxy closes the connection before its response.
+pub const HUNG_UP: &str = "it closed the connection without a response";
 const AUTHORIZATION: &[u8] = b"Proxy-Authorization: Basic ";
 
 impl Proxy {
-    /// The proxy that `variable` holds: `[http://][USER[:PASSWORD]@]HOST[:PORT]`, user and password percent-encoded where they hold
-    /// what would end them. The port is 80 where it is left out.
+    /// Parses the value of `variable`: `[http://][USER[:PASSWORD]@]HOST[:PORT]`, with reserved characters in user and password
+    /// percent-encoded. The default port is 80.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for anything else, of which nothing is repeated but the variable's name.
+    /// [`Kind::Usage`] for anything else. The error names the variable and repeats nothing of its value.
     pub fn parse(variable: &str, text: &str) -> Result<Proxy> {
         let wrong = |why: &str| Error::new(Kind::Usage, format!("{variable}: {why}")).with_hint(FORM);
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
         if !scheme.eq_ignore_ascii_case("http") {
-            return Err(wrong("proxies are spoken to over plain HTTP alone, neither over TLS nor in SOCKS"));
+            return Err(wrong("only plain HTTP proxies are supported, not HTTPS or SOCKS"));
         }
-        // A password may hold anything but what ends it, and people forget to encode it.
+        // People forget to percent-encode passwords: the last '@' ends user and password.
         let (user, authority) = rest.rsplit_once('@').map_or((None, rest), |(user, host)| (Some(user), host));
         let authority = authority.strip_suffix('/').unwrap_or(authority);
-        // What is said of hosts would show what may be half of a password.
+        // The error about the host is dropped: it could show half of a password.
         let server = host_of_server("http", authority);
-        let (_, host, port) = server.map_err(|_| wrong("what stands for its host and port is neither"))?;
+        let (_, host, port) = server.map_err(|_| wrong("the host or port is malformed"))?;
         let mut authorization = Zeroizing::new(Vec::new());
         if let Some(user) = user {
             let (user, password) = user.split_once(':').unwrap_or((user, ""));
             let decoded = |text| {
-                let flawed = |_| wrong("its user or password is not percent-encoded text");
+                let flawed = |_| wrong("the user or password is not valid percent-encoded UTF-8");
                 decode(text).map(Zeroizing::new).map_err(flawed)
             };
             let pair = Zeroizing::new(format!("{}:{}", *decoded(user)?, *decoded(password)?));
@@ -63,19 +63,19 @@ impl Proxy {
         Ok(Proxy { host, port, variable: variable.into(), authorization })
     }
 
-    /// Where it is, as it stands in a URI: an IPv6 address in brackets.
+    /// Host and port as in a URI: an IPv6 address in brackets.
     #[must_use]
     pub fn authority(&self) -> String {
         with_port(&self.host, self.port)
     }
 
-    /// The value of the `Proxy-Authorization` line, where it is told who asks.
+    /// The value of the `Proxy-Authorization` line; `None` without a user.
     #[must_use]
     pub fn authorization(&self) -> Option<&[u8]> {
         self.authorization.strip_prefix(b"Proxy-Authorization: ")?.strip_suffix(b"\r\n")
     }
 
-    /// Appends the request for a way to `server`.
+    /// Appends the CONNECT request for a tunnel to `server`.
     pub fn push_connect(&self, server: &Endpoint, out: &mut Vec<u8>) {
         let target = with_port(&server.host, server.port);
         let agent = concat!("User-Agent: fuelrail/", env!("CARGO_PKG_VERSION"), "\r\n");
@@ -85,12 +85,11 @@ impl Proxy {
         }
     }
 
-    /// Judges what came of its answer to that, from the first byte on: true where the way is open, false where the answer has not
-    /// ended yet.
+    /// Checks the bytes received so far of the CONNECT response: true once the tunnel is open, false while the response is incomplete.
     ///
     /// # Errors
-    /// [`Kind::Denied`] where it does not let through who asks, [`Kind::Network`] where it cannot reach the server,
-    /// [`Kind::Protocol`] for what is no answer, or more than one: a server over TLS says nothing before it is spoken to.
+    /// [`Kind::Denied`] when the proxy refuses or wants authentication, [`Kind::Network`] when it cannot reach the server,
+    /// [`Kind::Protocol`] when the bytes are not HTTP, or more follow the response: over TLS the client speaks first.
     pub fn judge(&self, server: &Endpoint, answer: &[u8]) -> Result<bool> {
         let mut at = 0;
         loop {
@@ -99,25 +98,27 @@ impl Proxy {
             let (len, status) = match response.parse(&answer[at..]) {
                 Ok(httparse::Status::Complete(len)) => (len, response.code.unwrap_or_default()),
                 Ok(httparse::Status::Partial) if answer.len() < RESPONSE_HEAD_BYTES_MAX => return Ok(false),
-                Ok(httparse::Status::Partial) => return Err(self.error(Kind::Protocol, "its answer has no end")),
-                Err(_) => return Err(self.error(Kind::Protocol, "it does not answer in HTTP")),
+                Ok(httparse::Status::Partial) => {
+                    return Err(self.error(Kind::Protocol, "its response header is too long"));
+                }
+                Err(_) => return Err(self.error(Kind::Protocol, "its response is not HTTP")),
             };
             at += len;
             match status {
                 // Lengths mean nothing here (RFC 9110, 9.3.6): what follows would be the server's.
                 200..=299 if at == answer.len() => return Ok(true),
-                200..=299 => return Err(self.error(Kind::Protocol, "it says more than that the way is open")),
+                200..=299 => return Err(self.error(Kind::Protocol, "it sent data after the CONNECT response")),
                 100..=199 => {}
                 _ => return Err(self.refusal(status, server)),
             }
         }
     }
 
-    /// Makes a finished request to the server `host` (its `Host` line), which is spoken to without TLS, one that is handed to the
-    /// proxy. A signature stays true: it covers the path alone. Allocates nothing where `request` has the room.
+    /// Rewrites a finished plain-HTTP request to the server `host` (its `Host` line) into absolute form, for the proxy. A signature stays
+    /// valid: it covers the path alone. Allocates nothing if `request` has the capacity.
     ///
     /// # Panics
-    /// When `request` is no request that this crate wrote.
+    /// If this crate did not write `request`.
     pub fn address(&self, host: &str, request: &mut Vec<u8>) {
         let path = request.iter().position(|byte| *byte == b' ').expect("a request has a method") + 1;
         let end = request.len() - 2;
@@ -125,31 +126,33 @@ impl Proxy {
         request.splice(path..path, b"http://".iter().chain(host.as_bytes()).copied());
     }
 
-    /// What a refusal of its own means.
+    /// The error for an error status of the proxy itself.
     #[must_use]
     pub fn refusal(&self, status: u16, server: &Endpoint) -> Error {
         let target = with_port(&server.host, server.port);
         let variable = &self.variable;
         match status {
-            // Some say 401, which is for servers.
+            // Some proxies send 401, which is for servers.
             401 | 407 if self.authorization.is_empty() => self
                 .error(Kind::Denied, &format!("proxy authentication required ({status})"))
-                .with_hint(format!("put USER:PASSWORD@ in front of the host in {variable}")),
-            401 | 407 => self.error(Kind::Denied, &format!("proxy authentication failed ({status})")).with_hint(
-                format!("check user and password in {variable}; percent-encode what is not a letter or a digit"),
-            ),
-            429 => self.error(Kind::Throttled, "it asks to slow down (429)"),
+                .with_hint(format!("put USER:PASSWORD@ before the host in {variable}")),
+            401 | 407 => {
+                self.error(Kind::Denied, &format!("proxy authentication failed ({status})")).with_hint(format!(
+                    "check the user and password in {variable}; percent-encode characters other than letters and digits"
+                ))
+            }
+            429 => self.error(Kind::Throttled, "too many requests (429)"),
             408 | 500..=599 => self
                 .error(Kind::Network, &format!("it cannot reach {target} ({status})"))
                 .with_hint(format!("check the URI's host, and that {variable} names the right proxy for it")),
             400..=499 => self
-                .error(Kind::Denied, &format!("it lets nobody through to {target} ({status})"))
-                .with_hint("ask who runs the proxy, or name the host in NO_PROXY"),
-            _ => self.error(Kind::Protocol, &format!("it answers {status} where a way was asked for")),
+                .error(Kind::Denied, &format!("it refuses connections to {target} ({status})"))
+                .with_hint("ask the proxy's administrator to allow it, or name the host in NO_PROXY"),
+            _ => self.error(Kind::Protocol, &format!("unexpected status {status} in response to CONNECT")),
         }
     }
 
-    /// The same error, which ends before what repeats who asks: servers write into refusals what they were sent.
+    /// The same error, cut before any echo of the proxy credentials: servers may repeat request headers in error documents.
     #[must_use]
     pub fn spared(&self, error: Error) -> Error {
         let line = self.authorization.strip_prefix(AUTHORIZATION).unwrap_or_default();
@@ -157,29 +160,29 @@ impl Proxy {
         if kept.len() == error.cause().len() {
             return error;
         }
-        let cause = format!("{kept}… (the rest repeats who asks the proxy)");
+        let cause = format!("{kept}… (the rest repeats the proxy credentials)");
         error.because(cause)
     }
 
-    /// What an error means that comes before the way to `server` is open, and that is not the proxy's own.
+    /// The error when the tunnel to `server` fails for a reason other than the proxy's response.
     #[must_use]
-    pub fn in_vain(&self, server: &Endpoint, kind: Kind, why: &dyn fmt::Display) -> Error {
-        self.error(kind, &format!("asked for a way to {}: {why}", server.authority()))
+    pub fn tunnel_failed(&self, server: &Endpoint, kind: Kind, why: &dyn fmt::Display) -> Error {
+        self.error(kind, &format!("could not open a CONNECT tunnel to {}: {why}", server.authority()))
     }
 
-    /// An error with the proxy's name before its cause.
+    /// An error whose cause starts with the proxy's name.
     #[must_use]
     pub fn error(&self, kind: Kind, why: &str) -> Error {
         Error::new(kind, format!("the proxy {self}: {why}"))
-            .with_hint(format!("check {}; hosts named in NO_PROXY are asked without a proxy", self.variable))
+            .with_hint(format!("check {}; hosts named in NO_PROXY are reached without a proxy", self.variable))
     }
 }
 
-/// What the status 407 of a proxy that requests were handed to means, where its name is not at hand.
+/// The error for status 407 of a plain-HTTP proxy, where its name is not at hand.
 #[must_use]
-pub fn unknown_to_it() -> Error {
-    Error::new(Kind::Denied, "a proxy on the way: proxy authentication required (407)")
-        .with_hint("put USER:PASSWORD@ in front of its host in http_proxy")
+pub fn authentication_required() -> Error {
+    Error::new(Kind::Denied, "proxy authentication required (407)")
+        .with_hint("put USER:PASSWORD@ before the proxy's host in http_proxy")
 }
 
 fn with_port(host: &str, port: u16) -> String {
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_is_never_printed() {
+    fn user_and_password_are_never_printed() {
         let proxy = Proxy::parse("https_proxy", MARKED).unwrap();
         assert_eq!(format!("{proxy}"), "proxy.corp:3128 (https_proxy)");
         assert_eq!(format!("{proxy:?}"), "Proxy(proxy.corp:3128 (https_proxy))");
@@ -250,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_is_asked_for_by_host_and_port() {
+    fn a_tunnel_is_requested_by_host_and_port() {
         let agent = concat!("User-Agent: fuelrail/", env!("CARGO_PKG_VERSION"));
         let known = Proxy::parse("x", "http://Aladdin:open%20sesame@h").unwrap();
         assert_eq!(
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn its_answer_is_judged_once_it_is_whole_whatever_lengths_it_names() {
+    fn the_response_is_judged_once_complete_whatever_lengths_it_names() {
         let proxy = Proxy::parse("https_proxy", "http://p:1").unwrap();
         let open = b"HTTP/1.1 103 Wait\r\nX: y\r\n\r\nHTTP/1.0 200 Connection established\r\nContent-Length: 9\r\n\r\n";
         for cut in 0..open.len() {
@@ -280,12 +283,12 @@ mod tests {
         let known = Proxy::parse("https_proxy", "http://user:marked@p:1").unwrap();
         let plain = Proxy::parse("https_proxy", "http://p:1").unwrap();
         for (proxy, status, kind, told) in [
-            (&plain, 407, Kind::Denied, "put USER:PASSWORD@ in front of the host in https_proxy"),
-            (&known, 407, Kind::Denied, "check user and password in https_proxy"),
+            (&plain, 407, Kind::Denied, "put USER:PASSWORD@ before the host in https_proxy"),
+            (&known, 407, Kind::Denied, "check the user and password in https_proxy"),
             (&known, 401, Kind::Denied, "proxy authentication failed (401)"),
-            (&known, 403, Kind::Denied, "lets nobody through to bucket.example:443"),
+            (&known, 403, Kind::Denied, "refuses connections to bucket.example:443"),
             (&known, 405, Kind::Denied, "NO_PROXY"),
-            (&known, 429, Kind::Throttled, "slow down"),
+            (&known, 429, Kind::Throttled, "too many requests"),
             (&known, 408, Kind::Network, "cannot reach bucket.example:443"),
             (&known, 502, Kind::Network, "cannot reach bucket.example:443"),
             (&known, 302, Kind::Protocol, "302"),
@@ -304,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_who_asks_is_cut_before_it() {
+    fn echoed_credentials_are_cut() {
         let proxy = Proxy::parse("x", "http://Aladdin:open%20sesame@h").unwrap();
         let told = |cause: &str| proxy.spared(Error::new(Kind::Denied, cause)).cause().to_owned();
         for end in ["QWxhZGRpbjpvcGVuIHNlc2FtZQ==", "QWxhZGRpbjpvcGV"] {
@@ -317,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_handed_on_names_its_server() {
+    fn absolute_form_names_the_server() {
         let server: Endpoint = "http://bucket.example:9000/b".parse().unwrap();
         let mut request = Vec::new();
         crate::write_get(&mut request, &server.authority(), "/b/k", None, None).unwrap();

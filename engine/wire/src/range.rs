@@ -61,7 +61,7 @@ impl ContentRange {
         let due_last = asked_last.min(object_len.saturating_sub(1));
         if object_len == 0 || (self.first, self.last) != (asked_first, due_last) {
             let cause = format!(
-                "asked for bytes {asked_first}-{due_last} of {object_len}, the server sent {}-{}",
+                "requested bytes {asked_first}-{due_last} of {object_len}, the server sent {}-{}",
                 self.first, self.last
             );
             return Err(Error::new(Kind::Mismatch, cause));
@@ -109,7 +109,7 @@ mod tests {
         range(90, 99, None).check(90, 199, 100).unwrap();
         let error = range(0, 9, Some(100)).check(10, 19, 100).unwrap_err();
         assert_eq!(error.kind(), Kind::Mismatch);
-        assert_eq!(error.to_string(), "asked for bytes 10-19 of 100, the server sent 0-9");
+        assert_eq!(error.to_string(), "requested bytes 10-19 of 100, the server sent 0-9");
         let error = range(10, 19, Some(101)).check(10, 19, 100).unwrap_err();
         assert!(error.to_string().starts_with("the object is 101 bytes long, the listing said 100"), "{error}");
         let error = range(0, 0, None).check(0, 0, 0).unwrap_err();

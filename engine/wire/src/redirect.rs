@@ -1,12 +1,12 @@
-//! Where a bucket is that its server says is elsewhere: another region, another host.
+//! Redirects: where a bucket is when its server says it is in another region or on another host.
 //!
-//! Judges one answer against what was asked. Never follows to where the bucket's bytes or who asks for them would be less safe: not
-//! from TLS to none, and with credentials only within what one owner's name stands for.
+//! Judges one response against its request. Never follows a redirect to a less safe place: not from TLS to plain HTTP, and with
+//! credentials only between hosts of one owner.
 
 use crate::uri::{Addressing, Endpoint, Scheme, host_of_server};
 use fuelrail_base::{Error, Kind, Result};
 
-/// An answer that may say so.
+/// A response that may be a redirect.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Answer<'a> {
     /// Its status.
@@ -17,22 +17,22 @@ pub struct Answer<'a> {
     pub region: Option<&'a str>,
 }
 
-/// Where to ask instead.
+/// Where to send requests instead.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Moved {
-    /// The bucket, there.
+    /// The bucket at its new place.
     pub endpoint: Endpoint,
-    /// The region that requests are signed for there, where the answer names one.
+    /// The region to sign for there, if the response names one.
     pub region: Option<String>,
-    /// It stays there: further runs may ask there at once (RFC 9110, 15.4).
+    /// The redirect is permanent: later runs may go there at once (RFC 9110, 15.4).
     pub lasting: bool,
 }
 
-/// Where the bucket is, when `answer` to a request of `path` from `from` says that it is elsewhere; `None` when it says nothing
-/// of that kind. `signed` tells that the request brought credentials.
+/// Where the bucket is, if `answer` to a request for `path` at `from` redirects; `None` if it does not. `signed`: the request carried
+/// credentials.
 ///
 /// # Errors
-/// [`Kind::Usage`] where it may not, or cannot, be followed, with what to set instead.
+/// [`Kind::Usage`] when the redirect may not or cannot be followed, with what to set instead.
 pub fn moved(from: &Endpoint, path: &str, answer: Answer<'_>, signed: bool) -> Result<Option<Moved>> {
     let sends_on = matches!(answer.status, 301 | 302 | 307 | 308);
     let lasting = matches!(answer.status, 301 | 308);
@@ -56,15 +56,11 @@ pub fn moved(from: &Endpoint, path: &str, answer: Answer<'_>, signed: bool) -> R
         return Err(refused(from, &endpoint, "without TLS"));
     }
     if signed && !is_of_one_owner(from, &endpoint) {
-        return Err(refused(
-            from,
-            &endpoint,
-            "which may belong to another owner, and these credentials are not sent there",
-        ));
+        return Err(refused(from, &endpoint, "which may belong to another owner; credentials are not sent there"));
     }
     if endpoint == *from {
-        return Err(Error::new(Kind::Usage, "the server sends a request on to where it came from")
-            .with_hint("the server or a proxy is set up wrongly"));
+        return Err(Error::new(Kind::Usage, "redirect loop: the server redirects to the same URL")
+            .with_hint("check the configuration of the server or of the proxy before it"));
     }
     Ok(Some(Moved { endpoint, region: answer.region.map(Into::into), lasting }))
 }
@@ -78,9 +74,8 @@ fn refused(from: &Endpoint, to: &Endpoint, why: &str) -> Error {
 /// The endpoint whose `path` the location is.
 fn located(from: &Endpoint, path: &str, location: &str) -> Result<Endpoint> {
     let other_key = || {
-        Error::new(Kind::Usage, "the server sends a request on to another path, which is not followed").with_hint(
-            "name the bucket as the server does: with its own host, its own prefix, and https:// where it wants that",
-        )
+        Error::new(Kind::Usage, "the server redirects to another path: not followed")
+            .with_hint("write the URI as the server expects it: its host, its path, and https:// if it requires that")
     };
     let Some((word, rest)) = location.split_once("://") else { return Err(other_key()) };
     let (authority, there) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
@@ -101,8 +96,8 @@ fn located(from: &Endpoint, path: &str, location: &str) -> Result<Endpoint> {
     Err(other_key())
 }
 
-/// Whether both are one server, or one cloud's storage. Another port is another server, as it is to curl and browsers: on a machine of
-/// many users it may be anybody's.
+/// Whether both are one server, or the storage of one cloud. Another port is another server, as it is to curl and browsers: on a shared
+/// machine it may be another user's.
 fn is_of_one_owner(a: &Endpoint, b: &Endpoint) -> bool {
     let is_usual = |server: &Endpoint| server.port == server.scheme.port_default();
     if a.host == b.host {
@@ -112,9 +107,9 @@ fn is_of_one_owner(a: &Endpoint, b: &Endpoint) -> bool {
     b.scheme == Scheme::Https && is_usual(b) && owner.is_some() && owner == storage_of(&a.host)
 }
 
-/// The cloud on whose storage service the host is, where requests to all its hosts may carry the same credential. Not Azure, where
-/// an account is an owner by itself, and of Amazon's hosts only those of S3: behind others (API Gateway, load balancers) stands any
-/// customer.
+/// The cloud whose storage service the host belongs to, if requests to all hosts of that service may carry the same credential. Not
+/// Azure, where each account is an owner of its own, and of Amazon's hosts only those of S3: the others (API Gateway, load balancers) run
+/// customers' code.
 fn storage_of(host: &str) -> Option<&'static str> {
     const GOOGLE: &str = "storage.googleapis.com";
     if host == GOOGLE || host.ends_with(".storage.googleapis.com") {
@@ -126,7 +121,7 @@ fn storage_of(host: &str) -> Option<&'static str> {
     let is_s3 = |label: &str| label == "s3" || label.starts_with("s3-");
     let mut labels = rest.rsplit('.');
     let last = labels.next()?;
-    // `s3.REGION`, `s3.dualstack.REGION`, and as it once was `s3` and `s3-REGION`.
+    // `s3.REGION`, `s3.dualstack.REGION`, and the old forms `s3` and `s3-REGION`.
     let before = labels.find(|label| *label != "dualstack");
     (is_s3(last) || before.is_some_and(is_s3)).then_some(owner)
 }
@@ -200,7 +195,7 @@ mod tests {
             (&cloud, "/k", "http://bucket.s3.eu-west-1.amazonaws.com/k", true, "without TLS"),
             (&plain, "/bucket/k", "http://h/bucket/other", false, "another path"),
             (&plain, "/bucket/k", "/bucket/k", false, "another path"),
-            (&plain, "/bucket/k", "http://h/bucket/k", false, "came from"),
+            (&plain, "/bucket/k", "http://h/bucket/k", false, "redirect loop"),
             (&plain, "/bucket/k", "ftp://h/bucket/k", false, "http"),
             (&plain, "/bucket/k", "http://user:secret@h/bucket/k", false, "user information"),
             (&plain, "/bucket/k", "http://h\r\nX: y/bucket/k", false, "host name"),

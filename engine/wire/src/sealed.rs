@@ -25,11 +25,11 @@ pub enum Flaw {
 impl fmt::Display for Flaw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Flaw::Short => f.write_str("it ends too early"),
-            Flaw::Foreign => f.write_str("it is something else, or of another data set"),
-            Flaw::Version(version, known) => write!(f, "it is of version {version}, and this program knows {known}"),
+            Flaw::Short => f.write_str("it is truncated"),
+            Flaw::Foreign => f.write_str("it is another kind of file, or belongs to another data set"),
+            Flaw::Version(version, known) => write!(f, "it has version {version}, this program supports {known}"),
             Flaw::Damaged => f.write_str("it is damaged"),
-            Flaw::Absurd => f.write_str("it holds values that are never written"),
+            Flaw::Absurd => f.write_str("it contains invalid values"),
         }
     }
 }

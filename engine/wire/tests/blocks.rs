@@ -177,7 +177,7 @@ fn a_journal_is_read_down_to_the_last_block_whatever_is_missing() {
     // A record whose block would lie in the journal is none, and neither is half of one.
     let beyond = block((LEN - 2 * PAGE_BYTES) as u64, 4097);
     let mut odd = segment(LEN, &[(0, vec![low, beyond, high])]);
-    // Neither is another segment's, nor anything far behind the last record: a block that nobody recorded.
+    // Neither is another segment's, nor anything far behind the last record: a block without a record.
     odd[300_000..300_064].copy_from_slice(&Record { mark: 1, ..low }.encode());
     odd[400_000..500_000].fill(7);
     let at = LEN - PAGE_BYTES + 2 * RECORD_BYTES;

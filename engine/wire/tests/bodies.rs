@@ -123,7 +123,7 @@ fn truncation_is_counted_wherever_it_happens() {
     for (input, says) in [
         ("", "the body ended at byte 0, before its last chunk"),
         ("5", "the body ended at byte 0, before its last chunk"),
-        ("5\r\nhel", "the body ended at byte 3, with 2 bytes of a chunk to come"),
+        ("5\r\nhel", "the body ended at byte 3, with 2 bytes of a chunk missing"),
         ("5\r\nhello", "the body ended at byte 5, before its last chunk"),
         ("5\r\nhello\r\n0\r\n", "the body ended at byte 5, before its last chunk"),
         ("5\r\nhello\r\n0\r\n\r", "the body ended at byte 5, before its last chunk"),

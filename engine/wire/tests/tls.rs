@@ -291,7 +291,7 @@ fn every_change_of_keys_is_answered_and_only_so_many_come_without_payload() {
     }
     line.server.refresh_traffic_keys().unwrap();
     line.flush();
-    assert!(line.downstream().unwrap_err().to_string().contains("no payload"));
+    assert!(line.downstream().unwrap_err().to_string().contains("without payload"));
 }
 
 #[test]
@@ -381,11 +381,11 @@ fn certificates_that_are_not_to_be_trusted_are_refused_with_the_cause() {
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let two = CertificateParams::new(vec!["a.example".to_owned(), "10.1.2.3".to_owned()]).unwrap();
     for (shown, says) in [
-        (other.sign(&named("bucket.example")), vec!["not known here", "ca_file"]),
+        (other.sign(&named("bucket.example")), vec!["unknown authority", "ca_file"]),
         (namesake.sign(&named("bucket.example")), vec!["not signed with the key", "ca_file"]),
         (ours.sign(&expired), vec!["expired on 2020-02-03", "clock"]),
         (ours.sign(&early), vec!["not valid before 4000-05-06", "clock"]),
-        (ours.sign(&two), vec!["made out for a.example, 10.1.2.3, not for bucket.example", "URI"]),
+        (ours.sign(&two), vec!["certificate is for a.example, 10.1.2.3, not for bucket.example", "URI"]),
         (ours.sign(&authority), vec!["authority as its own"]),
     ] {
         let config = server(shown, None);
@@ -394,9 +394,9 @@ fn certificates_that_are_not_to_be_trusted_are_refused_with_the_cause() {
         for word in says {
             assert!(error.to_string().contains(word), "'{word}' is not in: {error}");
         }
-        // Who believes anybody is served all the same.
-        let anybody = Client::new("bucket.example", Trust::Anybody, Arc::new(DefaultTimeProvider)).unwrap();
-        let mut line = Line::new(&anybody, &config, 1_000);
+        // Without verification the handshake succeeds.
+        let unverified = Client::new("bucket.example", Trust::Unverified, Arc::new(DefaultTimeProvider)).unwrap();
+        let mut line = Line::new(&unverified, &config, 1_000);
         line.settle().unwrap();
         assert!(line.session.agreed().is_some());
     }
@@ -410,8 +410,8 @@ fn addresses_have_certificates_too() {
     line.settle().unwrap();
     assert!(line.session.agreed().is_some());
     let error = refused(&authority.client("127.0.0.2"), &config);
-    assert!(error.to_string().contains("made out for 127.0.0.1, not for 127.0.0.2"), "{error}");
-    let none = Client::new("a b", Trust::Anybody, Arc::new(DefaultTimeProvider)).unwrap_err();
+    assert!(error.to_string().contains("certificate is for 127.0.0.1, not for 127.0.0.2"), "{error}");
+    let none = Client::new("a b", Trust::Unverified, Arc::new(DefaultTimeProvider)).unwrap_err();
     assert_eq!(none.kind(), Kind::Usage);
 }
 

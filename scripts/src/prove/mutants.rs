@@ -34,7 +34,7 @@ pub(super) fn run(session: &Session<'_>, draws: u64, wanted: &[String]) -> Outco
     need(session.root, "nextest")?;
     let changed = printed(Command::new("git").args(["status", "--porcelain", "engine"]).current_dir(session.root))?;
     if !changed.is_empty() {
-        return Err(format!("commit first, so that what an interrupted run leaves can be told apart:\n{changed}"));
+        return Err(format!("commit first, so that changes left by an interrupted run can be recognised:\n{changed}"));
     }
     let mut outcome = Ok(());
     for (name, files, packages) in

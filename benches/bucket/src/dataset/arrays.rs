@@ -2,7 +2,7 @@
 //! MiB, deviation 65 MiB), a 128-byte version 1.0 header and then one-dimensional `<u8` words. `tokens`: shards of little-endian `u16`
 //! token ids, uniform below the vocabulary size.
 
-use crate::words::{Draws, fill_words};
+use crate::random::{Draws, fill_words};
 
 const MIB: f64 = (1u64 << 20) as f64;
 const MEAN_BYTES: f64 = 140.0 * MIB;
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn sizes_have_the_published_mean_and_deviation() {
-        let sizes: Vec<f64> = (0..4000).map(|seed| volume_bytes(crate::words::mix(seed), 1.0) as f64 / MIB).collect();
+        let sizes: Vec<f64> = (0..4000).map(|seed| volume_bytes(crate::random::mix(seed), 1.0) as f64 / MIB).collect();
         let mean = sizes.iter().sum::<f64>() / sizes.len() as f64;
         let deviation = (sizes.iter().map(|s| (s - mean) * (s - mean)).sum::<f64>() / sizes.len() as f64).sqrt();
         assert!((mean - 140.0).abs() < 4.0, "{mean}");

@@ -6,7 +6,7 @@
 
 use png::{BitDepth, ColorType, Compression, Encoder, Filter};
 
-use crate::words::{Draws, mix, sin_cos};
+use crate::random::{Draws, mix, sin_cos};
 
 const SIDE: usize = 28;
 

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use jpeg_encoder::{ColorType, Encoder};
 
-use crate::words::{Draws, exp, fill_words, mix, word};
+use crate::random::{Draws, exp, fill_words, mix, word};
 
 const KIB: u64 = 1 << 10;
 const SIZE_MIN: u64 = 5 * KIB;

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{Fault, FaultKind, LATENCY_MAX_US, Latency, Script};
 use crate::pace::Pace;
-use crate::words::{Draws, mix};
+use crate::random::{Draws, mix};
 
 /// Most keys whose attempts are counted; keys first seen beyond it meet no drawn faults.
 const TRACKED_KEYS_MAX: usize = 1 << 22;

@@ -178,7 +178,7 @@ pub enum FaultKind {
     ChangedKey,
     /// Counted only: `Connection: close` after the scripted number of requests.
     CloseAfter,
-    /// Counted only: closed without a word after the scripted number of requests.
+    /// Counted only: closed silently after the scripted number of requests.
     DropAfter,
 }
 

@@ -12,7 +12,7 @@ use super::refusal::Refusal;
 pub(crate) struct Summed {
     pub(crate) bytes: u64,
     pub(crate) crc32c: u32,
-    /// All zeros where nobody asked for it.
+    /// All zeros unless requested.
     pub(crate) md5: [u8; 16],
 }
 

@@ -97,7 +97,7 @@ pub struct VenueFacts {
 pub struct Venue {
     nginx: Option<Nginx>,
     _bucket: Option<Bucket>,
-    // Behind the server, so that a namespace goes when nobody is left in it.
+    // After the server, so that the namespace is removed once it is empty.
     _link: Option<Link>,
     /// Where keys begin, without and with TLS.
     plain: Option<String>,

@@ -34,7 +34,7 @@ pub(super) struct Nginx {
     pub(super) version: String,
 }
 
-/// Free ports are asked for, and may be taken by somebody else before nginx has them.
+/// A free port may be taken by another process before nginx binds it.
 const ATTEMPTS_MAX: u32 = 5;
 /// How often, and with what pause, it is looked whether nginx listens.
 const LOOKS_MAX: u32 = 2_000;

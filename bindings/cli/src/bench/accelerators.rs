@@ -1,5 +1,5 @@
 //! The shapes of MLPerf Storage: emulated accelerators that take batches and compute for a fixed time, and how well they are
-//! fed. The question behind `fuelrail bench feed`.
+//! fed. The measurement behind `fuelrail bench feed`.
 //!
 //! Sizes, batches, compute times and thresholds are those of the workload files of MLCommons' repository `storage`
 //! (`configs/dlio/workload/*.yaml`, versions 1.0 to 3.0). Accelerator utilisation is theirs, too (Submission guidelines,
@@ -75,7 +75,7 @@ impl Workload {
         found.copied().ok_or_else(|| {
             let known: Vec<String> = WORKLOADS.iter().map(|w| format!("{} {}", w.name, w.accelerator)).collect();
             let asked = format!("{name} {}", accelerator.unwrap_or_default());
-            Error::new(Kind::Usage, format!("no workload '{}' is known", asked.trim_end()))
+            Error::new(Kind::Usage, format!("unknown workload '{}'", asked.trim_end()))
                 .with_hint(format!("choose one of: {}", known.join(", ")))
         })
     }
@@ -98,7 +98,7 @@ pub struct Emulation {
     pub accelerators: Option<u32>,
 }
 
-/// How fast the loader is when nobody computes.
+/// The loader's speed without compute time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FullSpeed {
     /// Payload per wall time, GB/s.
@@ -153,7 +153,7 @@ pub struct FeedReport {
     pub object_bytes_mean: u64,
     /// Objects.
     pub objects: u64,
-    /// How fast the loader is when nobody computes.
+    /// The loader's speed without compute time.
     pub full_speed: FullSpeed,
     /// Accelerators that speed would feed without a wait.
     pub accelerators_fed: f64,
@@ -185,11 +185,11 @@ pub fn emulate(emulation: &Emulation, watch: &mut dyn FnMut(&Run)) -> Result<Fee
     let objects = listing.len() as u64;
     let total: u64 = listing.iter().map(|object| object.size).sum();
     if total == 0 {
-        return Err(Error::new(Kind::Usage, format!("there is nothing to read under {}", emulation.config.uri))
-            .with_hint("name a prefix with objects in it, or let the command make its own"));
+        return Err(Error::new(Kind::Usage, format!("there are no objects under {}", emulation.config.uri))
+            .with_hint("give a prefix with objects, or no URI to generate them"));
     }
     if emulation.accelerators == Some(0) {
-        return Err(Error::new(Kind::Usage, "0 accelerators take nothing").with_hint("ask for at least one"));
+        return Err(Error::new(Kind::Usage, "the number of accelerators is 0").with_hint("ask for at least one"));
     }
     let mean = total as f64 / objects as f64;
     let need = mean * f64::from(workload.batch_size) / workload.step_s;

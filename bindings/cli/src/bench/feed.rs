@@ -124,7 +124,7 @@ fn text(report: &FeedReport) -> String {
         );
     }
     if let Some(most) = report.accelerators_max {
-        row("most with enough AU", format!("{most} (AU >= {:.0} %)", report.au_min * 100.0));
+        row("max accelerators", format!("{most} (AU >= {:.0} %)", report.au_min * 100.0));
     }
     row("objects", report.source.clone());
     row("machine", report.machine.line());

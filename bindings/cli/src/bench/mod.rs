@@ -26,21 +26,21 @@ const EXAMPLES: &str = "Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
     #[command(subcommand)]
-    question: Question,
+    benchmark: Benchmark,
 }
 
 #[derive(Subcommand, Debug)]
-enum Question {
+enum Benchmark {
     Read(Box<read::Read>),
     Latency(Box<latency::Latency>),
     Feed(Box<feed::Feed>),
 }
 
 pub(crate) fn run(bench: Bench) -> Outcome {
-    match bench.question {
-        Question::Read(args) => read::run(&args),
-        Question::Latency(args) => latency::run(&args),
-        Question::Feed(args) => feed::run(&args),
+    match bench.benchmark {
+        Benchmark::Read(args) => read::run(&args),
+        Benchmark::Latency(args) => latency::run(&args),
+        Benchmark::Feed(args) => feed::run(&args),
     }
 }
 

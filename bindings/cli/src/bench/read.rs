@@ -23,7 +23,7 @@ Settings come from the argument, else the variable FUELRAIL_<FIELD> (FUELRAIL_BA
 default. The effective ones are in the result.
 
 What is measured: wall time from before the listing to the end of the last batch; user and system time of this process until
-the loader is gone, without the content hash, whose own CPU time is told apart as hash_cpu_s. The hash is XXH3-128 over the
+the loader is gone, without the content hash, whose CPU time is reported separately as hash_cpu_s. The hash is XXH3-128 over the
 samples in the order of delivery; with --shuffle false that is the order of the keys' bytes, so `xxhsum -H2` over the
 concatenated files must agree. For speed without the hash: --hash false.";
 
@@ -43,7 +43,7 @@ pub(crate) struct Read {
     /// Shuffled epochs, or the order of the keys [default: true]
     #[arg(long, value_name = "true|false", action = ArgAction::Set)]
     shuffle: Option<bool>,
-    /// Which shuffle: global, or sticky, under which a sample comes back to its rank [default: global]
+    /// Which shuffle: global, or sticky (samples stay on the same rank across epochs) [default: global]
     #[arg(long, value_name = "NAME")]
     order: Option<String>,
     /// Seed of the order [default: 0]
@@ -107,10 +107,10 @@ pub(crate) struct Read {
     /// Bind each shard to a core [default: true]
     #[arg(long, value_name = "true|false", action = ArgAction::Set)]
     pin: Option<bool>,
-    /// Under https, believe the authorities in FILE (PEM) instead of the system's
+    /// Under https, trust the authorities in FILE (PEM) instead of the system's
     #[arg(long, value_name = "FILE")]
     ca_file: Option<String>,
-    /// Under https, believe any certificate: for trials only, and every use says so [default: false]
+    /// Under https, disable certificate verification (insecure; prints a warning) [default: false]
     #[arg(long, value_name = "true|false", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     tls_insecure: Option<bool>,
     /// The objects as key<TAB>size or JSON lines, for servers that cannot list
@@ -203,7 +203,7 @@ pub(crate) fn text(report: &ReadReport) -> String {
     }
     row("data wait", format!("{:.3} s, {:.1} % of batches ready", report.data_wait_s, report.readiness * 100.0));
     row("cache hits", format!("{:.4}", report.hit_ratio));
-    row("requests", format!("{}, {} retries, {} samples left out", report.requests, report.retries, report.left_out));
+    row("requests", format!("{}, {} retries, {} samples skipped", report.requests, report.retries, report.left_out));
     row("ring", report.ring.clone());
     let (calls, completions) = (report.syscalls_per_mib, report.completions_per_syscall);
     row("system calls", format!("{calls:.2} per MiB, {completions:.2} completions each"));

@@ -1,4 +1,4 @@
-//! Reading a bucket as a trainer would, and what it cost: the question behind `fuelrail bench read`.
+//! Reading a bucket as a trainer would, and what it cost: the measurement behind `fuelrail bench read`.
 //!
 //! Owns the measuring and the shape of its result. Never prints. What is counted, and from when to when:
 //!
@@ -6,7 +6,7 @@
 //! * **CPU** is user and system time of the whole process, from before the listing until the loader is gone with its
 //!   threads and memory. The bucket's own CPU is in it when the bucket runs in this process: measure against another.
 //! * **The content hash** (XXH3-128 over the delivered samples in the order of delivery) is the harness's work, not the
-//!   loader's: the time of the hashing thread's own CPU clock is taken off the user time and told as `hash_cpu_s`. It is
+//!   loader's: the time of the hashing thread's own CPU clock is subtracted from the user time and reported as `hash_cpu_s`. It is
 //!   still in the wall time, and it warms the caches: `hash: false` measures speed without it.
 //! * **Peak memory** is that of the process since it started.
 
@@ -44,7 +44,7 @@ pub struct Reading {
 /// What a reading tells while it runs.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The loader stands: its effective configuration and its notices can be told.
+    /// The loader is open: its effective configuration and its notices can be shown.
     Opened(&'a Loader),
     /// A batch was consumed.
     Batch(Progress),
@@ -111,7 +111,7 @@ pub struct ReadReport {
     pub retries: u64,
     /// Requests sent.
     pub requests: u64,
-    /// Samples left out by the policy for bad samples.
+    /// Samples skipped by the policy for bad samples.
     pub left_out: u64,
     /// System calls of the rings per MiB received.
     #[serde(default)]
@@ -130,7 +130,7 @@ pub struct ReadReport {
     pub shards: Vec<ShardStats>,
     /// XXH3-128 over the delivered samples in order, 32 hexadecimal digits; absent when not asked for.
     pub content_hash: Option<String>,
-    /// What the loader said aloud: what it fell back to, why, and what to do about it.
+    /// The loader's notices: fall-backs, their causes and hints.
     pub notices: Vec<String>,
     /// Where it was measured.
     pub machine: Machine,
@@ -190,7 +190,7 @@ fn saved(path: &Path) -> Result<Option<State>> {
     match fs::read_to_string(path) {
         Ok(text) => State::from_json(&text).map(Some).map_err(|error| {
             let cause = format!("{}: {}", path.display(), error.cause());
-            Error::new(error.kind(), cause).with_hint("give another file, or remove this one to start anew")
+            Error::new(error.kind(), cause).with_hint("use another file, or remove this one to start over")
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Error::from_io(Kind::File, format_args!("reading the state {}", path.display()), error)),

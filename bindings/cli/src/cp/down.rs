@@ -60,8 +60,8 @@ fn place(folder: &Path, root: &Root, key: &str) -> fuelrail::Result<PathBuf> {
     let below = root.below(key);
     let names = below.strip_suffix('/').unwrap_or(below).split('/');
     if names.clone().any(|name| matches!(name, "" | "." | "..") || name.contains('\0')) {
-        return Err(Error::new(Kind::Usage, "its key is no path below a folder")
-            .with_hint("copy it alone, to a file name of your choice"));
+        return Err(Error::new(Kind::Usage, "its key is not a valid path inside a folder")
+            .with_hint("copy this object by itself, to a file name"));
     }
     Ok(folder.join(names.collect::<PathBuf>()))
 }

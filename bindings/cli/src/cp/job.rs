@@ -76,7 +76,7 @@ impl Job<'_> {
                 total.bytes += bytes;
                 self.bar.at(total.bytes, || format!("{} objects, {}", total.objects, ByteSize(total.bytes)));
             }
-            Err(Failure::Told(error)) => total.failed.push((key.to_owned(), error)),
+            Err(Failure::Error(error)) => total.failed.push((key.to_owned(), error)),
             Err(Failure::ReaderGone) => unreachable!("files have no reader that could go"),
         }
         if total.failed.len() >= FAILURES_MAX {

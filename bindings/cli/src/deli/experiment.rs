@@ -2,7 +2,7 @@
 //!
 //! Owns the bucket and the order of the rows. The rows that read one `GET` at a time use a per cent or two of a core and
 //! almost all of the wall time; they run side by side, each with its own trainers, connections and caches. Their CPU is that
-//! of their own threads (they have no others); only their peak memory cannot be told apart, and is marked so.
+//! of their own threads (they have no others); only their peak memory cannot be separated, and is marked so.
 
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ pub struct Findings {
     pub cache_bytes_per_rank: u64,
     /// The rows, in the order of [`RowName::ALL`].
     pub rows: Vec<Row>,
-    /// What the engine wanted said aloud.
+    /// The engine's notices.
     pub notices: Vec<String>,
 }
 

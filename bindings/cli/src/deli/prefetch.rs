@@ -31,14 +31,14 @@ pub(super) struct Sampler {
     epoch: Vec<SampleId>,
     taken: usize,
     asked: usize,
-    told: Arc<Told>,
+    shared: Arc<Shared>,
     requests: Option<Sender<Vec<SampleId>>>,
     service: Option<JoinHandle<Result<()>>>,
 }
 
-/// What sampler and service tell each other.
+/// State that sampler and service share.
 #[derive(Debug, Default)]
-struct Told {
+struct Shared {
     stopped: AtomicBool,
     gets: AtomicU64,
     list_pages: AtomicU64,
@@ -54,12 +54,12 @@ impl Sampler {
         client: impl Fn() -> Client,
     ) -> Result<Sampler> {
         let watermarks = Watermarks::new(fetch_size, threshold)?;
-        let told = Arc::<Told>::default();
+        let shared = Arc::<Shared>::default();
         let (requests, received) = channel();
         let (back, free) = channel();
         (0..scale.fetch_connections).for_each(|_| drop(back.send(client())));
         let service = Service {
-            told: Arc::clone(&told),
+            shared: Arc::clone(&shared),
             cache,
             lister: client(),
             page_keys: scale.list_page_keys,
@@ -77,7 +77,7 @@ impl Sampler {
             epoch: Vec::new(),
             taken: 0,
             asked: 0,
-            told,
+            shared,
             requests: Some(requests),
             service: Some(service),
         })
@@ -115,7 +115,7 @@ impl Sampler {
 
     /// Objects and listing pages the service has read.
     pub(super) fn reads(&self) -> (u64, u64) {
-        (self.told.gets.load(Ordering::Relaxed), self.told.list_pages.load(Ordering::Relaxed))
+        (self.shared.gets.load(Ordering::Relaxed), self.shared.list_pages.load(Ordering::Relaxed))
     }
 }
 
@@ -127,16 +127,16 @@ fn failure(service: Option<JoinHandle<Result<()>>>) -> Error {
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        self.told.stopped.store(true, Ordering::Relaxed);
+        self.shared.stopped.store(true, Ordering::Relaxed);
         self.requests = None;
-        // Nobody is left to hear of a failure; a panic has already printed itself.
+        // There is no one left to report a failure to; a panic has been printed already.
         drop(self.service.take().map(JoinHandle::join));
     }
 }
 
 /// The service's own side.
 struct Service {
-    told: Arc<Told>,
+    shared: Arc<Shared>,
     cache: Arc<ItemCache>,
     lister: Client,
     page_keys: usize,
@@ -148,7 +148,7 @@ struct Service {
 impl Service {
     fn serve(mut self, requests: &Receiver<Vec<SampleId>>) -> Result<()> {
         while let Ok(samples) = requests.recv() {
-            if self.told.stopped.load(Ordering::Relaxed) {
+            if self.shared.stopped.load(Ordering::Relaxed) {
                 break;
             }
             let landed = self.fetch(&samples)?;
@@ -182,7 +182,7 @@ impl Service {
         let bytes = client.get(key);
         drop(self.back.send(client));
         let bytes = bytes?.into();
-        self.told.gets.fetch_add(1, Ordering::Relaxed);
+        self.shared.gets.fetch_add(1, Ordering::Relaxed);
         Ok(bytes)
     }
 
@@ -192,9 +192,9 @@ impl Service {
         let mut token: Option<String> = None;
         loop {
             let page = self.lister.list_page(self.page_keys, token.as_deref())?;
-            self.told.list_pages.fetch_add(1, Ordering::Relaxed);
+            self.shared.list_pages.fetch_add(1, Ordering::Relaxed);
             keys.extend(page.keys);
-            if page.next.is_none() || self.told.stopped.load(Ordering::Relaxed) {
+            if page.next.is_none() || self.shared.stopped.load(Ordering::Relaxed) {
                 return Ok(keys);
             }
             token = page.next;

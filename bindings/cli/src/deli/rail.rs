@@ -48,7 +48,7 @@ impl Rail {
         Ok(Rail { loader, batch: None, batch_size: u64::from(scale.batch_size), budget_bytes })
     }
 
-    /// What the engine wants said aloud.
+    /// The engine's notices.
     pub(super) fn notices(&self) -> &[String] {
         self.loader.notices()
     }

@@ -80,7 +80,7 @@ pub struct Report {
     pub simulated: Vec<String>,
     /// How the columns are to be read, by name.
     pub columns: std::collections::BTreeMap<String, String>,
-    /// What the engine wanted said aloud.
+    /// The engine's notices.
     pub notices: Vec<String>,
     /// The whole demo, s.
     pub wall_s: f64,

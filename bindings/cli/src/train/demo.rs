@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::failure::{Failure, Outcome, file};
 use crate::screen::{note, print};
 
-/// What must be reached on digits nobody was trained with.
+/// The accuracy to reach on unseen digits.
 const ACCURACY_MIN: f64 = 0.97;
 const TRAINING_DIGITS: u64 = 8000;
 const TEST_DIGITS: u64 = 2000;
@@ -121,5 +121,5 @@ fn tell(said: &str, outcome: &Path, took: Duration) -> Outcome<()> {
 fn failed(what: &str, said: &str) -> Failure {
     let last: Vec<&str> = said.lines().rev().take(5).collect();
     let last: Vec<&str> = last.into_iter().rev().collect();
-    Failure::Told(Error::new(Kind::Mismatch, format!("{what}: {}", last.join(" / "))))
+    Failure::Error(Error::new(Kind::Mismatch, format!("{what}: {}", last.join(" / "))))
 }

@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Train) -> Outcome {
     }
     // On success this process is the trainer: signals of launchers and schedulers reach it as they should.
     let error = Command::new(&program).args(&args.arguments).exec();
-    Err(Failure::Told(Error::from_io(Kind::Environment, format_args!("starting {}", program.display()), error)))
+    Err(Failure::Error(Error::from_io(Kind::Environment, format_args!("starting {}", program.display()), error)))
 }
 
 /// The trainer's program.

@@ -60,7 +60,7 @@ impl Ranks {
     /// Waits until all have ended well.
     ///
     /// # Errors
-    /// `Environment` with the last words of the rank that failed first; `Stalled` beyond the limit; `Cancelled` when told to stop.
+    /// `Environment` with the last words of the rank that failed first; `Stalled` beyond the limit; `Cancelled` on a stop.
     pub fn wait(&mut self, limit: Duration, stop: &Stop) -> Result<()> {
         let begun = Instant::now();
         let mut failed: Option<(usize, ExitStatus, Instant)> = None;
@@ -156,7 +156,7 @@ fn kill(child: &mut Child) {
     }
 }
 
-/// A port that nobody listened on a moment ago.
+/// A port that was free a moment ago.
 fn free_port() -> Result<u16> {
     let found = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     let found = found.map_err(|error| Error::from_io(Kind::Environment, "looking for a free port", error));

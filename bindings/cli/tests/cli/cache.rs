@@ -48,7 +48,7 @@ fn a_cache_is_listed_verified_and_removed_while_it_lives_and_when_it_is_broken()
     assert!(!segments(dir).is_empty() && states("owned"));
     assert!(fuelrail(&["cache", "ls", utf8(dir)]).done().contains("owned"));
     let spared = fuelrail(&["cache", "rm", utf8(dir)]);
-    assert!(spared.code == 1 && spared.err.contains("owned by living jobs"), "{}", spared.err);
+    assert!(spared.code == 1 && spared.err.contains("in use by running jobs"), "{}", spared.err);
     assert!(!segments(dir).is_empty());
     drop(loader);
     assert!(states("free"));
@@ -65,13 +65,13 @@ fn a_cache_is_listed_verified_and_removed_while_it_lives_and_when_it_is_broken()
     file.read_exact_at(&mut byte, 4_200).unwrap();
     file.write_all_at(&[byte[0] ^ 1], 4_200).unwrap();
     let rotten = fuelrail(&["cache", "verify", utf8(dir)]);
-    assert!(rotten.code == 1 && rotten.out.contains("1 rotten"), "{}", rotten.out);
+    assert!(rotten.code == 1 && rotten.out.contains("1 corrupt"), "{}", rotten.out);
     file.set_len(10_000).unwrap();
     let text = fuelrail(&["cache", "ls", utf8(dir)]).done();
     assert!(text.contains("unfit") && text.contains("it has 10000 bytes of"), "{text}");
     assert_eq!(fuelrail(&["cache", "verify", utf8(dir)]).code, 1);
     let left = fuelrail(&["cache", "rm", "--force", utf8(dir)]);
-    assert!(left.code == 1 && left.err.contains("left where it is"), "{}", left.err);
+    assert!(left.code == 1 && left.err.contains("not removed"), "{}", left.err);
     let mut remaining = segments(dir);
     remaining.sort();
     assert_eq!(remaining, [broken, mine.clone()], "what is no segment is not removed");
@@ -82,7 +82,7 @@ fn a_cache_is_listed_verified_and_removed_while_it_lives_and_when_it_is_broken()
 fn what_is_no_directory_is_refused() {
     for what in ["ls", "verify", "rm"] {
         let refused = fuelrail(&["cache", what, "/no/such/directory"]);
-        assert!(refused.code == 1 && refused.err.contains("is no directory"), "{what}: {}", refused.err);
+        assert!(refused.code == 1 && refused.err.contains("is not a directory"), "{what}: {}", refused.err);
         assert_eq!(fuelrail(&["cache", what]).code, 2);
     }
 }

@@ -82,7 +82,7 @@ fn answering(answer: &'static str) -> SocketAddr {
 const ELSEWHERE: &str = "HTTP/1.1 301 Moved Permanently\r\nContent-Length: 145\r\nConnection: close\r\n\r\n\
     <Error><Code>PermanentRedirect</Code><Message>The bucket you are attempting to access must be addressed using the \
     specified endpoint.</Message></Error>";
-const WHO_ASKS: &str = "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=\"x\"\r\n\
+const PROXY_AUTHENTICATION: &str = "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=\"x\"\r\n\
     Content-Length: 0\r\nConnection: close\r\n\r\n";
 
 /// A certificate that ended years ago, by itself its own authority, and its key.
@@ -128,7 +128,7 @@ fn network(folder: &Path, plain: &Bucket, secured: &Bucket) -> Vec<Case> {
     let (certificate, tls) = expired(folder);
     let old = Box::leak(Box::new(bucket_with(|config| config.tls = Some(tls))));
     let at = |address: SocketAddr, rest: &str| format!("http://{address}/{rest}");
-    let proxy = format!("http://{}", answering(WHO_ASKS));
+    let proxy = format!("http://{}", answering(PROXY_AUTHENTICATION));
     vec![
         case("connection refused", &["ls", "http://127.0.0.1:1/bucket/"]),
         case("host name that does not resolve", &["ls", "http://no-such-host.invalid/bucket/"]),

@@ -51,14 +51,14 @@ fn a_log_that_delivers_a_batch_twice_proves_the_opposite() {
 fn what_is_broken_or_foreign_is_said_to_be() {
     let dir = tempfile::tempdir().unwrap();
     for (text, code, says) in [
-        (&b"hello"[..], 1, "no file of ours"),
-        (b"", 1, "no file of ours"),
-        (b"\xFF\xD8\xFF\tbinary", 1, "no file of ours"),
-        (b"{\"a\": 1}", 1, "no file of ours"),
-        (b"[1, 2]", 1, "no file of ours"),
+        (&b"hello"[..], 1, "unrecognised file type"),
+        (b"", 1, "unrecognised file type"),
+        (b"\xFF\xD8\xFF\tbinary", 1, "unrecognised file type"),
+        (b"{\"a\": 1}", 1, "unrecognised file type"),
+        (b"[1, 2]", 1, "unrecognised file type"),
         (b"a.png\tten\n", 2, "line 1"),
         (b"{\"version\":9,\"epoch\":0,\"position\":0}", 2, "not a loader state"),
-        (b"{\"schema\":1,\"batch_wait_us\":{}}", 1, "not a sound result"),
+        (b"{\"schema\":1,\"batch_wait_us\":{}}", 1, "not a valid result"),
         (b"{\"schema\":1,\"rows\":[]}", 1, "missing field `machine`"),
         (b"{\"schema\":2,\"rows\":[]}", 1, "its schema is 2"),
         (b"{\"fuelrail_audit\":7}\n", 2, "audit log"),

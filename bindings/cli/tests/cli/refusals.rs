@@ -105,7 +105,7 @@ fn what_is_not_there_is_1() {
 
 #[test]
 fn an_unreachable_host_is_1_after_trying_again() {
-    // The first port is nobody's, and never given to anybody.
+    // Port 1 is never listened on, and never handed out.
     let closed = "127.0.0.1:1";
     refused(&fuelrail(&["ls", &format!("http://{closed}/bucket/")]), 1, closed);
 }

@@ -98,7 +98,7 @@ fn a_set_written_to_files_and_served_from_there_is_the_same_bytes() {
 }
 
 #[test]
-fn served_over_tls_it_is_the_same_bytes_for_who_believes_its_authority() {
+fn served_over_tls_it_is_the_same_bytes_for_clients_that_trust_its_authority() {
     let dir = tempfile::tempdir().unwrap();
     let ca = dir.path().join("ca.pem");
     let served = Served::start(&["digits", "--count", "50", "--seed", "3", "--tls", "--tls-ca", utf8(&ca)]);
@@ -112,7 +112,7 @@ fn served_over_tls_it_is_the_same_bytes_for_who_believes_its_authority() {
     let (key, file) = (format!("{}{}", served.first, set.key(7)), dir.path().join("7.png"));
     fuelrail(&[&["get", &key, "-o", utf8(&file)], &trust[..]].concat()).done();
     assert_eq!(std::fs::read(&file).unwrap(), set.content(7));
-    // Who does not believe it is sent away with the cure, and who believes anybody is warned.
+    // Without the authority the client is refused with a hint; with verification disabled it is warned.
     let refused = fuelrail(&["ls", &served.first]);
     assert!(refused.code != 0 && refused.err.contains("ca_file"), "{}", refused.err);
     let warned = fuelrail(&["ls", &served.first, "--tls-insecure"]);

@@ -36,7 +36,11 @@ fn what_cannot_be_tuned_is_refused_at_once() {
     let own = dir.path().join("mine.toml");
     fs::write(&own, "seed = 3\n").unwrap();
     let foreign = fuelrail(&["tune", "http://127.0.0.1:1/b/", "--out", utf8(&own)]);
-    assert!(foreign.code == 2 && foreign.err.contains("not mine") && foreign.err.contains("--out"), "{}", foreign.err);
+    assert!(
+        foreign.code == 2 && foreign.err.contains("was not written by fuelrail tune") && foreign.err.contains("--out"),
+        "{}",
+        foreign.err
+    );
     assert_eq!(fs::read_to_string(&own).unwrap(), "seed = 3\n");
     let bucket = bucket_of(&DataSet::digits(10, 4), "");
     let out = dir.path().join("new.toml");

@@ -222,7 +222,7 @@ impl Exchange {
                 .with_hint("write https:// in the URI");
         }
         if *status == 407 {
-            return fuelrail_wire::proxy::unknown_to_it();
+            return fuelrail_wire::proxy::authentication_required();
         }
         let cure = match kind {
             Kind::NotFound => "it was deleted after it was listed, or bucket and prefix are wrong",

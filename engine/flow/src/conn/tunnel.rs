@@ -46,7 +46,7 @@ impl Tunnel {
         if self.refused {
             return error;
         }
-        self.proxy.in_vain(&self.server, error.kind(), &error.cause())
+        self.proxy.tunnel_failed(&self.server, error.kind(), &error.cause())
     }
 
     /// It hung up.

@@ -195,12 +195,12 @@ fn a_stream_that_ends_early_is_an_error_and_keeps_what_was_genuine() {
 }
 
 #[test]
-fn a_proxy_that_opens_no_way_is_named() {
+fn a_proxy_that_opens_no_tunnel_is_named() {
     for (says, kind, why) in [
         ("", Kind::Network, "closed the connection"),
         ("HTTP/1.1 407 Who?\r\n\r\n", Kind::Denied, "407"),
         ("HTTP/1.1 502 Bad Gateway\r\n\r\n", Kind::Network, "cannot reach localhost:443"),
-        ("HTTP/1.1 200 OK\r\n\r\nmore", Kind::Protocol, "more than that"),
+        ("HTTP/1.1 200 OK\r\n\r\nmore", Kind::Protocol, "data after the CONNECT response"),
     ] {
         let (found, cause, landed) = error(Some(says), Ends::Never);
         assert_eq!((found, landed), (kind, 0), "{cause}");

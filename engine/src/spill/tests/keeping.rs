@@ -7,7 +7,7 @@ use fuelrail_base::{Error, Kind, ShardId};
 use fuelrail_plan::spill::Mount;
 use tempfile::tempdir;
 
-use super::super::keeper::Keeper;
+use super::super::manager::SegmentManager;
 use super::*;
 use crate::stats::DiskFacts;
 
@@ -215,7 +215,7 @@ fn a_failing_directory_is_left_out_with_one_line() {
         work.trim(file.key);
     }
     assert_eq!(told.lines().len(), 1, "{:?}", told.lines());
-    assert!(told.lines()[0].contains("nothing more is kept in"), "{:?}", told.lines());
+    assert!(told.lines()[0].contains("is no longer used"), "{:?}", told.lines());
     let kept = work.another().unwrap();
     for _ in 0..3 {
         work.failed(kept.key, &Error::new(Kind::File, "writing: Input/output error"));
@@ -251,10 +251,10 @@ fn the_keeper_comes_and_goes() {
     let lengths = Lengths::new(limits, &directories, 2, 10_000);
     assert!(lengths.usual.is_power_of_two() && (MIB..=1 << 30).contains(&lengths.usual) && lengths.least == MIB);
     let config = (limits, lengths, 2);
-    let (keeper, setups) = Keeper::start(config, directories, &objects, told.tell()).unwrap();
-    assert_eq!((setups.len(), keeper.facts().segments_taken_over), (2, 1));
+    let (manager, setups) = SegmentManager::start(config, directories, &objects, told.tell()).unwrap();
+    assert_eq!((setups.len(), manager.facts().segments_taken_over), (2, 1));
     assert!(setups.iter().map(|setup| setup.found.len()).sum::<usize>() >= 1 && setups[0].unit >= 512);
-    drop(keeper);
+    drop(manager);
     let mut next = work(&[scratch.path()], 2, 0, &told);
     recovered(&mut next, &objects, 2);
     assert_eq!(next.facts().segments_taken_over, 1, "the locks were given up");

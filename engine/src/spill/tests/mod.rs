@@ -17,7 +17,7 @@ use fuelrail_flow::{Listed, Objects, SegmentFile, SpillSetup};
 use fuelrail_wire::block::{PAGE_BYTES, RECORD_BYTES, Record, SegmentName, journal_page};
 
 use super::directory::Directory;
-use super::keeper::{Tell, Work};
+use super::manager::{Tell, Work};
 use super::room::{Lengths, Limits};
 
 const MIB: u64 = 1 << 20;
@@ -87,7 +87,7 @@ fn open(path: &Path) -> Directory {
     Directory::open(path).unwrap()
 }
 
-/// A keeper's work over these directories, for so many shards, with a limit in MiB and segments of one.
+/// A segment manager's work over these directories, for so many shards, with a limit in MiB and segments of one.
 fn work(directories: &[&Path], shards: u16, limit_mib: u64, told: &Told) -> Work {
     let limits = Limits { limit_bytes: limit_mib * MIB, floor_bytes: 1 };
     let config = (limits, ONE_MIB, shards);

@@ -1,4 +1,4 @@
-//! Credentials: who asks, and until when that is believed. A secret prints as a word and is wiped when dropped.
+//! Credentials and their expiry. Secrets print as `(secret)` and are wiped when dropped.
 
 use arrayvec::ArrayVec;
 use core::fmt;
@@ -42,16 +42,16 @@ impl fmt::Display for Secret {
     }
 }
 
-/// What proves who asks.
+/// The kinds of credentials.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Proof {
-    /// Nothing does.
-    Nobody,
+    /// None: requests are unsigned.
+    Anonymous,
     /// AWS: an access key, and the token of a session where it is a temporary one.
     Aws { id: Secret, secret: Secret, token: Option<Secret> },
-    /// A token that whoever holds it may use (RFC 6750).
+    /// A bearer token (RFC 6750).
     Bearer { token: Secret },
-    /// The same for Azure, which also wants to know the version it is spoken to in.
+    /// A bearer token for Azure, which also requires a version header.
     AzureBearer { token: Secret },
     /// Azure: the key of a storage account.
     AzureKey { account: String, key: Secret },
@@ -59,7 +59,7 @@ pub(super) enum Proof {
     AzureSas { query: Secret },
 }
 
-/// One credential and when it ends. Prints nothing that would help to use it.
+/// A credential and its expiry. `Debug` prints no secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credential {
     pub(super) proof: Proof,
@@ -67,10 +67,10 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// Nobody in particular: requests go unsigned.
+    /// No credential: requests are unsigned.
     #[must_use]
     pub fn anonymous() -> Credential {
-        Credential { proof: Proof::Nobody, expires: None }
+        Credential { proof: Proof::Anonymous, expires: None }
     }
 
     /// An access key of AWS or of what speaks like it, with the token of its session if it is a temporary one.
@@ -130,8 +130,8 @@ impl Credential {
         let query = query.strip_prefix('?').unwrap_or(query);
         sound("the shared access signature", query)?;
         if !query.split('&').any(|pair| pair.starts_with("sig=")) {
-            return Err(Error::new(Kind::Usage, "the shared access signature has no 'sig' in it")
-                .with_hint("give all of what stands behind the '?'"));
+            return Err(Error::new(Kind::Usage, "the shared access signature has no 'sig' parameter")
+                .with_hint("give everything after the '?'"));
         }
         Ok(Credential::of(Proof::AzureSas { query: Secret::new(query) }))
     }
@@ -140,24 +140,24 @@ impl Credential {
         Credential { proof, expires: None }
     }
 
-    /// The same, known to end at `expires`.
+    /// The same credential with this expiry.
     #[must_use]
     pub fn until(self, expires: Option<WallTime>) -> Credential {
         Credential { expires, ..self }
     }
 
-    /// When it ends; `None` where nobody said.
+    /// When it expires; `None` if unknown or never.
     #[must_use]
     pub fn expires(&self) -> Option<WallTime> {
         self.expires
     }
 
-    /// What of a foreign text does not repeat a secret of this credential: all of it, or what stands before the first that begins
-    /// there, as it is sent or decoded. Servers write into refusals what they were sent, and cut it anywhere.
+    /// The part of a foreign text before the first secret of this credential, as sent or decoded; all of it if there is none. Servers
+    /// echo requests in error documents, and truncate them anywhere.
     #[must_use]
     pub fn spared<'a>(&self, text: &'a str) -> &'a str {
         let secrets: ArrayVec<&Secret, 2> = match &self.proof {
-            Proof::Nobody => ArrayVec::new(),
+            Proof::Anonymous => ArrayVec::new(),
             Proof::Aws { secret, token, .. } => [secret].into_iter().chain(token).collect(),
             Proof::Bearer { token } | Proof::AzureBearer { token } => [token].into_iter().collect(),
             Proof::AzureKey { key, .. } => [key].into_iter().collect(),
@@ -172,11 +172,11 @@ impl Credential {
     /// Whether requests go unsigned.
     #[must_use]
     pub fn is_anonymous(&self) -> bool {
-        self.proof == Proof::Nobody
+        self.proof == Proof::Anonymous
     }
 }
 
-/// So much of a secret gives it away.
+/// A match of so many characters counts as a secret.
 const START_CHARS: usize = 6;
 
 /// What stands before the start of a secret.
@@ -193,9 +193,9 @@ fn sound(what: &str, text: &str) -> Result<()> {
     if !text.is_empty() && text.bytes().all(|byte| (0x21..=0x7E).contains(&byte)) {
         return Ok(());
     }
-    let flaw = if text.is_empty() { "is empty" } else { "holds a blank, a control or a non-ASCII character" };
+    let flaw = if text.is_empty() { "is empty" } else { "contains a space, a control or a non-ASCII character" };
     Err(Error::new(Kind::Usage, format!("{what} {flaw}"))
-        .with_hint("check how it was copied: a line end or quotes may be in it"))
+        .with_hint("check how it was copied: it may include a line break or quotes"))
 }
 
 #[cfg(test)]

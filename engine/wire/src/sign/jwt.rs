@@ -9,20 +9,20 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::json;
 
-/// What is asserted.
+/// The claims of an assertion.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant<'a> {
-    /// Who asks: the service account's address.
+    /// The issuer: the service account's address.
     pub issuer: &'a str,
     /// Which of its keys signs, if it has a name.
     pub key_id: Option<&'a str>,
-    /// What for.
+    /// The scope requested.
     pub scope: &'a str,
-    /// Who is asked.
+    /// The audience: the token endpoint.
     pub audience: &'a str,
-    /// When.
+    /// Time of issue.
     pub at: WallTime,
-    /// For how long, seconds.
+    /// Lifetime, seconds.
     pub lifetime_s: u64,
 }
 
@@ -33,7 +33,7 @@ pub struct Grant<'a> {
 pub fn assertion(grant: &Grant<'_>, pem: &Secret) -> Result<Secret> {
     let Grant { issuer, key_id, scope, audience, at, lifetime_s } = *grant;
     let unusable = |_| {
-        Error::new(Kind::Usage, "the service account's private key is no RSA key in PEM (PKCS #8)")
+        Error::new(Kind::Usage, "the service account's private key is not an RSA key in PEM (PKCS #8)")
             .with_hint("download the account's key file again")
     };
     let der = PrivatePkcs8KeyDer::from_pem_slice(pem.expose().as_bytes()).map_err(|_| unusable(()))?;

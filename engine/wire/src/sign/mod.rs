@@ -1,8 +1,8 @@
-//! Who asks, proved to a bucket: credentials as values, and the header lines that a request is signed with.
+//! Authentication: credentials as values, and the header lines that sign a request.
 //!
-//! Pure: credentials, requests and the time come in, lines go out. Never fetches a credential, never reads a clock, never
-//! prints a secret. Written here, because on the hot path a signature has to cost less than two microseconds and no
-//! allocation (the vendor's crate: 4.7 us and a tree of its own); the vendor's crate is what the tests hold it against.
+//! Pure: takes credentials, requests and the time, and writes lines. Never fetches a credential, reads a clock or prints a
+//! secret. Written here, because on the hot path a signature has to cost less than two microseconds and no allocation (the
+//! vendor's crate: 4.7 us and its own dependency tree); the tests compare it with the vendor's crate.
 
 mod aws;
 mod azure;

@@ -13,7 +13,7 @@ use fuelrail_base::{Error, Kind, Result, WallTime};
 pub struct Realm {
     /// Region and service, where those are signed.
     pub scope: Scope,
-    /// Who asks pays (S3's `x-amz-request-payer`).
+    /// The requester pays (S3's `x-amz-request-payer`).
     pub requester_pays: bool,
 }
 
@@ -53,7 +53,7 @@ impl Signer {
         lines: &mut Vec<u8>,
     ) -> Result<()> {
         match &credential.proof {
-            Proof::Nobody => {}
+            Proof::Anonymous => {}
             Proof::Aws { id, secret, token } => {
                 let Realm { scope, requester_pays } = &self.realm;
                 let realm = (scope, *requester_pays);
@@ -74,7 +74,7 @@ impl Signer {
     }
 
     /// Signs the request at the end of `text`, from `from` on: a head without a body, blank line included. Every line of it
-    /// that a signature can cover is covered, whoever wrote it.
+    /// that a signature can cover is covered.
     ///
     /// # Errors
     /// As [`Signer::sign`]; `text` then is as it was.

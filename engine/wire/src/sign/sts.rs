@@ -1,5 +1,5 @@
-//! What services answer: temporary credentials as AWS hands them out (the XML of its Security Token Service, the JSON of everything
-//! else), and what a bucket means that does not let a request in.
+//! Parses responses about credentials: temporary keys from AWS (XML from its Security Token Service, JSON from everything else), and error
+//! codes of buckets that refuse a request.
 
 use super::credential::{Credential, Secret};
 use crate::date;
@@ -7,8 +7,8 @@ use crate::xml::{Visit, printable, walk};
 use fuelrail_base::{Error, Kind, Result};
 use serde::Deserialize;
 
-/// What is said of a credential, as the metadata service, container agents and credential processes write it; documents of the Security
-/// Token Service are read into the same.
+/// The fields of a credential document, as the metadata service, container agents and credential processes write them; documents of the
+/// Security Token Service are read into the same.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Written {
@@ -45,17 +45,17 @@ impl Written {
             return Err(Error::new(Kind::Denied, format!("{}{message}", printable(code))));
         }
         let (Some(id), Some(secret)) = (&self.access_key_id, &self.secret_access_key) else {
-            return Err(Error::new(Kind::Protocol, "the answer holds no credentials"));
+            return Err(Error::new(Kind::Protocol, "the response contains no credentials"));
         };
         let token = self.token.as_ref().map(Secret::expose).filter(|token| !token.is_empty());
         dated(Credential::aws(id.expose(), secret.expose(), token)?, self.expiration.as_deref())
     }
 }
 
-/// The credential in an answer of the Security Token Service.
+/// The credential in a response of the Security Token Service.
 ///
 /// # Errors
-/// [`Kind::Denied`] with what the service says, [`Kind::Protocol`] when it is no such answer. Nothing secret is repeated.
+/// [`Kind::Denied`] with what the service says, [`Kind::Protocol`] when it is no such response. Nothing secret is repeated.
 pub fn parse_session(xml: &[u8]) -> Result<Credential> {
     let mut written = Written::default();
     walk(xml, &mut written)?;
@@ -70,18 +70,19 @@ pub fn parse_session(xml: &[u8]) -> Result<Credential> {
 /// As [`parse_session`].
 pub fn parse_keys(json: &[u8]) -> Result<Credential> {
     let written: Written = serde_json::from_slice(json).map_err(|flaw| {
-        Error::new(Kind::Protocol, format!("the answer is no JSON of credentials (line {})", flaw.line()))
+        Error::new(Kind::Protocol, format!("the response is not a JSON credentials document (line {})", flaw.line()))
     })?;
     written.credential()
 }
 
 fn dated(credential: Credential, expires: Option<&str>) -> Result<Credential> {
     let Some(text) = expires else { return Ok(credential) };
-    let expires = date::parse_iso(text).ok_or_else(|| Error::new(Kind::Protocol, "their expiry is no date"))?;
+    let expires =
+        date::parse_iso(text).ok_or_else(|| Error::new(Kind::Protocol, "the credentials' expiry is not a date"))?;
     Ok(credential.until(Some(expires)))
 }
 
-/// Kind and cure of a refusal whose `code` is about authentication, permission or time; `None` for any other.
+/// Kind and hint for an error `code` about authentication, permission or time; `None` for any other.
 #[must_use]
 pub fn refusal(status: u16, code: &str) -> Option<(Kind, &'static str)> {
     Some(match code {
@@ -93,21 +94,21 @@ pub fn refusal(status: u16, code: &str) -> Option<(Kind, &'static str)> {
         | "InvalidAuthenticationInfo"
         | "AuthenticationRequired" => (
             Kind::Expired,
-            "the credentials have ended: renew them where they come from (aws sso login, a new token, …)",
+            "the credentials have expired: renew them where they come from (aws sso login, a new token, …)",
         ),
         "RequestTimeTooSkewed" => (Kind::Expired, "this machine's clock is wrong: set it (NTP)"),
         "SignatureDoesNotMatch" => (
             Kind::Denied,
-            "the secret access key does not belong to the access key id, or a proxy on the way changes requests: copy both again",
+            "the secret access key does not match the access key id, or a proxy modifies requests: copy both again",
         ),
         "InvalidAccessKeyId" | "NotSignedUp" => (
             Kind::Denied,
-            "the access key id is unknown here: it was deleted, belongs to another provider, or is a temporary one without \
+            "the server does not know this access key id: it was deleted, belongs to another provider, or is temporary and lacks \
              its session token (AWS_SESSION_TOKEN)",
         ),
         "AuthenticationFailed" => (
             Kind::Denied,
-            "the storage account's key or the shared access signature is wrong or has ended, or this machine's clock is wrong",
+            "the storage account's key or the shared access signature is wrong or has expired, or this machine's clock is wrong",
         ),
         "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException" => {
             (Kind::Denied, "set region to that of the bucket")
@@ -121,11 +122,11 @@ pub fn refusal(status: u16, code: &str) -> Option<(Kind, &'static str)> {
         | "NoAuthenticationInformation" => (
             Kind::Denied,
             "these credentials lack permission: allow reading and listing (s3:GetObject and s3:ListBucket, storage.objects.get and \
-             list, Storage Blob Data Reader), or use other credentials; a plain URI is asked without any unless anonymous = false",
+             list, Storage Blob Data Reader), or use other credentials; http:// and https:// URIs are unsigned unless anonymous = false",
         ),
         "ResourceNotFound" if status == 404 => (
             Kind::NotFound,
-            "check account and container; a container that is not public hides from who has no credentials",
+            "check account and container; without credentials a private container looks as if it did not exist",
         ),
         _ => return None,
     })
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_the_token_service() {
+    fn responses_of_the_token_service() {
         let answer = br#"<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
           <AssumeRoleWithWebIdentityResult><AssumedRoleUser><Arn>arn:x</Arn></AssumedRoleUser><Credentials>
           <AccessKeyId>ASIAEXAMPLE</AccessKeyId><SecretAccessKey>wJal/x</SecretAccessKey>
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_in_json() {
+    fn responses_in_json() {
         let instance =
             br#"{"Code":"Success","LastUpdated":"2013-05-23T00:00:00Z","Type":"AWS-HMAC","AccessKeyId":"ASIAEXAMPLE",
             "SecretAccessKey":"wJal/x","Token":"tok==","Expiration":"2013-05-24T00:00:00Z"}"#;
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_new_credentials_end_is_tried_again() {
+    fn only_errors_that_new_credentials_cure_are_retried() {
         for (status, code, kind) in [
             (400, "ExpiredToken", Some(Kind::Expired)),
             (403, "RequestTimeTooSkewed", Some(Kind::Expired)),

@@ -65,7 +65,7 @@ fn insert<T, const MAX: usize>(
 /// which they insist on; the latter are written in lower case here.
 #[must_use]
 pub fn covered(name: &str) -> Option<&str> {
-    // Most lines are nobody's to sign, and begin with another letter than those that are.
+    // Most lines are not signed, and begin with other letters than those that are.
     match name.as_bytes().first()? | 0x20 {
         b'x' => COVERED_STARTS.iter().any(|start| name.starts_with(start)).then_some(name),
         b'c' | b'i' | b'r' => COVERED.into_iter().find(|covered| name.eq_ignore_ascii_case(covered)),

@@ -1,4 +1,4 @@
-//! What all connections to one server share: its name, whom to believe, and the tickets it gave.
+//! TLS configuration shared by all connections to one server: its name, the trusted authorities, and session tickets.
 
 use core::fmt;
 use fuelrail_base::{Error, Kind, Result};
@@ -10,16 +10,16 @@ use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme};
 use std::sync::Arc;
 
-/// Whose certificates are believed.
+/// Which server certificates are accepted.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// Those signed by one of these authorities, directly or through others, and made out for the server's name.
+    /// Those signed by one of these authorities, directly or through intermediates, and issued for the server's name.
     Roots(Roots),
-    /// Everybody's: whoever is on the way can read and change everything.
-    Anybody,
+    /// All: a man in the middle can read and change everything.
+    Unverified,
 }
 
-/// One server to be spoken to over TLS. Clones share the tickets, so that later connections are short to set up.
+/// The TLS configuration for one server. Clones share session tickets, which shorten later handshakes.
 #[derive(Clone)]
 pub struct Client {
     pub(super) config: Arc<ClientConfig>,
@@ -31,14 +31,11 @@ impl Client {
     /// A client of the server `host` (a name or an address), for certificates valid at the time `clock` tells.
     ///
     /// # Errors
-    /// `Usage` when no certificate can be made out for such a host.
+    /// `Usage` when no certificate can be issued for such a host.
     pub fn new(host: &str, trust: Trust, clock: Arc<dyn TimeProvider>) -> Result<Client> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
-            Error::new(
-                Kind::Usage,
-                format!("'{}' is a name no TLS certificate can be made out for", host.escape_debug()),
-            )
-            .with_hint("write a DNS name or an address")
+            Error::new(Kind::Usage, format!("'{}' is not a valid name for a TLS certificate", host.escape_debug()))
+                .with_hint("write a DNS name or an address")
         })?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_details(Arc::clone(&provider), clock)
@@ -47,8 +44,8 @@ impl Client {
         let verifies = matches!(trust, Trust::Roots(_));
         let builder = match trust {
             Trust::Roots(roots) => builder.with_root_certificates(roots.store),
-            Trust::Anybody => {
-                builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(Arc::clone(&provider))))
+            Trust::Unverified => {
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAll(Arc::clone(&provider))))
             }
         };
         let mut config = builder.with_no_client_auth();
@@ -58,7 +55,7 @@ impl Client {
         Ok(Client { config: Arc::new(config), name, verifies })
     }
 
-    /// Whether the server has to prove who it is: false for [`Trust::Anybody`].
+    /// Whether the server's certificate is verified: false for [`Trust::Unverified`].
     #[must_use]
     pub fn verifies(&self) -> bool {
         self.verifies
@@ -102,7 +99,7 @@ impl Roots {
         let mut store = RootCertStore::empty();
         store.add_parsable_certificates(certificates);
         if store.is_empty() {
-            return Err(Error::new(Kind::Usage, "it holds no certificate of an authority"));
+            return Err(Error::new(Kind::Usage, "it contains no CA certificate"));
         }
         Ok(Roots { store })
     }
@@ -113,10 +110,10 @@ impl Roots {
     /// `Usage` when a section is broken, or none is an authority's certificate.
     pub fn from_pem(text: &[u8]) -> Result<Roots> {
         let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
-        let certificates = parsed.map_err(|why| Error::new(Kind::Usage, format!("it is no PEM text: {why}")))?;
+        let certificates = parsed.map_err(|why| Error::new(Kind::Usage, format!("not PEM: {why}")))?;
         if certificates.is_empty() {
             return Err(Error::new(Kind::Usage, "it has no BEGIN CERTIFICATE section")
-                .with_hint("give the certificate of the authority, in PEM"));
+                .with_hint("give the authority's certificate, in PEM"));
         }
         Roots::new(certificates)
     }
@@ -128,12 +125,11 @@ impl Roots {
     }
 }
 
-/// Believes every certificate. The handshake's signature is still checked, so the peer holds the key of the certificate it shows; but
-/// anybody can show one.
+/// Accepts every certificate. The handshake's signature is still checked: the peer holds the key of the certificate it shows.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AcceptAll(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAll {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

@@ -1,4 +1,4 @@
-//! What rustls refuses and what a server says in alerts, each with what can be done about it.
+//! Errors for certificates and messages that rustls refuses and for alerts of the server, each with a hint.
 
 use super::record::broken;
 use crate::date::iso;
@@ -6,7 +6,7 @@ use fuelrail_base::{Error, Kind, Result, WallTime};
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{AlertDescription, CertificateError, Error as TlsError, InvalidMessage};
 
-/// The error a failed handshake, or a failed TLS 1.2 connection, stands for: what rustls says, with a hint.
+/// The error of a failed handshake or TLS 1.2 connection: rustls's cause, with a hint.
 #[must_use]
 pub fn explain(error: &TlsError) -> Error {
     explained(error).with_source(error.clone())
@@ -16,21 +16,23 @@ fn explained(error: &TlsError) -> Error {
     match error {
         TlsError::InvalidMessage(InvalidMessage::InvalidContentType) => no_tls(),
         TlsError::InvalidCertificate(why) => certificate(why),
-        TlsError::NoCertificatesPresented => untrusted("the server showed no certificate", "see the server's set-up"),
+        TlsError::NoCertificatesPresented => {
+            untrusted("the server showed no certificate", "check the server's TLS configuration")
+        }
         TlsError::AlertReceived(description) => complaint(*description),
         TlsError::DecryptError => broken("a TLS record failed authentication: it was damaged or forged on the way"),
         TlsError::PeerIncompatible(why) => {
-            Error::new(Kind::Protocol, format!("the server's TLS does not fit: {why:?}"))
-                .with_hint("it must offer TLS 1.3, or TLS 1.2 with ECDHE and AES-GCM or ChaCha20-Poly1305")
+            Error::new(Kind::Protocol, format!("no common TLS parameters with the server: {why:?}"))
+                .with_hint("the server must offer TLS 1.3, or TLS 1.2 with ECDHE and AES-GCM or ChaCha20-Poly1305")
         }
         TlsError::FailedToGetCurrentTime | TlsError::FailedToGetRandomBytes => {
             Error::new(Kind::Environment, format!("TLS cannot be set up: {error}"))
         }
-        other => broken(&format!("the server breaks TLS: {other}")),
+        other => broken(&format!("TLS protocol error: {other}")),
     }
 }
 
-/// The bytes on this port are no TLS.
+/// The error when a port does not speak TLS.
 pub(super) fn no_tls() -> Error {
     Error::new(Kind::Protocol, "the server does not speak TLS on this port")
         .with_hint("check the port in the URI; one that speaks plain HTTP takes http://")
@@ -56,12 +58,12 @@ fn certificate(why: &CertificateError) -> Error {
     let clock = "renew it on the server, and check this machine's clock";
     match why {
         UnknownIssuer => untrusted(
-            "the server's certificate is signed by an authority that is not known here",
+            "the server's certificate is signed by an unknown authority",
             "set ca_file to the certificate of the authority that signed it, in PEM",
         ),
         BadSignature => untrusted(
             "the server's certificate is not signed with the key of the authority it names",
-            "set ca_file to the certificate of the authority that signed it: one of that name is known here, not that one",
+            "set ca_file to the certificate of the authority that signed it: a known one has the same name but another key",
         ),
         ExpiredContext { not_after, .. } => {
             untrusted(format!("the server's certificate expired on {}", date(*not_after)), clock)
@@ -78,11 +80,11 @@ fn certificate(why: &CertificateError) -> Error {
             "the server shows the certificate of an authority as its own",
             "issue the server a certificate of its own (CA:FALSE) and set ca_file to the one that signed it",
         ),
-        other => untrusted(format!("the server's certificate is not to be trusted: {other}"), "replace it"),
+        other => untrusted(format!("the server's certificate is not trusted: {other}"), "replace it"),
     }
 }
 
-const WRONG_NAME_CURE: &str = "use one of its names in the URI, or have it issued for this one too";
+const WRONG_NAME_CURE: &str = "use one of its names in the URI, or have a certificate issued for this name, too";
 /// Names of a certificate that are told: some have hundreds.
 const NAMES_TOLD_MAX: usize = 8;
 
@@ -94,7 +96,7 @@ fn wrong_name(expected: &ServerName<'_>, presented: &[String]) -> Error {
         (_, 0) => told,
         _ => format!("{told} and {more} more"),
     };
-    let cause = format!("the server's certificate is made out for {names}, not for {}", expected.to_str());
+    let cause = format!("the server's certificate is for {names}, not for {}", expected.to_str());
     untrusted(cause, WRONG_NAME_CURE)
 }
 
@@ -119,7 +121,7 @@ pub(super) fn alert(content: &[u8]) -> Result<bool> {
     }
 }
 
-/// The error a fatal alert stands for.
+/// The error of a fatal alert.
 fn complaint(description: AlertDescription) -> Error {
     use AlertDescription::{
         AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateUnknown, HandshakeFailure,
@@ -134,12 +136,13 @@ fn complaint(description: AlertDescription) -> Error {
         | CertificateUnknown
         | NoCertificate
         | UnknownCA
-        | UnsupportedCertificate => {
-            (Kind::Denied, "it may ask for a client certificate, and this loader has none: let it in without")
-        }
+        | UnsupportedCertificate => (
+            Kind::Denied,
+            "the server may require a client certificate, which is not supported: allow access without one",
+        ),
         UnrecognisedName => (Kind::Denied, "the server has no certificate for this name: check the host in the URI"),
         HandshakeFailure | InsufficientSecurity | ProtocolVersion => {
-            (Kind::Protocol, "it must offer TLS 1.3, or TLS 1.2 with ECDHE and AES-GCM or ChaCha20-Poly1305")
+            (Kind::Protocol, "the server must offer TLS 1.3, or TLS 1.2 with ECDHE and AES-GCM or ChaCha20-Poly1305")
         }
         _ => (Kind::Protocol, "see the server's logs"),
     };

@@ -28,8 +28,8 @@ pub(super) const HANDSHAKE: u8 = 22;
 /// Type of alerts.
 pub(super) const ALERT: u8 = 21;
 
-/// The fewest bytes on the wire that can carry so many bytes of payload: a receive may wait for that many and never
-/// waits in vain.
+/// The fewest bytes on the wire that can carry so many bytes of payload: a receive may wait for that many without
+/// waiting for bytes that never arrive.
 #[must_use]
 pub fn ciphertext_bytes_min(payload: usize) -> usize {
     payload + payload.div_ceil(PAYLOAD_BYTES_MAX) * (HEADER_BYTES + 1 + TAG_BYTES)
@@ -48,11 +48,11 @@ pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
 pub(super) fn sealed_len(bytes: &[u8]) -> Result<Option<usize>> {
     let Some(len) = record_len(bytes) else { return Ok(None) };
     if bytes[0] != APPLICATION || bytes[1] != 3 {
-        return Err(broken("bytes that are no sealed TLS record came in the middle of the connection"));
+        return Err(broken("invalid data where a TLS record was expected"));
     }
     match len - HEADER_BYTES {
         sealed if sealed > SEALED_BYTES_MAX => Err(broken("a TLS record is longer than allowed")),
-        sealed if sealed <= TAG_BYTES => Err(broken("a TLS record is too short to hold anything")),
+        sealed if sealed <= TAG_BYTES => Err(broken("a TLS record is too short")),
         _ => Ok((len <= bytes.len()).then_some(len)),
     }
 }
@@ -60,17 +60,18 @@ pub(super) fn sealed_len(bytes: &[u8]) -> Result<Option<usize>> {
 /// Type and length of what an opened record holds: its padding taken off.
 pub(super) fn content(opened: &[u8]) -> Result<(u8, usize)> {
     let Some(at) = opened.iter().rposition(|&byte| byte != 0) else {
-        return Err(broken("a TLS record holds nothing but padding"));
+        return Err(broken("a TLS record contains only padding"));
     };
     if opened.len() > INNER_BYTES_MAX {
-        return Err(broken("a TLS record holds more than allowed"));
+        return Err(broken("a TLS record's content is longer than allowed"));
     }
     Ok((opened[at], at))
 }
 
 /// The peer broke TLS: nothing more of this connection can be used.
 pub(super) fn broken(cause: &str) -> Error {
-    Error::new(Kind::Protocol, cause).with_hint("the server or something on the way is broken, or somebody tampers")
+    Error::new(Kind::Protocol, cause)
+        .with_hint("the server or a device on the network path is faulty, or the traffic is being tampered with")
 }
 
 const IV_BYTES: usize = 12;
@@ -92,7 +93,7 @@ impl Key {
             Chacha20Poly1305 { key, iv } => Key::of(&CHACHA20_POLY1305, key.as_ref(), iv.as_ref(), records),
             _ => None,
         }
-        .ok_or_else(|| Error::new(Kind::Environment, "no opener for the cipher suite that was agreed on"))
+        .ok_or_else(|| Error::new(Kind::Environment, "unsupported cipher suite"))
     }
 
     /// From raw material; `None` when a length does not fit the algorithm.
@@ -168,9 +169,9 @@ mod tests {
             (23, 0, "too short"),
             (23, 16641, "longer"),
             (23, u16::MAX, "longer"),
-            (20, 1, "no sealed"),
-            (21, 2, "no sealed"),
-            (22, 100, "no sealed"),
+            (20, 1, "where a TLS record"),
+            (21, 2, "where a TLS record"),
+            (22, 100, "where a TLS record"),
         ] {
             let error = sealed_len(&header(kind, len)).unwrap_err();
             assert!(error.kind() == Kind::Protocol && error.cause().contains(says), "{kind} {len}: {error}");
@@ -187,7 +188,7 @@ mod tests {
         let mut longest = vec![1; INNER_BYTES_MAX];
         assert_eq!(content(&longest), Ok((1, PAYLOAD_BYTES_MAX)));
         longest.push(0);
-        assert!(content(&longest).unwrap_err().cause().contains("more than allowed"));
+        assert!(content(&longest).unwrap_err().cause().contains("longer than allowed"));
     }
 
     #[test]

@@ -160,7 +160,7 @@ impl<S: Schedule> Records<S> {
     fn control(&mut self, kind: u8, content: &[u8], out: &mut Vec<u8>) -> Result<()> {
         self.barren += 1;
         if self.barren > BARREN_RECORDS_MAX {
-            return Err(broken("the server sends one TLS message after the other, and no payload"));
+            return Err(broken("the server sends TLS messages without payload"));
         }
         match kind {
             HANDSHAKE if content.is_empty() => Err(broken("an empty TLS handshake record came")),
@@ -199,7 +199,7 @@ impl<S: Schedule> Records<S> {
                     }
                     self.change_their_key(asks, out)?;
                 }
-                _ => return Err(broken("a TLS handshake message came that has no place after the handshake")),
+                _ => return Err(broken("unexpected TLS message after the handshake")),
             }
             self.message.drain(..4 + len);
         }

@@ -72,7 +72,7 @@ impl Session {
             shown: 0,
             ended: false,
         };
-        session.rustls(&mut [], &mut Nobody)?;
+        session.rustls(&mut [], &mut NoPayload)?;
         Ok(session)
     }
 
@@ -123,7 +123,7 @@ impl Session {
                 self.early.extend_from_slice(payload);
                 // What rustls wants to see again cannot be shown to it now: then the payload goes with the next input.
                 if self.agreed.is_some() && !self.left_over {
-                    self.rustls(&mut [], &mut Nobody)?;
+                    self.rustls(&mut [], &mut NoPayload)?;
                 }
                 Ok(())
             }
@@ -254,7 +254,7 @@ fn turn(
             Ok(Turn::Blocked)
         }
         ConnectionState::BlockedHandshake | ConnectionState::Closed => Ok(Turn::Blocked),
-        other => Err(broken(&format!("TLS came into an unexpected state: {other:?}"))),
+        other => Err(broken(&format!("unexpected TLS state: {other:?}"))),
     }
 }
 
@@ -295,12 +295,12 @@ fn handshake_record_len(input: &[u8]) -> Result<Option<usize>> {
     Ok((len <= input.len()).then_some(len))
 }
 
-/// Takes nothing: for the turns that bring no payload.
-struct Nobody;
+/// A sink for calls that bring no payload.
+struct NoPayload;
 
-impl Plaintext for Nobody {
+impl Plaintext for NoPayload {
     fn given(&mut self, _payload: &[u8]) -> Result<()> {
-        Err(broken("payload came before anything was asked for"))
+        Err(broken("the server sent data before the first request"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The record layer on trial: a server that says what it is told to, and what must hold whatever it says.
+//! A scripted TLS server for the record layer, and the invariants that must hold whatever it sends.
 //!
 //! Fuzz targets and the corpus test run [`records`]. Nothing here is for users of the crate.
 
@@ -45,7 +45,7 @@ struct Heard {
     error: Option<Error>,
 }
 
-/// Keys anybody can compute, one after the other.
+/// Deterministic test keys, one after the other.
 struct FixedSchedule {
     suite: u8,
     opened: u8,

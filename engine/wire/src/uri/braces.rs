@@ -12,7 +12,7 @@ use fuelrail_base::{Result, limits};
 pub fn expand(uri: &str) -> Result<Vec<String>> {
     if uri.len() > limits::URI_BYTES_MAX {
         let cause = format!("the URI is longer than {} bytes", limits::URI_BYTES_MAX);
-        return Err(usage(&cause, "name the objects in a manifest instead"));
+        return Err(usage(&cause, "list the objects in a manifest instead"));
     }
     alternatives(uri, 0)
 }
@@ -54,7 +54,7 @@ fn product(left: &[String], right: &[String]) -> Result<Vec<String>> {
 }
 
 fn too_many() -> fuelrail_base::Error {
-    let cause = format!("the braces of the URI stand for more than {} prefixes", limits::PREFIXES_MAX);
+    let cause = format!("the braces of the URI expand to more than {} prefixes", limits::PREFIXES_MAX);
     usage(&cause, "leave them out where one prefix covers all, or name the objects in a manifest")
 }
 

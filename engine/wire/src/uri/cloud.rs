@@ -6,7 +6,7 @@ use core::net::Ipv4Addr;
 use core::str::FromStr;
 use fuelrail_base::{Error, Result};
 
-/// The region of buckets that nobody named one for, as Amazon's own tools have it.
+/// The default region, as in Amazon's own tools.
 pub const REGION_DEFAULT: &str = "us-east-1";
 
 /// What a URI of a cloud's own form does not say. URIs that name a server themselves take nothing from it.
@@ -14,7 +14,7 @@ pub const REGION_DEFAULT: &str = "us-east-1";
 pub struct Cloud {
     /// The region of a bucket on Amazon; empty takes [`REGION_DEFAULT`].
     pub region: String,
-    /// The server that speaks for the cloud, `http[s]://HOST[:PORT]`: a store of one's own, a gateway, an emulator. Empty takes the
+    /// The server used instead of the cloud's, `http[s]://HOST[:PORT]`: a private store, a gateway, an emulator. Empty takes the
     /// cloud's.
     pub endpoint: String,
     /// Where requests name the bucket. `None` puts it in front of the host where S3 wants that and the name allows it, and into the
@@ -78,8 +78,8 @@ impl Cloud {
         let elsewhere = |other: &Endpoint| (Endpoint { prefix: endpoint.prefix.clone(), ..other.clone() }) != endpoint;
         if all.iter().any(elsewhere) {
             return Err(usage(
-                "the braces of the URI stand for several buckets",
-                "a data set lies in one bucket: use braces behind its name",
+                "the braces of the URI expand to several buckets",
+                "a data set is in one bucket: use braces after its name",
             ));
         }
         let mut prefixes: Vec<String> = all.into_iter().map(|one| one.prefix).collect();
@@ -94,17 +94,14 @@ impl Cloud {
         let (bucket, prefix) = bucket_and_prefix(rest, "s3://BUCKET/PREFIX")?;
         if bucket.starts_with("arn:") || bucket.ends_with("--x-s3") {
             return Err(usage(
-                "access points by ARN and directory buckets are not spoken to yet",
-                "name the access point's alias, or a general purpose bucket",
+                "access points by ARN and directory buckets are not supported",
+                "use the access point's alias, or a general purpose bucket",
             ));
         }
         let region = self.region();
         let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if !region.bytes().all(fits) {
-            return Err(usage(
-                &format!("region '{}' is not a region's name", region.escape_debug()),
-                "write it as eu-west-1",
-            ));
+            return Err(usage(&format!("'{}' is not a region name", region.escape_debug()), "write it as eu-west-1"));
         }
         let china = if region.starts_with("cn-") { ".cn" } else { "" };
         let host = format!("s3.{region}.amazonaws.com{china}");
@@ -134,11 +131,11 @@ impl Cloud {
             return Err(form());
         }
         let suffix = host_name(suffix)?;
-        // A token or a shared access signature serves whoever is shown it: only Microsoft's servers are, or the one the user set.
+        // Tokens and shared access signatures are bearer secrets: they are sent only to Microsoft's servers or the one the user set.
         if self.endpoint.is_empty() && !AZURE_SUFFIXES.contains(&suffix.as_str()) {
             return Err(usage(
                 &format!("'{suffix}' is not a domain of Azure Storage"),
-                "write abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX, or set endpoint to the server that speaks for it",
+                "write abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX, or set endpoint to the server that serves it",
             ));
         }
         self.container(account, &suffix, container, prefix)
@@ -148,13 +145,13 @@ impl Cloud {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         if !(3..=24).contains(&account.len()) || !account.bytes().all(plain) {
             return Err(usage(
-                "the URI's account is not a storage account's name",
+                "the URI's account is not a valid storage account name",
                 "write az://ACCOUNT/CONTAINER/PREFIX: an account has 3 to 24 small letters and digits",
             ));
         }
         if !is_label(container.strip_prefix('$').unwrap_or(container)) {
             return Err(usage(
-                "the URI's container is not a container's name",
+                "the URI's container is not a valid container name",
                 "write az://ACCOUNT/CONTAINER/PREFIX: a container has 3 to 63 small letters, digits and hyphens",
             ));
         }
@@ -182,7 +179,7 @@ impl Cloud {
         if addressing == Addressing::VirtualHost {
             if host.contains(':') || host.parse::<Ipv4Addr>().is_ok() || !is_label(&bucket) {
                 return Err(usage(
-                    "the bucket's name cannot stand in front of the host: one of them does not allow it",
+                    "the bucket's name cannot precede the host: one of the two does not allow it",
                     "set addressing = path",
                 ));
             }
@@ -233,7 +230,7 @@ impl Source {
         paths.dedup_by(|later, earlier| later.starts_with(earlier.as_str()));
         let common = common_start(&paths);
         let Some((folder, _)) = common.rsplit_once('/') else {
-            return Err(usage("the paths have no folder in common", "write all of them from the root"));
+            return Err(usage("the paths have no common folder", "write all of them as absolute paths"));
         };
         let prefixes: Vec<String> = paths.iter().map(|path| path[folder.len() + 1..].to_owned()).collect();
         Ok(Source { endpoint: folder_endpoint(folder, common_start(&prefixes)), prefixes })
@@ -242,7 +239,7 @@ impl Source {
 
 fn folder_source(all: &[Endpoint]) -> Result<Source> {
     if all.iter().any(|other| other.scheme != Scheme::File) {
-        return Err(usage("the braces of the URI stand for folders and buckets", "a data set lies in one of them"));
+        return Err(usage("the braces of the URI expand to both folders and buckets", "a data set is in one of them"));
     }
     let path = |endpoint: &Endpoint| {
         let mut path = String::new();
@@ -267,7 +264,7 @@ fn folder_of_uri(rest: &str) -> Result<Endpoint> {
 /// A path that begins with a slash or a dot: what is before its last slash is the bucket.
 fn folder_of_path(path: &str) -> Result<Endpoint> {
     if path.starts_with('~') {
-        return Err(usage("the path begins with '~', which shells write out", "write the path from the root"));
+        return Err(usage("the path begins with '~', which only shells expand", "write the absolute path"));
     }
     if !path.starts_with(['/', '.']) {
         return Err(usage("the URI has no scheme", FORM));

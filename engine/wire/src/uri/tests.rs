@@ -35,7 +35,7 @@ fn refusals_say_what_to_write() {
         ("h:80/b", "no scheme"),
         ("ftp://h/b", "none of http, https, s3"),
         ("file://host/srv/set", "another machine"),
-        ("~/set", "which shells write out"),
+        ("~/set", "which only shells expand"),
         ("s3://", "names no bucket"),
         ("s3:///prefix", "names no bucket"),
         ("s3://key:secret@bucket/p", "user information"),

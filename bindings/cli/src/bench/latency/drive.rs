@@ -1,9 +1,9 @@
-//! The load itself: when requests are meant to be sent, who sends them, and from when on a latency counts.
+//! The load generator: when requests are due, which thread sends them, and where a latency starts.
 //!
 //! Owns the rule against coordinated omission. In an open loop a request has a moment at which it is meant to be sent, and its
-//! latency counts from there, also when everybody is still busy with slow answers: the wait is the user's. In a closed loop
-//! nobody means anything before the last answer is there, so latency counts from the sending. The clock is an argument: the
-//! rule is proved against a clock that stalls when told.
+//! latency counts from there, even while all connections still wait for slow responses: the wait is the user's. In a closed loop
+//! no request is due before the last response, so latency counts from the sending. The clock is an argument: tests prove the
+//! rule against a clock that stalls on command.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// A clock that moves only when somebody waits or works.
+    /// A clock that moves only when a caller waits or works.
     #[derive(Default)]
     struct Still(Cell<Duration>);
 

@@ -1,4 +1,4 @@
-//! The question behind `fuelrail bench latency`: how long a bucket takes to answer, and how long a trainer waits for a sample.
+//! The measurement behind `fuelrail bench latency`: how long a bucket takes to answer, and how long a trainer waits for a sample.
 //!
 //! Two things can be timed. *GETs*: of whole objects or of their first bytes, over kept connections of the engine's own client, the
 //! bucket's latency. *Samples*: batches of one sample through the loader, asked for at given moments, the trainer's wait;
@@ -108,8 +108,8 @@ fn gets(
         let object = fit[(number % fit.len() as u64) as usize];
         let (came, due) = (connection.get(&object.key, bytes)?, bytes.unwrap_or(object.size));
         // Any other length is not the latency of this GET.
-        let cause = || format!("the server answers with {came} bytes where {due} are asked for");
-        let cure = "check the manifest, and that the server knows ranges";
+        let cause = || format!("the server sent {came} bytes, requested were {due}");
+        let cure = "check the manifest, and that the server supports range requests";
         if came == due {
             Ok(())
         } else {
@@ -167,7 +167,7 @@ fn samples(run: &Run, config: &Config, listing: &[Listed]) -> Result<Measured> {
     let mut loader = builder.listing(listing.to_vec()).build()?;
     let mut ask = |_| match loader.next_batch() {
         Some(batch) => batch.map(drop),
-        None => Err(Error::new(Kind::Usage, "the set has no samples")),
+        None => Err(Error::new(Kind::Usage, "the data set has no samples")),
     };
     phases(run, |queue| queue.work(&Instant::now(), &mut ask, || run.stop.check()))
 }

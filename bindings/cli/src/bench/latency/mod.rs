@@ -161,7 +161,7 @@ fn timed(args: &Latency, access: &Access, given: &Overrides) -> Outcome<Vec<Time
     let sizes: Vec<Option<u64>> =
         if args.size.is_empty() { vec![None] } else { args.size.iter().map(|size| Some(size.0)).collect() };
     if sizes.contains(&Some(0)) {
-        return Err(usage("--size 0 asks for nothing", "give at least 1"));
+        return Err(usage("--size is 0", "give at least 1"));
     }
     let (uri, connections) = (&args.uri, args.connections);
     let gets = |bytes| Timed::Gets { access: Box::new(access.clone()), uri: uri.clone(), bytes, connections };

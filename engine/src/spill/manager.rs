@@ -1,6 +1,6 @@
-//! The keeper: a thread beside the shards that makes their segments, removes those they give up, and keeps the limits.
+//! The segment manager: a thread beside the shards that creates their segments, removes those they trim, and keeps the limits.
 //!
-//! Owns the segments' locks for as long as it lives, so that no other process takes them for a dead one's. Never touches a
+//! Owns the segments' locks for as long as it lives, so that no other process takes them over. Never touches a
 //! block: shards write and read them by their rings.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -20,31 +20,31 @@ use super::directory::{Directory, named};
 use super::room::{Lengths, Limits, Room};
 use super::segment::{Named, Owned, Segment, Unfit};
 
-/// How often the keeper looks for wishes nobody woke it for.
+/// How often the segment manager looks for requests without a wake-up.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Who is told, in one line, what is wrong with a disk.
+/// Receives one line about each failing disk.
 pub(crate) type Tell = Box<dyn Fn(&str) + Send>;
 
-/// The keeper's thread, from outside. Dropping it ends it and gives the locks up.
-pub(crate) struct Keeper {
+/// Handle of the segment manager's thread. Dropping it ends the thread and releases the locks.
+pub(crate) struct SegmentManager {
     facts: Arc<Mutex<DiskFacts>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
-    /// Looks through the directories, takes over what dead processes left of this data set, and starts the thread. Also what
-    /// each shard is given to begin with.
+impl SegmentManager {
+    /// Looks through the directories, takes over segments of this data set from ended processes, and starts the thread. Also returns
+    /// each shard's initial segments.
     ///
     /// # Errors
-    /// `Environment` when a thread is refused. Disks that fail are told of and left out.
+    /// `Environment` when a thread is refused. Failing disks are reported and skipped.
     pub(crate) fn start(
         (limits, lengths, shards): (Limits, Lengths, u16),
         directories: Vec<Directory>,
         objects: &Objects,
         tell: Tell,
-    ) -> Result<(Keeper, Vec<SpillSetup>)> {
+    ) -> Result<(SegmentManager, Vec<SpillSetup>)> {
         let unit = directories.iter().map(Directory::unit).max().unwrap_or(4096);
         let mut work = Work::new((limits, lengths, shards), directories, tell);
         let setup =
@@ -55,7 +55,7 @@ impl Keeper {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = spawn("fuelrail-spill", move || work.live(&stopped))?;
-        Ok((Keeper { facts, stop, thread: Some(thread) }, setups))
+        Ok((SegmentManager { facts, stop, thread: Some(thread) }, setups))
     }
 
     /// What it did so far: counts of segments, failures and failed directories.
@@ -64,7 +64,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for SegmentManager {
     /// The shards have ended before: what they wished for last is still done.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
@@ -207,7 +207,7 @@ impl Work {
         }
     }
 
-    /// An empty segment: one that is ready, or a new one, if the limits leave room for it or somebody dead makes room.
+    /// An empty segment: one that is ready, or a new one, if the limits or segments of ended processes leave room.
     pub(super) fn another(&mut self) -> Option<SegmentFile> {
         let (directory, owned) = self.ready.pop_front().or_else(|| self.make(true))?;
         let (named, header, direct) = (owned.0.named.clone(), owned.0.header, owned.0.is_direct());
@@ -228,8 +228,8 @@ impl Work {
         more
     }
 
-    /// Makes a segment. A `wanted` one may take the room of the dead, and, when even so there is too little, be a shorter one:
-    /// so the limit is used to its end.
+    /// Makes a segment. A `wanted` one may replace segments of ended processes, and may be shorter if there is too little room, so
+    /// that the limit is used up.
     fn make(&mut self, wanted: bool) -> Option<(usize, Owned)> {
         let lengths = self.lengths.halves().take(if wanted { usize::MAX } else { 1 });
         lengths.into_iter().find_map(|len| self.make_of(len, wanted))
@@ -283,14 +283,11 @@ impl Work {
             // What cannot be removed is empty, and found by the next opening.
             let gone: VecDeque<(usize, Owned)> = gone;
             gone.into_iter().for_each(|(_, owned)| drop(owned.remove()));
-            (self.tell)(&format!(
-                "disk: nothing more is kept in {}, training goes on without it: {error}",
-                path.display()
-            ));
+            (self.tell)(&format!("disk: {} is no longer used, the run continues without it: {error}", path.display()));
         }
     }
 
-    /// Gives the locks up. Segments nothing is found in by any later run are of no use to it.
+    /// Releases the locks, and removes segments without a record.
     pub(super) fn leave(self) {
         let kept = self.kept.into_values().filter_map(|kept| kept.owned);
         for owned in kept.chain(self.ready.into_iter().map(|ready| ready.1)) {
@@ -308,7 +305,7 @@ struct Found {
     named: Named,
     header: SegmentHeader,
     direct: bool,
-    /// The lock, if its owner is dead.
+    /// The lock, if its owner has ended.
     owned: Option<Owned>,
     /// What its owner may do with it.
     mount: Mount,
@@ -324,7 +321,7 @@ struct Recovered {
     flaws: Vec<String>,
 }
 
-/// Looks through a directory. Dead processes' segments with blocks of this data set are taken over, and those with no record
+/// Looks through a directory. Ended processes' segments with blocks of this data set are taken over, and those with no record
 /// at all are removed; others stay as they are.
 fn recover(directory: &Directory, contents: &Contents<'_>, shards: u16) -> Result<Recovered> {
     let mut recovered = Recovered::default();
@@ -333,7 +330,7 @@ fn recover(directory: &Directory, contents: &Contents<'_>, shards: u16) -> Resul
             Ok(found) => recovered.segments.extend(found),
             Err(Unfit::Gone) => {}
             Err(Unfit::Flawed(why)) => {
-                recovered.flaws.push(format!("disk: {} is left alone: {why}", named.path().display()));
+                recovered.flaws.push(format!("disk: {} is ignored: {why}", named.path().display()));
             }
             Err(Unfit::Failed(error)) => recovered.flaws.push(format!("disk: {error}")),
         }

@@ -1,4 +1,4 @@
-//! Seeded words: the one source of arbitrary numbers in this crate. A word is a pure function of a stream and an index,
+//! Seeded pseudo-random 64-bit words: the one source of randomness in this crate. A word is a pure function of a stream and an index,
 //! so content can be produced from any offset, in any order, on any machine, with the same bytes.
 //!
 //! Only integer and basic IEEE arithmetic is used: the C library's `exp` may differ in the last bit between machines.

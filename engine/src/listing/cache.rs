@@ -1,6 +1,6 @@
-//! The directory that listings are kept in: a finished one is saved there, and found again.
+//! The listing cache: a directory where finished listings are saved and found again.
 //!
-//! Owns names and words; a file that is torn, rotten or something else's costs one line and a new listing.
+//! Owns file names and messages; a damaged or foreign file costs a notice and a new listing.
 
 use crate::system::refused;
 use fuelrail_base::{Error, Kind, Result, SampleId};
@@ -19,9 +19,9 @@ use std::sync::Arc;
 const FRAME_BYTES: usize = 64 << 10;
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// One data set's places in the directory.
+/// One data set's files in the directory.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct ListingCache {
     pub(super) own: Arc<OwnDirectory>,
     pub(super) source: SourceId,
 }
@@ -34,12 +34,12 @@ pub(super) struct OnDisk {
     pub(super) begun_s: u64,
 }
 
-impl Shelf {
-    /// Opens this user's directory in `dir`, or makes it, and `dir`. Keys may tell something: nobody else reads it.
-    pub(super) fn open(dir: &Path, source: SourceId) -> Result<Shelf> {
+impl ListingCache {
+    /// Opens this user's directory in `dir`, creating both if needed. Only this user can read it: keys may be confidential.
+    pub(super) fn open(dir: &Path, source: SourceId) -> Result<ListingCache> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.map_err(|error| refused(dir, "making", &error))?;
-        Ok(Shelf { own: Arc::new(OwnDirectory::open(dir)?), source })
+        Ok(ListingCache { own: Arc::new(OwnDirectory::open(dir)?), source })
     }
 
     pub(super) fn path(&self, kind: NameKind) -> PathBuf {
@@ -50,16 +50,16 @@ impl Shelf {
         Name { source: self.source, kind }.to_string()
     }
 
-    /// The listing that is there, begun then.
+    /// The saved listing that was started at `begun_s`.
     pub(super) fn saved(&self, begun_s: u64) -> Saved {
         let (own, name) = (Arc::clone(&self.own), self.name(NameKind::Whole));
         Saved(Some(SavedFile { path: own.path().join(&name), own, name, begun_s }))
     }
 
-    /// The listing that was saved, if `wanted` says yes to when it was begun.
+    /// Loads the saved listing, if `wanted` accepts its time.
     ///
     /// # Errors
-    /// Why there is none that can be used, in words.
+    /// The reason why it cannot be used.
     pub(super) fn load(&self, wanted: impl FnOnce(u64) -> Result<(), String>) -> Result<Option<OnDisk>, String> {
         let path = self.path(NameKind::Whole);
         let opened = self.own.open_file(&self.name(NameKind::Whole), false);
@@ -85,7 +85,7 @@ impl Shelf {
     pub(super) fn save(&self, listing: &Listing, begun_s: u64) -> Result<u64> {
         let (new, name) = (self.name(NameKind::New), self.name(NameKind::Whole));
         let header = Header { holds: Holds::Whole(listing.len() as u64), source: self.source, begun_s };
-        // What is under the name was left by a process that died. What is not to be removed is refused below.
+        // A file of this name was left by a process that died. If it cannot be removed, creating one fails below.
         let _ = self.own.remove(&new);
         let file = self.own.make_file(&new);
         let mut file = file.map_err(|error| refused(&self.path(NameKind::New), "making", &error))?;
@@ -98,7 +98,7 @@ impl Shelf {
     }
 }
 
-/// Says when, for people.
+/// An age for people.
 pub(super) fn ago(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s ago"),
@@ -180,12 +180,10 @@ impl Saved {
         let read = opened.is_some_and(|mut file| file.read_exact(&mut head).is_ok());
         let is_that = read && Header::decode(&head).is_ok_and(|header| header.begun_s == begun_s);
         if is_that && own.remove(&name).is_err() {
-            return error.and_hint(format!("remove the listing that was kept, {}", path.display()));
+            return error.and_hint(format!("remove the saved listing, {}", path.display()));
         }
-        error.and_hint(format!(
-            "the listing that was kept in {} is dropped: the next start lists the bucket anew",
-            path.display()
-        ))
+        error
+            .and_hint(format!("the saved listing {} is dropped: the next start lists the bucket again", path.display()))
     }
 }
 
@@ -202,29 +200,29 @@ mod tests {
     #[test]
     fn torn_or_rotten_at_any_byte_it_is_not_believed() {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(&dir.path().join("new/er"), SourceId([7; 16])).unwrap();
-        assert!(shelf.load(|_| Ok(())).unwrap().is_none());
+        let cache = ListingCache::open(&dir.path().join("new/er"), SourceId([7; 16])).unwrap();
+        assert!(cache.load(|_| Ok(())).unwrap().is_none());
         let wanted: Vec<_> = listing().iter().collect();
-        let bytes = shelf.save(&listing(), 5).unwrap();
-        let path = shelf.path(NameKind::Whole);
+        let bytes = cache.save(&listing(), 5).unwrap();
+        let path = cache.path(NameKind::Whole);
         let good = fs::read(&path).unwrap();
         assert_eq!(good.len() as u64, bytes);
-        let found = shelf.load(|begun_s| if begun_s == 5 { Ok(()) } else { Err("old".into()) }).unwrap().unwrap();
+        let found = cache.load(|begun_s| if begun_s == 5 { Ok(()) } else { Err("old".into()) }).unwrap().unwrap();
         assert!(found.begun_s == 5 && found.listing.iter().eq(wanted.iter().cloned()));
-        assert!(shelf.load(|_| Err("it is old".into())).unwrap_err().ends_with(": it is old"));
+        assert!(cache.load(|_| Err("it is old".into())).unwrap_err().ends_with(": it is old"));
         for at in 0..good.len() {
             let mut rotten = good.clone();
             rotten[at] ^= 1 << (at % 8);
             for bytes in [&good[..at], &rotten[..]] {
                 fs::write(&path, bytes).unwrap();
-                assert!(shelf.load(|_| Ok(())).is_err(), "at {at}");
+                assert!(cache.load(|_| Ok(())).is_err(), "at {at}");
             }
         }
-        // What is left of a process that died while it saved is no hindrance, and another data set's file no listing of ours.
-        fs::write(shelf.path(NameKind::New), "half").unwrap();
-        shelf.save(&listing(), 6).unwrap();
-        assert_eq!(shelf.load(|_| Ok(())).unwrap().unwrap().begun_s, 6);
-        let other = Shelf { source: SourceId([8; 16]), own: Arc::clone(&shelf.own) };
+        // Leftovers of a process that died while saving do not matter, and another data set's file is not used.
+        fs::write(cache.path(NameKind::New), "half").unwrap();
+        cache.save(&listing(), 6).unwrap();
+        assert_eq!(cache.load(|_| Ok(())).unwrap().unwrap().begun_s, 6);
+        let other = ListingCache { source: SourceId([8; 16]), own: Arc::clone(&cache.own) };
         fs::copy(&path, other.path(NameKind::Whole)).unwrap();
         assert!(other.load(|_| Ok(())).unwrap_err().contains("another data set"));
     }
@@ -232,20 +230,20 @@ mod tests {
     #[test]
     fn only_the_listing_that_was_used_is_dropped_and_only_for_what_says_it_is_old() {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(dir.path(), SourceId([7; 16])).unwrap();
-        shelf.save(&listing(), 5).unwrap();
-        let path = shelf.path(NameKind::Whole);
-        let mut saved = shelf.saved(5);
+        let cache = ListingCache::open(dir.path(), SourceId([7; 16])).unwrap();
+        cache.save(&listing(), 5).unwrap();
+        let path = cache.path(NameKind::Whole);
+        let mut saved = cache.saved(5);
         for kind in [Kind::Network, Kind::Undecodable, Kind::Denied] {
             assert_eq!(saved.judged(Error::new(kind, "x")), Error::new(kind, "x"));
         }
-        shelf.save(&listing(), 6).unwrap();
+        cache.save(&listing(), 6).unwrap();
         let error = saved.judged(Error::new(Kind::NotFound, "x"));
         assert!(path.exists() && error.to_string().contains("is dropped"), "a newer one stays: {error}");
         assert_eq!(saved.judged(Error::new(Kind::NotFound, "x")), Error::new(Kind::NotFound, "x"), "it is told once");
         for kind in [Kind::Changed, Kind::NotFound, Kind::Mismatch] {
-            shelf.save(&listing(), 6).unwrap();
-            shelf.saved(6).look_at(&[(SampleId(0), Error::new(kind, "x"))]);
+            cache.save(&listing(), 6).unwrap();
+            cache.saved(6).look_at(&[(SampleId(0), Error::new(kind, "x"))]);
             assert!(!path.exists(), "{kind:?}");
         }
     }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{fuelrail, utf8};
 
-/// Options that keep a question small: the embedded bucket, few objects, two rounds.
+/// Options that keep a benchmark small: the embedded bucket, few objects, two rounds.
 const SMALL: [&str; 9] = ["--venue", "embedded", "--scale", "0.002", "--rounds", "2", "--repeats", "2", "--no-pin"];
 
 #[test]

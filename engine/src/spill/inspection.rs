@@ -1,6 +1,6 @@
-//! Cache directories from outside of any loader: what is in them, whether it is sound, and giving it up.
+//! Cache inspection: lists, verifies and removes the segments of a cache directory, from outside of any loader.
 //!
-//! Owns nothing, and takes no lock but to remove a segment. Files that are not segments are counted, and left alone.
+//! Owns nothing, and takes a lock only to remove a segment. Other files are counted, and not touched.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use serde::Serialize;
 use super::directory;
 use super::segment::{Named, Segment, Unfit};
 
-/// Whether anybody owns a segment.
+/// Whether a process owns a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SegmentState {
-    /// A living process does: it appends to it, and may remove it.
+    /// A running process owns it, appends to it and may remove it.
     Owned,
-    /// Nobody does: its process is dead, and whoever wants its blocks or its room takes it over.
+    /// Its process has ended; another may take over its blocks or its room.
     Free,
-    /// It is being made.
+    /// It is being created.
     New,
-    /// It is not what its name says, or cannot be read; it is left alone.
+    /// It is not what its name says, or cannot be read; it is not touched.
     #[default]
     Unfit,
 }
@@ -34,7 +34,7 @@ pub struct CacheSegment {
     pub path: PathBuf,
     /// Its length, bytes.
     pub bytes: u64,
-    /// Whether anybody owns it.
+    /// Whether a process owns it.
     pub state: SegmentState,
     /// When it was made, s since 1970; zero for one that is not a segment.
     pub created_s: u64,
@@ -42,7 +42,7 @@ pub struct CacheSegment {
     pub blocks: u64,
     /// … their bytes.
     pub block_bytes: u64,
-    /// Records that are torn or rotten.
+    /// Torn or corrupt records.
     pub damaged_records: u64,
     /// What is wrong with it, if anything is.
     pub flaw: Option<String>,
@@ -66,13 +66,13 @@ pub struct CacheDirectory {
 pub struct CacheVerdict {
     /// The segment.
     pub path: PathBuf,
-    /// Blocks that are what was written.
+    /// Valid blocks.
     pub sound: u64,
     /// … their bytes.
     pub sound_bytes: u64,
-    /// Blocks that are not: whoever reads one fetches it again.
+    /// Corrupt blocks: a reader fetches them again.
     pub rotten: u64,
-    /// Records that are torn or rotten.
+    /// Torn or corrupt records.
     pub damaged_records: u64,
     /// Why it, or a part of it, could not be read.
     pub flaw: Option<String>,
@@ -83,15 +83,15 @@ pub struct CacheVerdict {
 pub struct RemovedCache {
     /// Segments removed.
     pub removed: Vec<PathBuf>,
-    /// Bytes given back, or given back when the last reader is gone.
+    /// Bytes freed now, or when the last reader has closed them.
     pub removed_bytes: u64,
-    /// Segments of living processes, which were left where they are.
+    /// Segments of running processes, which were not removed.
     pub owned: Vec<PathBuf>,
     /// Files that are named as segments and are none, and those that could not be removed, with the reason.
     pub left: Vec<(PathBuf, String)>,
 }
 
-/// What is in a cache directory. Never changes it, whoever uses it meanwhile.
+/// Lists a cache directory. Changes nothing; loaders may be using it.
 ///
 /// # Errors
 /// `NotFound` when there is no such directory, `File` when it cannot be read.
@@ -160,9 +160,9 @@ fn own(path: &Path) -> Result<Arc<OwnDirectory>> {
         Error::new(Kind::NotFound, format!("{} {why}", path.display())).with_hint("name a directory of spill_dirs")
     };
     if !path.is_dir() {
-        return Err(missing("is no directory"));
+        return Err(missing("is not a directory"));
     }
-    OwnDirectory::find(path)?.map(Arc::new).ok_or_else(|| missing("has no cache of this user in it"))
+    OwnDirectory::find(path)?.map(Arc::new).ok_or_else(|| missing("contains no cache of this user"))
 }
 
 /// `None` for one that is gone by now.
