@@ -18,9 +18,9 @@ use fuelrail_io::{
     Arena, Backend, Division, OwnDirectory, PollRing, Region, Ring, Sender, SharedWords, ThreadMeter, UringConfig,
     UringRing, Waker, pin_current_thread,
 };
-use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::pace::{LEDGER_WORDS, Ledger, SLOT_WORDS, SLOTS_FROM};
+use fuelrail_plan::planner::PlannerConfig;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;
@@ -161,7 +161,7 @@ impl Posting {
     /// greeting; what ends it without its being told to is the run's failure.
     fn serve<R: Ring>(self, open: impl FnOnce() -> Result<R>) {
         let Posting { region, objects, run, shard, ends, core, tell } = self;
-        let (id, consumer) = (shard.brain.shard.0, Arc::clone(&ends.consumer));
+        let (id, consumer) = (shard.planner.shard.0, Arc::clone(&ends.consumer));
         let pinned = core.map_or(Ok(()), pin_current_thread);
         let built = open().and_then(|ring| {
             let mut notices = ring.facts().refusals;
@@ -243,7 +243,7 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
     let kept_bytes = plan.layout.cache_bytes * shards + disk;
     let connections_start = window.connections_start.min(window.connections_max);
     Ok(ShardConfig {
-        brain: BrainConfig {
+        planner: PlannerConfig {
             shard,
             shards: plan.layout.shards,
             prefetch: Strategy::named(config.memory.prefetch, (config.memory.prefetch_samples / shards).max(2))?,

@@ -10,7 +10,7 @@ use fuelrail_base::metrics::Histogram;
 use fuelrail_base::sync::Mutex;
 use fuelrail_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fuelrail_io::{RingFacts, ThreadUse};
-use fuelrail_plan::brain::BrainStats;
+use fuelrail_plan::planner::PlannerStats;
 use std::sync::PoisonError;
 
 /// Counters and state of one shard at one moment.
@@ -18,8 +18,8 @@ use std::sync::PoisonError;
 pub struct Snapshot {
     /// Which publication this is; 0 is none.
     pub serial: u64,
-    /// The brain's counters.
-    pub brain: BrainStats,
+    /// The planner's counters.
+    pub planner: PlannerStats,
     /// The fetch stage's counters.
     pub fetch: FetchStats,
     /// The spill stage's counters.

@@ -5,7 +5,7 @@
 
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_io::Waker;
-use fuelrail_plan::brain::GivenUp;
+use fuelrail_plan::planner::GivenUp;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, OnceLock, PoisonError};

@@ -9,7 +9,7 @@ use files::Files;
 use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{Duration, Error, Instant, WallTime};
 use fuelrail_io::{Done, Ring, Slot, Window};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use fuelrail_wire::Scheme;
 use http::Http;
 use std::collections::VecDeque;

@@ -6,7 +6,7 @@
 use crate::conn::Proof;
 use fuelrail_base::{BlockId, Error, ShardId};
 use fuelrail_io::Window;
-use fuelrail_plan::brain::Source;
+use fuelrail_plan::planner::Source;
 use fuelrail_plan::schedule::UseTime;
 
 /// Where a block belongs, in its home: all that an answer must say to find its place.

@@ -1,6 +1,6 @@
 //! The stages in order, the gates between them, and the shard that drives them.
 //!
-//! `fetch` → (`cache`) → `assemble` → `deliver`, each told what to do by the brain. Knows no clock but the ring's, no
+//! `fetch` → (`cache`) → `assemble` → `deliver`, each told what to do by the planner. Knows no clock but the ring's, no
 //! file, no thread: the same flow runs on io_uring and in virtual time.
 #![forbid(unsafe_code)]
 

@@ -10,15 +10,15 @@ use core::ops::RangeInclusive;
 use fuelrail_base::limits::{SCRATCH_BYTES, TLS_SCRATCH_BYTES, TLS_SCRATCH_BYTES_MIN};
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_io::{Region, Sender, Slot};
-use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::planner::PlannerConfig;
 use fuelrail_wire::Scheme;
 use std::sync::Arc;
 
 /// Plain configuration of one shard.
 #[derive(Clone, Debug)]
 pub struct ShardConfig {
-    /// The brain's part.
-    pub brain: BrainConfig,
+    /// The planner's part.
+    pub planner: PlannerConfig,
     /// What happens when a sample cannot be had.
     pub bad_samples: BadSamples,
     /// Silence on a connection with open requests, after which it is given up; a trickle is for as long.
@@ -41,7 +41,7 @@ pub struct ShardEnds {
     pub consumer: Arc<Consumer>,
     /// What the outside sees.
     pub board: Arc<Board>,
-    /// The disk, where the brain is configured for one.
+    /// The disk, where the planner is configured for one.
     pub spill: Option<SpillSetup>,
 }
 

@@ -1,6 +1,6 @@
-//! A shard: one thread, one ring, one brain, its share of the arena. The only place that knows all stages.
+//! A shard: one thread, one ring, one planner, its share of the arena. The only place that knows all stages.
 //!
-//! A turn takes completions, letters and the consumer's state in, tells the brain, carries out its commands until there
+//! A turn takes completions, letters and the consumer's state in, tells the planner, carries out its commands until there
 //! are none, and pushes what is due; then the shard sleeps in the ring. Bytes never pass through here, only windows.
 
 use crate::assemble::{AssembleStage, BadSamples};
@@ -21,7 +21,7 @@ use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, ShardId};
 use fuelrail_io::{Op, Region, Ring, ThreadMeter, Waker, Window};
-use fuelrail_plan::brain::{Brain, BrainConfig, Command, Fact, FetchId, Keep, Origin, Source, Waiters};
+use fuelrail_plan::planner::{Command, Fact, FetchId, Keep, Origin, Planner, PlannerConfig, Source, Waiters};
 use fuelrail_plan::run::Run;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ mod disk;
 mod outcomes;
 mod report;
 
-/// One that waits for a block of this shard. The brain keeps it with the block.
+/// One that waits for a block of this shard. The planner keeps it with the block.
 struct Waiter {
     home: ShardId,
     span: SpanId,
@@ -52,7 +52,7 @@ pub struct Shard<R: Ring> {
     region: Region,
     waker: Waker,
     objects: Arc<Objects>,
-    brain: Brain<Waiter>,
+    planner: Planner<Waiter>,
     fetch: FetchStage,
     hedges: Hedges,
     cache: Option<CacheStage>,
@@ -60,7 +60,7 @@ pub struct Shard<R: Ring> {
     assemble: AssembleStage,
     deliver: DeliverStage,
     mesh: MeshEnds,
-    /// Blocks from the brain's command to their outcome.
+    /// Blocks from the planner's command to their outcome.
     requests: Gate,
     /// Batches from their slot to their last sample.
     filling: Gate,
@@ -92,7 +92,7 @@ impl<R: Ring> Shard<R> {
         config: &ShardConfig,
         ends: ShardEnds,
     ) -> Result<Shard<R>> {
-        let BrainConfig { shard, shards, cache_bytes, .. } = config.brain;
+        let PlannerConfig { shard, shards, cache_bytes, .. } = config.planner;
         let cache =
             if cache_bytes == 0 { None } else { Some(CacheStage::new(cache_memory(&mut region, cache_bytes)?)) };
         let scratch = scratch_memory(&mut region, config.connections_max, config.scratch_bytes)?;
@@ -101,8 +101,8 @@ impl<R: Ring> Shard<R> {
         ends.mesh.set_waker(&waker);
         ends.consumer.failure.wakes(&waker);
         region.set_waker(waker.clone());
-        let mut brain = Brain::new(&config.brain, run.clone(), Arc::clone(objects.catalog()))?;
-        let spill = match (ends.spill, brain.spill()) {
+        let mut planner = Planner::new(&config.planner, run.clone(), Arc::clone(objects.catalog()))?;
+        let spill = match (ends.spill, planner.spill()) {
             (Some(setup), Some(tier)) => {
                 Some(SpillStage::new(&mut region, Arc::clone(&objects), setup, waker.clone(), tier)?)
             }
@@ -112,7 +112,7 @@ impl<R: Ring> Shard<R> {
         Ok(Shard {
             id: shard,
             shards,
-            brain,
+            planner,
             spill,
             fetch: FetchStage::new(Arc::clone(&objects), config.stall_after, scratch),
             hedges: Hedges::new(spares),
@@ -195,7 +195,7 @@ impl<R: Ring> Shard<R> {
         self.watch_memory();
         if let Some(known) = self.consumer.news(&mut self.heard) {
             self.assemble.learn(&known);
-            self.brain.learn(&known);
+            self.planner.learn(&known);
         }
         let taken = self.consumer.taken_of(u64::from(self.id.0), u64::from(self.shards));
         self.tell(Fact::Consumer { taken, waits: self.consumer.waits() });
@@ -218,7 +218,7 @@ impl<R: Ring> Shard<R> {
     pub fn sleep(&mut self) -> Result<()> {
         self.now = self.ring.now();
         let until = self.fetch.sweep(&mut self.ring, self.now);
-        if self.brain.queued() + self.fetch.waiting() > 0 {
+        if self.planner.queued() + self.fetch.waiting() > 0 {
             // Only a core that finds nothing to reap is idle; then the window may open.
             self.wait(Some(self.now))?;
             // The kernel may have taken its time: what has come meanwhile has not come before.
@@ -234,7 +234,7 @@ impl<R: Ring> Shard<R> {
             // A request that could not even be sent: no completion will tell of it.
             return Ok(());
         }
-        let until = [until, self.brain.deadline(), self.disk_deadline()].into_iter().flatten().min();
+        let until = [until, self.planner.deadline(), self.disk_deadline()].into_iter().flatten().min();
         // Whoever sends a letter, takes a batch or returns a slot wakes this shard: nothing else needs a second look.
         let until = if self.waker.arm() { until } else { Some(self.now) };
         let result = self.wait(until);
@@ -255,13 +255,13 @@ impl<R: Ring> Shard<R> {
     }
 
     fn tell(&mut self, fact: Fact) {
-        self.brain.tell(self.now, fact);
+        self.planner.tell(self.now, fact);
     }
 
     fn pump(&mut self) {
         self.mesh.flush();
-        let brain = &self.brain;
-        self.fetch.pump(&mut self.ring, self.now, brain.connections(), |bytes| brain.depth(bytes));
+        let planner = &self.planner;
+        self.fetch.pump(&mut self.ring, self.now, planner.connections(), |bytes| planner.depth(bytes));
         self.pump_disk(false);
     }
 
@@ -311,16 +311,16 @@ impl<R: Ring> Shard<R> {
         self.free_bytes_seen = free;
     }
 
-    /// Carries out the brain's commands, tells it of new asks, and lets it look ahead, until there is none of them. It hears of an
+    /// Carries out the planner's commands, tells it of new asks, and lets it look ahead, until there is none of them. It hears of an
     /// ask when it has no command left: until then a block may be given up and not yet be in quarantine. True when there were any.
     fn obey(&mut self) -> bool {
         let mut any = false;
         loop {
-            if let Some(command) = self.brain.pop() {
+            if let Some(command) = self.planner.pop() {
                 self.carry_out(command);
             } else if let Some(ask) = self.mesh.next_ask() {
                 self.own(ask);
-            } else if !self.brain.look_ahead(self.now) {
+            } else if !self.planner.look_ahead(self.now) {
                 return any;
             }
             any = true;
@@ -365,7 +365,7 @@ impl<R: Ring> Shard<R> {
     fn start(&mut self, fetch: FetchId, block: BlockId, from: Origin) {
         let mut window = self.waiter(fetch).window.take().expect("one attempt at a time");
         if let Origin::Disk(spot) = from {
-            let spill = self.spill.as_mut().expect("the brain restores only where there is a disk");
+            let spill = self.spill.as_mut().expect("the planner restores only where there is a disk");
             return spill.restore(self.now, fetch, block, spot, window);
         }
         if window.room() == 0 {
@@ -387,7 +387,7 @@ impl<R: Ring> Shard<R> {
         }
         match keep {
             Some(Keep::Ram) => {
-                let cache = self.cache.as_mut().expect("the brain keeps only within a capacity");
+                let cache = self.cache.as_mut().expect("the planner keeps only within a capacity");
                 cache.keep(block, window.bytes(), proof);
             }
             Some(Keep::Disk { segment, place }) => self.spill_block(block, window, proof, (segment, place)),
@@ -397,12 +397,12 @@ impl<R: Ring> Shard<R> {
         for other in others.drain(..) {
             self.reply(other, Ok((proof, Source::Shared)));
         }
-        self.brain.recycle(others);
+        self.planner.recycle(others);
     }
 
     /// The first that waits for a fetch under way.
     fn waiter(&mut self, fetch: FetchId) -> &mut Waiter {
-        self.brain.first(fetch).expect("the fetch is under way")
+        self.planner.first(fetch).expect("the fetch is under way")
     }
 
     /// What a request asks for when so much of the block has landed.
@@ -440,7 +440,7 @@ impl<R: Ring> Shard<R> {
         }
         let (proof, window) = (Proof::default(), Some(window));
         let waiter = Waiter { home, span, window, proof, seen: proof, error: None, race: None };
-        self.brain.ask(self.now, waiter, (block, at, fresh));
+        self.planner.ask(self.now, waiter, (block, at, fresh));
     }
 
     fn reply(&mut self, waiter: Waiter, result: Result<(Proof, Source)>) {
@@ -466,7 +466,7 @@ impl<R: Ring> Shard<R> {
         for finished in self.assemble.finished() {
             canary::pass(self.id.0, Stage::Deliver);
             self.filling.passed(self.now);
-            self.brain.tell(self.now, Fact::Ready(finished.seq));
+            self.planner.tell(self.now, Fact::Ready(finished.seq));
             self.deliver.put(finished);
         }
     }

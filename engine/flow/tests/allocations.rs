@@ -9,9 +9,9 @@ use fuelrail_flow::{
     BadSamples, Board, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, mesh,
 };
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, UringConfig, UringRing, lane};
-use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
+use fuelrail_plan::planner::PlannerConfig;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -52,7 +52,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
         ..WindowConfig::default()
     };
     let shard_config = ShardConfig {
-        brain: BrainConfig {
+        planner: PlannerConfig {
             shard: ShardId(0),
             shards: 1,
             prefetch: Strategy::default(),

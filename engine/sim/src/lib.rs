@@ -1,4 +1,4 @@
-//! A whole world in virtual time around the shipping brain and flow: one seed, one run, exactly repeatable.
+//! A whole world in virtual time around the shipping planner and flow: one seed, one run, exactly repeatable.
 //!
 //! [`Scenario::draw`] turns a seed into a data set, loaders, a bucket, faults and a consumer; [`run`] plays it over
 //! simulated rings and has every batch checked against a plain model; a [`Canary`] is a planted bug that the checks

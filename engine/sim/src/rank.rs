@@ -15,9 +15,9 @@ use fuelrail_flow::{
     spill_memory_bytes,
 };
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, Ring as _, SimRing, SimWorld, Waker, lane};
-use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::pace::Ledger;
+use fuelrail_plan::planner::PlannerConfig;
 use fuelrail_plan::prefetch::{Strategy, Watermarks};
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;
@@ -303,7 +303,7 @@ fn new_shard(
     let waker = inner.waker();
     let planted = make.canary.filter(|_| id == 0);
     let config = ShardConfig {
-        brain: BrainConfig {
+        planner: PlannerConfig {
             shard: ShardId(id),
             shards: l.shards,
             prefetch: match l.watermarks {

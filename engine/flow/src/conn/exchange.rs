@@ -4,7 +4,7 @@
 
 use fuelrail_base::{Error, Instant, Kind, Result, SampleId, WallTime};
 use fuelrail_io::{Filling, Window};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use fuelrail_wire::tls::asks_for_tls;
 use fuelrail_wire::{Digest, Etag, Framing, ResponseHead};
 

@@ -93,7 +93,7 @@ impl HeadPredictor {
 mod tests {
     use super::*;
     use fuelrail_base::SampleId;
-    use fuelrail_plan::brain::FetchId;
+    use fuelrail_plan::planner::FetchId;
     use fuelrail_wire::{Parsed, parse_head};
 
     fn asked(first: u64, len: u64, object_len: u64) -> Asked {

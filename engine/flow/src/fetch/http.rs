@@ -10,7 +10,7 @@ use crate::objects::Objects;
 use fuelrail_base::limits::CONNECTIONS_PER_SHARD_MAX;
 use fuelrail_base::{Duration, Error, Instant, Kind};
 use fuelrail_io::{Done, Full, Op, Ring, Slot};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;

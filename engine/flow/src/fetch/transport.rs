@@ -5,7 +5,7 @@ use crate::credential::Signatory;
 use crate::objects::Objects;
 use fuelrail_base::{Error, Instant};
 use fuelrail_io::{Done, Filling, Ring, Window};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

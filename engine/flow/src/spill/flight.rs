@@ -3,7 +3,7 @@
 use crate::conn::Proof;
 use fuelrail_base::{BlockId, Duration, Instant, SampleId};
 use fuelrail_io::{Lent, Window};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use fuelrail_plan::spill::{SegmentId, Spot};
 
 /// A block on its way to the disk.

@@ -24,7 +24,7 @@ use fuelrail_base::limits::{DIRECT_BYTES_MIN, GATHER_BYTES};
 use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, SampleId};
 use fuelrail_io::{Region, Ring, Waker, Window};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use fuelrail_plan::spill::{PAGE_BYTES, SegmentId, Spill, Spot};
 use gather::{Gather, Short};
 use segments::Segments;
@@ -106,7 +106,7 @@ pub(crate) struct SpillStage {
 }
 
 impl SpillStage {
-    /// Takes its memory from the region, and the segments that were found into the brain's books.
+    /// Takes its memory from the region, and the segments that were found into the planner's books.
     ///
     /// # Errors
     /// `Budget` when the region has no room.
@@ -115,7 +115,7 @@ impl SpillStage {
         objects: Arc<Objects>,
         setup: SpillSetup,
         waker: Waker,
-        brain: &mut Spill,
+        planner: &mut Spill,
     ) -> Result<SpillStage> {
         let mut buffer = piece(region, 1, GATHER_BYTES as usize)?;
         let buffer = buffer.pop().expect("one was asked for");
@@ -142,17 +142,17 @@ impl SpillStage {
             stats: DiskStats::default(),
         };
         for (file, known) in setup.found {
-            stage.take_over(file, &known, brain);
+            stage.take_over(file, &known, planner);
         }
         Ok(stage)
     }
 
     /// A segment that was there before, and the blocks in it.
-    fn take_over(&mut self, file: SegmentFile, known: &[Known], brain: &mut Spill) {
-        let Some(segment) = self.mount(file, brain) else { return };
+    fn take_over(&mut self, file: SegmentFile, known: &[Known], planner: &mut Spill) {
+        let Some(segment) = self.mount(file, planner) else { return };
         for &Known { block, place, crc32c, promised } in known {
             let bytes = self.objects.catalog().block_len(block);
-            if brain.adopt(block, bytes, Spot { segment, place, crc32c })
+            if planner.adopt(block, bytes, Spot { segment, place, crc32c })
                 && promised.is_some()
                 && let Some(key) = self.segments.key(segment)
             {
@@ -162,23 +162,23 @@ impl SpillStage {
         }
     }
 
-    /// Takes a segment in. `None` when the brain knows as many as it can.
-    pub(crate) fn mount(&mut self, file: SegmentFile, brain: &mut Spill) -> Option<SegmentId> {
-        let id = brain.mount(file.len, file.mount)?;
+    /// Takes a segment in. `None` when the planner knows as many as it can.
+    pub(crate) fn mount(&mut self, file: SegmentFile, planner: &mut Spill) -> Option<SegmentId> {
+        let id = planner.mount(file.len, file.mount)?;
         self.segments.mount(id, file);
         Some(id)
     }
 
     /// Takes what the keeper gave, and asks for more when more will be needed.
-    pub(crate) fn restock(&mut self, brain: &mut Spill) {
+    pub(crate) fn restock(&mut self, planner: &mut Spill) {
         while let Some(supply) = self.desk.next_supply() {
             self.asked = false;
             match supply {
-                Supply::NoMore => brain.no_segment(),
-                Supply::Segment(file) => drop(self.mount(file, brain)),
+                Supply::NoMore => planner.no_segment(),
+                Supply::Segment(file) => drop(self.mount(file, planner)),
             }
         }
-        if !self.asked && brain.wants_segment() {
+        if !self.asked && planner.wants_segment() {
             self.asked = self.desk.wish(Wish::Another);
         }
     }

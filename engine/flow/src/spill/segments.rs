@@ -30,13 +30,13 @@ pub(super) struct Mounted {
     used: u64,
 }
 
-/// All of them, by a key of the stage's own: the brain's numbers are used again.
+/// All of them, by a key of the stage's own: the planner's numbers are used again.
 #[derive(Default)]
 pub(super) struct Segments {
     mounted: BTreeMap<usize, Mounted>,
     /// Keys are never used again: what is on its way for a segment that is gone must not meet another.
     next_key: usize,
-    /// By the brain's number.
+    /// By the planner's number.
     keys: Vec<Option<usize>>,
     uses: u64,
     /// Gone ones that wait for their last operation.
@@ -46,7 +46,7 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Takes a segment in under the brain's number.
+    /// Takes a segment in under the planner's number.
     pub(super) fn mount(&mut self, id: SegmentId, file: SegmentFile) {
         let journal = match file.mount {
             Mount::Open { records, .. } => Some(Journal::new(records.div_ceil(PAGE_RECORDS))),

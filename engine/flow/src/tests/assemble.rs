@@ -10,7 +10,7 @@ use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{BatchSeq, Error, Kind, SampleId, ShardId};
 use fuelrail_io::Region;
-use fuelrail_plan::brain::Source;
+use fuelrail_plan::planner::Source;
 use fuelrail_plan::run::Run;
 use fuelrail_plan::schedule::Schedule;
 use fuelrail_wire::Etag;

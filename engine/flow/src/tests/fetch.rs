@@ -8,7 +8,7 @@ use crate::objects::Objects;
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Error, Instant, Kind, SampleId, WallTime};
 use fuelrail_io::{Host, Op, Region, Replies, Ring, SimFaults, SimRing, SimWorld};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use std::net::SocketAddr;
 use std::sync::Arc;
 

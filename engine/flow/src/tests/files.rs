@@ -9,7 +9,7 @@ use fuelrail_base::limits::FOLDER_FILES_MAX;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Kind, SampleId};
 use fuelrail_io::{Region, Ring, SimDiskFailure, SimFaults, SimRing, SimWorld};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use fuelrail_wire::Etag;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -59,9 +59,9 @@ impl Shape {
             ..WindowConfig::default()
         };
         let mut config = world::config(2 << 20, window);
-        config.brain.retry.attempts_max = 100;
-        config.brain.hedge.percent = self.percent;
-        config.brain.seed = self.seed;
+        config.planner.retry.attempts_max = 100;
+        config.planner.hedge.percent = self.percent;
+        config.planner.seed = self.seed;
         config.connections_max += self.spares.slots;
         config.spares = self.spares;
         config
@@ -175,9 +175,9 @@ fn a_heavy_tail_with_and_without_hedging() {
     let requests = on.sizes.len() as u64 * on.epochs;
     assert_eq!((calm.samples, without.samples, with.samples), (requests, requests, requests));
     assert!(extra(&with, &on) <= requests * 2 / 100, "{} extra requests of {requests}", extra(&with, &on));
-    assert_eq!(extra(&calm, &on), calm.snapshot.brain.hedges);
-    let brain = &with.snapshot.brain;
-    assert!(brain.hedges_won > 60 && brain.hedges_won <= brain.hedges, "{brain:?}");
+    assert_eq!(extra(&calm, &on), calm.snapshot.planner.hedges);
+    let planner = &with.snapshot.planner;
+    assert!(planner.hedges_won > 60 && planner.hedges_won <= planner.hedges, "{planner:?}");
     assert!(with.elapsed <= calm.elapsed.mul_f64(1.05), "{:?} for {:?}", with.elapsed, calm.elapsed);
     assert!(without.elapsed > calm.elapsed.mul_f64(1.3), "the tail is felt: {:?}", without.elapsed);
     assert!(with.wait(0.999) * 10 < without.wait(0.999), "{:?} {:?}", with.wait(0.999), without.wait(0.999));
@@ -190,8 +190,8 @@ fn without_spare_memory_slow_requests_are_given_up_and_sent_elsewhere() {
     let requests = shape.sizes.len() as u64 * shape.epochs;
     assert_eq!(life.samples, requests);
     assert!(extra(&life, &shape) <= requests * 2 / 100, "{} extra requests of {requests}", extra(&life, &shape));
-    let Snapshot { brain, fetch, .. } = &life.snapshot;
-    assert!(brain.hedges > 60 && brain.hedges_won == 0 && brain.retries < 5, "{brain:?}");
+    let Snapshot { planner, fetch, .. } = &life.snapshot;
+    assert!(planner.hedges > 60 && planner.hedges_won == 0 && planner.retries < 5, "{planner:?}");
     assert!(fetch.connections_failed < 5, "a connection given up has not failed: {fetch:?}");
 }
 
@@ -243,10 +243,10 @@ fn whatever_breaks_every_byte_is_right_and_every_sample_comes_once() {
         });
         let all = shape.sizes.len() as u64 * shape.epochs;
         assert!(life.samples == all || shape.stop_after_turns.is_some(), "seed {seed}: {} of {all}", life.samples);
-        let brain = &life.snapshot.brain;
-        assert!(brain.hedges <= life.heard * 20 / 100, "seed {seed}: {brain:?}");
-        won += brain.hedges_won;
-        hedges += brain.hedges;
+        let planner = &life.snapshot.planner;
+        assert!(planner.hedges <= life.heard * 20 / 100, "seed {seed}: {planner:?}");
+        won += planner.hedges_won;
+        hedges += planner.hedges;
         failed += life.snapshot.fetch.connections_failed;
         stopped += u64::from(life.samples < all);
     }

@@ -7,7 +7,7 @@ use crate::mesh::{MeshEnds, mesh};
 use fuelrail_base::limits::LANE_ENTRIES;
 use fuelrail_base::{BlockId, SampleId, ShardId};
 use fuelrail_io::{Filling, Waker};
-use fuelrail_plan::brain::Source;
+use fuelrail_plan::planner::Source;
 use fuelrail_plan::schedule::UseTime;
 
 fn ask(filling: &mut Filling, home: u16, key: u32) -> Ask {

@@ -21,7 +21,7 @@ use std::sync::mpsc::channel;
 fn config(cache_bytes: u64) -> ShardConfig {
     let window = WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() };
     let mut config = world::config(64 << 10, window);
-    config.brain.cache_bytes = cache_bytes;
+    config.planner.cache_bytes = cache_bytes;
     config
 }
 
@@ -74,7 +74,7 @@ fn every_sample_arrives_and_the_second_epoch_comes_from_the_cache() {
     assert_eq!(samples, 20);
     let snapshot = shard.snapshot();
     let bytes: u64 = sizes.iter().sum();
-    assert_eq!((snapshot.brain.asked_bytes, snapshot.brain.hit_bytes), (2 * bytes, bytes));
+    assert_eq!((snapshot.planner.asked_bytes, snapshot.planner.hit_bytes), (2 * bytes, bytes));
     assert_eq!(snapshot.fetch.landed_bytes, bytes);
     // Of blocks of 256 bytes: 9 objects have some.
     let blocks: u64 = sizes.iter().map(|size| size.div_ceil(256)).sum();

@@ -25,7 +25,7 @@ fn config(segments: bool) -> ShardConfig {
     let spill = SpillConfig { policy: SpillPolicy::NextUse, unit: UNIT, blocks_max: 500, pending_bytes_max: 8 << 20 };
     let window = WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() };
     let mut config = world::config(6 << 20, window);
-    config.brain.spill = segments.then_some(spill);
+    config.planner.spill = segments.then_some(spill);
     config
 }
 
@@ -217,20 +217,20 @@ fn the_second_epoch_comes_from_disk_and_a_later_run_asks_for_nothing() {
     let case = Case { sizes: &sizes, ..CASE };
     let first = drive(&world, &mut keeper, &case, |_, _| ());
     let short: u64 = sizes.iter().map(|size| size % (128 << 10)).filter(|tail| *tail < 64 << 10).sum();
-    let Snapshot { fetch, brain, disk, .. } = &first;
-    assert_eq!(fetch.landed_bytes + brain.spill.hit_bytes, 2 * total, "{}", first.text);
+    let Snapshot { fetch, planner, disk, .. } = &first;
+    assert_eq!(fetch.landed_bytes + planner.spill.hit_bytes, 2 * total, "{}", first.text);
     assert!(fetch.landed_bytes <= total + short, "only short blocks may be late: they wait for company");
-    assert_eq!((brain.spill.lost, disk.failures), (0, 0));
+    assert_eq!((planner.spill.lost, disk.failures), (0, 0));
     assert!((short..=2 * short).contains(&disk.copied_bytes), "only short blocks are copied, once each way");
-    assert_eq!(disk.read_alone.count() + disk.read_beside.count(), brain.spill.hits);
-    assert!(disk.read_bytes >= brain.spill.hit_bytes && disk.written_bytes > brain.spill.written_bytes, "{disk:?}");
-    assert!(disk.written_bytes < brain.spill.written_bytes * 3 / 2, "padding and journal are little");
-    assert_eq!(first.disk_blocks, brain.spill.written);
+    assert_eq!(disk.read_alone.count() + disk.read_beside.count(), planner.spill.hits);
+    assert!(disk.read_bytes >= planner.spill.hit_bytes && disk.written_bytes > planner.spill.written_bytes, "{disk:?}");
+    assert!(disk.written_bytes < planner.spill.written_bytes * 3 / 2, "padding and journal are little");
+    assert_eq!(first.disk_blocks, planner.spill.written);
     assert!(first.index_bytes > 0 && first.text.contains("spill: "), "{}", first.text);
     let requests = heard.borrow().len();
     let again = drive(&world, &mut Keeper::new(&world, 20), &case, |_, _| ());
-    assert_eq!((again.fetch.landed_bytes, again.brain.spill.hit_bytes), (0, 2 * total), "{}", again.text);
-    assert_eq!(again.brain.spill.written, 0, "and nothing is written twice");
+    assert_eq!((again.fetch.landed_bytes, again.planner.spill.hit_bytes), (0, 2 * total), "{}", again.text);
+    assert_eq!(again.planner.spill.written, 0, "and nothing is written twice");
     assert_eq!(heard.borrow().len(), requests, "the bucket was asked for nothing");
 }
 
@@ -243,7 +243,7 @@ fn a_segment_that_could_not_be_asked_for_is_asked_for_again() {
     let error = Error::new(Kind::File, "an earlier one");
     while keeper.desk.wish(Wish::Failed(0, error.clone())) {}
     let end = drive(&world, &mut keeper, &Case { sizes: &sizes, ..CASE }, |_, _| ());
-    assert!(keeper.made > 0 && end.brain.spill.hit_bytes > 0, "it has no segment: {}", end.text);
+    assert!(keeper.made > 0 && end.planner.spill.hit_bytes > 0, "it has no segment: {}", end.text);
 }
 
 /// A sample of several blocks is written to disk, does not prove itself, and is fetched anew into the same memory while the
@@ -261,7 +261,7 @@ fn a_sample_is_fetched_anew_while_the_disk_reads_its_batch_mates() {
         world.set_disk(SimDisk { latency_max: Duration::from_millis(8), ..SimDisk::default() });
         let case = Case { sizes: &sizes, epochs: 12, ..CASE };
         let end = drive(&world, &mut Keeper::new(&world, 20), &case, |_, _| ());
-        assert!(end.unproved > 0 && end.brain.spill.written > 0, "{}", end.text);
+        assert!(end.unproved > 0 && end.planner.spill.written > 0, "{}", end.text);
     }
 }
 
@@ -278,7 +278,7 @@ fn a_slow_disk_is_waited_for_asleep() {
             *turns.entry(world.now().since(Instant::ZERO).as_millis() / 1000).or_default() += 1;
         });
         let time = world.now().since(Instant::ZERO);
-        assert!(end.brain.spill.written > 0 && time > Duration::from_millis(400), "{time:?}: {}", end.text);
+        assert!(end.planner.spill.written > 0 && time > Duration::from_millis(400), "{time:?}: {}", end.text);
         let most = turns.values().max();
         assert!(most.is_some_and(|most| *most < 1_000), "iterations of the loop per virtual second: {turns:?}");
     }
@@ -303,9 +303,9 @@ fn power_cuts_at_any_moment_cost_requests_and_never_a_byte() {
         let mut keeper = Keeper::new(&world, 8);
         keeper.made = 1000;
         let after = drive(&world, &mut keeper, &case, |_, _| ());
-        assert_eq!(after.brain.asked_bytes, 2 * total);
-        kept += after.brain.spill.adopted;
-        lost += after.brain.spill.lost;
+        assert_eq!(after.planner.asked_bytes, 2 * total);
+        kept += after.planner.spill.adopted;
+        lost += after.planner.spill.lost;
     }
     assert!(
         kept > 1_000 && lost > 500 && lost < kept,
@@ -334,10 +334,14 @@ fn a_disk_that_fails_is_left_alone_and_the_epochs_go_on() {
             });
             said += keeper.failures.len();
             assert!(
-                at > 0 || writes.is_none() || end.brain.spill.written == 0,
+                at > 0 || writes.is_none() || end.planner.spill.written == 0,
                 "{reads:?} {writes:?}: nothing was refused"
             );
-            assert!(at > 0 || reads.is_none() || end.brain.spill.hits == end.brain.spill.lost, "{:?}", end.brain.spill);
+            assert!(
+                at > 0 || reads.is_none() || end.planner.spill.hits == end.planner.spill.lost,
+                "{:?}",
+                end.planner.spill
+            );
         }
     }
     assert!(said > 10, "{said} failures were told of");
@@ -353,7 +357,7 @@ fn a_swarm_of_faults_never_delivers_a_wrong_byte() {
         let mut keeper = Keeper::new(&world, 1 + seed % 9);
         let entries = [2, 3, 8, 256][seed as usize / 9 % 4];
         let end = drive(&world, &mut keeper, &Case { sizes: &sizes, epochs: 3, entries, ..CASE }, |_, _| ());
-        hits += end.brain.spill.hits;
+        hits += end.planner.spill.hits;
     }
     assert!(hits > 1_000, "{hits} blocks came from disk");
 }
@@ -365,16 +369,16 @@ fn proofs_leave_with_their_segment() {
     let (world, _) = world(1, SimFaults::default(), &[]);
     let mut ring = SimRing::with_capacity(&world, 8, 8);
     let objects = Arc::new(tagged_objects(&[200_000; SAMPLES as usize], 128 << 10).direct(UNIT).unwrap());
-    let mut brain = Spill::new(config(true).brain.spill.unwrap());
+    let mut planner = Spill::new(config(true).planner.spill.unwrap());
     let setup = SpillSetup { desk: Arc::default(), unit: UNIT, found: Vec::new() };
     let mut memory = region(16 << 20);
     let waker = ring.waker();
-    let mut stage = SpillStage::new(&mut memory, objects, setup, waker, &mut brain).unwrap();
+    let mut stage = SpillStage::new(&mut memory, objects, setup, waker, &mut planner).unwrap();
     let mount = Mount::Open { end: PAGE_BYTES, records: 0 };
     for sample in (0..SAMPLES.into()).map(SampleId) {
         let path = PathBuf::from(format!("/cache/{}", sample.0));
         let file = SegmentFile { key: 0, mark: 0, path, directory: None, len: SEGMENT_BYTES, direct: true, mount };
-        let segment = stage.mount(file, &mut brain).unwrap();
+        let segment = stage.mount(file, &mut planner).unwrap();
         let mut filling = memory.alloc(256 << 10).unwrap().fill();
         assert!(filling.align(UNIT as usize));
         let mut window = filling.carve_padded(128 << 10, 128 << 10).unwrap();

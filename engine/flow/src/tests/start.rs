@@ -36,7 +36,7 @@ fn standing(objects_len: u64, epochs: u64, first_byte: Duration) -> (SimWorld, S
     let board = Arc::new(Board::default());
     let ends = ShardEnds { mesh: mesh(1, false).remove(0), deliver, consumer, board, spill: None };
     let mut config = config(16 << 20, window);
-    config.brain.hedge.percent = 0;
+    config.planner.hedge.percent = 0;
     let shard = Shard::new(ring, region(32 << 20), objects(&sizes, 1 << 20), &run, &config, ends).unwrap();
     (world, shard, outlet)
 }

@@ -12,10 +12,10 @@ mod lanes;
 mod ledger;
 mod place;
 mod tier;
-mod words;
+mod types;
 
 pub use index::{PLACE_STEP_BYTES, SegmentId, Spot};
 pub use ledger::{PAGE_BYTES, PAGE_RECORDS, SEGMENTS_MAX};
 pub use place::ram_first_max;
 pub use tier::Spill;
-pub use words::{Mount, SpillConfig, SpillPolicy, SpillStats, Weigh};
+pub use types::{Mount, SpillConfig, SpillPolicy, SpillStats, Weigh};

@@ -9,7 +9,7 @@ use super::cost::Costs;
 use super::index::{Index, SegmentId, Spot};
 use super::lanes::Lanes;
 use super::ledger::{Ledger, Segment, State};
-use super::words::{Mount, SpillConfig, SpillPolicy, SpillStats, Weigh};
+use super::types::{Mount, SpillConfig, SpillPolicy, SpillStats, Weigh};
 use crate::policy::BlockMap;
 use crate::schedule::UseTime;
 use core::fmt;

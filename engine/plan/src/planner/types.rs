@@ -1,4 +1,4 @@
-//! What a brain is told and what it says: facts, commands, and the plain values around them.
+//! What a planner is told and what it says: facts, commands, and the plain values around them.
 //!
 //! Owns no state. Everything here is small and copied.
 
@@ -20,7 +20,7 @@ pub struct FetchId {
     pub serial: u32,
 }
 
-/// Those that wait for one block, each as it was handed in with [`Brain::ask`](super::Brain::ask).
+/// Those that wait for one block, each as it was handed in with [`Planner::ask`](super::Planner::ask).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Waiters<W> {
     /// The bytes land in its window.
@@ -179,7 +179,7 @@ pub enum Origin {
 pub enum Keep {
     /// In the RAM cache.
     Ram,
-    /// On disk. How that ends is told to the [tier](super::Brain::spill).
+    /// On disk. How that ends is told to the [tier](super::Planner::spill).
     Disk {
         /// The segment.
         segment: SegmentId,
@@ -212,9 +212,9 @@ pub enum Source {
     Shared,
 }
 
-/// Plain configuration of one brain.
+/// Plain configuration of one planner.
 #[derive(Clone, Debug)]
-pub struct BrainConfig {
+pub struct PlannerConfig {
     /// Which shard this is.
     pub shard: ShardId,
     /// How many there are.
@@ -245,9 +245,9 @@ pub struct BrainConfig {
     pub seed: u64,
 }
 
-/// Counters of one brain since its start.
+/// Counters of one planner since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct BrainStats {
+pub struct PlannerStats {
     /// Blocks asked for.
     pub asks: u64,
     /// … served from the cache.

@@ -3,7 +3,7 @@
 //! A record's state says what is to become of it, and every decision about the block reads it; what has landed or was given up has
 //! left the table. States change here alone, each to what may follow it. The queues are indexes of the states. Never decides anything.
 
-use super::words::{FetchId, Origin, Waiters};
+use super::types::{FetchId, Origin, Waiters};
 use crate::policy::BlockMap;
 use crate::retry::Tries;
 use crate::schedule::UseTime;

@@ -2,7 +2,7 @@
 
 use super::restraint::Restraint;
 use super::table::{Block, BlockTable, State};
-use super::words::{BrainConfig, BrainStats, Command, FetchId, Keep, Origin, Source};
+use super::types::{Command, FetchId, Keep, Origin, PlannerConfig, PlannerStats, Source};
 use crate::catalog::Catalog;
 use crate::hedge::Hedge;
 use crate::policy::{self, Policy};
@@ -69,11 +69,11 @@ pub(super) struct Owner<W> {
     pub(super) table: BlockTable<W>,
     evicted: Vec<BlockId>,
     idle_again: Option<Instant>,
-    stats: BrainStats,
+    stats: PlannerStats,
 }
 
 impl<W> Owner<W> {
-    pub(super) fn new(config: &BrainConfig, run: &Run, catalog: Arc<Catalog>) -> Result<Owner<W>> {
+    pub(super) fn new(config: &PlannerConfig, run: &Run, catalog: Arc<Catalog>) -> Result<Owner<W>> {
         Ok(Owner {
             schedule: Schedule::new(run, config.horizon_epochs),
             policy: policy::build(config.policy, config.cache_bytes),
@@ -92,7 +92,7 @@ impl<W> Owner<W> {
             table: BlockTable::new(),
             evicted: Vec::with_capacity(64),
             idle_again: None,
-            stats: BrainStats::default(),
+            stats: PlannerStats::default(),
             catalog,
         })
     }
@@ -308,8 +308,8 @@ impl<W> Owner<W> {
             .min()
     }
 
-    pub(super) fn stats(&self) -> BrainStats {
-        BrainStats { spill: self.spill.as_ref().map(Spill::stats).unwrap_or_default(), ..self.stats }
+    pub(super) fn stats(&self) -> PlannerStats {
+        PlannerStats { spill: self.spill.as_ref().map(Spill::stats).unwrap_or_default(), ..self.stats }
     }
 }
 

@@ -1,17 +1,17 @@
-//! The brain of one shard: facts in, commands out. It thinks per block and per batch, never per byte.
+//! The planner of one shard: facts in, commands out. It decides per block and per batch, never per byte.
 //!
 //! Owns the plan of this shard's two roles. As **home** of every `shards`-th batch it decides when a batch is opened
 //! (`home.rs`); as **owner** of the blocks that hash to it, it decides what is served from the cache, what is fetched, in
 //! which order, how often, and what is kept (`owner.rs`, over the records of `table.rs`). Holds no byte of payload, no socket, no clock: time is an
-//! argument of every fact. The same brain runs in the engine and in the simulator.
+//! argument of every fact. The same planner runs in the engine and in the simulator.
 
 mod home;
 mod owner;
 mod restraint;
 mod table;
-mod words;
+mod types;
 
-pub use words::{Attempt, BrainConfig, BrainStats, Command, Fact, FetchId, GivenUp, Keep, Origin, Source, Waiters};
+pub use types::{Attempt, Command, Fact, FetchId, GivenUp, Keep, Origin, PlannerConfig, PlannerStats, Source, Waiters};
 
 use crate::catalog::Catalog;
 use crate::importance::Known;
@@ -25,9 +25,9 @@ use owner::Owner;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The brain of one shard. `W` is what flow knows of one that waits for a block, its window above all: the brain keeps it with the
-/// block, from [`Brain::ask`] to the command that hands it back, and never looks into it.
-pub struct Brain<W> {
+/// The planner of one shard. `W` is what flow knows of one that waits for a block, its window above all: the planner keeps it with the
+/// block, from [`Planner::ask`] to the command that hands it back, and never looks into it.
+pub struct Planner<W> {
     home: Home,
     owner: Owner<W>,
     commands: VecDeque<Command<W>>,
@@ -35,13 +35,13 @@ pub struct Brain<W> {
     begun_at_opening: Option<u32>,
 }
 
-impl<W> Brain<W> {
-    /// A brain for this run over this catalog.
+impl<W> Planner<W> {
+    /// A planner for this run over this catalog.
     ///
     /// # Errors
     /// `Usage` when the retry or window configuration is out of range.
-    pub fn new(config: &BrainConfig, run: Run, catalog: Arc<Catalog>) -> Result<Brain<W>> {
-        Ok(Brain {
+    pub fn new(config: &PlannerConfig, run: Run, catalog: Arc<Catalog>) -> Result<Planner<W>> {
+        Ok(Planner {
             owner: Owner::new(config, &run, Arc::clone(&catalog))?,
             home: Home::new(config, run, catalog),
             commands: VecDeque::with_capacity(256),
@@ -49,7 +49,7 @@ impl<W> Brain<W> {
         })
     }
 
-    /// Takes a fact in. Commands that follow from it wait in [`Brain::pop`].
+    /// Takes a fact in. Commands that follow from it wait in [`Planner::pop`].
     pub fn tell(&mut self, now: Instant, fact: Fact) {
         let out = &mut self.commands;
         match fact {
@@ -133,7 +133,7 @@ impl<W> Brain<W> {
         self.commands.pop_front()
     }
 
-    /// When the brain wants to hear a fact at the latest, whichever.
+    /// When the planner wants to hear a fact at the latest, whichever.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.owner.deadline()
@@ -171,12 +171,12 @@ impl<W> Brain<W> {
 
     /// Counters since the start.
     #[must_use]
-    pub fn stats(&self) -> BrainStats {
+    pub fn stats(&self) -> PlannerStats {
         self.owner.stats()
     }
 }
 
-impl<W> fmt::Display for Brain<W> {
+impl<W> fmt::Display for Planner<W> {
     /// One line for the watchdog: what is waited for.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {}", self.home, self.owner)

@@ -2,7 +2,7 @@
 //!
 //! Owns both. Never sees the queue: it gives leave for one request at a time, and says when to ask again.
 
-use super::words::{Attempt, BrainConfig};
+use super::types::{Attempt, PlannerConfig};
 use crate::outage::Outage;
 use crate::pace::Pace;
 use core::fmt;
@@ -17,7 +17,7 @@ pub(super) struct Restraint {
 }
 
 impl Restraint {
-    pub(super) fn new(config: &BrainConfig) -> Restraint {
+    pub(super) fn new(config: &PlannerConfig) -> Restraint {
         let limit = Duration::from_micros(config.retry.outage_limit_us);
         Restraint {
             pace: Pace::new(config.pace.clone(), config.shards),

@@ -1,13 +1,13 @@
 //! What the owner does about fetches that fail: another attempt, none, or none for anybody while the server is down.
 
 use super::{Block, Owner, State};
-use crate::brain::words::{Attempt, Command, FetchId, GivenUp};
+use crate::planner::types::{Attempt, Command, FetchId, GivenUp};
 use crate::retry::{Tries, Verdict};
 use fuelrail_base::{Duration, Instant, Kind};
 use std::collections::VecDeque;
 
 impl<W> Owner<W> {
-    pub(in crate::brain) fn failed(
+    pub(in crate::planner) fn failed(
         &mut self,
         now: Instant,
         id: FetchId,

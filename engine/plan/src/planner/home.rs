@@ -1,6 +1,6 @@
 //! The home role: when this shard's next batch is opened.
 
-use super::words::{BrainConfig, Command};
+use super::types::{Command, PlannerConfig};
 use crate::catalog::Catalog;
 use crate::importance::Known;
 use crate::prefetch::{Strategy, View};
@@ -45,7 +45,7 @@ pub(super) struct Home {
 }
 
 impl Home {
-    pub(super) fn new(config: &BrainConfig, run: Run, catalog: Arc<Catalog>) -> Home {
+    pub(super) fn new(config: &PlannerConfig, run: Run, catalog: Arc<Catalog>) -> Home {
         Home {
             end: run.batches(),
             run,
