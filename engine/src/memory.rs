@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::layout::{Layout, Seating};
 use fuelrail_base::Result;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PICTURE_BYTES_KEPT};
-use fuelrail_flow::{MeshEnds, Objects};
+use fuelrail_flow::{ChannelEnds, Objects};
 use fuelrail_io::{Arena, ArenaConfig, Huge, HugePages, Region};
 use serde::{Deserialize, Serialize};
 
@@ -57,12 +57,12 @@ impl MemoryStats {
         objects: &Objects,
         layout: &Layout,
         arena: &Arena,
-        mesh: &[MeshEnds],
+        channels: &[ChannelEnds],
     ) -> MemoryStats {
         let (catalog, shards) = (objects.catalog(), u64::from(layout.shards));
         let drawn = config.order.importance.map_or(0, |_| DRAWN_SAMPLE_BYTES);
         let samples = catalog.samples() * (size_of::<u32>() as u64 + drawn);
-        let channels: u64 = mesh.iter().map(MeshEnds::bytes).sum();
+        let channels: u64 = channels.iter().map(ChannelEnds::bytes).sum();
         let sample_bytes = (catalog.total_bytes() / catalog.samples()).max(1);
         let open = (layout.batch_bytes / sample_bytes).min(OPEN_BATCHES_MAX as u64 * u64::from(config.batch_size));
         let shard = SHARD_BYTES + config.network.connections_max as u64 * CONNECTION_BYTES + open * OPEN_SAMPLE_BYTES;

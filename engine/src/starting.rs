@@ -9,7 +9,7 @@ use crate::system::{refused, spawn};
 use crate::watch::Watched;
 use fuelrail_base::canary;
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId, ShardId};
-use fuelrail_flow::{Board, Consumer, Finished, MeshEnds, Objects, Shard, ShardConfig, ShardEnds, SpillSetup};
+use fuelrail_flow::{Board, ChannelEnds, Consumer, Finished, Objects, Shard, ShardConfig, ShardEnds, SpillSetup};
 #[cfg(feature = "glommio")]
 use fuelrail_io::GlommioRing;
 #[cfg(feature = "tokio-uring")]
@@ -67,11 +67,12 @@ impl Starting {
         plan: &Plan,
         id: ShardId,
         region: Region,
-        (mesh, deliver, spill): (MeshEnds, Sender<Finished>, Option<SpillSetup>),
+        (channels, deliver, spill): (ChannelEnds, Sender<Finished>, Option<SpillSetup>),
     ) -> Result<()> {
         let board = Arc::new(Board::default());
         let shard = shard_config(config, plan, id)?;
-        let ends = ShardEnds { mesh, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board), spill };
+        let ends =
+            ShardEnds { channels, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board), spill };
         let (tell, greeting) = mpsc::channel();
         let ring = UringConfig {
             entries: ring_entries(config.network.connections_max, plan.spill.is_some()),

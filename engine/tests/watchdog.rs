@@ -18,7 +18,7 @@ const STAGES: [&str; 9] = [
     "\n  cache:",
     "\n  assemble:",
     "\n  deliver:",
-    "\n  mesh:",
+    "\n  channels:",
     "\n  ring:",
     "\n  arena:",
 ];

@@ -2,9 +2,9 @@
 
 use crate::assemble::{BadSamples, Finished};
 use crate::board::Board;
+use crate::channels::ChannelEnds;
 use crate::deliver::Consumer;
 use crate::hedge::Spares;
-use crate::mesh::MeshEnds;
 use crate::spill::SpillSetup;
 use core::ops::RangeInclusive;
 use fuelrail_base::limits::{SCRATCH_BYTES, TLS_SCRATCH_BYTES, TLS_SCRATCH_BYTES_MIN};
@@ -34,7 +34,7 @@ pub struct ShardConfig {
 /// What a shard is connected to.
 pub struct ShardEnds {
     /// To the other shards.
-    pub mesh: MeshEnds,
+    pub channels: ChannelEnds,
     /// To the consumer.
     pub deliver: Sender<Finished>,
     /// What the consumer says.

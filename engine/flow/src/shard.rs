@@ -1,19 +1,19 @@
 //! A shard: one thread, one ring, one planner, its share of the arena. The only place that knows all stages.
 //!
-//! A turn takes completions, letters and the consumer's state in, tells the planner, carries out its commands until there
-//! are none, and pushes what is due; then the shard sleeps in the ring. Bytes never pass through here, only windows.
+//! An iteration takes completions, messages and the consumer's state in, tells the planner, carries out its commands until there
+//! are none, and submits what is due; then the shard sleeps in the ring. Bytes never pass through here, only windows.
 
 use crate::assemble::{AssembleStage, BadSamples};
 use crate::board::Board;
 use crate::cache::CacheStage;
+use crate::channels::ChannelEnds;
 use crate::conn::{Asked, Proof};
 use crate::deliver::{Consumer, DeliverStage};
 use crate::failure::given_up;
 use crate::fetch::FetchStage;
 use crate::gate::Gate;
 use crate::hedge::{Hedges, Race};
-use crate::letter::{Answer, Ask, SpanId};
-use crate::mesh::MeshEnds;
+use crate::messages::{BlockReply, BlockRequest, SpanId};
 use crate::objects::Objects;
 use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
 use crate::spill::SpillStage;
@@ -30,9 +30,9 @@ mod disk;
 mod outcomes;
 mod report;
 
-/// One that waits for a block of this shard. The planner keeps it with the block.
+/// A request that waits for a block of this shard, from this shard or another. The planner keeps it with the block.
 struct Waiter {
-    home: ShardId,
+    assembler: ShardId,
     span: SpanId,
     /// `None` only while a connection or the disk fills it.
     window: Option<Window>,
@@ -59,7 +59,7 @@ pub struct Shard<R: Ring> {
     spill: Option<SpillStage>,
     assemble: AssembleStage,
     deliver: DeliverStage,
-    mesh: MeshEnds,
+    channels: ChannelEnds,
     /// Blocks from the planner's command to their outcome.
     requests: Gate,
     /// Batches from their slot to their last sample.
@@ -70,7 +70,7 @@ pub struct Shard<R: Ring> {
     board: Arc<Board>,
     /// Under `Quarantine`, the blocks given up, with the reason: they are not asked for again, whichever shard wants them.
     quarantine: Option<HashMap<BlockId, Error>>,
-    asks: Vec<Ask>,
+    outgoing: Vec<BlockRequest>,
     free_bytes_seen: u64,
     shared_copied_bytes: u64,
     published: u64,
@@ -98,7 +98,7 @@ impl<R: Ring> Shard<R> {
         let scratch = scratch_memory(&mut region, config.connections_max, config.scratch_bytes)?;
         let spares = spare_memory(&mut region, config.spares)?;
         let waker = ring.waker();
-        ends.mesh.set_waker(&waker);
+        ends.channels.set_waker(&waker);
         ends.consumer.failure.wakes(&waker);
         region.set_waker(waker.clone());
         let mut planner = Planner::new(&config.planner, run.clone(), Arc::clone(objects.catalog()))?;
@@ -119,14 +119,14 @@ impl<R: Ring> Shard<R> {
             cache,
             assemble: AssembleStage::new(shard, Arc::clone(&objects), run.clone(), config.bad_samples),
             deliver: DeliverStage::new(ends.deliver, shard.0, shards, OPEN_BATCHES_MAX),
-            mesh: ends.mesh,
+            channels: ends.channels,
             requests: Gate::new("fetch", config.connections_max * PIPELINE_DEPTH_MAX),
             filling: Gate::new("assemble", OPEN_BATCHES_MAX),
             consumer: ends.consumer,
             heard: 0,
             board: ends.board,
             quarantine: (config.bad_samples == BadSamples::Quarantine).then(HashMap::new),
-            asks: Vec::with_capacity(1024),
+            outgoing: Vec::with_capacity(1024),
             ring,
             region,
             waker,
@@ -184,7 +184,7 @@ impl<R: Ring> Shard<R> {
         loop {
             self.now = self.ring.now();
             let mut again = self.take_completions();
-            again |= self.take_answers();
+            again |= self.take_replies();
             again |= self.tend_disk();
             again |= self.obey();
             if !again {
@@ -235,7 +235,7 @@ impl<R: Ring> Shard<R> {
             return Ok(());
         }
         let until = [until, self.planner.deadline(), self.disk_deadline()].into_iter().flatten().min();
-        // Whoever sends a letter, takes a batch or returns a slot wakes this shard: nothing else needs a second look.
+        // A message, a batch taken and a slot returned each wake this shard: nothing else has to be polled.
         let until = if self.waker.arm() { until } else { Some(self.now) };
         let result = self.wait(until);
         self.waker.disarm();
@@ -259,7 +259,7 @@ impl<R: Ring> Shard<R> {
     }
 
     fn pump(&mut self) {
-        self.mesh.flush();
+        self.channels.flush();
         let planner = &self.planner;
         self.fetch.pump(&mut self.ring, self.now, planner.connections(), |bytes| planner.depth(bytes));
         self.pump_disk(false);
@@ -292,16 +292,16 @@ impl<R: Ring> Shard<R> {
         any
     }
 
-    fn take_answers(&mut self) -> bool {
+    fn take_replies(&mut self) -> bool {
         let mut any = false;
-        while let Some(answer) = self.mesh.next_answer() {
+        while let Some(reply) = self.channels.next_reply() {
             any = true;
-            self.come_home(answer);
+            self.receive_reply(reply);
         }
         any
     }
 
-    /// Slots came home, from this thread or another.
+    /// Tells the planner when slots have returned to the region, from this thread or another.
     fn watch_memory(&mut self) {
         self.region.collect();
         let free = self.region.free_bytes();
@@ -311,15 +311,15 @@ impl<R: Ring> Shard<R> {
         self.free_bytes_seen = free;
     }
 
-    /// Carries out the planner's commands, tells it of new asks, and lets it look ahead, until there is none of them. It hears of an
-    /// ask when it has no command left: until then a block may be given up and not yet be in quarantine. True when there were any.
+    /// Carries out the planner's commands, tells it of new requests, and lets it look ahead, until nothing is left. It is told of a
+    /// request only when it has no command left: until then a block may be given up and not yet be in quarantine. True when there were any.
     fn obey(&mut self) -> bool {
         let mut any = false;
         loop {
             if let Some(command) = self.planner.pop() {
                 self.carry_out(command);
-            } else if let Some(ask) = self.mesh.next_ask() {
-                self.own(ask);
+            } else if let Some(request) = self.channels.next_request() {
+                self.own(request);
             } else if !self.planner.look_ahead(self.now) {
                 return any;
             }
@@ -333,9 +333,9 @@ impl<R: Ring> Shard<R> {
                 Some(slot) => {
                     self.free_bytes_seen = self.region.free_bytes();
                     self.filling.entered(self.now);
-                    self.assemble.open(seq, slot, &mut self.asks);
+                    self.assemble.open(seq, slot, &mut self.outgoing);
                     self.tell(Fact::Opened(seq));
-                    self.send_asks();
+                    self.send_requests();
                     self.hand_over();
                 }
                 None => self.tell(Fact::NoRoom(seq)),
@@ -405,7 +405,7 @@ impl<R: Ring> Shard<R> {
         self.planner.first(fetch).expect("the fetch is under way")
     }
 
-    /// What a request asks for when so much of the block has landed.
+    /// The range to request when `landed` bytes of the block have arrived.
     fn asked(&mut self, fetch: FetchId, block: BlockId, landed: u64) -> Asked {
         let seen = self.waiter(fetch).seen.etag;
         let catalog = self.objects.catalog();
@@ -420,44 +420,48 @@ impl<R: Ring> Shard<R> {
         }
     }
 
-    /// Routes new asks to the blocks' owners.
-    fn send_asks(&mut self) {
-        let mut asks = core::mem::take(&mut self.asks);
-        for ask in asks.drain(..) {
-            match self.mesh.owner(ask.block) {
-                Some(owner) => self.mesh.ask(owner, ask),
-                None => self.mesh.own.push_back(ask),
+    /// Routes new requests to the blocks' owners.
+    fn send_requests(&mut self) {
+        let mut outgoing = core::mem::take(&mut self.outgoing);
+        for request in outgoing.drain(..) {
+            match self.channels.owner(request.block) {
+                Some(owner) => self.channels.request(owner, request),
+                None => self.channels.own.push_back(request),
             }
         }
-        self.asks = asks;
+        self.outgoing = outgoing;
     }
 
-    fn own(&mut self, ask: Ask) {
-        let Ask { home, span, block, at, window, fresh } = ask;
+    fn own(&mut self, request: BlockRequest) {
+        let BlockRequest { assembler, span, block, at, window, fresh } = request;
         if let Some(error) = self.quarantine.as_ref().and_then(|quarantine| quarantine.get(&block)) {
             let result = Err(error.clone());
-            return self.answer(home, Answer { span, window, result });
+            return self.send_reply(assembler, BlockReply { span, window, result });
         }
         let (proof, window) = (Proof::default(), Some(window));
-        let waiter = Waiter { home, span, window, proof, seen: proof, error: None, race: None };
+        let waiter = Waiter { assembler, span, window, proof, seen: proof, error: None, race: None };
         self.planner.ask(self.now, waiter, (block, at, fresh));
     }
 
     fn reply(&mut self, waiter: Waiter, result: Result<(Proof, Source)>) {
-        let Waiter { home, span, window, .. } = waiter;
-        let window = window.expect("no connection holds an answered one");
-        debug_assert!(result.is_err() || window.room() == 0, "an answered block is whole");
-        self.answer(home, Answer { span, window, result });
+        let Waiter { assembler, span, window, .. } = waiter;
+        let window = window.expect("a waiter that gets its reply has its window");
+        debug_assert!(result.is_err() || window.room() == 0, "a block served is whole");
+        self.send_reply(assembler, BlockReply { span, window, result });
     }
 
-    fn answer(&mut self, home: ShardId, answer: Answer) {
-        if home == self.id { self.come_home(answer) } else { self.mesh.answer(usize::from(home.0), answer) }
+    fn send_reply(&mut self, assembler: ShardId, reply: BlockReply) {
+        if assembler == self.id {
+            self.receive_reply(reply)
+        } else {
+            self.channels.reply(usize::from(assembler.0), reply)
+        }
     }
 
-    fn come_home(&mut self, answer: Answer) {
+    fn receive_reply(&mut self, reply: BlockReply) {
         canary::pass(self.id.0, Stage::Assemble);
-        self.assemble.answer(answer, &mut self.asks);
-        self.send_asks();
+        self.assemble.reply(reply, &mut self.outgoing);
+        self.send_requests();
         self.hand_over();
     }
 

@@ -6,7 +6,7 @@ use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Instant, ShardId};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_flow::{
-    BadSamples, Board, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, mesh,
+    BadSamples, Board, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, channels,
 };
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, UringConfig, UringRing, lane};
 use fuelrail_plan::hedge::HedgeConfig;
@@ -81,8 +81,13 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
     let consumer = Arc::new(Consumer::default());
     let (deliver, batches) = lane(64);
     let outlet = Outlet::new(vec![batches], vec![ring.waker()], Arc::clone(&consumer), run.batches());
-    let ends =
-        ShardEnds { mesh: mesh(1, true).remove(0), deliver, consumer, board: Arc::new(Board::default()), spill: None };
+    let ends = ShardEnds {
+        channels: channels(1, true).remove(0),
+        deliver,
+        consumer,
+        board: Arc::new(Board::default()),
+        spill: None,
+    };
     (Shard::new(ring, region, objects, &run, &shard_config, ends).unwrap(), outlet)
 }
 

@@ -1,4 +1,4 @@
-//! One rank's loader: arena, mesh, shards and outlet, wired as the engine wires them, and turned by hand.
+//! One rank's loader: arena, channels, shards and outlet, wired as the engine wires them, and turned by hand.
 
 use crate::canary::Canary;
 use crate::check::{Checked, Checker, Violation};
@@ -11,7 +11,7 @@ use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Instant, Result, ShardId};
 use fuelrail_flow::{
-    BadSamples, Board, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, keep_for_others, mesh,
+    BadSamples, Board, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, channels, keep_for_others,
     spill_memory_bytes,
 };
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, Ring as _, SimRing, SimWorld, Waker, lane};
@@ -103,11 +103,11 @@ impl Rank {
         let boards: Vec<Arc<Board>> = (0..l.shards).map(|_| Arc::new(Board::default())).collect();
         let (mut shards, mut lanes, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
         let keepers = keep_for_others(l.cache_bytes, keeper.is_some(), bad_samples(l.bad_samples));
-        for ((id, region), mesh) in (0..l.shards).zip(regions).zip(mesh(l.shards, keepers)) {
+        for ((id, region), channels) in (0..l.shards).zip(regions).zip(channels(l.shards, keepers)) {
             let (deliver, lane) = lane(l.deliver_entries);
             lanes.push(lane);
             let (consumer, board) = (Arc::clone(&consumer), Arc::clone(&boards[usize::from(id)]));
-            let ends = ShardEnds { mesh, deliver, consumer, board, spill: setups.next() };
+            let ends = ShardEnds { channels, deliver, consumer, board, spill: setups.next() };
             let (shard, waker) = new_shard(make, id, region, &objects, ends, &ledger)?;
             shards.push(Some(Stepped { shard, phase: Phase::Awake, slept: (Instant::ZERO, 0), spins: 0 }));
             wakers.push(waker);

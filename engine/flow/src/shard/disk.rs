@@ -31,8 +31,8 @@ impl<R: Ring> Shard<R> {
     /// Takes in what the disk and its keeper brought. True when there was anything.
     pub(super) fn tend_disk(&mut self) -> bool {
         if self.assemble.has_postponed() {
-            self.assemble.resume(&mut self.asks);
-            self.send_asks();
+            self.assemble.resume(&mut self.outgoing);
+            self.send_requests();
         }
         let mut any = false;
         while let Some(outcome) = self.spill.as_mut().and_then(SpillStage::next_outcome) {

@@ -21,7 +21,7 @@ impl<R: Ring> Shard<R> {
             self.spill.as_ref().map_or_else(|| "spill: none".to_string(), SpillStage::describe),
             self.assemble.describe(),
             self.deliver.describe(),
-            self.mesh.describe(),
+            self.channels.describe(),
             format!("{}; {}", self.requests, self.filling),
             format!("ring: {} ops in flight", self.ring.in_flight()),
             format!("arena: {} of {} bytes free", self.region.free_bytes(), self.region.capacity()),

@@ -3,9 +3,9 @@
 
 use super::world::{self, Bucket, Heard, content, objects, run};
 use crate::board::{Board, Snapshot};
+use crate::channels::channels;
 use crate::deliver::{Consumer, Outlet};
 use crate::hedge::Spares;
-use crate::mesh::mesh;
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
 use fuelrail_base::prng::Prng;
@@ -98,8 +98,13 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
     let consumer = Arc::new(Consumer::default());
     let (deliver, lane) = lane(16);
     let mut outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
-    let ends =
-        ShardEnds { mesh: mesh(1, true).remove(0), deliver, consumer, board: Arc::new(Board::default()), spill: None };
+    let ends = ShardEnds {
+        channels: channels(1, true).remove(0),
+        deliver,
+        consumer,
+        board: Arc::new(Board::default()),
+        spill: None,
+    };
     let memory = ArenaConfig {
         bytes: 4 << 20,
         regions: 1,

@@ -3,9 +3,9 @@
 use super::memory::region;
 use super::world::{self, Bucket, content, objects, packed_at, run};
 use crate::board::Board;
+use crate::channels::channels;
 use crate::deliver::{Consumer, Outlet};
 use crate::hedge::Spares;
-use crate::mesh::mesh;
 use crate::objects::Objects;
 use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
 use crate::shard::Shard;
@@ -46,7 +46,8 @@ fn shard_on<R: Ring>(ring: R, objects: Arc<Objects>, cache_bytes: u64) -> (Shard
     let (deliver, lane) = lane(16);
     let outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
     let board = Arc::new(Board::default());
-    let ends = ShardEnds { mesh: mesh(1, true).remove(0), deliver, consumer, board: Arc::clone(&board), spill: None };
+    let ends =
+        ShardEnds { channels: channels(1, true).remove(0), deliver, consumer, board: Arc::clone(&board), spill: None };
     let shard = Shard::new(ring, region(1 << 20), objects, &run, &config(cache_bytes), ends).unwrap();
     (shard, outlet, board)
 }
@@ -154,7 +155,7 @@ fn a_shard_that_waits_says_what_for() {
         "spill: none",
         "assemble: 2 batches open, 8 blocks awaited, oldest 0 lacks 4 samples, first 'k/0'",
         "deliver: next 0, 0 finished early, gate deliver: 0 of 1024 (mean 0.0, mean wait 0 µs)",
-        "mesh: 0 asks open with other shards, 0 not sent yet",
+        "channels: 0 asks open with other shards, 0 not sent yet",
         "gate fetch: 4 of 128 (mean ",
         "gate assemble: 2 of 1024 (mean ",
         "ops in flight",

@@ -3,9 +3,9 @@
 use super::memory::region;
 use super::world::{self, Bucket, Heard, run, tagged_objects, whole};
 use crate::board::{Board, Snapshot};
+use crate::channels::channels;
 use crate::conn::Proof;
 use crate::deliver::{Consumer, Outlet};
-use crate::mesh::mesh;
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
 use crate::spill::{Contents, Known, SegmentFile, SpillDesk, SpillSetup, SpillStage, Supply, Wish, resume};
@@ -158,8 +158,13 @@ fn drive(world: &SimWorld, keeper: &mut Keeper, case: &Case, mut each_turn: impl
     let board = Arc::new(Board::default());
     let found = keeper.recover(case.sizes, case.block_bytes);
     let setup = SpillSetup { desk: Arc::clone(&keeper.desk), unit: UNIT, found };
-    let ends =
-        ShardEnds { mesh: mesh(1, true).remove(0), deliver, consumer, board: Arc::clone(&board), spill: Some(setup) };
+    let ends = ShardEnds {
+        channels: channels(1, true).remove(0),
+        deliver,
+        consumer,
+        board: Arc::clone(&board),
+        spill: Some(setup),
+    };
     let objects = Arc::new(tagged_objects(case.sizes, case.block_bytes).direct(UNIT).unwrap());
     let mut shard = Shard::new(ring, region(16 << 20), objects, &run, &config(true), ends).unwrap();
     let (mut taken, mut turns, mut samples) = (0, 0u64, 0);

@@ -3,8 +3,8 @@
 use super::memory::region;
 use super::world::{Bucket, config, objects, run};
 use crate::board::Board;
+use crate::channels::channels;
 use crate::deliver::{Consumer, Outlet};
-use crate::mesh::mesh;
 use crate::setup::ShardEnds;
 use crate::shard::Shard;
 use fuelrail_base::{Duration, Instant};
@@ -34,7 +34,7 @@ fn standing(objects_len: u64, epochs: u64, first_byte: Duration) -> (SimWorld, S
         ..WindowConfig::default()
     };
     let board = Arc::new(Board::default());
-    let ends = ShardEnds { mesh: mesh(1, false).remove(0), deliver, consumer, board, spill: None };
+    let ends = ShardEnds { channels: channels(1, false).remove(0), deliver, consumer, board, spill: None };
     let mut config = config(16 << 20, window);
     config.planner.hedge.percent = 0;
     let shard = Shard::new(ring, region(32 << 20), objects(&sizes, 1 << 20), &run, &config, ends).unwrap();
