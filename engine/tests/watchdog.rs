@@ -12,7 +12,7 @@ static SIGNALS: Mutex<()> = Mutex::new(());
 
 /// How the lines begin, one of each a shard.
 const STAGES: [&str; 9] = [
-    ": home:",
+    ": assembler:",
     "; owner:",
     "\n  fetch:",
     "\n  cache:",

@@ -17,7 +17,7 @@ pub struct ChannelEnds {
     peers: Vec<Option<Peer>>,
     /// Entries of each lane.
     entries: usize,
-    /// Asks for blocks of the shard itself: they do not travel.
+    /// Requests for blocks of the shard itself: they do not travel.
     pub(crate) own: VecDeque<BlockRequest>,
 }
 

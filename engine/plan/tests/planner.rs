@@ -99,7 +99,7 @@ fn failed(fetch: FetchId, kind: Kind, attempt: Attempt) -> Fact {
     Fact::Failed { fetch, kind, retry_after: None, attempt }
 }
 
-/// All commands but those of the home role.
+/// All commands but those of the assembler role.
 fn commands(planner: &mut Planner) -> Vec<Command> {
     core::iter::from_fn(|| planner.pop()).filter(|c| !matches!(c, Command::Open { .. })).collect()
 }
@@ -249,7 +249,7 @@ fn the_most_urgent_waits_least() {
     }
 }
 
-/// The batch the home wants opened, if any.
+/// The batch that the assembler role commands to open, if any.
 fn open(planner: &mut Planner, now: Instant) -> Option<(u64, u64)> {
     planner.look_ahead(now);
     core::iter::from_fn(|| planner.pop()).find_map(|c| match c {
@@ -298,7 +298,7 @@ fn no_fact_opens_a_batch_by_itself() {
 }
 
 #[test]
-fn a_home_opens_its_own_batches_only() {
+fn a_shard_opens_its_own_batches_only() {
     let mut planner = planner(&PlannerConfig { shard: ShardId(1), shards: 3, ..config() });
     let mut seqs = Vec::new();
     for taken in 0..3 {

@@ -219,9 +219,9 @@ impl Model {
                 self.counted.given_up += 1;
                 for ask in others.iter().chain([&first]) {
                     let refused = self.asks.remove(ask).expect("an ask is answered once");
-                    let is_home = (!refused.full || refused.restored) && refused.fetch.is_none();
-                    assert!(is_home, "{command:?}: its window is not home");
-                    self.home(refused.batch);
+                    let is_returned = (!refused.full || refused.restored) && refused.fetch.is_none();
+                    assert!(is_returned, "{command:?}: its window is not returned");
+                    self.arrived(refused.batch);
                 }
             }
         }
@@ -232,10 +232,10 @@ impl Model {
         let Ask { block, batch, full, at, .. } = self.asks.remove(&ask).expect("an ask is answered once");
         assert!(full, "{ask:?}: its window is not full");
         if matches!(source, Source::Cache | Source::Disk) && self.prng.chance(0.1) {
-            // The home finds that the cached copy is damaged.
+            // The assembling shard finds that the cached copy is damaged.
             self.ask(block, batch, at, true);
         } else {
-            self.home(batch);
+            self.arrived(batch);
         }
     }
 
@@ -276,8 +276,8 @@ impl Model {
         ask.full = true;
     }
 
-    /// A block of this batch is home.
-    fn home(&mut self, batch: Option<u64>) {
+    /// A block of this batch has arrived.
+    fn arrived(&mut self, batch: Option<u64>) {
         let Some(seq) = batch else { return };
         let missing = self.unready.get_mut(&seq).unwrap();
         *missing -= 1;
@@ -315,7 +315,7 @@ impl Model {
             }
         }
         // All asks are out: a batch without any is ready now.
-        self.home(Some(seq.0));
+        self.arrived(Some(seq.0));
     }
 
     fn ask(&mut self, block: BlockId, batch: Option<u64>, at: UseTime, fresh: bool) {
