@@ -9,7 +9,7 @@ use crate::system::{refused, spawn};
 use crate::watch::Watched;
 use fuelrail_base::canary;
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId, ShardId};
-use fuelrail_flow::{Board, ChannelEnds, Consumer, Finished, Objects, Shard, ShardConfig, ShardEnds, SpillSetup};
+use fuelrail_flow::{ChannelEnds, Consumer, Finished, Objects, Shard, ShardConfig, ShardEnds, ShardStatus, SpillSetup};
 #[cfg(feature = "glommio")]
 use fuelrail_io::GlommioRing;
 #[cfg(feature = "tokio-uring")]
@@ -54,7 +54,7 @@ pub(crate) type ShardThread = JoinHandle<()>;
 /// Shards on their way up. Dropping it stops those that stand, and waits until they have ended.
 #[derive(Default)]
 pub(crate) struct Starting {
-    boards: Vec<Arc<Board>>,
+    statuses: Vec<Arc<ShardStatus>>,
     greetings: Vec<mpsc::Receiver<Greeting>>,
     threads: Vec<ShardThread>,
     wakers: Vec<Waker>,
@@ -69,10 +69,10 @@ impl Starting {
         region: Region,
         (channels, deliver, spill): (ChannelEnds, Sender<Finished>, Option<SpillSetup>),
     ) -> Result<()> {
-        let board = Arc::new(Board::default());
+        let status = Arc::new(ShardStatus::default());
         let shard = shard_config(config, plan, id)?;
         let ends =
-            ShardEnds { channels, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board), spill };
+            ShardEnds { channels, deliver, consumer: Arc::clone(&plan.consumer), status: Arc::clone(&status), spill };
         let (tell, greeting) = mpsc::channel();
         let ring = UringConfig {
             entries: ring_entries(config.network.connections_max, plan.spill.is_some()),
@@ -94,7 +94,7 @@ impl Starting {
             }
         });
         let thread = spawn(&format!("fuelrail-{}", id.0), work)?;
-        self.boards.push(board);
+        self.statuses.push(status);
         self.greetings.push(greeting);
         self.threads.push(thread);
         Ok(())
@@ -115,20 +115,20 @@ impl Starting {
                 }
             }
         }
-        let shards = self.boards.iter().cloned().zip(self.wakers.iter().cloned());
-        Ok(shards.map(|(board, waker)| Watched { board, waker }).collect())
+        let shards = self.statuses.iter().cloned().zip(self.wakers.iter().cloned());
+        Ok(shards.map(|(status, waker)| Watched { status, waker }).collect())
     }
 
     /// Hands the threads to who stops and joins them from here on.
     pub(crate) fn hand_over(mut self) -> Vec<ShardThread> {
-        self.boards.clear();
+        self.statuses.clear();
         core::mem::take(&mut self.threads)
     }
 }
 
 impl Drop for Starting {
     fn drop(&mut self) {
-        self.boards.iter().for_each(|board| board.stop());
+        self.statuses.iter().for_each(|status| status.stop());
         for greeting in self.greetings.drain(..) {
             if let Ok(Ok((waker, _))) = greeting.recv() {
                 self.wakers.push(waker);
@@ -173,7 +173,7 @@ impl Posting {
         });
         match built {
             Ok((mut shard, waker, notices)) => {
-                // The builder may have given up on another shard; then the board says stop.
+                // The builder may have given up on another shard; then the status says to stop.
                 let _ = tell.send(Ok((waker, notices)));
                 // One that panicked is only dropped: what it would save may be half done.
                 if consumer.failure.guard(format_args!("shard {id}"), || shard.run()).is_some() {

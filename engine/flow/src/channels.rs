@@ -40,13 +40,13 @@ pub fn keep_for_others(cache_bytes: u64, has_disk: bool, bad_samples: BadSamples
     cache_bytes > 0 || has_disk || bad_samples == BadSamples::Quarantine
 }
 
-/// Builds the channels between `shards` shards; without `keepers` there are none. Where
+/// Builds the channels between `shards` shards; without `owners` there are none. Where
 /// [none keeps a block for others](keep_for_others), each shard fetches the blocks of its own batches.
 #[must_use]
-pub fn channels(shards: u16, keepers: bool) -> Vec<ChannelEnds> {
+pub fn channels(shards: u16, owners: bool) -> Vec<ChannelEnds> {
     let n = usize::from(shards);
     let ends = |peers, entries| ChannelEnds { peers, entries, own: VecDeque::with_capacity(1024) };
-    if !keepers {
+    if !owners {
         return (0..n).map(|_| ends(Vec::new(), 0)).collect();
     }
     let entries = (LANE_ENTRIES_PER_SHARD / n.saturating_sub(1).max(1)).min(LANE_ENTRIES);

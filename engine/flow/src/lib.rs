@@ -6,7 +6,6 @@
 
 mod addresses;
 mod assemble;
-mod board;
 mod book;
 mod cache;
 mod channels;
@@ -26,11 +25,11 @@ mod places;
 mod setup;
 mod shard;
 mod spill;
+mod status;
 #[cfg(test)]
 mod tests;
 
 pub use assemble::{Assembled, BadSamples, Finished};
-pub use board::{Board, Snapshot};
 pub use book::{AddressBook, Closed};
 pub use cache::cached_block_bytes;
 pub use channels::{ChannelEnds, channels, keep_for_others};
@@ -47,5 +46,7 @@ pub use places::{Placed, Places};
 pub use setup::{ShardConfig, ShardEnds, scratch_bytes};
 pub use shard::Shard;
 pub use spill::{
-    Contents, DiskStats, Known, SegmentFile, SpillDesk, SpillSetup, Supply, Wish, resume, spill_memory_bytes,
+    Contents, DiskStats, Known, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, SpillSetup, resume,
+    spill_memory_bytes,
 };
+pub use status::{ShardStatus, Snapshot};

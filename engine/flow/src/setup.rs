@@ -1,11 +1,11 @@
 //! What a shard is made from: its configuration, what it is connected to, and the memory it sets aside at start.
 
 use crate::assemble::{BadSamples, Finished};
-use crate::board::Board;
 use crate::channels::ChannelEnds;
 use crate::deliver::Consumer;
 use crate::hedge::Spares;
 use crate::spill::SpillSetup;
+use crate::status::ShardStatus;
 use core::ops::RangeInclusive;
 use fuelrail_base::limits::{SCRATCH_BYTES, TLS_SCRATCH_BYTES, TLS_SCRATCH_BYTES_MIN};
 use fuelrail_base::{Duration, Error, Kind, Result};
@@ -37,10 +37,10 @@ pub struct ShardEnds {
     pub channels: ChannelEnds,
     /// To the consumer.
     pub deliver: Sender<Finished>,
-    /// What the consumer says.
+    /// What the consumer and the shards share.
     pub consumer: Arc<Consumer>,
-    /// What the outside sees.
-    pub board: Arc<Board>,
+    /// Where other threads read its state and stop it.
+    pub status: Arc<ShardStatus>,
     /// The disk, where the planner is configured for one.
     pub spill: Option<SpillSetup>,
 }

@@ -4,7 +4,6 @@
 //! are none, and submits what is due; then the shard sleeps in the ring. Bytes never pass through here, only windows.
 
 use crate::assemble::{AssembleStage, BadSamples};
-use crate::board::Board;
 use crate::cache::CacheStage;
 use crate::channels::ChannelEnds;
 use crate::conn::{Asked, Proof};
@@ -17,6 +16,7 @@ use crate::messages::{BlockReply, BlockRequest, SpanId};
 use crate::objects::Objects;
 use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
 use crate::spill::SpillStage;
+use crate::status::ShardStatus;
 use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, ShardId};
@@ -67,7 +67,7 @@ pub struct Shard<R: Ring> {
     consumer: Arc<Consumer>,
     /// How much of what the consumer tells of draws has been heard.
     heard: u64,
-    board: Arc<Board>,
+    status: Arc<ShardStatus>,
     /// Under `Quarantine`, the blocks given up, with the reason: they are not asked for again, whichever shard wants them.
     quarantine: Option<HashMap<BlockId, Error>>,
     outgoing: Vec<BlockRequest>,
@@ -124,7 +124,7 @@ impl<R: Ring> Shard<R> {
             filling: Gate::new("assemble", OPEN_BATCHES_MAX),
             consumer: ends.consumer,
             heard: 0,
-            board: ends.board,
+            status: ends.status,
             quarantine: (config.bad_samples == BadSamples::Quarantine).then(HashMap::new),
             outgoing: Vec::with_capacity(1024),
             ring,
@@ -203,12 +203,12 @@ impl<R: Ring> Shard<R> {
         let connected = self.deliver.flush(self.now, taken);
         self.pump();
         if moved {
-            self.board.beat();
+            self.status.beat();
         }
-        if self.board.wanted() != self.published {
+        if self.status.wanted() != self.published {
             self.publish();
         }
-        connected && !self.board.is_stopped() && self.consumer.failure.cause().is_none()
+        connected && !self.status.is_stopped() && self.consumer.failure.cause().is_none()
     }
 
     /// Sleeps in the ring until something may have happened.
@@ -478,7 +478,7 @@ impl<R: Ring> Shard<R> {
 
 impl<R: Ring> Drop for Shard<R> {
     fn drop(&mut self) {
-        self.board.leave();
+        self.status.leave();
     }
 }
 

@@ -6,7 +6,7 @@ use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Instant, ShardId};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_flow::{
-    BadSamples, Board, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, channels,
+    BadSamples, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, ShardStatus, Spares, channels,
 };
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, UringConfig, UringRing, lane};
 use fuelrail_plan::hedge::HedgeConfig;
@@ -85,7 +85,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
         channels: channels(1, true).remove(0),
         deliver,
         consumer,
-        board: Arc::new(Board::default()),
+        status: Arc::new(ShardStatus::default()),
         spill: None,
     };
     (Shard::new(ring, region, objects, &run, &shard_config, ends).unwrap(), outlet)

@@ -13,15 +13,15 @@ mod consumer;
 mod counters;
 mod dataset;
 mod journal;
-mod keeper;
 mod machine;
 mod model;
 pub mod orders;
 mod rank;
 mod report;
+mod ring_probe;
 mod run;
 mod scenario;
-mod tap;
+mod segment_manager;
 mod world;
 
 pub use canary::Canary;

@@ -1,4 +1,4 @@
-//! What a shard does about its disk: commands to the spill stage, its outcomes to the planner, segments from the keeper.
+//! What a shard does about its disk: commands to the spill stage, its outcomes to the planner, segments from the segment manager.
 
 use super::Shard;
 use crate::conn::Proof;
@@ -28,7 +28,7 @@ impl<R: Ring> Shard<R> {
         self.planner.spill().expect(TIER).trimmed(segment);
     }
 
-    /// Takes in what the disk and its keeper brought. True when there was anything.
+    /// Takes in the disk's outcomes and granted segments. True when there were any outcomes.
     pub(super) fn tend_disk(&mut self) -> bool {
         if self.assemble.has_postponed() {
             self.assemble.resume(&mut self.outgoing);

@@ -1,10 +1,10 @@
 //! What a shard tells the outside about itself.
 
 use super::Shard;
-use crate::board::Snapshot;
 use crate::cache::CacheStage;
 use crate::gate::Gate;
 use crate::spill::SpillStage;
+use crate::status::Snapshot;
 use fuelrail_io::{Ring, ThreadMeter};
 
 impl<R: Ring> Shard<R> {
@@ -28,7 +28,7 @@ impl<R: Ring> Shard<R> {
         ]
         .join("\n  ");
         Snapshot {
-            serial: self.board.wanted(),
+            serial: self.status.wanted(),
             planner: self.planner.stats(),
             fetch,
             copied_bytes: fetch.copied_bytes
@@ -56,6 +56,6 @@ impl<R: Ring> Shard<R> {
     pub(super) fn publish(&mut self) {
         let snapshot = self.snapshot();
         self.published = snapshot.serial;
-        self.board.publish(snapshot);
+        self.status.publish(snapshot);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns the descriptors' names. A segment that was trimmed or broke stays until its last operation came back.
 
-use super::desk::SegmentFile;
+use super::channel::SegmentFile;
 use super::journal::Journal;
 use crate::conn::Proof;
 use fuelrail_base::{Instant, Kind, Result, SampleId};

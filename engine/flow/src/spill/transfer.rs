@@ -1,6 +1,6 @@
 //! The operations of the spill stage: from its queues into the ring, and back out of it.
 
-use super::desk::Wish;
+use super::channel::SegmentRequest;
 use super::flight::{Block, Flight, Read, SpillOutcome, Write};
 use super::{BOUNCES, COMPANY_PATIENCE, JOURNAL_PAGES, READS_MAX, SpillStage};
 use fuelrail_base::canary::{self, Mistake};
@@ -352,7 +352,7 @@ impl SpillStage {
             self.fail_segment(segment, error);
         } else {
             let key = self.segments.get(segment).file.key;
-            self.desk.wish(Wish::Failed(key, error));
+            self.channel.request(SegmentRequest::Failed(key, error));
         }
     }
 
@@ -360,7 +360,7 @@ impl SpillStage {
     fn fail_segment(&mut self, segment: usize, error: Error) {
         let (id, key) = (self.segments.get(segment).id, self.segments.get(segment).file.key);
         if self.segments.key(id) == Some(segment) {
-            self.desk.wish(Wish::Failed(key, error));
+            self.channel.request(SegmentRequest::Failed(key, error));
             self.segments.give_up(segment);
             self.outcomes.push_back(SpillOutcome::Broken(id));
         }

@@ -2,12 +2,12 @@
 //! them lose, repeat or mix up a byte.
 
 use super::world::{self, Bucket, Heard, content, objects, run};
-use crate::board::{Board, Snapshot};
 use crate::channels::channels;
 use crate::deliver::{Consumer, Outlet};
 use crate::hedge::Spares;
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
+use crate::status::{ShardStatus, Snapshot};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Instant};
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, SimFaults, SimRing, SimWorld, lane};
@@ -102,7 +102,7 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
         channels: channels(1, true).remove(0),
         deliver,
         consumer,
-        board: Arc::new(Board::default()),
+        status: Arc::new(ShardStatus::default()),
         spill: None,
     };
     let memory = ArenaConfig {

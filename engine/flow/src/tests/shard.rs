@@ -2,13 +2,13 @@
 
 use super::memory::region;
 use super::world::{self, Bucket, content, objects, packed_at, run};
-use crate::board::Board;
 use crate::channels::channels;
 use crate::deliver::{Consumer, Outlet};
 use crate::hedge::Spares;
 use crate::objects::Objects;
 use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
 use crate::shard::Shard;
+use crate::status::ShardStatus;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::{Duration, Error, Instant, Kind};
 use fuelrail_io::{Host, PollRing, Replies, Ring, SimFaults, SimRing, SimWorld, ThreadMeter, UringConfig, lane};
@@ -26,36 +26,41 @@ fn config(cache_bytes: u64) -> ShardConfig {
 }
 
 /// One shard that serves two epochs over objects of these sizes, on a ring with so many sockets.
-fn shard(sizes: &[u64], cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<SimRing>, Outlet, Arc<Board>) {
+fn shard(sizes: &[u64], cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<SimRing>, Outlet, Arc<ShardStatus>) {
     shard_of(Bucket::new(sizes), cache_bytes, sockets)
 }
 
 /// The same, from this bucket.
-fn shard_of(bucket: Bucket, cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<SimRing>, Outlet, Arc<Board>) {
+fn shard_of(bucket: Bucket, cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<SimRing>, Outlet, Arc<ShardStatus>) {
     let objects = objects(&bucket.sizes, 256);
     let world = SimWorld::new(1, SimFaults::default(), Box::new(bucket));
     let ring = SimRing::with_capacity(&world, 64, sockets);
-    let (shard, outlet, board) = shard_on(ring, objects, cache_bytes);
-    (world, shard, outlet, board)
+    let (shard, outlet, status) = shard_on(ring, objects, cache_bytes);
+    (world, shard, outlet, status)
 }
 
 /// The same, on this ring.
-fn shard_on<R: Ring>(ring: R, objects: Arc<Objects>, cache_bytes: u64) -> (Shard<R>, Outlet, Arc<Board>) {
+fn shard_on<R: Ring>(ring: R, objects: Arc<Objects>, cache_bytes: u64) -> (Shard<R>, Outlet, Arc<ShardStatus>) {
     let run = run(objects.catalog().samples(), 4, 2);
     let consumer = Arc::new(Consumer::default());
     let (deliver, lane) = lane(16);
     let outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
-    let board = Arc::new(Board::default());
-    let ends =
-        ShardEnds { channels: channels(1, true).remove(0), deliver, consumer, board: Arc::clone(&board), spill: None };
+    let status = Arc::new(ShardStatus::default());
+    let ends = ShardEnds {
+        channels: channels(1, true).remove(0),
+        deliver,
+        consumer,
+        status: Arc::clone(&status),
+        spill: None,
+    };
     let shard = Shard::new(ring, region(1 << 20), objects, &run, &config(cache_bytes), ends).unwrap();
-    (shard, outlet, board)
+    (shard, outlet, status)
 }
 
 #[test]
 fn every_sample_arrives_and_the_second_epoch_comes_from_the_cache() {
     let sizes: Vec<u64> = (0..10).map(|i| i * 97).collect();
-    let (world, mut shard, mut outlet, board) = shard(&sizes, 64 << 10, 8);
+    let (world, mut shard, mut outlet, status) = shard(&sizes, 64 << 10, 8);
     let (mut samples, mut turns) = (0, 0);
     while !outlet.is_finished() {
         assert!(shard.turn());
@@ -85,8 +90,8 @@ fn every_sample_arrives_and_the_second_epoch_comes_from_the_cache() {
     let passed: Vec<_> = snapshot.gates.iter().map(|gate| gate.passed).collect();
     assert_eq!(passed[..2], [blocks, 6], "requests, and batches filled");
     assert!(snapshot.thread.is_none() && snapshot.ring.is_some());
-    assert!(board.beats() > 0);
-    board.stop();
+    assert!(status.beats() > 0);
+    status.stop();
     assert!(!shard.turn());
 }
 
@@ -124,13 +129,13 @@ fn a_consumer_that_only_takes_is_not_given_more_open_batches_than_the_source_can
 
 #[test]
 fn a_failure_elsewhere_wakes_a_shard_and_ends_it() {
-    let (_world, mut shard, outlet, board) = shard(&[100; 4], 0, 8);
+    let (_world, mut shard, outlet, status) = shard(&[100; 4], 0, 8);
     assert!(shard.turn());
     outlet.consumer().failure.guard("a thread", || Err::<(), _>(Error::new(Kind::File, "the disk is gone")));
     assert!(shard.ring().waker().is_notified(), "it sleeps on");
-    assert!(!shard.turn() && !board.is_gone());
+    assert!(!shard.turn() && !status.is_gone());
     drop(shard);
-    assert!(board.is_gone(), "its last snapshot is still waited for");
+    assert!(status.is_gone(), "its last snapshot is still waited for");
 }
 
 /// What the watchdog prints of a shard that does not move.
@@ -238,16 +243,16 @@ fn a_shard_whose_memory_the_consumer_holds_says_so() {
 
 #[test]
 fn a_snapshot_is_published_once_for_each_request() {
-    let (_world, mut shard, _outlet, board) = shard(&[100; 4], 0, 8);
-    assert!(shard.turn() && board.answered(1).is_none() && board.latest().text.is_empty());
-    let serial = board.request();
-    assert!(board.answered(serial).is_none(), "the shard has not run since");
+    let (_world, mut shard, _outlet, status) = shard(&[100; 4], 0, 8);
+    assert!(shard.turn() && status.answered(1).is_none() && status.latest().text.is_empty());
+    let serial = status.request();
+    assert!(status.answered(serial).is_none(), "the shard has not run since");
     assert!(shard.turn());
-    let first = board.answered(serial).expect("it was asked for");
+    let first = status.answered(serial).expect("it was asked for");
     assert!(first.serial == serial && !first.text.is_empty());
-    assert!(board.request() == serial + 1 && board.answered(serial + 1).is_none());
+    assert!(status.request() == serial + 1 && status.answered(serial + 1).is_none());
     drop(shard);
-    assert_eq!(board.answered(serial + 1).map(|last| last.serial), Some(serial), "of a shard that is gone, the last");
+    assert_eq!(status.answered(serial + 1).map(|last| last.serial), Some(serial), "of a shard that is gone, the last");
 }
 
 #[test]
@@ -267,22 +272,22 @@ fn a_shard_that_is_told_to_stop_closes_its_connections_and_leaves_nothing_with_t
     let thread = std::thread::spawn(move || {
         let ring = PollRing::new(&UringConfig::default()).unwrap();
         let waker = ring.waker();
-        let (shard, outlet, board) = shard_on(ring, objects, 0);
+        let (shard, outlet, status) = shard_on(ring, objects, 0);
         let mut shard = shard.metered(ThreadMeter::plain());
-        ready.send((waker, outlet, board)).unwrap();
+        ready.send((waker, outlet, status)).unwrap();
         shard.run().unwrap();
         shard.end();
     });
-    let (waker, _outlet, board) = started.recv().unwrap();
+    let (waker, _outlet, status) = started.recv().unwrap();
     let (mut connection, _) = server.accept().unwrap();
     assert!(connection.read(&mut [0; 16]).unwrap() > 0, "a request came");
-    board.stop();
+    status.stop();
     waker.wake();
     let mut rest = Vec::new();
     connection.read_to_end(&mut rest).unwrap();
     thread.join().unwrap();
-    let last = board.latest();
-    assert!(board.is_gone() && last.operations == 0 && last.thread.is_some(), "{}", last.text);
+    let last = status.latest();
+    assert!(status.is_gone() && last.operations == 0 && last.thread.is_some(), "{}", last.text);
     assert!(last.fetch.requests > 0);
 }
 

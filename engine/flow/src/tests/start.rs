@@ -2,11 +2,11 @@
 
 use super::memory::region;
 use super::world::{Bucket, config, objects, run};
-use crate::board::Board;
 use crate::channels::channels;
 use crate::deliver::{Consumer, Outlet};
 use crate::setup::ShardEnds;
 use crate::shard::Shard;
+use crate::status::ShardStatus;
 use fuelrail_base::{Duration, Instant};
 use fuelrail_io::{Ring, SimFaults, SimRing, SimWorld, lane};
 use fuelrail_plan::window::WindowConfig;
@@ -33,8 +33,8 @@ fn standing(objects_len: u64, epochs: u64, first_byte: Duration) -> (SimWorld, S
         connections_blind_max: WindowConfig::blind_for(OBJECT_BYTES),
         ..WindowConfig::default()
     };
-    let board = Arc::new(Board::default());
-    let ends = ShardEnds { channels: channels(1, false).remove(0), deliver, consumer, board, spill: None };
+    let status = Arc::new(ShardStatus::default());
+    let ends = ShardEnds { channels: channels(1, false).remove(0), deliver, consumer, status, spill: None };
     let mut config = config(16 << 20, window);
     config.planner.hedge.percent = 0;
     let shard = Shard::new(ring, region(32 << 20), objects(&sizes, 1 << 20), &run, &config, ends).unwrap();

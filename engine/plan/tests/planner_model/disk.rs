@@ -53,8 +53,8 @@ impl Disk {
         (Disk { segments_max: prng.below(4) as usize, ..Disk::default() }, config)
     }
 
-    /// The keeper's part: a segment if one is wanted and the limit allows. False: there is none.
-    pub(super) fn supply(&mut self, spill: &mut Spill) -> bool {
+    /// The segment manager's part: a segment if one is wanted and the limit allows. False: there is none.
+    pub(super) fn grant(&mut self, spill: &mut Spill) -> bool {
         if self.segments.len() >= self.segments_max {
             return false;
         }

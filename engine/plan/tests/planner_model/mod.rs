@@ -387,7 +387,7 @@ impl Model {
             None => {}
         }
         if let Some(tier) = self.planner.spill().filter(|tier| tier.wants_segment())
-            && !self.disk.supply(tier)
+            && !self.disk.grant(tier)
         {
             tier.no_segment();
         }
