@@ -6,7 +6,7 @@
 use crate::conn::Proof;
 use crate::messages::{BlockReply, BlockRequest, SpanId};
 use crate::objects::Objects;
-use crate::places::{Drawer, Placed, Places};
+use crate::spans::{FreeLists, SampleSpan, SampleSpans};
 use core::ops::Range;
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, SAMPLE_ALIGN};
@@ -19,7 +19,7 @@ use slab::Slab;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What happens when a sample cannot be had.
+/// What happens when a sample cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum BadSamples {
     /// The batch fails with the sample's error and the run ends.
@@ -27,7 +27,7 @@ pub enum BadSamples {
     Raise,
     /// The batch comes without the sample, which is counted.
     Skip,
-    /// As `Skip`, and the sample is left out of all later batches without being tried again.
+    /// As `Skip`, and the sample is left out of all later batches without another attempt.
     Quarantine,
 }
 
@@ -47,7 +47,7 @@ pub struct Assembled {
     /// The memory.
     pub slot: Slot,
     /// The samples, in order of position.
-    pub samples: Places,
+    pub samples: SampleSpans,
     /// Samples left out under `Skip` or `Quarantine`, with the reason.
     pub left_out: Vec<(SampleId, Error)>,
 }
@@ -62,10 +62,10 @@ pub struct Finished {
 }
 
 struct Sample {
-    placed: Placed,
+    placed: SampleSpan,
     /// Blocks that have not arrived yet.
     missing: u32,
-    /// Which windows of the batch are its blocks'.
+    /// The indexes of its blocks' windows.
     parts: Range<usize>,
     proof: Proof,
     changed: bool,
@@ -80,7 +80,7 @@ struct Open {
     missing: usize,
 }
 
-/// What an open batch lists. Emptied when it is finished, and used again by another.
+/// The lists of an open batch. Emptied when it is finished, and used again by another.
 #[derive(Default)]
 struct Lists {
     samples: Vec<Sample>,
@@ -94,7 +94,7 @@ impl Lists {
     }
 }
 
-/// Lists made at the start, of each kind: as many batches as are usually open. Memory nobody has written to costs nothing.
+/// Lists made at the start, of each kind: as many batches as are usually open. Memory that was never written to costs nothing.
 const LISTS_AT_START: usize = 64;
 
 /// How often a sample whose proof fails is fetched anew.
@@ -110,10 +110,10 @@ pub(crate) struct AssembleStage {
     open: Slab<Open>,
     spare: Vec<Lists>,
     /// Lists of batches that the consumer has dropped.
-    drawer: Drawer,
+    free_lists: FreeLists,
     quarantine: HashMap<SampleId, Error>,
     finished: Vec<Finished>,
-    /// Samples to be asked for anew once no byte of their batch is lent to the disk.
+    /// Samples to be requested anew once no byte of their batch is pinned by the disk.
     postponed: Vec<(usize, u32)>,
     /// Samples whose bytes did not match their checksum or whose blocks were of two versions.
     pub unproved: u64,
@@ -130,7 +130,7 @@ impl AssembleStage {
             bad_samples,
             open: Slab::with_capacity(64),
             spare: (0..LISTS_AT_START).map(|_| Lists::with_capacity(samples)).collect(),
-            drawer: Drawer::new(OPEN_BATCHES_MAX, LISTS_AT_START, samples),
+            free_lists: FreeLists::new(OPEN_BATCHES_MAX, LISTS_AT_START, samples),
             quarantine: HashMap::new(),
             finished: Vec::with_capacity(64),
             postponed: Vec::new(),
@@ -156,7 +156,7 @@ impl AssembleStage {
             let unit = catalog.direct_unit(id).map_or(1, |unit| unit as usize);
             assert!(filling.align(unit), "the slot has the batch's room");
             let askew = if canary::on(Mistake::AssembleMisplaces) && sample == 1 { SAMPLE_ALIGN } else { 0 };
-            let placed = Placed { id, offset: filling.at() - askew, len: catalog.size(id) as usize };
+            let placed = SampleSpan { id, offset: filling.at() - askew, len: catalog.size(id) as usize };
             let bad = self.quarantine.get(&id).cloned();
             let missing = if bad.is_some() { 0 } else { catalog.blocks(id) };
             for index in 0..missing {
@@ -191,7 +191,7 @@ impl AssembleStage {
         sample.missing -= 1;
         match reply.result {
             Err(error) => {
-                // It may be the last one out, and the batch is sealed below.
+                // It may be the last window out, and the batch is sealed below.
                 drop(reply.window);
                 sample.bad.get_or_insert(error);
             }
@@ -228,23 +228,23 @@ impl AssembleStage {
         }
     }
 
-    /// Samples wait until the disk is done with their batch's memory.
+    /// Whether samples wait until the disk is done with their batch's memory.
     pub(crate) fn has_postponed(&self) -> bool {
         !self.postponed.is_empty()
     }
 
-    /// Asks for what had to wait, where it need not any more.
+    /// Requests the postponed samples whose batch is no longer pinned.
     pub(crate) fn resume(&mut self, requests: &mut Vec<BlockRequest>) {
         for (batch, at) in core::mem::take(&mut self.postponed) {
             self.request_again(batch, at, requests);
         }
     }
 
-    /// Asks for all blocks of a sample again, past the caches.
+    /// Requests all blocks of a sample again, past the caches.
     fn request_again(&mut self, batch: usize, at: u32, requests: &mut Vec<BlockRequest>) {
         let open = &mut self.open[batch];
         let parts = &mut open.lists.windows[open.lists.samples[at as usize].parts.clone()];
-        // Blocks of other samples of the batch may be lent at any moment from now on: that must not matter any more.
+        // From now on, pins of other samples' blocks must not keep these windows from being written.
         if !parts.iter_mut().flatten().all(Window::end_loans) {
             return self.postponed.push((batch, at));
         }
@@ -271,7 +271,7 @@ impl AssembleStage {
         let seq = spec.seq;
         let slot =
             filling.seal().unwrap_or_else(|_| unreachable!("all windows of a finished batch have been returned"));
-        let mut placed = self.drawer.list();
+        let mut placed = self.free_lists.list();
         let mut left_out = Vec::new();
         for sample in lists.samples.drain(..) {
             match sample.bad {

@@ -18,7 +18,7 @@ const BYTE: u64 = EXTENT_GRANULE;
 const PIECES_AT_START: usize = 4096;
 
 struct Cached {
-    /// Where it lies: offset and length. Nearly always in one piece.
+    /// Its extents: offset and length. Nearly always one.
     first: (u64, u64),
     others: Box<[(u64, u64)]>,
     proof: Proof,
@@ -30,7 +30,7 @@ impl Cached {
     }
 }
 
-/// Most bytes of memory beside the blocks themselves that each cached one takes: what the policy knows of it, and where it lies.
+/// Most bytes of memory beside the blocks themselves that each cached one takes: the policy's entry and the block's place.
 #[must_use]
 pub fn cached_block_bytes(policy: PolicyName) -> u64 {
     policy::block_bytes(policy) + map_bytes::<u32>() + (size_of::<Cached>() + align_of::<Cached>()) as u64
@@ -60,7 +60,7 @@ impl CacheStage {
     /// Copies a block in.
     ///
     /// # Panics
-    /// When the planner's account of the capacity is wrong.
+    /// When the planner's accounting of the capacity is wrong.
     pub(crate) fn keep(&mut self, block: BlockId, bytes: &[u8], proof: Proof) {
         let (first, mut rest) = self.keep_start(bytes);
         let mut others = Vec::new();

@@ -1,6 +1,6 @@
-//! The stages in order, the gates between them, and the shard that drives them.
+//! The stages in order, the queue gauges (gates) between them, and the shard that drives them.
 //!
-//! `fetch` → (`cache`) → `assemble` → `deliver`, each told what to do by the planner. Knows no clock but the ring's, no
+//! `fetch` → (`cache`) → `assemble` → `deliver`, each driven by the planner's commands. Knows no clock but the ring's, no
 //! file, no thread: the same flow runs on io_uring and in virtual time.
 #![forbid(unsafe_code)]
 
@@ -21,9 +21,9 @@ mod messages;
 #[cfg(all(test, loom))]
 mod models;
 mod objects;
-mod places;
 mod setup;
 mod shard;
+mod spans;
 mod spill;
 mod status;
 #[cfg(test)]
@@ -42,9 +42,9 @@ pub use gate::{Gate, GateFacts};
 pub use hedge::Spares;
 pub use listing::{Listed, Listing};
 pub use objects::Objects;
-pub use places::{Placed, Places};
 pub use setup::{ShardConfig, ShardEnds, scratch_bytes};
 pub use shard::Shard;
+pub use spans::{SampleSpan, SampleSpans};
 pub use spill::{
     Contents, DiskStats, Known, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, SpillSetup, resume,
     spill_memory_bytes,

@@ -68,7 +68,7 @@ fn batches_reach_a_blocked_consumer(sleep: Sleep) {
     join(shard);
 }
 
-/// What the consumer tells a sleeping shard is found by it: that it waits, that epochs are drawn, that the run ends.
+/// A sleeping shard finds what the consumer sets: that it waits, that epochs are drawn, that the run ends.
 fn a_shard_hears_the_consumer(sleep: Sleep) {
     let (_out, into) = lane(1);
     let (consumer, status, shard) = (Arc::new(Consumer::default()), Arc::new(ShardStatus::default()), Waker::sleeper());
@@ -118,8 +118,8 @@ fn a_snapshot_is_not_older_than_asked(look: fn(&ShardStatus, u64) -> Option<Snap
     join(thread);
 }
 
-/// A segment given while the shard says whom to wake is found, or wakes it.
-fn a_supply_wakes_a_shard(sleep: Sleep) {
+/// A grant sent while the shard registers its waker is found, or wakes it.
+fn a_grant_wakes_a_shard(sleep: Sleep) {
     let (channel, shard) = (Arc::new(SegmentChannel::default()), Waker::sleeper());
     let manager = thread::spawn({
         let channel = channel.clone();
@@ -130,7 +130,7 @@ fn a_supply_wakes_a_shard(sleep: Sleep) {
     join(manager);
 }
 
-/// Who sees a new version sees what it is the version of.
+/// A reader that sees a new version sees its value.
 fn a_version_brings_its_value(looks_first_at_the_version: bool) {
     let all = ["10.0.0.1:80", "10.0.0.2:80"].map(|text| text.parse().expect("an address"));
     let book = Arc::new(AddressBook::new(vec![all[0]]).0);
@@ -193,13 +193,13 @@ fn snapshots_canary() {
 
 #[test]
 fn segments() {
-    trial::check(|| a_supply_wakes_a_shard(sleep_until));
+    trial::check(|| a_grant_wakes_a_shard(sleep_until));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn segments_canary() {
-    trial::check(|| a_supply_wakes_a_shard(sleep_carelessly));
+    trial::check(|| a_grant_wakes_a_shard(sleep_carelessly));
 }
 
 #[test]

@@ -19,9 +19,9 @@ use std::sync::Arc;
 pub struct ShardConfig {
     /// The planner's part.
     pub planner: PlannerConfig,
-    /// What happens when a sample cannot be had.
+    /// What happens when a sample cannot be read.
     pub bad_samples: BadSamples,
-    /// Silence on a connection with open requests, after which it is given up; a trickle is for as long.
+    /// Silence on a connection with open requests, after which it is given up; so is one that trickles for as long.
     pub stall_after: Duration,
     /// Most connections; each has its scratch memory set aside at start.
     pub connections_max: usize,
@@ -31,7 +31,7 @@ pub struct ShardConfig {
     pub spares: Spares,
 }
 
-/// What a shard is connected to.
+/// The ends that connect a shard to the rest of the run.
 pub struct ShardEnds {
     /// To the other shards.
     pub channels: ChannelEnds,

@@ -40,7 +40,7 @@ struct Waiter {
     /// What earlier attempts said about the bytes landed so far: a part fetched to complete them says less.
     seen: Proof,
     error: Option<Error>,
-    /// Of a fetch that was sent more than once.
+    /// The race of a fetch that was sent more than once.
     race: Option<Box<Race>>,
 }
 
@@ -65,17 +65,17 @@ pub struct Shard<R: Ring> {
     /// Batches from their slot to their last sample.
     filling: Gate,
     consumer: Arc<Consumer>,
-    /// How much of what the consumer tells of draws has been heard.
+    /// Version of the drawn epochs that this shard has taken in.
     heard: u64,
     status: Arc<ShardStatus>,
-    /// Under `Quarantine`, the blocks given up, with the reason: they are not asked for again, whichever shard wants them.
+    /// Under `Quarantine`, the blocks given up, with the reason: they are not fetched again for any shard.
     quarantine: Option<HashMap<BlockId, Error>>,
     outgoing: Vec<BlockRequest>,
     free_bytes_seen: u64,
     shared_copied_bytes: u64,
     published: u64,
     meter: Option<ThreadMeter>,
-    /// The clock as it was read last: once for all that a pass of the loop takes in.
+    /// The clock as last read: once for everything that one pass of the loop takes in.
     now: Instant,
 }
 
@@ -151,20 +151,20 @@ impl<R: Ring> Shard<R> {
     /// # Errors
     /// What the ring reports when it cannot go on.
     pub fn run(&mut self) -> Result<()> {
-        while self.turn() {
+        while self.iterate() {
             self.sleep()?;
         }
         Ok(())
     }
 
-    /// Ends in order: saves what is on its way to the disk, and closes every connection.
+    /// Shuts down in order: saves what is on its way to the disk, and closes every connection.
     pub fn end(mut self) {
         self.wind_down();
         self.publish();
     }
 
-    /// Closes every connection and takes back what the ring had under way, so that the last snapshot can tell that nothing
-    /// is left. What does not come back in time is the ring's to wait for, when it is dropped.
+    /// Closes every connection and reaps the ring's operations, so that the last snapshot shows none. What does not return in time
+    /// the ring waits for when it is dropped.
     fn wind_down(&mut self) {
         let deadline = self.ring.now().after(END_PATIENCE);
         self.save_disk(deadline);
@@ -177,8 +177,8 @@ impl<R: Ring> Shard<R> {
         }
     }
 
-    /// Does everything that can be done now without waiting. False when the shard shall end.
-    pub fn turn(&mut self) -> bool {
+    /// Runs one iteration: everything that can be done now without waiting. False when the shard has to end.
+    pub fn iterate(&mut self) -> bool {
         canary::pass(self.id.0, Stage::Start);
         let mut moved = false;
         loop {
@@ -221,7 +221,7 @@ impl<R: Ring> Shard<R> {
         if self.planner.queued() + self.fetch.waiting() > 0 {
             // Only a core that finds nothing to reap is idle; then the window may open.
             self.wait(Some(self.now))?;
-            // The kernel may have taken its time: what has come meanwhile has not come before.
+            // Time may have passed in the kernel.
             self.now = self.ring.now();
             if self.take_completions() {
                 return Ok(());
@@ -231,7 +231,7 @@ impl<R: Ring> Shard<R> {
         self.obey();
         self.pump();
         if self.fetch.has_outcomes() || self.spill.as_ref().is_some_and(SpillStage::has_outcomes) {
-            // A request that could not even be sent: no completion will tell of it.
+            // A request that could not be sent has an outcome and no completion.
             return Ok(());
         }
         let until = [until, self.planner.deadline(), self.disk_deadline()].into_iter().flatten().min();
@@ -249,7 +249,7 @@ impl<R: Ring> Shard<R> {
         }
     }
 
-    /// The ring, for those who drive a shard by hand.
+    /// The ring, for a caller that drives the shard by hand.
     pub fn ring(&mut self) -> &mut R {
         &mut self.ring
     }
@@ -265,7 +265,7 @@ impl<R: Ring> Shard<R> {
         self.pump_disk(false);
     }
 
-    /// Gives every operation that came back to the stage that asked for it. True when there was any.
+    /// Passes every completion to the stage that submitted its operation. True when there was any.
     fn hand_back(&mut self) -> bool {
         let mut any = false;
         while let Some(done) = self.ring.pop() {
@@ -361,7 +361,7 @@ impl<R: Ring> Shard<R> {
         }
     }
 
-    /// Sends for a block, or for what is missing of it.
+    /// Starts to fetch a block, or what is missing of it.
     fn start(&mut self, fetch: FetchId, block: BlockId, from: Origin) {
         let mut window = self.waiter(fetch).window.take().expect("one attempt at a time");
         if let Origin::Disk(spot) = from {
@@ -369,7 +369,7 @@ impl<R: Ring> Shard<R> {
             return spill.restore(self.now, fetch, block, spot, window);
         }
         if window.room() == 0 {
-            // It came from disk, and the planner does not believe it.
+            // The copy from disk proved damaged: it is fetched anew.
             window.rewind(0);
         }
         let asked = self.asked(fetch, block, window.filled() as u64);
@@ -383,7 +383,7 @@ impl<R: Ring> Shard<R> {
         let (window, proof) = (first.window.as_mut().expect("it has landed"), first.proof);
         for other in &mut others {
             self.shared_copied_bytes +=
-                other.window.as_mut().expect("only the first waiter's window is lent").put(window.bytes()) as u64;
+                other.window.as_mut().expect("only the first waiter's window is in use").put(window.bytes()) as u64;
         }
         match keep {
             Some(Keep::Ram) => {
@@ -400,7 +400,7 @@ impl<R: Ring> Shard<R> {
         self.planner.recycle(others);
     }
 
-    /// The first that waits for a fetch under way.
+    /// The first waiter of a fetch under way.
     fn waiter(&mut self, fetch: FetchId) -> &mut Waiter {
         self.planner.first(fetch).expect("the fetch is under way")
     }
@@ -482,5 +482,5 @@ impl<R: Ring> Drop for Shard<R> {
     }
 }
 
-/// How long a shard that ends waits for its operations.
+/// How long a shard that shuts down waits for its operations.
 const END_PATIENCE: Duration = Duration::from_secs(5);

@@ -72,7 +72,7 @@ impl ShardStatus {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Asks for a snapshot; returns its serial. Wake the shard afterwards.
+    /// Requests a snapshot; returns its serial. Wake the shard afterwards.
     pub fn request(&self) -> u64 {
         self.wanted.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -86,7 +86,7 @@ impl ShardStatus {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The snapshot that [`request`](ShardStatus::request) asked for by this serial, or the last one of a shard that has ended.
+    /// The snapshot requested under this serial (see [`request`](ShardStatus::request)), or the last one of a shard that has ended.
     #[must_use]
     pub fn answered(&self, serial: u64) -> Option<Snapshot> {
         // Looked at first: behind this, the latest is the last.

@@ -102,7 +102,7 @@ fn allocations_when_warm(cache_bytes: u64) -> (u64, u64) {
     outlet.set_waiting(true);
     let mut quiet = 0;
     while quiet < 100 {
-        assert!(shard.turn(), "the shard goes on");
+        assert!(shard.iterate(), "the shard goes on");
         let soon = shard.ring().now().after(Duration::from_millis(1));
         shard.ring().wait(Some(soon)).unwrap();
         quiet = if shard.ring().in_flight() > 0 { 0 } else { quiet + 1 };
@@ -110,8 +110,8 @@ fn allocations_when_warm(cache_bytes: u64) -> (u64, u64) {
     let (mut allocations, mut batches) = (0, 0);
     let mut silent_since: Option<Instant> = None;
     while !outlet.is_finished() {
-        let turned = measure(|| {
-            assert!(shard.turn(), "the shard goes on");
+        let iterated = measure(|| {
+            assert!(shard.iterate(), "the shard goes on");
         });
         let mut any = false;
         while let Some(finished) = outlet.try_take() {
@@ -121,7 +121,7 @@ fn allocations_when_warm(cache_bytes: u64) -> (u64, u64) {
         }
         let slept = measure(|| shard.sleep().unwrap());
         if batches > 0 {
-            allocations += turned.count_total + slept.count_total;
+            allocations += iterated.count_total + slept.count_total;
         }
         let now = shard.ring().now();
         match silent_since {

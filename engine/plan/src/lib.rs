@@ -1,5 +1,5 @@
 //! Deterministic planning: which sample is next, when a block is used again, what to keep, how far to look ahead,
-//! how many requests to have in flight, when to try again.
+//! how many requests to have in flight, when to retry.
 //!
 //! Pure: facts, time and seeds are arguments, decisions are return values. Never reads a clock, starts a thread, opens a
 //! file or socket, or draws ambient randomness.

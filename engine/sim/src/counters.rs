@@ -25,7 +25,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Blocks asked for.
+    /// Blocks requested.
     asks: planner.asks,
     /// Served from the cache.
     hits: planner.hits,

@@ -5,7 +5,7 @@
 //! must catch. Never reads a real clock, opens a file or socket, or holds a second copy of the engine's logic.
 #![forbid(unsafe_code)]
 
-mod books;
+mod bookkeeping;
 mod bucket;
 mod canary;
 mod check;

@@ -57,10 +57,10 @@ enum Phase {
     /// Its next act is an iteration.
     Awake,
     /// Its next act is going to sleep.
-    Turned,
+    Iterated,
     /// In the ring, until something wakes it.
     Asleep,
-    /// It was told to end, and brings to the disk what is on its way there, no longer than until then.
+    /// It was told to end, and writes what is on its way to the disk, until then at the latest.
     Saving(Instant),
 }
 
@@ -134,23 +134,23 @@ impl Rank {
         out
     }
 
-    /// Lets one shard do its next half of a round: its turn, or going to sleep. Between the two, others may act.
+    /// Lets one shard do its next half of a round: its iteration, or going to sleep. Between the two, others may act.
     pub(crate) fn step(&mut self, at: usize) -> Checked<()> {
         let Some(stepped) = &mut self.shards[at] else { return Ok(()) };
         // As the engine guards a shard's thread.
         let (failure, thread) = (&self.outlet.consumer().failure, format_args!("shard {at}"));
         let goes_on = match stepped.phase {
             Phase::Saving(until) => Some(stepped.save(until)?),
-            Phase::Turned => match failure.guard(thread, || stepped.shard.sleep()) {
+            Phase::Iterated => match failure.guard(thread, || stepped.shard.sleep()) {
                 Some(()) => {
                     stepped.slept()?;
                     Some(true)
                 }
                 None => None,
             },
-            Phase::Awake | Phase::Asleep => match failure.guard(thread, || Ok(stepped.shard.turn())) {
+            Phase::Awake | Phase::Asleep => match failure.guard(thread, || Ok(stepped.shard.iterate())) {
                 Some(true) => {
-                    stepped.phase = Phase::Turned;
+                    stepped.phase = Phase::Iterated;
                     Some(true)
                 }
                 Some(false) => {
@@ -187,7 +187,7 @@ impl Rank {
     }
 
     /// With every batch taken and given back, only what was taken at the start may be out.
-    pub(crate) fn all_home(&self) -> Checked<()> {
+    pub(crate) fn all_returned(&self) -> Checked<()> {
         let (out, kept) = (self.arena.outstanding(), self.kept_slots);
         if out == kept {
             return Ok(());
@@ -200,7 +200,7 @@ impl Rank {
         self.shards.iter_mut().flatten().map(|s| s.shard.ring().in_flight()).sum()
     }
 
-    /// Tells all shards to end, where the death of one does not.
+    /// Tells all shards to end, unless one has died.
     pub(crate) fn stop(&self) {
         if self.failed_at.is_some() {
             return;
@@ -225,7 +225,7 @@ impl Rank {
         counters
     }
 
-    /// Drops shards and outlet as they are; then all memory must be home.
+    /// Drops shards and outlet as they are; then all memory must be returned.
     pub(crate) fn tear_down(self) -> Checked<()> {
         let Rank { arena, shards, outlet, .. } = self;
         drop(shards);

@@ -30,7 +30,7 @@ impl ProbedRing {
     }
 
     /// Whether the shard that sleeps in this ring would be woken now: by a completion, a wake or its timer. If so the
-    /// waker is disarmed, as the shard does first when it wakes; a shard must not be turned without this, or wakes that
+    /// waker is disarmed, as the shard does first when it wakes; a shard must not iterate without this, or wakes that
     /// it loses would be found by chance.
     pub(crate) fn wakes(&mut self) -> bool {
         let waker = self.inner.waker();

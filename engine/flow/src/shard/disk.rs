@@ -9,7 +9,7 @@ use fuelrail_io::{Ring, Window};
 use fuelrail_plan::planner::Fact;
 use fuelrail_plan::spill::SegmentId;
 
-/// How soon a sample that waits for the disk to be done with its memory is looked at again: nobody tells when.
+/// How soon a sample that waits for the disk to release its memory is checked again: there is no event for it.
 const LENT_PATIENCE: Duration = Duration::from_millis(1);
 
 const TIER: &str = "where there is a disk, the planner has its tier";
@@ -75,7 +75,7 @@ impl<R: Ring> Shard<R> {
         spill.pump(&mut self.ring, writes_max, all);
     }
 
-    /// When the disk, or a sample that waits for it, wants a look.
+    /// When the disk, or a sample that waits for it, has to be checked next.
     pub(super) fn disk_deadline(&self) -> Option<Instant> {
         let postponed = self.assemble.has_postponed().then(|| self.now.after(LENT_PATIENCE));
         let company = self.spill.as_ref().and_then(SpillStage::deadline);
@@ -94,7 +94,7 @@ impl<R: Ring> Shard<R> {
         }
     }
 
-    /// A step of ending in order, for those who drive a shard by hand: true when nothing is on its way to the disk any more.
+    /// One step of an orderly shutdown, for a caller that drives the shard by hand: true when nothing is on its way to the disk.
     pub fn save_step(&mut self) -> bool {
         self.hand_back();
         self.pump_disk(true);

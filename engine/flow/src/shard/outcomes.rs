@@ -1,4 +1,4 @@
-//! What a shard makes of how requests ended, and what it does about those that take too long.
+//! Outcomes of requests: what a shard tells its planner, and second requests for slow ones.
 
 use super::Shard;
 use crate::conn::{Asked, End, Fault, Outcome, Proof};
@@ -57,7 +57,7 @@ impl<R: Ring> Shard<R> {
                 first.seen = if window.filled() == 0 { Proof::default() } else { first.seen.with(proof) };
                 first.window = Some(window);
                 if kind == Kind::Cancelled {
-                    // We closed the connection ourselves, so that what is missing is asked for elsewhere.
+                    // We closed the connection ourselves, so that the rest is requested elsewhere.
                     return self.tell(Fact::Unserved { fetch, displaced: false });
                 }
                 first.error = Some(error);
@@ -82,7 +82,7 @@ impl<R: Ring> Shard<R> {
     }
 
     /// Sends the request of a fetch under way a second time, or a third. Where there is no memory or no connection for a second,
-    /// gives the first up: what is missing is asked for anew.
+    /// gives the first up: the rest is requested anew.
     pub(super) fn hedge(&mut self, fetch: FetchId, block: BlockId) {
         let asked = Asked { second: true, ..self.asked(fetch, block, 0) };
         let depth = self.planner.depth(asked.len);

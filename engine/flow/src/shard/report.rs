@@ -1,4 +1,4 @@
-//! What a shard tells the outside about itself.
+//! A shard's snapshot: counters and the state of every stage.
 
 use super::Shard;
 use crate::cache::CacheStage;

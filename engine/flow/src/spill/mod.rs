@@ -118,7 +118,7 @@ impl SpillStage {
         planner: &mut Spill,
     ) -> Result<SpillStage> {
         let mut buffer = piece(region, 1, GATHER_BYTES as usize)?;
-        let buffer = buffer.pop().expect("one was asked for");
+        let buffer = buffer.pop().expect("one was allocated");
         let pages: Result<Vec<Vec<Window>>> =
             (0..JOURNAL_PAGES).map(|_| piece(region, 1, PAGE_BYTES as usize)).collect();
         setup.channel.set_shard(waker);
@@ -253,7 +253,7 @@ impl SpillStage {
             self.channel.request(SegmentRequest::Trimmed(self.segments.get(key).file.key));
         }
         self.segments.give_up(key);
-        self.segments.bury(ring);
+        self.segments.reap(ring);
     }
 
     /// Samples whose blocks on disk prove less than the server did, and bytes of memory for what it said.
@@ -310,8 +310,8 @@ impl SpillStage {
     }
 }
 
-/// A piece of the region for so many windows, at an address that direct transfers may begin at. What is lent has a piece of its
-/// own: nothing of a piece is written while some of it is lent.
+/// A piece of the region for so many windows, at an address that direct transfers may begin at. What is pinned has a piece of its
+/// own: nothing of a piece is written while some of it is pinned.
 fn piece(region: &mut Region, windows: usize, len: usize) -> Result<Vec<Window>> {
     let slot = region.alloc(windows * len + ADDRESS_UNIT).ok_or_else(|| {
         let bytes = spill_memory_bytes();

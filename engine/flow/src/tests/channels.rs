@@ -111,7 +111,7 @@ fn a_peer_is_woken_once_for_all_letters_of_a_turn() {
     wakers[1].disarm();
     while let Some(taken) = ends[1].next_request() {
         ends[1].reply(0, reply(taken));
-        assert!(!wakers[0].is_notified(), "not before the turn ends");
+        assert!(!wakers[0].is_notified(), "not before the iteration ends");
     }
     ends[1].flush();
     assert!(wakers[0].is_notified() && !wakers[1].is_notified());

@@ -31,7 +31,7 @@ struct Shape {
     /// How long the consumer takes for each batch.
     step: Duration,
     /// Everything ends here.
-    stop_after_turns: Option<u64>,
+    stop_after_iterations: Option<u64>,
 }
 
 impl Shape {
@@ -47,7 +47,7 @@ impl Shape {
             faults: SimFaults::default(),
             seed: 1,
             step: MS * 22,
-            stop_after_turns: None,
+            stop_after_iterations: None,
         }
     }
 
@@ -118,9 +118,9 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
 
     let mut life =
         Life { waits: Vec::new(), elapsed: Duration::ZERO, snapshot: Snapshot::default(), heard: 0, samples: 0 };
-    let (mut free_at, mut asked_at, mut turns) = (Instant::ZERO, None, 0u64);
-    while !outlet.is_finished() && shape.stop_after_turns.is_none_or(|stop| turns < stop) {
-        assert!(shard.turn());
+    let (mut free_at, mut asked_at, mut iterations) = (Instant::ZERO, None, 0u64);
+    while !outlet.is_finished() && shape.stop_after_iterations.is_none_or(|stop| iterations < stop) {
+        assert!(shard.iterate());
         let now = shard.ring().now();
         if now >= free_at {
             let since = *asked_at.get_or_insert(now);
@@ -146,8 +146,8 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
         if shard.ring().facts().counts.sleeps > before {
             world.advance();
         }
-        turns += 1;
-        assert!(turns < 2_000_000, "stuck: {}", shard.snapshot().text);
+        iterations += 1;
+        assert!(iterations < 2_000_000, "stuck: {}", shard.snapshot().text);
     }
     life.elapsed = shard.ring().now().since(Instant::ZERO);
     life.snapshot = shard.snapshot();
@@ -210,7 +210,7 @@ fn a_bucket_that_is_slow_as_a_whole_is_not_asked_twice() {
 }
 
 /// Chance that an operation of the ring fails, comes late, or is short; a bucket with a tail; few or no spare slots; long and
-/// short blocks; one connection and many; cut off at any turn.
+/// short blocks; one connection and many; cut off at any iteration.
 #[test]
 fn whatever_breaks_every_byte_is_right_and_every_sample_comes_once() {
     let (mut won, mut hedges, mut stopped, mut failed) = (0, 0, 0, 0);
@@ -237,7 +237,7 @@ fn whatever_breaks_every_byte_is_right_and_every_sample_comes_once() {
             faults,
             seed,
             step: MS * (prng.below(5) as u32),
-            stop_after_turns: prng.chance(0.3).then(|| 200 + prng.below(2_000)),
+            stop_after_iterations: prng.chance(0.3).then(|| 200 + prng.below(2_000)),
         };
         let (usual, slow) = ([MS / 5, MS * 4][prng.below(2) as usize], 0.05 * prng.unit());
         let mut draws = Prng::new(seed ^ 99);
@@ -247,7 +247,7 @@ fn whatever_breaks_every_byte_is_right_and_every_sample_comes_once() {
             _ => Some(usual + Duration::from_micros(draws.below(1_000))),
         });
         let all = shape.sizes.len() as u64 * shape.epochs;
-        assert!(life.samples == all || shape.stop_after_turns.is_some(), "seed {seed}: {} of {all}", life.samples);
+        assert!(life.samples == all || shape.stop_after_iterations.is_some(), "seed {seed}: {} of {all}", life.samples);
         let planner = &life.snapshot.planner;
         assert!(planner.hedges <= life.heard * 20 / 100, "seed {seed}: {planner:?}");
         won += planner.hedges_won;

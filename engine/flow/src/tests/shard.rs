@@ -61,9 +61,9 @@ fn shard_on<R: Ring>(ring: R, objects: Arc<Objects>, cache_bytes: u64) -> (Shard
 fn every_sample_arrives_and_the_second_epoch_comes_from_the_cache() {
     let sizes: Vec<u64> = (0..10).map(|i| i * 97).collect();
     let (world, mut shard, mut outlet, status) = shard(&sizes, 64 << 10, 8);
-    let (mut samples, mut turns) = (0, 0);
+    let (mut samples, mut iterations) = (0, 0);
     while !outlet.is_finished() {
-        assert!(shard.turn());
+        assert!(shard.iterate());
         while let Some(batch) = outlet.try_take() {
             let batch = batch.result.unwrap();
             for placed in &batch.samples {
@@ -74,8 +74,8 @@ fn every_sample_arrives_and_the_second_epoch_comes_from_the_cache() {
         }
         shard.sleep().unwrap();
         world.advance();
-        turns += 1;
-        assert!(turns < 1000, "stuck: {}", shard.snapshot().text);
+        iterations += 1;
+        assert!(iterations < 1000, "stuck: {}", shard.snapshot().text);
     }
     assert_eq!(samples, 20);
     let snapshot = shard.snapshot();
@@ -92,7 +92,7 @@ fn every_sample_arrives_and_the_second_epoch_comes_from_the_cache() {
     assert!(snapshot.thread.is_none() && snapshot.ring.is_some());
     assert!(status.beats() > 0);
     status.stop();
-    assert!(!shard.turn());
+    assert!(!shard.iterate());
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_consumer_that_only_takes_is_not_given_more_open_batches_than_the_source_can
     let (world, mut shard, mut outlet, _) = shard(&sizes, 0, 8);
     let (mut taken, mut most) = (0, 0);
     while !outlet.is_finished() {
-        assert!(shard.turn());
+        assert!(shard.iterate());
         most = most.max(shard.snapshot().gates[1].occupancy);
         let before = taken;
         while let Some(batch) = outlet.try_take() {
@@ -113,12 +113,12 @@ fn a_consumer_that_only_takes_is_not_given_more_open_batches_than_the_source_can
         }
         if taken > before {
             // It computes for a moment: so short a step asks for all the depth there is.
-            assert!(shard.turn());
+            assert!(shard.iterate());
             let soon = shard.ring().now().after(Duration::from_nanos(100));
             shard.ring().wait(Some(soon)).unwrap();
         } else {
             outlet.set_waiting(true);
-            assert!(shard.turn());
+            assert!(shard.iterate());
             shard.sleep().unwrap();
         }
         world.advance();
@@ -130,10 +130,10 @@ fn a_consumer_that_only_takes_is_not_given_more_open_batches_than_the_source_can
 #[test]
 fn a_failure_elsewhere_wakes_a_shard_and_ends_it() {
     let (_world, mut shard, outlet, status) = shard(&[100; 4], 0, 8);
-    assert!(shard.turn());
+    assert!(shard.iterate());
     outlet.consumer().failure.guard("a thread", || Err::<(), _>(Error::new(Kind::File, "the disk is gone")));
     assert!(shard.ring().waker().is_notified(), "it sleeps on");
-    assert!(!shard.turn() && !status.is_gone());
+    assert!(!shard.iterate() && !status.is_gone());
     drop(shard);
     assert!(status.is_gone(), "its last snapshot is still waited for");
 }
@@ -144,17 +144,17 @@ fn a_shard_that_waits_says_what_for() {
     let mut bucket = Bucket::new(&[100; 8]);
     bucket.mute = true;
     let (world, mut shard, _outlet, _) = shard_of(bucket, 64 << 10, 8);
-    let mut turns = 0;
+    let mut iterations = 0;
     while world.now() < Instant::ZERO.after(Duration::from_secs(9)) {
-        assert!(shard.turn());
+        assert!(shard.iterate());
         shard.sleep().unwrap();
         world.advance();
-        turns += 1;
+        iterations += 1;
     }
-    assert!(turns < 100, "it sleeps: {turns} turns in 9 s");
+    assert!(iterations < 100, "it sleeps: {iterations} iterations in 9 s");
     let snapshot = shard.snapshot();
     for part in [
-        "fetch: 4 requests outstanding, 0 waiting for a place, 4 connections, longest silence 10.0",
+        "fetch: 4 requests outstanding, 0 waiting to be sent, 4 connections, longest silence 10.0",
         "hedge: 0 of 0 spare slots in use by second requests",
         "cache: 0 blocks, 65536 of 65536 bytes free",
         "spill: none",
@@ -206,7 +206,7 @@ fn an_object_that_comes_piece_by_piece_arrives_while_the_pieces_are_of_a_size() 
         let ring = SimRing::with_capacity(&world, 64, 8);
         let (mut shard, mut outlet, _) = shard_on(ring, objects(&[60_000], 1 << 20), 0);
         let batch = loop {
-            shard.turn();
+            shard.iterate();
             if let Some(batch) = outlet.try_take() {
                 break batch;
             }
@@ -227,27 +227,27 @@ fn a_shard_whose_memory_the_consumer_holds_says_so() {
     let world = SimWorld::new(1, SimFaults::default(), Box::new(Bucket::new(&sizes)));
     let ring = SimRing::with_capacity(&world, 64, 8);
     let (mut shard, mut outlet, _) = shard_on(ring, objects(&sizes, 1 << 20), 0);
-    let (mut held, mut turns) = (Vec::new(), 0);
+    let (mut held, mut iterations) = (Vec::new(), 0);
     while !shard.snapshot().waits_for_leases {
-        assert!(shard.turn());
+        assert!(shard.iterate());
         held.extend(core::iter::from_fn(|| outlet.try_take()));
         shard.sleep().unwrap();
         world.advance();
-        turns += 1;
-        assert!(turns < 1000, "{}", shard.snapshot().text);
+        iterations += 1;
+        assert!(iterations < 1000, "{}", shard.snapshot().text);
     }
     assert!((50..80).contains(&held.len()), "{} batches fill the arena", held.len());
     held.clear();
-    assert!(shard.turn() && !shard.snapshot().waits_for_leases, "{}", shard.snapshot().text);
+    assert!(shard.iterate() && !shard.snapshot().waits_for_leases, "{}", shard.snapshot().text);
 }
 
 #[test]
 fn a_snapshot_is_published_once_for_each_request() {
     let (_world, mut shard, _outlet, status) = shard(&[100; 4], 0, 8);
-    assert!(shard.turn() && status.answered(1).is_none() && status.latest().text.is_empty());
+    assert!(shard.iterate() && status.answered(1).is_none() && status.latest().text.is_empty());
     let serial = status.request();
     assert!(status.answered(serial).is_none(), "the shard has not run since");
-    assert!(shard.turn());
+    assert!(shard.iterate());
     let first = status.answered(serial).expect("it was asked for");
     assert!(first.serial == serial && !first.text.is_empty());
     assert!(status.request() == serial + 1 && status.answered(serial + 1).is_none());
@@ -258,9 +258,9 @@ fn a_snapshot_is_published_once_for_each_request() {
 #[test]
 fn a_shard_whose_consumer_is_gone_ends() {
     let (_world, mut shard, outlet, _) = shard(&[100; 4], 0, 8);
-    assert!(shard.turn());
+    assert!(shard.iterate());
     drop(outlet);
-    assert!(!shard.turn());
+    assert!(!shard.iterate());
 }
 
 /// On a real ring and in a thread of its own, with a request under way that is never answered.
@@ -295,7 +295,7 @@ fn a_shard_that_is_told_to_stop_closes_its_connections_and_leaves_nothing_with_t
 fn a_request_that_cannot_be_sent_ends_the_run_instead_of_sleeping_for_ever() {
     let (world, mut shard, mut outlet, _) = shard(&[100; 4], 0, 0);
     let batch = loop {
-        shard.turn();
+        shard.iterate();
         if let Some(batch) = outlet.try_take() {
             break batch;
         }

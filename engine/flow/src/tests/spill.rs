@@ -151,7 +151,12 @@ struct Case<'a> {
 }
 
 /// Runs a shard over the world's disk, checks every byte, and ends it in order unless it is cut short.
-fn drive(world: &SimWorld, manager: &mut Manager, case: &Case, mut each_turn: impl FnMut(u64, &Manager)) -> Snapshot {
+fn drive(
+    world: &SimWorld,
+    manager: &mut Manager,
+    case: &Case,
+    mut each_iteration: impl FnMut(u64, &Manager),
+) -> Snapshot {
     let ring = SimRing::with_capacity(world, case.entries, 16);
     let run = run(case.sizes.len() as u64, 4, case.epochs);
     let consumer = Arc::new(Consumer::default());
@@ -169,11 +174,11 @@ fn drive(world: &SimWorld, manager: &mut Manager, case: &Case, mut each_turn: im
     };
     let objects = Arc::new(tagged_objects(case.sizes, case.block_bytes).direct(UNIT).unwrap());
     let mut shard = Shard::new(ring, region(16 << 20), objects, &run, &config(true), ends).unwrap();
-    let (mut taken, mut turns, mut samples) = (0, 0u64, 0);
+    let (mut taken, mut iterations, mut samples) = (0, 0u64, 0);
     while !outlet.is_finished() && taken < case.stop_after {
-        assert!(shard.turn());
+        assert!(shard.iterate());
         manager.work();
-        each_turn(turns, manager);
+        each_iteration(iterations, manager);
         while let Some(batch) = outlet.try_take() {
             let batch = batch.result.unwrap();
             for placed in &batch.samples {
@@ -187,8 +192,8 @@ fn drive(world: &SimWorld, manager: &mut Manager, case: &Case, mut each_turn: im
         if shard.ring().sleeps() {
             world.advance();
         }
-        turns += 1;
-        assert!(turns < 200_000, "stuck: {}", shard.snapshot().text);
+        iterations += 1;
+        assert!(iterations < 200_000, "stuck: {}", shard.snapshot().text);
     }
     assert!(taken >= case.stop_after || samples == case.sizes.len() as u64 * case.epochs);
     let snapshot = shard.snapshot();
@@ -279,15 +284,15 @@ fn a_slow_disk_is_waited_for_asleep() {
     for seed in 0..4 {
         let (world, _) = world(seed, SimFaults::default(), &sizes);
         world.set_disk(SimDisk { latency_max: Duration::from_millis(400), ..SimDisk::default() });
-        let mut turns: BTreeMap<u128, u64> = BTreeMap::new();
+        let mut iterations: BTreeMap<u128, u64> = BTreeMap::new();
         let case = Case { sizes: &sizes, epochs: 3, ..CASE };
         let end = drive(&world, &mut Manager::new(&world, 20), &case, |_, _| {
-            *turns.entry(world.now().since(Instant::ZERO).as_millis() / 1000).or_default() += 1;
+            *iterations.entry(world.now().since(Instant::ZERO).as_millis() / 1000).or_default() += 1;
         });
         let time = world.now().since(Instant::ZERO);
         assert!(end.planner.spill.written > 0 && time > Duration::from_millis(400), "{time:?}: {}", end.text);
-        let most = turns.values().max();
-        assert!(most.is_some_and(|most| *most < 1_000), "iterations of the loop per virtual second: {turns:?}");
+        let most = iterations.values().max();
+        assert!(most.is_some_and(|most| *most < 1_000), "iterations of the loop per virtual second: {iterations:?}");
     }
 }
 
@@ -334,8 +339,8 @@ fn a_disk_that_fails_is_left_alone_and_the_epochs_go_on() {
             let (world, _) = world(9, SimFaults::default(), &sizes);
             let mut manager = Manager::new(&world, 20);
             let case = Case { sizes: &sizes, epochs: 3, ..CASE };
-            let end = drive(&world, &mut manager, &case, |turn, manager| {
-                if turn == at {
+            let end = drive(&world, &mut manager, &case, |iteration, manager| {
+                if iteration == at {
                     manager.world.fail_disk(Path::new("/cache"), SimDiskFailure { reads, writes });
                 }
             });

@@ -43,7 +43,7 @@ fn standing(objects_len: u64, epochs: u64, first_byte: Duration) -> (SimWorld, S
 
 /// An iteration of the shard's loop; time goes on where it sleeps.
 fn step(world: &SimWorld, shard: &mut Shard<SimRing>) {
-    assert!(shard.turn());
+    assert!(shard.iterate());
     let sleeps = shard.ring().facts().counts.sleeps;
     shard.sleep().unwrap();
     if shard.ring().facts().counts.sleeps > sleeps {
@@ -58,7 +58,7 @@ fn start(first_byte: Duration) -> [f64; 4] {
     let (mut delivered, mut times) = (0, Vec::new());
     let marks = [u64::from(BATCH) * OBJECT_BYTES, 1 << 20, 4 << 20, OBJECTS * OBJECT_BYTES];
     while !outlet.is_finished() {
-        assert!(shard.turn());
+        assert!(shard.iterate());
         outlet.set_waiting(true);
         while let Some(batch) = outlet.try_take() {
             delivered += batch.result.unwrap().samples.len() as u64 * OBJECT_BYTES;

@@ -51,7 +51,7 @@ impl Admission {
                 false
             }
             Attempt::Excused => {
-                self.outage.unasked(now);
+                self.outage.unsent(now);
                 false
             }
         }

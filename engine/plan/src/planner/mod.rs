@@ -114,7 +114,7 @@ impl<W> Planner<W> {
     pub fn look_ahead(&mut self, now: Instant) -> bool {
         let table = &self.owner.table;
         // Until a batch was filled, the look-ahead is a guess: nothing but requests may be under way, or the disk would be read as far
-        // as memory has room. And the batch opened last must have brought some: blocks already on their way tell nothing of the source.
+        // as memory has room. And the batch opened last must have brought some: blocks already on their way say nothing about the source.
         let begun = table.begun();
         let queued = match self.assembler.has_filled() {
             true => table.queued(),
@@ -132,7 +132,7 @@ impl<W> Planner<W> {
         self.commands.pop_front()
     }
 
-    /// The latest time at which the planner must be told a fact, whichever.
+    /// The latest time at which the planner must be told its next fact, of any kind.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.owner.deadline()
