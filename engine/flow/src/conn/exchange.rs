@@ -227,7 +227,7 @@ impl Exchange {
         let cure = match kind {
             Kind::NotFound => "it was deleted after it was listed, or bucket and prefix are wrong",
             Kind::Denied => {
-                "check the bucket's read permissions; requests to a plain URI are unsigned unless anonymous = false"
+                "check the bucket's permissions; http:// and https:// URIs are unsigned unless anonymous = false"
             }
             Kind::Changed => "the object changed after it was listed: start a new run",
             Kind::Mismatch => "the object is shorter than it was listed",
@@ -238,7 +238,7 @@ impl Exchange {
             _ if (300..400).contains(status) => {
                 "the bucket is in another region or at another endpoint: set region or endpoint"
             }
-            _ => "the address may not be an object store",
+            _ => "check the URI: the server may not be an object store",
         };
         let code = fuelrail_wire::parse_error(text).map(|(code, _)| code);
         let (kind, cure) =

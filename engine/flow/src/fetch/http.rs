@@ -295,7 +295,7 @@ impl Http {
                     self.addresses.failed(addr, io.now);
                 }
                 let error = Error::from_errno(Kind::Network, &format!("connecting to {addr}"), errno)
-                    .with_hint("check that the server runs and the address is right");
+                    .with_hint("check that the server is running and the address is correct");
                 Err(match io.requests.objects.go_between() {
                     Some(proxy) => proxy.error(error.kind(), error.cause()),
                     None => error,

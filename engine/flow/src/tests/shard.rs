@@ -160,7 +160,7 @@ fn a_shard_that_waits_says_what_for() {
         "spill: none",
         "assemble: 2 batches open, 8 blocks awaited, oldest 0 lacks 4 samples, first 'k/0'",
         "deliver: next 0, 0 finished early, gate deliver: 0 of 1024 (mean 0.0, mean wait 0 µs)",
-        "channels: 0 asks open with other shards, 0 not sent yet",
+        "channels: 0 requests open with other shards, 0 not sent yet",
         "gate fetch: 4 of 128 (mean ",
         "gate assemble: 2 of 1024 (mean ",
         "ops in flight",
