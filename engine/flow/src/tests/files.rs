@@ -1,4 +1,4 @@
-//! The fetch stage over a folder, on a simulated disk: what lands, what does not, and that every window comes home.
+//! The fetch stage over a folder, on a simulated disk: what lands, what does not, and that every window is returned.
 
 use super::memory::{region, window};
 use crate::conn::{Asked, End, Fault, Outcome};

@@ -86,7 +86,7 @@ impl Life {
     }
 }
 
-/// Lives it to its end, or until it is stopped; checks every byte, and that all memory comes home.
+/// Lives it to its end, or until it is stopped; checks every byte, and that all memory is returned.
 fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> Life {
     let mut bucket = Bucket::new(&shape.sizes);
     bucket.takes = Box::new(takes);
